@@ -143,7 +143,7 @@ def _records(text: bytes) -> dict[str, Any]:
     import json
 
     found: dict[str, Any] = {"run": None, "limits": [], "samples": [], "warnings": []}
-    kinds = {"ceiling": "limits", "sample": "samples", "warning": "warnings"}
+    kinds = {"limit": "limits", "sample": "samples", "warning": "warnings"}
     for line in text.splitlines():
         record = json.loads(line)
         kind = record.pop("record")
@@ -185,7 +185,7 @@ def _bench_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
         known = [cost for cost in costs if cost is not None]
         rows.append(
             {
-                "method": point["way"],
+                "method": point["method"],
                 "direction": {100: "read", 0: "write"}.get(percent, f"mixed:{percent}"),
                 "cache": {"resident": "warm"}.get(point["cache"], point["cache"]),
                 "block size": point["request_size"],

@@ -12,17 +12,16 @@ use std::time::{Duration, Instant};
 use anstyle::Style;
 use forebay::units::{MIB, align_down, format_size};
 use forebay::{DirectIo, Engine, Options, Reason};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::BenchArgs;
 use crate::bench::cache::make_cold;
 use crate::bench::files::Place;
 use crate::bench::make::Room;
 use crate::bench::stats::{Spread, rate};
-use crate::bench::{environment, spinner};
+use crate::bench::{environment, progress, spinner};
 use crate::failure::{Failure, Result};
-use crate::log;
 use crate::program::Program;
+use crate::report::grid;
 use crate::report::plain::plain;
 use crate::report::table::{self, rate as shown_rate};
 use crate::report::warnings;
@@ -70,14 +69,12 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     };
     let mut drive = Drive::find(path, args, program)?;
     let environment = environment::collect(&drive.place, None, command);
-    if let Some(kind) = environment.file_system.as_ref().map(|facts| facts.kind.as_str())
-        && matches!(kind, "tmpfs" | "ramfs")
-    {
+    if let Some(kind) = environment.memory_file_system() {
         return Err(drive.nothing("is in memory").because(format!("{kind} has no drive")));
     }
     drive.len = drive.prepare()?;
     let depths = drive.depths(environment.memory.available)?;
-    let bar = bar((2 * depths.len() + 2 * PAIRS) as u64);
+    let bar = progress((2 * depths.len() + 2 * PAIRS) as u64, args.quiet);
     let found = search(&depths, &mut |depth| {
         bar.set_message(depth.map_or_else(|| "default".into(), |depth| format!("depth {depth}")));
         let rate = drive.measure(depth);
@@ -96,17 +93,6 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     drive.engine.notes().into_iter().for_each(|note| say(&note));
     shown.map_err(|error| Failure::stdout(&error))
-}
-
-/// A progress bar over `samples`, on a terminal.
-fn bar(samples: u64) -> ProgressBar {
-    if log::is_on() {
-        return ProgressBar::hidden();
-    }
-    ProgressBar::new(samples).with_style(
-        ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
 }
 
 /// The file on the drive, and the engines that read it.
@@ -344,15 +330,16 @@ fn search(depths: &[u64], measure: &mut dyn FnMut(Option<u64>) -> Result<f64>) -
 
 /// The curve, the chosen depth and the reason. `size` is the block size.
 fn render(title: &str, found: &Found, size: u64) -> String {
-    let mut text = format!("{BOLD}{}{BOLD:#}\n", plain(title));
     let Found { curve, depth, default, ratios } = found;
-    let size_name = format_size(size);
     let rates = curve.iter().map(|point| point.bytes_per_second).chain([*default]);
     let most = rates.fold(0.0, f64::max);
-    let bar = |rate: f64| "█".repeat(columns(rate / most));
+    let bar = |rate: f64| grid::bar(rate / most, BAR);
+    let mut text = format!(
+        "{BOLD}{}{BOLD:#}\ncold reads with O_DIRECT, block size {}\n\n  depth    GB/s   latency\n",
+        plain(title),
+        format_size(size)
+    );
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "cold reads with O_DIRECT, block size {size_name}\n");
-    let _ = writeln!(text, "  depth    GB/s   latency");
     for Point { depth: of, bytes_per_second: rate } in curve {
         // The queue is full, so this is the mean time of a request (Little's law).
         let latency = time(float(of * size) / rate);
@@ -360,37 +347,18 @@ fn render(title: &str, found: &Found, size: u64) -> String {
         let (shown, bar) = (shown_rate(*rate), bar(*rate));
         let _ = writeln!(text, "{style}  {of:>5}  {shown:>6}  {latency:>8}  {bar}{mark}{style:#}");
     }
-    let _ = writeln!(
-        text,
-        "  {:>5}  {:>6}  {:8}  {}\n",
-        "auto",
-        shown_rate(*default),
-        "",
-        bar(*default)
-    );
+    let (shown, bar) = (shown_rate(*default), bar(*default));
+    let _ = writeln!(text, "   auto  {shown:>6}  {:8}  {bar}\n", "");
     let Spread { median, min, max } = ratios;
-    let range = format!("({min:.2} to {max:.2} in {PAIRS} interleaved pairs)");
-    let _ = match found.verdict() {
-        Verdict::Faster => writeln!(
-            text,
-            "{BOLD}FOREBAY_DEPTH={depth}{BOLD:#} is {median:.2} times as fast as the default\n\
-             {range}."
-        ),
-        Verdict::TooNoisy => writeln!(
-            text,
-            "Too noisy, keeping the default: depth {depth} was {median:.2} times as fast\n{range}."
-        ),
-        Verdict::NoFaster => writeln!(
-            text,
-            "Keeping the default: depth {depth} is enough, and {median:.2} times as fast\n{range}."
-        ),
+    let verdict = match found.verdict() {
+        Verdict::Faster => format!("{BOLD}FOREBAY_DEPTH={depth}{BOLD:#} is"),
+        Verdict::TooNoisy => format!("Too noisy, keeping the default: depth {depth} was"),
+        Verdict::NoFaster => format!("Keeping the default: depth {depth} is enough, and"),
     };
     let _ = writeln!(
         text,
-        "\nThe same depth elsewhere:\n  \
-         fio     --ioengine=io_uring --direct=1 --bs={size} --iodepth={depth}\n  \
-         KvikIO  KVIKIO_NTHREADS={depth} KVIKIO_TASK_SIZE={size}\n          \
-         KVIKIO_AUTO_DIRECT_IO_READ=on"
+        "{verdict} {median:.2} times as fast as the default\n\
+         ({min:.2} to {max:.2} in {PAIRS} interleaved pairs)."
     );
     text
 }
@@ -403,17 +371,6 @@ fn time(seconds: f64) -> String {
         0.001.. => format!("{:.1} ms", seconds * 1e3),
         _ => format!("{:.0} µs", seconds * 1e6),
     }
-}
-
-/// `share` of the longest bar.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "a share from 0 to 1 of a few columns"
-)]
-fn columns(share: f64) -> usize {
-    (share * BAR as f64).round() as usize
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
@@ -488,24 +445,18 @@ mod tests {
         cold reads with O_DIRECT, block size 1 MiB
 
           depth    GB/s   latency
-              1    1.05    1.0 ms  ███████
-              2    2.10    1.0 ms  █████████████
-              4    4.19    1.0 ms  ██████████████████████████
+              1    1.05    1.0 ms  ██████▋
+              2    2.10    1.0 ms  █████████████▏
+              4    4.19    1.0 ms  ██████████████████████████▍
               8    7.00    1.2 ms  ████████████████████████████████████████████ ◀
              16    7.00    2.4 ms  ████████████████████████████████████████████
              32    7.00    4.8 ms  ████████████████████████████████████████████
-           auto    6.00            ██████████████████████████████████████
+           auto    6.00            █████████████████████████████████████▊
 
         FOREBAY_DEPTH=8 is 1.17 times as fast as the default
         (1.17 to 1.17 in 6 interleaved pairs).
-
-        The same depth elsewhere:
-          fio     --ioengine=io_uring --direct=1 --bs=1048576 --iodepth=8
-          KvikIO  KVIKIO_NTHREADS=8 KVIKIO_TASK_SIZE=1048576
-                  KVIKIO_AUTO_DIRECT_IO_READ=on
         ");
-        let text = shown(&found(6.8e9, 0.1));
-        assert!(text.contains("Too noisy, keeping the default"), "{text}");
+        assert!(shown(&found(6.8e9, 0.1)).contains("Too noisy, keeping the default"));
         assert!(shown(&found(7e9, 0.0)).contains("Keeping the default: depth 8 is enough"));
     }
 }

@@ -156,7 +156,7 @@ fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
     match &parsed.verb {
         Internal::Probe(args) => probe::command(args),
         Internal::Reach(args) => reach::command(args),
-        Internal::Cufile(args) => workload::backend::cufile::child::command(args),
+        Internal::Cufile(args) => workload::backend::library::child::command(args),
     }
 }
 

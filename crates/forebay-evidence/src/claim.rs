@@ -22,7 +22,7 @@ pub struct Claim {
     /// Bytes that the same span moved in the opposite direction within the same range, and how many
     /// of them are reported to have bypassed the page cache. Both directions share the page cache,
     /// so either may have changed it.
-    pub beside: (u64, u64),
+    pub concurrent: (u64, u64),
     /// Request size in bytes: of all requests if they are equal, or of the smallest; 0 if unknown.
     /// A request smaller than a storage block fetches the whole block.
     pub request: u64,
@@ -55,7 +55,15 @@ impl Claim {
     /// A claim without routes: the mover does not report the path.
     #[must_use]
     pub const fn silent(direction: Direction, bytes: u64, memory: Memory) -> Self {
-        Self { direction, bytes, memory, gpu: None, routes: Vec::new(), beside: (0, 0), request: 0 }
+        Self {
+            direction,
+            bytes,
+            memory,
+            gpu: None,
+            routes: Vec::new(),
+            concurrent: (0, 0),
+            request: 0,
+        }
     }
 
     /// The engine's claim about a transfer.
@@ -81,8 +89,8 @@ impl Claim {
     }
 
     /// Bytes moved in the opposite direction that are not reported to have bypassed the page cache.
-    pub(super) fn beside_through(&self) -> u64 {
-        self.beside.0.saturating_sub(self.beside.1)
+    pub(super) fn concurrent_through(&self) -> u64 {
+        self.concurrent.0.saturating_sub(self.concurrent.1)
     }
 
     /// Sum of the bytes of all routes.
@@ -109,9 +117,9 @@ impl Claim {
             ("gpu", self.gpu.as_ref().map_or(Json::Null, Into::into)),
             ("routes", list(self.routes.iter().map(route))),
         ];
-        if self.beside.0 > 0 {
-            let (bytes, past) = (self.beside.0.into(), self.beside.1.into());
-            fields.push(("beside", Json::Object(vec![("bytes", bytes), ("past", past)])));
+        if self.concurrent.0 > 0 {
+            let (bytes, past) = (self.concurrent.0.into(), self.concurrent.1.into());
+            fields.push(("concurrent", Json::Object(vec![("bytes", bytes), ("past", past)])));
         }
         if self.request > 0 {
             fields.push(("request", self.request.into()));

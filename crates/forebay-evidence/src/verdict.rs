@@ -172,7 +172,7 @@ impl Verdict {
     #[must_use]
     pub fn to_json(&self, claim: Option<&Claim>) -> String {
         let share = |share: &Share| {
-            Json::Object(vec![("way", share.way.name().into()), ("share", share.share.into())])
+            Json::Object(vec![("route", share.way.name().into()), ("share", share.share.into())])
         };
         let missing = |missing: &Missing| {
             let (why, remedy) = (&missing.why, &missing.remedy);

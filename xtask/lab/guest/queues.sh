@@ -10,7 +10,7 @@ changes=(queues_of_a_fabric connections_to_a_server)
 # swept FOLDER COMMAND: a run that sets 1 and 2 by a command, in which `{}` is the number.
 swept() {
     local results=/run/queues-${1##*/}.jsonl number found
-    XDG_CACHE_HOME=/run XDG_STATE_HOME=/run /lab/forebay bench "$1/file" --gpu none \
+    /lab/forebay bench "$1/file" --gpu none \
         --block-size 64K --depth 4 --time 300ms --repeats 2 \
         --io-queues 1,2 --set-queues "$2" -o $results >"$out/queues-${1##*/}.txt" 2>&1
     for number in 1 2; do

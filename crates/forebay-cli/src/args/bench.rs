@@ -246,27 +246,11 @@ pub struct BenchArgs {
     )]
     pub warm_up: Option<Duration>,
 
-    /// Repeat a sample until its rate is steady, for this long at most
-    ///
-    /// A sample becomes spans of `--time`, without a pause. The first steady span counts: its rate
-    /// rises or falls by 5 % of its mean at most. If no span is steady, the last one counts and is
-    /// marked.
-    #[arg(
-        long, value_name = "LIMIT", value_parser = time, conflicts_with = "bytes",
-        hide_short_help = true, help_heading = DURATION
-    )]
-    pub until_steady: Option<Duration>,
-
     /// Write results to this file, one JSON record per line
     ///
-    /// A file with a part of the same run is continued. Without this flag, results of lists of
-    /// values are kept in `$XDG_STATE_HOME/forebay` or `~/.local/state/forebay`.
+    /// A file with a part of the same run is continued.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
-
-    /// Start over instead of continuing the same run
-    #[arg(long, hide_short_help = true, help_heading = OUTPUT)]
-    pub restart: bool,
 
     /// The open file of the only path, which the caller made or may overwrite.
     #[arg(skip)]
@@ -315,7 +299,7 @@ impl BenchArgs {
         let lists = [&self.depth, &self.threads, &self.batch, &self.files, &self.io_queues];
         let smaller = !self.block_size.is_empty() || !self.kv.is_empty();
         let smaller = smaller || !self.pattern.is_empty() || lists.iter().any(|l| !l.is_empty());
-        let open = self.rate.is_some() || self.bytes.is_some() || self.until_steady.is_some();
+        let open = self.rate.is_some() || self.bytes.is_some();
         let mixed = self.direction.iter().any(|percent| !matches!(percent, 0 | 100));
         !smaller && !open && !mixed
     }

@@ -74,7 +74,7 @@ pub fn make_resident(path: &Path, file: &dyn PageCache, len: u64) -> Result<Resu
     }
     let mut lost = len;
     for _ in 0..TRIES {
-        read_plainly(path, len, |_, _| Ok(()))?;
+        read_in(path, len)?;
         lost = missing(file.residency(len)?);
         if lost <= len / 100 {
             return Ok(Ok(()));
@@ -84,27 +84,20 @@ pub fn make_resident(path: &Path, file: &dyn PageCache, len: u64) -> Result<Resu
     Ok(Err(format!("{lost} of {len} did not stay in the page cache")))
 }
 
-/// Reads the first `len` bytes through the page cache with several threads. `see` gets each MiB and
-/// its offset.
+/// Reads the first `len` bytes through the page cache with several threads.
 ///
 /// # Errors
-/// System errors, an early end of the file, and errors of `see`.
-pub fn read_plainly(
-    path: &Path,
-    len: u64,
-    see: impl Fn(u64, &[u8]) -> Result<()> + Sync,
-) -> Result<()> {
+/// System errors, and an early end of the file.
+fn read_in(path: &Path, len: u64) -> Result<()> {
     let at = |offset: u64| format!("cannot read `{}` at {offset}", path.display());
     let step = Step::begin("read", path);
     let file = File::open(path)
         .map_err(|error| Failure::io(format!("cannot open `{}`", path.display()), &error))?;
     let buffer = || vec![0; whole(MIB)];
     each_range(len, MIB, cores().max(4), buffer, |buffer, range| {
-        let bytes = &mut buffer[..whole(range.len())];
-        file.read_exact_at(bytes, range.start)
-            .map_err(|error| Failure::io(at(range.start), &error))?;
         step.goes_on();
-        see(range.start, bytes)
+        file.read_exact_at(&mut buffer[..whole(range.len())], range.start)
+            .map_err(|error| Failure::io(at(range.start), &error))
     })
 }
 
@@ -171,18 +164,11 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_read_once() {
+    fn a_file_that_is_too_short_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![7; 3 * whole(MIB) + 1]).unwrap();
-        let sum = AtomicU64::new(0);
-        read_plainly(file.path(), 3 * MIB + 1, |_, bytes| {
-            assert!(bytes.iter().all(|byte| *byte == 7));
-            sum.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(sum.into_inner(), 3 * MIB + 1);
-        let failure = read_plainly(file.path(), 5 * MIB, |_, _| Ok(())).unwrap_err();
+        read_in(file.path(), 3 * MIB + 1).unwrap();
+        let failure = read_in(file.path(), 5 * MIB).unwrap_err();
         assert!(failure.message.contains("cannot read"), "{failure:?}");
     }
 }

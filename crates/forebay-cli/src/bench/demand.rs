@@ -4,60 +4,30 @@
 //! A move is only refused for a limit of a control group or of the process: the machine's own
 //! memory may grow while it is used, as in some virtual machines.
 
-use forebay::units::{GIB, MIB, align_down, format_size};
+use forebay::units::{MIB, align_down, format_size};
 
 use super::control_group::{self, Grant};
 use super::environment;
 use crate::failure::{Failure, Result};
 
-/// Memory of the program itself.
-pub(crate) const PROGRAM: u64 = 16 * MIB;
-/// Maximum pinned memory of the engine, by default.
-const ARENA: u64 = 256 * MIB;
-/// Minimum pinned memory of the engine, in slots.
-const SLOTS: u64 = 4;
-/// Host memory that a run needs, per byte moved and in addition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Demand {
-    /// Bytes per byte moved: a target in host memory, and scratch on a file system in memory.
-    pub copies: u64,
-    /// Bytes that do not depend on the size moved.
-    pub fixed: u64,
+/// Checks that the control group and the process's limits leave `bytes` of host memory, which a
+/// transfer of `len` bytes needs. `flag` sets its size.
+///
+/// # Errors
+/// If they leave less.
+pub(crate) fn check_transfer(len: u64, bytes: u64, flag: &str) -> Result<()> {
+    control_group::grant().map_or(Ok(()), |grant| fits(grant, len, bytes, flag))
 }
 
-impl Demand {
-    /// The memory of a transfer by the engine alone.
-    #[must_use]
-    pub fn of_transfer(options: &forebay::Options, len: u64, host: bool, gpu: bool) -> Self {
-        Self { copies: u64::from(host), fixed: PROGRAM + if gpu { arena(options, len) } else { 0 } }
+fn fits(grant: Grant, len: u64, bytes: u64, flag: &str) -> Result<()> {
+    if bytes <= grant.available {
+        return Ok(());
     }
-
-    /// Bytes of host memory for a move of `len` bytes.
-    #[must_use]
-    pub fn bytes(&self, len: u64) -> u64 {
-        len.saturating_mul(self.copies).saturating_add(self.fixed)
-    }
-
-    /// Checks that the control group and the process's limits leave that much. `flag` sets the
-    /// size.
-    ///
-    /// # Errors
-    /// If they leave less.
-    pub fn check(&self, len: u64, flag: &str) -> Result<()> {
-        control_group::grant().map_or(Ok(()), |grant| self.fits(grant, len, flag))
-    }
-
-    fn fits(&self, grant: Grant, len: u64, flag: &str) -> Result<()> {
-        let bytes = self.bytes(len);
-        if bytes <= grant.available {
-            return Ok(());
-        }
-        let (len, bytes) = (format_size(len), format_size(bytes));
-        let (available, limit) = (format_size(grant.available), format_size(grant.limit));
-        Err(Failure::new(format!("cannot move {len}: {bytes} of host memory are required"))
-            .because(format!("{} leaves {available} of {limit}", grant.by.name()))
-            .hint(format!("give a smaller `{flag}`, or {}", grant.by.remedy())))
-    }
+    let (len, bytes) = (format_size(len), format_size(bytes));
+    let (available, limit) = (format_size(grant.available), format_size(grant.limit));
+    Err(Failure::new(format!("cannot move {len}: {bytes} of host memory are required"))
+        .because(format!("{} leaves {available} of {limit}", grant.by.name()))
+        .hint(format!("give a smaller `{flag}`, or {}", grant.by.remedy())))
 }
 
 /// Checks that requests, which need `bytes` of host memory in total, leave half of the free memory.
@@ -83,41 +53,23 @@ pub(crate) fn fitting(most: u64, buffers: u64) -> u64 {
     most.min(align_down(each, MIB)).max(MIB)
 }
 
-/// Pinned memory of the engine for transfers of `len` bytes.
-fn arena(options: &forebay::Options, len: u64) -> u64 {
-    let least = SLOTS.saturating_mul(options.slot_size);
-    options.arena_size.unwrap_or(ARENA.max(least)).min(least.max(len.min(GIB)))
-}
-
 #[cfg(test)]
 mod tests {
-    use forebay::Options;
+    use forebay::units::GIB;
 
     use super::*;
     use crate::bench::control_group::By;
 
     #[test]
-    fn every_copy_counts() {
-        let options = Options::default();
-        let read = Demand::of_transfer(&options, GIB, true, false);
-        assert_eq!(read.bytes(GIB), GIB + PROGRAM);
-        let gpu = Demand::of_transfer(&options, GIB, false, true);
-        assert_eq!(gpu.bytes(GIB), ARENA + PROGRAM);
-        assert_eq!(Demand::of_transfer(&options, 1, false, true).bytes(1), 64 * MIB + PROGRAM);
-        assert_eq!(read.bytes(u64::MAX), u64::MAX);
-    }
-
-    #[test]
     fn more_than_is_left_is_refused_with_a_way_out() {
-        let demand = Demand { copies: 2, fixed: 0 };
         let grant = Grant { limit: 3 * GIB, available: 2 * GIB, by: By::Group };
-        assert!(demand.fits(grant, GIB, "--size").is_ok());
-        let failure = demand.fits(grant, GIB + MIB, "--size").unwrap_err();
+        assert!(fits(grant, GIB, 2 * GIB, "--size").is_ok());
+        let failure = fits(grant, GIB, 2 * GIB + 1, "--size").unwrap_err();
         assert_eq!(failure.message, "cannot move 1 GiB: 2 GiB of host memory are required");
         assert_eq!(failure.causes, ["this control group leaves 2 GiB of 3 GiB"]);
         let hint = "give a smaller `--size`, or raise the group's memory limit";
         assert_eq!(failure.hint.as_deref(), Some(hint));
-        let failure = demand.fits(Grant { by: By::AddressSpace, ..grant }, 2 * GIB, "--size");
+        let failure = fits(Grant { by: By::AddressSpace, ..grant }, GIB, 3 * GIB, "--size");
         assert!(failure.unwrap_err().hint.unwrap().ends_with("raise `ulimit -v`"));
     }
 

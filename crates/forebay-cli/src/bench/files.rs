@@ -1,14 +1,14 @@
 //! The files of a path: the user's own, or scratch.
 
-use std::collections::BTreeSet;
+use std::cell::Cell;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use forebay::Engine;
 use forebay::gpu::Device;
-use forebay::units::{GIB, align_down, format_size};
+use forebay::units::{GIB, format_size};
 
 use super::plan::Planned;
 use crate::args::BenchArgs;
@@ -43,8 +43,8 @@ pub(crate) struct Place {
     scratch: Option<Scratch>,
     /// The key of the first scratch file; each further file adds one.
     key: u64,
-    /// Parts of scratch that were written to since it was made: the file's index, start and end.
-    written: Mutex<BTreeSet<(usize, u64, u64)>>,
+    /// Whether the files were written to since they were made.
+    is_changed: Cell<bool>,
     /// The user's file and its name, if it is written to.
     held: Option<(File, PathBuf)>,
 }
@@ -75,8 +75,7 @@ impl Place {
                 if any(|percent| percent == 0) { add(most_files..2 * most_files)? } else { vec![] };
             let (folder, scratch) = (path.to_owned(), Some(scratch));
             let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-            let written = Mutex::default();
-            let len = 0;
+            let (len, is_changed, held) = (0, Cell::default(), None);
             return Ok(Self {
                 files,
                 len,
@@ -85,8 +84,8 @@ impl Place {
                 leftovers,
                 scratch,
                 key,
-                written,
-                held: None,
+                is_changed,
+                held,
             });
         }
         let text = path.display();
@@ -125,7 +124,7 @@ impl Place {
             folder,
             scratch: None,
             key: 0,
-            written: Mutex::default(),
+            is_changed: Cell::default(),
             held,
         })
     }
@@ -168,7 +167,6 @@ impl Place {
     /// # Errors
     /// System errors, above all for lack of space.
     pub(super) fn make(&self, direction: Direction) -> Result<()> {
-        let Some(scratch) = &self.scratch else { return Ok(()) };
         let (files, first) = match direction {
             Direction::Read => (&self.files, 0),
             Direction::Write => (&self.targets, self.files.len()),
@@ -176,10 +174,16 @@ impl Place {
         // What was made before, to find out how fast the storage is, has the same contents.
         let has = |file: &PathBuf| fs::metadata(file).map_or(0, |facts| facts.len());
         for (index, file) in files.iter().enumerate().filter(|(_, file)| has(file) != self.len) {
-            scratch.check()?;
-            make::fill(file, self.content(first + index), self.len)?;
+            self.fill(file, first + index, self.len)?;
         }
         Ok(())
+    }
+
+    /// Fills a scratch file.
+    fn fill(&self, file: &Path, index: usize, len: u64) -> Result<()> {
+        let Some(scratch) = &self.scratch else { return Ok(()) };
+        scratch.check()?;
+        make::fill(file, self.content(index), len)
     }
 
     /// Checks that there is room for all scratch.
@@ -198,22 +202,19 @@ impl Place {
     /// # Errors
     /// System errors.
     pub(crate) fn make_first(&mut self, len: u64) -> Result<()> {
-        if let Some(scratch) = &self.scratch {
-            scratch.check()?;
-            let file = self.files.first().or(self.targets.first());
-            make::fill(file.expect("there is one"), self.content(0), len)?;
-            self.len = len;
-        }
+        let file = self.files.first().or(self.targets.first());
+        self.fill(file.expect("there is one"), 0, len)?;
+        self.len = len;
         Ok(())
     }
 
-    /// Records that all of a file will be written, to measure a limit.
+    /// Prepares `file` to be written, to measure a limit.
     ///
     /// # Errors
     /// System errors, above all for lack of space.
     pub(super) fn make_target(&self, file: &Path) -> Result<()> {
         self.make(Direction::Write)?;
-        self.writes([(file, Region { start: 0, len: self.len })]);
+        self.writes(&[file]);
         Ok(())
     }
 
@@ -232,12 +233,10 @@ impl Place {
         Pattern::new(self.key.wrapping_add(index as u64))
     }
 
-    /// Records that the parts of `lanes` will be written.
-    pub(super) fn writes<'a>(&self, lanes: impl IntoIterator<Item = (&'a Path, Region)>) {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        for (path, region) in lanes {
-            let index = self.files.iter().position(|file| file == path);
-            written.extend(index.map(|index| (index, region.start, region.start + region.len)));
+    /// Records that these files will be written.
+    pub(super) fn writes(&self, files: &[&Path]) {
+        if self.files.iter().any(|file| files.contains(&file.as_path())) {
+            self.is_changed.set(true);
         }
     }
 
@@ -246,17 +245,10 @@ impl Place {
     /// # Errors
     /// System errors.
     pub(super) fn restore(&self) -> Result<()> {
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.scratch.is_some()
-            && let Some((index, start, end)) = written.first().copied()
-        {
-            let file = &self.files[index];
-            make::put(file, self.content(index), align_down(start, 8), end)?;
-            let synced = File::open(file).and_then(|file| file.sync_all());
-            synced.map_err(|error| {
-                Failure::io(format!("cannot write to `{}`", file.display()), &error)
-            })?;
-            written.pop_first();
+        if self.is_changed.get() {
+            let mut files = self.files.iter().enumerate();
+            files.try_for_each(|(index, file)| self.fill(file, index, self.len))?;
+            self.is_changed.set(false);
         }
         Ok(())
     }

@@ -1,24 +1,15 @@
-//! The memory that bytes move to and from: a GPU's, or the host's if there is no GPU.
+//! Fills the memory that bytes move to and from, and closes files.
 
-#![expect(
-    unsafe_code,
-    reason = "mappings are made, viewed and ended by raw address, files by number"
-)]
+#![expect(unsafe_code, reason = "files are closed by number")]
 
 use std::convert::Infallible;
-use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::IntoRawFd as _;
 use std::path::Path;
-use std::ptr::{self, NonNull};
-use std::slice;
-use std::sync::Arc;
 
 use forebay::Buffer;
-use forebay::gpu::{Device, DeviceId};
-use forebay::units::{MIB, align_up, format_size};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use forebay::units::MIB;
 
 use super::data::{PIECE, Pattern};
 use super::parallel::{cores, each_piece};
@@ -44,145 +35,14 @@ pub(crate) fn close(file: File) -> io::Result<()> {
     }
 }
 
-/// Closes the file at `path`; its error counts if the file was written.
-///
-/// # Errors
-/// System errors.
-pub(crate) fn end(file: File, path: &Path, written: bool) -> Result<()> {
-    match close(file) {
-        Err(error) if written => {
-            Err(Failure::io(format!("cannot close `{}`", path.display()), &error))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Closes a duplicate of the descriptor, so that the file system reports errors as at the last
 /// close.
 ///
 /// # Errors
 /// System errors.
 pub(crate) fn flush(file: &File, path: &Path) -> Result<()> {
-    let failed = |error| Failure::io(format!("cannot close `{}`", path.display()), &error);
-    end(file.try_clone().map_err(failed)?, path, true)
-}
-
-/// Page-aligned, zero-initialised host memory, on huge pages if the system has them.
-#[derive(Debug)]
-pub struct HostMemory {
-    start: NonNull<u8>,
-    len: usize,
-    mapped: usize,
-}
-
-// SAFETY: it is plain memory that this value alone owns; access follows Rust's borrows of it.
-unsafe impl Send for HostMemory {}
-// SAFETY: as above; a shared reference only reads.
-unsafe impl Sync for HostMemory {}
-
-impl HostMemory {
-    /// Allocates `len` bytes.
-    ///
-    /// # Errors
-    /// System errors, for lack of memory.
-    pub fn allocate(len: u64) -> Result<Self> {
-        let failed = |error: io::Error| {
-            Failure::io(format!("cannot allocate {} of host memory", format_size(len)), &error)
-                .hint("give a smaller `--size`")
-        };
-        let too_large = || failed(io::ErrorKind::OutOfMemory.into());
-        let bytes = usize::try_from(len).map_err(|_| too_large())?;
-        let mapped = usize::try_from(align_up(len.max(1), 2 * MIB)).map_err(|_| too_large())?;
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice affects no other memory.
-        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }
-            .map_err(|error| failed(error.into()))?;
-        // SAFETY: the range is the mapping made above. Huge pages are optional.
-        let _ = unsafe { madvise(start, mapped, Advice::LinuxHugepage) };
-        let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
-        Ok(Self { start, len: bytes, mapped })
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is `len` bytes or more, initialised (zero at first), and lives as
-        // long as `self`, whose shared borrow excludes writers.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-
-    /// Its bytes, mutable.
-    #[must_use]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the exclusive borrow of `self` excludes all other access.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and nothing borrows it any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast::<c_void>(), self.mapped) };
-    }
-}
-
-/// Memory of one GPU.
-#[derive(Debug)]
-pub struct GpuMemory {
-    /// The memory itself.
-    pub buffer: Buffer,
-    /// The GPU.
-    pub device: Arc<dyn Device>,
-}
-
-/// The target of reads and source of writes.
-#[derive(Debug)]
-pub enum Memory {
-    /// Host memory, if the target is not a GPU.
-    Host(HostMemory),
-    /// GPU memory.
-    Gpu(GpuMemory),
-}
-
-impl Memory {
-    /// The GPU; `None` for the host.
-    #[must_use]
-    pub fn device(&self) -> Option<DeviceId> {
-        match self {
-            Self::Host(_) => None,
-            Self::Gpu(gpu) => Some(gpu.device.id()),
-        }
-    }
-
-    /// Its name in reports: `host`, `cuda:0`, `sim:0`.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.device().map_or_else(|| "host".into(), |id| id.to_string())
-    }
-
-    /// Sets every byte to `byte`.
-    ///
-    /// # Errors
-    /// GPU errors.
-    pub fn set(&mut self, byte: u8) -> Result<()> {
-        match self {
-            Self::Host(memory) => set_bytes(memory.bytes_mut(), byte),
-            Self::Gpu(gpu) => gpu.buffer.fill(byte)?,
-        }
-        Ok(())
-    }
-
-    /// Writes the first `len` bytes of `pattern` here.
-    ///
-    /// # Errors
-    /// GPU errors.
-    pub fn put(&mut self, pattern: Pattern, len: u64) -> Result<()> {
-        match self {
-            Self::Host(memory) => put_bytes(&mut memory.bytes_mut()[..whole(len)], pattern, 0),
-            Self::Gpu(gpu) => put_into(&mut gpu.buffer, pattern, len)?,
-        }
-        Ok(())
-    }
+    let closed = file.try_clone().and_then(close);
+    closed.map_err(|error| Failure::io(format!("cannot close `{}`", path.display()), &error))
 }
 
 /// Sets every byte to `byte`, on all cores.
@@ -203,13 +63,13 @@ pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
     put.unwrap_or_else(|never| match never {});
 }
 
-/// Writes the first `len` bytes of `pattern` into a buffer in any memory.
+/// Writes the first `len` bytes of `pattern` into a buffer in any memory, from byte `at` on.
 ///
 /// # Errors
 /// GPU errors.
-pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Result<()> {
+pub(crate) fn put_into(buffer: &mut Buffer, at: u64, pattern: Pattern, len: u64) -> Result<()> {
     if let Some(bytes) = buffer.as_mut_slice() {
-        put_bytes(&mut bytes[..whole(len)], pattern, 0);
+        put_bytes(&mut bytes[whole(at)..whole(at + len)], pattern, 0);
         return Ok(());
     }
     let mut step = vec![0; whole(STEP.min(len))];
@@ -217,7 +77,7 @@ pub(crate) fn put_into(buffer: &mut Buffer, pattern: Pattern, len: u64) -> Resul
     while start < len {
         let bytes = &mut step[..whole(STEP.min(len - start))];
         put_bytes(bytes, pattern, start);
-        buffer.upload(start, bytes)?;
+        buffer.upload(at + start, bytes)?;
         start += bytes.len() as u64;
     }
     Ok(())
@@ -230,44 +90,4 @@ fn piece() -> usize {
 /// `len`, the size of something in memory, as an index.
 pub(crate) fn whole(len: u64) -> usize {
     usize::try_from(len).expect("memory is addressed by 64 bits here")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn holds(memory: &Memory, expected: Pattern, len: u64) -> bool {
-        match memory {
-            Memory::Host(memory) => expected.matches(0, &memory.bytes()[..whole(len)]),
-            Memory::Gpu(_) => unreachable!("host memory was made"),
-        }
-    }
-
-    #[test]
-    fn host_memory_holds_what_was_put_there() {
-        let len = 33 * MIB + 5;
-        let mut memory = Memory::Host(HostMemory::allocate(len).unwrap());
-        let pattern = Pattern::new(1);
-        memory.put(pattern, len).unwrap();
-        assert!(holds(&memory, pattern, len));
-        for at in [0, whole(STEP), whole(len) - 1] {
-            flip(&mut memory, at);
-            assert!(!holds(&memory, pattern, len), "{at}");
-            flip(&mut memory, at);
-        }
-        assert!(holds(&memory, pattern, len));
-    }
-
-    fn flip(memory: &mut Memory, at: usize) {
-        match memory {
-            Memory::Host(host) => host.bytes_mut()[at] ^= 1,
-            Memory::Gpu(_) => unreachable!("host memory was made"),
-        }
-    }
-
-    #[test]
-    fn no_memory_is_an_error() {
-        assert!(HostMemory::allocate(1 << 60).is_err());
-        assert!(HostMemory::allocate(0).unwrap().bytes().is_empty());
-    }
 }

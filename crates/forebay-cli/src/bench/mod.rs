@@ -22,6 +22,7 @@ pub mod make;
 pub mod memory;
 pub mod parallel;
 mod plan;
+mod print;
 pub mod proof;
 pub mod queues;
 pub mod route;
@@ -34,23 +35,23 @@ pub mod table;
 pub mod target;
 mod targets;
 
-use std::collections::{HashMap, HashSet};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::units::{GIB, MIB, format_size};
-use forebay_topology::{Drive, Resolver, StorageMap};
+use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use self::files::Place;
-use self::limits::{Found, parts};
+use self::limits::Limits;
 use self::make::Room;
 use self::plan::{Axes, Planned};
+pub(crate) use self::print::show;
 use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
@@ -59,18 +60,15 @@ use crate::failure::{Failure, Result};
 use crate::log;
 use crate::power::{Meter, Part, Wanted, joules_per_gb};
 use crate::program::Program;
-use crate::report::json::{Cache, Direction, Environment, Gpu};
-use crate::report::model::Model;
+use crate::report::json::{Cache, Direction, Environment};
 use crate::report::numbers::counted;
-use crate::report::plain::json;
-use crate::report::show;
 use crate::report::warnings;
-use crate::results::file::{Ledger, samples};
-use crate::results::{Ceiling, Joules, Measured, Record, Run, SCHEMA, Sample};
+use crate::results::file::Ledger;
+use crate::results::{Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::sockets;
-use crate::stdio::{say, tell};
+use crate::stdio::tell;
 use crate::steps::Step;
-use crate::workload::backend::{Plain, Pool, Tuning, Way, cufile};
+use crate::workload::backend::{Library, Plain, Pool, Way, library};
 use crate::workload::measure::Measurer;
 use crate::workload::run::{Ran, Ready};
 use crate::workload::{End, Load};
@@ -88,10 +86,6 @@ const WHOLE_SECONDS: f64 = 0.6;
 const WHOLE_LEN: (u64, u64) = (64 * MIB, 4 * GIB);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
-/// Limits are measured again after this time, between samples.
-const LIMITS_AGE: Duration = Duration::from_secs(5);
-/// Warnings that are shown without `--verbose`.
-const WARNINGS_MAX: usize = 3;
 
 /// Runs the verb.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
@@ -123,11 +117,7 @@ pub(crate) struct Bench<'a> {
     resolver: Resolver,
     /// The storage map of each path.
     maps: Vec<StorageMap>,
-    ceilings: Vec<Ceiling>,
-    /// When the storage and the links were last measured in each direction.
-    limited: HashMap<(&'static str, Direction), Instant>,
-    /// The GPUs, as they were right after their links were busy.
-    gpus: Vec<parts::GpuAt>,
+    limits: Limits,
     /// The command that sets the number of queues, if that is an axis.
     switch: Option<Switch>,
 }
@@ -157,8 +147,11 @@ impl<'a> Bench<'a> {
         let places = places.collect::<Result<Vec<Place>>>()?;
         let resolver = Resolver::default();
         let maps = maps(&resolver, &paths);
-        let meter = meter(args, &targets)?;
-        let device = targets.iter().flatten().flatten().next().map(|device| device.info());
+        let gpus = targets::gpus(&targets).map(|gpu| gpu.info().clone());
+        let gpus = gpus.collect();
+        let power = Wanted { command: args.power_command.clone(), gpus, ..Wanted::default() };
+        let meter = Meter::begin(&power)?;
+        let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
         let place = if args.paths.is_empty() { &places[0].folder } else { &paths[0] };
         let environment = environment::collect(place, device, command);
         let in_memory = in_memory(args, &environment, &mut warnings)?;
@@ -179,9 +172,7 @@ impl<'a> Bench<'a> {
             meter,
             resolver,
             maps,
-            ceilings: Vec::new(),
-            limited: HashMap::new(),
-            gpus: Vec::new(),
+            limits: Limits::default(),
             switch: Switch::find(args, &paths[0])?,
         };
         let names = paths.iter().map(|path| path.display().to_string());
@@ -207,7 +198,6 @@ impl<'a> Bench<'a> {
     /// Makes the points, and checks that there is room for their bytes.
     fn plan(&mut self, axes: &Axes) -> Result<()> {
         self.planned = plan::points(self.args, axes)?;
-        plan::check_steady(self.args, &self.planned)?;
         plan::check_memory(&self.planned, &self.targets)?;
         for (index, place) in self.places.iter_mut().enumerate() {
             let own = self.planned.iter().filter(|one| one.paths.contains(&index));
@@ -222,10 +212,9 @@ impl<'a> Bench<'a> {
         if self.args.size.is_none() && axes.has_cache {
             let any_read = axes.directions.iter().any(|percent| *percent > 0);
             let first = if any_read { Direction::Read } else { Direction::Write };
-            let found = self.storage(first, false)?;
-            self.keep(found)?;
+            self.storage(first, false)?;
         }
-        let free = self.targets.iter().flatten().flatten().filter_map(|gpu| gpu.memory().ok());
+        let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
         let (memory, paths) = (environment::memory().available, self.places.len() as u64);
         let mut lens = Vec::new();
@@ -244,8 +233,8 @@ impl<'a> Bench<'a> {
                 lens.push(size);
                 continue;
             }
-            let rate = self.ceilings.iter().find(|one| one.of == axes.paths[index]);
-            let timely = rate.map_or(FIRST_LEN, |one| whole_len(one.bytes_per_second));
+            let rate = self.limits.all.iter().find(|limit| limit.of == axes.paths[index]);
+            let timely = rate.map_or(FIRST_LEN, |limit| whole_len(limit.bytes_per_second));
             let room = Room::of(&place.folder)?.usable() / 4;
             let room = if place.is_scratch() { room } else { u64::MAX };
             let len = timely.min(memory / (8 * paths)).min(room).min(on_gpu / paths);
@@ -269,19 +258,14 @@ impl<'a> Bench<'a> {
             verb: "bench".into(),
             label: self.args.label.clone(),
             environment,
-            gpus: gpus(&self.targets),
+            gpus: targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect(),
             unmetered: self.meter.absent().to_vec(),
             asked: self.asked(paths).into(),
             imported: None,
         };
-        if self.args.output.is_some() || !self.is_whole {
-            match state::open(self.args, &run.asked) {
-                Ok((ledger, kept)) => (self.ledger, self.kept) = (Some(ledger), kept),
-                Err(failure) if self.args.output.is_some() => return Err(failure),
-                Err(failure) => {
-                    say(&format!("results are only shown, not kept: {}", failure.in_one_line()))
-                }
-            }
+        if let Some(path) = &self.args.output {
+            let (ledger, kept) = state::open(path, &run.asked)?;
+            (self.ledger, self.kept) = (Some(ledger), kept);
         }
         let kept = std::mem::take(&mut self.kept.records);
         let early = std::mem::replace(&mut self.records, kept);
@@ -295,7 +279,8 @@ impl<'a> Bench<'a> {
 
     /// What is asked for, by which parts of the same run are recognized.
     fn asked(&self, paths: &[PathBuf]) -> Value {
-        let identities = identities(&self.targets);
+        let identities: Vec<String> =
+            targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut asked = plan::asked(self.args, &self.planned, &real(paths), &identities);
         let queues = queues::described(&self.maps);
         // If the run sets queue counts, the initial count says nothing about it.
@@ -308,11 +293,8 @@ impl<'a> Bench<'a> {
     /// The warnings on GPUs and drives on different sockets.
     fn apart(&self, paths: &[PathBuf]) -> Vec<String> {
         let _step = Step::begin("inspect", &paths[0]);
-        let devices = self.targets.iter().flatten().flatten();
-        let gpus = devices.map(|device| device.info().pci_address.as_str());
-        let mut gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
-        gpus.sort_unstable();
-        gpus.dedup();
+        let gpus = targets::gpus(&self.targets).map(|gpu| gpu.info().pci_address.as_str());
+        let gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
         sockets::warnings(&self.resolver, paths, &gpus)
     }
 
@@ -343,11 +325,11 @@ impl<'a> Bench<'a> {
         if let (true, Some(ledger)) = (todo.is_empty(), &self.ledger) {
             let path = ledger.path().display();
             self.tell(&format!(
-                "`{path}` has all samples of this run; `--restart`, or another file, measures again"
+                "`{path}` has all samples of this run; name another file to measure again"
             ));
             return Ok(std::mem::take(&mut self.records));
         }
-        let bar = self.progress(todo.len() as u64);
+        let bar = progress(todo.len() as u64, self.args.quiet);
         self.tell_kept(all - todo.len(), all, &bar);
         match &self.switch {
             None => self.make_scratch(&bar)?,
@@ -355,7 +337,6 @@ impl<'a> Bench<'a> {
         }
         self.warm(&bar)?;
         self.measure_all(todo, all, &bar)?;
-        self.theory()?;
         bar.finish_and_clear();
         cleanup::set_progress_note(None);
         for note in self.engine.notes() {
@@ -381,6 +362,7 @@ impl<'a> Bench<'a> {
             if repeat != round {
                 slowest = slowest.max(round_begun.elapsed());
                 (round, round_begun) = (repeat, Instant::now());
+                self.limits.begin_round();
                 if self.is_whole
                     && self.args.repeats.is_none()
                     && self.begun.elapsed() + slowest > plan::BUDGET
@@ -455,20 +437,7 @@ impl<'a> Bench<'a> {
     /// The results so far. Tables of long runs are left out, as they would take time from it.
     fn so_far(&self) -> Option<String> {
         let is_short = self.records.len() <= SHOWN_MAX;
-        is_short.then(|| table::render(&table::model(&self.records), base(self.args)))
-    }
-
-    /// A progress bar over samples, below their results. It is hidden if stderr is not a terminal
-    /// or has log lines, and with `--quiet`.
-    fn progress(&self, steps: u64) -> ProgressBar {
-        if log::is_on() || self.args.quiet {
-            return ProgressBar::hidden();
-        }
-        let style = ProgressStyle::with_template("{prefix}{bar:20} {pos}/{len} {wide_msg}");
-        let bar = ProgressBar::new(steps)
-            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.enable_steady_tick(TICK);
-        bar
+        is_short.then(|| table::render(&table::model(&self.records), print::base(self.args)))
     }
 
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
@@ -478,144 +447,12 @@ impl<'a> Bench<'a> {
         self.places.iter().try_for_each(|place| place.make(Direction::Read))
     }
 
-    /// Measures the storage of each path in one direction; scratch is made for that if there is
-    /// none yet.
-    fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<Vec<Ceiling>> {
-        let mut found = Vec::new();
-        for index in 0..self.places.len() {
-            let name = self.path(index);
-            let place = &mut self.places[index];
-            if place.is_scratch() && place.len == 0 {
-                let room = Room::of(&place.folder)?.usable() / 4;
-                place.make_first(FIRST_LEN.min(room).max(MIB))?;
-            }
-            let Some(file) = place.file_of(direction).map(Path::to_owned) else { continue };
-            if direction == Direction::Write {
-                place.make_target(&file)?;
-            }
-            let sized = (file.as_path(), place.len);
-            match limits::storage(&self.engine, &self.pool, sized, &name, direction) {
-                Ok(mut ceiling) => {
-                    if with_fio
-                        && let Err(why) = limits::raise(&mut ceiling, &file)
-                        && self.args.verbose
-                    {
-                        self.warn(format!("`fio` did not check the storage limit: {why}"))?;
-                    }
-                    limits::with_drives(&mut ceiling, &mut self.maps[index].drives);
-                    found.push(ceiling);
-                }
-                Err(failure) => self.warn(not_measured(&failure))?,
-            }
-        }
-        Ok(found)
-    }
-
-    /// Measures the limits of a point before its sample, unless that was done shortly before.
-    fn limits_before(&mut self, planned: &Planned, bar: &ProgressBar) -> Result<()> {
-        let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
-        let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
-        for direction in reads.into_iter().chain(writes) {
-            self.links(direction, bar)?;
-            // The storage limit with one queue count is no limit for another.
-            if planned.point.cache == Some(Cache::Cold) && self.switch.is_none() {
-                self.storage_limit(direction, bar)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn storage_limit(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
-        let last = self.limited.get(&("storage", direction)).copied();
-        if last.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
-            return Ok(());
-        }
-        bar.set_message("measuring the storage");
-        let with_fio = last.is_none() && direction == Direction::Read && self.is_whole;
-        let found = self.storage(direction, with_fio)?;
-        self.limited.insert(("storage", direction), Instant::now());
-        self.keep(found)?;
-        let together = self.together(direction);
-        self.keep(together.into_iter().collect())
-    }
-
-    /// Measures the links of the GPUs.
-    fn links(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
-        let last = self.limited.get(&("link", direction));
-        if last.is_some_and(|last| last.elapsed() < LIMITS_AGE) {
-            return Ok(());
-        }
-        // With many GPUs it takes minutes.
-        let mut begins = |number: usize, all: usize| {
-            bar.set_message(format!("measuring links, {number} of {all}"));
-        };
-        let Found { ceilings, failed, gpus } =
-            limits::links(&self.engine, &self.resolver, &self.targets, &[direction], &mut begins);
-        self.limited.insert(("link", direction), Instant::now());
-        self.gpus = gpus;
-        failed.iter().try_for_each(|failure| self.warn(not_measured(failure)))?;
-        self.keep(ceilings)
-    }
-
-    /// Keeps and notes limits. If one was measured before, the larger value counts: it was reached.
-    fn keep(&mut self, found: Vec<Ceiling>) -> Result<()> {
-        for new in found {
-            let same = |old: &&mut Ceiling| {
-                (&old.name, &old.of, old.direction) == (&new.name, &new.of, new.direction)
-            };
-            match self.ceilings.iter_mut().find(same) {
-                Some(old) if old.bytes_per_second >= new.bytes_per_second => continue,
-                Some(old) => *old = new.clone(),
-                None => self.ceilings.push(new.clone()),
-            }
-            self.note(Record::Ceiling(new))?;
-        }
-        Ok(())
-    }
-
-    /// Notes the limits of all parts of the machine, which follow from its description.
-    fn theory(&mut self) -> Result<()> {
-        let mut drives: Vec<Drive> = Vec::new();
-        for drive in self.maps.iter().flat_map(|map| &map.drives) {
-            if drives.iter().all(|known| known.id != drive.id) {
-                drives.push(drive.clone());
-            }
-        }
-        let parts = limits::theory(&self.resolver, &self.gpus, &drives);
-        let theory: Vec<Ceiling> = parts.iter().filter_map(parts::Part::record).collect();
-        theory.into_iter().try_for_each(|ceiling| self.note(Record::Ceiling(ceiling)))
-    }
-
     /// Notes a warning, once.
     fn warn(&mut self, text: String) -> Result<()> {
         let same =
             |record: &Record| matches!(record, Record::Warning { text: old } if *old == text);
         let is_known = self.records.iter().any(same);
         if is_known { Ok(()) } else { self.note(Record::Warning { text }) }
-    }
-
-    /// The storage limit of several paths at once: the sum over their drives, each of which counts
-    /// once.
-    fn together(&self, direction: Direction) -> Option<Ceiling> {
-        let planned = self.planned.iter().find(|planned| planned.paths.len() > 1)?;
-        let mut by_drives: HashMap<Vec<&str>, f64> = HashMap::new();
-        for index in &planned.paths {
-            let name = self.path(*index);
-            let mut own = self.ceilings.iter();
-            let own = own.find(|c| c.of == name && c.direction == Some(direction))?;
-            let drives = &self.maps[*index].drives;
-            let ids = drives.iter().map(|drive| drive.hardware.as_str()).collect();
-            let most = by_drives.entry(ids).or_default();
-            *most = most.max(own.bytes_per_second);
-        }
-        Some(Ceiling {
-            name: "storage".into(),
-            of: planned.point.path.clone(),
-            direction: Some(direction),
-            bytes_per_second: by_drives.values().sum(),
-            how: "the sum of its drives".into(),
-            ..Ceiling::default()
-        })
     }
 
     /// Lets each method read once, so that samples do not include the start of its threads.
@@ -629,7 +466,7 @@ impl<'a> Bench<'a> {
                 continue;
             }
             known.push((planned.load.way, planned.targets));
-            bar.set_message(format!("warming up {}", planned.point.way));
+            bar.set_message(format!("warming up {}", planned.point.method));
             let end = End::AtLeast(Duration::ZERO);
             let load = Load { cache: Cache::Resident, once: false, end, ..planned.load.clone() };
             let measurer = &self.measurers[planned.targets];
@@ -665,7 +502,7 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// There is no such row; file and GPU errors.
     pub(crate) fn read_by_engine(&self) -> Result<(Measured, Ran)> {
-        let is_read = |one: &&Planned| one.point.way == "forebay" && !one.load.writes();
+        let is_read = |one: &&Planned| one.point.method == "forebay" && !one.load.writes();
         let planned = self.planned.iter().find(is_read);
         self.moved(planned.ok_or_else(|| Failure::new("the engine reads nothing"))?)
     }
@@ -685,7 +522,7 @@ impl<'a> Bench<'a> {
         if planned.load.writes() {
             for place in planned.paths.iter().map(|index| &self.places[*index]) {
                 place.make(Direction::Write)?;
-                place.writes(lanes.iter().map(|lane| (lane.path.as_path(), lane.region)));
+                place.writes(&lanes.iter().map(|lane| lane.path.as_path()).collect::<Vec<_>>());
             }
         }
         self.meter.mark();
@@ -709,7 +546,7 @@ impl<'a> Bench<'a> {
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
         let result = self.measure(&planned).map(|mut measured| {
-            measured.bound = limits::bound(&planned, &measured, &self.ceilings);
+            measured.bound = limits::bound(&planned, &measured, &self.limits);
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);
@@ -733,10 +570,7 @@ fn in_memory(
     environment: &Environment,
     warnings: &mut Vec<String>,
 ) -> Result<bool> {
-    let kind = environment.file_system.as_ref().map(|facts| facts.kind.as_str());
-    let Some(kind) = kind.filter(|kind| matches!(*kind, "tmpfs" | "ramfs")) else {
-        return Ok(false);
-    };
+    let Some(kind) = environment.memory_file_system() else { return Ok(false) };
     if args.cache.contains(&Cache::Cold) {
         return Err(Failure::new("cannot measure with a cold file")
             .because(format!("{kind} keeps its files in memory"))
@@ -765,18 +599,15 @@ fn methods(
         return vec![forebay];
     }
     let mut methods = vec![Way::Plain(Plain::Standard), Way::Plain(Plain::Mmap)];
-    if let Some(device) = targets.iter().flatten().flatten().next() {
-        let info = device.info();
+    if let Some(gpu) = targets::gpus(targets).next() {
+        let info = gpu.info();
         let gpu = (!info.simulated).then_some(info.uuid.as_str());
         let found = match engine.options().cufile {
-            true => cufile::start(pool, gpu),
+            true => library::check_cufile(pool, gpu),
             false => Err("`FOREBAY_CUFILE` is `off`".into()),
         };
         match found {
-            Ok(process) => {
-                cufile::keep(pool, gpu, process);
-                methods.extend([Tuning::Defaults, Tuning::Tuned].map(Way::Cufile));
-            }
+            Ok(()) => methods.extend(Way::library(Library::Cufile)),
             Err(reason) => warnings.push(format!("cuFile's compat mode is not compared: {reason}")),
         }
     }
@@ -816,10 +647,6 @@ fn whole_len(rate: f64) -> u64 {
     1 << len.ilog2()
 }
 
-fn not_measured(failure: &Failure) -> String {
-    format!("a limit was not measured: {}", failure.in_one_line())
-}
-
 /// Canonical paths.
 fn real(paths: &[PathBuf]) -> Vec<String> {
     let real = paths.iter().map(|path| {
@@ -829,39 +656,13 @@ fn real(paths: &[PathBuf]) -> Vec<String> {
     real.map(|path| path.display().to_string()).collect()
 }
 
-/// The identity of each GPU; for a simulated one, what it simulates.
-fn identities(targets: &[Together]) -> Vec<String> {
-    let infos = targets.iter().flatten().flatten().map(|device| device.info());
-    let identity = |info: &DeviceInfo| match (info.simulated, info.uuid.as_str()) {
+/// The identity of a GPU; for a simulated one, what it simulates.
+fn identity(info: &DeviceInfo) -> String {
+    match (info.simulated, info.uuid.as_str()) {
         (false, "") => info.pci_address.clone(),
         (false, uuid) => uuid.into(),
         (true, _) => info.driver.clone(),
-    };
-    infos.map(identity).collect()
-}
-
-/// All GPUs that take part.
-fn gpus(targets: &[Together]) -> Vec<Gpu> {
-    let mut gpus: Vec<Gpu> = Vec::new();
-    for device in targets.iter().flatten().flatten() {
-        let gpu = environment::gpu(device.info());
-        if !gpus.contains(&gpu) {
-            gpus.push(gpu);
-        }
     }
-    gpus
-}
-
-/// The power sensors of all devices that take part.
-fn meter(args: &BenchArgs, targets: &[Together]) -> Result<Meter> {
-    let gpus = targets.iter().flatten().flatten().map(|device| device.info().clone());
-    let mut wanted = Wanted { command: args.power_command.clone(), ..Wanted::default() };
-    for gpu in gpus {
-        if wanted.gpus.iter().all(|known| known.id != gpu.id) {
-            wanted.gpus.push(gpu);
-        }
-    }
-    Meter::begin(&wanted)
 }
 
 /// The storage map of each path.
@@ -873,89 +674,17 @@ fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
     paths.iter().map(map).collect()
 }
 
-/// Prints the results and the warnings; failed samples and wrong data fail the command.
-pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
-    let model = table::model(records);
-    let mut out = anstream::stdout();
-    let shown = if args.json {
-        records.iter().try_for_each(|record| {
-            let line = json(record).map_err(std::io::Error::other)?;
-            writeln!(out, "{line}")
-        })
-    } else if args.csv {
-        out.write_all(show::csv(&model, &[])?.as_bytes())
-    } else {
-        out.write_all(table::render(&model, base(args)).as_bytes())
-    };
-    let shown = shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error));
-    if !args.quiet {
-        say_warnings(args, &model);
+/// A progress bar over samples, below their results. It is hidden if stderr is not a terminal or
+/// has log lines, and with `--quiet`.
+pub(crate) fn progress(steps: u64, is_quiet: bool) -> ProgressBar {
+    if log::is_on() || is_quiet {
+        return ProgressBar::hidden();
     }
-    // Wrong data are reported even if stdout was closed.
-    verdict(args, records).and(shown)
-}
-
-/// The path that `--vs` compares others with.
-fn base(args: &BenchArgs) -> Option<&str> {
-    args.vs.as_ref().and_then(|_| args.paths.first()?.to_str())
-}
-
-fn say_warnings(args: &BenchArgs, model: &Model) {
-    // Whole files are measured for some time, not for a number of samples.
-    let is_complete = |text: &&String| !text.contains("is incomplete: ");
-    let warnings: Vec<&String> = model.warnings.iter().filter(is_complete).collect();
-    let most = if args.verbose { usize::MAX } else { WARNINGS_MAX };
-    warnings.iter().take(most).for_each(|text| say(text));
-    match warnings.len().saturating_sub(most) {
-        0 => {}
-        1 => say("1 more: `-v` shows it"),
-        more => say(&format!("{more} more: `-v` shows them")),
-    }
-}
-
-/// The last sample of each point and repeat: an earlier one may have failed.
-fn last_samples(records: &[Record]) -> Vec<&Sample> {
-    let mut last = HashMap::new();
-    for (place, (_, sample)) in samples(records).enumerate() {
-        last.insert((&sample.point, sample.repeat), place);
-    }
-    let all = samples(records).enumerate();
-    let is_last = |(place, (_, sample)): &(usize, (_, &Sample))| {
-        last.get(&(&sample.point, sample.repeat)) == Some(place)
-    };
-    all.filter(is_last).map(|(_, (_, sample))| sample).collect()
-}
-
-/// Fails if data were wrong, or if a sample failed: of whole files, only the engine's or those of
-/// methods that were named.
-fn verdict(args: &BenchArgs, records: &[Record]) -> Result<()> {
-    let last = last_samples(records);
-    let mut wrong: Vec<&str> = Vec::new();
-    for sample in &last {
-        let is_wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
-        if is_wrong && !wrong.contains(&sample.point.way.as_str()) {
-            wrong.push(&sample.point.way);
-        }
-    }
-    if !wrong.is_empty() {
-        let s = if wrong.len() == 1 { "" } else { "s" };
-        let names = wrong.iter().map(|way| format!("`{way}`")).collect::<Vec<_>>().join(", ");
-        return Err(Failure::new(format!("{} method{s} moved wrong data", wrong.len()))
-            .because(names)
-            .hint("check whether the files changed meanwhile, and the kernel's log (`dmesg`)"));
-    }
-    let is_asked = |sample: &&&Sample| {
-        !args.method.is_empty() || !args.moves_whole_files() || sample.point.way == "forebay"
-    };
-    let failed: Vec<&str> =
-        last.iter().filter(is_asked).filter_map(|sample| sample.error.as_deref()).collect();
-    match failed.as_slice() {
-        [] => Ok(()),
-        [one] => Err(Failure::new("one sample failed").because(*one)),
-        [first, ..] => {
-            Err(Failure::new(format!("{} samples failed", failed.len())).because(*first))
-        }
-    }
+    let style = ProgressStyle::with_template("{prefix}{bar:20} {pos}/{len} {wide_msg}");
+    let bar =
+        ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(TICK);
+    bar
 }
 
 /// Shows a spinner while scratch is made, on a terminal.

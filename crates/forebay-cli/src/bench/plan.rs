@@ -15,8 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::Point;
 use crate::variables;
-use crate::workload::backend::{Plain, Way};
-use crate::workload::clock::JUDGED_MIN;
+use crate::workload::backend::{Library, Plain, Way};
 use crate::workload::pattern::Pattern;
 use crate::workload::{End, Load};
 
@@ -56,8 +55,7 @@ impl Planned {
 
     /// The planned time of one sample.
     pub(super) fn time(&self) -> Duration {
-        let time = self.load.time().unwrap_or_default();
-        time.saturating_mul(self.load.spans()).saturating_add(self.load.warm_up)
+        self.load.time().unwrap_or_default().saturating_add(self.load.warm_up)
     }
 }
 
@@ -152,7 +150,7 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         let point = Point {
             path: names.join(" + "),
             targets: targets.clone(),
-            way: way.name().into(),
+            method: way.name().into(),
             route: way.route().map(|route| route.name().into()),
             read_percent,
             pattern: request.name.clone(),
@@ -182,7 +180,7 @@ fn nothing() -> Failure {
 fn is_impossible(way: Way, read_percent: u8, threads: usize) -> bool {
     match way {
         Way::Plain(Plain::Mmap) => threads > 1,
-        Way::Kvikio(_) => read_percent < 100,
+        Way::Library(Library::Kvikio, _) => read_percent < 100,
         _ => false,
     }
 }
@@ -233,7 +231,7 @@ pub(super) fn order(args: &BenchArgs, points: usize, repeat: u32) -> Vec<usize> 
 /// The arguments with the second path of `--vs` added.
 ///
 /// # Errors
-/// There are more paths, or both are the same place.
+/// There are more paths.
 pub(super) fn with_second_path(args: &BenchArgs) -> Result<BenchArgs> {
     let mut args = args.clone();
     let Some(other) = args.vs.clone() else { return Ok(args) };
@@ -245,38 +243,7 @@ pub(super) fn with_second_path(args: &BenchArgs) -> Result<BenchArgs> {
         args.paths.push(".".into());
     }
     args.paths.push(other);
-    let places = super::real(&args.paths);
-    if places.first() == places.last() {
-        return Err(Failure::usage("`--vs` names the same place as the path")
-            .because(format!("both are `{}`", places[0]))
-            .hint("name another file or folder"));
-    }
     Ok(args)
-}
-
-/// Refuses `--until-steady` if no span could be judged, or none could follow another.
-///
-/// # Errors
-/// The cause says why.
-pub(super) fn check_steady(args: &BenchArgs, planned: &[Planned]) -> Result<()> {
-    let (Some(limit), Some(time)) =
-        (args.until_steady, planned.iter().filter_map(|one| one.load.time()).max())
-    else {
-        return Ok(());
-    };
-    let (least, why) = (JUDGED_MIN.as_millis(), time.as_millis());
-    let (why, hint) = if time < JUDGED_MIN {
-        (format!("a span of {why} ms is too short to be judged"), format!("--time {least}ms"))
-    } else if limit < 2 * time {
-        (format!("a span takes {why} ms, so there is no time for a second one"), "more".into())
-    } else if planned.iter().all(|one| one.load.once) {
-        let why = "every point goes over its files once, and then ends";
-        (why.to_owned(), "--cache warm".into())
-    } else {
-        return Ok(());
-    };
-    let text = format!("`--until-steady` cannot be {} ms", limit.as_millis());
-    Err(Failure::usage(text).because(why).hint(format!("give `{hint}`")))
 }
 
 /// The seed of a repeat: repeats read at different offsets, and the same run reads at the same
@@ -346,7 +313,6 @@ fn load(
         cache,
         warm_up: if counts_all { Duration::ZERO } else { warm_up(args) },
         end: end(args, is_whole),
-        until_steady: args.until_steady,
         once,
         rate: args.rate,
         seed: args.seed.unwrap_or(1),
@@ -445,7 +411,6 @@ pub(super) fn asked(
         "rate": args.rate,
         "seed": args.seed.unwrap_or(1),
         "whole_files": is_whole,
-        "until_steady_s": args.until_steady.map(seconds),
     })
 }
 
@@ -454,7 +419,7 @@ pub(super) fn name(point: &Point) -> String {
     use crate::workload::pattern::exact_size;
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
     let mut words = vec![
-        format!("{} {}", point.way, direction_name(point.read_percent)) + &route,
+        format!("{} {}", point.method, direction_name(point.read_percent)) + &route,
         point.cache.map_or("any cache", Cache::name).into(),
         format!("{} {}", point.pattern, exact_size(point.request_size)),
         format!("depth {}", point.depth),
@@ -469,6 +434,7 @@ pub(super) fn name(point: &Point) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::backend::Tuning;
 
     fn axes(args: &BenchArgs, whole: Option<Vec<u64>>) -> Axes {
         let methods = match args.method.as_slice() {
@@ -522,7 +488,7 @@ mod tests {
         let planned = points(&args, &axes(&args, Some(vec![1 << 30]))).unwrap();
         let told = planned.iter().map(|one| {
             let point = &one.point;
-            (point.read_percent, point.cache.unwrap(), point.way.as_str(), one.load.once)
+            (point.read_percent, point.cache.unwrap(), point.method.as_str(), one.load.once)
         });
         let told: Vec<_> = told.collect();
         let (warm, cold) = (Cache::Resident, Cache::Cold);
@@ -546,8 +512,10 @@ mod tests {
         let two = Axes { paths: vec!["/a".into(), "/b".into()], ..axes(&args, None) };
         let two = Axes { whole: Some(vec![3 << 30, 1 << 30]), ..two };
         let planned = points(&args, &two).unwrap();
-        let told: Vec<_> =
-            planned.iter().map(|one| (one.point.path.as_str(), one.point.way.as_str())).collect();
+        let told: Vec<_> = planned
+            .iter()
+            .map(|one| (one.point.path.as_str(), one.point.method.as_str()))
+            .collect();
         let expected = [
             ("/a", "forebay"),
             ("/a", "mmap"),
@@ -568,7 +536,7 @@ mod tests {
     #[test]
     fn what_a_method_cannot_do_is_left_out() {
         let args = BenchArgs {
-            method: vec![Way::Kvikio(crate::workload::backend::Tuning::Tuned)],
+            method: vec![Way::Library(Library::Kvikio, Tuning::Tuned)],
             direction: vec![100, 0],
             block_size: vec![4096],
             ..BenchArgs::default()
@@ -580,15 +548,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_not_compared_with_itself() {
+    fn a_second_path_is_added_to_one_path() {
         let with = |paths: &[&str], vs: &str| {
             let paths = paths.iter().map(Into::into).collect();
             with_second_path(&BenchArgs { paths, vs: Some(vs.into()), ..BenchArgs::default() })
         };
         assert_eq!(with(&[], "/").unwrap().paths, [".", "/"].map(std::path::PathBuf::from));
-        for failure in [with(&[], "."), with(&["/tmp"], "/tmp/../tmp/")] {
-            assert!(failure.unwrap_err().causes[0].starts_with("both are `/"));
-        }
         assert!(with(&["/a", "/b"], "/c").unwrap_err().usage);
     }
 
@@ -619,7 +584,8 @@ mod tests {
             ..BenchArgs::default()
         };
         let planned = of(&args);
-        let told: Vec<_> = planned.iter().map(|p| (p.point.way.as_str(), p.point.depth)).collect();
+        let told: Vec<_> =
+            planned.iter().map(|p| (p.point.method.as_str(), p.point.depth)).collect();
         assert_eq!(told, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
     }
 
@@ -666,7 +632,7 @@ mod tests {
         };
         for planned in of(&args) {
             let (point, load) = (&planned.point, &planned.load);
-            let through = point.read_percent == 0 || point.way == "cpu-cached-gpu";
+            let through = point.read_percent == 0 || point.method == "cpu-cached-gpu";
             assert_eq!(load.once, point.cache == Some(Cache::Cold) && through, "{point:?}");
             assert_eq!(load.warm_up.is_zero(), load.once, "{point:?}");
         }

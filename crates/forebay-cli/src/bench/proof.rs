@@ -5,16 +5,11 @@
 use std::sync::Arc;
 
 use forebay::gpu::DeviceInfo;
-use forebay::{Engine, File, Route};
+use forebay::{Engine, File, Outcome, Route};
 use forebay_evidence::{Claim, Evidence, GpuLink, Memory, Sources, Verdict, verdict};
 use forebay_topology::Resolver;
 
-use super::route::Moved;
 use crate::report::json::Direction;
-
-/// The note for moves with several targets.
-const DIVIDED: &str = "drives and page cache were counted for all targets together; the counts \
-                       are divided in proportion to the bytes of each target";
 
 /// The counters of this machine and of the target.
 #[derive(Debug)]
@@ -38,79 +33,65 @@ impl Prover {
         Self { resolver: Resolver::default(), link, memory, gpu: device.cloned() }
     }
 
-    /// The counters for moves of the first bytes of each of `files`, which belong to `engine`.
+    /// The counters for moves of the first bytes of each of `files`, which belong to `engine`, with
+    /// the links of further GPUs that work concurrently.
     #[must_use]
-    pub fn sources(&self, engine: &Engine, files: &[(File, u64)]) -> Sources {
+    pub fn sources(&self, engine: &Engine, files: &[(File, u64)], others: &[Arc<Self>]) -> Sources {
         let sources = Sources::new(self.resolver.system()).gpu(&self.link).engine(engine);
-        files.iter().fold(sources, |sources, (file, len)| {
+        let sources = files.iter().fold(sources, |sources, (file, len)| {
             sources.file(file, 0, *len, &self.resolver.resolve(file.path()))
-        })
-    }
-
-    /// Like `sources`, with the links of further GPUs that work concurrently.
-    #[must_use]
-    pub fn sources_with(
-        &self,
-        engine: &Engine,
-        files: &[(File, u64)],
-        others: &[Arc<Self>],
-    ) -> Sources {
-        let sources = self.sources(engine, files);
+        });
         others.iter().fold(sources, |sources, other| sources.gpu(&other.link))
     }
 
-    /// The proof of a move.
+    /// The proof of a move. `other` has the concurrent bytes of the opposite direction, with their
+    /// block size (0 if unknown).
     #[must_use]
-    pub fn proof(&self, evidence: Evidence, moved: &Moved, direction: Direction) -> Proof {
-        self.proof_beside(evidence, moved, direction, ((0, 0), 0))
-    }
-
-    /// Like `proof`, when the opposite direction moved bytes concurrently. `beside` has those bytes
-    /// and the part of them that was reported as bypassing the page cache. `request` is their block
-    /// size (0 if unknown).
-    #[must_use]
-    pub fn proof_beside(
+    pub fn proof(
         &self,
         evidence: Evidence,
         moved: &Moved,
         direction: Direction,
-        (beside, request): ((u64, u64), u64),
+        other: (&Moved, u64),
     ) -> Proof {
         let direction = match direction {
             Direction::Read => forebay::Direction::Read,
             Direction::Write => forebay::Direction::Write,
         };
         let mut claim = Claim::silent(direction, moved.bytes, self.memory);
-        claim.routes.clone_from(&moved.said);
-        (claim.beside, claim.request) = (beside, request);
+        claim.routes.clone_from(&moved.routes);
+        (claim.concurrent, claim.request) = (other.0.counts(), other.1);
         let claim = match &self.gpu {
             Some(gpu) => claim.on(gpu),
             None => claim,
         };
         Proof { verdict: verdict(&evidence, &claim), evidence, claim }
     }
-
-    /// The proof of one target's part in a move of `all` bytes, which include the bytes reported as
-    /// bypassing the page cache. `own_beside` is the target's own share, with its block size.
-    #[must_use]
-    pub fn proof_of_part(
-        &self,
-        evidence: &Evidence,
-        moved: &Moved,
-        direction: Direction,
-        (all, own_beside): ((u64, u64), ((u64, u64), u64)),
-    ) -> Proof {
-        let own = (moved.bytes, past(moved.said.iter().copied()));
-        let mut proof = self.proof_beside(evidence.of_part(own, all), moved, direction, own_beside);
-        proof.verdict.doubts.push(DIVIDED.into());
-        proof
-    }
 }
 
-/// Bytes that are reported as bypassing the page cache.
-pub fn past(said: impl Iterator<Item = (Route, u64)>) -> u64 {
-    let past = said.filter(|(route, _)| matches!(route, Route::Staged | Route::Direct));
-    past.map(|(_, bytes)| bytes).sum()
+/// Bytes that were moved in one direction.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Their number.
+    pub bytes: u64,
+    /// Bytes by route, as the method itself reports them; empty if it does not.
+    pub routes: Vec<(Route, u64)>,
+}
+
+impl Moved {
+    /// The bytes of a transfer by the engine.
+    #[must_use]
+    pub fn of(outcome: &Outcome) -> Self {
+        let routes = outcome.routes.iter().map(|share| (share.route, share.bytes)).collect();
+        Self { bytes: outcome.bytes, routes }
+    }
+
+    /// The bytes, and those of them that are reported as bypassing the page cache.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        let past = self.routes.iter().filter(|(r, _)| matches!(r, Route::Staged | Route::Direct));
+        (self.bytes, past.map(|(_, bytes)| bytes).sum::<u64>().min(self.bytes))
+    }
 }
 
 /// The proof of one move, with its sources.
@@ -141,9 +122,10 @@ mod tests {
             memory: 1,
             simulated: true,
         };
-        let moved = Moved { bytes: 1, route: None, reason: None, said: Vec::new() };
+        let moved = Moved { bytes: 1, routes: Vec::new() };
+        let none = Moved::default();
         let claim = |info: Option<&DeviceInfo>| {
-            Prover::new(info).proof(Evidence::default(), &moved, Direction::Write).claim
+            Prover::new(info).proof(Evidence::default(), &moved, Direction::Write, (&none, 0)).claim
         };
         let named = claim(Some(&info));
         assert_eq!((named.gpu.as_deref(), named.memory), (Some("GPU-1"), Memory::SimulatedGpu));

@@ -30,32 +30,11 @@ use crate::steps::Step;
 pub(crate) const PREFIX: &str = ".forebay-scratch-";
 const FOLDER: OFlags =
     OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::RDONLY);
+/// The beginning of the files' names; a number follows.
+const FILE: &str = "file-";
 const MARK: &str = "mark";
 const MARK_TEXT: &str =
     "scratch of `forebay bench`: it may be removed while this file is unlocked\n";
-
-/// The files of a scratch folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// The file for reads.
-    Read,
-    /// The file for writes.
-    Write,
-    /// One of several, created in the order of their numbers.
-    Numbered(u32),
-}
-
-impl Part {
-    const ALWAYS: [Self; 2] = [Self::Read, Self::Write];
-
-    fn name(self) -> String {
-        match self {
-            Self::Read => "read".into(),
-            Self::Write => "write".into(),
-            Self::Numbered(number) => format!("file-{number}"),
-        }
-    }
-}
 
 /// A folder of this program: its name, and a descriptor that remains valid if another folder takes
 /// the name.
@@ -140,9 +119,8 @@ fn names_in(folder: &OwnedFd) -> Vec<CString> {
 
 /// Whether a run uses such a file name.
 fn is_of_a_run(name: &[u8]) -> bool {
-    let number = name.strip_prefix(b"file-");
-    let is_number = |digits: &[u8]| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    Part::ALWAYS.iter().any(|part| part.name().as_bytes() == name) || number.is_some_and(is_number)
+    let number = name.strip_prefix(FILE.as_bytes());
+    number.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 /// A scratch folder; removed when this is dropped or the command is stopped.
@@ -176,15 +154,16 @@ impl Scratch {
         Ok(Self { folder, _lock: lock })
     }
 
-    /// Creates the empty file `number`, which follows the last one.
+    /// Creates the empty file `number`. Returns the path that opens it through the folder's
+    /// descriptor.
     ///
     /// # Errors
     /// System errors.
     pub fn add(&self, number: u32) -> Result<PathBuf> {
-        let part = Part::Numbered(number);
-        let path = self.path(part);
+        let name = format!("{FILE}{number}");
+        let path = self.folder.at.join(&name);
         let _step = Step::begin("make", &path);
-        let made = self.folder.create_file(&part.name());
+        let made = self.folder.create_file(&name);
         made.map_err(|error| Failure::io(format!("cannot make `{}`", path.display()), &error))?;
         Ok(path)
     }
@@ -203,18 +182,6 @@ impl Scratch {
             )
         })
     }
-
-    /// The path that opens one of its files, through the folder's descriptor.
-    #[must_use]
-    pub fn path(&self, part: Part) -> PathBuf {
-        self.folder.at.join(part.name())
-    }
-
-    /// The name of one of its files, for messages.
-    #[must_use]
-    pub fn name(&self, part: Part) -> PathBuf {
-        self.folder.path.join(part.name())
-    }
 }
 
 impl Drop for Scratch {
@@ -224,14 +191,11 @@ impl Drop for Scratch {
     }
 }
 
-/// Puts the files into a new scratch folder. The mark is locked before it is complete, so that no
+/// Puts the mark into a new scratch folder. It is locked before it is complete, so that no
 /// other run can ever see it complete and unlocked.
 fn fill(folder: &Folder) -> io::Result<File> {
     let mut mark = folder.create_file(MARK)?;
     folder.is_of(&mark)?;
-    for part in Part::ALWAYS {
-        folder.create_file(&part.name())?;
-    }
     // If the file system has no locks, the mark stays empty: then another run removes nothing, and
     // leftovers of a crash remain for the user to remove.
     if flock(&mark, FlockOperation::NonBlockingLockExclusive).is_ok() {
@@ -308,11 +272,10 @@ mod tests {
     fn scratch_is_private_and_goes_away() {
         let place = tempfile::tempdir().unwrap();
         let scratch = Scratch::create(place.path()).unwrap();
-        assert_eq!(names(&scratch.folder.path), ["mark", "read", "write"]);
+        assert_eq!(names(&scratch.folder.path), ["mark"]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&scratch.folder.path), 0o700);
-        assert_eq!(mode(&scratch.path(Part::Read)), 0o600);
-        assert_eq!(mode(&scratch.path(Part::Write)), 0o600);
+        assert_eq!(mode(&scratch.add(0).unwrap()), 0o600);
         drop(scratch);
         assert!(names(place.path()).is_empty());
     }
@@ -321,16 +284,16 @@ mod tests {
     fn files_are_reached_where_another_folder_has_the_name() {
         let place = tempfile::tempdir().unwrap();
         let scratch = Scratch::create(place.path()).unwrap();
+        let path = scratch.add(0).unwrap();
         let (name, moved) = (scratch.folder.path.clone(), place.path().join("moved"));
         let other = place.path().join("other");
         fs::create_dir(&other).unwrap();
-        fs::write(other.join("write"), "precious").unwrap();
+        fs::write(other.join("file-0"), "precious").unwrap();
         fs::rename(&name, &moved).unwrap();
         symlink(&other, &name).unwrap();
-        assert_eq!(scratch.name(Part::Write), name.join("write"));
-        fs::write(scratch.path(Part::Write), "data").unwrap();
-        assert_eq!(fs::read(moved.join("write")).unwrap(), b"data");
-        assert_eq!(fs::read(other.join("write")).unwrap(), b"precious");
+        fs::write(path, "data").unwrap();
+        assert_eq!(fs::read(moved.join("file-0")).unwrap(), b"data");
+        assert_eq!(fs::read(other.join("file-0")).unwrap(), b"precious");
         scratch.check().unwrap_err();
     }
 
@@ -365,7 +328,7 @@ mod tests {
         }
         assert!(scratch.add(3).is_err(), "it is there");
         // The rest is removed even if another program has removed a scratch file.
-        fs::remove_file(scratch.path(Part::Numbered(0))).unwrap();
+        fs::remove_file(scratch.folder.path.join("file-0")).unwrap();
         drop(scratch);
         assert!(names(place.path()).is_empty());
     }
@@ -379,12 +342,12 @@ mod tests {
         fs::rename(&name, &moved).unwrap();
         let other = place.path().join("other");
         fs::create_dir(&other).unwrap();
-        fs::write(other.join("write"), "precious").unwrap();
+        fs::write(other.join("file-0"), "precious").unwrap();
         symlink(&other, &name).unwrap();
         let failure = scratch.check().unwrap_err();
         assert!(failure.causes[0].contains("another folder"), "{failure:?}");
         drop(scratch);
-        assert_eq!(fs::read(other.join("write")).unwrap(), b"precious");
+        assert_eq!(fs::read(other.join("file-0")).unwrap(), b"precious");
         assert!(name.is_symlink());
         assert!(names(&moved).is_empty(), "files in the moved folder are removed");
     }
@@ -410,18 +373,18 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(format!("{PREFIX}{name}"));
         fs::create_dir(at("unmarked")).unwrap();
-        fs::write(at("unmarked").join("read"), "precious").unwrap();
+        fs::write(at("unmarked").join("file-0"), "precious").unwrap();
         fs::create_dir(at("incomplete")).unwrap();
         fs::write(at("incomplete").join(MARK), &MARK_TEXT[..20]).unwrap();
         fs::write(at("file"), MARK_TEXT).unwrap();
         let other = place.path().join("other");
         fs::create_dir(&other).unwrap();
         fs::write(other.join(MARK), MARK_TEXT).unwrap();
-        fs::write(other.join("read"), "precious").unwrap();
+        fs::write(other.join("file-0"), "precious").unwrap();
         symlink(&other, at("link")).unwrap();
         assert_eq!(remove_leftovers(place.path()), 0);
-        assert_eq!(fs::read(other.join("read")).unwrap(), b"precious");
-        assert_eq!(fs::read(at("unmarked").join("read")).unwrap(), b"precious");
+        assert_eq!(fs::read(other.join("file-0")).unwrap(), b"precious");
+        assert_eq!(fs::read(at("unmarked").join("file-0")).unwrap(), b"precious");
     }
 
     #[test]
@@ -430,7 +393,7 @@ mod tests {
         let folder = place.path().join(format!("{PREFIX}x"));
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join(MARK), MARK_TEXT).unwrap();
-        fs::write(folder.join("read"), "data").unwrap();
+        fs::write(folder.join("file-0"), "data").unwrap();
         fs::write(folder.join("notes"), "precious").unwrap();
         assert_eq!(remove_leftovers(place.path()), 0);
         assert_eq!(names(&folder), ["notes"]);

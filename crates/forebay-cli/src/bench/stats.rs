@@ -43,14 +43,6 @@ pub fn rate(bytes: u64, seconds: f64) -> f64 {
     bytes as f64 / seconds.max(1e-9)
 }
 
-/// The median of CPU seconds per gigabyte (1e9 bytes); `None` without samples or bytes.
-#[must_use]
-#[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
-pub fn cpu_per_gb(bytes: u64, cpu_seconds: &[f64]) -> Option<f64> {
-    let median = Spread::of(cpu_seconds.iter().copied())?.median;
-    (bytes > 0).then(|| median * 1e9 / bytes as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,9 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_and_costs() {
-        assert!((cpu_per_gb(500_000_000, &[0.1, 0.3, 0.2]).unwrap() - 0.4).abs() < 1e-12);
-        assert_eq!(cpu_per_gb(0, &[0.1]), None);
+    fn no_time_has_a_rate() {
         assert!(rate(1, 0.0).is_finite());
     }
 }

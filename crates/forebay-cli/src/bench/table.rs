@@ -131,7 +131,7 @@ fn state(point: &Point) -> String {
 fn method(point: &Point) -> String {
     let is_host = point.targets.iter().all(|target| target == "host");
     let copy = if is_host { "" } else { " + copy" };
-    match point.way.as_str() {
+    match point.method.as_str() {
         "forebay" => match &point.route {
             Some(route) => format!("forebay --route {route}"),
             None => "forebay".into(),
@@ -150,7 +150,7 @@ fn method(point: &Point) -> String {
 /// Methods as bars, the fastest first, below their limits.
 fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
     let rate = |line: &Line| line.rate().filter(|_| line.verified != Some(false)).unwrap_or(0.0);
-    let base = lines.iter().find(|line| line.point.way == "standard");
+    let base = lines.iter().find(|line| line.point.method == "standard");
     let base = base.map(|line| rate(line)).filter(|rate| *rate > 0.0);
     let limits = limits(model, &lines[0].point);
     let rates = lines.iter().map(|line| rate(line)).chain(limits.iter().map(|limit| limit.1));
@@ -179,7 +179,7 @@ fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
     for (number, line) in sorted.iter().enumerate() {
         let name = cut(&method(&line.point), NAME - 3);
         let is_wrong = line.verified == Some(false);
-        let style = match (is_wrong, number, line.point.way.as_str()) {
+        let style = match (is_wrong, number, line.point.method.as_str()) {
             (true, ..) => WRONG,
             (_, 0, _) => BEST,
             (_, _, "forebay") => BOLD,
@@ -230,7 +230,7 @@ fn row(line: &Line, base: Option<f64>, drawn: &dyn Fn(f64) -> String) -> String 
 fn limits(model: &Model, point: &Point) -> Vec<(String, f64)> {
     let direction = if point.read_percent > 0 { Direction::Read } else { Direction::Write };
     let find = |name: &str, of: &str| {
-        let all = model.limits.iter().map(|(_, limit)| limit).filter(|limit| !limit.theory);
+        let all = model.limits.iter().map(|(_, limit)| limit);
         let mut same = all.filter(|limit| limit.name == name && limit.of == of);
         same.find(|limit| limit.direction == Some(direction)).map(|limit| limit.bytes_per_second)
     };
@@ -257,7 +257,7 @@ fn limits(model: &Model, point: &Point) -> Vec<(String, f64)> {
 fn closing(model: &Model) -> String {
     let mut sentences: Vec<String> = compared(model).into_iter().collect();
     sentences.push(show::data(model).into());
-    let own = || model.lines.iter().filter(|line| line.point.way == "forebay");
+    let own = || model.lines.iter().filter(|line| line.point.method == "forebay");
     let mut paths: Vec<String> = Vec::new();
     for path in own().map(show::path) {
         if !paths.contains(&path) {
@@ -280,11 +280,11 @@ fn compared(model: &Model) -> Option<String> {
     let rate = |line: &Line| line.rate().filter(|rate| *rate > 0.0 && line.verified != Some(false));
     let mut known: Vec<(u8, Option<Cache>)> = Vec::new();
     let (mut parts, mut has_base) = (Vec::new(), false);
-    for line in model.lines.iter().filter(|line| line.point.way == "forebay") {
+    for line in model.lines.iter().filter(|line| line.point.method == "forebay") {
         let state = (line.point.read_percent, line.point.cache);
         let Some(own) = rate(line).filter(|_| !known.contains(&state)) else { continue };
         known.push(state);
-        let point = Point { way: "standard".into(), route: None, ..line.point.clone() };
+        let point = Point { method: "standard".into(), route: None, ..line.point.clone() };
         let base = model.lines.iter().find(|other| other.point == point).and_then(rate);
         has_base |= base.is_some();
         let faster = match base {
@@ -326,10 +326,10 @@ mod tests {
         };
         let mut run = made::run(&sweep);
         run["asked"]["whole_files"] = true.into();
-        let mut records = vec![run, made::ceiling("storage", &sweep.path, false, limit)];
+        let mut records = vec![run, made::limit("storage", &sweep.path, limit)];
         records.extend(made::samples(&sweep));
         for record in records.iter_mut().filter(|record| record["record"] == "sample") {
-            let rate = if record["point"]["way"] == "forebay" { forebay } else { standard };
+            let rate = if record["point"]["method"] == "forebay" { forebay } else { standard };
             record["measured"]["bytes_per_second"] = json!(rate);
             record["measured"]["seconds"] = json!(seconds);
             record["measured"]["bound"] = Value::Null;

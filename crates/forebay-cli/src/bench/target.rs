@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use forebay::gpu::{self, Device, GpuSelector};
-use forebay::{Engine, Route};
+use forebay::{Buffer, Engine, Route};
 
-use super::demand::Demand;
-use super::memory::{GpuMemory, HostMemory, Memory};
 use crate::failure::{Failure, Result};
 use crate::report::warnings;
 
@@ -59,13 +57,6 @@ impl Target {
         self.device.as_ref().is_some_and(|device| device.info().simulated)
     }
 
-    /// The host memory that a transfer of `len` bytes needs.
-    #[must_use]
-    pub fn demand(&self, engine: &Engine, len: u64) -> Demand {
-        let gpu = self.device.is_some();
-        Demand::of_transfer(engine.options(), len, !gpu || self.is_simulated(), gpu)
-    }
-
     /// Warnings about the target.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
@@ -79,13 +70,10 @@ impl Target {
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn allocate(&self, engine: &Engine, len: u64) -> Result<Memory> {
+    pub fn allocate(&self, engine: &Engine, len: u64) -> Result<Buffer> {
         Ok(match &self.device {
-            None => Memory::Host(HostMemory::allocate(len)?),
-            Some(device) => {
-                let buffer = engine.allocate(device.id(), len)?;
-                Memory::Gpu(GpuMemory { buffer, device: Arc::clone(device) })
-            }
+            None => engine.allocate_pinned(len)?,
+            Some(device) => engine.allocate(device.id(), len)?,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The memory that a run moves bytes to and from: for each point one GPU, several at once, or the
 //! host's.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay::Engine;
@@ -16,6 +17,12 @@ use crate::report::warnings;
 
 /// GPUs that work at the same time; `None` is host memory.
 pub(super) type Together = Vec<Option<Arc<dyn Device>>>;
+
+/// All GPUs that take part, each once.
+pub(super) fn gpus(targets: &[Together]) -> impl Iterator<Item = &Arc<dyn Device>> {
+    let mut known = HashSet::new();
+    targets.iter().flatten().flatten().filter(move |gpu| known.insert(gpu.id()))
+}
 
 /// The targets of a run, one for each value of that axis, and notes on them.
 pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, Vec<String>)> {

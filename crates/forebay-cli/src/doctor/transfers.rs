@@ -20,9 +20,8 @@ use super::json::{End, Share, Transfer};
 use crate::bench::data::Pattern;
 use crate::bench::make;
 use crate::bench::memory::whole;
-use crate::bench::proof::Prover;
-use crate::bench::route::{self, said};
-use crate::bench::scratch::{Part, Scratch, random};
+use crate::bench::proof::{self, Prover};
+use crate::bench::scratch::{Scratch, random};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
@@ -142,7 +141,7 @@ impl<'a> Run<'a> {
         };
         if facts.is_dir() {
             let scratch = Scratch::create(path)?;
-            run.file = scratch.path(Part::Write);
+            run.file = scratch.add(0)?;
             scratch.check()?;
             make::fill(&run.file, Pattern::new(key), LEN)?;
             run.scratch = Some(scratch);
@@ -264,7 +263,7 @@ impl<'a> Run<'a> {
             Ok(file) => file,
             Err(error) => return Ok((ended_as(direction, route, Err(error)), None)),
         };
-        let sources = self.prover.sources(self.engine, &[(file.clone(), self.len)]);
+        let sources = self.prover.sources(self.engine, &[(file.clone(), self.len)], &[]);
         let span = sources.begin();
         let started = start(&file);
         let has_begun = started.is_ok();
@@ -272,9 +271,8 @@ impl<'a> Run<'a> {
         let evidence = span.end();
         let outcome = outcome.and_then(|outcome| file.close().map(|()| outcome));
         let proof = outcome.as_ref().ok().map(|outcome| {
-            let said = said(&outcome.routes);
-            let moved = route::Moved { bytes: outcome.bytes, route: None, reason: None, said };
-            self.prover.proof(evidence, &moved, direction)
+            let (moved, none) = (proof::Moved::of(outcome), proof::Moved::default());
+            self.prover.proof(evidence, &moved, direction, (&none, 0))
         });
         let mut transfer = ended_as(direction, route, outcome);
         if has_begun && transfer.end == End::Refused {

@@ -57,7 +57,7 @@ impl Watched {
         }
         let files = files_of(engine, lanes())?;
         let files: Vec<_> = files.into_iter().map(|(_, file, len)| (file, len)).collect();
-        let sources = first.sources_with(engine, &files, others);
+        let sources = first.sources(engine, &files, others);
         Ok(Some(Self { provers, sources, gpus }))
     }
 

@@ -12,7 +12,6 @@ use forebay::gpu::{Device, DeviceError, DeviceResult, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
 
-use crate::bench::cpu::timed;
 use crate::bench::data::Pattern;
 use crate::bench::memory::put_into;
 use crate::bench::stats::rate;
@@ -157,7 +156,7 @@ impl Compute {
         let (len, row) = if pauses { (len.min(SIMULATED_MAX), 1) } else { (len, ROW) };
         let mut buffer = engine.allocate(device.id(), len)?;
         let pattern = Pattern::new(buffer.address());
-        put_into(&mut buffer, pattern, len)?;
+        put_into(&mut buffer, 0, pattern, len)?;
         let stream = device.create_stream().map_err(|error| failed(&error))?;
         let kernel = Kernel { device, stream, address: buffer.address(), len, row, pauses };
         let mut compute = Self { kernel, buffer, pattern, verified: true };
@@ -184,15 +183,14 @@ impl Compute {
         }
         let mut best = 0.0_f64;
         for _ in 0..FILLS {
-            let (filled, spent) = timed(|| {
-                // SAFETY: the buffer is ours, and the stream is synchronised below.
-                unsafe { device.fill(*stream, *address, 0, *len) }?;
-                device.synchronize(*stream)
-            });
+            let start = Instant::now();
+            // SAFETY: the buffer is ours, and the stream is synchronised below.
+            let filled = unsafe { device.fill(*stream, *address, 0, *len) };
+            let filled = filled.and_then(|()| device.synchronize(*stream));
             filled.map_err(|error| failed(&error))?;
-            best = best.max(rate(*len, spent.seconds));
+            best = best.max(rate(*len, start.elapsed().as_secs_f64()));
         }
-        put_into(&mut self.buffer, self.pattern, self.kernel.len)?;
+        put_into(&mut self.buffer, 0, self.pattern, self.kernel.len)?;
         Ok(MemoryLimit { bytes_per_second: best, filled: true })
     }
 

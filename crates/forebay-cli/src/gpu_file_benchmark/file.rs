@@ -17,7 +17,7 @@ use crate::bench::data::Pattern;
 use crate::bench::files::may_write;
 use crate::bench::make::{self, Room};
 use crate::bench::route::try_route;
-use crate::bench::scratch::{Part, Scratch};
+use crate::bench::scratch::Scratch;
 use crate::bench::target::Target;
 use crate::bench::{TRY_LEN, held, spinner};
 use crate::cleanup;
@@ -114,7 +114,7 @@ impl TestFile {
             Kind::Folder => Some(Scratch::create(&self.name)?),
             _ => None,
         };
-        let path = scratch.as_ref().map_or_else(|| self.path(), |one| one.path(Part::Write));
+        let path = scratch.as_ref().map_or_else(|| Ok(self.path()), |one| one.add(0))?;
         let len = if self.had > 0 { self.had.min(TRY_LEN) } else { TRY_LEN };
         if self.had == 0 {
             make::fill(&path, Pattern::new(0), len)?;

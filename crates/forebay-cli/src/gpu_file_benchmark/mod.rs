@@ -13,6 +13,7 @@ use self::compute::{Compute, MemoryLimit};
 use self::file::TestFile;
 use crate::args::bench::Demand;
 use crate::args::{BenchArgs, GpuFileArgs, Mode};
+use crate::bench::demand::check_transfer;
 use crate::bench::stats::Spread;
 use crate::bench::target::Target;
 use crate::bench::{self, Bench};
@@ -31,7 +32,8 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     target.check((args.mode == Mode::Dma).then_some(Route::Direct))?;
     let file = TestFile::find(args)?;
     file.check_room(args.size)?;
-    target.demand(&engine, args.size).check(args.size, "--size")?;
+    let is_in_host = target.device.is_none() || target.is_simulated();
+    check_transfer(args.size, if is_in_host { args.size } else { 0 }, "--size")?;
     // Too little memory of the GPU is found before the file has its size.
     drop(target.allocate(&engine, args.size)?);
     let routes = routes(args.mode, file.try_direct(&engine, &target))?;

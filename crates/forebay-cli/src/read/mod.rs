@@ -9,15 +9,15 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Engine, Outcome, Place, RequestOptions, Trace};
+use forebay::{Buffer, Engine, Outcome, Place, RequestOptions, Trace};
 use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
-use crate::bench::memory::{Memory, close, whole};
-use crate::bench::proof::Prover;
-use crate::bench::route;
-use crate::bench::route::{routes, said};
+use crate::bench::demand::check_transfer;
+use crate::bench::memory::{close, whole};
+use crate::bench::proof::{Moved, Prover};
+use crate::bench::route::describe;
 use crate::bench::stats::rate;
 use crate::bench::subject::check_size;
 use crate::bench::target::Target;
@@ -48,7 +48,8 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     check_size(&args.file, size)?;
     drop(opening);
     let len = wanted_len(args, size)?;
-    target.demand(&engine, len).check(len, "--len")?;
+    let is_in_host = target.device.is_none() || target.is_simulated();
+    check_transfer(len, if is_in_host { len } else { 0 }, "--len")?;
     let memory = target.allocate(&engine, len.max(1));
     let mut memory = memory.map_err(|failure| {
         failure.hint("read the file in parts: `--len` bytes, from `--offset` on")
@@ -63,18 +64,12 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     request.exact = true;
     let prover = Prover::new(target.device.as_ref().map(|device| device.info()));
     let inspecting = Step::begin("inspect", &args.file);
-    let sources = prover.sources(&engine, &[(file.clone(), len)]);
+    let sources = prover.sources(&engine, &[(file.clone(), len)], &[]);
     let span = sources.begin();
     drop(inspecting);
     let reading = Step::of_engine("read", &args.file, &engine, args.route);
-    let outcome = match &mut memory {
-        Memory::Host(host) => {
-            file.read_with(args.offset, &mut host.bytes_mut()[..whole(len)], &request)
-        }
-        Memory::Gpu(gpu) => {
-            file.read_with(args.offset, forebay::Target::Buffer(&mut gpu.buffer, 0..len), &request)
-        }
-    };
+    let outcome =
+        file.read_with(args.offset, forebay::Target::Buffer(&mut memory, 0..len), &request);
     drop(reading);
     let evidence = span.end();
     // Also for a failed read, since that is when a trace is useful.
@@ -84,9 +79,9 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     });
     let left_out = left_out.transpose()?.unwrap_or(0);
     let outcome = outcome?;
-    let said = said(&outcome.routes);
-    let moved = route::Moved { bytes: outcome.bytes, route: None, reason: None, said };
-    let verdict = VerdictFacts::of(&[prover.proof(evidence, &moved, Direction::Read)]);
+    let other = (&Moved::default(), 0);
+    let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read, other);
+    let verdict = VerdictFacts::of(&[proof]);
     let to_stdout = matches!(output, Some(Output::Stdout));
     let sum = format!("{:016x}", pass_on(&memory, len, output)?);
     let text = if args.json {
@@ -203,15 +198,15 @@ impl Drop for Output<'_> {
 }
 
 /// Copies the bytes back from the target to `output`; returns their checksum.
-fn pass_on(memory: &Memory, len: u64, mut output: Option<Output<'_>>) -> Result<u64> {
+fn pass_on(memory: &Buffer, len: u64, mut output: Option<Output<'_>>) -> Result<u64> {
     let (mut hash, mut step, mut start) = (XxHash3_64::new(), Vec::new(), 0);
     while start < len {
         let end = len.min(start + STEP);
-        let bytes = match memory {
-            Memory::Host(host) => &host.bytes()[whole(start)..whole(end)],
-            Memory::Gpu(gpu) => {
+        let bytes = match memory.as_slice() {
+            Some(bytes) => &bytes[whole(start)..whole(end)],
+            None => {
                 step.resize(whole(end - start), 0);
-                gpu.buffer.download(start, &mut step)?;
+                memory.download(start, &mut step)?;
                 &step[..]
             }
         };
@@ -288,7 +283,9 @@ fn summary(
         ("target", to),
         ("moved", moved(outcome.bytes)),
     ];
-    if let (Some(route), Some(reason)) = routes(&outcome.routes) {
+    let shares = outcome.routes.iter().filter(|share| share.bytes > 0);
+    let parts = shares.map(|share| (Some(share.route), share.reason.to_string(), share.bytes));
+    if let (Some(route), Some(reason)) = describe(&parts.collect::<Vec<_>>()) {
         lines.push(("route", format!("{route}: {reason}")));
     }
     if let Some(verdict) = verdict {

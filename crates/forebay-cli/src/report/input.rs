@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn each_kind_is_found_by_its_contents() {
         let records = read_text(&made::file(&made::Sweep::default())).unwrap();
-        assert_eq!(records.len(), 49);
+        assert_eq!(records.len(), 48);
         let gdsio = "IoType: READ XferType: GPUD Threads: 8 DataSetSize: 8388608/8388608(KiB) \
                      IOSize: 1024(KiB) Throughput: 4.000000 GiB/sec, Avg_Latency: 1953.125000 \
                      usecs ops: 8192 total_time 2.000000 secs\n";

@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::drives::DriveFacts;
 pub use super::names::{Cache, Direction};
-use crate::results::told;
+use crate::results::unknown;
 
 /// The machine and the command. For imported results the machine is unknown: its texts are empty
 /// and its numbers 0 here, and null in JSON.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// The kernel's name and release.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub kernel: String,
     /// The processor.
     pub cpu: Cpu,
@@ -25,9 +25,7 @@ pub struct Environment {
     pub driver: Option<String>,
     /// The file system that the file is on.
     pub file_system: Option<FileSystem>,
-    /// The drive below it.
-    pub drive: Option<Drive>,
-    /// All physical drives below it, as the storage map finds them.
+    /// The physical drives below it, as the storage map finds them.
     #[serde(default)]
     pub drives: Vec<DriveFacts>,
     /// Versions of the programs that measured.
@@ -38,29 +36,38 @@ pub struct Environment {
     /// The command, ready to be typed again.
     pub command: String,
     /// When the run began, in seconds since 1970.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub unix_time: u64,
 }
 
+impl Environment {
+    /// The type of the file system, if that keeps its files in memory.
+    #[must_use]
+    pub fn memory_file_system(&self) -> Option<&str> {
+        let kind = self.file_system.as_ref().map(|facts| facts.kind.as_str());
+        kind.filter(|kind| matches!(*kind, "tmpfs" | "ramfs"))
+    }
+}
+
 /// The processor.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
     /// Its name; empty if the system does not report one.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub model: String,
     /// Threads that can run at once.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub cores: usize,
 }
 
 /// Host memory, in bytes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostMemoryFacts {
     /// The total.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub total: u64,
     /// The memory available when the run began.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub available: u64,
 }
 
@@ -93,32 +100,13 @@ pub struct FileSystem {
     pub source: String,
 }
 
-/// A drive, or the topmost block device below the file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Drive {
-    /// Its name, as `nvme0n1`.
-    pub name: String,
-    /// Its model.
-    pub model: Option<String>,
-    /// Its size in bytes.
-    pub size: Option<u64>,
-    /// Whether the kernel reports a spinning disk.
-    pub rotational: Option<bool>,
-}
-
 /// Versions of the programs that measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Versions {
     /// The version of this command.
     pub forebay: String,
     /// The version of `fio`, if installed.
     pub fio: Option<String>,
-    /// KvikIO's version, if several paths are compared and the detected Python has it.
-    #[serde(default)]
-    pub kvikio: Option<String>,
-    /// cuFile's version, if its compat mode is compared.
-    #[serde(default)]
-    pub cufile: Option<String>,
 }
 
 #[cfg(test)]

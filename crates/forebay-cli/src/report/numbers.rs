@@ -46,9 +46,11 @@ pub fn time_text(seconds: f64) -> String {
 /// A share in percent.
 #[must_use]
 pub fn percent(share: f64) -> String {
-    match share.abs() * 100.0 {
-        10.0.. => format!("{:.0} %", share * 100.0),
-        _ => format!("{:.1} %", share * 100.0),
+    // A share from a damaged file may be near the largest number.
+    let percent = (share * 100.0).clamp(-1e9, 1e9);
+    match percent.abs() {
+        10.0.. => format!("{percent:.0} %"),
+        _ => format!("{percent:.1} %"),
     }
 }
 

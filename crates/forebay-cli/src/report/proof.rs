@@ -38,7 +38,7 @@ pub struct VerdictFacts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShareFacts {
     /// The route, as in `word`.
-    pub way: String,
+    pub route: String,
     /// Of all bytes, from 0 to 1.
     pub share: f64,
 }
@@ -72,7 +72,7 @@ impl VerdictFacts {
     /// Whether some bytes did.
     #[must_use]
     pub fn is_partly_direct(&self) -> bool {
-        self.shares.iter().any(|share| share.way.starts_with(DIRECT))
+        self.shares.iter().any(|share| share.route.starts_with(DIRECT))
     }
 
     /// The most serious note that a reader needs next to the verdict.
@@ -100,7 +100,7 @@ pub(crate) mod tests {
         VerdictFacts {
             word: word.into(),
             text: word.into(),
-            shares: vec![ShareFacts { way: word.into(), share: 1.0 }],
+            shares: vec![ShareFacts { route: word.into(), share: 1.0 }],
             simulated: false,
             grounds: vec!["0 B came from storage".into()],
             missing: Vec::new(),

@@ -210,7 +210,7 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
     let is_plain = |name: &str| name == "standard" || name == Plain::CpuGpu.name();
     let same = |other: &&Line| {
         let mut point = other.point.clone();
-        (point.way, point.route) = (line.point.way.clone(), line.point.route.clone());
+        (point.method, point.route) = (line.point.method.clone(), line.point.route.clone());
         is_plain(&other.method) && other.run == line.run && point == line.point
     };
     let other = model.lines.iter().filter(|_| !is_plain(&line.method)).find(same)?;
@@ -227,22 +227,17 @@ pub fn limits(model: &Model) -> Grid {
         Column::text("of", 0),
         Column::text("direction", 0),
         Column::number("GB/s", 0),
-        Column::number("theory, GB/s", 1),
         Column::text("found by", 1),
-        Column::text("why not more", 2),
     ];
     let several = model.runs.len() > 1;
-    let row = |(run, limit): &(usize, crate::results::Ceiling)| {
-        let rate = |rate: Option<f64>| Cell::number(rate, |rate| Metric::Rate.text(rate));
+    let row = |(run, limit): &(usize, crate::results::Limit)| {
         vec![
             Cell::text(if several { model.runs[*run].name.as_str() } else { "" }),
             Cell::text(&limit.name),
             Cell::text(&limit.of),
             Cell::text(limit.direction.map_or("", |direction| direction.name())),
-            rate(Some(limit.bytes_per_second)),
-            rate(limit.theory_bytes_per_second.filter(|_| !limit.theory)),
-            Cell::text(if limit.theory { "theory" } else { &limit.how }),
-            Cell::text(limit.limits.as_deref().unwrap_or_default()),
+            Cell::number(Some(limit.bytes_per_second), |rate| Metric::Rate.text(rate)),
+            Cell::text(&limit.how),
         ]
     };
     let rows = model.limits.iter().map(row).collect();

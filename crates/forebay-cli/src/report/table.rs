@@ -1,7 +1,7 @@
 //! Results as a table for people.
 
 use super::drives::DriveFacts;
-use super::json::{Drive, Environment};
+use super::json::Environment;
 
 /// Drives that the head of a report names.
 const DRIVES_MAX: usize = 4;
@@ -9,10 +9,6 @@ const DRIVES_MAX: usize = 4;
 /// The file system and drives in words: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`; with `several`
 /// paths only the drives.
 pub(crate) fn place(facts: &Environment, several: bool) -> Option<String> {
-    let model = |drive: &Drive| match &drive.model {
-        Some(model) => format!("{} ({model})", drive.name),
-        None => drive.name.clone(),
-    };
     // The file system is only the first path's.
     let file_system = facts.file_system.as_ref().filter(|_| !several);
     let kind = || file_system.map(|file_system| file_system.kind.as_str());
@@ -25,11 +21,7 @@ pub(crate) fn place(facts: &Environment, several: bool) -> Option<String> {
         let names = names.join(" + ");
         return Some(kind().map_or_else(|| names.clone(), |kind| format!("{kind} on {names}")));
     }
-    let kind = file_system.map(|file_system| file_system.kind.clone());
-    match (kind, facts.drive.as_ref().map(model)) {
-        (Some(kind), Some(drive)) => Some(format!("{kind} on {drive}")),
-        (kind, drive) => kind.or(drive),
-    }
+    kind().map(str::to_owned)
 }
 
 /// A drive with its link speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
@@ -69,8 +61,6 @@ mod tests {
         let several = format!("{link} + d + d + d + 2 more");
         assert_eq!(place(&facts), Some(several));
         facts.drives.clear();
-        assert_eq!(place(&facts).as_deref(), Some("ext4 on nvme0n1 (Fast One)"));
-        facts.drive = None;
         assert_eq!(place(&facts).as_deref(), Some("ext4"));
         facts.file_system = None;
         assert_eq!(place(&facts), None);

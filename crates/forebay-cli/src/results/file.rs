@@ -64,7 +64,7 @@ impl Ledger {
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path);
-        let file = opened.map_err(|error| cannot_read(path).io(&error))?;
+        let file = opened.map_err(|error| Failure::io(cannot_read(path), &error))?;
         let ledger = Self { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let mut ledger = ledger.locked()?;
         let (records, whole) = records(&ledger.file, path, |_| {})?;
@@ -174,20 +174,15 @@ impl Ledger {
     }
 }
 
-fn cannot_read(path: &Path) -> Cannot<'_> {
-    Cannot(path)
+fn cannot_read(path: &Path) -> String {
+    format!("cannot read the results file `{}`", path.display())
 }
 
-struct Cannot<'a>(&'a Path);
-
-impl Cannot<'_> {
-    fn io(&self, error: &io::Error) -> Failure {
-        Failure::io(format!("cannot read the results file `{}`", self.0.display()), error)
-    }
-
-    fn because(&self, why: impl Into<String>) -> Failure {
-        Failure::new(format!("cannot read the results file `{}`", self.0.display())).because(why)
-    }
+/// The failure of a file from another program.
+fn foreign(path: &Path, why: impl Into<String>) -> Failure {
+    Failure::new(cannot_read(path))
+        .because(why)
+        .hint("a results file is made by `forebay bench -o FILE`, with one JSON record per line")
 }
 
 /// Reads a results file, without the evidence of its samples: that is most of the file, and no
@@ -196,7 +191,7 @@ impl Cannot<'_> {
 /// # Errors
 /// It is not a results file, of another version, or damaged in the middle; or system errors.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
-    read_from(File::open(path).map_err(|error| cannot_read(path).io(&error))?, path)
+    read_from(File::open(path).map_err(|error| Failure::io(cannot_read(path), &error))?, path)
 }
 
 /// Reads the results of `path` from a reader.
@@ -221,29 +216,27 @@ fn records(
     path: &Path,
     change: impl Fn(&mut Record),
 ) -> Result<(Vec<Record>, u64)> {
-    let cannot = cannot_read(path);
     let mut reader = BufReader::new(reader);
     let (mut records, mut whole, mut number) = (Vec::new(), 0, 0_u64);
     let (mut last, mut kept) = (None, 0);
     loop {
         let mut line = Vec::new();
         let read = (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line);
-        let len = read.map_err(|error| cannot.io(&error))? as u64;
+        let len = read.map_err(|error| Failure::io(cannot_read(path), &error))? as u64;
         number += 1;
         if len == 0 {
             break;
         }
         if whole + len > FILE_MAX {
-            let why = format!("it exceeds {}", format_size(FILE_MAX));
-            return Err(cannot.because(why).hint(HOW_MADE));
+            return Err(foreign(path, format!("it exceeds {}", format_size(FILE_MAX))));
         }
         if line.last() != Some(&b'\n') && len < LINE_MAX && !records.is_empty() {
             break; // a writer has not finished it
         }
         let text = if number == 1 { crate::without_mark(&line) } else { &line };
         let memory = json_memory::check(text, kept)
-            .map_err(|why| cannot.because(format!("line {number}: {why}")).hint(HOW_MADE))?;
-        let mut record = record(text, number).map_err(|why| why.failure(&cannot))?;
+            .map_err(|why| foreign(path, format!("line {number}: {why}")))?;
+        let mut record = record(text, number, path)?;
         change(&mut record);
         if let Record::Run(run) = &mut record {
             // A run that was continued often has many equal runs; they share one copy in memory.
@@ -260,44 +253,24 @@ fn records(
     }
     if !matches!(records.first(), Some(Record::Run(_))) {
         let why = if records.is_empty() { "it is empty" } else { "it does not begin with a run" };
-        return Err(cannot.because(why).hint(HOW_MADE));
+        return Err(foreign(path, why));
     }
     Ok((records, whole))
 }
 
-const HOW_MADE: &str =
-    "a results file is made by `forebay bench -o FILE`, with one JSON record per line";
-
-/// Why a line is no record.
-enum NoRecord {
-    /// It is from another program.
-    Foreign(String),
-    /// It is of another version.
-    Version(String),
-}
-
-impl NoRecord {
-    fn failure(self, cannot: &Cannot<'_>) -> Failure {
-        match self {
-            Self::Foreign(why) => cannot.because(why).hint(HOW_MADE),
-            Self::Version(why) => cannot
-                .because(why)
-                .hint("read it with the `forebay` that wrote it, or with a newer one"),
-        }
-    }
-}
-
 /// The record of a line.
-fn record(line: &[u8], number: u64) -> Result<Record, NoRecord> {
-    let at = |why: String| format!("line {number}: {why}");
-    let foreign = |error: serde_json::Error| NoRecord::Foreign(at(error.to_string()));
-    let value: Value = serde_json::from_slice(line).map_err(foreign)?;
+fn record(line: &[u8], number: u64, path: &Path) -> Result<Record> {
+    let wrong = |error: serde_json::Error| foreign(path, format!("line {number}: {error}"));
+    let value: Value = serde_json::from_slice(line).map_err(wrong)?;
     let schema = value.get("schema").and_then(Value::as_u64);
     if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
-        let why = at(format!("it has version {schema}, and this program reads {SCHEMA}"));
-        return Err(NoRecord::Version(why));
+        return Err(Failure::new(cannot_read(path))
+            .because(format!(
+                "line {number}: it has version {schema}, and this program reads {SCHEMA}"
+            ))
+            .hint("read it with the `forebay` that wrote it, or with a newer one"));
     }
-    serde_json::from_value(value).map_err(foreign)
+    serde_json::from_value(value).map_err(wrong)
 }
 
 /// The samples of records, each with its run.
@@ -309,7 +282,7 @@ pub fn samples(records: &[Record]) -> impl Iterator<Item = (&Run, &Sample)> {
             None
         }
         Record::Sample(sample) => run.map(|run| (run, &**sample)),
-        Record::Ceiling(_) | Record::Warning { .. } => None,
+        Record::Limit(_) | Record::Warning { .. } => None,
     })
 }
 
@@ -459,10 +432,10 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_bytes_end_the_command(bytes: Vec<u8>) {
-            let _ = record(&bytes, 1);
+            let _ = record(&bytes, 1, Path::new(""));
             let mut line = br#"{"record":"sample","point":"#.to_vec();
             line.extend(&bytes);
-            let _ = record(&line, 1);
+            let _ = record(&line, 1, Path::new(""));
         }
     }
 }

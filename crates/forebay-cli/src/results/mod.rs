@@ -6,13 +6,14 @@
 //! are null.
 
 pub mod file;
-pub(crate) mod told;
+pub(crate) mod unknown;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::bench::stats::rate;
 use crate::power::result::{Absent, Part, Power};
 use crate::report::json::{Cache, Direction, Environment, Gpu};
 use crate::report::proof::VerdictFacts;
@@ -27,7 +28,7 @@ pub enum Record {
     /// The tool, machine and request of the records that follow.
     Run(Box<Run>),
     /// The limit of a part of the machine.
-    Ceiling(Ceiling),
+    Limit(Limit),
     /// One measurement of one point, or why there is none.
     Sample(Box<Sample>),
     /// A note for the reader of the numbers, as a sentence.
@@ -89,34 +90,20 @@ pub struct Imported {
 
 /// The limit of a part of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ceiling {
-    /// `link`, `storage`, `fio`, `pcie`, `network`, `memory`; for several GPUs at once `links`, or
-    /// `uplink` if a link above them all binds, or `shared` if something else does.
+pub struct Limit {
+    /// `link`, `storage`; for several GPUs at once `links`, or `uplink` if they share a
+    /// link that binds, or `shared` if something else does.
     pub name: String,
-    /// The part that has it: a GPU, several joined by `+`, a drive, a bridge, a path.
+    /// The part that has it: a GPU, several joined by `+`, a path.
     pub of: String,
     /// From the file to memory or back; null if both are equal.
     pub direction: Option<Direction>,
-    /// Whether it was computed from the hardware's reported data, not measured.
-    pub theory: bool,
     /// The limit.
     pub bytes_per_second: f64,
     /// How it was found.
     pub how: String,
     /// Whether it is that of a simulated GPU.
     pub simulated: bool,
-    /// The theoretical rate of a measured part; null if the hardware does not report it.
-    #[serde(default)]
-    pub theory_bytes_per_second: Option<f64>,
-    /// The source of the theoretical rate: a file or folder of the system.
-    #[serde(default)]
-    pub source: Option<String>,
-    /// Why it is below its maximum.
-    #[serde(default)]
-    pub limits: Option<String>,
-    /// The GPUs and drives that share it.
-    #[serde(default)]
-    pub shared_by: Vec<String>,
 }
 
 /// The settings of one measurement: one value of each axis.
@@ -126,33 +113,33 @@ pub struct Ceiling {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Point {
     /// The file or the folder, as given.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub path: String,
     /// The memory: `host`, `cuda:0`, `sim:0`; several if they take part at the same time.
     pub targets: Vec<String>,
     /// The method: `forebay`, or one of the plain ones.
-    pub way: String,
+    pub method: String,
     /// The route required of the engine; null if it chooses.
     pub route: Option<String>,
     /// How many of 100 requests are reads.
     pub read_percent: u8,
     /// The order of requests, as `sequential`, `random`, `strided:1M`, `kv`.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub pattern: String,
     /// Bytes of one request.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub request_size: u64,
     /// Concurrent calls of each thread.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub depth: u32,
     /// Requests in one call.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub batch: u32,
     /// Threads for each of the targets.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub threads: u32,
     /// Files that the threads share.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub files: u32,
     /// The initial page cache state of the files; null if unknown.
     pub cache: Option<Cache>,
@@ -169,7 +156,7 @@ pub struct Sample {
     /// Which of the repeats, from 0 on.
     pub repeat: u32,
     /// When it began, in seconds since 1970; 0 here and null in a file if unknown.
-    #[serde(with = "told")]
+    #[serde(with = "unknown")]
     pub unix_time: f64,
     /// For queues that the run set: the number that the kernel then reported; null if it did not.
     #[serde(default)]
@@ -286,6 +273,16 @@ pub struct CpuCost {
     pub s_per_gb: Option<f64>,
 }
 
+impl CpuCost {
+    /// The cost of moving `bytes` in `seconds`.
+    #[must_use]
+    pub fn new(user_s: f64, system_s: f64, seconds: f64, bytes: u64) -> Self {
+        let both = user_s + system_s;
+        let s_per_gb = (bytes > 0).then(|| both * 1e9 / rate(bytes, 1.0));
+        Self { user_s, system_s, cores: both / seconds, s_per_gb }
+    }
+}
+
 /// Shares of the files that were in the page cache, from 0 to 1; null if the kernel does not report
 /// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -317,7 +314,7 @@ pub struct Joules {
 /// The limit of a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
-    /// `rate` if the requested rate was reached; `link`, `uplink`, `shared`, `storage` or `memory`
+    /// `rate` if the requested rate was reached; `link`, `uplink`, `shared` or `storage`
     /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
     /// else `in-flight`: too few requests to fill any of these.
     pub name: String,
@@ -360,13 +357,6 @@ pub struct Steady {
     pub deviation: f64,
     /// Whether the slope is small enough to speak of one rate.
     pub reached: bool,
-    /// Earlier spans of the same length that were not steady: they do not count.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub before: u32,
-}
-
-const fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 /// The share of one of several targets.

@@ -3,11 +3,9 @@
 //!
 //! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with
 //! what the command put into the file, or with a second read if that is unknown. A mix of both is
-//! never verified, but may show a mismatch: if reads and writes overlap, the expected result of a
-//! read is unknown.
+//! not compared: if reads and writes overlap, the expected result of a read is unknown.
 
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -16,13 +14,12 @@ use forebay::units::{ByteRange, GIB, MIB};
 use forebay::{Buffer, Engine};
 
 use super::Lane;
-use super::worker::{Made, Worked};
+use super::worker::Worked;
 use super::written::{Piece, Written, pieces};
 use crate::bench::data::Pattern;
 use crate::bench::memory::whole;
 use crate::bench::parallel::{cores, each_range};
 use crate::failure::{Failure, Result};
-use crate::report::json::Direction;
 use crate::steps::{self, Step};
 
 /// Maximum bytes of the last reads that are compared, beyond the last call of each thread.
@@ -106,26 +103,25 @@ impl Expected<'_> {
             // One mismatch is enough: stop comparing.
             if same { Ok(()) } else { Err(None) }
         };
-        match each_range(len, STEP, cores().min(8), Default::default, work) {
-            Ok(()) => Ok(true),
-            Err(None) => Ok(false),
-            Err(Some(failure)) => Err(failure),
-        }
+        unless_different(each_range(len, STEP, cores().min(8), Default::default, work))
     }
 }
 
 /// The limits of a comparison.
-pub(super) struct Most {
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
     /// Bytes of files with known contents.
-    pub(super) known: u64,
+    known: u64,
     /// Written bytes, and reads of them. If there are more, an even sample is compared.
-    pub(super) written: u64,
-    pub(super) reads: usize,
+    written: u64,
+    reads: usize,
 }
 
 impl Most {
-    pub(super) const USUAL: Self = Self { known: CHECKED_MAX, written: 4 * GIB, reads: 1 << 16 };
-    pub(super) const ALL: Self = Self { known: u64::MAX, written: u64::MAX, reads: usize::MAX };
+    /// The usual limits.
+    pub const USUAL: Self = Self { known: CHECKED_MAX, written: 4 * GIB, reads: 1 << 16 };
+    /// No limits.
+    pub const ALL: Self = Self { known: u64::MAX, written: u64::MAX, reads: usize::MAX };
 }
 
 /// The result of a comparison.
@@ -139,32 +135,6 @@ pub struct Checked {
     pub is_all: bool,
 }
 
-/// The calls that can be compared: the last of each place, whose bytes its memory and the file must
-/// both hold. If the load writes, reads are left out, and so are writes that overlapped another:
-/// the order of concurrent calls is unknown. `ended` counts all calls; `last` has the most recent.
-fn calls(last: &VecDeque<Made>, ended: u64, request_size: u64, writes: bool) -> Vec<&Made> {
-    let written = last.iter().filter(|call| call.direction == Direction::Write);
-    let mut written: Vec<u64> = written.flat_map(|call| call.offsets.iter().copied()).collect();
-    written.sort_unstable();
-    let is_alone = |offset: u64| {
-        let first = written.partition_point(|other| other.saturating_add(request_size) <= offset);
-        let end = written.partition_point(|other| *other < offset.saturating_add(request_size));
-        end - first == 1
-    };
-    // A call that began before this may have overlapped one that is no longer known.
-    let known_from = ended - last.len() as u64;
-    let mut places = HashSet::new();
-    let latest = last.iter().rev().filter(|call| places.insert(call.place));
-    let compared = latest.filter(|call| match (writes, call.direction) {
-        (false, Direction::Read) => true,
-        (true, Direction::Write) => {
-            call.began >= known_from && call.offsets.iter().all(|offset| is_alone(*offset))
-        }
-        _ => false,
-    });
-    compared.collect()
-}
-
 /// Compares the files of write-only threads with the written bytes.
 ///
 /// # Errors
@@ -173,20 +143,18 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
     let mut checked = Checked { right: None, bytes: 0, is_all: true };
     let count = all.len().max(1);
     for (path, worked) in all {
-        let Some(wrote) = worked.wrote.as_ref().filter(|_| worked.result.is_ok()) else { continue };
+        let Some(wrote) = &worked.wrote else { continue };
         // Evict first, to compare the bytes on the drive, not those still in the page cache.
         steps::open(engine, path)?.evict()?;
-        let size = wrote.request_size;
-        let (last, is_all) = wrote.last();
-        let pieces = pieces(&last, size, MIB);
-        let bytes = (last.len() as u64).saturating_mul(size);
+        let (places, is_all) = wrote.places();
+        let pieces = pieces(&places, wrote.request_size, MIB);
+        let bytes = (places.len() as u64).saturating_mul(wrote.request_size);
         let shares = bytes.div_ceil((most.written / count as u64).max(1));
         let reads = pieces.len().div_ceil((most.reads / count).max(1));
         let step = whole(shares).max(reads).max(1);
-        let pieces: Vec<Piece<'_>> = pieces.into_iter().step_by(step).collect();
-        match holds(path, wrote, &pieces)? {
-            true => {}
-            false => return Ok(Checked { right: Some(false), ..checked }),
+        let pieces: Vec<Piece> = pieces.into_iter().step_by(step).collect();
+        if !holds(path, wrote, &pieces)? {
+            return Ok(Checked { right: Some(false), ..checked });
         }
         checked.bytes += pieces.iter().map(|piece| piece.len).sum::<u64>();
         checked.is_all &= is_all && step == 1;
@@ -196,12 +164,12 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
 }
 
 /// Whether these pieces of the file at `path` are what was written.
-fn holds(path: &Path, wrote: &Written, pieces: &[Piece<'_>]) -> Result<bool> {
+fn holds(path: &Path, wrote: &Written, pieces: &[Piece]) -> Result<bool> {
     let reading = Step::begin("read", path);
     let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
     let file = File::open(path).map_err(failed)?;
     let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
-        let piece = &pieces[whole(number.start)];
+        let piece = pieces[whole(number.start)];
         found.resize(whole(piece.len), 0);
         expected.resize(whole(piece.len), 0);
         wrote.fill(piece, expected);
@@ -209,53 +177,46 @@ fn holds(path: &Path, wrote: &Written, pieces: &[Piece<'_>]) -> Result<bool> {
         reading.goes_on();
         if found == expected { Ok(()) } else { Err(None) }
     };
-    match each_range(pieces.len() as u64, 1, cores().min(8), Default::default, compare) {
+    unless_different(each_range(pieces.len() as u64, 1, cores().min(8), Default::default, compare))
+}
+
+/// Whether a comparison found no mismatch: `Err(None)` is one, and ends it.
+fn unless_different(compared: Result<(), Option<Failure>>) -> Result<bool> {
+    match compared {
         Ok(()) => Ok(true),
         Err(None) => Ok(false),
         Err(Some(failure)) => Err(failure),
     }
 }
 
-/// Compares the bytes of the last calls of each of `all` with its file.
+/// Compares the bytes of the last reads of each of `all` with its file.
 ///
 /// # Errors
 /// System and GPU errors.
-pub(super) fn last(
-    engine: &Engine,
+pub(super) fn last_reads(
     all: &mut [(&Path, Worked)],
     lanes: &[Lane],
     request_size: u64,
-    writes: bool,
 ) -> Result<Checked> {
     let (most, mut checked) = (CHECKED_MAX / (all.len() as u64).max(1), Checked::default());
     for ((path, worked), lane) in all.iter_mut().zip(lanes) {
         // Each thread has its share, and at least one call.
         let mut left = None;
-        if worked.result.is_err() {
-            continue;
-        }
-        if writes {
-            // Evict first, to compare the bytes on the drive, not those still in the page cache.
-            steps::open(engine, path)?.evict()?;
-        }
         let reading = Step::begin("read", path);
         let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
         let file = File::open(&**path).map_err(failed)?;
-        for call in calls(&worked.last, worked.ended, request_size, writes) {
-            let bytes = request_size * call.offsets.len() as u64;
+        let expected = lane.content.map_or(Expected::File(&file), Expected::Pattern);
+        let places = worked.last.iter().enumerate();
+        for (place, (_, offsets)) in places.filter_map(|(i, call)| Some((i, call.as_ref()?))) {
+            let bytes = request_size * offsets.len() as u64;
             if left.is_some_and(|left| bytes > left) {
                 break;
             }
             left = Some(left.unwrap_or(most).saturating_sub(bytes));
-            let expected = match lane.content.filter(|_| !writes) {
-                Some(content) => Expected::Pattern(content),
-                None => Expected::File(&file),
-            };
-            let (place, size) = (call.place, request_size);
             let mut same = true;
-            for (index, &offset) in call.offsets.iter().enumerate() {
-                let at = index as u64 * size;
-                same &= worked.backend.holds(place, at, size, &expected, offset)?;
+            for (index, &offset) in offsets.iter().enumerate() {
+                let at = index as u64 * request_size;
+                same &= worked.backend.holds(place, at, request_size, &expected, offset)?;
                 reading.goes_on();
             }
             checked.right = Some(checked.right.unwrap_or(true) && same);
@@ -270,9 +231,9 @@ pub(super) fn last(
 ///
 /// # Errors
 /// System errors.
-pub(super) fn known_holds(lanes: &[Lane], most: u64) -> Result<Option<bool>> {
+pub(super) fn known_holds(lanes: &[Lane], most: &Most) -> Result<Option<bool>> {
     let known = || lanes.iter().filter_map(|lane| Some((lane, lane.content?)));
-    let most = most / (known().count() as u64).max(1);
+    let most = most.known / (known().count() as u64).max(1);
     let (mut right, mut expected, mut found) = (None, Vec::new(), Vec::new());
     for (lane, content) in known() {
         let reading = Step::begin("read", &lane.path);
@@ -294,46 +255,4 @@ pub(super) fn known_holds(lanes: &[Lane], most: u64) -> Result<Option<bool>> {
         right = Some(true);
     }
     Ok(right)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn made(place: usize, began: u64, direction: Direction, offsets: &[u64]) -> Made {
-        Made { place, began, direction, offsets: offsets.to_vec() }
-    }
-
-    #[test]
-    fn only_writes_that_met_no_other_are_compared() {
-        use Direction::{Read, Write};
-        let offsets = |last: &VecDeque<Made>, ended| {
-            let found = calls(last, ended, 10, true);
-            found.iter().map(|call| call.offsets[0]).collect::<Vec<u64>>()
-        };
-        let last = VecDeque::from([
-            made(0, 100, Write, &[0, 100]),
-            made(1, 100, Write, &[200]),
-            made(2, 100, Write, &[300]),
-            made(3, 99, Write, &[400]),
-            made(1, 101, Write, &[105]),
-            made(4, 101, Write, &[500, 505]),
-        ]);
-        assert_eq!(offsets(&last, 106), [300], "100 and 105 overlap, 500 and 505 as well");
-        assert_eq!(offsets(&last, 105), [400, 300], "all calls concurrent with 400 are known");
-        let mixed = VecDeque::from([made(0, 0, Write, &[0]), made(1, 0, Read, &[0])]);
-        assert_eq!(offsets(&mixed, 2), [0], "a read excludes no write");
-        let reads = VecDeque::from([made(0, 0, Read, &[0]), made(0, 1, Read, &[50])]);
-        assert_eq!(calls(&reads, 2, 10, false), [&made(0, 1, Read, &[50])]);
-    }
-
-    #[test]
-    fn many_large_batches_are_looked_through_at_once() {
-        let call = |number: usize| {
-            let offsets: Vec<u64> = (number as u64 * 99..).take(90).collect();
-            made(number % 500, number as u64, Direction::Write, &offsets)
-        };
-        let last: VecDeque<Made> = (0..1000).map(call).collect();
-        assert_eq!(calls(&last, 1000, 1, true).len(), 500);
-    }
 }

@@ -14,9 +14,6 @@ use crate::results::Steady;
 const PARTS: u32 = 20;
 const PART_MIN: Duration = Duration::from_millis(50);
 
-/// Minimum length of a span that can be judged: [`steady::PARTS_MIN`] of the shortest parts.
-pub const JUDGED_MIN: Duration = PART_MIN.saturating_mul(4);
-
 /// The counts that the clock saw at an edge.
 #[derive(Debug, Clone)]
 pub(super) struct Edge {
@@ -41,26 +38,21 @@ impl Edge {
     }
 }
 
-/// The span that counts.
-pub(super) struct Span {
-    /// Its edges, including those of its parts; never empty.
-    edges: Vec<Edge>,
-    /// Spans before it that were not steady.
-    before: u32,
-}
+/// The span that counts: its edges, including those of its parts; never empty.
+pub(super) struct Span(Vec<Edge>);
 
 impl Span {
     pub(super) fn first(&self) -> &Edge {
-        &self.edges[0]
+        &self.0[0]
     }
 
     pub(super) fn last(&self) -> &Edge {
-        &self.edges[self.edges.len() - 1]
+        &self.0[self.0.len() - 1]
     }
 
     /// Whether its rate was steady.
     pub(super) fn steady(&self) -> Option<Steady> {
-        let parts = self.edges.windows(2).map(|pair| {
+        let parts = self.0.windows(2).map(|pair| {
             let span = pair[1].at.saturating_duration_since(pair[0].at).as_secs_f64();
             (rate(pair[1].sum() - pair[0].sum(), span), span)
         });
@@ -69,13 +61,12 @@ impl Span {
         let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
         let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
         let rates: Vec<f64> = whole.map(|(rate, _)| *rate).collect();
-        Some(Steady { before: self.before, ..steady::judge(&rates, usual)? })
+        steady::judge(&rates, usual)
     }
 }
 
 /// Reads the counters at the edges of the span and of its parts, and signals its begin and end. If
-/// the `first` edge is given, the span has already begun. Spans follow each other until one is
-/// steady or their maximum number is reached. The last one counts.
+/// the `first` edge is given, the span has already begun.
 pub(super) fn keep_time(
     load: &Load,
     phase: &Phase,
@@ -83,36 +74,11 @@ pub(super) fn keep_time(
     (start, first): (Instant, Option<Edge>),
     done: &dyn Fn() -> bool,
 ) -> Span {
-    let begin = || {
-        phase.count();
-        Edge::now(counters)
-    };
     let first = first.unwrap_or_else(|| {
         sleep_until(start + load.warm_up, done);
-        begin()
+        phase.count();
+        Edge::now(counters)
     });
-    let mut span = Span { edges: keep_span((load, phase), counters, first, done), before: 0 };
-    while !done() && !steady::is_enough(span.steady().as_ref(), span.before + 1, load.spans()) {
-        span = Span {
-            edges: keep_span((load, phase), counters, begin(), done),
-            before: span.before + 1,
-        };
-    }
-    phase.stop();
-    if done() {
-        // Threads may have ended since the last check.
-        span.edges.push(Edge::now(counters));
-    }
-    span
-}
-
-/// The edges of one span and of its parts, from its first one on.
-fn keep_span(
-    (load, phase): (&Load, &Phase),
-    counters: &[Counter],
-    first: Edge,
-    done: &dyn Fn() -> bool,
-) -> Vec<Edge> {
     let span = match load.end {
         End::Time(span) => Some(span),
         End::Bytes(_) | End::AtLeast(_) => None,
@@ -135,7 +101,12 @@ fn keep_span(
             part *= 2;
         }
     }
-    edges
+    phase.stop();
+    if done() {
+        // Threads may have ended since the last check.
+        edges.push(Edge::now(counters));
+    }
+    Span(edges)
 }
 
 fn sleep_until(until: Instant, done: &dyn Fn() -> bool) {

@@ -13,13 +13,12 @@ use forebay::{Engine, File, Residency};
 use forebay_evidence::{Evidence, Seen};
 
 use super::backend::Pool;
-use super::backend::Taken;
-use super::check::Checked;
+use super::check::{Checked, Most};
 use super::run::{OfTarget, Ran, Ready};
-use super::{End, Lane, Load};
+use super::{Lane, Load};
 use crate::bench::cache::{make_cold, make_resident};
-use crate::bench::proof::{Proof, Prover, past};
-use crate::bench::route::Moved;
+use crate::bench::proof::{Proof, Prover};
+use crate::bench::route::describe;
 use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
@@ -34,8 +33,8 @@ pub struct Measurer {
     provers: Vec<Arc<Prover>>,
     targets: Vec<String>,
     simulated: bool,
-    /// Whether every byte is compared, and not a sample of them.
-    verifies_all: bool,
+    /// How much is compared.
+    most: Most,
     pool: Arc<Pool>,
 }
 
@@ -61,7 +60,8 @@ impl Measurer {
             let provers = names.iter().zip(targets).map(&mut prover).collect();
             let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
             let (engine, pool) = (engine.clone(), Arc::clone(pool));
-            Self { engine, provers, targets: names, simulated, verifies_all, pool }
+            let most = if verifies_all { Most::ALL } else { Most::USUAL };
+            Self { engine, provers, targets: names, simulated, most, pool }
         };
         groups.iter().map(&mut measurer).collect()
     }
@@ -87,7 +87,7 @@ impl Measurer {
         let sources = self
             .provers
             .split_first()
-            .map(|(first, others)| first.sources_with(&self.engine, &pairs, others));
+            .map(|(first, others)| first.sources(&self.engine, &pairs, others));
         let begun = Instant::now();
         let mut sum: Option<(Ran, Option<f64>)> = None;
         let (ran, before, moved, seen) = loop {
@@ -117,14 +117,7 @@ impl Measurer {
             sum = Some((ran, before));
         };
         if ran.requests == 0 {
-            return match load.end {
-                // Slow storage needs a longer span.
-                End::Time(time) if time < SPAN_MAX => {
-                    drop(moved);
-                    self.measure(&Load { end: End::Time(4 * time), ..load.clone() }, lanes)
-                }
-                _ => Err(nothing_ended(load, ran.span)),
-            };
+            return Err(nothing_ended(load, ran.span));
         }
         let after = resident(&files);
         if load.cache == Cache::Cold && !load.writes() && !load.once {
@@ -135,10 +128,7 @@ impl Measurer {
                 return self.measure(&load, lanes);
             }
         }
-        let checked = match self.verifies_all {
-            true => moved.check_all(&self.engine)?,
-            false => moved.check(&self.engine)?,
-        };
+        let checked = moved.check(&self.engine, &self.most)?;
         let content = if load.writes() || lanes.iter().all(|lane| lane.content.is_some()) {
             "what was written"
         } else {
@@ -158,7 +148,10 @@ impl Measurer {
         (checked, content): (Checked, &str),
     ) -> Measured {
         let proofs = proofs_of(&self.provers, seen, &ran.of_targets);
-        let (route, reason) = words(&ran.taken);
+        let parts = ran.taken.iter().map(|taken| {
+            (taken.is_engines.then_some(taken.route), taken.reason.clone(), taken.bytes)
+        });
+        let (route, reason) = describe(&parts.collect::<Vec<_>>());
         let seconds = ran.span.as_secs_f64();
         Measured {
             bytes: Some(ran.bytes),
@@ -188,8 +181,6 @@ impl Measurer {
     }
 }
 
-/// A span in which no request ended is measured again, four times as long, up to this time.
-const SPAN_MAX: Duration = Duration::from_secs(2);
 /// A load that is repeated with cold files ends after this many times its time: preparing takes
 /// time as well.
 const ROUNDS_MAX: u32 = 8;
@@ -276,42 +267,39 @@ fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
     Some(rate(there, 1.0) / rate(all.max(1), 1.0))
 }
 
+/// The note for moves with several targets.
+const DIVIDED: &str = "drives and page cache were counted for all targets together; the counts \
+                       are divided in proportion to the bytes of each target";
+
 /// The proofs of a load's reads and writes, for each target.
 pub(crate) fn proofs_of(
     provers: &[Arc<Prover>],
     seen: &[Evidence],
     of_targets: &[OfTarget],
 ) -> Vec<Proof> {
-    let sum = |part: fn(&OfTarget) -> u64| of_targets.iter().map(part).sum();
-    let (all_read, all_written) = (sum(|own| own.read), sum(|own| own.written));
-    let each = provers.iter().zip(seen).zip(of_targets);
-    let proofs = each.flat_map(|((prover, seen), own)| {
-        let of = |direction: Direction, bytes: u64, all: u64| {
-            let taken = own.taken.iter().filter(|taken| taken.direction == direction);
-            let others = own.taken.iter().filter(|taken| taken.direction != direction);
-            let beside = own.read.saturating_add(own.written).saturating_sub(bytes);
-            let beside = (beside, past(others.map(|taken| (taken.route, taken.bytes))).min(beside));
-            let beside = (beside, own.request);
-            let moved = Moved {
-                bytes,
-                route: None,
-                reason: None,
-                said: taken.map(|taken| (taken.route, taken.bytes)).collect(),
-            };
-            (bytes > 0).then(|| match provers.len() {
-                1 => prover.proof_beside(seen.clone(), &moved, direction, beside),
-                _ => {
-                    let all_taken = of_targets.iter().flat_map(|own| &own.taken);
-                    let all_taken = all_taken.filter(|taken| taken.direction == direction);
-                    let past = past(all_taken.map(|taken| (taken.route, taken.bytes)));
-                    prover.proof_of_part(seen, &moved, direction, ((all, past), beside))
-                }
-            })
-        };
-        let read = of(Direction::Read, own.read, all_read);
-        [read, of(Direction::Write, own.written, all_written)]
-    });
-    proofs.flatten().collect()
+    let mut proofs = Vec::new();
+    for ((prover, seen), own) in provers.iter().zip(seen).zip(of_targets) {
+        let both = [Direction::Read, Direction::Write].map(|direction| own.moved(direction));
+        for (direction, moved, other) in
+            [(Direction::Read, &both[0], &both[1]), (Direction::Write, &both[1], &both[0])]
+        {
+            if moved.bytes == 0 {
+                continue;
+            }
+            let other = (other, own.request);
+            if provers.len() == 1 {
+                proofs.push(prover.proof(seen.clone(), moved, direction, other));
+                continue;
+            }
+            let all = of_targets.iter().map(|own| own.moved(direction).counts());
+            let all = all.fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
+            let part = seen.of_part(moved.counts(), all);
+            let mut proof = prover.proof(part, moved, direction, other);
+            proof.verdict.doubts.push(DIVIDED.into());
+            proofs.push(proof);
+        }
+    }
+    proofs
 }
 
 /// All counters as JSON.
@@ -325,27 +313,6 @@ fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
     let own = || drives.iter().filter(|drive| drive.drive);
     let (read, written) = (own().map(|d| d.read).sum(), own().map(|d| d.written).sum());
     Some(DriveBytes { read, written })
-}
-
-/// The routes, joined by `+`, and the reasons. With several, each reason has its share and route.
-fn words(taken: &[Taken]) -> (Option<String>, Option<String>) {
-    let all: u64 = taken.iter().map(|taken| taken.bytes).sum();
-    let mut names: Vec<&str> = Vec::new();
-    for taken in taken.iter().filter(|taken| taken.is_engines) {
-        if !names.contains(&taken.route.name()) {
-            names.push(taken.route.name());
-        }
-    }
-    let mut reasons: Vec<String> = Vec::new();
-    for Taken { route, is_engines, reason, bytes, .. } in taken {
-        let percent = u128::from(*bytes) * 100 / u128::from(all.max(1));
-        let share = if taken.len() > 1 { format!("{percent} % ") } else { String::new() };
-        let route =
-            if *is_engines && taken.len() > 1 { format!("{route}: ") } else { String::new() };
-        reasons.push(format!("{share}{route}{reason}"));
-    }
-    let route = (!names.is_empty()).then(|| names.join("+"));
-    (route, (!reasons.is_empty()).then(|| reasons.join("; ")))
 }
 
 #[cfg(test)]

@@ -54,9 +54,6 @@ pub struct Load {
     pub warm_up: Duration,
     /// When the load ends.
     pub end: End,
-    /// Time limit for spans that follow each other until one is steady. Only the last one counts.
-    /// `None` means one span.
-    pub until_steady: Option<Duration>,
     /// Whether each thread goes over its part of the files at most once before their pages are
     /// evicted: on a second pass, bytes that went through the page cache would be in memory.
     pub once: bool,
@@ -80,7 +77,6 @@ impl Load {
             cache: Cache::Cold,
             warm_up: Duration::ZERO,
             end,
-            until_steady: None,
             once: false,
             rate: None,
             seed: 0,
@@ -97,15 +93,6 @@ impl Load {
     #[must_use]
     pub fn counts_all(&self) -> bool {
         self.once || !matches!(self.end, End::Time(_))
-    }
-
-    /// Maximum number of spans.
-    #[must_use]
-    pub fn spans(&self) -> u32 {
-        match (self.end, self.until_steady) {
-            (End::Time(time), Some(limit)) if !self.counts_all() => steady::spans(limit, time),
-            _ => 1,
-        }
     }
 
     /// The time of a sample; `None` if bytes end it.

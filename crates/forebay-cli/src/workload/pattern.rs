@@ -81,6 +81,27 @@ impl Offsets {
     }
 }
 
+impl Offsets {
+    /// The number of requests after which the offsets repeat; `None` if they are random.
+    #[must_use]
+    pub fn period(&self) -> Option<u64> {
+        match self.pattern {
+            Pattern::Sequential => Some(self.region.len / self.size),
+            Pattern::Random => None,
+            Pattern::Strided(stride) => {
+                let (rows, columns) = self.grid(stride);
+                Some(rows.saturating_mul(columns))
+            }
+        }
+    }
+
+    /// The rows and columns of a grid with one row per stride.
+    fn grid(&self, stride: u64) -> (u64, u64) {
+        let last = self.region.len - self.size;
+        (last / stride + 1, (stride / self.size).max(1))
+    }
+}
+
 impl Iterator for Offsets {
     type Item = u64;
 
@@ -104,10 +125,9 @@ impl Iterator for Offsets {
                 u64::try_from(place).expect("less than the places") * self.size
             }
             Pattern::Strided(stride) => {
-                // Column after column of a grid with one row per stride, so that all are used.
+                // Column after column, so that all are used.
                 let last = self.region.len - self.size;
-                let rows = last / stride + 1;
-                let columns = (stride / self.size).clamp(1, u64::MAX);
+                let (rows, columns) = self.grid(stride);
                 let (row, column) = (self.state % rows, self.state / rows % columns);
                 self.state = self.state.wrapping_add(1);
                 let at = row.saturating_mul(stride).saturating_add(column * self.size);

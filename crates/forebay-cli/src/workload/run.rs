@@ -18,13 +18,12 @@ use super::clock::{Edge, Span, keep_time};
 use super::latency::Latencies;
 use super::pattern::Offsets;
 use super::worker::{Counter, Phase, Worked, Worker};
-use super::written::{self, Written};
 use super::{Lane, Load};
-use crate::bench::cpu;
 use crate::bench::scratch::random;
-use crate::bench::stats::{cpu_per_gb, rate};
+use crate::bench::stats::rate;
+use crate::bench::{cpu, proof};
 use crate::failure::{Failure, Result};
-use crate::report::json::Cache;
+use crate::report::json::{Cache, Direction};
 use crate::results::{CpuCost, Share, Steady};
 
 /// The result of a load.
@@ -67,12 +66,7 @@ impl Ran {
         self.latencies.add_all(&more.latencies);
         let (own, other) = (self.cpu, more.cpu);
         let (user_s, system_s) = (own.user_s + other.user_s, own.system_s + other.system_s);
-        self.cpu = CpuCost {
-            user_s,
-            system_s,
-            cores: (user_s + system_s) / self.span.as_secs_f64(),
-            s_per_gb: cpu_per_gb(self.bytes, &[user_s + system_s]),
-        };
+        self.cpu = CpuCost::new(user_s, system_s, self.span.as_secs_f64(), self.bytes);
         self.steady = None;
         (self.taken, self.of_targets) = (more.taken, more.of_targets);
         for (own, other) in self.shares.iter_mut().zip(more.shares) {
@@ -95,6 +89,19 @@ pub struct OfTarget {
     pub taken: Vec<Taken>,
     /// Bytes of its smallest request.
     pub request: u64,
+}
+
+impl OfTarget {
+    /// Its bytes in one direction.
+    #[must_use]
+    pub fn moved(&self, direction: Direction) -> proof::Moved {
+        let bytes = match direction {
+            Direction::Read => self.read,
+            Direction::Write => self.written,
+        };
+        let own = self.taken.iter().filter(|taken| taken.direction == direction);
+        proof::Moved { bytes, routes: own.map(|taken| (taken.route, taken.bytes)).collect() }
+    }
 }
 
 /// A load that is ready to run: files are open and memory is allocated.
@@ -125,41 +132,22 @@ impl Moved<'_> {
         self.all.iter_mut().find_map(|(_, worked)| worked.backend.counters())
     }
 
-    /// Compares the written bytes, or the last reads and the files with known contents, up to a
-    /// limit.
+    /// Compares the written bytes, or the last reads and the files with known contents, up to
+    /// `most`.
     ///
     /// # Errors
     /// System and GPU errors.
-    pub fn check(self, engine: &Engine) -> Result<Checked> {
-        self.check_within(engine, &Most::USUAL)
-    }
-
-    /// Like `check` without a limit.
-    ///
-    /// # Errors
-    /// System and GPU errors.
-    pub fn check_all(self, engine: &Engine) -> Result<Checked> {
-        self.check_within(engine, &Most::ALL)
-    }
-
-    fn check_within(mut self, engine: &Engine, most: &Most) -> Result<Checked> {
-        let size = self.load.request_size;
-        if self.load.read_percent == 0 {
-            return check::written(engine, &self.all, most);
+    pub fn check(mut self, engine: &Engine, most: &Most) -> Result<Checked> {
+        match self.load.read_percent {
+            0 => return check::written(engine, &self.all, most),
+            1..100 => return Ok(Checked::default()),
+            _ => {}
         }
-        let writes = self.load.writes();
-        let mut checked = check::last(engine, &mut self.all, self.lanes, size, writes)?;
-        if checked.right == Some(false) {
-            return Ok(checked);
+        let mut checked = check::last_reads(&mut self.all, self.lanes, self.load.request_size)?;
+        if checked.right != Some(false) {
+            let known = check::known_holds(self.lanes, most)?;
+            checked.right = known.or(checked.right);
         }
-        if writes {
-            // In a mix, a read's result depends on the order of the writes, and later writes write
-            // that result again. So the expected bytes are unknown.
-            return Ok(Checked::default());
-        }
-        let known = check::known_holds(self.lanes, most.known)?;
-        checked.right =
-            [checked.right, known].into_iter().flatten().reduce(|one, other| one && other);
         Ok(checked)
     }
 }
@@ -285,10 +273,7 @@ impl<'a> Ready<'a> {
         });
         Ok(Worker {
             backend: make(load.way, &context)?,
-            wrote: (load.read_percent == 0).then(|| {
-                let most = written::CALLS_MAX / of;
-                Written::new(offsets.clone(), (batch, size), context.key, most)
-            }),
+            content: context.written(),
             offsets,
             depth,
             batch,
@@ -384,8 +369,7 @@ fn elsewhere(workers: &[(&Path, Worked)], bytes: u64, all: u64) -> f64 {
 fn cost((first, last): (&Edge, &Edge), elsewhere: f64, span: Duration, bytes: u64) -> CpuCost {
     let user_s = last.user.saturating_sub(first.user).as_secs_f64() + elsewhere;
     let system_s = last.system.saturating_sub(first.system).as_secs_f64();
-    let cores = (user_s + system_s) / span.as_secs_f64();
-    CpuCost { user_s, system_s, cores, s_per_gb: cpu_per_gb(bytes, &[user_s + system_s]) }
+    CpuCost::new(user_s, system_s, span.as_secs_f64(), bytes)
 }
 
 /// The share of each target, if there are several.
@@ -458,7 +442,7 @@ mod tests {
                 bytes[at] = !bytes[at];
                 std::fs::write(file.path(), bytes).unwrap();
             }
-            let checked = moved.check(&engine).unwrap();
+            let checked = moved.check(&engine, &Most::USUAL).unwrap();
             assert_eq!(checked.right, Some(spoilt.is_none()), "{spoilt:?}");
             assert!(spoilt.is_some() || (checked.is_all && checked.bytes == 16 << 10));
         }
@@ -472,7 +456,7 @@ mod tests {
         let (load, lanes) = (load(50), lanes(file.path()));
         let ready = Ready::new(&engine, &load, &lanes).unwrap();
         let (_, moved) = ready.run(&[String::new()]).unwrap();
-        assert_eq!(moved.check(&engine).unwrap(), Checked::default());
+        assert_eq!(moved.check(&engine, &Most::USUAL).unwrap(), Checked::default());
     }
 
     #[test]
@@ -491,7 +475,7 @@ mod tests {
                 Lane { content, region, ..lane }
             });
             let ready = Ready::new(&engine, &load, &lanes).unwrap();
-            ready.run(&[String::new()]).unwrap().1.check(&engine).unwrap().right
+            ready.run(&[String::new()]).unwrap().1.check(&engine, &Most::USUAL).unwrap().right
         };
         assert_eq!(check(Some(data)), Some(true));
         assert_eq!(check(Some(data.inverse())), Some(false));
@@ -502,29 +486,6 @@ mod tests {
             assert_eq!(check(Some(data)), Some(false), "{at}");
             assert_eq!(check(None), Some(true), "a second read returns the same");
         }
-    }
-
-    #[test]
-    fn the_last_of_spans_that_were_not_steady_counts_alone() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
-        let engine = Engine::new(forebay::Options::default()).unwrap();
-        // One call in the first span, and one in the first half of the second: with one call the
-        // fitted line is never flat.
-        let second = Duration::from_secs(1);
-        let load = Load {
-            end: End::Time(second),
-            until_steady: Some(2 * second),
-            rate: Some(0.8),
-            ..load(100)
-        };
-        let lanes = &lanes(file.path())[..1];
-        let (ran, _) = Ready::new(&engine, &load, lanes).unwrap().run(&[String::new()]).unwrap();
-        assert_eq!((ran.requests, ran.bytes, ran.read), (1, 4 << 10, 8 << 10), "{ran:?}");
-        assert_eq!(ran.latencies.summary(true).and_then(|latency| latency.count), Some(1));
-        assert!(ran.span >= second, "{ran:?}");
-        let steady = ran.steady.unwrap();
-        assert_eq!((steady.reached, steady.before), (false, 1));
     }
 
     fn load(read_percent: u8) -> Load {

@@ -3,8 +3,6 @@
 //! Judged as by `fio`: a straight line is fitted to the rates of equal parts of a span, by least
 //! squares. If it hardly rises or falls, the rate is steady.
 
-use std::time::Duration;
-
 use crate::results::Steady;
 
 /// The line may rise or fall by this share of the mean from one end of the span to the other.
@@ -31,21 +29,7 @@ pub fn judge(rates: &[f64], part_s: f64) -> Option<Steady> {
     let slope = rise / squares * (count - 1.0) / mean;
     let deviation = rates.iter().map(|rate| (rate - mean).abs()).fold(0.0, f64::max) / mean;
     let reached = slope.abs() <= SLOPE_MAX;
-    Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached, before: 0 })
-}
-
-/// The number of spans of `time` within `limit`, at least one.
-#[must_use]
-pub fn spans(limit: Duration, time: Duration) -> u32 {
-    let spans = limit.as_nanos() / time.as_nanos().max(1);
-    u32::try_from(spans).unwrap_or(u32::MAX).max(1)
-}
-
-/// Whether span `number`, counted from 1, is the one that counts: it is steady, or the last of
-/// `most`.
-#[must_use]
-pub fn is_enough(steady: Option<&Steady>, number: u32, most: u32) -> bool {
-    number >= most || steady.is_some_and(|steady| steady.reached)
+    Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of parts")]
@@ -74,26 +58,6 @@ mod tests {
         let wobbles = judge(&[10.0, 20.0, 10.0, 20.0, 20.0, 10.0, 20.0, 10.0], 0.1).unwrap();
         assert!(wobbles.reached, "{wobbles:?}");
         assert!((wobbles.deviation - 1.0 / 3.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn spans_follow_each_other_until_one_is_steady_or_time_is_up() {
-        let steady = judge(&[10.0; 4], 0.1).unwrap();
-        let rising = judge(&[10.0, 11.0, 12.0, 13.0], 0.1).unwrap();
-        assert!(steady.reached && !rising.reached);
-        assert!(is_enough(Some(&steady), 1, 5), "the first span is steady");
-        assert!(!is_enough(Some(&rising), 1, 5) && !is_enough(Some(&rising), 4, 5));
-        assert!(is_enough(Some(&rising), 5, 5), "it is the last span");
-        assert!(!is_enough(None, 4, 5), "a span without a verdict is not steady");
-        assert!(is_enough(None, 1, 1) && is_enough(Some(&rising), 1, 1));
-    }
-
-    #[test]
-    fn as_many_spans_as_a_limit_has_room_for() {
-        let ms = Duration::from_millis;
-        assert_eq!(spans(ms(1000), ms(300)), 3);
-        assert_eq!((spans(ms(300), ms(300)), spans(ms(100), ms(300))), (1, 1));
-        assert_eq!((spans(ms(1), ms(0)), spans(Duration::MAX, ms(1))), (1_000_000, u32::MAX));
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! One thread: keeps its calls in flight until it is stopped.
 
-use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use forebay::Engine;
 
-use super::backend::{Backend, Call};
+use super::backend::{Backend, Call, Done};
 use super::latency::Latencies;
 use super::pattern::Offsets;
 use super::written::Written;
+use crate::bench::data::Pattern as Data;
 use crate::failure::Result;
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -25,42 +25,30 @@ const MISSED_MAX: u128 = 1000;
 /// The current instruction to all threads.
 #[derive(Debug, Default)]
 pub(super) struct Phase {
-    /// The number of the span that counts, from 1 on, and whether it is over.
-    state: AtomicU32,
+    counts: AtomicBool,
     /// The time from which on no further calls start.
     stopped: OnceLock<Instant>,
 }
 
 impl Phase {
-    const STOP: u32 = 1 << 31;
-
-    /// From now on the next span counts; earlier counts are discarded.
+    /// From now on calls count.
     pub(super) fn count(&self) {
-        self.state.fetch_add(1, Ordering::Relaxed);
+        self.counts.store(true, Ordering::Relaxed);
     }
 
     /// Stops starting calls.
     pub(super) fn stop(&self) {
-        // A thread that sees the state must find the time as well.
         self.stopped.get_or_init(Instant::now);
-        self.state.fetch_or(Self::STOP, Ordering::Release);
     }
 
-    /// The number of the span in which a call that ends now counts, if any. After the stop, only
-    /// paced calls count, which were due within the span, and all calls of a load that counts all.
-    fn counts(&self, is_due: bool) -> Option<u32> {
-        let state = self.state.load(Ordering::Relaxed);
-        let counts = if state & Self::STOP == 0 { state > 0 } else { is_due };
-        counts.then_some(state & !Self::STOP)
+    /// Whether a call that ends now counts. After the stop, only paced calls count, which were due
+    /// within the span, and all calls of a load that counts all.
+    fn counts(&self, is_due: bool) -> bool {
+        self.counts.load(Ordering::Relaxed) && (is_due || !self.is_over())
     }
 
     fn is_over(&self) -> bool {
-        self.state.load(Ordering::Acquire) & Self::STOP != 0
-    }
-
-    /// The number of the last span.
-    fn last(&self) -> u32 {
-        self.state.load(Ordering::Relaxed) & !Self::STOP
+        self.stopped.get().is_some()
     }
 }
 
@@ -79,16 +67,6 @@ impl Counter {
     }
 }
 
-/// A call that was made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Made {
-    pub(super) place: usize,
-    /// Calls of its thread that had ended when it began.
-    pub(super) began: u64,
-    pub(super) direction: Direction,
-    pub(super) offsets: Vec<u64>,
-}
-
 /// The result of one thread.
 pub(super) struct Worked {
     pub(super) backend: Box<dyn Backend>,
@@ -96,11 +74,9 @@ pub(super) struct Worked {
     /// Bytes read and written, also those outside the span.
     pub(super) read: u64,
     pub(super) written: u64,
-    /// The last calls, the oldest first, without failed ones.
-    pub(super) last: VecDeque<Made>,
-    /// Number of calls that ended.
-    pub(super) ended: u64,
-    /// The writes it made, if it read nothing.
+    /// The direction and the offsets of the last call in each place that had one.
+    pub(super) last: Vec<Option<(Direction, Vec<u64>)>>,
+    /// The offsets of all writes, if it read nothing.
     pub(super) wrote: Option<Written>,
     /// When its last call ended.
     pub(super) done: Instant,
@@ -115,8 +91,8 @@ pub(super) struct Worker {
     pub(super) batch: usize,
     pub(super) request_size: u64,
     pub(super) read_percent: u8,
-    /// Records its writes, if it reads nothing.
-    pub(super) wrote: Option<Written>,
+    /// The bytes of each written request.
+    pub(super) content: Data,
     /// Number of calls; `None` means no limit.
     pub(super) calls: Option<u64>,
     /// Whether calls count that end after the last one was started.
@@ -139,22 +115,21 @@ impl Worker {
     pub(super) fn run(mut self, start: Instant) -> Worked {
         let mut progress = Progress {
             made: 0,
-            ended: 0,
             mix: 0,
             since: vec![start; self.depth],
             calls: vec![None; self.depth],
-            last: VecDeque::new(),
             latencies: Latencies::default(),
-            span: 0,
             moved: [0; 2],
         };
+        let all = (self.read_percent == 0).then(|| self.offsets.clone());
         let step = self.step();
         let result = self.work(start, &mut progress);
         drop(step);
-        let Progress { last, ended, latencies, moved, .. } = progress;
+        let Progress { calls: last, latencies, moved: [read, written], .. } = progress;
         let done = Instant::now();
-        let (backend, wrote, [read, written]) = (self.backend, self.wrote, moved);
-        Worked { backend, latencies, read, written, last, ended, wrote, done, result }
+        let wrote =
+            all.map(|offsets| Written::new(offsets, self.request_size, self.content, written));
+        Worked { backend: self.backend, latencies, read, written, last, wrote, done, result }
     }
 
     /// Ends the command if its reads make no progress for too long.
@@ -185,26 +160,32 @@ impl Worker {
                     continue;
                 }
                 let place = free.pop().expect("it is not empty");
-                first = self.start(place, start, progress);
-                if first.is_err() {
-                    free.push(place);
+                match self.start(place, start, progress) {
+                    Ok(None) => {}
+                    Ok(Some(at)) => {
+                        free.push(place);
+                        self.end(place, at, progress);
+                    }
+                    Err(failure) => {
+                        free.push(place);
+                        first = Err(failure);
+                    }
                 }
             }
             if free.len() == self.depth {
                 break;
             }
-            match self.backend.wait() {
+            match self.backend.wait(None) {
                 Ok(done) => {
-                    free.push(done.place);
-                    self.end(done.place, done.at, progress);
+                    let Done { place, at } = done.expect("a call is in flight");
+                    free.push(place);
+                    self.end(place, at, progress);
                 }
                 // The place is unknown but not needed: no more calls start, and the backend drains
                 // the rest when it is dropped.
                 Err(failure) => return first.and(Err(failure)),
             }
         }
-        // If no call ended in the last span, the latencies are of an earlier one.
-        progress.turn(self.phase.last());
         let more = self.calls.is_none_or(|calls| progress.made < calls);
         if let Some(stopped) = self.phase.stopped.get().filter(|_| more) {
             self.count_missed(start, *stopped, progress);
@@ -223,7 +204,7 @@ impl Worker {
         if free.len() == self.depth {
             self.life.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        } else if let Some(done) = self.backend.wait_until(until)? {
+        } else if let Some(done) = self.backend.wait(Some(until))? {
             free.push(done.place);
             self.end(done.place, done.at, progress);
         }
@@ -253,31 +234,33 @@ impl Worker {
         !self.phase.is_over() && self.calls.is_none_or(|calls| made < calls)
     }
 
-    /// Makes the next call.
-    fn start(&mut self, place: usize, start: Instant, progress: &mut Progress) -> Result<()> {
+    /// Makes the next call; returns when it ended if it has.
+    fn start(
+        &mut self,
+        place: usize,
+        start: Instant,
+        progress: &mut Progress,
+    ) -> Result<Option<Instant>> {
         // The latency of a late call counts from the time when it was due.
         progress.since[place] = self.due(start, progress.made).unwrap_or_else(Instant::now);
         let direction = progress.direction(self.read_percent);
-        let mut call = match progress.calls[place].take() {
-            Some(call) => call,
-            None => Made { place, began: 0, direction, offsets: Vec::with_capacity(self.batch) },
+        // The memory of the last call in this place is used again.
+        let mut offsets = match progress.calls[place].take() {
+            Some((_, offsets)) => offsets,
+            None => Vec::with_capacity(self.batch),
         };
-        (call.direction, call.began) = (direction, progress.ended);
-        call.offsets.clear();
-        call.offsets.extend(self.offsets.by_ref().take(self.batch));
-        self.backend.start(place, Call { direction, offsets: &call.offsets })?;
-        progress.calls[place] = Some(call);
-        if let Some(wrote) = &mut self.wrote {
-            wrote.add(place);
-        }
+        offsets.clear();
+        offsets.extend(self.offsets.by_ref().take(self.batch));
+        let ended = self.backend.start(place, Call { direction, offsets: &offsets })?;
+        progress.calls[place] = Some((direction, offsets));
         progress.made += 1;
-        Ok(())
+        Ok(ended)
     }
 
     fn end(&self, place: usize, at: Instant, progress: &mut Progress) {
-        let call = progress.calls[place].take().expect("it was made");
+        let (direction, _) = progress.calls[place].as_ref().expect("it was made");
         let bytes = self.request_size * self.batch as u64;
-        progress.moved[usize::from(call.direction == Direction::Write)] += bytes;
+        progress.moved[usize::from(*direction == Direction::Write)] += bytes;
         // Only this thread writes its counter.
         let add = |counter: &AtomicU64, more| {
             counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
@@ -285,47 +268,28 @@ impl Worker {
         let own = &self.counters[self.index];
         add(&own.bytes, bytes);
         add(&own.requests, self.batch as u64);
-        progress.ended += 1;
-        if let Some(span) = self.phase.counts(self.due.is_some() || self.counts_all) {
-            progress.turn(span);
+        if self.phase.counts(self.due.is_some() || self.counts_all) {
             let took = at.saturating_duration_since(progress.since[place]);
             progress.latencies.add(took, self.batch as u64);
-        }
-        // Reuses the memory of the oldest call for the next one in this place.
-        progress.last.push_back(call);
-        if progress.last.len() > 2 * self.depth {
-            let mut old = progress.last.pop_front().expect("there are several");
-            old.place = place;
-            progress.calls[place] = Some(old);
         }
     }
 }
 
 struct Progress {
+    /// Calls that were started.
     made: u64,
-    ended: u64,
     /// Hundredths of a write that are due.
     mix: u32,
     /// When the call of each place was due, or made.
     since: Vec<Instant>,
-    calls: Vec<Option<Made>>,
-    last: VecDeque<Made>,
+    /// The last call in each place.
+    calls: Vec<Option<(Direction, Vec<u64>)>>,
     latencies: Latencies,
-    /// The number of their span.
-    span: u32,
     /// Bytes read and written.
     moved: [u64; 2],
 }
 
 impl Progress {
-    /// Clears the latencies of an earlier span.
-    fn turn(&mut self, span: u32) {
-        if self.span != span {
-            self.span = span;
-            self.latencies.clear();
-        }
-    }
-
     /// The direction of the next call: reads and writes alternate as evenly as their shares allow.
     fn direction(&mut self, read_percent: u8) -> Direction {
         self.mix += 100 - u32::from(read_percent.min(100));

@@ -3,7 +3,6 @@
 mod faults;
 mod progress;
 mod queues;
-mod steady;
 mod stopped;
 
 use std::fs;
@@ -25,7 +24,7 @@ const SHORT: [&str; 7] = ["--repeats", "1", "--size", "8M", "--warm-up", "0s", "
 
 fn command(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
-    command.current_dir(folder).env("XDG_STATE_HOME", folder.join("state")).arg("bench");
+    command.current_dir(folder).arg("bench");
     // The kernel's answer to a full queue of a busy machine is none of these tests' business.
     command.args(arguments).stdin(Stdio::null());
     command
@@ -37,9 +36,7 @@ fn measure(folder: &Path, arguments: &[&str]) -> Output {
 
 fn folder() -> tempfile::TempDir {
     // On a drive, where the system's folder for such files may be in memory.
-    let folder = tempfile::tempdir_in(".").unwrap();
-    fs::create_dir(folder.path().join("state")).unwrap();
-    folder
+    tempfile::tempdir_in(".").unwrap()
 }
 
 fn stderr(output: &Output) -> String {
@@ -218,14 +215,9 @@ fn a_number_of_bytes_ends_a_sample_as_well() {
 fn a_run_goes_on_where_it_was_killed() {
     // A link so slow that there is time to kill it.
     let arguments = ["--gpu=sim:latency=5ms", "--block-size=4K,8K,16K", "--depth=1,2"];
-    let arguments = [&arguments[..], &["--size=8M", "--repeats=3", "--bytes=64K"]].concat();
-    let file = |state: &Path| {
-        let mut found = fs::read_dir(state).ok()?.map(|entry| entry.unwrap().path());
-        found.next()
-    };
-    let count = |state: &Path| {
-        file(state).and_then(|path| read(&path).ok()).map_or(0, |all| samples(&all).count())
-    };
+    let more = ["--size=8M", "--repeats=3", "--bytes=64K", "-o", "results"];
+    let arguments = [&arguments[..], &more].concat();
+    let count = |results: &Path| read(results).map_or(0, |all| samples(&all).count());
     let kill = || {
         let folder = folder();
         let mut child = command(folder.path(), &arguments)
@@ -234,33 +226,33 @@ fn a_run_goes_on_where_it_was_killed() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let state = folder.path().join("state/forebay");
-        wait_for(&mut child, || count(&state) >= 3);
+        let results = folder.path().join("results");
+        wait_for(&mut child, || count(&results) >= 3);
         child.kill().unwrap();
         child.wait().unwrap();
-        (folder, state)
+        (folder, results)
     };
     // On a busy machine it may have come to its end before it is killed.
     let mut killed = std::iter::repeat_with(kill).take(10);
-    let (folder, state) = killed.find(|(_, state)| count(state) < 18).expect("one in the middle");
-    let file = || file(&state);
-    let before = read(&file().unwrap()).unwrap();
+    let (folder, results) = killed.find(|(_, file)| count(file) < 18).expect("one in the middle");
+    let before = read(&results).unwrap();
     let kept = samples(&before).count();
     let output = command(folder.path(), &arguments).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let messages = stderr(&output);
     assert!(messages.contains(&format!("{kept} of them kept from an earlier run")), "{messages}");
-    let after = read(&file().unwrap()).unwrap();
+    let after = read(&results).unwrap();
     assert_eq!(after[..before.len()], before[..], "what was there stays as it was");
     let mut all: Vec<(Point, u32)> =
         samples(&after).map(|(_, s)| (s.point.clone(), s.repeat)).collect();
     all.sort_by_key(|(point, repeat)| (point.request_size, point.depth, *repeat));
     all.dedup();
     assert_eq!((all.len(), samples(&after).count()), (18, 18), "each once");
-    // The same once more measures anew, in a file of its own.
+    // The same once more measures nothing.
     let again = command(folder.path(), &arguments).output().unwrap();
-    assert!(again.status.success() && !stderr(&again).contains("kept"), "{}", stderr(&again));
-    assert_eq!(fs::read_dir(&state).unwrap().count(), 2);
+    assert!(again.status.success(), "{}", stderr(&again));
+    assert!(stderr(&again).contains("has all samples of this run"), "{}", stderr(&again));
+    assert_eq!(count(&results), 18);
 }
 
 fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
@@ -278,16 +270,17 @@ fn wait_for(child: &mut Child, done: impl Fn() -> bool) {
 fn the_same_words_elsewhere_are_another_run() {
     let (here, there) = (folder(), folder());
     let arguments = ["--block-size=4K", "--depth=1", "--bytes=64K"];
-    for (gpu, files) in [("--gpu=sim", 2), ("--gpu=sim:latency=1ms", 4)] {
+    let results = here.path().join("results");
+    for gpu in ["--gpu=sim", "--gpu=sim:latency=1ms"] {
         for place in [here.path(), there.path()] {
             let mut command = command(place, &[&arguments[..], &[gpu]].concat());
-            command.args(SHORT).env("XDG_STATE_HOME", here.path().join("state"));
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{}", stderr(&output));
-            assert!(!stderr(&output).contains("kept"), "{}", stderr(&output));
+            let output = command.args(SHORT).arg("-o").arg(&results).output().unwrap();
+            if place == here.path() && gpu == "--gpu=sim" {
+                assert!(output.status.success(), "{}", stderr(&output));
+            } else {
+                assert!(stderr(&output).contains("something else"), "{}", stderr(&output));
+            }
         }
-        let state = here.path().join("state/forebay");
-        assert_eq!(fs::read_dir(state).unwrap().count(), files, "{gpu}");
     }
 }
 
@@ -354,7 +347,7 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     assert_eq!(all.len(), 4);
     let failed: Vec<&&Sample> = all.iter().filter(|sample| sample.error.is_some()).collect();
     let [failed] = failed.as_slice() else { panic!("{all:?}") };
-    assert_eq!((failed.point.way.as_str(), failed.point.request_size), ("cpu", 1000));
+    assert_eq!((failed.point.method.as_str(), failed.point.request_size), ("cpu", 1000));
     let error = failed.error.as_ref().unwrap();
     assert!(error.contains("invalid argument"), "{failed:?}");
     assert!(error.contains("use a multiple of 4096"), "the remedy is kept: {failed:?}");
@@ -404,7 +397,7 @@ fn what_was_read_and_what_was_written_count_by_their_bytes() {
     let (_, sample) = samples(&records).next().unwrap();
     let verdict = sample.measured.as_ref().unwrap().verdict.as_ref().unwrap();
     let bytes = |of: &serde_json::Value| of["bytes"].as_f64().unwrap();
-    let (read, written) = (bytes(&verdict.claim), bytes(&verdict.claim["beside"]));
+    let (read, written) = (bytes(&verdict.claim), bytes(&verdict.claim["concurrent"]));
     assert!(read > 3.0 * written, "{verdict:?}");
     // Where a file system reads through its page cache only, all goes one way.
     let [most, least] = verdict.shares.as_slice() else {
@@ -458,7 +451,7 @@ fn records_are_printed_for_programs() {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let Record::Run(run) = &records[0] else { panic!("{records:?}") };
     assert_eq!((run.label.as_deref(), run.verb.as_str()), (Some("mine"), "bench"));
-    assert!(records.iter().any(|record| matches!(record, Record::Ceiling(_))));
+    assert!(records.iter().any(|record| matches!(record, Record::Limit(_))));
     assert!(records.iter().any(|record| matches!(record, Record::Sample(_))));
 }
 
@@ -525,16 +518,4 @@ fn no_line_is_longer_than_80_columns() {
     let longest = shown.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(longest <= 80, "{longest}: {shown}");
     assert!(shown.contains("8 simulated GPUs (0-7)"), "{shown}");
-}
-
-#[test]
-fn results_that_cannot_be_kept_are_shown() {
-    let folder = folder();
-    let words = ["--gpu=none", "--block-size=64K", "--depth=1", "--bytes=64K", "--cache=warm"];
-    let mut command = command(folder.path(), &words);
-    command.args(SHORT).env("XDG_STATE_HOME", "/proc/no").env("HOME", "/proc/no");
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("results are only shown"), "{}", stderr(&output));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("forebay bench"), "{output:?}");
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_cli::bench::data::{PIECE, Pattern};
+use forebay_cli::bench::data::Pattern;
 use forebay_cli::program::Program;
 use forebay_cli::report::json::Cache;
 use forebay_cli::results::{Record, Sample};
-use forebay_cli::workload::backend::cufile::process::{Bounds, Cufile, Move, Refused};
-use twox_hash::XxHash3_64;
+use forebay_cli::workload::backend::library::process::{Bounds, Move, Mover, Refused};
+use forebay_cli::workload::check::Expected;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -152,7 +152,7 @@ fn stderr(output: &Output) -> String {
 /// The samples of cuFile.
 fn of_cufile(all: &[Record]) -> Vec<&Sample> {
     let all = samples(all).into_iter();
-    all.filter(|sample| sample.point.way.starts_with("cufile-compat")).collect()
+    all.filter(|sample| sample.point.method.starts_with("cufile-compat")).collect()
 }
 
 fn warnings(all: &[Record]) -> String {
@@ -185,7 +185,7 @@ fn it_is_compared_at_its_defaults_and_tuned() {
         sample.measured.as_ref().is_some_and(|measured| measured.verified == Some(true))
     };
     let all_samples = samples(&all);
-    let usual = all_samples.iter().filter(|sample| sample.point.way == "standard").filter(right);
+    let usual = all_samples.iter().filter(|sample| sample.point.method == "standard").filter(right);
     assert_eq!(rows.len(), 2 * usual.count(), "{}", warnings(&all));
     for sample in &rows {
         let measured = sample.measured.as_ref().unwrap();
@@ -195,7 +195,7 @@ fn it_is_compared_at_its_defaults_and_tuned() {
     }
     let reason = |way: &str| {
         let is = |sample: &&&Sample| {
-            sample.point.way == way && sample.point.cache == Some(Cache::Resident)
+            sample.point.method == way && sample.point.cache == Some(Cache::Resident)
         };
         rows.iter().find(is).unwrap().measured.as_ref().unwrap().reason.clone().unwrap()
     };
@@ -223,13 +223,8 @@ fn with_cufile_off_it_is_not_compared() {
 }
 
 /// Whether the process has these bytes of a pattern.
-fn holds(cufile: &mut Cufile, pattern: Pattern, len: u64) -> bool {
-    let sums = cufile.sums(0, len).unwrap();
-    sums.iter().zip((0..).step_by(usize::try_from(PIECE).unwrap())).all(|(sum, offset)| {
-        let mut bytes = vec![0; usize::try_from(PIECE.min(len - offset)).unwrap()];
-        pattern.fill(offset, &mut bytes);
-        XxHash3_64::oneshot(&bytes) == *sum
-    })
+fn holds(cufile: &mut Mover, pattern: Pattern, len: u64) -> bool {
+    cufile.holds(0, len, &Expected::Pattern(pattern), 0).unwrap()
 }
 
 #[test]
@@ -244,7 +239,7 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
     let pattern = Pattern::new(7);
     let write = Move { write: true, offset: 0, at: 0, len, threads: 8, request: 16 << 20 };
     cufile.allocate(len).unwrap();
-    cufile.put(pattern, len).unwrap();
+    cufile.put(0, pattern, len).unwrap();
     cufile.open(&path, true, true).unwrap();
     assert_eq!(cufile.run(&write).unwrap().0, len);
     cufile.sync().unwrap();
@@ -258,9 +253,7 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
     cufile.fill(2).unwrap();
     let part = Move { offset: 8 << 20, at: 0, len: 4 << 20, ..read };
     assert_eq!(cufile.run(&part).unwrap().0, 4 << 20);
-    let mut bytes = vec![0; 1 << 20];
-    pattern.fill(8 << 20, &mut bytes);
-    assert_eq!(cufile.sums(0, 1 << 20).unwrap(), [XxHash3_64::oneshot(&bytes)]);
+    assert!(cufile.holds(0, 1 << 20, &Expected::Pattern(pattern), 8 << 20).unwrap());
     cufile.close().unwrap();
 }
 
@@ -370,12 +363,12 @@ fn what_the_close_of_a_written_file_reports_is_an_error() {
 const LONG: Duration = Duration::from_secs(60);
 
 /// The process over the library of a folder, with so much time to start and for each order.
-fn start(folder: &Path, start: Duration, order: Duration) -> Result<Cufile, String> {
+fn start(folder: &Path, start: Duration, order: Duration) -> Result<Mover, String> {
     let path = library(folder);
     let path = format!("LD_LIBRARY_PATH={}", path.parent().unwrap().display());
     let program = Program::new(vec!["env".into(), path.into(), program().into()]);
     let bounds = Bounds { start, order, ..Bounds::default() };
-    Cufile::start(&program, None, bounds)
+    Mover::cufile(&program, None, bounds)
 }
 
 #[test]
@@ -444,14 +437,10 @@ fn it_does_not_outlive_whoever_gives_orders() {
     let mut answers = BufReader::new(answers).lines();
     for (order, says) in [
         ("bananas", "invalid order"),
-        (r#"{"order":"allocate","len":0,"more":1}"#, "invalid order"),
-        (r#"{"order":"allocate","len":9000000000000000000}"#, "cannot allocate"),
+        (r#"{"order":"fill","byte":1,"more":1}"#, "invalid order"),
         (r#"{"order":"fill","byte":1}"#, "no memory of 0 bytes"),
-        (r#"{"order":"allocate","len":100}"#, "done"),
-        (r#"{"order":"put","key":1,"inverted":true,"len":101}"#, "no memory of 101 bytes"),
-        (r#"{"order":"sum","at":1,"len":9000000000}"#, "invalid length"),
-        (r#"{"order":"sum","at":0,"len":100}"#, "sums"),
-        (r#"{"order":"sum","at":18446744073708503040,"len":1048576}"#, "sums is too large"),
+        (r#"{"order":"upload","at":0,"len":101}"#, "no memory of 101 bytes"),
+        (r#"{"order":"allocate","window":"/dev/null","bytes":1,"len":1}"#, "cannot map"),
         (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid path"),
         (r#"{"order":"open","path":"2f78","write":false,"direct":true}"#, "cannot open the file"),
         (r#"{"order":"open","path":"2f","write":false,"direct":false}"#, "cuFile is not open"),
@@ -461,7 +450,7 @@ fn it_does_not_outlive_whoever_gives_orders() {
         ),
         (
             r#"{"order":"move","write":false,"offset":0,"at":0,"len":1,"threads":1,"request":1}"#,
-            "no file is open",
+            "no memory of 1 bytes",
         ),
         (r#"{"order":"start","gpu":"bananas"}"#, "bananas"),
         (r#"{"order":"close"}"#, "done"),

@@ -5,7 +5,6 @@
 #![allow(clippy::print_stdout, reason = "what is skipped is told")]
 
 mod bench;
-mod ceilings;
 mod closes;
 mod corrupted;
 mod cufile;
@@ -43,6 +42,7 @@ mod swapped;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
 #[path = "../../../forebay-topology/tests/topology/tree.rs"]
 mod tree;
+mod uplink;
 mod usage;
 mod verbs;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use forebay_cli::report::json::Cache;
-use forebay_cli::results::{Ceiling, Record, Sample};
+use forebay_cli::results::{Limit, Record, Sample};
 
 use crate::program::program;
 
@@ -70,7 +70,7 @@ fn files_are_measured_alone_and_all_at_once() {
         }
         assert!(output.status.success(), "{}", stderr(&output));
         let all = records(&output);
-        let forebay = samples(&all).into_iter().filter(|sample| sample.point.way == "forebay");
+        let forebay = samples(&all).into_iter().filter(|sample| sample.point.method == "forebay");
         let cold = forebay.filter(|sample| sample.point.cache == Some(Cache::Cold));
         let paths: Vec<&str> = cold.map(|sample| sample.point.path.as_str()).collect();
         assert_eq!(paths, ["a", "b", "c", "a + b + c"]);
@@ -82,13 +82,13 @@ fn files_are_measured_alone_and_all_at_once() {
         }
         // They are on one drive, which is never counted twice.
         let storage = |record: &Record| match record {
-            Record::Ceiling(ceiling) if ceiling.name == "storage" => Some(ceiling.clone()),
+            Record::Limit(limit) if limit.name == "storage" => Some(limit.clone()),
             _ => None,
         };
-        let limits: Vec<Ceiling> = all.iter().filter_map(storage).collect();
-        if let Some(sum) = limits.iter().find(|ceiling| ceiling.of == "a + b + c") {
-            let own = limits.iter().filter(|ceiling| ceiling.of.len() == 1);
-            let most = own.map(|ceiling| ceiling.bytes_per_second).fold(0.0, f64::max);
+        let limits: Vec<Limit> = all.iter().filter_map(storage).collect();
+        if let Some(sum) = limits.iter().find(|limit| limit.of == "a + b + c") {
+            let own = limits.iter().filter(|limit| limit.of.len() == 1);
+            let most = own.map(|limit| limit.bytes_per_second).fold(0.0, f64::max);
             assert!((sum.bytes_per_second - most).abs() <= most * 1e-9, "{limits:?}");
         }
         assert_eq!(names(folder.path()), ["a", "b", "c"]);

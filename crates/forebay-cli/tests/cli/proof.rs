@@ -66,7 +66,7 @@ fn warm_files_come_from_the_page_cache_and_cold_ones_do_not() {
         let mut runs = (0..5).map(|_| measured(folder.path(), &["file", "--gpu", gpu]));
         let all = runs.find(|all| keeps_pages(all)).expect("a run whose pages stay");
         check(&all);
-        for (point, measured) in all.iter().filter(|(point, _)| point.way == "forebay") {
+        for (point, measured) in all.iter().filter(|(point, _)| point.method == "forebay") {
             let word = &measured.verdict.as_ref().unwrap().word;
             let warm = point.cache == Some(Cache::Resident);
             let expected = if gpu == "sim" { "cached" } else { "host (page cache)" };

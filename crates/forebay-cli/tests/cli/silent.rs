@@ -271,7 +271,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
 /// What the command of this line says, which may take `bound` without a sign of life.
 fn told_by(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> Told {
     let mut command = command(line, fuse, folder, bound);
-    let child = command.env("XDG_STATE_HOME", folder).spawn().unwrap();
+    let child = command.spawn().unwrap();
     told(vec![child]).pop().unwrap().unwrap_or_else(|| panic!("`{line}` does not end"))
 }
 

@@ -14,7 +14,7 @@ use crate::program::program;
 const PRECIOUS: &[u8] = b"precious";
 
 /// What files of ours are called in scratch, and by `gdsio` and `gpu-file-benchmark`.
-const NAMES: [&str; 7] = ["read", "write", "file-0", "file-1", "gdsio.0", "gdsio.1", "target"];
+const NAMES: [&str; 5] = ["file-0", "file-1", "gdsio.0", "gdsio.1", "target"];
 
 /// Each verb that writes, in the folder that is swapped or with files in `sub`, which is.
 const VERBS: [&str; 7] = [

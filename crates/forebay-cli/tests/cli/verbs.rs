@@ -258,14 +258,15 @@ fn bench_compares_the_usual_methods() {
         assert_eq!((run.schema, run.verb.as_str()), (1, "bench"));
         assert!(run.environment.command.starts_with("forebay bench --json"));
         let limits = all.iter().filter_map(|record| match record {
-            Record::Ceiling(ceiling) if !ceiling.theory => Some(ceiling.name.as_str()),
+            Record::Limit(limit) => Some(limit.name.as_str()),
             _ => None,
         });
         assert!(limits.collect::<Vec<_>>().contains(&"link"));
         let of = |percent: u8, cache: Cache, way: &str| -> Vec<&Sample> {
             let is = |sample: &&Sample| {
                 let point = &sample.point;
-                (point.read_percent, point.cache, point.way.as_str()) == (percent, Some(cache), way)
+                (point.read_percent, point.cache, point.method.as_str())
+                    == (percent, Some(cache), way)
             };
             samples(&all).into_iter().filter(is).collect()
         };
@@ -302,7 +303,7 @@ fn a_required_route_is_taken() {
     let (output, all) = bench(folder.path(), &["file", "--gpu", "sim", "--route", "cached"]);
     assert!(output.status.success(), "{output:?}");
     let all = samples(&all);
-    let ours = all.iter().filter(|sample| sample.point.way == "forebay");
+    let ours = all.iter().filter(|sample| sample.point.method == "forebay");
     let routes = ours.map(|sample| sample.measured.as_ref().unwrap().route.as_deref());
     let routes: Vec<_> = routes.collect();
     assert!(!routes.is_empty() && routes.iter().all(|route| *route == Some("cached")));

@@ -51,10 +51,10 @@ pub(crate) fn environment(command: &str) -> Value {
         "gpu": gpu("cuda:0"),
         "driver": "580.159",
         "file_system": {"type": "ext4", "mount_point": "/data", "source": "/dev/nvme0n1p1"},
-        "drive": {"name": "nvme0n1", "model": "Fast One", "size": 1_099_511_627_776_u64,
-            "rotational": false},
-        "drives": [],
-        "versions": {"forebay": "0.1.0", "fio": null, "kvikio": null, "cufile": null},
+        "drives": [{"id": "nvme0n1", "hardware": "nvme0n1", "kind": "block", "name": "nvme0n1",
+            "model": "Fast One", "size": 1_099_511_627_776_u64, "rotational": false,
+            "transport": "pcie", "network": false, "queues": [], "paths": []}],
+        "versions": {"forebay": "0.1.0", "fio": null},
         "command": command,
         "unix_time": 1_700_000_000
     })
@@ -75,20 +75,20 @@ pub(crate) fn run(sweep: &Sweep) -> Value {
     })
 }
 
-/// A ceiling's record.
-pub(crate) fn ceiling(name: &str, of: &str, theory: bool, rate: f64) -> Value {
-    json!({"record": "ceiling", "name": name, "of": of, "direction": "read", "theory": theory,
+/// A limit's record.
+pub(crate) fn limit(name: &str, of: &str, rate: f64) -> Value {
+    json!({"record": "limit", "name": name, "of": of, "direction": "read",
         "bytes_per_second": rate, "how": "by hand", "simulated": false})
 }
 
 /// A sample's point.
 fn point(sweep: &Sweep, way: &str, reads: u8, request_size: u64, depth: u64) -> Value {
-    json!({"path": sweep.path, "targets": sweep.targets, "way": way, "route": null,
+    json!({"path": sweep.path, "targets": sweep.targets, "method": way, "route": null,
         "read_percent": reads, "pattern": "random", "request_size": request_size, "depth": depth,
         "batch": 1, "threads": 1, "files": 1, "cache": "cold"})
 }
 
-/// What a sample shows: faster with larger requests and more of them, up to a ceiling.
+/// What a sample shows: faster with larger requests and more of them, up to a limit.
 fn measured(sweep: &Sweep, way: &str, request_size: u64, depth: u64, repeat: u32) -> Value {
     let in_flight = (request_size * depth) as f64;
     let slower = if way == "forebay" { 1.0 } else { 0.6 };
@@ -123,8 +123,8 @@ fn measured(sweep: &Sweep, way: &str, request_size: u64, depth: u64, repeat: u32
 
 fn verdict() -> Value {
     json!({"word": "staged", "text": "mixed 75 % staged / 25 % cached", "shares":
-        [{"way": "staged", "share": 0.75}, {"way": "cached", "share": 0.25}], "simulated": false,
-        "grounds": ["the drives moved as much"], "missing": [], "contradictions": [],
+        [{"route": "staged", "share": 0.75}, {"route": "cached", "share": 0.25}],
+        "simulated": false, "grounds": ["the drives moved as much"], "missing": [], "contradictions": [],
         "doubts": [], "claim": null})
 }
 
@@ -169,12 +169,11 @@ pub(crate) fn text(records: &[Value]) -> String {
     records.iter().map(|record| format!("{record}\n")).collect()
 }
 
-/// A sweep with its ceilings, as a file.
+/// A sweep with its limits, as a file.
 pub(crate) fn file(sweep: &Sweep) -> String {
     let mut records = vec![run(sweep)];
-    records.extend(sweep.targets.iter().map(|id| ceiling("link", id, false, 25e9)));
-    records.push(ceiling("storage", &sweep.path, false, 7e9));
-    records.push(ceiling("pcie", "nvme0n1", true, 7.9e9));
+    records.extend(sweep.targets.iter().map(|id| limit("link", id, 25e9)));
+    records.push(limit("storage", &sweep.path, 7e9));
     records.extend(samples(sweep));
     text(&records)
 }
@@ -197,12 +196,9 @@ pub(crate) fn hostile() -> String {
         json!({HARM: [HARM, {HARM: null}], "deep": (0..40).fold(json!(1), |at, _| json!([at]))});
     let mut records = vec![first, json!({"record": "warning", "text": HARM})];
     for rate in [1.7e308, -5.0, 0.0, 5e-324] {
-        let mut ceiling = ceiling(HARM, HARM, false, rate);
-        ceiling["theory_bytes_per_second"] = (5e-324 / rate.clamp(1e-3, 2.0)).into();
-        ceiling["limits"] = HARM.into();
-        ceiling["source"] = HARM.into();
-        ceiling["shared_by"] = json!([HARM, "-1"]);
-        records.push(ceiling);
+        let mut limit = limit(HARM, HARM, rate);
+        limit["how"] = HARM.into();
+        records.push(limit);
     }
     let mut samples = samples(&sweep);
     for (index, sample) in samples.iter_mut().enumerate() {
@@ -218,8 +214,8 @@ pub(crate) fn hostile() -> String {
         measured["cpu"]["s_per_gb"] = (-1.0).into();
         measured["route"] = HARM.into();
         measured["verdict"]["text"] = HARM.into();
-        measured["verdict"]["shares"] = json!([{"way": HARM, "share": 1e308},
-            {"way": "staged", "share": -3}]);
+        measured["verdict"]["shares"] = json!([{"route": HARM, "share": 1e308},
+            {"route": "staged", "share": -3}]);
         measured["verdict"]["missing"] = json!([{"why": HARM, "remedy": HARM}]);
     }
     records.extend(samples);

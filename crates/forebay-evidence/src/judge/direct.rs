@@ -209,7 +209,7 @@ impl Judge<'_> {
     /// Checks `direct` bytes against the page cache.
     fn confirm_cache(&mut self, direct: u64, cache: PageCache) {
         let others = self.claim.bytes - direct.min(self.claim.bytes);
-        let others = others.saturating_add(self.claim.beside_through());
+        let others = others.saturating_add(self.claim.concurrent_through());
         if cache.grown() > others.saturating_add(self.slack) {
             let (direct, grown) = (size(direct), size(cache.grown()));
             self.contradict(format!(

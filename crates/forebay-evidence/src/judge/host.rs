@@ -56,8 +56,8 @@ impl Judge<'_> {
                 // Pages left by writes were not brought in by a read, and pages dropped by writes
                 // may have been brought in by one.
                 let grown = cache.grown();
-                let own = grown.saturating_sub(self.claim.beside_through());
-                let least = fetched.saturating_sub(grown.saturating_add(self.claim.beside.1));
+                let own = grown.saturating_sub(self.claim.concurrent_through());
+                let least = fetched.saturating_sub(grown.saturating_add(self.claim.concurrent.1));
                 let most = fetched.saturating_sub(own);
                 let asked = self.asked_for(least, cache.block);
                 let why = match asked < least {
@@ -173,7 +173,7 @@ impl Judge<'_> {
         let least = bytes.min(len).saturating_sub(cache.after);
         // O_DIRECT writes drop the same bytes from the page cache. If the span also read, reads may
         // have brought them back.
-        let most = match self.claim.beside.0 {
+        let most = match self.claim.concurrent.0 {
             0 if bytes <= len || absent <= self.slack.min(len / 8) => absent.min(bytes),
             0 => bytes.saturating_sub(cache.after.saturating_sub(cache.before)),
             _ => bytes,

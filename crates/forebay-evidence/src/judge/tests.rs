@@ -299,7 +299,7 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
     let mixed = |route, direction, memory| Claim {
         direction,
         memory,
-        beside: (GIB, if route == Route::Staged { GIB } else { 0 }),
+        concurrent: (GIB, if route == Route::Staged { GIB } else { 0 }),
         ..whole(route)
     };
     let both = |seen: &Evidence, route, memory| {
@@ -325,10 +325,13 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
         assert!(told.contains("with O_DIRECT, but"), "{told}");
     }
     // Reads alone that left their bytes in the page cache went through it.
-    let alone = Claim { beside: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };
+    let alone = Claim { concurrent: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };
     assert!(contradiction(&evidence(GIB, 0, 0, GIB), &alone).contains("only 0 B were"));
     let beside = mixed(Route::Staged, Direction::Read, gpu).json().to_string();
-    assert!(beside.ends_with(r#""beside":{"bytes":1073741824,"past":1073741824}}"#), "{beside}");
+    assert!(
+        beside.ends_with(r#""concurrent":{"bytes":1073741824,"past":1073741824}}"#),
+        "{beside}"
+    );
 }
 
 #[test]
@@ -449,7 +452,7 @@ prop_compose! {
         let mut claim = Claim::silent(direction, bytes, memory);
         claim.gpu = named.then(|| GpuCounters::default().uuid_text());
         claim.routes = routes.into_iter().map(|(index, n)| (Route::ALL[index], n)).collect();
-        claim.beside = beside;
+        claim.concurrent = beside;
         if exact {
             claim.bytes = claim.reported();
         }

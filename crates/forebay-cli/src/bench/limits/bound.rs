@@ -2,10 +2,11 @@
 
 use forebay::Route;
 
+use super::Limits;
 use crate::bench::parallel::cores;
 use crate::bench::plan::Planned;
 use crate::report::json::{Cache, Direction};
-use crate::results::{Bound, Ceiling, Measured};
+use crate::results::{Bound, Measured};
 use crate::workload::backend::Way;
 
 /// From this share of the requested rate on, the requested rate binds.
@@ -25,28 +26,26 @@ fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
 pub(in crate::bench) fn bound(
     planned: &Planned,
     measured: &Measured,
-    ceilings: &[Ceiling],
+    limits: &Limits,
 ) -> Option<Bound> {
     let (point, way) = (&planned.point, planned.load.way);
     let past = match way {
         Way::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
         Way::Plain(plain) => plain.is_direct(),
-        Way::Cufile(_) | Way::Kvikio(_) => false,
+        Way::Library(..) => false,
     };
     let drive = point.cache == Some(Cache::Cold) || past;
     let on_way = directions(point.read_percent).flat_map(|direction| {
-        let links = links(planned, direction, ceilings);
-        let storage = rate_of(ceilings, direction, "storage", &point.path).filter(|_| drive);
-        let memory = memory(planned, direction, ceilings).filter(|_| !drive);
+        let links = links(planned, direction, limits);
+        let storage = limits.rate("storage", &point.path, direction).filter(|_| drive);
         // Each direction's part has its own limit, scaled up to the whole.
         let whole = 1.0 / point.part(direction);
-        let others = [storage.map(|rate| ("storage", rate)), memory.map(|rate| ("memory", rate))];
-        let all = links.into_iter().chain(others.into_iter().flatten());
+        let all = links.into_iter().chain(storage.map(|rate| ("storage", rate)));
         all.map(move |(name, rate)| (name, rate * whole))
     });
     let on_way: Vec<(&str, f64)> = on_way.collect();
     let lowest = on_way.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
-    let share = lowest.map(|(_, ceiling)| measured.bytes_per_second / ceiling.max(1.0));
+    let share = lowest.map(|(_, limit)| measured.bytes_per_second / limit.max(1.0));
     let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * core_count());
     let asked = planned.load.rate.zip(measured.requests_per_second);
     // The rate of a drive under mixed reads and writes was not measured.
@@ -62,41 +61,24 @@ pub(in crate::bench) fn bound(
     };
     Some(Bound {
         name: name.into(),
-        bytes_per_second: lowest.map(|(_, ceiling)| ceiling),
+        bytes_per_second: lowest.map(|(_, limit)| limit),
         share,
         advice: advice.map(Into::into),
     })
 }
 
-/// The memory limit for bytes that come from the page cache and leave it: to a GPU through
-/// processors' caches.
-fn memory(planned: &Planned, direction: Direction, ceilings: &[Ceiling]) -> Option<f64> {
-    let is_gpus = planned.point.targets.iter().any(|target| target != "host");
-    let memory = ceilings.iter().find(|ceiling| ceiling.name == "memory" && !ceiling.theory)?;
-    (is_gpus && direction == Direction::Read).then_some(memory.bytes_per_second)
-}
-
-fn rate_of(ceilings: &[Ceiling], direction: Direction, name: &str, of: &str) -> Option<f64> {
-    let same = |c: &&Ceiling| c.name == name && c.of == of && c.direction == Some(direction);
-    ceilings.iter().find(same).map(|ceiling| ceiling.bytes_per_second)
-}
-
 /// The rate of the links of a point's targets in one direction, and the link that binds.
-fn links(
-    planned: &Planned,
-    direction: Direction,
-    ceilings: &[Ceiling],
-) -> Option<(&'static str, f64)> {
+fn links(planned: &Planned, direction: Direction, limits: &Limits) -> Option<(&'static str, f64)> {
     let (point, way) = (&planned.point, planned.load.way);
     if matches!(way, Way::Plain(plain) if plain.stays_in_host()) {
         return None;
     }
-    let of = |name: &str, of: &str| rate_of(ceilings, direction, name, of);
+    let of = |name: &str, of: &str| limits.rate(name, of, direction);
     // Links of several GPUs add up, unless a shared part binds. Bytes on the direct route from a
     // drive may bypass that part.
     let all = point.targets.join("+");
     let names = [("links", "link"), ("uplink", "uplink"), ("shared", "shared")];
-    let mut shared = names.into_iter().filter_map(|(name, told)| Some((told, of(name, &all)?)));
+    let mut shared = names.into_iter().filter_map(|(name, shown)| Some((shown, of(name, &all)?)));
     let shared = shared.next().filter(|_| way != Way::Forebay(Some(Route::Direct)));
     let sum = || point.targets.iter().map(|target| of("link", target)).sum::<Option<f64>>();
     shared.or_else(|| sum().map(|rate| ("link", rate)))
@@ -112,6 +94,7 @@ mod tests {
     use super::*;
     use crate::args::BenchArgs;
     use crate::bench::plan::{Axes, points};
+    use crate::results::Limit;
 
     fn axes(read_percent: u8) -> Axes {
         Axes {
@@ -124,10 +107,10 @@ mod tests {
         }
     }
 
-    fn ceiling(name: &str, direction: Direction, rate: f64) -> Ceiling {
+    fn limit(name: &str, direction: Direction, rate: f64) -> Limit {
         let of = if name == "storage" { "/data" } else { "sim:0" };
         let (name, of, direction) = (name.into(), of.into(), Some(direction));
-        Ceiling { name, of, direction, bytes_per_second: rate, ..Ceiling::default() }
+        Limit { name, of, direction, bytes_per_second: rate, ..Limit::default() }
     }
 
     /// The bound of warm bytes at this rate, with this share of reads.
@@ -144,13 +127,13 @@ mod tests {
         let requests_per_second = Some(rate / 1e6);
         let measured =
             Measured { bytes_per_second: rate, requests_per_second, ..Measured::default() };
-        let ceilings =
-            [ceiling("link", Direction::Read, 10e9), ceiling("link", Direction::Write, 8e9)];
-        bound(&planned[0], &measured, &ceilings).unwrap()
+        let all = vec![limit("link", Direction::Read, 10e9), limit("link", Direction::Write, 8e9)];
+        let limits = Limits { all, ..Limits::default() };
+        bound(&planned[0], &measured, &limits).unwrap()
     }
 
     #[test]
-    fn each_direction_of_a_mixed_load_has_a_ceiling_of_its_own() {
+    fn each_direction_of_a_mixed_load_has_its_own_limit() {
         for (read_percent, most) in [(100, 10e9), (0, 8e9), (50, 16e9), (80, 12.5e9), (20, 10e9)] {
             let full = told(read_percent, None, 0.97 * most);
             assert_eq!(full.name, "link", "{read_percent}: {full:?}");
@@ -160,7 +143,7 @@ mod tests {
         }
     }
 
-    /// The bound of such bytes at this rate, if links, memory and storage were measured.
+    /// The bound of such bytes at this rate, if links and storage were measured.
     fn bound_of(cache: Cache, read_percent: u8, rate: f64) -> Option<Bound> {
         let args = BenchArgs {
             direction: vec![read_percent],
@@ -171,19 +154,18 @@ mod tests {
         };
         let planned = points(&args, &axes(read_percent)).unwrap();
         let measured = Measured { bytes_per_second: rate, ..Measured::default() };
-        let mut memory = ceiling("memory", Direction::Read, 6e9);
-        (memory.of, memory.direction) = ("host".into(), None);
         let all = [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
-            [ceiling("link", direction, 10e9), ceiling("storage", direction, 2e9)]
+            [limit("link", direction, 10e9), limit("storage", direction, 2e9)]
         });
-        bound(&planned[0], &measured, &all.chain([memory]).collect::<Vec<_>>())
+        let limits = Limits { all: all.collect(), ..Limits::default() };
+        bound(&planned[0], &measured, &limits)
     }
 
     #[test]
-    fn memory_binds_what_is_read_from_the_page_cache_and_storage_what_is_not() {
+    fn storage_binds_only_what_is_not_in_the_page_cache() {
         let name =
             |cache, read_percent, rate| bound_of(cache, read_percent, rate).map(|bound| bound.name);
-        assert_eq!(name(Cache::Resident, 100, 5.9e9).as_deref(), Some("memory"));
+        assert_eq!(name(Cache::Resident, 100, 9.9e9).as_deref(), Some("link"));
         assert_eq!(name(Cache::Resident, 0, 9.9e9).as_deref(), Some("link"));
         for read_percent in [0, 100] {
             assert_eq!(name(Cache::Cold, read_percent, 1.9e9).as_deref(), Some("storage"));

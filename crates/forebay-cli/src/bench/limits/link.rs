@@ -5,106 +5,121 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay::gpu::{Device, Stream};
-use forebay::units::{GIB, MIB};
+use forebay::units::MIB;
 use forebay::{Buffer, Engine};
 
-use crate::bench::cpu::{Spent, timed};
-use crate::bench::memory::{GpuMemory, HostMemory, Memory, whole};
+use crate::bench::memory::whole;
 use crate::bench::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 
-/// Maximum number of bytes of one copy: the link reaches its full rate at 256 MiB.
-pub(crate) const LEN_MAX: u64 = GIB;
-
-/// Copies between prepared memory and the target.
+/// Copies between pinned memory and the target.
 #[derive(Debug)]
-pub struct Link {
+pub(super) struct Link {
+    pinned: Buffer,
+    /// The target: of the GPU, or host memory.
+    memory: Buffer,
     len: u64,
-    way: Way,
+    how: How,
 }
 
 #[derive(Debug)]
-enum Way {
-    Gpu { pinned: Buffer, stream: Stream, device: Arc<dyn Device> },
-    Host { memory: HostMemory, threads: [Option<usize>; 2] },
+enum How {
+    Gpu {
+        stream: Stream,
+        device: Arc<dyn Device>,
+    },
+    /// By this many threads, which are determined by the first copy.
+    Host {
+        threads: Option<usize>,
+    },
 }
 
 impl Link {
-    /// Allocates the memory for copies of at most `len` bytes to and from `memory`.
+    /// Allocates the memory for copies of at most `len` bytes to and from the GPU, or host memory.
     ///
     /// # Errors
     /// Engine or system errors, for lack of memory.
-    pub fn new(engine: &Engine, memory: &Memory, len: u64) -> Result<Self> {
-        let len = len.min(LEN_MAX);
-        let way = match memory {
-            Memory::Host(_) => Self::host_way(len)?,
-            Memory::Gpu(gpu) => {
-                let mut pinned = engine.allocate_pinned(len)?;
-                pinned.fill(1)?;
-                let device = Arc::clone(&gpu.device);
+    pub(super) fn new(engine: &Engine, device: Option<&Arc<dyn Device>>, len: u64) -> Result<Self> {
+        let mut pinned = engine.allocate_pinned(len)?;
+        pinned.fill(1)?;
+        let (memory, how) = match device {
+            None => (engine.allocate_pinned(len)?, How::Host { threads: None }),
+            Some(device) => {
+                let memory = engine.allocate(device.id(), len)?;
                 let stream = device.create_stream().map_err(|e| failed(&e))?;
-                Way::Gpu { pinned, stream, device }
+                (memory, How::Gpu { stream, device: Arc::clone(device) })
             }
         };
-        Ok(Self { len, way })
-    }
-
-    fn host_way(len: u64) -> Result<Way> {
-        let mut memory = HostMemory::allocate(len)?;
-        // Memory that was never written is mapped to one page of zeros, which copies far too fast.
-        memory.bytes_mut().fill(1);
-        Ok(Way::Host { memory, threads: [None; 2] })
+        Ok(Self { pinned, memory, len, how })
     }
 
     /// Bytes of one copy.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.len
     }
 
+    /// Makes further copies of at most `len` bytes.
+    pub(super) fn shorten(&mut self, len: u64) {
+        self.len = len.min(self.pinned.len());
+    }
+
     /// How the copies are made, for the report.
-    #[must_use]
-    pub fn how(&self, direction: Direction) -> String {
-        match &self.way {
-            Way::Gpu { .. } => "one copy of pinned memory".into(),
-            Way::Host { threads, .. } => {
-                let threads = threads[direction as usize].unwrap_or(1);
+    pub(super) fn how(&self) -> String {
+        match self.how {
+            How::Gpu { .. } => "one copy of pinned memory".into(),
+            How::Host { threads } => {
+                let threads = threads.unwrap_or(1);
                 let s = if threads == 1 { "" } else { "s" };
                 format!("copies in host memory by {threads} thread{s}")
             }
         }
     }
 
-    /// Makes one copy.
+    /// Makes one copy; returns its seconds.
     ///
     /// # Errors
     /// GPU errors.
-    pub fn sample(&mut self, direction: Direction, memory: &mut Memory) -> Result<Spent> {
+    pub(super) fn sample(&mut self, direction: Direction) -> Result<f64> {
         let len = whole(self.len);
-        match (&mut self.way, memory) {
-            (Way::Gpu { pinned, stream, device }, Memory::Gpu(gpu)) => {
-                copy_gpu(pinned, *stream, device.as_ref(), gpu, direction, len)
-            }
-            (Way::Host { memory: ours, threads }, Memory::Host(host)) => {
-                let (source, target) = match direction {
-                    Direction::Read => (ours.bytes(), &mut host.bytes_mut()[..len]),
-                    Direction::Write => (&host.bytes()[..len], ours.bytes_mut()),
+        let address = self.memory.address();
+        let host = self.pinned.as_mut_slice().expect("it is the host's");
+        match &mut self.how {
+            How::Gpu { stream, device } => {
+                let host = NonNull::from(host).cast();
+                let start = Instant::now();
+                let queued = match direction {
+                    // SAFETY: both buffers hold `len` bytes, are borrowed exclusively by this
+                    // function, and the stream is waited for before it returns.
+                    Direction::Read => unsafe {
+                        device.copy_to_device(*stream, address, host, len)
+                    },
+                    // SAFETY: as above.
+                    Direction::Write => unsafe { device.copy_to_host(*stream, host, address, len) },
                 };
-                let best = &mut threads[direction as usize];
-                let threads = *best.get_or_insert_with(|| best_threads(source, target));
-                Ok(timed(|| copy_host(source, target, threads)).1)
+                let copied = queued.and_then(|()| device.synchronize(*stream));
+                copied.map_err(|error| failed(&error))?;
+                Ok(start.elapsed().as_secs_f64())
             }
-            _ => Err(Failure::new("the link was made for another target")),
+            How::Host { threads } => {
+                let target = self.memory.as_mut_slice().expect("it is the host's");
+                let (source, target) = match direction {
+                    Direction::Read => (&host[..len], &mut target[..len]),
+                    Direction::Write => (&target[..len], &mut host[..len]),
+                };
+                let threads = *threads.get_or_insert_with(|| best_threads(source, target));
+                Ok(copy_host(source, target, threads))
+            }
         }
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if let Way::Gpu { stream, device, .. } = &self.way {
+        if let How::Gpu { stream, device } = &self.how {
             // Every copy has ended, so an error of the driver is harmless.
             let _ = device.destroy_stream(*stream);
         }
@@ -115,47 +130,21 @@ impl Drop for Link {
 fn best_threads(source: &[u8], target: &mut [u8]) -> usize {
     let all = cores();
     let powers = (0..).map(|shift| 1_usize << shift).take_while(|count| *count < all);
-    let timed = powers.chain([all]).map(|count| {
-        let ((), spent) = timed(|| copy_host(source, target, count));
-        (count, spent.seconds)
-    });
+    let timed = powers.chain([all]).map(|count| (count, copy_host(source, target, count)));
     timed.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(1, |(count, _)| count)
 }
 
-fn copy_host(source: &[u8], target: &mut [u8], threads: usize) {
+/// Copies with this many threads; returns the seconds.
+fn copy_host(source: &[u8], target: &mut [u8], threads: usize) -> f64 {
+    let start = Instant::now();
     let copied = each_piece(target, whole(MIB), threads, |at, piece| {
         piece.copy_from_slice(&source[whole(at)..][..piece.len()]);
         Ok::<(), std::convert::Infallible>(())
     });
     match copied {
-        Ok(()) => {}
+        Ok(()) => start.elapsed().as_secs_f64(),
         Err(never) => match never {},
     }
-}
-
-fn copy_gpu(
-    pinned: &mut Buffer,
-    stream: Stream,
-    device: &dyn Device,
-    gpu: &mut GpuMemory,
-    direction: Direction,
-    len: usize,
-) -> Result<Spent> {
-    let address = gpu.buffer.address();
-    let host = pinned.as_mut_slice().and_then(|bytes| NonNull::new(bytes.as_mut_ptr()));
-    let host = host.ok_or_else(|| Failure::new("pinned memory is not on the host"))?;
-    let (result, spent) = timed(|| {
-        let queued = match direction {
-            // SAFETY: both buffers hold `len` bytes, are borrowed exclusively by this function,
-            // and the stream is waited for before it returns.
-            Direction::Read => unsafe { device.copy_to_device(stream, address, host, len) },
-            // SAFETY: as above.
-            Direction::Write => unsafe { device.copy_to_host(stream, host, address, len) },
-        };
-        queued.and_then(|()| device.synchronize(stream))
-    });
-    result.map_err(|error| failed(&error))?;
-    Ok(spent)
 }
 
 fn failed(error: &forebay::gpu::DeviceError) -> Failure {
@@ -166,20 +155,21 @@ fn failed(error: &forebay::gpu::DeviceError) -> Failure {
 mod tests {
     use super::*;
     use crate::bench::data::Pattern;
+    use crate::bench::memory::put_into;
 
     #[test]
     fn host_copies_reach_the_target() {
+        let engine = Engine::new(forebay::Options::default()).unwrap();
         let len = 5 * MIB + 3;
-        let mut memory = Memory::Host(HostMemory::allocate(2 * len).unwrap());
-        let mut link = Link { len, way: Link::host_way(len).unwrap() };
-        memory.put(Pattern::new(2), 2 * len).unwrap();
-        link.sample(Direction::Write, &mut memory).unwrap();
-        memory.set(0).unwrap();
-        let spent = link.sample(Direction::Read, &mut memory).unwrap();
-        assert!(spent.seconds > 0.0);
-        let Memory::Host(host) = &memory else { panic!("{memory:?}") };
-        assert!(Pattern::new(2).matches(0, &host.bytes()[..whole(len)]));
-        let how = link.how(Direction::Read);
-        assert!(how.starts_with("copies in host memory by "), "{how}");
+        let mut link = Link::new(&engine, None, 2 * len).unwrap();
+        link.shorten(len);
+        put_into(&mut link.memory, 0, Pattern::new(2), 2 * len).unwrap();
+        link.sample(Direction::Write).unwrap();
+        link.memory.fill(0).unwrap();
+        assert!(link.sample(Direction::Read).unwrap() > 0.0);
+        let bytes = link.memory.as_slice().unwrap();
+        assert!(Pattern::new(2).matches(0, &bytes[..whole(len)]));
+        assert_eq!(bytes[whole(len)], 0);
+        assert!(link.how().starts_with("copies in host memory by "), "{}", link.how());
     }
 }

@@ -17,13 +17,13 @@ use indicatif::ProgressBar;
 use self::place::Home;
 use super::files::Place;
 use super::plan::Planned;
-use super::{Bench, maps, queues, state};
+use super::{Bench, maps, queues};
 use crate::args::BenchArgs;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::shell::{self, Rest, shortened};
-use crate::stdio::say;
+use crate::stdio::{say, tell};
 use crate::steps::Step;
 
 /// Ctrl-C ends the command by itself.
@@ -94,7 +94,7 @@ impl Switch {
     /// The switch for the arguments; none if they set no queues.
     ///
     /// # Errors
-    /// The path does not exist, or this command would keep it from disappearing.
+    /// The path does not exist.
     pub(super) fn find(args: &BenchArgs, path: &Path) -> Result<Option<Self>> {
         let Some(line) = &args.set_queues else { return Ok(None) };
         let _step = Step::begin("inspect", path);
@@ -103,22 +103,6 @@ impl Switch {
                 .because(why)
                 .hint("mount it first: it is recognized by its mount")
         })?;
-        let folder = match &args.output {
-            None => state::folder()?,
-            Some(output) => match output.parent() {
-                Some(parent) if parent != Path::new("") => parent.to_owned(),
-                _ => ".".into(),
-            },
-        };
-        let keeps = [(Path::new("."), "the working folder"), (&folder, "the results file")];
-        for (other, what) in keeps {
-            if place::keeps(path, other) {
-                let text = format!("cannot set queues of `{}`", path.display());
-                return Err(Failure::usage(text)
-                    .because(format!("{what} is on it, so it cannot be unmounted"))
-                    .hint("start in another folder, name PATH, and put results elsewhere: `-o`"));
-            }
-        }
         Ok(Some(Self {
             line: line.clone(),
             home,
@@ -191,7 +175,7 @@ impl Drop for Switch {
     fn drop(&mut self) {
         if let Some(text) = self.stays.take() {
             cleanup::set_leftover_warning(None);
-            super::tell(&text);
+            tell(&text);
         }
     }
 }

@@ -4,10 +4,12 @@
 use std::fs::{self, FileType};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use forebay_topology::Resolver;
+
 use crate::bench::environment::file_system;
+use crate::steps::Step;
 
 /// The interval between checks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -27,7 +29,8 @@ impl Home {
     /// It does not exist.
     pub(super) fn of(path: &Path) -> Result<Self, String> {
         let facts = fs::metadata(path).map_err(|error| error.to_string())?;
-        let mount_point = file_system(path).map(|found| found.mount_point);
+        let map = Resolver::default().resolve(path);
+        let mount_point = file_system(&map).map(|found| found.mount_point);
         Ok(Self { path: path.to_owned(), kind: facts.file_type(), mount_point })
     }
 
@@ -45,43 +48,22 @@ impl Home {
         }
     }
 
-    /// Waits until the path is back, for `limit` at most, even if a server never answers.
+    /// Waits until the path is back, for `limit` at most.
     ///
     /// # Errors
     /// The reason why it is not back.
     pub(super) fn wait(&self, limit: Duration) -> Result<(), String> {
-        let (told, looks) = channel();
-        let home = self.clone();
-        // A check may never return; it is abandoned then.
-        let watch = std::thread::Builder::new().name("path".into()).spawn(move || {
-            let begun = Instant::now();
-            loop {
-                let look = home.look();
-                let is_last = look.is_ok() || begun.elapsed() >= limit;
-                if told.send(look).is_err() || is_last {
-                    return;
-                }
-                std::thread::sleep(LOOK);
-            }
-        });
-        watch.map_err(|error| error.to_string())?;
         let begun = Instant::now();
-        let mut last = Err("nothing answers there".into());
-        while let Ok(look) = looks.recv_timeout(limit.saturating_sub(begun.elapsed())) {
-            last = look;
-            if last.is_ok() {
-                break;
+        loop {
+            let step = Step::begin("inspect", &self.path);
+            let look = self.look();
+            drop(step);
+            if look.is_ok() || begun.elapsed() >= limit {
+                return look;
             }
+            std::thread::sleep(LOOK);
         }
-        last
     }
-}
-
-/// Whether `other` is on `path`, or in its file system, and so keeps that mounted. The root file
-/// system does not count, since it is never unmounted.
-pub(super) fn keeps(path: &Path, other: &Path) -> bool {
-    let below = || Some(other.canonicalize().ok()?.starts_with(path.canonicalize().ok()?));
-    device(path).is_some_and(|own| device(other) == Some(own)) || below().unwrap_or(false)
 }
 
 /// The device of a path's file system; none for the root file system.
@@ -154,16 +136,6 @@ mod tests {
         let elsewhere = Home { mount_point: Some("/nowhere".into()), ..Home::of(&path).unwrap() };
         let why = elsewhere.wait(SOON).unwrap_err();
         assert!(why.contains("and was below `/nowhere`"), "{why}");
-    }
-
-    #[test]
-    fn what_is_below_a_path_keeps_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, below) = (folder.path().join("a"), folder.path().join("a/b"));
-        fs::create_dir_all(&below).unwrap();
-        assert!(keeps(&path, &below) && keeps(&path, &path));
-        assert!(!keeps(&path, Path::new("/proc")));
-        assert!(keeps(Path::new("/proc/self"), Path::new("/proc")), "the same file system");
     }
 
     #[test]

@@ -35,19 +35,11 @@ fn numbers_and_their_command_come_together() {
 }
 
 #[test]
-fn what_keeps_the_path_is_refused_and_a_path_that_is_not_there() {
-    let refused = |words: &[&str], path: &str, part: &str| {
-        let failure = Switch::find(&args(words), Path::new(path)).unwrap_err();
-        assert!(failure.in_one_line().contains(part), "{failure:?}");
-        assert!(failure.hint.is_some(), "{failure:?}");
-    };
+fn a_path_that_is_not_there_is_refused() {
     let words = ["--io-queues=1", "--set-queues={}"];
-    refused(&words, ".", "the working folder is on it");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().to_str().unwrap();
-    let output = format!("{path}/results");
-    refused(&[&words[..], &["-o", &output]].concat(), path, "the results file is on it");
-    refused(&words, "/nonexistent", "no such file");
+    let failure = Switch::find(&args(&words), Path::new("/nonexistent")).unwrap_err();
+    assert!(failure.in_one_line().contains("no such file"), "{failure:?}");
+    assert!(failure.hint.is_some(), "{failure:?}");
     assert!(Switch::find(&args(&[]), Path::new("/nonexistent")).unwrap().is_none());
 }
 

@@ -178,7 +178,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         let contents = read(&printed(OPTIONS, &NEW, &rows), "");
         assert_eq!(contents.found.len(), 2);
         let (Sample { point, measured, .. }, settings) = &contents.found[1];
-        assert_eq!((point.way.as_str(), point.path.as_str()), ("nixlbench-GDS", "/data/nixl"));
+        assert_eq!((point.method.as_str(), point.path.as_str()), ("nixlbench-GDS", "/data/nixl"));
         assert_eq!((point.request_size, point.batch, point.threads), (65536, 4, 2));
         assert_eq!((point.read_percent, point.targets.as_slice()), (100, &["gpu".to_owned()][..]));
         assert_eq!((point.pattern.as_str(), point.cache, point.files), ("", Some(Cache::Cold), 1));
@@ -220,7 +220,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
         let measured = measured.as_ref().unwrap();
         assert!((measured.bytes_per_second - 1.6e9).abs() < 1.0);
         assert_eq!((measured.latency, point.read_percent, point.threads), (None, 0, 0));
-        assert_eq!((point.way.as_str(), point.targets.len()), ("nixlbench", 0));
+        assert_eq!((point.method.as_str(), point.targets.len()), ("nixlbench", 0));
         let text = printed("", &old[..5], &[&["4096", "1", "10.2", "1024", "1"]]);
         let gib = read(&text, "direction:=write").found.remove(0).0.measured.unwrap();
         assert!((gib.bytes_per_second - f64::from(1 << 30)).abs() < 1.0);

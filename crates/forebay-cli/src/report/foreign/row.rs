@@ -72,7 +72,7 @@ impl Row {
         Ok(Point {
             path: text("path"),
             targets: targets.split_terminator('+').map(str::to_owned).collect(),
-            way: self.axes.get("method").cloned().unwrap_or_else(|| method.to_owned()),
+            method: self.axes.get("method").cloned().unwrap_or_else(|| method.to_owned()),
             route: None,
             read_percent: text("direction").parse().map_err(
                 |_| "the direction is unknown: add `--map direction:=read`, or map a column to it",
@@ -271,7 +271,7 @@ impl Contents {
             }
         }
         for (index, text) in parted {
-            let method = &mut self.found[index].0.point.way;
+            let method = &mut self.found[index].0.point.method;
             *method = short(&(std::mem::take(method) + &text));
         }
     }

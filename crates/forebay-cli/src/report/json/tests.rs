@@ -23,19 +23,8 @@ pub(crate) fn environment() -> Environment {
             mount_point: "/data".into(),
             source: "/dev/nvme0n1p1".into(),
         }),
-        drive: Some(Drive {
-            name: "nvme0n1".into(),
-            model: Some("Fast One".into()),
-            size: Some(1 << 40),
-            rotational: Some(false),
-        }),
         drives: vec![drive()],
-        versions: Versions {
-            forebay: "0.1.0".into(),
-            fio: Some("fio-3.33".into()),
-            kvikio: None,
-            cufile: None,
-        },
+        versions: Versions { forebay: "0.1.0".into(), fio: Some("fio-3.33".into()) },
         variables: [("FOREBAY_DEPTH".to_owned(), "8".to_owned())].into(),
         command: "forebay bench model.safetensors".into(),
         unix_time: 1_700_000_000,
@@ -78,18 +67,10 @@ fn keys_of_the_environment_are_those_of_the_schema() {
         "mount_point": "/data",
         "source": "/dev/nvme0n1p1"
       },
-      "drive": {
-        "name": "nvme0n1",
-        "model": "Fast One",
-        "size": 1099511627776,
-        "rotational": false
-      },
       "drives": [],
       "versions": {
         "forebay": "0.1.0",
-        "fio": "fio-3.33",
-        "kvikio": null,
-        "cufile": null
+        "fio": "fio-3.33"
       },
       "variables": {
         "FOREBAY_DEPTH": "8"
@@ -108,7 +89,7 @@ fn keys_of_a_verdict_are_those_of_the_schema() {
       "text": "staged",
       "shares": [
         {
-          "way": "staged",
+          "route": "staged",
           "share": 1.0
         }
       ],

@@ -4,6 +4,7 @@ use forebay::units::format_size;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::report::drives::DriveFacts;
 use crate::report::json::{Environment, Gpu};
 use crate::results::Run;
 
@@ -42,8 +43,6 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
         ("GPU driver", facts.driver.clone()),
         ("forebay", Some(versions.forebay.clone())),
         ("fio", versions.fio.clone()),
-        ("KvikIO", versions.kvikio.clone()),
-        ("cuFile", versions.cufile.clone()),
     ];
     found.retain(|(_, value)| value.as_ref().is_some_and(|value| !value.is_empty()));
     let found = found.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
@@ -99,14 +98,12 @@ fn gpus_text(gpus: &[Gpu]) -> String {
 }
 
 fn drives(facts: &Environment) -> Option<String> {
-    let named = |name: &str, model: Option<&String>| match model {
-        Some(model) => format!("{model} ({name})"),
-        None => name.to_owned(),
+    let named = |drive: &DriveFacts| match &drive.model {
+        Some(model) => format!("{model} ({})", drive.name),
+        None => drive.name.clone(),
     };
-    let all = facts.drives.iter().take(LISTED_MAX);
-    let all: Vec<String> = all.map(|drive| named(&drive.name, drive.model.as_ref())).collect();
-    let first = || facts.drive.as_ref().map(|drive| named(&drive.name, drive.model.as_ref()));
-    if all.is_empty() { first() } else { Some(all.join(" + ")) }
+    let all: Vec<String> = facts.drives.iter().take(LISTED_MAX).map(named).collect();
+    (!all.is_empty()).then(|| all.join(" + "))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Line, Metric, Model, RunFacts, notes};
 use crate::bench::scratch;
-use crate::results::{Bound, Ceiling, Measured, Point, Record, Run, Sample};
+use crate::results::{Bound, Limit, Measured, Point, Record, Run, Sample};
 
 /// Most limits that are kept: a machine has some dozens.
 const LIMITS_MAX: usize = 1000;
@@ -50,7 +50,7 @@ impl Model {
             match record {
                 Record::Run(next) => run = self.take_run(name, next, &mut known),
                 Record::Warning { text } => notes.add(text),
-                Record::Ceiling(ceiling) => self.take_limit(run, ceiling),
+                Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {
                     let path = place(&sample.point.path).to_owned();
                     let point = Point { path, ..sample.point.clone() };
@@ -81,12 +81,11 @@ impl Model {
     }
 
     /// Adds a limit. If it was measured again, the larger value counts: it was reached.
-    fn take_limit(&mut self, run: usize, limit: &Ceiling) {
-        let limit = Ceiling { of: place(&limit.of).to_owned(), ..limit.clone() };
-        let key =
-            |limit: &Ceiling| (limit.name.clone(), limit.of.clone(), limit.direction, limit.theory);
+    fn take_limit(&mut self, run: usize, limit: &Limit) {
+        let limit = Limit { of: place(&limit.of).to_owned(), ..limit.clone() };
+        let key = |limit: &Limit| (limit.name.clone(), limit.of.clone(), limit.direction);
         let same =
-            |(other, found): &&mut (usize, Ceiling)| *other == run && key(found) == key(&limit);
+            |(other, found): &&mut (usize, Limit)| *other == run && key(found) == key(&limit);
         let has_room = self.limits.len() < LIMITS_MAX;
         match self.limits.iter_mut().find(same) {
             Some((_, found)) if limit.bytes_per_second > found.bytes_per_second => *found = limit,
@@ -117,7 +116,7 @@ impl Model {
         let limit = self.limit(run, samples);
         self.lines.push(Line {
             run,
-            method: method(&point.way, tool.map(|tool| tool.tool.as_str())),
+            method: method(&point.method, tool.map(|tool| tool.tool.as_str())),
             point,
             queues_found: samples.iter().filter_map(|sample| sample.queues_found).collect(),
             samples: Metric::all().filter_map(values).collect(),
@@ -151,7 +150,7 @@ impl Model {
             return Some((bound.name.clone(), rate));
         }
         // A sample far below all limits names none of them.
-        let near = |limit: &Ceiling| (limit.bytes_per_second - rate).abs() <= 1e-9 * rate;
+        let near = |limit: &Limit| (limit.bytes_per_second - rate).abs() <= 1e-9 * rate;
         let name = self.limits.iter().find(|(own, limit)| *own == run && near(limit));
         Some((name.map_or_else(|| "lowest limit".into(), |(_, limit)| limit.name.clone()), rate))
     }

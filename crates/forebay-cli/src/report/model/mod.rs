@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub use self::axis::Axis;
 pub use self::metric::Metric;
 use super::ratio::Estimate;
-use crate::results::{Bound, Ceiling, Point, Run};
+use crate::results::{Bound, Limit, Point, Run};
 
 /// All that was measured, of one file or several.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -24,7 +24,7 @@ pub struct Model {
     /// The points of each run, in the order in which they were measured.
     pub lines: Vec<Line>,
     /// The limits of the machines, each with its run.
-    pub limits: Vec<(usize, Ceiling)>,
+    pub limits: Vec<(usize, Limit)>,
     /// Notes on the numbers, a sentence each.
     pub warnings: Vec<String>,
 }

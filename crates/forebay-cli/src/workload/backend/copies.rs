@@ -1,20 +1,16 @@
 //! The usual methods: one thread calls `read` into pageable memory, or maps the file, and copies to
 //! the target.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use forebay::Buffer;
 use forebay::units::MIB;
 
-use super::blocking::Blocking;
 use super::mapping::Mapping;
-use super::plain::{Plain, failed, open, sync};
-use super::{Call, Context, Pool, Taken};
-use crate::bench::memory::{HostMemory, flush, whole};
+use super::plain::{Opened, Plain};
+use super::{Backend, Call, Context, Pool, Taken};
+use crate::bench::memory::whole;
 use crate::failure::Result;
 use crate::report::json::Direction;
 use crate::workload::check::Expected;
@@ -24,18 +20,12 @@ const STEP: u64 = 16 * MIB;
 
 /// Copies between a file and the target.
 pub(super) struct Copies {
-    plain: Plain,
-    path: PathBuf,
-    file: File,
-    request_size: u64,
+    file: Opened,
     /// The target; `None` once it is back in the pool.
     memory: Option<Buffer>,
     /// Pageable memory on the way to a GPU.
-    pageable: Option<HostMemory>,
+    pageable: Option<Vec<u8>>,
     pool: Arc<Pool>,
-    /// Bytes read and written.
-    moved: [u64; 2],
-    life: Arc<AtomicU64>,
 }
 
 impl Copies {
@@ -44,40 +34,18 @@ impl Copies {
     /// # Errors
     /// System and GPU errors.
     pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
-        let file = open(plain, context)?;
-        let memory = context.memory(0)?;
-        let mut pageable = None;
-        if context.device.is_some() {
-            let mut memory = HostMemory::allocate(STEP.min(context.request_size))?;
-            memory.bytes_mut().fill(1);
-            pageable = Some(memory);
-        }
-        Ok(Self {
-            plain,
-            path: context.path.to_owned(),
-            file,
-            request_size: context.request_size,
-            memory: Some(memory),
-            pageable,
-            pool: Arc::clone(context.pool),
-            moved: [0; 2],
-            life: Arc::clone(context.life),
-        })
+        let file = Opened::new(plain, context)?;
+        let memory = Some(context.memory(context.device)?);
+        let pageable = context.device.map(|_| vec![1; whole(STEP.min(context.request_size))]);
+        Ok(Self { file, memory, pageable, pool: Arc::clone(context.pool) })
     }
 
-    /// Moves one request between the file, at `offset`, and the target, at `at`.
-    fn request(&mut self, direction: Direction, offset: u64, at: u64) -> Result<()> {
-        match self.plain {
-            Plain::Mmap => self.mapped(direction, offset, at),
-            _ => self.plainly(direction, offset, at),
-        }
-    }
-
+    /// Moves a request between the file, at `offset`, and the target, at `at`, by a mapping.
     fn mapped(&mut self, direction: Direction, offset: u64, at: u64) -> Result<()> {
+        let Opened { file, path, request_size, .. } = &self.file;
         let memory = self.memory.as_mut().expect("it is given back on drop");
-        let part = (offset, self.request_size);
-        let mut mapping = Mapping::of(&self.file, &self.path, part, direction)?;
-        for (from, len) in steps(self.request_size) {
+        let mut mapping = Mapping::of(file, path, (offset, *request_size), direction)?;
+        for (from, len) in steps(*request_size) {
             let bytes = whole(from)..whole(from + len);
             let to = whole(at + from)..whole(at + from + len);
             match (direction, memory.as_mut_slice()) {
@@ -92,39 +60,36 @@ impl Copies {
                     memory.download(at + from, &mut mapping.bytes_mut()[bytes])?;
                 }
             }
-            self.life.fetch_add(1, Ordering::Relaxed);
+            self.file.goes_on();
         }
-        mapping.check(&self.path, direction)
+        mapping.check(path, direction)
     }
 
+    /// Like `mapped`, by plain calls.
     fn plainly(&mut self, direction: Direction, offset: u64, at: u64) -> Result<()> {
+        let file = &self.file;
         let memory = self.memory.as_mut().expect("it is given back on drop");
-        for (from, len) in steps(self.request_size) {
+        for (from, len) in steps(file.request_size) {
             let (offset, to) = (offset + from, at + from);
-            let refused = |error: &std::io::Error| {
-                failed(self.plain, &self.path, (direction, offset, whole(len)), error)
-            };
-            let pageable = self.pageable.as_mut().map(|bytes| &mut bytes.bytes_mut()[..whole(len)]);
+            let pageable = self.pageable.as_mut().map(|bytes| &mut bytes[..whole(len)]);
             match (direction, pageable) {
                 (Direction::Read, Some(bytes)) => {
-                    self.file.read_exact_at(bytes, offset).map_err(|error| refused(&error))?;
+                    file.read(bytes, offset)?;
                     memory.upload(to, bytes)?;
                 }
                 (Direction::Write, Some(bytes)) => {
                     memory.download(to, bytes)?;
-                    self.file.write_all_at(bytes, offset).map_err(|error| refused(&error))?;
+                    file.write(bytes, offset)?;
                 }
                 (_, None) => {
                     let host = memory.as_mut_slice().expect("it is the host's");
                     let bytes = &mut host[whole(to)..whole(to + len)];
-                    let moved = match direction {
-                        Direction::Read => self.file.read_exact_at(bytes, offset),
-                        Direction::Write => self.file.write_all_at(bytes, offset),
-                    };
-                    moved.map_err(|error| refused(&error))?;
+                    match direction {
+                        Direction::Read => file.read(bytes, offset)?,
+                        Direction::Write => file.write(bytes, offset)?,
+                    }
                 }
             }
-            self.life.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -141,29 +106,39 @@ impl Drop for Copies {
     }
 }
 
-impl Blocking for Copies {
-    fn call(&mut self, call: Call<'_>) -> Result<()> {
-        for (index, offset) in call.offsets.iter().enumerate() {
-            self.request(call.direction, *offset, index as u64 * self.request_size)?;
+impl Backend for Copies {
+    fn start(&mut self, _place: usize, call: Call<'_>) -> Result<Option<Instant>> {
+        for (index, &offset) in call.offsets.iter().enumerate() {
+            let at = index as u64 * self.file.request_size;
+            match self.file.plain {
+                Plain::Mmap => self.mapped(call.direction, offset, at)?,
+                _ => self.plainly(call.direction, offset, at)?,
+            }
         }
-        let bytes = self.request_size * call.offsets.len() as u64;
-        self.moved[usize::from(call.direction == Direction::Write)] += bytes;
-        Ok(())
+        self.file.count(call.direction, call.offsets.len());
+        Ok(Some(Instant::now()))
     }
 
     fn sync(&mut self) -> Result<()> {
-        sync(&self.file, &self.path)
+        self.file.sync()
     }
 
     fn flush(&mut self) -> Result<()> {
-        flush(&self.file, &self.path)
+        self.file.flush()
     }
 
-    fn holds(&mut self, at: u64, len: u64, expected: &Expected<'_>, offset: u64) -> Result<bool> {
+    fn holds(
+        &mut self,
+        _place: usize,
+        at: u64,
+        len: u64,
+        expected: &Expected<'_>,
+        offset: u64,
+    ) -> Result<bool> {
         expected.is_in(self.memory.as_ref().expect("it is given back on drop"), at, len, offset)
     }
 
     fn routes(&self) -> Vec<Taken> {
-        self.plain.taken(self.moved)
+        self.file.routes()
     }
 }

@@ -9,7 +9,7 @@ use forebay::{
     RequestOptions, Route, RouteShare, Source, Target, Transfer,
 };
 
-use super::{Backend, Call, Context, Done, Pool, Taken, kept};
+use super::{Backend, Call, Context, Done, Pool, Taken};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -22,7 +22,7 @@ enum Running {
 }
 
 /// Makes requests with the engine.
-pub struct EngineBackend {
+pub(super) struct EngineBackend {
     engine: Engine,
     pool: Arc<Pool>,
     file: File,
@@ -32,10 +32,8 @@ pub struct EngineBackend {
     memory: Vec<Option<Buffer>>,
     running: Vec<Option<(Direction, Running)>>,
     /// Where calls that do not block report their end.
-    tell: Sender<Done>,
+    sender: Sender<Done>,
     ends: Receiver<Done>,
-    /// The end of the call that blocked.
-    ended: Option<Done>,
     routes: Vec<(Direction, Route, Reason, u64)>,
 }
 
@@ -44,17 +42,17 @@ impl EngineBackend {
     ///
     /// # Errors
     /// Engine errors.
-    pub fn new(route: Option<Route>, context: &Context<'_>) -> Result<Self> {
+    pub(super) fn new(route: Option<Route>, context: &Context<'_>) -> Result<Self> {
         let mut how = OpenOptions::default();
         how.write = context.writes;
         let opening = Step::begin("open", context.path);
         let file = context.engine.open_with(context.path, &how)?;
         drop(opening);
-        let memory = (0..context.depth).map(|place| context.memory(place).map(Some));
+        let memory = (0..context.depth).map(|_| context.memory(context.device).map(Some));
         let memory = memory.collect::<Result<Vec<_>>>()?;
         let mut options = RequestOptions::exactly();
         options.route = route;
-        let (tell, ends) = channel();
+        let (sender, ends) = channel();
         Ok(Self {
             engine: context.engine.clone(),
             pool: Arc::clone(context.pool),
@@ -63,9 +61,8 @@ impl EngineBackend {
             request_size: context.request_size,
             running: memory.iter().map(|_| None).collect(),
             memory,
-            tell,
+            sender,
             ends,
-            ended: None,
             routes: Vec::new(),
         })
     }
@@ -122,9 +119,9 @@ impl EngineBackend {
                 self.engine.start_read_many(&pieces, vec![buffer], &self.options)?
             })
         };
-        let tell = self.tell.clone();
+        let sender = self.sender.clone();
         let step = move || {
-            let _ = tell.send(Done { place, at: Instant::now() });
+            let _ = sender.send(Done { place, at: Instant::now() });
         };
         match &running {
             Running::One(transfer) => transfer.on_end(step),
@@ -178,30 +175,24 @@ impl Drop for EngineBackend {
 }
 
 impl Backend for EngineBackend {
-    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>> {
         if self.memory.len() > 1 {
-            return self.begin(place, call);
+            self.begin(place, call)?;
+            return Ok(None);
         }
         self.block(call)?;
-        self.ended = Some(Done { place, at: Instant::now() });
-        Ok(())
+        Ok(Some(Instant::now()))
     }
 
-    fn wait(&mut self) -> Result<Done> {
-        if let Some(done) = self.ended.take() {
-            return Ok(done);
-        }
-        let done = self.ends.recv().expect("this backend holds a sender itself");
-        self.end(done.place)?;
-        Ok(done)
-    }
-
-    fn wait_until(&mut self, until: Instant) -> Result<Option<Done>> {
-        if let Some(done) = self.ended.take() {
-            return Ok(Some(done));
-        }
-        let most = until.saturating_duration_since(Instant::now());
-        let Ok(done) = self.ends.recv_timeout(most) else { return Ok(None) };
+    fn wait(&mut self, until: Option<Instant>) -> Result<Option<Done>> {
+        let done = match until {
+            None => self.ends.recv().expect("this backend holds a sender itself"),
+            Some(until) => {
+                let most = until.saturating_duration_since(Instant::now());
+                let Ok(done) = self.ends.recv_timeout(most) else { return Ok(None) };
+                done
+            }
+        };
         self.end(done.place)?;
         Ok(Some(done))
     }
@@ -222,7 +213,9 @@ impl Backend for EngineBackend {
         expected: &Expected<'_>,
         offset: u64,
     ) -> Result<bool> {
-        let buffer = self.memory[place].as_ref().ok_or_else(kept)?;
+        let buffer = self.memory[place]
+            .as_ref()
+            .ok_or_else(|| Failure::new("the engine still holds the memory of a failed call"))?;
         expected.is_in(buffer, at, len, offset)
     }
 

@@ -1,15 +1,12 @@
 //! The methods by which one thread makes its requests. Each has a place for every call in flight,
 //! starts calls in places, and reports the place of a call that has ended.
 
-mod blocking;
 mod copies;
-pub mod cufile;
 mod engine;
-mod kvikio;
+pub mod library;
 mod mapping;
 mod plain;
 mod pool;
-pub(crate) mod process;
 mod uring;
 
 use std::path::Path;
@@ -22,18 +19,18 @@ use forebay::gpu::Device;
 use forebay::{Buffer, Engine, Route};
 use forebay_evidence::Seen;
 
-use self::blocking::One;
 use self::copies::Copies;
-use self::cufile::CufileBackend;
-pub use self::engine::EngineBackend;
-use self::kvikio::KvikioBackend;
+use self::engine::EngineBackend;
+use self::library::LibraryBackend;
+pub use self::library::{Library, Tuning};
+pub use self::plain::Plain;
+use self::plain::PlainBackend;
 pub(crate) use self::plain::{ACCEPTS_ANY_SIZE, WITHOUT_O_DIRECT};
-pub use self::plain::{Plain, PlainBackend};
 pub use self::pool::Pool;
-pub use self::uring::UringBackend;
+use self::uring::UringBackend;
 use super::check::Expected;
 use crate::bench::data::Pattern;
-use crate::bench::memory::put_into;
+use crate::bench::memory::{put_into, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::{Cache, Direction};
 
@@ -44,28 +41,21 @@ pub enum Way {
     Forebay(Option<Route>),
     /// One of the methods without an engine.
     Plain(Plain),
-    /// cuFile in its compat mode, in a child process.
-    Cufile(Tuning),
-    /// `KvikIO`, in a Python process.
-    Kvikio(Tuning),
-}
-
-/// The settings of another library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Tuning {
-    /// Its defaults.
-    Defaults,
-    /// Settings that were faster on the machines measured so far.
-    Tuned,
+    /// Another library, in its own process.
+    Library(Library, Tuning),
 }
 
 impl Way {
     /// All methods; the engine chooses its route.
     pub fn all() -> impl Iterator<Item = Self> {
         let plain = Plain::ALL.into_iter().map(Self::Plain);
-        let tunings = [Tuning::Defaults, Tuning::Tuned];
-        let others = tunings.map(Self::Cufile).into_iter().chain(tunings.map(Self::Kvikio));
-        std::iter::once(Self::Forebay(None)).chain(plain).chain(others)
+        let libraries = [Library::Cufile, Library::Kvikio].into_iter().flat_map(Self::library);
+        std::iter::once(Self::Forebay(None)).chain(plain).chain(libraries)
+    }
+
+    /// A library with each of its settings.
+    pub(crate) fn library(library: Library) -> [Self; 2] {
+        [Tuning::Defaults, Tuning::Tuned].map(|tuning| Self::Library(library, tuning))
     }
 
     /// Its name in results.
@@ -74,10 +64,10 @@ impl Way {
         match self {
             Self::Forebay(_) => "forebay",
             Self::Plain(plain) => plain.name(),
-            Self::Cufile(Tuning::Defaults) => "cufile-compat",
-            Self::Cufile(Tuning::Tuned) => "cufile-compat-tuned",
-            Self::Kvikio(Tuning::Defaults) => "kvikio",
-            Self::Kvikio(Tuning::Tuned) => "kvikio-tuned",
+            Self::Library(Library::Cufile, Tuning::Defaults) => "cufile-compat",
+            Self::Library(Library::Cufile, Tuning::Tuned) => "cufile-compat-tuned",
+            Self::Library(Library::Kvikio, Tuning::Defaults) => "kvikio",
+            Self::Library(Library::Kvikio, Tuning::Tuned) => "kvikio-tuned",
         }
     }
 
@@ -87,7 +77,7 @@ impl Way {
         match self {
             Self::Forebay(_) => None,
             Self::Plain(plain) => plain.depth(),
-            Self::Cufile(_) | Self::Kvikio(_) => Some(1),
+            Self::Library(..) => Some(1),
         }
     }
 
@@ -115,7 +105,7 @@ impl Way {
         match self {
             Self::Forebay(route) => matches!(route, Some(Route::Cached)),
             Self::Plain(plain) => !plain.is_direct(),
-            Self::Cufile(_) | Self::Kvikio(_) => true,
+            Self::Library(..) => true,
         }
     }
 }
@@ -138,7 +128,7 @@ pub struct Done {
     pub at: Instant,
 }
 
-/// The parameters of an backend.
+/// The parameters of a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// The engine: a plain method only uses its pinned memory.
@@ -166,9 +156,9 @@ pub struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// The initial contents of a place's memory.
-    fn held(&self, place: usize) -> Pattern {
-        held(self.key, place)
+    /// The bytes of each written request, from the start of this pattern on.
+    pub(super) fn written(&self) -> Pattern {
+        Pattern::new(self.key).inverse()
     }
 
     /// Bytes of one call.
@@ -176,12 +166,14 @@ impl Context<'_> {
         self.request_size * self.batch as u64
     }
 
-    /// The memory of a place on the target, with other contents than any test data.
-    fn memory(&self, place: usize) -> Result<Buffer> {
-        let len = self.call_len();
-        let mut buffer = self.pool.take(self.engine, self.device, len)?;
+    /// Memory of one call on `device`, or of the host: with the bytes to write, or with other
+    /// contents than any test data.
+    fn memory(&self, device: Option<&Arc<dyn Device>>) -> Result<Buffer> {
+        let mut buffer = self.pool.take(self.engine, device, self.call_len())?;
         if self.writes {
-            put_into(&mut buffer, self.held(place), len)?;
+            for at in (0..self.call_len()).step_by(whole(self.request_size)) {
+                put_into(&mut buffer, at, self.written(), self.request_size)?;
+            }
         } else {
             buffer.fill(self.other_byte())?;
         }
@@ -194,33 +186,23 @@ impl Context<'_> {
     }
 }
 
-/// The contents of a place's memory until something is read into it.
-pub(super) fn held(key: u64, place: usize) -> Pattern {
-    Pattern::new(key.wrapping_add(place as u64)).inverse()
-}
-
 /// Makes the requests of one thread.
 pub trait Backend: Send {
-    /// Starts a call in a free place.
+    /// Starts a call in a free place. Returns when it ended, if it did before this function
+    /// returned.
     ///
     /// # Errors
     /// If the call cannot be started; the place remains free.
-    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()>;
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>>;
 
-    /// Waits for any call to end.
+    /// Waits for any call that is in flight to end, until `until` at most.
     ///
     /// # Errors
     /// If a call failed or moved too few bytes; its place is free then.
-    ///
-    /// # Panics
-    /// If none is in flight.
-    fn wait(&mut self) -> Result<Done>;
-
-    /// Waits for any call to end, until `until` at most; one is in flight.
-    ///
-    /// # Errors
-    /// As [`wait`](Self::wait).
-    fn wait_until(&mut self, until: Instant) -> Result<Option<Done>>;
+    fn wait(&mut self, until: Option<Instant>) -> Result<Option<Done>> {
+        let _ = until;
+        Err(Failure::new("no call is in flight"))
+    }
 
     /// Syncs the written bytes.
     ///
@@ -298,11 +280,6 @@ fn taken(moved: [u64; 2], route: Route, reason: &str) -> Vec<Taken> {
     moved.map(taken).collect()
 }
 
-/// The failure of a call whose memory the engine still holds.
-fn kept() -> Failure {
-    Failure::new("the engine still holds the memory of a failed call")
-}
-
 /// Prepares a method to make requests.
 ///
 /// # Errors
@@ -312,10 +289,9 @@ pub fn make(way: Way, context: &Context<'_>) -> Result<Box<dyn Backend>> {
         Way::Forebay(route) => Box::new(EngineBackend::new(route, context)?),
         Way::Plain(Plain::Uring) => Box::new(UringBackend::new(context)?),
         Way::Plain(plain @ (Plain::Standard | Plain::Mmap)) => {
-            Box::new(One::new(Copies::new(plain, context)?))
+            Box::new(Copies::new(plain, context)?)
         }
-        Way::Cufile(tuning) => Box::new(One::new(CufileBackend::new(tuning, context)?)),
-        Way::Kvikio(tuning) => Box::new(One::new(KvikioBackend::new(tuning, context)?)),
+        Way::Library(library, tuning) => Box::new(LibraryBackend::new(library, tuning, context)?),
         Way::Plain(plain) => Box::new(PlainBackend::new(plain, context)?),
     })
 }

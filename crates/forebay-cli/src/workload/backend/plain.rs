@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use forebay::{Buffer, Route};
 
 use super::{Backend, Call, Context, Done, Taken};
 use crate::bench::held::no_link;
-use crate::bench::memory::{flush, put_into, whole};
+use crate::bench::memory::{flush, whole};
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::steps::Step;
@@ -123,14 +123,112 @@ impl Plain {
         }
     }
 
-    /// The routes of these read and written bytes.
-    pub(super) fn taken(self, moved: [u64; 2]) -> Vec<Taken> {
-        let route = match self {
+    /// The closest equivalent of the engine's routes.
+    const fn route(self) -> Route {
+        match self {
             Self::Cpu | Self::Uring => Route::Host,
             Self::CpuGpu | Self::CpuAsyncGpu => Route::Staged,
             Self::CpuCachedGpu | Self::Standard | Self::Mmap => Route::Cached,
-        };
-        super::taken(moved, route, self.words())
+        }
+    }
+}
+
+/// The open file of a plain method, and the bytes moved so far.
+pub(super) struct Opened {
+    pub(super) plain: Plain,
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) request_size: u64,
+    /// Bytes read and written.
+    moved: [u64; 2],
+    life: Arc<AtomicU64>,
+}
+
+impl Opened {
+    pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
+        let _step = Step::begin("open", context.path);
+        let direct = if plain.is_direct() { libc::O_DIRECT } else { 0 };
+        let mut how = OpenOptions::new();
+        how.read(true)
+            .write(context.writes)
+            .custom_flags(direct | no_link(context.path, context.writes));
+        let opened = how.open(context.path).map_err(|error| {
+            let text = format!("cannot open `{}`", context.path.display());
+            match error.kind() {
+                ErrorKind::InvalidInput if plain.is_direct() => {
+                    Failure::new(format!("{text} with O_DIRECT"))
+                        .because("the file system does not support it")
+                        .hint(WITHOUT_O_DIRECT)
+                }
+                _ => Failure::io(text, &error),
+            }
+        });
+        Ok(Self {
+            plain,
+            path: context.path.to_owned(),
+            file: opened?,
+            request_size: context.request_size,
+            moved: [0; 2],
+            life: Arc::clone(context.life),
+        })
+    }
+
+    pub(super) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|error| self.failed(Direction::Read, offset, bytes.len(), &error))?;
+        self.goes_on();
+        Ok(())
+    }
+
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let wrote = self.file.write_all_at(bytes, offset);
+        wrote.map_err(|error| self.failed(Direction::Write, offset, bytes.len(), &error))?;
+        self.goes_on();
+        Ok(())
+    }
+
+    /// The failure of a request of `size` bytes.
+    pub(super) fn failed(
+        &self,
+        direction: Direction,
+        offset: u64,
+        size: usize,
+        error: &std::io::Error,
+    ) -> Failure {
+        let text = format!("cannot {} `{}` at {offset}", direction.name(), self.path.display());
+        let failure = Failure::io(text, error);
+        if error.kind() == ErrorKind::InvalidInput && self.plain.is_direct() {
+            return failure.hint(format!(
+                "with O_DIRECT, the block size ({size} bytes) and offsets must be multiples of \
+                 the drive's block: use a multiple of 4096, or {ACCEPTS_ANY_SIZE}"
+            ));
+        }
+        failure
+    }
+
+    /// Counts a part of a request as progress.
+    pub(super) fn goes_on(&self) {
+        self.life.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts completed requests.
+    pub(super) fn count(&mut self, direction: Direction, requests: usize) {
+        let bytes = self.request_size * requests as u64;
+        self.moved[usize::from(direction == Direction::Write)] += bytes;
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        let synced = self.file.sync_data();
+        synced
+            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+    }
+
+    pub(super) fn flush(&self) -> Result<()> {
+        flush(&self.file, &self.path)
+    }
+
+    pub(super) fn routes(&self) -> Vec<Taken> {
+        super::taken(self.moved, self.plain.route(), self.plain.words())
     }
 }
 
@@ -156,17 +254,11 @@ impl Drop for OnGpu {
 }
 
 /// Makes requests without an engine.
-pub struct PlainBackend {
-    plain: Plain,
-    path: PathBuf,
-    file: File,
-    request_size: usize,
+pub(super) struct PlainBackend {
+    file: Opened,
     places: Vec<Place>,
     /// Places with calls, the oldest first.
     order: VecDeque<usize>,
-    /// Bytes read and written.
-    moved: [u64; 2],
-    life: Arc<AtomicU64>,
 }
 
 impl PlainBackend {
@@ -174,52 +266,32 @@ impl PlainBackend {
     ///
     /// # Errors
     /// System and GPU errors, and a file system without O_DIRECT.
-    pub fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
-        let file = open(plain, context)?;
-        let len = context.request_size * context.batch as u64;
+    pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
+        let file = Opened::new(plain, context)?;
         let device = context.device.filter(|_| !plain.stays_in_host());
-        let place = |index: usize| {
-            let pattern = context.held(index);
-            let mut pinned = context.engine.allocate_pinned(len)?;
-            put_into(&mut pinned, pattern, len)?;
+        let place = |_| {
+            let pinned = context.memory(None)?;
             let gpu = device.map(|device| {
-                let mut buffer = context.engine.allocate(device.id(), len)?;
-                put_into(&mut buffer, pattern, len)?;
+                let buffer = context.memory(Some(device))?;
                 let stream = device.create_stream().map_err(|error| refused(&error))?;
                 Ok::<_, Failure>(OnGpu { device: Arc::clone(device), buffer, stream })
             });
             Ok(Place { pinned, gpu: gpu.transpose()? })
         };
         let places = (0..context.depth).map(place).collect::<Result<Vec<_>>>()?;
-        Ok(Self {
-            plain,
-            path: context.path.to_owned(),
-            file,
-            request_size: whole(context.request_size),
-            places,
-            order: VecDeque::new(),
-            moved: [0; 2],
-            life: Arc::clone(context.life),
-        })
-    }
-
-    fn failed(&self, direction: Direction, offset: u64, error: &std::io::Error) -> Failure {
-        failed(self.plain, &self.path, (direction, offset, self.request_size), error)
+        Ok(Self { file, places, order: VecDeque::new() })
     }
 
     fn read(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
-        let size = self.request_size;
-        for (index, &offset) in offsets.iter().enumerate() {
-            let bytes = self.places[place].pinned.as_mut_slice().expect("it is the host's");
-            let bytes = &mut bytes[index * size..][..size];
-            let read = self.file.read_exact_at(bytes, offset);
-            read.map_err(|error| self.failed(Direction::Read, offset, &error))?;
-            self.life.fetch_add(1, Ordering::Relaxed);
-        }
-        let Place { pinned, gpu: Some(gpu) } = &mut self.places[place] else { return Ok(()) };
+        let size = whole(self.file.request_size);
+        let Place { pinned, gpu } = &mut self.places[place];
         let bytes = pinned.as_mut_slice().expect("it is the host's");
+        for (bytes, &offset) in bytes.chunks_mut(size).zip(offsets) {
+            self.file.read(bytes, offset)?;
+        }
+        let Some(gpu) = gpu else { return Ok(()) };
         let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
-        // SAFETY: both are this place's, `len` bytes long, and stay until `finish` or the drop of
+        // SAFETY: both are this place's, `len` bytes long, and stay until `wait` or the drop of
         // the place has waited for the stream.
         let queued =
             unsafe { gpu.device.copy_to_device(gpu.stream, gpu.buffer.address(), host, len) };
@@ -227,74 +299,21 @@ impl PlainBackend {
     }
 
     fn write(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
-        let size = self.request_size;
+        let size = whole(self.file.request_size);
         let Place { pinned, gpu } = &mut self.places[place];
+        let bytes = pinned.as_mut_slice().expect("it is the host's");
         if let Some(gpu) = gpu {
-            let bytes = pinned.as_mut_slice().expect("it is the host's");
             let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
             // SAFETY: as in `read`, and `synchronize` below waits for the copy.
             unsafe { gpu.device.copy_to_host(gpu.stream, host, gpu.buffer.address(), len) }
                 .and_then(|()| gpu.device.synchronize(gpu.stream))
                 .map_err(|error| refused(&error))?;
         }
-        for (index, &offset) in offsets.iter().enumerate() {
-            let bytes = self.places[place].pinned.as_slice().expect("it is the host's");
-            let wrote = self.file.write_all_at(&bytes[index * size..][..size], offset);
-            wrote.map_err(|error| self.failed(Direction::Write, offset, &error))?;
-            self.life.fetch_add(1, Ordering::Relaxed);
+        for (bytes, &offset) in bytes.chunks(size).zip(offsets) {
+            self.file.write(bytes, offset)?;
         }
         Ok(())
     }
-
-    /// Waits for the copy of a place.
-    fn finish(&self, place: usize) -> Result<()> {
-        match &self.places[place].gpu {
-            Some(gpu) => gpu.device.synchronize(gpu.stream).map_err(|error| refused(&error)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Syncs the written bytes.
-pub(super) fn sync(file: &File, path: &Path) -> Result<()> {
-    file.sync_data()
-        .map_err(|error| Failure::io(format!("cannot sync `{}`", path.display()), &error))
-}
-
-/// The failure of a request of this many bytes at an offset.
-pub(super) fn failed(
-    plain: Plain,
-    path: &Path,
-    (direction, offset, size): (Direction, u64, usize),
-    error: &std::io::Error,
-) -> Failure {
-    let text = format!("cannot {} `{}` at {offset}", direction.name(), path.display());
-    let failure = Failure::io(text, error);
-    if error.kind() == ErrorKind::InvalidInput && plain.is_direct() {
-        return failure.hint(format!(
-            "with O_DIRECT, the block size ({size} bytes) and offsets must be multiples of the \
-             drive's block: use a multiple of 4096, or {ACCEPTS_ANY_SIZE}"
-        ));
-    }
-    failure
-}
-
-pub(super) fn open(plain: Plain, context: &Context<'_>) -> Result<File> {
-    let _step = Step::begin("open", context.path);
-    let direct = if plain.is_direct() { libc::O_DIRECT } else { 0 };
-    let mut how = OpenOptions::new();
-    how.read(true)
-        .write(context.writes)
-        .custom_flags(direct | no_link(context.path, context.writes));
-    how.open(context.path).map_err(|error| {
-        let text = format!("cannot open `{}` with O_DIRECT", context.path.display());
-        match error.kind() {
-            ErrorKind::InvalidInput if plain.is_direct() => Failure::new(text)
-                .because("the file system does not support it")
-                .hint(WITHOUT_O_DIRECT),
-            _ => Failure::io(format!("cannot open `{}`", context.path.display()), &error),
-        }
-    })
 }
 
 fn refused(error: &DeviceError) -> Failure {
@@ -304,34 +323,31 @@ fn refused(error: &DeviceError) -> Failure {
 }
 
 impl Backend for PlainBackend {
-    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>> {
         match call.direction {
             Direction::Read => self.read(place, call.offsets)?,
             Direction::Write => self.write(place, call.offsets)?,
         }
-        let bytes = (self.request_size * call.offsets.len()) as u64;
-        self.moved[usize::from(call.direction == Direction::Write)] += bytes;
+        self.file.count(call.direction, call.offsets.len());
         self.order.push_back(place);
-        Ok(())
+        Ok(None)
     }
 
-    fn wait(&mut self) -> Result<Done> {
+    /// Only copies are in flight, and the oldest ends soon.
+    fn wait(&mut self, _until: Option<Instant>) -> Result<Option<Done>> {
         let place = self.order.pop_front().expect("a call is in flight");
-        self.finish(place)?;
-        Ok(Done { place, at: Instant::now() })
-    }
-
-    fn wait_until(&mut self, _until: Instant) -> Result<Option<Done>> {
-        // Only copies are in flight, and the oldest ends soon.
-        self.wait().map(Some)
+        if let Some(gpu) = &self.places[place].gpu {
+            gpu.device.synchronize(gpu.stream).map_err(|error| refused(&error))?;
+        }
+        Ok(Some(Done { place, at: Instant::now() }))
     }
 
     fn sync(&mut self) -> Result<()> {
-        sync(&self.file, &self.path)
+        self.file.sync()
     }
 
     fn flush(&mut self) -> Result<()> {
-        flush(&self.file, &self.path)
+        self.file.flush()
     }
 
     fn holds(
@@ -348,7 +364,7 @@ impl Backend for PlainBackend {
     }
 
     fn routes(&self) -> Vec<Taken> {
-        self.plain.taken(self.moved)
+        self.file.routes()
     }
 }
 

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay::gpu::Device;
 use forebay::{Buffer, Engine};
 
-use super::Tuning;
-use super::cufile::process::Cufile;
-use super::kvikio::Process;
+use super::library::Kind;
+use super::library::process::Mover;
 use crate::failure::Result;
 use crate::program::Program;
 
@@ -18,10 +17,7 @@ pub struct Pool {
     /// How to start this program again.
     program: Option<Program>,
     buffers: Mutex<Vec<Buffer>>,
-    /// Processes with cuFile, by the GPU's UUID.
-    pub(super) cufile: Shelf<Option<String>, Cufile>,
-    /// Processes with `KvikIO`, by the GPU's UUID, the settings, and whether files are cold.
-    pub(super) kvikio: Shelf<(Option<String>, Tuning, bool), Process>,
+    movers: Mutex<Vec<(Kind, Mover)>>,
 }
 
 impl Pool {
@@ -61,26 +57,16 @@ impl Pool {
     pub(super) fn give(&self, buffer: Buffer) {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
-}
 
-/// Things that are used by one owner at a time, by their kind.
-#[derive(Debug)]
-pub(super) struct Shelf<K, T>(Mutex<Vec<(K, T)>>);
-
-impl<K, T> Default for Shelf<K, T> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<K: PartialEq, T> Shelf<K, T> {
-    pub(super) fn take(&self, kind: &K) -> Option<T> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A process of this kind.
+    pub(super) fn take_mover(&self, kind: &Kind) -> Option<Mover> {
+        let mut all = self.movers.lock().unwrap_or_else(PoisonError::into_inner);
         let index = all.iter().position(|(own, _)| own == kind)?;
         Some(all.swap_remove(index).1)
     }
 
-    pub(super) fn give(&self, kind: K, thing: T) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((kind, thing));
+    /// Returns a process.
+    pub(super) fn give_mover(&self, kind: Kind, mover: Mover) {
+        self.movers.lock().unwrap_or_else(PoisonError::into_inner).push((kind, mover));
     }
 }

@@ -7,22 +7,18 @@
 #![expect(unsafe_code, reason = "the kernel moves bytes to and from memory by raw address")]
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::Buffer;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
-use super::plain::{Plain, failed, open, sync};
+use super::plain::{Opened, Plain};
 use super::{Backend, Call, Context, Done, Taken};
-use crate::bench::memory::{flush, put_into, whole};
+use crate::bench::memory::whole;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::workload::check::Expected;
@@ -52,19 +48,15 @@ struct Place {
 }
 
 /// Makes requests with its own ring.
-pub struct UringBackend {
-    path: PathBuf,
-    file: File,
+pub(super) struct UringBackend {
+    file: Opened,
     request_size: usize,
     batch: usize,
     ring: ManuallyDrop<IoUring>,
     memory: ManuallyDrop<Vec<Buffer>>,
     places: Vec<Place>,
     in_flight: usize,
-    ended: VecDeque<(usize, Instant)>,
-    /// Bytes read and written.
-    moved: [u64; 2],
-    life: Arc<AtomicU64>,
+    ended: VecDeque<Done>,
 }
 
 impl UringBackend {
@@ -72,19 +64,14 @@ impl UringBackend {
     ///
     /// # Errors
     /// System errors; a file system without O_DIRECT; a policy that forbids `io_uring`.
-    pub fn new(context: &Context<'_>) -> Result<Self> {
-        let file = open(Plain::Uring, context)?;
+    pub(super) fn new(context: &Context<'_>) -> Result<Self> {
+        let file = Opened::new(Plain::Uring, context)?;
         if let Some(reason) = context.engine.open(context.path)?.no_io_uring() {
             let text = format!("cannot use `io_uring` on `{}`", context.path.display());
             let hint = "use `--method cpu`: it needs no ring, and has depth 1 for each thread";
             return Err(Failure::new(text).because(reason).hint(hint));
         }
-        let len = context.request_size * context.batch as u64;
-        let memory = (0..context.depth).map(|place| {
-            let mut buffer = context.engine.allocate_pinned(len)?;
-            put_into(&mut buffer, context.held(place), len)?;
-            Ok(buffer)
-        });
+        let memory = (0..context.depth).map(|_| context.memory(None));
         let mut memory = memory.collect::<Result<Vec<Buffer>>>()?;
         let place = |buffer: &mut Buffer| Place {
             address: buffer.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64,
@@ -98,14 +85,11 @@ impl UringBackend {
             places: memory.iter_mut().map(place).collect(),
             ring: ManuallyDrop::new(ring(context.depth * context.batch)?),
             memory: ManuallyDrop::new(memory),
-            path: context.path.to_owned(),
             file,
             request_size: whole(context.request_size),
             batch: context.batch,
             in_flight: 0,
             ended: VecDeque::new(),
-            moved: [0; 2],
-            life: Arc::clone(context.life),
         })
     }
 
@@ -114,7 +98,7 @@ impl UringBackend {
         let Place { address, direction, ref offsets, ref moved, .. } = self.places[place];
         let moved = moved[index];
         let memory = (address + (index * self.request_size + moved) as u64) as *mut u8;
-        let fd = types::Fd(self.file.as_raw_fd());
+        let fd = types::Fd(self.file.file.as_raw_fd());
         let len = u32::try_from(self.request_size - moved).map_err(|_| Errno::INVAL)?;
         let offset = offsets[index] + moved as u64;
         let entry = match direction {
@@ -139,8 +123,9 @@ impl UringBackend {
         }
     }
 
-    /// Like `submit` for one completion, until `until` at most.
-    fn submit_until(&mut self, until: Instant) -> io::Result<()> {
+    /// Waits for one completion, until `until` at most.
+    fn submit_until(&mut self, until: Option<Instant>) -> io::Result<()> {
+        let Some(until) = until else { return self.submit(1) };
         let left = until.saturating_duration_since(Instant::now());
         if !self.ring.params().is_feature_ext_arg() {
             self.submit(0)?;
@@ -201,35 +186,24 @@ impl UringBackend {
     }
 
     fn count(&mut self, place: usize, index: usize, ended: io::Result<()>, at: Instant) {
-        self.life.fetch_add(1, Ordering::Relaxed);
+        self.file.goes_on();
         let own = &mut self.places[place];
         own.left -= 1;
         match ended {
-            Ok(()) => {
-                let way = usize::from(own.direction == Direction::Write);
-                self.moved[way] += self.request_size as u64;
-            }
+            Ok(()) => self.file.count(own.direction, 1),
             Err(error) => {
                 let (direction, offset) = (own.direction, own.offsets[index]);
-                let size = self.request_size;
-                let failure = failed(Plain::Uring, &self.path, (direction, offset, size), &error);
+                let failure = self.file.failed(direction, offset, self.request_size, &error);
                 own.failed.get_or_insert(failure);
             }
         }
         if own.left == 0 {
-            self.ended.push_back((place, at));
+            self.ended.push_back(Done { place, at });
         }
     }
 
-    /// The next call that has ended.
-    fn next(&mut self) -> Option<Result<Done>> {
-        let (place, at) = self.ended.pop_front()?;
-        let failed = self.places[place].failed.take();
-        Some(failed.map_or(Ok(Done { place, at }), Err))
-    }
-
     fn refused(&self, error: &io::Error) -> Failure {
-        Failure::io(format!("cannot wait for requests to `{}`", self.path.display()), error)
+        Failure::io(format!("cannot wait for requests to `{}`", self.file.path.display()), error)
     }
 }
 
@@ -262,7 +236,7 @@ fn ring(requests: usize) -> Result<IoUring> {
 }
 
 impl Backend for UringBackend {
-    fn start(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>> {
         let own = &mut self.places[place];
         own.direction = call.direction;
         own.offsets.clear();
@@ -271,30 +245,22 @@ impl Backend for UringBackend {
         own.moved.resize(call.offsets.len(), 0);
         own.left = call.offsets.len();
         let pushed = (0..call.offsets.len()).try_for_each(|index| self.push(place, index));
-        pushed.and_then(|()| self.submit(0)).map_err(|error| {
+        let submitted = pushed.and_then(|()| self.submit(0));
+        submitted.map(|()| None).map_err(|error| {
             // Requests that were already pushed may end later: this keeps the call from ending.
             self.places[place].left += 1;
             self.refused(&error)
         })
     }
 
-    fn wait(&mut self) -> Result<Done> {
+    fn wait(&mut self, until: Option<Instant>) -> Result<Option<Done>> {
         loop {
             self.reap();
-            if let Some(next) = self.next() {
-                return next;
+            if let Some(done) = self.ended.pop_front() {
+                let failed = self.places[done.place].failed.take();
+                return failed.map_or(Ok(Some(done)), Err);
             }
-            self.submit(1).map_err(|error| self.refused(&error))?;
-        }
-    }
-
-    fn wait_until(&mut self, until: Instant) -> Result<Option<Done>> {
-        loop {
-            self.reap();
-            if let Some(next) = self.next() {
-                return next.map(Some);
-            }
-            if Instant::now() >= until {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(None);
             }
             self.submit_until(until).map_err(|error| self.refused(&error))?;
@@ -302,11 +268,11 @@ impl Backend for UringBackend {
     }
 
     fn sync(&mut self) -> Result<()> {
-        sync(&self.file, &self.path)
+        self.file.sync()
     }
 
     fn flush(&mut self) -> Result<()> {
-        flush(&self.file, &self.path)
+        self.file.flush()
     }
 
     fn holds(
@@ -321,7 +287,7 @@ impl Backend for UringBackend {
     }
 
     fn routes(&self) -> Vec<Taken> {
-        Plain::Uring.taken(self.moved)
+        self.file.routes()
     }
 }
 
@@ -329,7 +295,7 @@ impl Drop for UringBackend {
     fn drop(&mut self) {
         let until = Instant::now() + DRAIN_MAX;
         while self.in_flight > 0 && Instant::now() < until {
-            if self.submit_until(until).is_err() {
+            if self.submit_until(Some(until)).is_err() {
                 break;
             }
             self.in_flight -= self.ring.completion().count().min(self.in_flight);
@@ -347,6 +313,8 @@ impl Drop for UringBackend {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use forebay::Engine;
 
     use super::*;
@@ -395,7 +363,8 @@ mod tests {
         for (place, offsets) in offsets.iter().enumerate() {
             backend.start(place, Call { direction: Direction::Read, offsets }).unwrap();
         }
-        let mut places: Vec<usize> = (0..3).map(|_| backend.wait().unwrap().place).collect();
+        let mut places: Vec<usize> =
+            (0..3).map(|_| backend.wait(None).unwrap().unwrap().place).collect();
         places.sort_unstable();
         assert_eq!(places, [0, 1, 2]);
         for (place, offsets) in offsets.iter().enumerate() {
@@ -405,12 +374,12 @@ mod tests {
             }
         }
         let soon = Instant::now() + Duration::from_millis(5);
-        assert!(backend.wait_until(soon).unwrap().is_none() && Instant::now() >= soon);
+        assert!(backend.wait(Some(soon)).unwrap().is_none() && Instant::now() >= soon);
         // The contents of the first place go to the end of the file.
         let offsets = [49152, 57344];
         backend.start(0, Call { direction: Direction::Write, offsets: &offsets }).unwrap();
         let soon = Instant::now() + Duration::from_secs(60);
-        assert_eq!(backend.wait_until(soon).unwrap().map(|done| done.place), Some(0));
+        assert_eq!(backend.wait(Some(soon)).unwrap().map(|done| done.place), Some(0));
         backend.sync().unwrap();
         let bytes = std::fs::read(file.path()).unwrap();
         assert_eq!(bytes[49152..][..4096], bytes[..4096]);
@@ -427,7 +396,7 @@ mod tests {
         for (place, offsets) in [[0, 4096], [4096, 8192], [0, 0]].iter().enumerate() {
             backend.start(place, Call { direction: Direction::Read, offsets }).unwrap();
         }
-        let ended: Vec<_> = (0..3).map(|_| backend.wait()).collect();
+        let ended: Vec<_> = (0..3).map(|_| backend.wait(None)).collect();
         let failures: Vec<_> = ended.iter().filter_map(|ended| ended.as_ref().err()).collect();
         assert_eq!(failures.len(), 1, "{ended:?}");
         assert!(format!("{:?}", failures[0]).contains("at 8192"), "{failures:?}");

@@ -113,7 +113,6 @@ fn what_is_asked_wrongly_is_refused_with_the_remedy() {
     };
     refused(&["path", "--io-queues=1,2"], "`--io-queues` needs a command");
     refused(&["path", "--set-queues=set {}"], "no number to set");
-    refused(&["--io-queues=1", "--set-queues=set {}"], "the working folder is on it");
 }
 
 #[test]

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use forebay_topology::{Resolver, System};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -55,10 +54,6 @@ impl Recorded {
             recorded.write(&format!("{path}/max_link_speed"), "32.0 GT/s PCIe\n");
         }
         Some(recorded)
-    }
-
-    pub(crate) fn resolver(&self) -> Resolver {
-        Resolver::new(System::fixture(self.folder.path()).unwrap())
     }
 
     fn file(&self, path: &str) -> PathBuf {

@@ -26,11 +26,11 @@ fn json_that_takes_many_times_its_size_in_memory_is_refused() {
         let text = text.replacen('{', "{\"record\":\"run\",", 1);
         text.replace("\"@\"", &format!("[{values}0]"))
     };
-    let ceiling = rest.lines().next().expect("a ceiling");
+    let limit = rest.lines().next().expect("a limit");
     let sample = rest.lines().last().expect("a sample");
     for (value, count) in [("0,", 24 << 20), ("[],", 16 << 20), ("{\"\":0},", 3 << 20)] {
         let (values, few) = (value.repeat(count), value.repeat(count / 6));
-        let sample = format!("{run}\n{ceiling}\n{}", with(sample, &values));
+        let sample = format!("{run}\n{limit}\n{}", with(sample, &values));
         let runs = (0..9).map(|n| asked(&format!("{few}{n},")) + "\n").collect();
         let files = [
             ("report", "line 1: ", with(run, &values) + rest),

@@ -128,16 +128,11 @@ fn sweep() -> Sweep {
     }
 }
 
-/// A sweep of two points, and ceilings with and without their theory.
+/// A sweep of two points, and limits.
 pub(super) fn small() -> String {
     let sweep = Sweep { request_sizes: vec![1 << 20], depths: vec![1, 8], ..Sweep::default() };
-    let ceiling = |name: &str, of: &str| {
-        let mut ceiling = made::ceiling(name, of, false, 7e9);
-        ceiling["theory_bytes_per_second"] = 8e9.into();
-        ceiling
-    };
-    let mut records = vec![made::run(&sweep), ceiling("link", "cuda:0")];
-    records.push(ceiling("storage", &sweep.path));
+    let mut records = vec![made::run(&sweep), made::limit("link", "cuda:0", 7e9)];
+    records.push(made::limit("storage", &sweep.path, 7e9));
     records.extend(made::samples(&Sweep { repeats: 1, ..sweep }));
     made::text(&records)
 }

@@ -33,7 +33,7 @@ fn a_job_is_a_point_with_what_fio_measured() {
     let found = &contents.found[0];
     let point = &found.0.point;
     assert!(found.0.unix_time > 1.7e9);
-    assert_eq!((point.way.as_str(), point.path.as_str()), ("fio-libaio", "data"));
+    assert_eq!((point.method.as_str(), point.path.as_str()), ("fio-libaio", "data"));
     assert_eq!((point.read_percent, point.pattern.as_str()), (100, "random"));
     assert_eq!((point.request_size, point.depth, point.batch), (4096, 8, 1));
     assert_eq!((point.threads, point.files, point.cache), (1, 1, Some(Cache::Cold)));
@@ -61,7 +61,10 @@ fn clones_and_both_directions_of_a_job_are_one_measurement() {
     let [large, clones, mixed] = contents.found.as_slice() else { panic!("{contents:?}") };
     assert_eq!((large.0.point.request_size, large.0.point.threads), (256 << 10, 1));
     // Options of the global section apply to each.
-    assert_eq!((large.0.point.way.as_str(), large.0.point.path.as_str()), ("fio-io_uring", "data"));
+    assert_eq!(
+        (large.0.point.method.as_str(), large.0.point.path.as_str()),
+        ("fio-io_uring", "data")
+    );
     assert_eq!((clones.0.point.threads, clones.0.point.depth), (2, 2));
     let measured = shown(clones);
     // 1 MiB each, in 4 and in 11 ms.
@@ -205,18 +208,18 @@ fn options_say_where_a_job_lies() {
     let gpu = of(json!({"name": "g", "ioengine": "libcufile", "gpu_dev_ids": "0:2",
         "cuda_io": "cufile", "iodepth": "32", "bsrange": "4k-64k", "directory": "/data"}));
     assert_eq!(
-        (gpu.way.as_str(), gpu.targets),
+        (gpu.method.as_str(), gpu.targets),
         ("fio-libcufile", vec!["cuda:0".to_owned(), "cuda:2".into()])
     );
     // It has one request in flight, whatever depth was set; a range is no size.
     assert_eq!((gpu.depth, gpu.request_size, gpu.path.as_str()), (1, 0, "/data"));
     let posix = of(json!({"name": "g", "ioengine": "libcufile", "cuda_io": "posix"}));
     assert_eq!(
-        (posix.way.as_str(), posix.targets),
+        (posix.method.as_str(), posix.targets),
         ("fio-libcufile-posix", vec!["gpu".to_owned()])
     );
     let bare = of(json!({"name": "b"}));
-    assert_eq!((bare.way.as_str(), bare.request_size, bare.depth), ("fio-psync", 4096, 1));
+    assert_eq!((bare.method.as_str(), bare.request_size, bare.depth), ("fio-psync", 4096, 1));
     assert_eq!((bare.cache, bare.path.as_str(), bare.pattern.as_str()), (None, "", "sequential"));
     assert_eq!(of(json!({"name": "b", "buffered": "0"})).cache, Some(Cache::Cold));
     assert_eq!(of(json!({"name": "m", "rw": "randrw", "rwmixwrite": "20"})).read_percent, 80);
@@ -259,7 +262,7 @@ fn what_is_not_one_measurement_is_told() {
 fn methods(contents: Contents) -> Vec<String> {
     let records = contents.records(Path::new("fio.json")).into_iter();
     let method = |record| match record {
-        Record::Sample(sample) => Some(sample.point.way),
+        Record::Sample(sample) => Some(sample.point.method),
         _ => None,
     };
     records.filter_map(method).collect()
@@ -358,7 +361,7 @@ fn several_jobs_reported_as_one_have_unknown_settings() {
         (contents.found[0].0.point.clone(), contents.warnings())
     };
     let (point, warnings) = alone(&|_| {});
-    assert_eq!((point.way.as_str(), warnings.len()), ("fio-psync", 0));
+    assert_eq!((point.method.as_str(), warnings.len()), ("fio-psync", 0));
     let changes: [&dyn Fn(&mut Value); 3] = [
         &|job| job["write"] = moved(500),
         &|job| job["read"]["io_bytes"] = (1000 * 5000).into(),
@@ -366,7 +369,7 @@ fn several_jobs_reported_as_one_have_unknown_settings() {
     ];
     for change in changes {
         let (point, warnings) = alone(change);
-        assert_eq!(point.way, "fio (several jobs)");
+        assert_eq!(point.method, "fio (several jobs)");
         assert_eq!((point.request_size, point.depth, point.threads), (0, 0, 0));
         assert_eq!((point.pattern.as_str(), warnings.len()), ("", 1));
         assert!(warnings[0].contains("`group_reporting`"), "{warnings:?}");
@@ -376,7 +379,7 @@ fn several_jobs_reported_as_one_have_unknown_settings() {
         job["job options"] = json!({"rw": "write", "verify": "crc32c"});
         job["write"] = moved(1000);
     });
-    assert_eq!(point.way, "fio-psync");
+    assert_eq!(point.method, "fio-psync");
 }
 
 #[test]
@@ -389,7 +392,7 @@ fn both_directions_as_one_are_counted_once() {
     let mut writes = job(json!({"rw": "randwrite", "unified_rw_reporting": "1"}), Value::Null);
     writes["mixed"] = moved(100);
     let point = of(&[writes]).found.remove(0).0.point;
-    assert_eq!((point.way.as_str(), point.read_percent), ("fio-psync", 0));
+    assert_eq!((point.method.as_str(), point.read_percent), ("fio-psync", 0));
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn one(line: &str) -> Sample {
 fn every_number_of_a_line_is_taken_in_its_unit() {
     let Sample { point, measured, .. } = one(PUBLISHED);
     let measured = measured.unwrap();
-    assert_eq!((point.way.as_str(), point.read_percent), ("cufile", 0));
+    assert_eq!((point.method.as_str(), point.read_percent), ("cufile", 0));
     assert_eq!((point.pattern.as_str(), point.request_size), ("sequential", 1 << 20));
     assert_eq!((point.threads, point.depth, point.batch, point.files), (4, 1, 1, 0));
     assert_eq!((point.targets, point.cache), (vec!["gpu".to_owned()], None));
@@ -45,7 +45,7 @@ fn every_number_of_a_line_is_taken_in_its_unit() {
 fn each_type_has_the_name_of_the_call_that_it_makes() {
     let ways: Vec<String> = Transfer::ALL
         .iter()
-        .map(|known| one(&PUBLISHED.replace("GPUD", known.label())).point.way)
+        .map(|known| one(&PUBLISHED.replace("GPUD", known.label())).point.method)
         .collect();
     insta::assert_snapshot!(
         ways.join("\n"),
@@ -63,7 +63,10 @@ fn each_type_has_the_name_of_the_call_that_it_makes() {
     assert!(ways.iter().all(|way| !way.contains("direct") && !way.contains("dma")));
     let of = |label: &str| one(&PUBLISHED.replace("GPUD", label)).point;
     assert_eq!(of("CPUONLY").targets, ["host"]);
-    assert_eq!((of("ASYNC").way.as_str(), of("NEW_ONE").way.as_str()), ("cufile-async", "NEW_ONE"));
+    assert_eq!(
+        (of("ASYNC").method.as_str(), of("NEW_ONE").method.as_str()),
+        ("cufile-async", "NEW_ONE")
+    );
 }
 
 #[test]
@@ -86,7 +89,7 @@ fn a_log_with_errors_verified_reads_and_cut_lines_is_read_as_far_as_it_goes() {
     );
     let contents = parse(&text).unwrap();
     let methods: Vec<&str> =
-        contents.found.iter().map(|(sample, _)| sample.point.way.as_str()).collect();
+        contents.found.iter().map(|(sample, _)| sample.point.method.as_str()).collect();
     assert_eq!(methods, ["cufile", "cufile-verify", "cufile-verify", "cufile"]);
     insta::assert_snapshot!(contents.warnings().join("\n"), @"
     line 6: gdsio reported: cuFileRead failed: -5

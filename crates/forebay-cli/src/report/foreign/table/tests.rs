@@ -24,7 +24,7 @@ fn columns_are_taken_in_their_units() {
     let contents = of(TABLE, MAP).unwrap();
     let [first, second] = contents.found.as_slice() else { panic!("{contents:?}") };
     let (point, measured) = (&first.0.point, first.0.measured.as_ref().unwrap());
-    assert_eq!((point.way.as_str(), point.read_percent), ("x", 100));
+    assert_eq!((point.method.as_str(), point.read_percent), ("x", 100));
     assert_eq!((point.pattern.as_str(), point.request_size), ("random", 65536));
     assert_eq!((point.threads, point.path.as_str(), point.depth), (4, "/data/a", 0));
     assert!((measured.bytes_per_second - 1000.5 * 1_048_576.0).abs() < 1e-3);
@@ -125,7 +125,7 @@ fn a_column_may_name_the_method_and_common_headings_need_no_map() {
         parse(text, &Map::default(), &mut contents).map(|()| contents)
     };
     let found = read(text).unwrap().found;
-    let ways: Vec<&str> = found.iter().map(|(sample, _)| sample.point.way.as_str()).collect();
+    let ways: Vec<&str> = found.iter().map(|(sample, _)| sample.point.method.as_str()).collect();
     assert_eq!((ways, found[1].0.point.read_percent), (vec!["a", "x"], 0));
     let why = read("a;b\n1;2\n").unwrap_err();
     assert_eq!(why, "none of its columns is known: `a`, `b`");

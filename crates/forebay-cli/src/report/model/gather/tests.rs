@@ -98,8 +98,8 @@ fn a_sample_names_its_limit_or_its_rate_does() {
     let limit = |bounds: &[(&str, f64)]| {
         let mut records = vec![
             made::run(&sweep),
-            made::ceiling("link", "cuda:0", false, 25e9),
-            made::ceiling("storage", &sweep.path, false, 7e9),
+            made::limit("link", "cuda:0", 25e9),
+            made::limit("storage", &sweep.path, 7e9),
         ];
         records.extend(made::samples(&sweep).into_iter().zip(bounds).map(|(mut sample, bound)| {
             sample["measured"]["bound"] = json!({"name": bound.0, "bytes_per_second": bound.1});
@@ -118,7 +118,7 @@ fn a_sample_names_its_limit_or_its_rate_does() {
 #[test]
 fn of_a_limit_that_was_measured_again_the_larger_counts() {
     let mut records = vec![made::run(&Sweep::default())];
-    records.extend([6e9, 8e9, 7e9].map(|rate| made::ceiling("storage", "/data", false, rate)));
+    records.extend([6e9, 8e9, 7e9].map(|rate| made::limit("storage", "/data", rate)));
     let model = model_of(&[("a", &made::text(&records))]);
     assert_eq!((model.limits.len(), model.limits[0].1.bytes_per_second), (1, 8e9));
 }

@@ -1,46 +1,52 @@
-//! The process that loads cuFile, as its parent uses it.
+//! A process that moves bytes with a library, as its parent uses it.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use forebay::direct::Counters;
+use forebay::units::MIB;
 use forebay_evidence::Seen;
 
 use super::folder::{self, Folder};
 use super::order::{Answer, Order, digits};
-use crate::bench::data::{PIECE, Pattern};
+use super::pipe::{Pipe, shown, sound, strange};
+use super::shared::Shared;
+use crate::bench::data::Pattern;
+use crate::bench::memory::{put_bytes, set_bytes, whole};
+use crate::failure::Failure;
 use crate::program::Program;
-use crate::workload::backend::process::{Process, shown, sound, strange};
+use crate::workload::check::Expected;
 
-/// The verb that the process runs.
-const VERB: &str = "cufile";
-/// The name of the process in reasons.
-const NAME: &str = "forebay cufile";
-/// The hint for a library that ends its process.
-const LOST: &str = "`forebay probe` shows how far the library gets; try another version of it";
+/// Bytes of the window between a GPU's memory and this process.
+pub(super) const WINDOW: u64 = 16 * MIB;
+
+/// The program that a Python process with `KvikIO` runs. It is embedded in the executable, so no
+/// file can replace it.
+const KVIKIO: &str = include_str!("kvikio.py");
 
 /// A move between the file and the memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Move {
     /// To the file.
     pub write: bool,
-    /// Where it begins in the file, and in the memory.
+    /// Where it begins in the file.
     pub offset: u64,
     /// Where it begins in the memory.
     pub at: u64,
     /// Its bytes.
     pub len: u64,
-    /// Threads, and the bytes of each of their requests.
+    /// The number of threads.
     pub threads: u32,
-    /// The bytes of each request.
+    /// The bytes of each of their requests.
     pub request: u64,
 }
 
 /// Time limits of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// To load the library and open its driver: 0.4 s on an H200, more if a driver sleeps.
+    /// To load the library: 0.4 s on an H200, more if a driver sleeps.
     pub start: Duration,
     /// For each request that moves no bytes, and for each move in addition to its bytes.
     pub order: Duration,
@@ -51,7 +57,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { start: seconds(20), order: seconds(30), slowest: 10_000_000 }
+        Self { start: seconds(30), order: seconds(30), slowest: 10_000_000 }
     }
 }
 
@@ -61,18 +67,23 @@ impl Bounds {
     }
 }
 
-/// A process that has opened cuFile's driver.
+/// A process with a library.
 #[derive(Debug)]
-pub struct Cufile {
-    worker: Option<Process>,
+pub struct Mover {
+    pipe: Option<Pipe>,
     /// Why the process was ended.
     lost: String,
+    /// What to do if the process is lost.
+    remedy: &'static str,
     bounds: Bounds,
+    version: String,
+    gpu: Option<String>,
+    /// The whole memory, or a window of a GPU's.
+    window: Option<Shared>,
     /// Bytes of its memory.
     len: u64,
-    version: String,
     /// Removed once the process has ended.
-    _folder: Folder,
+    _folder: Option<Folder>,
 }
 
 /// The failure of an order, and its hint.
@@ -88,6 +99,12 @@ impl From<String> for Refused {
     }
 }
 
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        failure.in_one_line().into()
+    }
+}
+
 impl Refused {
     /// Reason and hint in one line.
     #[must_use]
@@ -99,36 +116,70 @@ impl Refused {
     }
 }
 
-impl Cufile {
-    /// Starts the process for the GPU with this UUID; without one, host memory simulates a GPU. The
-    /// text says why cuFile is unavailable, and what to do about it.
+impl Mover {
+    /// Starts a process that loads cuFile in its compat mode, for the GPU with this UUID; without
+    /// one, host memory simulates a GPU. The text says why cuFile is unavailable, and what to do.
     ///
     /// # Errors
     /// If there is no library, or it does not open in time.
-    pub fn start(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
+    pub fn cufile(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
         let folder = Folder::create().map_err(|error| {
             let place = std::env::temp_dir();
             format!("cannot make a folder in `{}`: {error}; set `TMPDIR`", place.display())
         })?;
-        let mut command = program.command(VERB);
+        let mut command = program.command("cufile");
         let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
         for packages in folder::packages(environment.as_deref()) {
             command.arg("--packages").arg(packages);
         }
         folder.rule(&mut command);
-        let worker = Process::start(&mut command, NAME)?;
-        let mut cufile = Self {
-            worker: Some(worker),
+        let pipe = Pipe::start(&mut command, "forebay cufile")?;
+        let remedy = "`forebay probe` shows how far the library gets; try another version of it";
+        Self::start((pipe, remedy), gpu, bounds, Some(folder))
+    }
+
+    /// Starts the first `python3` with `KvikIO`, with these variables and no other variables of
+    /// `KvikIO`, for the GPU with this UUID or host memory. The text says why it is unavailable.
+    ///
+    /// # Errors
+    /// If there is no such package, or it does not load in time.
+    pub fn kvikio(
+        variables: &[(&str, &str)],
+        gpu: Option<String>,
+        bounds: Bounds,
+    ) -> Result<Self, String> {
+        let mut command = Command::new("python3");
+        // It must leave no files, not even compiled ones.
+        command.args(["-B", "-c", KVIKIO]).current_dir("/");
+        folder::remove_variables(&mut command, "KVIKIO_");
+        command.envs(variables.iter().copied());
+        command.envs(gpu.as_ref().map(|uuid| ("CUDA_VISIBLE_DEVICES", uuid)));
+        let pipe = Pipe::start(&mut command, "python3")?;
+        let remedy = "install `kvikio` for the first `python3`, and an NVIDIA driver";
+        Self::start((pipe, remedy), gpu, bounds, None)
+    }
+
+    fn start(
+        (pipe, remedy): (Pipe, &'static str),
+        gpu: Option<String>,
+        bounds: Bounds,
+        folder: Option<Folder>,
+    ) -> Result<Self, String> {
+        let mut mover = Self {
+            pipe: Some(pipe),
             lost: String::new(),
+            remedy,
             bounds,
-            len: 0,
             version: String::new(),
+            gpu: gpu.clone(),
+            window: None,
+            len: 0,
             _folder: folder,
         };
-        match cufile.ask(&Order::Start { gpu }, bounds.start) {
+        match mover.ask(&Order::Start { gpu }, bounds.start) {
             Ok((Answer::Started { version }, _)) => {
-                cufile.version = shown(&version);
-                Ok(cufile)
+                mover.version = shown(&version);
+                Ok(mover)
             }
             Ok((other, _)) => Err(unexpected(&other)),
             Err(refused) => Err(refused.text()),
@@ -142,9 +193,10 @@ impl Cufile {
     }
 
     fn ask(&mut self, order: &Order, bound: Duration) -> Result<(Answer, Duration), Refused> {
-        let lost = |reason: &str| Refused { reason: reason.into(), hint: Some(LOST.into()) };
-        let Some(worker) = &mut self.worker else { return Err(lost(&self.lost)) };
-        match worker.ask(order, bound) {
+        let remedy = self.remedy;
+        let lost = |reason: &str| Refused { reason: reason.into(), hint: Some(remedy.into()) };
+        let Some(pipe) = &mut self.pipe else { return Err(lost(&self.lost)) };
+        match pipe.ask(order, bound) {
             Ok((Answer::Failed { reason, hint }, _)) => {
                 let hint = hint.map(|hint| shown(&hint));
                 Err(Refused { reason: shown(&reason), hint })
@@ -153,7 +205,7 @@ impl Cufile {
             // After a late or invalid answer no more requests are sent: the next answer could
             // belong to this request.
             Err(reason) => {
-                self.worker = None;
+                self.pipe = None;
                 self.lost = reason;
                 Err(lost(&self.lost))
             }
@@ -170,7 +222,7 @@ impl Cufile {
     /// Whether it still answers.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.worker.is_some()
+        self.pipe.is_some()
     }
 
     /// Makes its memory `len` bytes or more.
@@ -178,11 +230,18 @@ impl Cufile {
     /// # Errors
     /// There is not enough memory.
     pub fn allocate(&mut self, len: u64) -> Result<(), Refused> {
-        if self.len < len {
-            self.done(&Order::Allocate { len })?;
-            self.len = len;
+        if self.len < len || self.window.is_none() {
+            self.window = None;
+            let bytes = if self.gpu.is_some() { WINDOW } else { len.max(1) };
+            let window = Shared::allocate(bytes)?;
+            self.done(&Order::Allocate { window: window.path(), bytes, len })?;
+            (self.window, self.len) = (Some(window), len);
         }
         Ok(())
+    }
+
+    fn window(&mut self) -> Result<&mut Shared, Refused> {
+        self.window.as_mut().ok_or_else(|| "no memory is allocated".to_owned().into())
     }
 
     /// Sets every byte of its memory.
@@ -190,16 +249,54 @@ impl Cufile {
     /// # Errors
     /// GPU errors.
     pub fn fill(&mut self, byte: u8) -> Result<(), Refused> {
-        self.done(&Order::Fill { byte })
+        if self.gpu.is_some() {
+            return self.done(&Order::Fill { byte });
+        }
+        set_bytes(self.window()?.bytes_mut(), byte);
+        Ok(())
     }
 
-    /// Writes the first `len` bytes of `pattern` into its memory.
+    /// Writes the first `len` bytes of `pattern` into its memory, from byte `at` on.
     ///
     /// # Errors
     /// GPU errors.
-    pub fn put(&mut self, pattern: Pattern, len: u64) -> Result<(), Refused> {
-        let (key, inverted) = (pattern.key(), pattern.is_inverted());
-        self.done(&Order::Put { key, inverted, len })
+    pub fn put(&mut self, at: u64, pattern: Pattern, len: u64) -> Result<(), Refused> {
+        if self.gpu.is_none() {
+            put_bytes(&mut self.window()?.bytes_mut()[whole(at)..whole(at + len)], pattern, 0);
+            return Ok(());
+        }
+        for from in (0..len).step_by(whole(WINDOW)) {
+            let part = WINDOW.min(len - from);
+            put_bytes(&mut self.window()?.bytes_mut()[..whole(part)], pattern, from);
+            self.done(&Order::Upload { at: at + from, len: part })?;
+        }
+        Ok(())
+    }
+
+    /// Whether its memory, from byte `at` on, has the `len` bytes that `expected` has at `offset`.
+    ///
+    /// # Errors
+    /// GPU errors; the expected bytes cannot be read.
+    pub fn holds(
+        &mut self,
+        at: u64,
+        len: u64,
+        expected: &Expected<'_>,
+        offset: u64,
+    ) -> Result<bool, Refused> {
+        if self.gpu.is_none() {
+            let bytes = &self.window()?.bytes()[whole(at)..whole(at + len)];
+            return Ok(expected.is_in_bytes(bytes, offset)?);
+        }
+        for from in (0..len).step_by(whole(WINDOW)) {
+            let part = WINDOW.min(len - from);
+            self.done(&Order::Download { at: at + from, len: part })?;
+            let bytes = &self.window()?.bytes()[..whole(part)];
+            if !expected.is_in_bytes(bytes, offset + from)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Opens a file, with O_DIRECT if `direct` is set and the file system has it; returns whether
@@ -248,18 +345,7 @@ impl Cufile {
         self.done(&Order::Close {})
     }
 
-    /// The XXH3-64 of each [`PIECE`] of `len` bytes of the memory.
-    ///
-    /// # Errors
-    /// GPU errors.
-    pub fn sums(&mut self, at: u64, len: u64) -> Result<Vec<u64>, Refused> {
-        match self.ask(&Order::Sum { at, len }, self.bounds.of_move(len))?.0 {
-            Answer::Sums { pieces } if pieces.len() as u64 == len.div_ceil(PIECE) => Ok(pieces),
-            other => Err(unexpected(&other).into()),
-        }
-    }
-
-    /// The library's counters in its process.
+    /// cuFile's counters in its process.
     pub fn counters(&mut self) -> Seen<Counters> {
         let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
         match self.ask(&Order::Count {}, self.bounds.order) {

@@ -24,12 +24,18 @@ def say(kind, **values):
 class Gpu:
     """Memory of the one GPU that this process sees, by the driver itself."""
 
-    def __init__(self, size):
+    def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
-        context, address = ctypes.c_void_p(), ctypes.c_uint64()
+        context = ctypes.c_void_p()
         self.call("cuInit", ctypes.c_uint(0))
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ctypes.c_int(0))
         self.call("cuCtxSetCurrent", context)
+        self.address = None
+
+    def allocate(self, size):
+        if self.address:
+            self.call("cuMemFree_v2", ctypes.c_uint64(self.address))
+        address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         self.address = address.value
 
@@ -43,7 +49,7 @@ class Gpu:
         self.call("cuMemsetD8_v2", pointer, ctypes.c_ubyte(byte), count)
         self.call("cuCtxSynchronize")
 
-    def fetch(self, at, window, size):
+    def download(self, at, window, size):
         pointer = (ctypes.c_ubyte * size).from_buffer(window)
         source = ctypes.c_uint64(self.address + at)
         self.call("cuMemcpyDtoH_v2", pointer, source, ctypes.c_size_t(size))
@@ -66,41 +72,57 @@ class Work:
     def __init__(self):
         self.file = None
 
-    def start(self, memory, window, size, gpu):
+    def start(self, gpu):
         import kvikio
 
         self.kvikio = kvikio
-        handle = os.open(memory, os.O_RDWR)
-        self.window = mmap.mmap(handle, window)
-        os.close(handle)
-        self.size = size
-        self.gpu = Gpu(size) if gpu else None
+        self.gpu = Gpu() if gpu else None
         say("started", version=str(kvikio.__version__))
 
-    def open(self, path):
+    def allocate(self, window, bytes, len):
+        handle = os.open(window, os.O_RDWR)
+        self.window = mmap.mmap(handle, bytes)
+        os.close(handle)
+        self.len = len
+        if self.gpu:
+            self.gpu.allocate(len)
+        say("done")
+
+    def open(self, path, write, direct):
+        self.close_file()
+        self.file = self.kvikio.CuFile(os.fsdecode(bytes.fromhex(path)), "r")
+        say("opened", direct=False)
+
+    def close_file(self):
         if self.file:
             self.file.close()
-        self.file = self.kvikio.CuFile(os.fsdecode(bytes.fromhex(path)), "r")
+        self.file = None
+
+    def close(self):
+        self.close_file()
+        say("done")
 
     def fill(self, byte):
-        self.gpu.fill(byte, self.size)
+        self.gpu.fill(byte, self.len)
+        say("done")
 
-    def fetch(self, at, size):
-        self.gpu.fetch(at, self.window, size)
+    def download(self, at, len):
+        self.gpu.download(at, self.window, len)
+        say("done")
 
-    def read(self, offset, at, size):
+    def move(self, write, offset, at, len, threads, request):
         def spent():
             usage = resource.getrusage(resource.RUSAGE_SELF)
             return usage.ru_utime + usage.ru_stime
 
         if self.gpu:
-            target = Part(self.gpu.address + at, size)
+            target = Part(self.gpu.address + at, len)
         else:
-            target = memoryview(self.window)[at : at + size]
+            target = memoryview(self.window)[at : at + len]
         cpu, start = spent(), time.perf_counter()
-        moved = self.file.pread(target, size, offset).get()
+        moved = self.file.pread(target, len, offset).get()
         seconds = time.perf_counter() - start
-        say("read", bytes=moved, seconds=seconds, cpu_seconds=spent() - cpu)
+        say("moved", bytes=moved, seconds=seconds, cpu_seconds=spent() - cpu)
 
 
 work = Work()
@@ -109,7 +131,5 @@ for line in sys.stdin:
     name = order.pop("order")
     try:
         getattr(work, name)(**order)
-        if name not in ("start", "read"):
-            say("done")
     except BaseException as error:
-        say("failed", reason=f"{type(error).__name__}: {error}")
+        say("failed", reason=f"{type(error).__name__}: {error}", hint=None)

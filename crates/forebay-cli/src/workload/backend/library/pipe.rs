@@ -25,16 +25,16 @@ const END_MAX: Duration = Duration::from_secs(2);
 
 /// The process, which is killed when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(super) struct Pipe {
     name: String,
     child: Child,
     orders: ChildStdin,
     answers: Receiver<Result<String, String>>,
 }
 
-impl Process {
+impl Pipe {
     /// Starts it; `name` identifies it in reasons.
-    pub(crate) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
+    pub(super) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = cleanup::spawn(command)
             .map_err(|error| format!("`{name}` cannot be started: {error}"))?;
@@ -62,7 +62,7 @@ impl Process {
 
     /// Sends a request and waits for its answer for at most `bound`; returns the time taken with
     /// it.
-    pub(crate) fn ask<A: DeserializeOwned>(
+    pub(super) fn ask<A: DeserializeOwned>(
         &mut self,
         order: &impl Serialize,
         bound: Duration,
@@ -99,7 +99,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for Pipe {
     fn drop(&mut self) {
         let id = self.child.id();
         let _ = self.child.kill();
@@ -121,19 +121,19 @@ fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> 
 
 /// The processor time that a process reports for a move, if its times are possible: they cannot
 /// exceed `passed`, the time until its answer.
-pub(crate) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Duration, String> {
+pub(super) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Duration, String> {
     let sound = seconds > 0.0 && seconds <= passed.as_secs_f64() && cpu_seconds >= 0.0;
     let cpu = Duration::try_from_secs_f64(cpu_seconds).ok().filter(|_| sound);
     cpu.ok_or_else(|| "it reported impossible times".into())
 }
 
 /// The error for an answer that fits no request.
-pub(crate) fn strange(answer: &str) -> String {
+pub(super) fn strange(answer: &str) -> String {
     format!("unexpected answer: {}", shown(answer))
 }
 
 /// External text, cleaned for one line of output.
-pub(crate) fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let text = plain(text.lines().next().unwrap_or_default());
     match text.char_indices().nth(REASON_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,36 +1,29 @@
-//! The requests to the process that loads cuFile, and its answers.
+//! The requests to a process that moves bytes, and its answers.
 
 use serde::{Deserialize, Serialize};
-
-use crate::bench::data::PIECE;
-
-/// Maximum number of sums in one answer: far fewer than an answer may hold.
-pub(super) const PIECES_MAX: u64 = 1024;
-/// Maximum number of bytes that one answer has sums of.
-pub(super) const SUMS_MAX: u64 = PIECES_MAX * PIECE;
 
 /// A request to the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Order {
-    /// Load the library and open its driver, for this GPU; without one, host memory simulates it.
+    /// Load the library, for this GPU; without one, the window is the memory.
     Start { gpu: Option<String> },
-    /// Allocate this much GPU memory, in place of the previous memory.
-    Allocate { len: u64 },
-    /// Open a file, whose path is given in hexadecimal digits, and register it with the driver;
-    /// with O_DIRECT if `direct` is set.
+    /// Allocate `len` bytes of memory, in place of the previous memory. The file `window` has as
+    /// many bytes as given, which both processes map.
+    Allocate { window: String, bytes: u64, len: u64 },
+    /// Open a file, whose path is given in hexadecimal digits; with O_DIRECT if `direct` is set.
     Open { path: String, write: bool, direct: bool },
-    /// Set every byte of the memory.
+    /// Set every byte of the GPU's memory.
     Fill { byte: u8 },
-    /// Write bytes of the run's pattern into the memory.
-    Put { key: u64, inverted: bool, len: u64 },
+    /// Copy the start of the window to byte `at` of the GPU's memory.
+    Upload { at: u64, len: u64 },
+    /// Copy bytes of the GPU's memory to the start of the window.
+    Download { at: u64, len: u64 },
     /// Move bytes at `offset` of the file to byte `at` of the memory, or back, with this many
     /// threads and request size.
     Move { write: bool, offset: u64, at: u64, len: u64, threads: u32, request: u64 },
     /// Sync the written bytes.
     Sync {},
-    /// Return the XXH3-64 of each [`PIECE`] of these bytes of the memory.
-    Sum { at: u64, len: u64 },
     /// Report the library's counters.
     Count {},
     /// Close the file.
@@ -43,12 +36,10 @@ pub(super) enum Order {
 pub(super) enum Answer {
     /// To `Start`.
     Started { version: String },
-    /// To `Open`.
+    /// To `Open`: whether O_DIRECT is used.
     Opened { direct: bool },
     /// To `Move`.
     Moved { bytes: u64, seconds: f64, cpu_seconds: f64 },
-    /// To `Sum`.
-    Sums { pieces: Vec<u64> },
     /// To `Count`: its counters of level 3 as laid out in memory, if it has some.
     Counted { version: u32, words: Option<Vec<u64>> },
     /// To all other requests.

@@ -3,8 +3,9 @@
 #![expect(unsafe_code, reason = "a mapping is made, viewed and ended by raw address")]
 
 use std::ffi::c_void;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::ptr::{self, NonNull};
 use std::slice;
 
@@ -19,11 +20,11 @@ use crate::failure::{Failure, Result};
 pub(super) struct Shared {
     start: NonNull<u8>,
     len: usize,
-    file: OwnedFd,
+    file: File,
 }
 
 // SAFETY: plain memory of the mapping that this value owns; access follows Rust's borrows of it,
-// and the other process writes to it only between an order and its answer.
+// and the other process accesses it only between a request and its answer.
 unsafe impl Send for Shared {}
 // SAFETY: as above; a shared reference only reads.
 unsafe impl Sync for Shared {}
@@ -31,21 +32,38 @@ unsafe impl Sync for Shared {}
 impl Shared {
     /// Reserves `len` bytes, one or more, zero at first.
     pub(super) fn allocate(len: u64) -> Result<Self> {
-        let failed = |error: io::Error| {
-            Failure::io(format!("cannot share {} of memory", format_size(len)), &error)
+        let reserved = || {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let file = memfd_create("forebay-bench", flags)?;
+            ftruncate(&file, len)?;
+            // The file must not be shortened: accessing missing pages would be fatal.
+            fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+            Self::map(file.into(), len)
         };
-        let bytes = usize::try_from(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create("forebay-bench", flags).map_err(|errno| failed(errno.into()))?;
-        ftruncate(&file, len).map_err(|errno| failed(errno.into()))?;
-        // The file must not be shortened: accessing missing pages would be fatal.
-        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        fcntl_add_seals(&file, seals).map_err(|errno| failed(errno.into()))?;
+        reserved().map_err(|error| {
+            Failure::io(format!("cannot share {} of memory", format_size(len)), &error)
+        })
+    }
+
+    /// Maps `len` bytes that another process has reserved at `path`.
+    pub(super) fn open(path: &str, len: u64) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let has = file.metadata()?.len();
+        // Other files could become shorter.
+        let seals = rustix::fs::fcntl_get_seals(&file)?;
+        match seals.contains(SealFlags::SHRINK) && has >= len {
+            true => Self::map(file, len),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn map(file: File, len: u64) -> io::Result<Self> {
+        let bytes = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        let fd = file.as_fd();
         // SAFETY: a new mapping at an address of the kernel's choice affects no other memory, and
-        // the file's length is fixed.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) };
-        let start = start.map_err(|errno| failed(errno.into()))?;
+        // the file cannot become shorter.
+        let start = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, fd, 0) }?;
         let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
         Ok(Self { start, len: bytes, file })
     }
@@ -59,7 +77,7 @@ impl Shared {
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is `len` bytes and lives as long as `self`. The other process is
         // between an answer and the next request. If it writes nevertheless, a byte may be wrong,
-        // and bytes are only used for comparison.
+        // and bytes are only compared or copied.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 

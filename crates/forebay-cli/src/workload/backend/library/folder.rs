@@ -35,11 +35,7 @@ impl Folder {
 
     /// Makes `command` run in this folder, with these settings of cuFile and none of the user's.
     pub(super) fn rule(&self, command: &mut Command) {
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("CUFILE_") {
-                command.env_remove(name);
-            }
-        }
+        remove_variables(command, "CUFILE_");
         command.current_dir(&self.0);
         command.env("CUFILE_ENV_PATH_JSON", self.settings());
         command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
@@ -51,6 +47,15 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         cleanup::end(&self.0, false);
+    }
+}
+
+/// Removes the user's variables that begin with `prefix`.
+pub(super) fn remove_variables(command: &mut Command, prefix: &str) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with(prefix) {
+            command.env_remove(name);
+        }
     }
 }
 
