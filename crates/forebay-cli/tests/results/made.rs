@@ -124,8 +124,8 @@ fn measured(sweep: &Sweep, way: &str, request_size: u64, depth: u64, repeat: u32
 fn verdict() -> Value {
     json!({"word": "staged", "text": "mixed 75 % staged / 25 % cached", "shares":
         [{"route": "staged", "share": 0.75}, {"route": "cached", "share": 0.25}],
-        "simulated": false, "grounds": ["the drives moved as much"], "missing": [], "contradictions": [],
-        "doubts": [], "claim": null})
+        "simulated": false, "grounds": ["the drives moved as much"], "missing": [],
+        "contradictions": [], "doubts": [], "claim": null})
 }
 
 /// All samples of a sweep, one repeat of all points after the other.
