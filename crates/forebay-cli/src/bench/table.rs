@@ -18,8 +18,8 @@ use crate::report::table::{place, rate as gb_per_s};
 use crate::results::{Point, Record};
 
 /// Columns of a method's name, and of its bar.
-const NAME: usize = 24;
-const BAR: usize = 18;
+const NAME: usize = 25;
+const BAR: usize = 17;
 /// Most rows of a table.
 const ROWS_MAX: usize = 200;
 /// From this share of a limit on, a rate is above it; less is noise.
@@ -345,9 +345,9 @@ mod tests {
           H200 · files of 1 GiB · 3 samples
 
         READ, cold (from the drive)                   GB/s          vs read()  CPU s/GB
-          storage (limit)       ██████████████████    4.00
-          forebay               ████████████████▎     3.60  ±0.000       3.6×     0.022
-          read() + copy         ████▌                 1.00  ±0.000       1.0×     0.036
+          storage (limit)        █████████████████    4.00
+          forebay                ███████████████▎     3.60  ±0.000       3.6×     0.022
+          read() + copy          ████▎                1.00  ±0.000       1.0×     0.036
 
         Forebay against read(): 3.6× cold (90 % of the limit: storage). All data
           verified. Path: mixed 75 % staged / 25 % cached, by the counters of kernel and

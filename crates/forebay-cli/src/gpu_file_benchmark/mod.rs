@@ -1,7 +1,8 @@
 //! `forebay gpu-file-benchmark`: the GPU file benchmark's modes, as a preset of [`crate::bench`].
 //!
-//! `file` makes or checks the file. `bench` writes it from the GPU and reads it back by each method,
-//! verifies every byte, and has the table. In the mode `all`, `compute` works on the GPU meanwhile.
+//! `file` makes or checks the file. `bench` writes it from the GPU and reads it back by each
+//! method, verifies every byte, and has the table. In the mode `all`, `compute` works on the GPU
+//! meanwhile.
 
 mod compute;
 mod file;

@@ -29,8 +29,8 @@ fn lines_go_to_stderr_and_leave_the_data_alone() {
         "DEBUG forebay::engine: engine made readers=",
         "DEBUG forebay::gpu: GPU brought in gpu=sim:0",
         "DEBUG forebay::file: file opened path=a file",
-        "DEBUG forebay::transfer: transfer begins direction=\"read\" path=a file offset=0 len=3000000",
-        "DEBUG forebay::transfer: transfer ended direction=\"read\" path=a file bytes=3000000 routes=",
+        "DEBUG forebay::transfer: transfer begins direction=\"read\" path=a file offset=0 ",
+        "DEBUG forebay::transfer: transfer ended direction=\"read\" path=a file bytes=3000000 ",
         "DEBUG forebay::engine: engine ended\n",
     ] {
         assert!(text.contains(part), "{part}: {text}");

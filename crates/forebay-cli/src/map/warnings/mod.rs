@@ -1,7 +1,7 @@
 //! Warnings of settings that cost speed, each with the next thing to try.
 //!
-//! One table of rules, each a pure function of the report. `drives` checks drives, links and GPUs. A
-//! rule is silent about unknown facts.
+//! One table of rules, each a pure function of the report. `drives` checks drives, links and GPUs.
+//! A rule is silent about unknown facts.
 
 mod drives;
 
@@ -49,8 +49,8 @@ pub(crate) const RULES: [Rule; 21] = [
         "silent",
         &[],
         |_, step| step.flag("silent"),
-        "the path does not answer, so opening a file there blocks: `forebay doctor` reports what to \
-         do",
+        "the path does not answer, so opening a file there blocks: `forebay doctor` reports what \
+         to do",
     ),
     machine("drive_link", drives::link),
     machine("bridge", drives::bridge),
@@ -80,8 +80,9 @@ pub(crate) const RULES: [Rule; 21] = [
             let extents = scene.map.extents.as_ref();
             is_concatenated(step) && extents.is_some_and(|extents| extents.drives.len() < 2)
         },
-        "the {members} members of `{volume}` are concatenated, so a file is on one of them, and has \
-         its speed: stripe the volume (`lvcreate --stripes`, md level 0, btrfs data profile raid0)",
+        "the {members} members of `{volume}` are concatenated, so a file is on one of them, and \
+         has its speed: stripe the volume (`lvcreate --stripes`, md level 0, btrfs data profile \
+         raid0)",
     ),
     machine("shared_hardware", drives::shared_hardware),
     step(
@@ -99,8 +100,8 @@ pub(crate) const RULES: [Rule; 21] = [
         "encrypted_file",
         &[LayerKind::Path],
         |_, step| step.flag("encrypted"),
-        "`{name}` is encrypted by its file system, so the processor decrypts every byte: keep it in \
-         an unencrypted folder on a self-encrypting drive",
+        "`{name}` is encrypted by its file system, so the processor decrypts every byte: keep it \
+         in an unencrypted folder on a self-encrypting drive",
     ),
     step(
         "compressed",
@@ -158,14 +159,15 @@ pub(crate) const RULES: [Rule; 21] = [
         "tcp",
         &[LayerKind::NvmeController],
         |scene, step| has_rdma(scene) && step.text("transport") == Some("tcp"),
-        "`{name}` is NVMe over TCP although this machine has {rdma_devices} for RDMA: if the target \
-         supports RDMA, connect with `nvme connect --transport=rdma`",
+        "`{name}` is NVMe over TCP although this machine has {rdma_devices} for RDMA: if the \
+         target supports RDMA, connect with `nvme connect --transport=rdma`",
     ),
     step(
         "one_connection",
         &[LayerKind::Network],
         |_, step| is_tcp(step) && step.number("connections") == Some(1),
-        "`{name}` uses one TCP connection, which one processor core serves: mount with `nconnect=8`",
+        "`{name}` uses one TCP connection, which one processor core serves: mount with \
+         `nconnect=8`",
     ),
     machine("spinning", drives::spinning),
 ];

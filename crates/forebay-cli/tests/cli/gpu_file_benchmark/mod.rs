@@ -87,7 +87,7 @@ fn the_direct_route_is_proven_by_counters() {
     }
     for (mode, count) in [("dma", 6), ("compare", 9)] {
         let text = good(folder.path(), &["-m", mode, "--gpu", "sim:cufile", "-r", "1"]);
-        let direct = |row: &&&str| row.starts_with("forebay --route dire");
+        let direct = |row: &&&str| row.starts_with("forebay --route direct");
         assert_eq!(rows(&text).iter().filter(direct).count(), 3, "{text}");
         assert_eq!(rows(&text).len(), count, "{text}");
         let (_, path) = text.split_once("Path: ").unwrap();
