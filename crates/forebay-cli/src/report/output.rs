@@ -5,10 +5,16 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
 use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
 use crate::{cleanup, output};
+
+/// What to do about an output that is no regular file.
+const REGULAR: &str = "only a regular file is overwritten: name another with `-o`";
 
 /// A report must not overwrite its own input.
 pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
@@ -29,12 +35,10 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     let failed = |error: &io::Error| {
         Failure::io(format!("cannot write the report to `{}`", path.display()), error)
     };
-    let put = |mut file: File| {
+    let put = |mut file: &File| {
         file.write_all(bytes)?;
         // A network file system, or one that allocates late, reports a full disk only here.
-        file.sync_all()?;
-        // Some file systems report a failed write only when a descriptor is closed.
-        close(file)
+        file.sync_all()
     };
     if overwrite {
         // No link is followed, and no pipe without a reader waits for one.
@@ -46,11 +50,16 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
                     if !file.metadata()?.is_file() {
                         return Err(io::ErrorKind::InvalidInput.into());
                     }
-                    file.set_len(0)?;
-                    put(file)
+                    reserve(&file, bytes.len() as u64)?;
+                    put(&file)?;
+                    file.set_len(bytes.len() as u64)?;
+                    close(file)
                 });
-                let hint = "only a regular file is overwritten: name another with `-o`";
-                return written.map_err(|error| failed(&error).hint(hint));
+                let is_other = fs::symlink_metadata(path).is_ok_and(|facts| !facts.is_file());
+                return written.map_err(|error| match failed(&error) {
+                    failure if is_other => failure.hint(REGULAR),
+                    failure => failure,
+                });
             }
         }
     }
@@ -60,7 +69,16 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         }
         _ => failed(&error),
     })?;
-    let written = put(file);
+    // Some file systems report a failed write only when a descriptor is closed.
+    let written = put(&file).and_then(|()| close(file));
     cleanup::end(path, written.is_ok());
     written.map_err(|error| failed(&error))
+}
+
+/// Reserves room for `len` bytes if the file system can: then a full disk leaves the old contents.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        reserved => Ok(reserved?),
+    }
 }

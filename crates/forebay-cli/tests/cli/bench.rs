@@ -1,6 +1,6 @@
 //! `forebay bench` with lists of values.
 
-mod faults;
+pub(crate) mod faults;
 mod progress;
 mod queues;
 mod stopped;

@@ -15,10 +15,10 @@ use crate::lab::fuse::Fuse;
 use crate::lab::{FileSystem, LoopDrive, LoopOptions, Offer, or_skip, tool, unmount};
 
 /// A folder in memory with little room.
-struct Small(PathBuf);
+pub(crate) struct Small(PathBuf);
 
 impl Small {
-    fn mount(at: &Path, size: &str) -> Offer<Self> {
+    pub(crate) fn mount(at: &Path, size: &str) -> Offer<Self> {
         fs::create_dir(at).unwrap();
         let size = format!("size={size}");
         let words = ["-t", "tmpfs", "-o", &size, "tmpfs"].map(OsStr::new);

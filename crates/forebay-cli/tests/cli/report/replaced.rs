@@ -5,6 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 
 use super::forebay;
 use super::made::{self, Sweep};
+use crate::bench::faults::Small;
+use crate::lab::or_skip;
 
 const REPLACE: [&str; 5] = ["results", "--csv", "-o", "page", "--overwrite"];
 
@@ -35,4 +37,21 @@ fn a_link_is_not_followed() {
     let talk = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && talk.contains("only a regular file"), "{talk}");
     assert_eq!(fs::read_to_string(folder.path().join("other")).unwrap(), "old");
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_report() {
+    let (folder, _) = super::folder(&made::file(&Sweep::default()));
+    let small = folder.path().join("small");
+    let Some(_small) = or_skip(Small::mount(&small, "64k")) else { return };
+    let page = small.join("page");
+    fs::write(&page, "old").unwrap();
+    // One page of memory stays free.
+    fs::write(small.join("other"), vec![0; 56 << 10]).unwrap();
+    let replace = ["results", "-o", "small/page", "--csv", "--overwrite"];
+    let output = forebay(folder.path(), &replace);
+    let talk = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && talk.contains("no space left"), "{talk}");
+    assert!(talk.contains("hint: free room on that file system"), "{talk}");
+    assert_eq!(fs::read_to_string(&page).unwrap(), "old");
 }
