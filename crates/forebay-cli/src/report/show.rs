@@ -195,10 +195,11 @@ pub fn is_proven(line: &Line) -> bool {
 /// Whether the data were compared.
 #[must_use]
 pub fn data(model: &Model) -> &'static str {
-    let measured = || model.lines.iter().filter(|line| line.rate().is_some());
-    if measured().any(|line| line.verified == Some(false)) {
+    let checks: Vec<Option<bool>> =
+        model.lines.iter().filter(|line| line.rate().is_some()).map(|line| line.verified).collect();
+    if checks.contains(&Some(false)) {
         "Some data are WRONG."
-    } else if measured().all(|line| line.verified == Some(true)) {
+    } else if !checks.is_empty() && checks.iter().all(|check| *check == Some(true)) {
         "All data verified."
     } else {
         "Data not verified."
@@ -462,5 +463,12 @@ mod tests {
         let hostile = csv(&model_of(&[("a", &made::hostile())]), &[]).unwrap();
         let rows = csv::Reader::from_reader(hostile.as_bytes()).into_records().count();
         assert_eq!(rows, model_of(&[("a", &made::hostile())]).lines.len());
+    }
+
+    #[test]
+    fn nothing_is_verified_where_nothing_was_measured() {
+        let text = |sweep| data(&model_of(&[("a", &made::file(&sweep))]));
+        assert_eq!(text(Sweep::default()), "All data verified.");
+        assert_eq!(data(&Model::default()), "Data not verified.");
     }
 }
