@@ -145,6 +145,15 @@ fn a_median_has_an_interval_from_three_samples_on() {
 }
 
 #[test]
+fn a_ratio_is_that_of_the_shown_medians() {
+    for (base, other) in [([1.0, 9.0], [2.0, 4.0]), ([1e-9, 1e9], [3.0, 3.0])] {
+        let medians = [base, other].map(|samples| Estimate::of(&samples).unwrap().median);
+        let ratio = ratio_of(&base, &other).unwrap().value();
+        assert!((ratio * medians[0] / medians[1] - 1.0).abs() < 1e-9, "{ratio} of {medians:?}");
+    }
+}
+
+#[test]
 fn a_mean_over_points_is_surer_than_each() {
     let point = ratio_of(&[1.0, 1.1, 0.9], &[1.1, 1.2, 1.0]).unwrap();
     let mean = Ratio::mean(&[point; 9]).unwrap();
