@@ -26,11 +26,17 @@ use crate::report::table::rate;
 use crate::stdio::{print, say};
 use crate::workload::backend::{Plain, Way};
 
+/// What to do where the mode `dma` cannot have the direct route.
+const WITHOUT_DIRECT: &str =
+    "`forebay doctor` reports what the route requires; `-m compare` omits it";
+
 /// Runs the verb.
 pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> Result<()> {
     let engine = Engine::new(crate::limits::limits(program)?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
-    target.check((args.mode == Mode::Dma).then_some(Route::Direct))?;
+    target
+        .check((args.mode == Mode::Dma).then_some(Route::Direct))
+        .map_err(|failure| failure.hint(WITHOUT_DIRECT))?;
     let file = TestFile::find(args)?;
     file.check_room(args.size)?;
     let is_in_host = target.device.is_none() || target.is_simulated();
@@ -71,10 +77,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
 fn routes(mode: Mode, direct: Result<()>) -> Result<Vec<Option<Route>>> {
     match (mode, direct) {
         (Mode::Dma, Ok(())) => Ok(vec![Some(Route::Direct)]),
-        (Mode::Dma, Err(failure)) => {
-            Err(failure
-                .hint("`forebay doctor` reports what the route requires; `-m compare` omits it"))
-        }
+        (Mode::Dma, Err(failure)) => Err(failure.hint(WITHOUT_DIRECT)),
         (_, Ok(())) => Ok(vec![None, Some(Route::Direct)]),
         // Most machines lack that route, so there is no warning.
         (_, Err(_)) => Ok(vec![None]),

@@ -13,7 +13,7 @@ const LIMITS_MAX: usize = 1000;
 /// Most different routes or verdicts of one point that are named.
 const TEXTS_MAX: usize = 4;
 /// Names of limits that a sample may report.
-const BINDING: [&str; 6] = ["link", "uplink", "shared", "storage", "network", "memory"];
+const BINDING: [&str; 4] = ["link", "uplink", "shared", "storage"];
 
 /// The model of these files, each with the name of its runs that have no label.
 #[must_use]

@@ -16,6 +16,7 @@ fn a_direct_path_that_is_missing_is_named() {
     let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "none"]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("by the route `direct` without a GPU"), "{text}");
+    assert!(text.contains("`-m compare`") && !text.contains("--route"), "{text}");
     // Beside others it is only not there.
     let text = good(folder.path(), &["-m", "compare", "--gpu", "sim", "-r", "1"]);
     assert!(!text.contains("--route direct"), "{text}");
