@@ -7,6 +7,7 @@ use clap::Args;
 use crate::report::compare::By;
 use crate::report::foreign::{Map, Tool};
 use crate::report::model::{Axis, Metric};
+use crate::values::local_path;
 
 /// Arguments of `forebay report`.
 #[derive(Debug, Clone, Default, Args)]
@@ -23,7 +24,7 @@ use crate::report::model::{Axis, Metric};
     threads, files, cache.")]
 pub struct ReportArgs {
     /// Results files, `-` for stdin, or results of gdsio, fio, nixlbench, elbencho or CSV
-    #[arg(value_name = "FILE", required = true, num_args = 1..=64)]
+    #[arg(value_name = "FILE", value_parser = local_path(), required = true, num_args = 1..=64)]
     pub files: Vec<PathBuf>,
 
     /// Write to this new file: a page (.html), Markdown (.md), CSV (.csv) or text (.txt)

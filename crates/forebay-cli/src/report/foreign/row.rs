@@ -159,7 +159,9 @@ impl Contents {
             match row.axes.insert(axis, value.clone()) {
                 Some(own) if own != *value && !may_differ(&own) => {
                     let line = row.line;
-                    return Err(format!("line {line}: the file already has the {axis}"));
+                    return Err(format!(
+                        "line {line}: the file has its own {axis}: omit it from `--map`"
+                    ));
                 }
                 _ => {}
             }

@@ -93,11 +93,12 @@ fn unknown_contents_and_maps_are_refused() {
         assert!(words.iter().all(|word| talk.contains(word)), "{talk}");
     };
     refused(&["log", "--as", "gdsoi"], 2, &["gdsio", "fio", "nixlbench", "elbencho", "csv"]);
+    refused(&["s3://bucket/results"], 2, &["remote objects are not supported"]);
     refused(&["bench.txt"], 1, &["`bench.txt`", "its kind is unknown", "`--as`"]);
     refused(&["fio.json", "--as", "gdsio"], 1, &["holds no result of gdsio"]);
     refused(&["log", "--map", "troughput=x"], 2, &["perhaps `throughput` was meant"]);
     refused(&["log", "--map", "threds:=3"], 2, &["perhaps `threads` was meant"]);
-    refused(&["log", "--map", "threads:=3"], 1, &["the file already has the threads"]);
+    refused(&["log", "--map", "threads:=3"], 1, &["the file has its own threads: omit it"]);
     refused(&["log", "--map", "cache:=cold,cache:=resident"], 2, &["`cache`", "twice"]);
     refused(
         &["t.csv", "--map", "throughput=BW"],
