@@ -1,5 +1,6 @@
 //! Verifies the moved bytes after a run, since no request is compared while the clock runs. Finds
-//! bytes that are missing, changed, or at the wrong offset.
+//! bytes that are missing, changed, or at the wrong offset; not two writes of one thread that have
+//! changed places, since their bytes are the same.
 //!
 //! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with
 //! what the command put into the file, or with a second read if that is unknown. A mix of both is
