@@ -59,18 +59,19 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     };
     let mut bench = Bench::new(&preset, engine.clone(), program, command)?;
     let records = bench.run()?;
-    let work = (args.mode == Mode::All).then(|| Work::measure(args, &engine, &target, &bench));
-    drop(bench);
-    let shown = bench::show(&preset, &records);
-    match work {
-        None => shown,
-        Some(Ok(work)) => shown.and(print(&work.text())).and(work.verdict()),
-        Some(Err(failure)) => {
+    let work = (args.mode == Mode::All).then(|| Work::new(&engine, &target, args.size));
+    let work = match work.transpose() {
+        Ok(work) => work.map(|work| work.measure(args.runs, &bench)),
+        Err(failure) => {
             let why = failure.in_one_line();
             say(&format!("the GPU's own work is not measured: {why}; `-m compare` leaves it out"));
-            shown
+            None
         }
-    }
+    };
+    drop(bench);
+    let shown = bench::show(&preset, &records);
+    let Some(work) = work else { return shown };
+    shown.and(work.and_then(|work| print(&work.text()).and(work.verdict())))
 }
 
 /// The routes that a mode requires of the engine; `None` leaves the choice to it.
@@ -95,29 +96,30 @@ struct Work {
 }
 
 impl Work {
+    /// Memory of the GPU and its limit.
+    ///
+    /// # Errors
+    /// There is no GPU, or it runs no kernels.
+    fn new(engine: &Engine, target: &Target, size: u64) -> Result<Self> {
+        let mut compute = Compute::new(engine, target, size)?;
+        let limit = compute.limit()?;
+        Ok(Self { compute, limit, alone: Vec::new(), during: Vec::new(), read: Vec::new() })
+    }
+
     /// Runs the kernel alone and then during a read by the engine, as often as the methods ran.
     ///
     /// # Errors
-    /// There is no GPU, or it runs no kernels; the read failed.
-    fn measure(
-        args: &GpuFileArgs,
-        engine: &Engine,
-        target: &Target,
-        bench: &Bench<'_>,
-    ) -> Result<Self> {
-        let mut compute = Compute::new(engine, target, args.size)?;
-        let limit = compute.limit()?;
-        let (alone, during, read) = (Vec::new(), Vec::new(), Vec::new());
-        let mut work = Self { compute, limit, alone, during, read };
-        for _ in 0..args.runs {
-            let ended = work.run(bench);
+    /// The kernel or the read failed.
+    fn measure(mut self, runs: u32, bench: &Bench<'_>) -> Result<Self> {
+        for _ in 0..runs {
+            let ended = self.run(bench);
             // A later failure does not hide a mismatch.
-            if !work.compute.verified {
+            if !self.compute.verified {
                 break;
             }
             ended?;
         }
-        Ok(work)
+        Ok(self)
     }
 
     fn run(&mut self, bench: &Bench<'_>) -> Result<()> {
