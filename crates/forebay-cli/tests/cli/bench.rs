@@ -181,7 +181,7 @@ fn what_comes_through_the_page_cache_is_cold_once() {
     if let Some(reason) = stays_in_memory(&probe) {
         return println!("skipped: cold reads: {reason}");
     }
-    let arguments = ["--gpu=none", "--block-size=256K", "--depth=1", "--time=300ms"];
+    let arguments = ["--gpu=none", "--block-size=256K", "--depth=1", "--time=2s"];
     let arguments = [&arguments[..], &["--cache=cold", "-o", "results"]].concat();
     let limited = |direct: &str| {
         let mut command = command(folder.path(), &arguments);
@@ -485,7 +485,7 @@ fn offsets(folder: &Path, more: &[&str]) -> Vec<String> {
     let output = command.env("FOREBAY_LOG", "debug").output().unwrap();
     let messages = stderr(&output);
     assert!(output.status.success(), "{messages}");
-    let reads = messages.lines().filter(|line| line.contains("transfer begins direction=read"));
+    let reads = messages.lines().filter(|line| line.contains("transfer begins direction=\"read\""));
     let reads = reads.filter(|line| line.contains(" len=4096"));
     reads.map(|line| line.split_once(" offset=").unwrap().1.to_owned()).collect()
 }

@@ -148,7 +148,7 @@ fn help_of_bench_is_in_groups() {
 #[test]
 fn names_of_fio_are_taken() {
     let folder = tempfile::tempdir_in(".").unwrap();
-    let words = ["bench", "--gpu=none", "--bs=4k", "--iodepth=2", "--numjobs=1", "--runtime=20ms"];
+    let words = ["bench", "--gpu=none", "--bs=4k", "--iodepth=2", "--numjobs=1", "--runtime=1s"];
     let more = ["--repeats=1", "--size=1m", "--cache=warm", "--json"];
     let mut command = Command::new(program());
     command.current_dir(folder.path());

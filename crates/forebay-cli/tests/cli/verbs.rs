@@ -230,7 +230,7 @@ fn no_verb_changes_a_file() {
             &["read", "file", "--gpu", gpu][..],
             &["read", "file", "--gpu", gpu, "--len", "1000001"],
             &["bench", "file", "--gpu", gpu, "--time", "10ms", "--repeats", "1"],
-            &["bench", "file", "--gpu", gpu, "--block-size", "64K", "--time", "10ms"],
+            &["bench", "file", "--gpu", gpu, "--block-size", "64K", "--time", "500ms"],
         ] {
             good(folder.path(), arguments);
             assert!(facts() == before, "{arguments:?} changed the file");
