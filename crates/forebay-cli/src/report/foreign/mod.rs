@@ -1,6 +1,6 @@
 //! Other tools' results, as records of our results file.
 //!
-//! One module for each tool parses a text into rows ([`row`]), by the names of `--map` ([`map`]).
+//! One module for each tool parses a text into rows (`row`), by the names of `--map` (`map`).
 //! They become samples without a verdict: no claim of a file counts as proven, and unknown values
 //! stay null. `kind` finds the tool by the contents, `near` the name that was probably meant.
 

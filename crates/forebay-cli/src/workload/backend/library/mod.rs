@@ -5,7 +5,7 @@
 //! Their settings are per process, cuFile's driver may spin forever when it opens, and `KvikIO`
 //! needs Python. The process has its own memory on the same GPU, which this process fills and
 //! compares through shared memory. `order` has the requests, which `pipe` sends line by line.
-//! [`child`] serves them with cuFile, `kvikio.py` with `KvikIO`.
+//! `child` serves them with cuFile, `kvikio.py` with `KvikIO`.
 
 pub(crate) mod child;
 mod folder;
