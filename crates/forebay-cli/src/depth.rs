@@ -27,7 +27,7 @@ use crate::report::table::{self, rate as shown_rate};
 use crate::report::warnings;
 use crate::stdio::say;
 use crate::steps::{self, Step};
-use crate::workload::backend::Way;
+use crate::workload::backend::Method;
 use crate::workload::pattern::Region;
 use crate::workload::run::Ready;
 use crate::workload::{End, Lane, Load};
@@ -217,7 +217,7 @@ impl Drive {
         let load = Load {
             depth: u32::try_from(self.pending).unwrap_or(u32::MAX),
             warm_up: WARM_UP,
-            ..Load::reads(Way::Forebay(None), self.options.segment_size, End::Time(TIME))
+            ..Load::reads(Method::Forebay(None), self.options.segment_size, End::Time(TIME))
         };
         let region = Region { start: 0, len: self.len };
         let lanes = [Lane { target: 0, device: None, path, region, content: None }];

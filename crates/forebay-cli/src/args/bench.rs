@@ -15,7 +15,7 @@ use forebay::units::parse_duration;
 use crate::bench::kv::Kv;
 use crate::report::json::Cache;
 use crate::values::{gpu, local_path, positive_size, route};
-use crate::workload::backend::Way;
+use crate::workload::backend::Method;
 use crate::workload::pattern::Pattern;
 
 /// Arguments of `forebay bench`.
@@ -115,7 +115,7 @@ pub struct BenchArgs {
         long, value_name = "NAME,…", value_delimiter = ',', value_parser = method,
         help_heading = WORKLOAD
     )]
-    pub method: Vec<Way>,
+    pub method: Vec<Method>,
 
     /// Find the queue depth that a drive needs
     ///
@@ -346,9 +346,10 @@ pub(crate) fn direction_name(read_percent: u8) -> String {
     }
 }
 
-fn method(text: &str) -> Result<Way, String> {
-    Way::all().find(|way| way.name() == text).ok_or_else(|| {
-        let names: Vec<String> = Way::all().map(|way| format!("`{}`", way.name())).collect();
+fn method(text: &str) -> Result<Method, String> {
+    Method::all().find(|method| method.name() == text).ok_or_else(|| {
+        let names: Vec<String> =
+            Method::all().map(|method| format!("`{}`", method.name())).collect();
         format!("it takes {}", names.join(", "))
     })
 }

@@ -42,7 +42,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay::units::{GIB, MIB, format_size};
+use forebay::units::{MIB, format_size};
 use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -68,7 +68,7 @@ use crate::results::{Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::sockets;
 use crate::stdio::tell;
 use crate::steps::Step;
-use crate::workload::backend::{Library, Plain, Pool, Way, library};
+use crate::workload::backend::{Library, Method, Plain, Pool, library};
 use crate::workload::measure::Measurer;
 use crate::workload::run::{Ran, Ready};
 use crate::workload::{End, Load};
@@ -82,8 +82,9 @@ const TICK: Duration = Duration::from_millis(100);
 const FIRST_LEN: u64 = 128 * MIB;
 /// Seconds that a cold read of a whole file should take.
 const WHOLE_SECONDS: f64 = 0.6;
-/// Bounds of the default size of whole files.
-const WHOLE_LEN: (u64, u64) = (64 * MIB, 4 * GIB);
+/// Bounds of the default size of whole files. On two cores a default run took 59 and 65 seconds
+/// with 2 GiB, 22 seconds with 512 MiB (`benches/runs/2026-11-26-2-cores-bench`).
+const WHOLE_LEN: (u64, u64) = (64 * MIB, 512 * MIB);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
 
@@ -460,12 +461,12 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// A required route is unavailable.
     fn warm(&self, bar: &ProgressBar) -> Result<()> {
-        let mut known: Vec<(Way, usize)> = Vec::new();
+        let mut known: Vec<(Method, usize)> = Vec::new();
         for planned in self.planned.iter().filter(|one| one.is_whole && !one.load.writes()) {
-            if known.contains(&(planned.load.way, planned.targets)) {
+            if known.contains(&(planned.load.method, planned.targets)) {
                 continue;
             }
-            known.push((planned.load.way, planned.targets));
+            known.push((planned.load.method, planned.targets));
             bar.set_message(format!("warming up {}", planned.point.method));
             let end = End::AtLeast(Duration::ZERO);
             let load = Load { cache: Cache::Resident, once: false, end, ..planned.load.clone() };
@@ -497,7 +498,7 @@ impl<'a> Bench<'a> {
         Ok(lanes)
     }
 
-    /// Reads whole files once more, as the engine's first row does, beside other work.
+    /// Reads whole files once more, as the engine's first row does, concurrently with other work.
     ///
     /// # Errors
     /// There is no such row; file and GPU errors.
@@ -590,15 +591,15 @@ fn methods(
     targets: &[Together],
     pool: &Pool,
     warnings: &mut Vec<String>,
-) -> Vec<Way> {
+) -> Vec<Method> {
     if !args.method.is_empty() {
         return args.method.clone();
     }
-    let forebay = Way::Forebay(None);
+    let forebay = Method::Forebay(None);
     if !args.moves_whole_files() {
         return vec![forebay];
     }
-    let mut methods = vec![Way::Plain(Plain::Standard), Way::Plain(Plain::Mmap)];
+    let mut methods = vec![Method::Plain(Plain::Standard), Method::Plain(Plain::Mmap)];
     if let Some(gpu) = targets::gpus(targets).next() {
         let info = gpu.info();
         let gpu = (!info.simulated).then_some(info.uuid.as_str());
@@ -607,7 +608,7 @@ fn methods(
             false => Err("`FOREBAY_CUFILE` is `off`".into()),
         };
         match found {
-            Ok(()) => methods.extend(Way::library(Library::Cufile)),
+            Ok(()) => methods.extend(Method::library(Library::Cufile)),
             Err(reason) => warnings.push(format!("cuFile's compat mode is not compared: {reason}")),
         }
     }

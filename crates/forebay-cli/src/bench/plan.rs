@@ -15,7 +15,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::results::Point;
 use crate::variables;
-use crate::workload::backend::{Library, Plain, Way};
+use crate::workload::backend::{Library, Method, Plain};
 use crate::workload::pattern::Pattern;
 use crate::workload::{End, Load};
 
@@ -66,7 +66,7 @@ pub(super) struct Axes {
     pub(super) paths: Vec<String>,
     /// The names of the targets that work at the same time, for each value of that axis.
     pub(super) targets: Vec<Vec<String>>,
-    pub(super) methods: Vec<Way>,
+    pub(super) methods: Vec<Method>,
     pub(super) directions: Vec<u8>,
     /// Bytes of whole files, if requests move these: one number for each path, and the smallest for
     /// all paths at once.
@@ -102,13 +102,13 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
     let (batches, threads) = (or(&args.batch, &[1]), or(&args.threads, &[1]));
     let files = or(&args.files, &[1]);
     let states = states(args, axes);
-    let (requests, ways) = (requests(args), ways(args, &axes.methods));
+    let (requests, methods) = (requests(args), by_route(args, &axes.methods));
     let paths = paths(args, axes.paths.len());
     let queues: Vec<Option<u32>> = match args.io_queues.as_slice() {
         [] => vec![None],
         numbers => numbers.iter().copied().map(Some).collect(),
     };
-    let outer = [queues.len(), paths.len(), axes.targets.len(), states.len(), ways.len()];
+    let outer = [queues.len(), paths.len(), axes.targets.len(), states.len(), methods.len()];
     let inner = [requests.len(), depths.len(), batches.len(), threads.len(), files.len()];
     let count = outer.iter().chain(&inner).fold(1, |all: usize, axis| all.saturating_mul(*axis));
     if count > POINTS_MAX {
@@ -130,28 +130,28 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         let batch = batches[digit(batches.len())];
         let depth = depths[digit(depths.len())];
         let request = &requests[digit(requests.len())];
-        let way = ways[digit(ways.len())];
+        let method = methods[digit(methods.len())];
         let (read_percent, cache) = states[digit(states.len())];
         let target = digit(axes.targets.len());
         let numbers = &paths[digit(paths.len())];
         // Outermost: changing the number takes longest.
         let queues = queues[digit(queues.len())];
         let targets = &axes.targets[target];
-        if is_impossible(way, read_percent, numbers.len() * targets.len() * threads as usize) {
+        if is_impossible(method, read_percent, numbers.len() * targets.len() * threads as usize) {
             continue;
         }
         let size = axes.whole_len(numbers, targets.len()).unwrap_or(request.size);
-        let depth = way.depth().unwrap_or(depth);
-        let places = way.places().unwrap_or(depth);
+        let depth = method.depth().unwrap_or(depth);
+        let places = method.places().unwrap_or(depth);
         let shape = (read_percent, places, batch, cache);
-        let load = load(args, is_whole, way, (request.pattern, size), shape);
+        let load = load(args, is_whole, method, (request.pattern, size), shape);
         check(&load)?;
         let names: Vec<&str> = numbers.iter().map(|number| axes.paths[*number].as_str()).collect();
         let point = Point {
             path: names.join(" + "),
             targets: targets.clone(),
-            method: way.name().into(),
-            route: way.route().map(|route| route.name().into()),
+            method: method.name().into(),
+            route: method.route().map(|route| route.name().into()),
             read_percent,
             pattern: request.name.clone(),
             request_size: size,
@@ -177,10 +177,10 @@ fn nothing() -> Failure {
 
 /// Whether a method cannot do that: a signal handler of this process knows one mapping only, and
 /// `KvikIO`'s process only reads.
-fn is_impossible(way: Way, read_percent: u8, threads: usize) -> bool {
-    match way {
-        Way::Plain(Plain::Mmap) => threads > 1,
-        Way::Library(Library::Kvikio, _) => read_percent < 100,
+fn is_impossible(method: Method, read_percent: u8, threads: usize) -> bool {
+    match method {
+        Method::Plain(Plain::Mmap) => threads > 1,
+        Method::Library(Library::Kvikio, _) => read_percent < 100,
         _ => false,
     }
 }
@@ -294,17 +294,17 @@ fn check(load: &Load) -> Result<()> {
 fn load(
     args: &BenchArgs,
     is_whole: bool,
-    way: Way,
+    method: Method,
     (pattern, request_size): (Pattern, u64),
     (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
 ) -> Load {
     // Pages that a warm-up leaves in the page cache would be written back, or hit, in the measured
     // span.
-    let passes = read_percent < 100 || way.is_cached() || is_whole;
+    let passes = read_percent < 100 || method.is_cached() || is_whole;
     let once = cache == Cache::Cold && passes;
     let counts_all = once || is_whole;
     Load {
-        way,
+        method,
         read_percent,
         pattern,
         request_size,
@@ -359,13 +359,13 @@ fn requests(args: &BenchArgs) -> Vec<Requests> {
 }
 
 /// The methods; the engine once for each required route.
-fn ways(args: &BenchArgs, methods: &[Way]) -> Vec<Way> {
+fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     let routes: Vec<Option<Route>> = match args.route.as_slice() {
         [] => vec![None],
         routes => routes.iter().map(|demand| demand.0).collect(),
     };
-    let of = |method: &Way| match method {
-        Way::Forebay(_) => routes.iter().map(|route| Way::Forebay(*route)).collect(),
+    let of = |method: &Method| match method {
+        Method::Forebay(_) => routes.iter().map(|route| Method::Forebay(*route)).collect(),
         other => vec![*other],
     };
     methods.iter().flat_map(of).collect()
@@ -438,7 +438,7 @@ mod tests {
 
     fn axes(args: &BenchArgs, whole: Option<Vec<u64>>) -> Axes {
         let methods = match args.method.as_slice() {
-            [] => vec![Way::Forebay(None)],
+            [] => vec![Method::Forebay(None)],
             methods => methods.to_vec(),
         };
         let directions = if args.direction.is_empty() { vec![100] } else { args.direction.clone() };
@@ -478,9 +478,9 @@ mod tests {
 
     #[test]
     fn whole_files_are_read_warm_and_cold_and_written_cold() {
-        let methods = [Plain::Standard, Plain::Mmap].map(Way::Plain);
+        let methods = [Plain::Standard, Plain::Mmap].map(Method::Plain);
         let args = BenchArgs {
-            method: methods.into_iter().chain([Way::Forebay(None)]).collect(),
+            method: methods.into_iter().chain([Method::Forebay(None)]).collect(),
             direction: vec![100, 0],
             ..BenchArgs::default()
         };
@@ -495,7 +495,7 @@ mod tests {
         let three = ["standard", "mmap", "forebay"];
         let expected: Vec<_> = [(100, warm, false), (100, cold, true), (0, cold, true)]
             .into_iter()
-            .flat_map(|(percent, cache, once)| three.map(|way| (percent, cache, way, once)))
+            .flat_map(|(percent, cache, once)| three.map(|method| (percent, cache, method, once)))
             .collect();
         assert_eq!(told, expected);
         let load = &planned[0].load;
@@ -505,7 +505,7 @@ mod tests {
     #[test]
     fn several_paths_are_measured_alone_and_at_once() {
         let args = BenchArgs {
-            method: vec![Way::Forebay(None), Way::Plain(Plain::Mmap)],
+            method: vec![Method::Forebay(None), Method::Plain(Plain::Mmap)],
             cache: vec![Cache::Cold],
             ..BenchArgs::default()
         };
@@ -536,7 +536,7 @@ mod tests {
     #[test]
     fn what_a_method_cannot_do_is_left_out() {
         let args = BenchArgs {
-            method: vec![Way::Library(Library::Kvikio, Tuning::Tuned)],
+            method: vec![Method::Library(Library::Kvikio, Tuning::Tuned)],
             direction: vec![100, 0],
             block_size: vec![4096],
             ..BenchArgs::default()
@@ -580,7 +580,7 @@ mod tests {
         let args = BenchArgs {
             block_size: vec![4096],
             depth: vec![1, 8],
-            method: [Plain::CpuGpu, Plain::Uring].map(Way::Plain).into(),
+            method: [Plain::CpuGpu, Plain::Uring].map(Method::Plain).into(),
             ..BenchArgs::default()
         };
         let planned = of(&args);
@@ -600,7 +600,7 @@ mod tests {
         let args = BenchArgs {
             block_size: vec![4096, 65536],
             depth: vec![1],
-            method: [Plain::CpuGpu, Plain::CpuAsyncGpu].map(Way::Plain).into(),
+            method: [Plain::CpuGpu, Plain::CpuAsyncGpu].map(Method::Plain).into(),
             ..BenchArgs::default()
         };
         let planned = of(&args);
@@ -625,7 +625,7 @@ mod tests {
         let args = BenchArgs {
             block_size: vec![4096],
             depth: vec![1],
-            method: vec![Way::Forebay(None), Way::Plain(Plain::CpuCachedGpu)],
+            method: vec![Method::Forebay(None), Method::Plain(Plain::CpuCachedGpu)],
             direction: vec![100, 0],
             cache: vec![Cache::Cold, Cache::Resident],
             ..BenchArgs::default()

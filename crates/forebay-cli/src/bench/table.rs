@@ -319,7 +319,7 @@ mod tests {
     /// The text of cold reads of whole files: a limit, and rates of two methods.
     fn shown(limit: f64, standard: f64, forebay: f64, seconds: f64) -> String {
         let sweep = Sweep {
-            ways: vec!["standard", "forebay"],
+            methods: vec!["standard", "forebay"],
             request_sizes: vec![1 << 30],
             depths: vec![1],
             ..Sweep::default()
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn counters_are_named_only_where_they_prove_the_path() {
-        let sweep = Sweep { ways: vec!["forebay"], ..Sweep::default() };
+        let sweep = Sweep { methods: vec!["forebay"], ..Sweep::default() };
         let closing = |verdict: Option<&str>| {
             let mut run = made::run(&sweep);
             run["asked"]["whole_files"] = true.into();

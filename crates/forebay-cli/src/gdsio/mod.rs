@@ -28,7 +28,7 @@ use crate::program::Program;
 use crate::report::plain::plain;
 use crate::stdio::{print, say, tell};
 use crate::workload::Lane;
-use crate::workload::backend::Way;
+use crate::workload::backend::Method;
 
 /// Runs the verb.
 pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
@@ -54,12 +54,12 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     let devices = devices(&engine, args, &asked)?;
     let mut tasks: Vec<Task<'_>> = Vec::new();
     for (job, device) in asked.jobs.iter().zip(&devices) {
-        let (way, plain) = match asked.transfer.is_direct() {
-            true => (Way::Forebay(None), asked.transfer),
-            false => run::plain_way(asked.transfer, asked.cached, device.is_some()),
+        let (method, plain) = match asked.transfer.is_direct() {
+            true => (Method::Forebay(None), asked.transfer),
+            false => run::plain_method(asked.transfer, asked.cached, device.is_some()),
         };
         let (on_gpu, lanes) = (device.is_some(), Vec::new());
-        tasks.push(Task { asked: &asked, job, way, plain, on_gpu, lanes });
+        tasks.push(Task { asked: &asked, job, method, plain, on_gpu, lanes });
     }
     // Requests that can be refused without files are refused before any is made.
     run::check_memory(&tasks)?;
@@ -188,7 +188,7 @@ fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) 
             (false, false) => continue,
         };
         match tried {
-            Ok(()) => task.way = Way::Forebay(Some(Route::Direct)),
+            Ok(()) => task.method = Method::Forebay(Some(Route::Direct)),
             Err(why) if args.strict => return Err(why),
             Err(why) if !is_told => {
                 say(&instead(task.asked.transfer, &why));

@@ -16,7 +16,7 @@ use crate::bench::proof::Proof;
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;
 use crate::stdio::tell;
-use crate::workload::backend::{ACCEPTS_ANY_SIZE, Plain, WITHOUT_O_DIRECT, Way};
+use crate::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use crate::workload::check::Most;
 use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
@@ -27,7 +27,7 @@ pub(super) struct Task<'a> {
     pub(super) asked: &'a Asked,
     pub(super) job: &'a Job,
     /// The method that moves its bytes, and the type that a plain method counts as.
-    pub(super) way: Way,
+    pub(super) method: Method,
     pub(super) plain: Transfer,
     /// Whether a GPU is the target.
     pub(super) on_gpu: bool,
@@ -51,21 +51,21 @@ pub(super) struct Done {
 
 impl Task<'_> {
     const fn depth(&self) -> u32 {
-        match self.way {
-            Way::Plain(plain) => match plain.places() {
+        match self.method {
+            Method::Plain(plain) => match plain.places() {
                 Some(places) => places,
                 None => 1,
             },
             // Many requests in one call would go through host memory.
-            Way::Forebay(Some(Route::Direct)) => self.requests(),
-            Way::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
+            Method::Forebay(Some(Route::Direct)) => self.requests(),
+            Method::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
             _ => 1,
         }
     }
 
     /// Requests of one call.
     fn batch(&self) -> u32 {
-        if matches!(self.way, Way::Forebay(None)) { self.asked.batch } else { 1 }
+        if matches!(self.method, Method::Forebay(None)) { self.asked.batch } else { 1 }
     }
 
     /// Requests that a thread has in flight.
@@ -92,7 +92,7 @@ impl Task<'_> {
             // drive.
             cache: Cache::Resident,
             seed: asked.seed,
-            ..Load::reads(self.way, request_size, end)
+            ..Load::reads(self.method, request_size, end)
         };
         sizes.into_iter().map(load).collect()
     }
@@ -110,10 +110,10 @@ impl Task<'_> {
             // Every alignment that a route requires divides a MiB, so longer requests end alike.
             let size = if size > MIB { MIB + size % MIB } else { size };
             for (read_percent, tried) in [(100, reads || self.asked.verify), (0, writes)] {
-                let way = Way::Forebay(Some(Route::Direct));
+                let method = Method::Forebay(Some(Route::Direct));
                 let end = End::Bytes(2 * size);
                 let load =
-                    Load { read_percent, cache: Cache::Resident, ..Load::reads(way, size, end) };
+                    Load { read_percent, cache: Cache::Resident, ..Load::reads(method, size, end) };
                 if tried {
                     Ready::new(engine, &load, lanes)?.run(&[String::new()])?;
                 }
@@ -133,8 +133,8 @@ impl Task<'_> {
     fn done(&self, ran: &Ran, right: Option<bool>) -> Done {
         let mean_ns =
             ran.latencies.summary(false).and_then(|latency| latency.mean_ns).unwrap_or_default();
-        let type_of = |route| match (self.way, route) {
-            (Way::Plain(_), _) => self.plain,
+        let type_of = |route| match (self.method, route) {
+            (Method::Plain(_), _) => self.plain,
             (_, Route::Direct) => self.asked.transfer,
             (_, Route::Staged) => Transfer::CpuAsyncGpu,
             (_, Route::Cached) => Transfer::CpuCachedGpu,
@@ -323,7 +323,11 @@ pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
 }
 
 /// The plain method of a type that goes through the host, and its type without a GPU.
-pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (Way, Transfer) {
+pub(super) const fn plain_method(
+    transfer: Transfer,
+    cached: bool,
+    gpu: bool,
+) -> (Method, Transfer) {
     let plain = match transfer {
         _ if cached => Plain::CpuCachedGpu,
         Transfer::CpuOnly => Plain::Cpu,
@@ -338,7 +342,7 @@ pub(super) const fn plain_way(transfer: Transfer, cached: bool, gpu: bool) -> (W
         Plain::CpuAsyncGpu => Transfer::CpuAsyncGpu,
         _ => Transfer::CpuCachedGpu,
     };
-    (Way::Plain(plain), kind)
+    (Method::Plain(plain), kind)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a mean is taken of it")]
@@ -433,12 +437,12 @@ mod tests {
     fn plain_ways_are_their_types() {
         for number in 1..=4 {
             let asked = Transfer::parse(&number.to_string()).unwrap();
-            assert_eq!(plain_way(asked, false, true).1, asked);
-            assert_eq!(plain_way(asked, false, false).1, Transfer::CpuOnly);
+            assert_eq!(plain_method(asked, false, true).1, asked);
+            assert_eq!(plain_method(asked, false, false).1, Transfer::CpuOnly);
         }
-        let (way, kind) = plain_way(Transfer::CpuGpu, true, true);
-        assert_eq!((way, kind), (Way::Plain(Plain::CpuCachedGpu), Transfer::CpuCachedGpu));
-        assert_eq!(plain_way(Transfer::CpuOnly, true, false).1, Transfer::CpuOnly);
+        let (method, kind) = plain_method(Transfer::CpuGpu, true, true);
+        assert_eq!((method, kind), (Method::Plain(Plain::CpuCachedGpu), Transfer::CpuCachedGpu));
+        assert_eq!(plain_method(Transfer::CpuOnly, true, false).1, Transfer::CpuOnly);
     }
 
     #[test]

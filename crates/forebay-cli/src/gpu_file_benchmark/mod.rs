@@ -24,7 +24,7 @@ use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
 use crate::report::table::rate;
 use crate::stdio::{print, say};
-use crate::workload::backend::{Plain, Way};
+use crate::workload::backend::{Method, Plain};
 
 /// What to do where the mode `dma` cannot have the direct route.
 const WITHOUT_DIRECT: &str =
@@ -50,7 +50,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
         open_file: file.file.clone(),
         gpu: args.gpu.iter().cloned().collect(),
         size: Some(args.size),
-        method: vec![Way::Plain(Plain::Standard), Way::Forebay(None)],
+        method: vec![Method::Plain(Plain::Standard), Method::Forebay(None)],
         route: routes.into_iter().map(Demand).collect(),
         direction: vec![0, 100],
         repeats: Some(args.runs),

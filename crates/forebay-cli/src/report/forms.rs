@@ -150,7 +150,8 @@ mod tests {
     fn a_report_fits_80_columns_and_does_nothing_to_the_terminal() {
         let eight: Vec<&'static str> =
             vec!["sim:0", "sim:1", "sim:2", "sim:3", "sim:4", "sim:5", "sim:6", "sim:7"];
-        let sweep = Sweep { targets: eight, ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
+        let sweep =
+            Sweep { targets: eight, methods: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
         for text in [made::file(&sweep), made::hostile()] {
             let text = plain_text(&[("a", &text)]);
             assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()));

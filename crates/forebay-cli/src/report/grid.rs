@@ -200,6 +200,7 @@ impl Grid {
         }
         text
     }
+
     /// Whether the columns that name the rows fit this width.
     #[must_use]
     pub fn has_room(&self, width: usize) -> bool {

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use forebay::gpu::Device;
 
-use self::backend::Way;
+use self::backend::Method;
 use self::pattern::{Pattern, Region};
 use crate::bench::data::Pattern as Data;
 use crate::report::json::Cache;
@@ -37,7 +37,7 @@ use crate::report::json::Cache;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
     /// The method.
-    pub way: Way,
+    pub method: Method,
     /// Percentage of calls that are reads.
     pub read_percent: u8,
     /// The pattern of requests.
@@ -66,9 +66,9 @@ pub struct Load {
 impl Load {
     /// Cold sequential reads, one request at a time.
     #[must_use]
-    pub const fn reads(way: Way, request_size: u64, end: End) -> Self {
+    pub const fn reads(method: Method, request_size: u64, end: End) -> Self {
         Self {
-            way,
+            method,
             read_percent: 100,
             pattern: Pattern::Sequential,
             request_size,

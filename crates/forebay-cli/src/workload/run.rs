@@ -272,7 +272,7 @@ impl<'a> Ready<'a> {
             (distance.mul_f64(float(index) / float(of)), distance)
         });
         Ok(Worker {
-            backend: make(load.way, &context)?,
+            backend: make(load.method, &context)?,
             content: context.written(),
             offsets,
             depth,
@@ -409,7 +409,7 @@ mod tests {
     use super::*;
     use crate::bench::data::Pattern as Data;
     use crate::workload::End;
-    use crate::workload::backend::{Plain, Way};
+    use crate::workload::backend::{Method, Plain};
     use crate::workload::pattern::Region;
 
     #[test]
@@ -489,9 +489,9 @@ mod tests {
     }
 
     fn load(read_percent: u8) -> Load {
-        let way = Way::Plain(Plain::CpuCachedGpu);
+        let method = Method::Plain(Plain::CpuCachedGpu);
         let cache = Cache::Resident;
-        Load { read_percent, cache, ..Load::reads(way, 4 << 10, End::Bytes(8 << 10)) }
+        Load { read_percent, cache, ..Load::reads(method, 4 << 10, End::Bytes(8 << 10)) }
     }
 
     fn lanes(path: &Path) -> [Lane; 2] {

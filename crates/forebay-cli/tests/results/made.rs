@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 pub(crate) struct Sweep {
     pub(crate) label: Option<&'static str>,
-    pub(crate) ways: Vec<&'static str>,
+    pub(crate) methods: Vec<&'static str>,
     pub(crate) read_percents: Vec<u8>,
     pub(crate) request_sizes: Vec<u64>,
     pub(crate) depths: Vec<u64>,
@@ -30,7 +30,7 @@ impl Default for Sweep {
     fn default() -> Self {
         Self {
             label: None,
-            ways: vec!["forebay"],
+            methods: vec!["forebay"],
             read_percents: vec![100],
             request_sizes: [64, 128, 512, 1024, 4096].map(|kib| kib << 10).into(),
             depths: vec![1, 8, 32],
@@ -82,16 +82,16 @@ pub(crate) fn limit(name: &str, of: &str, rate: f64) -> Value {
 }
 
 /// A sample's point.
-fn point(sweep: &Sweep, way: &str, reads: u8, request_size: u64, depth: u64) -> Value {
-    json!({"path": sweep.path, "targets": sweep.targets, "method": way, "route": null,
+fn point(sweep: &Sweep, method: &str, reads: u8, request_size: u64, depth: u64) -> Value {
+    json!({"path": sweep.path, "targets": sweep.targets, "method": method, "route": null,
         "read_percent": reads, "pattern": "random", "request_size": request_size, "depth": depth,
         "batch": 1, "threads": 1, "files": 1, "cache": "cold"})
 }
 
 /// What a sample shows: faster with larger requests and more of them, up to a limit.
-fn measured(sweep: &Sweep, way: &str, request_size: u64, depth: u64, repeat: u32) -> Value {
+fn measured(sweep: &Sweep, method: &str, request_size: u64, depth: u64, repeat: u32) -> Value {
     let in_flight = (request_size * depth) as f64;
-    let slower = if way == "forebay" { 1.0 } else { 0.6 };
+    let slower = if method == "forebay" { 1.0 } else { 0.6 };
     let noise = 1.0 + f64::from(repeat) * 0.01;
     let rate = slower * noise * 6.8e9 * in_flight / (in_flight + 2e6);
     let bytes = (rate * 2.0) as u64;
@@ -133,16 +133,16 @@ pub(crate) fn samples(sweep: &Sweep) -> Vec<Value> {
     let mut samples = Vec::new();
     for repeat in 0..sweep.repeats {
         let mut number = 0;
-        for way in &sweep.ways {
+        for method in &sweep.methods {
             for reads in &sweep.read_percents {
                 for size in &sweep.request_sizes {
                     for depth in &sweep.depths {
                         number += 1;
                         let fails = sweep.fails > 0 && number % sweep.fails == 0;
                         let error = fails.then_some("cannot read: input/output error");
-                        let shown = measured(sweep, way, *size, *depth, repeat);
+                        let shown = measured(sweep, method, *size, *depth, repeat);
                         samples.push(json!({"record": "sample", "repeat": repeat, "error": error,
-                            "point": point(sweep, way, *reads, *size, *depth),
+                            "point": point(sweep, method, *reads, *size, *depth),
                             "unix_time": 1_700_000_000.5 + f64::from(repeat),
                             "measured": if fails { Value::Null } else { shown }}));
                     }
@@ -185,7 +185,7 @@ pub(crate) const HARM: &str =
 /// A file that somebody wrote who means harm: the words are everywhere, the numbers are absurd.
 pub(crate) fn hostile() -> String {
     let mut sweep = Sweep { path: HARM.into(), repeats: 1, fails: 4, ..Sweep::default() };
-    sweep.ways = vec![HARM, "forebay"];
+    sweep.methods = vec![HARM, "forebay"];
     sweep.label = Some(HARM);
     sweep.targets = vec![HARM, "-1"];
     let mut first = run(&sweep);

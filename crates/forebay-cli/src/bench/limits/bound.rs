@@ -7,7 +7,7 @@ use crate::bench::parallel::cores;
 use crate::bench::plan::Planned;
 use crate::report::json::{Cache, Direction};
 use crate::results::{Bound, Measured};
-use crate::workload::backend::Way;
+use crate::workload::backend::Method;
 
 /// From this share of the requested rate on, the requested rate binds.
 const AS_ASKED: f64 = 0.95;
@@ -28,11 +28,11 @@ pub(in crate::bench) fn bound(
     measured: &Measured,
     limits: &Limits,
 ) -> Option<Bound> {
-    let (point, way) = (&planned.point, planned.load.way);
-    let past = match way {
-        Way::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
-        Way::Plain(plain) => plain.is_direct(),
-        Way::Library(..) => false,
+    let (point, method) = (&planned.point, planned.load.method);
+    let past = match method {
+        Method::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
+        Method::Plain(plain) => plain.is_direct(),
+        Method::Library(..) => false,
     };
     let drive = point.cache == Some(Cache::Cold) || past;
     let on_way = directions(point.read_percent).flat_map(|direction| {
@@ -69,8 +69,8 @@ pub(in crate::bench) fn bound(
 
 /// The rate of the links of a point's targets in one direction, and the link that binds.
 fn links(planned: &Planned, direction: Direction, limits: &Limits) -> Option<(&'static str, f64)> {
-    let (point, way) = (&planned.point, planned.load.way);
-    if matches!(way, Way::Plain(plain) if plain.stays_in_host()) {
+    let (point, method) = (&planned.point, planned.load.method);
+    if matches!(method, Method::Plain(plain) if plain.stays_in_host()) {
         return None;
     }
     let of = |name: &str, of: &str| limits.rate(name, of, direction);
@@ -79,7 +79,7 @@ fn links(planned: &Planned, direction: Direction, limits: &Limits) -> Option<(&'
     let all = point.targets.join("+");
     let names = [("links", "link"), ("uplink", "uplink"), ("shared", "shared")];
     let mut shared = names.into_iter().filter_map(|(name, shown)| Some((shown, of(name, &all)?)));
-    let shared = shared.next().filter(|_| way != Way::Forebay(Some(Route::Direct)));
+    let shared = shared.next().filter(|_| method != Method::Forebay(Some(Route::Direct)));
     let sum = || point.targets.iter().map(|target| of("link", target)).sum::<Option<f64>>();
     shared.or_else(|| sum().map(|rate| ("link", rate)))
 }
@@ -100,7 +100,7 @@ mod tests {
         Axes {
             paths: vec!["/data".into()],
             targets: vec![vec!["sim:0".into()]],
-            methods: vec![Way::Forebay(None)],
+            methods: vec![Method::Forebay(None)],
             directions: vec![read_percent],
             whole: None,
             has_cache: true,

@@ -16,7 +16,7 @@ use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
 use crate::results::Limit;
 use crate::steps;
-use crate::workload::backend::{Plain, Pool, Way};
+use crate::workload::backend::{Method, Plain, Pool};
 use crate::workload::pattern::Region;
 use crate::workload::run::Ready;
 use crate::workload::{End, Lane, Load};
@@ -184,7 +184,7 @@ fn sample(
         read_percent: if is_read { 100 } else { 0 },
         depth,
         warm_up: STORAGE_WARM_UP,
-        ..Load::reads(Way::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME))
+        ..Load::reads(Method::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME))
     };
     let part = len / u64::from(threads) / STORAGE_BLOCK * STORAGE_BLOCK;
     let lane = |index: u32| Lane {

@@ -86,9 +86,6 @@ impl Bench<'_> {
             if is_cold && self.limits.is_due("storage", direction) {
                 bar.set_message("measuring the storage");
                 self.storage(direction, self.is_whole && direction == Direction::Read)?;
-                if let Some(together) = self.together(direction) {
-                    self.keep(Ok(together))?;
-                }
             }
         }
         Ok(())
@@ -123,7 +120,7 @@ impl Bench<'_> {
             }
             self.keep(found)?;
         }
-        Ok(())
+        self.together(direction).map_or(Ok(()), |together| self.keep(Ok(together)))
     }
 
     /// Measures the links of all targets, one by one and together.

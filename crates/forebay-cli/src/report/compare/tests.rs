@@ -157,7 +157,7 @@ fn two_runs_on_scratch_files_of_one_folder_are_compared() {
 
 #[test]
 fn the_values_of_an_axis_are_sides() {
-    let sweep = Sweep { ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
+    let sweep = Sweep { methods: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
     let text = file(&sweep, 1.0, |_, _| {});
     let found = of(&[("a", &text)], By::Axis(Axis::Method), Some("cpu-gpu")).unwrap();
     assert_eq!((found[0].base.as_str(), found[0].pairs.len()), ("cpu-gpu", 15));

@@ -59,7 +59,7 @@ fn its_numbers_are_those_of_the_results() {
 #[test]
 fn two_files_have_their_ratio() {
     let sweep = Sweep::default();
-    let slow = made::file(&Sweep { ways: vec!["cpu-gpu"], ..sweep.clone() });
+    let slow = made::file(&Sweep { methods: vec!["cpu-gpu"], ..sweep.clone() });
     let model = model_of(&[("a", &made::file(&sweep)), ("b", &slow)]);
     let names = ["a".to_owned(), "b".to_owned()];
     let found = compare(&model, &names, By::File, None).unwrap();
@@ -81,7 +81,7 @@ fn nothing_in_results_acts() {
 
 #[test]
 fn a_page_is_bounded() {
-    let mut sweep = Sweep { repeats: 1, ways: vec!["a", "b"], ..Sweep::default() };
+    let mut sweep = Sweep { repeats: 1, methods: vec!["a", "b"], ..Sweep::default() };
     sweep.depths = (1..=250).collect();
     let mut records = vec![made::run(&sweep)];
     records.extend(made::samples(&sweep));

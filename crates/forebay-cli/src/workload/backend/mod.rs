@@ -36,7 +36,7 @@ use crate::report::json::{Cache, Direction};
 
 /// The method that moves bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum Method {
     /// The engine, by the required route, if any.
     Forebay(Option<Route>),
     /// One of the methods without an engine.
@@ -45,7 +45,7 @@ pub enum Way {
     Library(Library, Tuning),
 }
 
-impl Way {
+impl Method {
     /// All methods; the engine chooses its route.
     pub fn all() -> impl Iterator<Item = Self> {
         let plain = Plain::ALL.into_iter().map(Self::Plain);
@@ -169,9 +169,15 @@ impl Context<'_> {
     /// Memory of one call on `device`, or of the host: with the bytes to write, or with other
     /// contents than any test data.
     fn memory(&self, device: Option<&Arc<dyn Device>>) -> Result<Buffer> {
-        let mut buffer = self.pool.take(self.engine, device, self.call_len())?;
+        self.memory_of(1, device)
+    }
+
+    /// Memory of several calls in one piece.
+    fn memory_of(&self, calls: usize, device: Option<&Arc<dyn Device>>) -> Result<Buffer> {
+        let len = self.call_len() * calls as u64;
+        let mut buffer = self.pool.take(self.engine, device, len)?;
         if self.writes {
-            for at in (0..self.call_len()).step_by(whole(self.request_size)) {
+            for at in (0..len).step_by(whole(self.request_size)) {
                 put_into(&mut buffer, at, self.written(), self.request_size)?;
             }
         } else {
@@ -284,14 +290,16 @@ fn taken(moved: [u64; 2], route: Route, reason: &str) -> Vec<Taken> {
 ///
 /// # Errors
 /// The file or memory is unavailable.
-pub fn make(way: Way, context: &Context<'_>) -> Result<Box<dyn Backend>> {
-    Ok(match way {
-        Way::Forebay(route) => Box::new(EngineBackend::new(route, context)?),
-        Way::Plain(Plain::Uring) => Box::new(UringBackend::new(context)?),
-        Way::Plain(plain @ (Plain::Standard | Plain::Mmap)) => {
+pub fn make(method: Method, context: &Context<'_>) -> Result<Box<dyn Backend>> {
+    Ok(match method {
+        Method::Forebay(route) => Box::new(EngineBackend::new(route, context)?),
+        Method::Plain(Plain::Uring) => Box::new(UringBackend::new(context)?),
+        Method::Plain(plain @ (Plain::Standard | Plain::Mmap)) => {
             Box::new(Copies::new(plain, context)?)
         }
-        Way::Library(library, tuning) => Box::new(LibraryBackend::new(library, tuning, context)?),
-        Way::Plain(plain) => Box::new(PlainBackend::new(plain, context)?),
+        Method::Library(library, tuning) => {
+            Box::new(LibraryBackend::new(library, tuning, context)?)
+        }
+        Method::Plain(plain) => Box::new(PlainBackend::new(plain, context)?),
     })
 }

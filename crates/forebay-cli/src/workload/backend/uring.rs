@@ -53,7 +53,10 @@ pub(super) struct UringBackend {
     request_size: usize,
     batch: usize,
     ring: ManuallyDrop<IoUring>,
-    memory: ManuallyDrop<Vec<Buffer>>,
+    /// That of all places. In one piece it has huge pages, into which the drive of a virtual
+    /// machine moved 5.5 to 5.9 GB/s with requests of 1 MiB; into small pages 0.65 to 0.87.
+    memory: ManuallyDrop<Buffer>,
+    call_len: u64,
     places: Vec<Place>,
     in_flight: usize,
     ended: VecDeque<Done>,
@@ -71,10 +74,11 @@ impl UringBackend {
             let hint = "use `--method cpu`: it needs no ring, and has depth 1 for each thread";
             return Err(Failure::new(text).because(reason).hint(hint));
         }
-        let memory = (0..context.depth).map(|_| context.memory(None));
-        let mut memory = memory.collect::<Result<Vec<Buffer>>>()?;
-        let place = |buffer: &mut Buffer| Place {
-            address: buffer.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64,
+        let mut memory = context.memory_of(context.depth, None)?;
+        let start = memory.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64;
+        let call_len = context.call_len();
+        let place = |index| Place {
+            address: start + index * call_len,
             direction: Direction::Read,
             offsets: Vec::with_capacity(context.batch),
             moved: Vec::with_capacity(context.batch),
@@ -82,9 +86,10 @@ impl UringBackend {
             failed: None,
         };
         Ok(Self {
-            places: memory.iter_mut().map(place).collect(),
+            places: (0..context.depth as u64).map(place).collect(),
             ring: ManuallyDrop::new(ring(context.depth * context.batch)?),
             memory: ManuallyDrop::new(memory),
+            call_len,
             file,
             request_size: whole(context.request_size),
             batch: context.batch,
@@ -283,7 +288,7 @@ impl Backend for UringBackend {
         expected: &Expected<'_>,
         offset: u64,
     ) -> Result<bool> {
-        expected.is_in(&self.memory[place], at, len, offset)
+        expected.is_in(&self.memory, place as u64 * self.call_len + at, len, offset)
     }
 
     fn routes(&self) -> Vec<Taken> {
@@ -369,7 +374,8 @@ mod tests {
         assert_eq!(places, [0, 1, 2]);
         for (place, offsets) in offsets.iter().enumerate() {
             for (index, offset) in offsets.iter().enumerate() {
-                let bytes = &backend.memory[place].as_slice().unwrap()[index * 4096..][..4096];
+                let start = (2 * place + index) * 4096;
+                let bytes = &backend.memory.as_slice().unwrap()[start..][..4096];
                 assert!(bytes.iter().zip(*offset..).all(|(own, at)| *own == byte(at)));
             }
         }

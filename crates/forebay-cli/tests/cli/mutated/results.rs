@@ -120,7 +120,7 @@ const FIO: [&str; 3] = [
 
 fn sweep() -> Sweep {
     Sweep {
-        ways: vec!["forebay", "cpu-gpu"],
+        methods: vec!["forebay", "cpu-gpu"],
         request_sizes: vec![64 << 10, 1 << 20],
         depths: vec![1, 8],
         targets: vec!["cuda:0", "cuda:1"],

@@ -60,7 +60,7 @@ fn a_page_works_in_a_browser() {
         println!("skipped: the report in a browser: no `chromium` on this machine");
         return;
     };
-    let sweep = Sweep { fails: 7, ways: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
+    let sweep = Sweep { fails: 7, methods: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
     let (folder, _) = folder(&made::file(&sweep));
     let page = page(folder.path(), &["results"]);
     let mut browser = Browser::start(&program, folder.path());

@@ -43,12 +43,12 @@ fn every_number_of_a_line_is_taken_in_its_unit() {
 
 #[test]
 fn each_type_has_the_name_of_the_call_that_it_makes() {
-    let ways: Vec<String> = Transfer::ALL
+    let methods: Vec<String> = Transfer::ALL
         .iter()
         .map(|known| one(&PUBLISHED.replace("GPUD", known.label())).point.method)
         .collect();
     insta::assert_snapshot!(
-        ways.join("\n"),
+        methods.join("\n"),
         @"
     cufile
     cpu
@@ -60,7 +60,7 @@ fn each_type_has_the_name_of_the_call_that_it_makes() {
     cufile-batch-stream
     "
     );
-    assert!(ways.iter().all(|way| !way.contains("direct") && !way.contains("dma")));
+    assert!(methods.iter().all(|method| !method.contains("direct") && !method.contains("dma")));
     let of = |label: &str| one(&PUBLISHED.replace("GPUD", label)).point;
     assert_eq!(of("CPUONLY").targets, ["host"]);
     assert_eq!(

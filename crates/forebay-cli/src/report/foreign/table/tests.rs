@@ -125,8 +125,8 @@ fn a_column_may_name_the_method_and_common_headings_need_no_map() {
         parse(text, &Map::default(), &mut contents).map(|()| contents)
     };
     let found = read(text).unwrap().found;
-    let ways: Vec<&str> = found.iter().map(|(sample, _)| sample.point.method.as_str()).collect();
-    assert_eq!((ways, found[1].0.point.read_percent), (vec!["a", "x"], 0));
+    let methods: Vec<&str> = found.iter().map(|(sample, _)| sample.point.method.as_str()).collect();
+    assert_eq!((methods, found[1].0.point.read_percent), (vec!["a", "x"], 0));
     let why = read("a;b\n1;2\n").unwrap_err();
     assert_eq!(why, "none of its columns is known: `a`, `b`");
 }
