@@ -1,9 +1,6 @@
 //! The command line: one definition of each flag yields parsing, help, man page and completions.
 
-pub(crate) mod bench;
-mod gpu_file;
 mod help;
-mod report;
 
 use std::path::PathBuf;
 
@@ -12,10 +9,10 @@ use clap_complete::Shell;
 use forebay::Route;
 use forebay::gpu::GpuSelector;
 
-pub use self::bench::BenchArgs;
-pub use self::gpu_file::{GpuFileArgs, Mode};
-pub use self::report::ReportArgs;
+use crate::bench::args::BenchArgs;
 use crate::gdsio::options::GdsioArgs;
+use crate::gpu_file_benchmark::args::GpuFileArgs;
+use crate::report::args::ReportArgs;
 use crate::values::{gpu, local_path, route, size};
 
 /// Move bytes between files and GPU memory at the speed of the slowest link

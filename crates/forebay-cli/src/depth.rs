@@ -13,7 +13,7 @@ use anstyle::Style;
 use forebay::units::{MIB, align_down, format_size};
 use forebay::{DirectIo, Engine, Options, Reason};
 
-use crate::args::BenchArgs;
+use crate::bench::args::BenchArgs;
 use crate::bench::cache::make_cold;
 use crate::bench::files::Place;
 use crate::bench::make::Room;

@@ -16,7 +16,7 @@ mod depth;
 pub mod doctor;
 pub mod failure;
 pub mod gdsio;
-mod gpu_file_benchmark;
+pub mod gpu_file_benchmark;
 mod json_memory;
 mod limits;
 mod log;

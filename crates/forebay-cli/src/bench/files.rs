@@ -11,7 +11,7 @@ use forebay::gpu::Device;
 use forebay::units::{GIB, format_size};
 
 use super::plan::Planned;
-use crate::args::BenchArgs;
+use crate::bench::args::BenchArgs;
 use crate::bench::data::Pattern;
 use crate::bench::held;
 use crate::bench::make::{self, Room};

@@ -8,6 +8,7 @@
 //!
 //! The other modules are used by all verbs that move bytes: memory, test data, scratch, counters.
 
+pub mod args;
 pub mod cache;
 pub mod control_group;
 pub mod cpu;
@@ -47,6 +48,7 @@ use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+use self::args::BenchArgs;
 use self::files::Place;
 use self::limits::Limits;
 use self::make::Room;
@@ -55,7 +57,6 @@ pub(crate) use self::print::show;
 use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
-use crate::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::log;
 use crate::power::{Meter, Part, Wanted, joules_per_gb};

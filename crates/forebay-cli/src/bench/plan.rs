@@ -8,8 +8,7 @@ use forebay::units::{align_down, format_size};
 use serde_json::{Value, json};
 
 use super::targets::Together;
-use crate::args::BenchArgs;
-use crate::args::bench::direction_name;
+use crate::bench::args::{BenchArgs, direction_name};
 use crate::bench::demand::check_requests;
 use crate::failure::{Failure, Result};
 use crate::report::json::Cache;

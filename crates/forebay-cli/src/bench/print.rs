@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Write as _;
 
 use super::table;
-use crate::args::BenchArgs;
+use crate::bench::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::report::model::Model;
 use crate::report::plain::json;

@@ -9,8 +9,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, GpuSelector};
 
-use crate::args::BenchArgs;
-use crate::args::bench::GpuList;
+use crate::bench::args::{BenchArgs, GpuList};
 use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::report::warnings;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use forebay::units::format_size;
 use forebay::{Engine, Route};
 
-use crate::args::GpuFileArgs;
+use super::args::GpuFileArgs;
 use crate::bench::data::Pattern;
 use crate::bench::files::may_write;
 use crate::bench::make::{self, Room};

@@ -4,16 +4,17 @@
 //! method, verifies every byte, and has the table. In the mode `all`, `compute` works on the GPU
 //! meanwhile.
 
+pub mod args;
 mod compute;
 mod file;
 
 use forebay::units::format_size;
 use forebay::{Engine, Route};
 
+use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use self::file::TestFile;
-use crate::args::bench::Demand;
-use crate::args::{BenchArgs, GpuFileArgs, Mode};
+use crate::bench::args::{BenchArgs, Demand};
 use crate::bench::demand::check_transfer;
 use crate::bench::stats::Spread;
 use crate::bench::target::Target;

@@ -9,8 +9,8 @@ use super::model::{Metric, Model, gather};
 use super::numbers::counted;
 
 use super::{forms, input, output, page, plain, show};
-use crate::args::ReportArgs;
 use crate::failure::{Failure, Result};
+use crate::report::args::ReportArgs;
 use crate::stdio::say;
 use crate::steps::Step;
 

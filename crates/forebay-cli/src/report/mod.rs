@@ -7,6 +7,7 @@
 //! distribution). [`show`] makes a report's parts from [`grid`]s, [`forms`] and [`page`] write
 //! them. [`command`] is the verb, `output` writes a file.
 
+pub mod args;
 pub mod command;
 pub mod compare;
 pub mod drives;

@@ -92,7 +92,7 @@ fn core_count() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::BenchArgs;
+    use crate::bench::args::BenchArgs;
     use crate::bench::plan::{Axes, points};
     use crate::results::Limit;
 

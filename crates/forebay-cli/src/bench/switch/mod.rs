@@ -18,7 +18,7 @@ use self::place::Home;
 use super::files::Place;
 use super::plan::Planned;
 use super::{Bench, maps, queues};
-use crate::args::BenchArgs;
+use crate::bench::args::BenchArgs;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::report::json::Direction;
