@@ -7,14 +7,15 @@ use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 
 use crate::report::compare::{By, compare};
+use crate::report::drives::place;
 use crate::report::forms::{self, wrapped};
 use crate::report::grid::{WIDTH, bar};
 use crate::report::json::{Cache, Direction};
 use crate::report::model::{Axis, Line, Metric, Model, gather};
 use crate::report::numbers::counted;
+use crate::report::numbers::rate as gb_per_s;
 use crate::report::plain::{cut, plain};
 use crate::report::show::{self, Block};
-use crate::report::table::{place, rate as gb_per_s};
 use crate::results::{Point, Record};
 
 /// Columns of a method's name, and of its bar.

@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
-use crate::report::table::rate;
+use crate::report::numbers::rate;
 use crate::stdio::{print, say};
 use crate::workload::backend::{Method, Plain};
 

@@ -26,9 +26,9 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use crate::program::Program;
 use crate::report::json::Direction;
+use crate::report::numbers::rate_text;
 use crate::report::plain::{json_lines, plain};
 use crate::report::proof::VerdictFacts;
-use crate::report::table;
 use crate::stdio;
 use crate::steps::Step;
 
@@ -296,7 +296,7 @@ fn summary(
     }
     let speed = rate(outcome.bytes, seconds);
     if speed >= SPEED_MIN {
-        lines.push(("speed", format!("{} GB/s in {seconds:.6} s", table::rate(speed))));
+        lines.push(("speed", format!("{} in {seconds:.6} s", rate_text(speed))));
     } else {
         lines.push(("time", format!("{seconds:.6} s")));
     }

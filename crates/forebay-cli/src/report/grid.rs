@@ -94,6 +94,38 @@ impl Cell {
     }
 }
 
+/// Neighbouring columns, and their cells of a row.
+type Columns<'a, T> = (Vec<Column>, Box<dyn Fn(&T) -> Vec<Cell> + 'a>);
+
+/// The columns of a table, each with its cell of a row.
+pub(crate) struct Fields<'a, T>(Vec<Columns<'a, T>>);
+
+impl<'a, T> Fields<'a, T> {
+    /// Without columns.
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a column.
+    pub(crate) fn add(&mut self, column: Column, cell: impl Fn(&T) -> Cell + 'a) {
+        self.add_all(vec![column], move |row| vec![cell(row)]);
+    }
+
+    /// Adds neighbouring columns.
+    pub(crate) fn add_all(&mut self, columns: Vec<Column>, cells: impl Fn(&T) -> Vec<Cell> + 'a) {
+        self.0.push((columns, Box::new(cells)));
+    }
+
+    /// The table with the first `most` of the rows.
+    pub(crate) fn grid(self, rows: &[T], most: usize) -> Grid {
+        let (columns, cells): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        let row = |row: &T| cells.iter().flat_map(|cells| cells(row)).collect();
+        let shown: Vec<Vec<Cell>> = rows.iter().take(most).map(row).collect();
+        let left_out = rows.len() - shown.len();
+        Grid { columns: columns.concat(), rows: shown, left_out, ..Grid::default() }
+    }
+}
+
 impl Grid {
     /// Keeps the columns for which `keep` holds.
     fn retain(&mut self, keep: &[bool]) {

@@ -1,6 +1,6 @@
-//! Results for people ([`table`]) and for programs ([`json`]), and what
-//! to do next ([`warnings`]). [`plain`] sanitizes external text, [`drives`] and [`names`] hold
-//! common names, and [`proof`] the proven routes.
+//! Results for people ([`numbers`]) and for programs ([`json`]), and what to do next
+//! ([`warnings`]). [`plain`] sanitizes external text, [`drives`] and [`names`] hold common names,
+//! and [`proof`] the proven routes.
 //!
 //! `forebay report` shows stored results. [`input`] reads them, [`foreign`] those of other tools. A
 //! [`model`] summarizes them, [`compare`] compares its points by [`ratio`] ([`student`] has the
@@ -26,7 +26,6 @@ pub mod proof;
 pub mod ratio;
 pub mod show;
 pub mod student;
-pub mod table;
 pub mod warnings;
 
 #[cfg(test)]

@@ -14,10 +14,16 @@ pub fn digits(value: f64) -> String {
     }
 }
 
+/// Bytes per second in GB/s (1e9), without the unit.
+#[must_use]
+pub fn rate(bytes_per_second: f64) -> String {
+    digits(bytes_per_second * 1e-9)
+}
+
 /// Bytes per second with their unit.
 #[must_use]
 pub fn rate_text(bytes_per_second: f64) -> String {
-    format!("{} GB/s", digits(bytes_per_second * 1e-9))
+    format!("{} GB/s", rate(bytes_per_second))
 }
 
 /// A count in thousands or millions: `84.4 k`.

@@ -2,10 +2,13 @@
 //! Pure.
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
-use super::grid::{CSV, Cell, Column, Grid, WIDTH};
+use super::grid::{CSV, Cell, Column, Fields, Grid, WIDTH};
 use super::model::{Axis, Line, Metric, Model, facts};
+use super::names::Direction;
 use super::numbers::{counted, digits, percent, rate_text};
+use super::ratio::Ratio;
 use crate::failure::Result;
+use crate::results::Limit;
 use crate::workload::backend::Plain;
 
 /// A part of a report.
@@ -57,88 +60,78 @@ pub fn shared(model: &Model, varying: &[Axis]) -> String {
 pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     let any = |fits: &dyn Fn(&Line) -> bool| model.lines.iter().any(fits);
     let is_known = |axis: &Axis| any(&|line| axis.text(model, line).is_some());
+    let mut fields: Fields<'_, Line> = Fields::new();
     let axes: Vec<Axis> = Axis::ALL.into_iter().filter(is_known).collect();
-    // A missing rate is shown as such.
-    let is_measured =
-        |one: &Metric| *one == Metric::Rate || any(&|line| !line.samples(*one).is_empty());
-    let metrics: Vec<Metric> = Metric::all().filter(is_measured).collect();
-    let columns = columns(model, varying, &axes, &metrics);
-    let row = |line: &Line| {
-        let axis = |axis: &Axis| {
-            let number = axis.number(model, line).filter(|_| *axis != Axis::Run);
-            Cell { text: axis.text(model, line).unwrap_or_default(), number }
-        };
-        let mut cells: Vec<Cell> = axes.iter().map(axis).collect();
-        for metric in &metrics {
-            let found = line.estimate(*metric);
-            cells.push(match (found, line.failed) {
-                (None, 0) if *metric == Metric::Rate => Cell::text("too short"),
-                (None, _) if *metric == Metric::Rate => Cell::text("failed"),
-                _ => Cell::number(found.map(|found| found.median), |value| metric.text(value)),
-            });
-            cells.push(Cell::number(found.and_then(|found| found.deviation()), percent));
-            let interval = found.and_then(|found| found.interval);
-            let ends = [interval.map(|both| both.0), interval.map(|both| both.1)];
-            let range = [found.map(|found| found.min), found.map(|found| found.max)];
-            cells.extend(ends.into_iter().chain(range).map(|end| Cell::number(end, digits)));
-        }
-        // Above its limit a rate has no share.
-        let share = |share| if share > 1.0 { "at it".into() } else { percent(share) };
-        cells.extend([
-            Cell::number(line.share(), share),
-            Cell::text(line.bound_by().unwrap_or_default()),
-            Cell::text(if line.verified == Some(false) { "MISMATCH" } else { "" }),
-            Cell::text(&line.verdict),
-            Cell::text(&line.route),
-            Cell::text(line.error.as_deref().unwrap_or_default()),
-            Cell::text(line.samples(Metric::Rate).len().to_string()),
-            Cell::text(line.failed.to_string()),
-            Cell::text(line.bytes.to_string()),
-            Cell::text(line.limit.as_ref().map_or("", |(name, _)| name)),
-            Cell::text(line.verified.map_or_else(String::new, |verified| verified.to_string())),
-            Cell::text((line.unsteady == 0).to_string()),
-            Cell::text(line.simulated.to_string()),
-        ]);
-        cells
-    };
-    let best = model.best(|_| true).map(|(number, _)| number);
     let bars = Some(axes.len());
-    let shown: Vec<Vec<Cell>> = model.lines.iter().take(rows).map(row).collect();
-    let left_out = model.lines.len() - shown.len();
-    Grid { columns, rows: shown, best, bars, left_out }
-}
-
-fn columns(model: &Model, varying: &[Axis], axes: &[Axis], metrics: &[Metric]) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
     for axis in axes {
-        let is_shown = varying.contains(axis) || (varying.is_empty() && *axis == Axis::Method);
-        let number = Axis::NUMBERS.contains(axis) && *axis != Axis::Run;
+        let is_shown = varying.contains(&axis) || (varying.is_empty() && axis == Axis::Method);
+        let is_number = Axis::NUMBERS.contains(&axis) && axis != Axis::Run;
         let column = Column::text(axis.name(), if is_shown { 0 } else { CSV }).key(axis.key());
-        columns.push(Column { number, ..column });
+        fields.add(Column { number: is_number, ..column }, move |line| Cell {
+            text: axis.text(model, line).unwrap_or_default(),
+            number: axis.number(model, line).filter(|_| is_number),
+        });
     }
     // The mean stands for percentiles that are unknown.
-    let lacks = |line: &Line| line.samples(Metric::P50).is_empty();
-    let has_mean = |line: &Line| !line.samples(Metric::Mean).is_empty();
-    let needs_mean = model.lines.iter().any(|line| lacks(line) && has_mean(line));
-    for metric in metrics {
-        let rank = if *metric == Metric::Mean && !needs_mean { CSV } else { metric.rank() };
-        columns.push(Column::number(metric.heading(), rank).key(metric.key()));
-        columns.push(Column::number("±", if *metric == Metric::Rate { 3 } else { CSV }));
-        let ends = ["_low", "_high", "_min", "_max"].into_iter();
-        let key = |end| format!("{}{end}", metric.key());
-        columns.extend(ends.map(|end| Column::number("", CSV).key(key(end))));
+    let has = |line: &Line, metric| !line.samples(metric).is_empty();
+    let needs_mean = any(&|line| !has(line, Metric::P50) && has(line, Metric::Mean));
+    for metric in Metric::all() {
+        // A missing rate is shown as such.
+        if metric == Metric::Rate || any(&|line| has(line, metric)) {
+            let is_hidden = metric == Metric::Mean && !needs_mean;
+            quantity(metric, if is_hidden { CSV } else { metric.rank() }, &mut fields);
+        }
     }
-    columns.extend([
-        Column::number("of limit", 1).key("share_of_limit"),
-        Column::text("bound by", 4).key("bound"),
-        Column::text("data", 1),
-        Column::text("path", 5).key("path_taken"),
-        Column::text("route", 7).key("route"),
-        Column::text("failure", 7).key("error"),
-    ]);
-    let more = ["samples", "failed", "bytes", "limit", "verified", "steady", "simulated"];
-    columns.extend(more.map(|key| Column::text("", CSV).key(key)));
-    columns
+    // Above its limit a rate has no share.
+    let share = |share| if share > 1.0 { "at it".into() } else { percent(share) };
+    let mismatch = |line: &Line| if line.verified == Some(false) { "MISMATCH" } else { "" };
+    let limit = |line: &Line| line.limit.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
+    let verified = |line: &Line| line.verified.map(|one| one.to_string()).unwrap_or_default();
+    let only = |key| Column::text("", CSV).key(key);
+    fields.add(Column::number("of limit", 1).key("share_of_limit"), move |line| {
+        Cell::number(line.share(), share)
+    });
+    fields.add(Column::text("bound by", 4).key("bound"), |line| {
+        Cell::text(line.bound_by().unwrap_or_default())
+    });
+    fields.add(Column::text("data", 1), move |line| Cell::text(mismatch(line)));
+    fields.add(Column::text("path", 5).key("path_taken"), |line| Cell::text(&line.verdict));
+    fields.add(Column::text("route", 7).key("route_taken"), |line| Cell::text(&line.route));
+    fields.add(Column::text("failure", 7).key("error"), |line| {
+        Cell::text(line.error.as_deref().unwrap_or_default())
+    });
+    fields.add(only("samples"), |line| Cell::text(line.samples(Metric::Rate).len().to_string()));
+    fields.add(only("failed"), |line| Cell::text(line.failed.to_string()));
+    fields.add(only("bytes"), |line| Cell::text(line.bytes.to_string()));
+    fields.add(only("limit"), move |line| Cell::text(limit(line)));
+    fields.add(only("verified"), move |line| Cell::text(verified(line)));
+    fields.add(only("steady"), |line| Cell::text((line.unsteady == 0).to_string()));
+    fields.add(only("simulated"), |line| Cell::text(line.simulated.to_string()));
+    let best = model.best(|_| true).map(|(number, _)| number);
+    Grid { best, bars, ..fields.grid(&model.lines, rows) }
+}
+
+/// Adds the columns of a quantity: its median, deviation, interval and range.
+fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
+    let mut columns = vec![
+        Column::number(metric.heading(), rank).key(metric.key()),
+        Column::number("±", if metric == Metric::Rate { 3 } else { CSV }),
+    ];
+    let ends = ["low", "high", "min", "max"].map(|end| format!("{}_{end}", metric.key()));
+    columns.extend(ends.map(|key| Column::number("", CSV).key(key)));
+    fields.add_all(columns, move |line| {
+        let found = line.estimate(metric);
+        let median = match (found, line.failed) {
+            (None, 0) if metric == Metric::Rate => Cell::text("too short"),
+            (None, _) if metric == Metric::Rate => Cell::text("failed"),
+            _ => Cell::number(found.map(|found| found.median), |value| metric.text(value)),
+        };
+        let (low, high) = found.and_then(|found| found.interval).unzip();
+        let (min, max) = found.map(|found| (found.min, found.max)).unzip();
+        let deviation = Cell::number(found.and_then(|found| found.deviation()), percent);
+        let ends = [low, high, min, max].map(|end| Cell::number(end, digits));
+        [median, deviation].into_iter().chain(ends).collect()
+    });
 }
 
 /// A sentence on the best rate of each direction, and one on its path.
@@ -224,27 +217,19 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
 /// The limits of the machines.
 #[must_use]
 pub fn limits(model: &Model) -> Grid {
-    let columns = vec![
-        Column::text("run", 0),
-        Column::text("limit", 0),
-        Column::text("of", 0),
-        Column::text("direction", 0),
-        Column::number("GB/s", 0),
-        Column::text("found by", 1),
-    ];
-    let several = model.runs.len() > 1;
-    let row = |(run, limit): &(usize, crate::results::Limit)| {
-        vec![
-            Cell::text(if several { model.runs[*run].name.as_str() } else { "" }),
-            Cell::text(&limit.name),
-            Cell::text(&limit.of),
-            Cell::text(limit.direction.map_or("", |direction| direction.name())),
-            Cell::number(Some(limit.bytes_per_second), |rate| Metric::Rate.text(rate)),
-            Cell::text(&limit.how),
-        ]
-    };
-    let rows = model.limits.iter().map(row).collect();
-    Grid { columns, rows, ..Grid::default() }
+    let run = |run: usize| if model.runs.len() > 1 { &*model.runs[run].name } else { "" };
+    let direction = |limit: &Limit| limit.direction.map_or("", Direction::name);
+    let rate = |limit: &Limit| Some(limit.bytes_per_second);
+    let mut fields: Fields<'_, (usize, Limit)> = Fields::new();
+    fields.add(Column::text("run", 0), |(number, _)| Cell::text(run(*number)));
+    fields.add(Column::text("limit", 0), |(_, limit)| Cell::text(&limit.name));
+    fields.add(Column::text("of", 0), |(_, limit)| Cell::text(&limit.of));
+    fields.add(Column::text("direction", 0), |(_, limit)| Cell::text(direction(limit)));
+    fields.add(Column::number("GB/s", 0), |(_, limit)| {
+        Cell::number(rate(limit), |rate| Metric::Rate.text(rate))
+    });
+    fields.add(Column::text("found by", 1), |(_, limit)| Cell::text(&limit.how));
+    fields.grid(&model.limits, usize::MAX)
 }
 
 /// The machine of a run in one line.
@@ -315,49 +300,35 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
 /// A row for each of these quantities of points, `rows` at most.
 fn points(found: &Comparison, title: &str, shown: &[(&Pair, &Compared)], rows: usize) -> Grid {
     let only = |key| Column::number("", CSV).key(key);
-    let columns = vec![
-        only("base"),
-        only("other"),
-        only("metric"),
-        Column::text(title, 0).key("point"),
-        Column::number(&found.base, 1).key("base_median"),
-        Column::number(&found.other, 1).key("other_median"),
-        Column::text("ratio", 0).key("ratio"),
-        Column::text("", 2).key("verdict"),
-        only("ratio_low"),
-        only("ratio_high"),
-        only("chance"),
-        only("base_samples"),
-        only("other_samples"),
-    ];
-    let row = |(pair, one): &(&Pair, &Compared)| {
-        let median = |value| Cell::number(Some(value), |value| one.metric.text(value));
-        let number = |number| Cell::number(number, digits);
+    let median = |metric: Metric, value| Cell::number(Some(value), |value| metric.text(value));
+    let (low, high) = (|both: (f64, f64)| both.0, |both: (f64, f64)| both.1);
+    let verdict = |one: &Compared| {
         let (better, worse) = one.metric.words();
-        let interval = one.ratio.interval();
-        vec![
-            Cell::text(&found.base),
-            Cell::text(&found.other),
-            Cell::text(one.metric.key()),
-            Cell::text(&pair.name),
-            median(one.medians.0),
-            median(one.medians.1),
-            Cell { text: text(one.ratio), number: Some(one.ratio.value()) },
-            Cell::text(match one.verdict() {
-                Some(Verdict::Better) => better,
-                Some(Verdict::Worse) => worse,
-                None => "",
-            }),
-            number(interval.map(|interval| interval.0)),
-            number(interval.map(|interval| interval.1)),
-            number(one.chance),
-            Cell::text(one.samples.0.to_string()),
-            Cell::text(one.samples.1.to_string()),
-        ]
+        one.verdict().map_or("", |verdict| if verdict == Verdict::Better { better } else { worse })
     };
-    let all: Vec<Vec<Cell>> = shown.iter().take(rows).map(row).collect();
-    let left_out = shown.len() - all.len();
-    Grid { columns, rows: all, left_out, ..Grid::default() }
+    let mut fields: Fields<'_, (&Pair, &Compared)> = Fields::new();
+    fields.add(only("base"), |_| Cell::text(&found.base));
+    fields.add(only("other"), |_| Cell::text(&found.other));
+    fields.add(only("metric"), |(_, one)| Cell::text(one.metric.key()));
+    fields.add(Column::text(title, 0).key("point"), |(pair, _)| Cell::text(&pair.name));
+    fields.add(Column::number(&found.base, 1).key("base_median"), |(_, one)| {
+        median(one.metric, one.medians.0)
+    });
+    fields.add(Column::number(&found.other, 1).key("other_median"), |(_, one)| {
+        median(one.metric, one.medians.1)
+    });
+    fields.add(Column::text("ratio", 0).key("ratio"), |(_, one)| ratio(one.ratio));
+    fields.add(Column::text("", 2).key("verdict"), |(_, one)| Cell::text(verdict(one)));
+    fields.add(only("ratio_low"), |(_, one)| Cell::number(one.ratio.interval().map(low), digits));
+    fields.add(only("ratio_high"), |(_, one)| Cell::number(one.ratio.interval().map(high), digits));
+    fields.add(only("chance"), |(_, one)| Cell::number(one.chance, digits));
+    fields.add(only("base_samples"), |(_, one)| Cell::text(one.samples.0.to_string()));
+    fields.add(only("other_samples"), |(_, one)| Cell::text(one.samples.1.to_string()));
+    fields.grid(shown, rows)
+}
+
+fn ratio(ratio: Ratio) -> Cell {
+    Cell { text: text(ratio), number: Some(ratio.value()) }
 }
 
 /// CSV with every number: a row for each quantity of each compared point, or for each point.
@@ -379,21 +350,21 @@ pub fn csv(model: &Model, comparisons: &[Comparison]) -> Result<String> {
 }
 
 fn means(means: &[&Mean]) -> Grid {
-    let columns =
-        vec![Column::text("mean of all points", 0), Column::text("ratio", 0), Column::text("", 1)];
-    let row = |mean: &&Mean| {
+    let counts = |mean: &Mean| {
         let (better, worse) = mean.metric.words();
         let counts = [(mean.better, better), (mean.worse, worse)];
         let counts = counts.into_iter().filter(|(count, _)| *count > 0);
         let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
-        let of = format!("{} of {}", counts.join(", "), counted(mean.points, "point"));
-        vec![
-            Cell::text(mean.metric.name()),
-            Cell { text: text(mean.ratio), number: Some(mean.ratio.value()) },
-            Cell::text(if counts.is_empty() { "in the mean alone".into() } else { of }),
-        ]
+        match counts.is_empty() {
+            true => "in the mean alone".into(),
+            false => format!("{} of {}", counts.join(", "), counted(mean.points, "point")),
+        }
     };
-    Grid { columns, rows: means.iter().map(row).collect(), ..Grid::default() }
+    let mut fields: Fields<'_, &Mean> = Fields::new();
+    fields.add(Column::text("mean of all points", 0), |mean| Cell::text(mean.metric.name()));
+    fields.add(Column::text("ratio", 0), |mean| ratio(mean.ratio));
+    fields.add(Column::text("", 1), |mean| Cell::text(counts(mean)));
+    fields.grid(means, usize::MAX)
 }
 
 /// All parts of a report, tables with `rows` rows at most. Several files are compared; if they have
@@ -455,6 +426,8 @@ mod tests {
         let at = |key: &str| head.iter().position(|other| other == key).unwrap();
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
         assert_eq!(rows.len(), 15);
+        let unique: std::collections::BTreeSet<&str> = head.iter().collect();
+        assert_eq!(unique.len(), head.len(), "{head:?}");
         for (row, line) in rows.iter().zip(&model.lines) {
             for metric in [Metric::Rate, Metric::P99, Metric::CpuCost] {
                 let found = row[at(metric.key())].parse().ok();
