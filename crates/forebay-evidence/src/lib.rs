@@ -5,7 +5,7 @@
 //! are missing. [`verdict()`] checks the evidence against a [`Claim`], the route that the mover
 //! reports; speed plays no part. It is pure. `drives`, `process`, `nfs`, `rdma`, `nvidia_fs` and
 //! `dram` read files of the system, `pages` counts resident pages, and `pcie` queries NVML.
-//! [`Sensors`] reads a GPU's power, heat and clocks from NVML too.
+//! [`Sensors`] reads a GPU's power and clocks from NVML too.
 //!
 //! ```
 //! use forebay::{Direction, Engine, Options};

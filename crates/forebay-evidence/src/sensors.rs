@@ -1,15 +1,7 @@
-//! A GPU's sensors, read through NVML: energy, power, temperature, and why its clocks are held
-//! down.
+//! A GPU's power, and why its clocks are held down, read through NVML. Either may be missing.
 //!
-//! Each of the four may be missing on its own. Energy is a counter, so the difference over a span
-//! needs no samples in between, but it moves in steps. Measured on an H200 (driver 580.159.04):
-//!
-//! - The counter stepped 10 times a second.
-//! - Reading it took 3 ms on an idle GPU and 5 ms (up to 17) on a busy one; any other sensor took 2
-//!   µs.
-//! - Its difference deviated from the instantaneous power, which updates as often, by up to 17 %
-//!   over 0.2 s, up to 3 % over 1 s and less than 1 % over 4 s.
-//! - The other power call lagged behind a load change by a second or more.
+//! Measured on an H200 (driver 580.159.04): a reading takes 2 µs, the instantaneous power updates
+//! 10 times a second, and the other power call lags behind a load change by a second or more.
 
 use std::fmt;
 
@@ -26,9 +18,7 @@ pub struct Sensors {
     nvml: Nvml,
     handle: Handle,
     name: String,
-    energy: bool,
     power: Option<Power>,
-    temperature: bool,
     throttle: bool,
     missing: Vec<String>,
 }
@@ -44,12 +34,8 @@ enum Power {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sensed {
-    /// Energy since the driver was loaded, in millijoules.
-    pub energy_mj: Option<u64>,
     /// Power in milliwatts.
     pub power_mw: Option<u64>,
-    /// Degrees Celsius.
-    pub temperature_c: Option<i64>,
     /// Why the clocks are lower than they could be.
     pub throttle: Option<ThrottleReasons>,
     /// Why a sensor that worked before could not be read this time.
@@ -87,30 +73,22 @@ impl Sensors {
         let (handle, name) = found;
         let mut missing = Vec::new();
         let mut has = |told: Result<(), String>| told.map_err(|why| missing.push(why)).is_ok();
-        let energy = has(nvml.energy(handle).map(drop));
         let power = match instant_power(&nvml, handle) {
             Ok(_) => Some(Power::Instant),
             // Older GPUs have only this call, so the error reported is the one of this call.
             Err(_) => has(nvml.power(handle).map(drop)).then_some(Power::Usage),
         };
-        let temperature = has(nvml.temperature(handle).map(drop));
         let throttle = has(nvml.reasons(handle).map(drop));
-        if !energy && power.is_none() && !temperature && !throttle {
+        if power.is_none() && !throttle {
             return Err(none(missing.join("; "), LOOK));
         }
-        Ok(Self { nvml, handle, name, energy, power, temperature, throttle, missing })
+        Ok(Self { nvml, handle, name, power, throttle, missing })
     }
 
     /// The GPU's PCI address, or its UUID.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Whether there is an energy counter.
-    #[must_use]
-    pub fn has_energy(&self) -> bool {
-        self.energy
     }
 
     /// Describes the power reading; `None` if there is none.
@@ -120,12 +98,6 @@ impl Sensors {
             Power::Instant => "power of the moment",
             Power::Usage => "power, which may be an average over a second",
         })
-    }
-
-    /// Whether temperature can be read.
-    #[must_use]
-    pub fn has_temperature(&self) -> bool {
-        self.temperature
     }
 
     /// Whether throttle reasons can be read.
@@ -140,22 +112,9 @@ impl Sensors {
         &self.missing
     }
 
-    /// Reads all sensors, which may take milliseconds.
+    /// Reads all sensors.
     #[must_use]
     pub fn read(&self) -> Sensed {
-        let mut sensed = self.read_without_energy();
-        if self.energy {
-            match self.nvml.energy(self.handle) {
-                Ok(energy) => sensed.energy_mj = Some(energy),
-                Err(why) => sensed.failed = Some(why),
-            }
-        }
-        sensed
-    }
-
-    /// Reads all sensors except the energy counter, which is by far the slowest.
-    #[must_use]
-    pub fn read_without_energy(&self) -> Sensed {
         fn note<T>(told: Result<T, String>, failed: &mut Option<String>) -> Option<T> {
             told.map_err(|why| failed.get_or_insert(why).len()).ok()
         }
@@ -167,8 +126,6 @@ impl Sensors {
             Power::Usage => nvml.power(gpu).map(u64::from),
         });
         sensed.power_mw = power.and_then(|told| note(told, failed));
-        let temperature = self.temperature.then(|| nvml.temperature(gpu));
-        sensed.temperature_c = temperature.and_then(|told| note(told, failed));
         let reasons = self.throttle.then(|| nvml.reasons(gpu));
         sensed.throttle = reasons.and_then(|told| note(told, failed)).map(ThrottleReasons);
         sensed
@@ -234,10 +191,10 @@ mod tests {
     use crate::nvml::played::{FIND, INIT, library};
     use forebay::gpu::{DeviceId, DeviceKind};
 
-    /// Each read adds 7 J; reads after the third fail.
-    const ENERGY: &str = "static unsigned long long joules;\n\
-        int nvmlDeviceGetTotalEnergyConsumption(void *d, unsigned long long *mj)\n\
-        { joules += 7; if (joules > 21) return 15; *mj = joules * 1000; return 0; }\n";
+    /// Reads after the third fail.
+    const REASONS_AT_FIRST: &str = "static int reads;\n\
+        int nvmlDeviceGetCurrentClocksEventReasons(void *d, unsigned long long *r)\n\
+        { if (++reads > 3) return 15; *r = 0x24; return 0; }\n";
     const INSTANT: &str = "struct value { unsigned field, scope; long long time, latency;\n\
           unsigned kind, status; unsigned long long value; };\n\
         int nvmlDeviceGetFieldValues(void *d, int n, struct value *v)\n\
@@ -245,14 +202,6 @@ mod tests {
           v->status = 0; v->kind = 1; v->value = 0xffffffff00012345ull; return 0; }\n";
     const USAGE: &str =
         "int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 69000; return 0; }\n";
-    const HEAT: &str = "int nvmlDeviceGetTemperature(void *d, int which, unsigned *c)\n\
-        { if (which) return 2; *c = 31; return 0; }\n";
-    const HEAT_OF_LATE: &str = "struct heat { unsigned version, which; int c; };\n\
-        int nvmlDeviceGetTemperatureV(void *d, struct heat *h)\n\
-        { if (h->version != 0x100000c || h->which) return 25; h->c = -4; return 0; }\n";
-    const REASONS_NOW: &str = "\
-        int nvmlDeviceGetCurrentClocksEventReasons(void *d, unsigned long long *r)\n\
-        { *r = 0x24; return 0; }\n";
     const REASONS_BEFORE: &str = "\
         int nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *r)\n\
         { *r = 0x1; return 0; }\n";
@@ -277,45 +226,37 @@ mod tests {
 
     #[test]
     fn all_sensors_are_read_and_what_falls_away_is_named() {
-        let parts = [INIT, FIND, ENERGY, INSTANT, USAGE, HEAT, HEAT_OF_LATE, REASONS_NOW];
+        let parts = [INIT, FIND, INSTANT, USAGE, REASONS_AT_FIRST];
         let Some(sensors) = found(&parts) else { return };
         let sensors = sensors.unwrap();
-        assert!(
-            sensors.has_energy() && sensors.has_temperature() && sensors.has_throttle_reasons()
-        );
+        assert!(sensors.has_throttle_reasons());
         assert_eq!(sensors.power_is(), Some("power of the moment"));
         assert_eq!((sensors.name(), sensors.missing().len()), ("0000:1b:00.0", 0));
         let first = sensors.read();
         let whole = Sensed {
-            energy_mj: Some(14_000),
             power_mw: Some(0x12345), // the upper half of the field is ignored
-            temperature_c: Some(31),
             throttle: Some(ThrottleReasons(0x24)),
             failed: None,
         };
-        assert_eq!(first, whole.clone());
-        let quick = Sensed { energy_mj: None, ..whole };
-        assert_eq!(sensors.read_without_energy(), quick);
-        assert_eq!(sensors.read().energy_mj, Some(21_000));
+        assert_eq!((&first, &sensors.read()), (&whole, &whole));
         let after = sensors.read();
-        assert_eq!((after.energy_mj, after.power_mw), (None, first.power_mw));
+        assert_eq!((after.throttle, after.power_mw), (None, first.power_mw));
         let why = after.failed.unwrap();
-        assert_eq!(why, "nvmlDeviceGetTotalEnergyConsumption: Other (15)");
+        assert_eq!(why, "nvmlDeviceGetCurrentClocksEventReasons: Other (15)");
     }
 
     #[test]
     fn a_library_without_some_functions_has_the_other_sensors() {
-        let Some(sensors) = found(&[INIT, FIND, USAGE, HEAT_OF_LATE, REASONS_BEFORE]) else {
-            return;
-        };
+        let Some(sensors) = found(&[INIT, FIND, USAGE, REASONS_BEFORE]) else { return };
         let sensors = sensors.unwrap();
         assert!(sensors.power_is().unwrap().contains("average"));
-        assert!(!sensors.has_energy());
-        assert_eq!(sensors.missing(), ["NVML has no `nvmlDeviceGetTotalEnergyConsumption`"]);
+        assert_eq!(sensors.missing(), [""; 0]);
         let sensed = sensors.read();
-        assert_eq!((sensed.power_mw, sensed.temperature_c), (Some(69_000), Some(-4)));
+        assert_eq!((sensed.power_mw, sensed.failed), (Some(69_000), None));
         assert_eq!(sensed.throttle, Some(ThrottleReasons(1)));
-        assert_eq!((sensed.energy_mj, sensed.failed), (None, None));
+        let sensors = found(&[INIT, FIND, USAGE]).unwrap().unwrap();
+        assert!(!sensors.has_throttle_reasons());
+        assert_eq!(sensors.missing(), ["NVML has no `nvmlDeviceGetCurrentClocksEventReasons`"]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
                     rough: ROUGH,
                     reach: 5 * PERIOD / 2,
                 };
-                let read = Box::new(move || reading(&sensors.read_without_energy()));
+                let read = Box::new(move || reading(&sensors.read()));
                 found.quick.push(Sensor { about, read });
             }
             Err(none) => {

@@ -29,9 +29,6 @@ type Status = c_uint;
 /// `nvmlDevice_t`.
 type Opaque = *mut c_void;
 
-/// `NVML_TEMPERATURE_GPU`.
-const SENSOR_GPU: c_uint = 0;
-
 /// A number together with the width that NVML reports for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
@@ -67,7 +64,6 @@ struct FieldValue {
 const _: () = {
     assert!(size_of::<FieldValue>() == 40 && offset_of!(FieldValue, kind) == 24);
     assert!(offset_of!(FieldValue, status) == 28 && offset_of!(FieldValue, value) == 32);
-    assert!(size_of::<Temperature>() == 12);
 };
 
 impl FieldValue {
@@ -87,20 +83,6 @@ impl FieldValue {
     }
 }
 
-/// `nvmlTemperature_t`, version 1.
-#[repr(C)]
-struct Temperature {
-    version: c_uint,
-    sensor: c_uint,
-    celsius: c_int,
-}
-
-impl Temperature {
-    /// The structure's size, with its version in the top byte.
-    #[expect(clippy::cast_possible_truncation, reason = "twelve")]
-    const VERSION: c_uint = size_of::<Self>() as c_uint | 1 << 24;
-}
-
 type FindBy = unsafe extern "C" fn(*const c_char, *mut Opaque) -> Status;
 type FieldValues = unsafe extern "C" fn(Opaque, c_int, *mut FieldValue) -> Status;
 type Throughput = unsafe extern "C" fn(Opaque, c_uint, *mut c_uint) -> Status;
@@ -117,9 +99,6 @@ pub(crate) struct Nvml {
     field_values: Option<FieldValues>,
     throughput: Option<Throughput>,
     power_usage: Option<Fill<c_uint>>,
-    total_energy: Option<Fill<c_ulonglong>>,
-    temperature: Option<Throughput>,
-    temperature_by_struct: Option<Fill<Temperature>>,
     event_reasons: Option<Fill<c_ulonglong>>,
     throttle_reasons: Option<Fill<c_ulonglong>>,
     error_text: Option<ErrorText>,
@@ -157,9 +136,6 @@ impl Nvml {
                 field_values: function(&library, c"nvmlDeviceGetFieldValues"),
                 throughput: function(&library, c"nvmlDeviceGetPcieThroughput"),
                 power_usage: function(&library, c"nvmlDeviceGetPowerUsage"),
-                total_energy: function(&library, c"nvmlDeviceGetTotalEnergyConsumption"),
-                temperature: function(&library, c"nvmlDeviceGetTemperature"),
-                temperature_by_struct: function(&library, c"nvmlDeviceGetTemperatureV"),
                 event_reasons: function(&library, c"nvmlDeviceGetCurrentClocksEventReasons"),
                 throttle_reasons: function(&library, c"nvmlDeviceGetCurrentClocksThrottleReasons"),
                 error_text: function(&library, c"nvmlErrorString"),
@@ -241,29 +217,6 @@ impl Nvml {
     /// Power in milliwatts. From Ampere on, except GA100, it is an average over a second.
     pub(crate) fn power(&self, gpu: Handle) -> Result<u32, String> {
         self.filled(self.power_usage, "nvmlDeviceGetPowerUsage", gpu, 0)
-    }
-
-    /// Energy in millijoules since the driver was loaded.
-    pub(crate) fn energy(&self, gpu: Handle) -> Result<u64, String> {
-        self.filled(self.total_energy, "nvmlDeviceGetTotalEnergyConsumption", gpu, 0)
-    }
-
-    /// Temperature in degrees Celsius.
-    pub(crate) fn temperature(&self, gpu: Handle) -> Result<i64, String> {
-        const CALL: &str = "nvmlDeviceGetTemperature";
-        // The older call is tried first; it is deprecated. The newer call takes a structure.
-        if let Some(function) = self.temperature {
-            let mut celsius = 0;
-            // SAFETY: the handle is of this library, which is not shut down, and the output
-            // outlives the call.
-            return match unsafe { function(gpu.pointer(), SENSOR_GPU, &raw mut celsius) } {
-                0 => Ok(celsius.into()),
-                status => Err(self.words(CALL, status)),
-            };
-        }
-        let asked = Temperature { version: Temperature::VERSION, sensor: SENSOR_GPU, celsius: 0 };
-        let told = self.filled(self.temperature_by_struct, CALL, gpu, asked)?;
-        Ok(told.celsius.into())
     }
 
     /// Why the clocks are lower than they could be: `nvmlClocksEventReason…`, which were called
