@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
 use forebay::{Error, Operation, Place};
@@ -67,6 +68,12 @@ impl Failure {
             Error::Io { operation, place, source }.hint()
         });
         Self { hint, ..Self::new(message).because(cause) }
+    }
+
+    /// The system cannot do `verb` with the file at `path`.
+    #[must_use]
+    pub fn at(verb: &str, path: &Path, error: &io::Error) -> Self {
+        Self::io(format!("cannot {verb} `{}`", path.display()), error)
     }
 
     /// A thread with a stack of `stack` bytes cannot be started.

@@ -10,6 +10,11 @@ use rustix::fs::OFlags;
 use crate::bench::held::Made;
 use crate::cleanup::{self, Undo};
 
+/// The folder that a file is in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
+}
+
 /// Makes the new file `path` with this `mode`; until [`cleanup::end`] an early end of the command
 /// removes it.
 pub(crate) fn create(path: &Path, mode: u32) -> io::Result<File> {

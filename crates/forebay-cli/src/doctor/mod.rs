@@ -72,7 +72,7 @@ fn answers(system: &System, path: &Path) -> Result<bool> {
     match system.reach(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Ok(false),
-        Err(error) => Err(Failure::io(format!("cannot inspect `{}`", path.display()), &error)
+        Err(error) => Err(Failure::at("inspect", path, &error)
             .hint("give an existing file, folder or block device")),
     }
 }

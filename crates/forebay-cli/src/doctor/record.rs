@@ -52,6 +52,5 @@ pub(super) fn answer(dir: &Path) -> Result<Option<Answer>> {
 }
 
 fn cannot_replay(dir: &Path, error: &io::Error) -> Failure {
-    Failure::io(format!("cannot replay `{}`", dir.display()), error)
-        .hint("give a folder that `forebay doctor --record` made")
+    Failure::at("replay", dir, error).hint("give a folder that `forebay doctor --record` made")
 }

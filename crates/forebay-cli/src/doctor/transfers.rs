@@ -122,10 +122,7 @@ impl<'a> Run<'a> {
         direct: Option<String>,
         done: Sender<Transfer>,
     ) -> Result<Self> {
-        let cannot = |error: &std::io::Error| {
-            Failure::io(format!("cannot inspect `{}`", path.display()), error)
-        };
-        let facts = std::fs::metadata(path).map_err(|error| cannot(&error))?;
+        let facts = std::fs::metadata(path).map_err(|e| Failure::at("inspect", path, &e))?;
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         let mut run = Self {
             bound,
@@ -297,8 +294,7 @@ impl<'a> Run<'a> {
     fn plain(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; whole(self.len)];
         let read = File::open(&self.file).and_then(|file| file.read_exact_at(&mut bytes, 0));
-        let path = self.file.display();
-        read.map_err(|error| Failure::io(format!("cannot read `{path}`"), &error))?;
+        read.map_err(|error| Failure::at("read", &self.file, &error))?;
         Ok(bytes)
     }
 }

@@ -23,7 +23,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// # Errors
 /// System errors; invalid contents, with their line.
 pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
-    let cannot = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+    let cannot = |error| Failure::at("read", path, &error);
     let step = Step::begin("read", path);
     let mut bytes = Vec::new();
     // O_NONBLOCK: a pipe without a writer is opened and then refused, instead of blocking.

@@ -23,7 +23,7 @@ use crate::bench::memory::close;
 use crate::bench::scratch;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::output;
+use crate::output::{self, folder_of};
 use crate::stdio::{say, tell};
 use crate::steps::{self, Step};
 use crate::workload::pattern::Region;
@@ -75,7 +75,7 @@ impl Need {
     fn at(&self) -> Result<PathBuf> {
         let path = self.file.as_ref().and_then(held::path);
         let path = path.map_or_else(|| fs::canonicalize(&self.path), Ok);
-        path.map_err(|error| cannot("inspect", &self.path, &error))
+        path.map_err(|error| Failure::at("inspect", &self.path, &error))
     }
 }
 
@@ -103,7 +103,7 @@ impl Files {
                 let apart = if shares(asked, job, path, threads) { 0 } else { asked.size };
                 let starts = (0..threads).map(|thread| job.start + thread * apart).collect();
                 let path = match path.file_name() {
-                    Some(name) => files.hold(&folder_of(path))?.join(name),
+                    Some(name) => files.hold(folder_of(path))?.join(name),
                     None => path.clone(),
                 };
                 vec![Need::new(path, starts, asked.size)]
@@ -138,7 +138,7 @@ impl Files {
         let _step = Step::begin("open", folder);
         let mut how = OpenOptions::new();
         how.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
-        let opened = how.open(folder).map_err(|error| cannot("open", folder, &error))?;
+        let opened = how.open(folder).map_err(|error| Failure::at("open", folder, &error))?;
         let path = held::path(&opened).unwrap_or_else(|| folder.to_owned());
         self.held.push(opened);
         Ok(path)
@@ -178,7 +178,7 @@ impl Files {
         for need in needs.iter_mut().filter(|need| need.file.is_none()) {
             self.make(need)?;
             let file = need.file.as_ref().expect("just made");
-            file.set_len(need.to).map_err(|error| cannot("make", &need.path, &error))?;
+            file.set_len(need.to).map_err(|error| Failure::at("make", &need.path, &error))?;
         }
         Ok(())
     }
@@ -187,7 +187,8 @@ impl Files {
     fn make(&mut self, need: &mut Need) -> Result<()> {
         let path = &need.path;
         let _step = Step::begin("make", path);
-        let file = output::create(path, 0o666).map_err(|error| cannot("make", path, &error))?;
+        let file =
+            output::create(path, 0o666).map_err(|error| Failure::at("make", path, &error))?;
         self.made.push(path.clone());
         // Without attributes, the next write needs the user's permission.
         let _ = fsetxattr(&file, MARK.0, MARK.1, XattrFlags::empty());
@@ -199,7 +200,7 @@ impl Files {
 /// Checks the room for the bytes of `missing`; returns the folder of the first file.
 fn check_room<'a>(missing: impl Iterator<Item = &'a Need> + Clone) -> Result<Option<PathBuf>> {
     let Some(first) = missing.clone().next() else { return Ok(None) };
-    let folder = folder_of(&first.path);
+    let folder = folder_of(&first.path).to_owned();
     let bytes = missing.map(|need| need.to - need.from).sum();
     Room::of(&folder)?.check(&folder, bytes).map_err(smaller)?;
     Ok(Some(folder))
@@ -214,7 +215,7 @@ fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     let path = need.at()?;
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
     let synced = File::open(&path).and_then(|file| file.sync_all());
-    synced.map_err(|error| cannot("write to", &path, &error))?;
+    synced.map_err(|error| Failure::at("write to", &path, &error))?;
     // Freshly written bytes are in the page cache, and would be read from there.
     let _step = Step::begin("drop the pages of", &path);
     engine.open(&path)?.evict()?;
@@ -229,12 +230,12 @@ fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
     if let Err(error) = fs::metadata(path) {
         return match error.kind() {
             ErrorKind::NotFound => Ok(true),
-            _ => Err(cannot("inspect", path, &error)),
+            _ => Err(Failure::at("inspect", path, &error)),
         };
     }
     drop(step);
     let len = steps::open(engine, path)?.len()?;
-    let opened = open(path).map_err(|error| cannot("open", path, &error))?;
+    let opened = open(path).map_err(|error| Failure::at("open", path, &error))?;
     let is_file = opened.metadata().is_ok_and(|facts| facts.is_file());
     let has_hole = is_file && has_hole(&opened, *from, (*to).min(len));
     let is_ours = is_file && is_ours(&opened);
@@ -282,7 +283,7 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
     match fs::metadata(path) {
         Ok(_) => drop(step),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(cannot("inspect", path, &error)),
+        Err(error) => return Err(Failure::at("inspect", path, &error)),
     }
     // The engine's error names files that cannot be written to.
     drop(steps::open(engine, path)?);
@@ -291,9 +292,9 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
     // the one that is written.
     let file = match need.file.take() {
         Some(file) => file,
-        None => open(path).map_err(|error| cannot("open", path, &error))?,
+        None => open(path).map_err(|error| Failure::at("open", path, &error))?,
     };
-    let facts = file.metadata().map_err(|error| cannot("inspect", path, &error))?;
+    let facts = file.metadata().map_err(|error| Failure::at("inspect", path, &error))?;
     if args.overwrite_device && facts.file_type().is_block_device() {
         check_end(&file, need)?;
     } else if !facts.is_file() || (!args.overwrite && !is_ours(&file)) {
@@ -315,11 +316,11 @@ fn is_ours(file: &File) -> bool {
 
 fn grow(need: &Need, len: u64) -> Result<()> {
     let (path, folder) = (need.at()?, folder_of(&need.path));
-    Room::of(&folder)?.check(&folder, need.to - len)?;
+    Room::of(folder)?.check(folder, need.to - len)?;
     let mut how = OpenOptions::new();
     let file = how.write(true).custom_flags(held::no_link(&path, true)).open(&path);
     let grown = file.and_then(|file| file.set_len(need.to).and_then(|()| close(file)));
-    grown.map_err(|error| cannot("write to", &path, &error))
+    grown.map_err(|error| Failure::at("write to", &path, &error))
 }
 
 /// Refuses to write to a device without the user's permission, before it is opened.
@@ -369,7 +370,7 @@ pub(super) fn check_apart(all: &[Files]) -> Result<()> {
 /// The identity of a file, whatever its path: for a device, its device number.
 fn number(path: &Path) -> Result<(u64, u64)> {
     let _step = Step::begin("inspect", path);
-    let facts = fs::metadata(path).map_err(|error| cannot("inspect", path, &error))?;
+    let facts = fs::metadata(path).map_err(|error| Failure::at("inspect", path, &error))?;
     let is_device = facts.file_type().is_block_device();
     Ok(if is_device { (u64::MAX, facts.rdev()) } else { (facts.dev(), facts.ino()) })
 }
@@ -377,7 +378,7 @@ fn number(path: &Path) -> Result<(u64, u64)> {
 /// Checks that a device has the needed bytes.
 fn check_end(device: &File, need: &Need) -> Result<()> {
     let end = io::Seek::seek(&mut &*device, io::SeekFrom::End(0));
-    let len = end.map_err(|error| cannot("inspect", &need.path, &error))?;
+    let len = end.map_err(|error| Failure::at("inspect", &need.path, &error))?;
     if len >= need.to {
         return Ok(());
     }
@@ -395,18 +396,6 @@ fn open(path: &Path) -> io::Result<File> {
 /// Whether bytes are missing from `from` to `to`; false if the file system does not report it.
 fn has_hole(file: &File, from: u64, to: u64) -> bool {
     from < to && rustix::fs::seek(file, SeekFrom::Hole(from)).is_ok_and(|hole| hole < to)
-}
-
-/// The folder that a file is in.
-pub(super) fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
-fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::io(format!("cannot {verb} `{}`", path.display()), error)
 }
 
 /// The note on files that are made to be read.

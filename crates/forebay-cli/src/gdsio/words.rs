@@ -22,6 +22,13 @@ pub(crate) enum Transfer {
     BatchStream,
 }
 
+/// The names of transfers in result lines, by number.
+#[rustfmt::skip]
+const LABELS: [&str; 8] = [
+    "GPUD", "CPUONLY", "CPU_GPU", "CPU_ASYNC_GPU", "CPU_CACHED_GPU", "GPUD_ASYNC", "GPU_BATCH",
+    "GPU_BATCH_STREAM",
+];
+
 impl Transfer {
     pub(crate) const ALL: [Self; 8] = [
         Self::Direct,
@@ -36,27 +43,16 @@ impl Transfer {
 
     /// The type of a number, as the command line and job files have it.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let number = text.parse::<usize>().ok();
-        let found = number.and_then(|number| Self::ALL.get(number).copied());
-        found.ok_or_else(|| "it takes a type from 0 to 7".into())
+        of_number(&Self::ALL, text).ok_or_else(|| "it takes a type from 0 to 7".into())
     }
 
-    pub(crate) fn number(self) -> usize {
-        Self::ALL.iter().position(|other| *other == self).expect("all are listed")
+    pub(crate) const fn number(self) -> usize {
+        self as usize
     }
 
     /// Its name in result lines.
     pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Direct => "GPUD",
-            Self::CpuOnly => "CPUONLY",
-            Self::CpuGpu => "CPU_GPU",
-            Self::CpuAsyncGpu => "CPU_ASYNC_GPU",
-            Self::CpuCachedGpu => "CPU_CACHED_GPU",
-            Self::DirectAsync => "GPUD_ASYNC",
-            Self::Batch => "GPU_BATCH",
-            Self::BatchStream => "GPU_BATCH_STREAM",
-        }
+        LABELS[self as usize]
     }
 
     /// The note on a type whose requests are made as another type's.
@@ -95,8 +91,7 @@ impl Io {
 
     /// Parses its number, as in `-I`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let found = text.parse::<usize>().ok().and_then(|number| Self::ALL.get(number).copied());
-        found.ok_or_else(|| {
+        of_number(&Self::ALL, text).ok_or_else(|| {
             "it takes 0 (read), 1 (write), 2 (random read) or 3 (random write)".into()
         })
     }
@@ -108,17 +103,12 @@ impl Io {
     }
 
     /// Its number, as in `-I`.
-    pub(crate) fn number(self) -> usize {
-        Self::ALL.iter().position(|other| *other == self).expect("all are listed")
+    pub(crate) const fn number(self) -> usize {
+        self as usize
     }
 
     pub(crate) const fn label(self) -> &'static str {
-        match self {
-            Self::Read => "READ",
-            Self::Write => "WRITE",
-            Self::RandRead => "RANDREAD",
-            Self::RandWrite => "RANDWRITE",
-        }
+        ["READ", "WRITE", "RANDREAD", "RANDWRITE"][self as usize]
     }
 
     pub(crate) const fn writes(self) -> bool {
@@ -138,6 +128,10 @@ impl Io {
     pub(crate) const fn reading(self) -> Self {
         if self.is_random() { Self::RandRead } else { Self::Read }
     }
+}
+
+fn of_number<T: Copy>(all: &[T], text: &str) -> Option<T> {
+    all.get(text.parse::<usize>().ok()?).copied()
 }
 
 /// A size: a whole number, with an optional K, M or G, and an optional B after that, in either

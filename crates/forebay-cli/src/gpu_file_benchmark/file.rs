@@ -22,7 +22,7 @@ use crate::bench::target::Target;
 use crate::bench::{TRY_LEN, held, spinner};
 use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::output;
+use crate::output::{self, folder_of};
 use crate::steps::Step;
 
 /// A folder, or a file that is written and read back.
@@ -63,14 +63,15 @@ impl TestFile {
             }
             Ok(facts) => Self::given(path, &facts, args),
             Err(_) if is_new => Self::create(path),
-            Err(error) => Err(cannot("inspect", path, &error)),
+            Err(error) => Err(Failure::at("inspect", path, &error)),
         }
     }
 
     fn create(path: &Path) -> Result<Self> {
         check_mounted(path)?;
         let _step = Step::begin("create", path);
-        let file = output::create(path, 0o666).map_err(|error| cannot("create", path, &error))?;
+        let file =
+            output::create(path, 0o666).map_err(|error| Failure::at("create", path, &error))?;
         Ok(Self { name: path.to_owned(), file: Some(Arc::new(file)), had: 0, kind: Kind::New })
     }
 
@@ -78,7 +79,8 @@ impl TestFile {
         let is_device = facts.file_type().is_block_device();
         let kind = if is_device { Kind::Device } else { Kind::Given };
         let (mut file, name) = may_write(path, args.overwrite, args.overwrite_device)?;
-        let had = file.seek(SeekFrom::End(0)).map_err(|error| cannot("inspect", path, &error))?;
+        let had =
+            file.seek(SeekFrom::End(0)).map_err(|error| Failure::at("inspect", path, &error))?;
         Ok(Self { name, file: Some(Arc::new(file)), had, kind })
     }
 
@@ -95,10 +97,10 @@ impl TestFile {
                     .because(format!("the device has {}", format_size(self.had)))
                     .hint("give a smaller `--size`"));
             }
-            Kind::Folder => self.name.clone(),
+            Kind::Folder => &self.name,
             Kind::New | Kind::Given => folder_of(&self.name),
         };
-        Room::of(&folder)?.check(&folder, len.saturating_sub(self.had))
+        Room::of(folder)?.check(folder, len.saturating_sub(self.had))
     }
 
     /// Reads a part by the route `direct`, to find out if it is available. Content of the user's
@@ -184,21 +186,10 @@ fn is_listed(text: &str, place: &Path) -> bool {
 /// Whether a file system is mounted at `place`.
 fn is_mount(place: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|facts| facts.dev());
-    match (device(place), device(&folder_of(place))) {
+    match (device(place), device(folder_of(place))) {
         (Ok(own), Ok(above)) => own != above,
         _ => false,
     }
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    }
-}
-
-fn cannot(verb: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::io(format!("cannot {verb} `{}`", path.display()), error)
 }
 
 #[cfg(test)]

@@ -140,7 +140,7 @@ impl<'a> Output<'a> {
     fn create_file(path: &'a Path) -> Result<Self> {
         let _step = Step::begin("create", path);
         let file = output::create(path, 0o666).map_err(|error| {
-            let failure = Failure::io(format!("cannot create `{}`", path.display()), &error);
+            let failure = Failure::at("create", path, &error);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => {
                     failure.hint("no file is ever overwritten: give the path of a new file")
@@ -155,7 +155,7 @@ impl<'a> Output<'a> {
         match self {
             Self::Stdout => io::stdout().write_all(bytes).map_err(|error| Failure::stdout(&error)),
             Self::File { file, path, .. } => {
-                file.write_all(bytes).map_err(|error| cannot_write(path, &error))
+                file.write_all(bytes).map_err(|error| Failure::at("write to", path, &error))
             }
         }
     }
@@ -165,7 +165,7 @@ impl<'a> Output<'a> {
         if let Self::File { file, path, .. } = &mut self {
             let mut out = BufWriter::new(file);
             let written = trace.write_json(&mut out).and_then(|()| out.flush());
-            written.map_err(|error| cannot_write(path, &error))?;
+            written.map_err(|error| Failure::at("write to", path, &error))?;
         }
         self.finish()
     }
@@ -176,16 +176,12 @@ impl<'a> Output<'a> {
             Self::File { file, path, done } => {
                 // Some file systems report a failed write only when a descriptor is closed.
                 let closed = file.try_clone().and_then(close);
-                closed.map_err(|error| cannot_write(path, &error))?;
+                closed.map_err(|error| Failure::at("write to", path, &error))?;
                 *done = true;
                 Ok(())
             }
         }
     }
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::io(format!("cannot write to `{}`", path.display()), error)
 }
 
 impl Drop for Output<'_> {

@@ -32,9 +32,7 @@ pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
 /// Writes a new file, or with `overwrite` the contents of an existing one.
 pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
     let _step = Step::of_thread("write", path);
-    let failed = |error: &io::Error| {
-        Failure::io(format!("cannot write the report to `{}`", path.display()), error)
-    };
+    let failed = |error: &io::Error| Failure::at("write the report to", path, error);
     let put = |mut file: &File| {
         file.write_all(bytes)?;
         // A network file system, or one that allocates late, reports a full disk only here.
