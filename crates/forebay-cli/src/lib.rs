@@ -3,42 +3,30 @@
 //! `args` reads the command line. Each verb has a module ([`mod@bench`], [`read`], [`doctor`],
 //! [`map`], [`gdsio`], `probe`, `manual`).
 //!
-//! [`program`] starts the command again, [`workload`] keeps files busy, and [`results`] stores
-//! measurements. [`report`] shows and compares them. [`failure`] is the error of a
-//! verb, `log` shows the engine's events, [`power`] reads power sensors. `cleanup` undoes what must
+//! The package [`forebay_measure`] measures; [`report`] shows and compares its [`results`].
+//! [`failure`] is the error of a verb, `log` shows the engine's events. `cleanup` undoes what must
 //! not remain, if `signals` or the watchdog in [`steps`] end the command early. Data go to stdout,
 //! messages to stderr; [`stdio`] checks whether they are open.
 
 pub mod args;
 pub mod bench;
-mod cleanup;
 mod depth;
 pub mod doctor;
-pub mod failure;
 pub mod gdsio;
 pub mod gpu_file_benchmark;
-mod json_memory;
 mod limits;
 mod log;
 mod manual;
 pub mod map;
-mod output;
-pub mod power;
+mod near;
 mod probe;
-pub mod program;
 mod reach;
 pub mod read;
 pub mod report;
-pub mod results;
-mod shell;
 mod signals;
 pub mod sockets;
-pub mod stdio;
-pub mod steps;
 mod usage;
 mod values;
-mod variables;
-pub mod workload;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -50,6 +38,9 @@ use clap::error::ErrorKind;
 use clap::{Parser as _, Subcommand as _};
 
 use args::{Arguments, Internal, InternalArguments, Verb};
+pub(crate) use forebay_measure::{cleanup, output, shell, variables};
+pub use forebay_measure::{failure, power, program, results, stdio, steps, workload};
+
 use failure::Failure;
 use program::Program;
 
@@ -156,7 +147,9 @@ fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
     match &parsed.verb {
         Internal::Probe(args) => probe::command(args),
         Internal::Reach(args) => reach::command(args),
-        Internal::Cufile(args) => workload::backend::library::child::command(args),
+        Internal::Cufile(args) => {
+            workload::backend::library::child::command(args.library.as_deref(), &args.packages)
+        }
     }
 }
 
@@ -206,11 +199,6 @@ fn command_line(arguments: &[OsString]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The bytes of a text without the byte order mark that some editors write first.
-pub(crate) fn without_mark(bytes: &[u8]) -> &[u8] {
-    bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
-}
-
 /// Quotes a word for a shell.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
@@ -221,6 +209,9 @@ pub(crate) fn shell_word(word: &str) -> String {
     }
 }
 
+#[cfg(test)]
+#[path = "../tests/results/facts.rs"]
+mod facts;
 #[cfg(test)]
 mod tests {
     use super::*;

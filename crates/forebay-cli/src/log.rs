@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 use forebay::Error;
+use forebay_measure::held::named;
+use forebay_measure::plain::plain;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::bench::held::named;
 use crate::failure::Result;
-use crate::report::plain::plain;
 use crate::variables::{LOG, LOG_TAKES};
 
 /// The prefix of all targets of the engine.

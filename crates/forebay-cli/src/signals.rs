@@ -12,6 +12,7 @@ use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
+use forebay_measure::plain::plain;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
@@ -20,7 +21,6 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::cleanup;
 use crate::failure::Failure;
-use crate::report::plain::plain;
 use crate::steps;
 
 /// Time limit of the cleanup.

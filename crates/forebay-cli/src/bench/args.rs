@@ -11,9 +11,9 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
 use forebay::units::parse_duration;
+use forebay_measure::kv::Kv;
 
-use crate::bench::kv::Kv;
-use crate::report::json::Cache;
+use crate::results::Cache;
 use crate::values::{gpu, local_path, positive_size, route};
 use crate::workload::backend::Method;
 use crate::workload::pattern::Pattern;

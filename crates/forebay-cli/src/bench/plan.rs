@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use forebay::Route;
 use forebay::units::{align_down, format_size};
+use forebay_measure::demand::check_requests;
 use serde_json::{Value, json};
 
 use super::targets::Together;
 use crate::bench::args::{BenchArgs, direction_name};
-use crate::bench::demand::check_requests;
 use crate::failure::{Failure, Result};
-use crate::report::json::Cache;
+use crate::results::Cache;
 use crate::results::Point;
 use crate::variables;
 use crate::workload::backend::{Library, Method, Plain};

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
+use forebay_measure::plain::json;
+
 use super::table;
 use crate::bench::args::BenchArgs;
 use crate::failure::{Failure, Result};
 use crate::report::model::Model;
-use crate::report::plain::json;
 use crate::report::show;
 use crate::results::file::samples;
 use crate::results::{Record, Sample};

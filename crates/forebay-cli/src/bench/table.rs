@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
+use forebay_measure::plain::{cut, plain};
 
 use crate::report::compare::{By, compare};
-use crate::report::drives::place;
 use crate::report::forms::{self, wrapped};
 use crate::report::grid::{WIDTH, bar};
-use crate::report::json::{Cache, Direction};
 use crate::report::model::{Axis, Line, Metric, Model, gather};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
-use crate::report::plain::{cut, plain};
 use crate::report::show::{self, Block};
+use crate::results::drives::place;
+use crate::results::{Cache, Direction};
 use crate::results::{Point, Record};
 
 /// Columns of a method's name, and of its bar.

@@ -4,8 +4,8 @@ use forebay_doctor::Report;
 use serde::Serialize;
 
 pub use crate::read::json::Share;
-use crate::report::json::Direction;
-use crate::report::proof::VerdictFacts;
+use crate::results::Direction;
+use crate::results::verdict::VerdictFacts;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;

@@ -16,17 +16,17 @@ use forebay::Engine;
 use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
 use forebay_doctor::{self as doctor, Answer, GpuWish, Wish};
+use forebay_measure::plain::json_lines;
+use forebay_measure::target::Target;
 use forebay_topology::System;
 
 use self::json::DoctorReport;
 use crate::args::DoctorArgs;
-use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::limits::limits;
 use crate::map::{self, look::Look};
 use crate::program::Program;
 use crate::reach;
-use crate::report::plain::json_lines;
 use crate::stdio;
 
 /// Time limit for cuFile: it was seen to open in 0.4 s, and to hang without end.
@@ -227,8 +227,8 @@ fn wish_of(gpu: &GpuSelector) -> GpuWish {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::json::Direction;
-    use crate::report::proof::VerdictFacts;
+    use crate::results::Direction;
+    use crate::results::verdict::VerdictFacts;
 
     fn verdict(word: &str) -> VerdictFacts {
         VerdictFacts {

@@ -15,17 +15,17 @@ use std::time::Duration;
 
 use forebay::units::MIB;
 use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route, SyncMode};
+use forebay_measure::data::Pattern;
+use forebay_measure::make;
+use forebay_measure::memory::whole;
+use forebay_measure::proof::{self, Prover};
+use forebay_measure::scratch::{Scratch, random};
+use forebay_measure::target::Target;
 
 use super::json::{End, Share, Transfer};
-use crate::bench::data::Pattern;
-use crate::bench::make;
-use crate::bench::memory::whole;
-use crate::bench::proof::{self, Prover};
-use crate::bench::scratch::{Scratch, random};
-use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
-use crate::report::json::Direction;
-use crate::report::proof::VerdictFacts;
+use crate::results::Direction;
+use crate::results::verdict::VerdictFacts;
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;
@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
         let outcome = outcome.and_then(|outcome| file.close().map(|()| outcome));
         let proof = outcome.as_ref().ok().map(|outcome| {
             let (moved, none) = (proof::Moved::of(outcome), proof::Moved::default());
-            self.prover.proof(evidence, &moved, direction, (&none, 0))
+            self.prover.proof(evidence, &moved, direction.into(), (&none, 0))
         });
         let mut transfer = ended_as(direction, route, outcome);
         if has_begun && transfer.end == End::Refused {

@@ -12,7 +12,7 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use super::options::{Asked, GdsioArgs, JOBS_MAX, Own, Where, count, number};
 use super::words::{self, Io, Sizes};
 use crate::failure::{Failure, Result};
-use crate::report::foreign::near;
+use crate::near::near;
 use crate::steps::Step;
 
 /// Size limit of a plausible job file.
@@ -35,7 +35,7 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     }
     file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
     drop(step);
-    let text = str::from_utf8(crate::without_mark(&bytes)).ok();
+    let text = str::from_utf8(forebay_measure::plain::without_mark(&bytes)).ok();
     let text = text.filter(|text| text.len() as u64 <= BYTES_MAX);
     let text = text.ok_or_else(|| {
         Failure::usage(format!("`{}` is not a job file", path.display()))

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use forebay::gpu::{self, Device, GpuSelector};
 use forebay::{DirectIo, Engine, Route};
+use forebay_measure::plain::plain;
 
 use self::node::Kept;
 use self::options::{Asked, GdsioArgs, Job};
@@ -25,7 +26,6 @@ use self::run::{Task, at_once, run_all};
 use self::words::{Io, Transfer};
 use crate::failure::{Failure, Result};
 use crate::program::Program;
-use crate::report::plain::plain;
 use crate::stdio::{print, say, tell};
 use crate::workload::Lane;
 use crate::workload::backend::Method;

@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 
 use forebay::Engine;
 use forebay::units::{align_down, format_size};
+use forebay_measure::data::Pattern;
+use forebay_measure::held;
+use forebay_measure::make::{self, Room};
+use forebay_measure::memory::close;
+use forebay_measure::scratch;
 use rustix::fs::{SeekFrom, XattrFlags, fgetxattr, fsetxattr};
 
 use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
-use crate::bench::data::Pattern;
-use crate::bench::held;
-use crate::bench::make::{self, Room};
-use crate::bench::memory::close;
-use crate::bench::scratch;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output::{self, folder_of};

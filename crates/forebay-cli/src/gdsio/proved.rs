@@ -7,11 +7,11 @@ use std::sync::Arc;
 use forebay::Engine;
 use forebay::gpu::DeviceId;
 use forebay_evidence::{Evidence, Sources, Span};
+use forebay_measure::proof::{Proof, Prover};
 
 use super::run::Task;
-use crate::bench::proof::{Proof, Prover};
 use crate::failure::Result;
-use crate::report::proof::VerdictFacts;
+use crate::results::verdict::VerdictFacts;
 use crate::stdio::{say, tell};
 use crate::workload::backend::add;
 use crate::workload::measure::{files_of, proofs_of};

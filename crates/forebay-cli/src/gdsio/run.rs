@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
+use forebay_measure::demand::check_requests;
+use forebay_measure::proof::Proof;
 
 use super::line::Line;
 use super::node::Kept;
 use super::options::{Asked, Job};
 use super::proved::Watched;
 use super::words::{Io, Sizes, Transfer};
-use crate::bench::demand::check_requests;
-use crate::bench::proof::Proof;
 use crate::failure::{Failure, Result};
-use crate::report::json::Cache;
+use crate::results::Cache;
 use crate::stdio::tell;
 use crate::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use crate::workload::check::Most;

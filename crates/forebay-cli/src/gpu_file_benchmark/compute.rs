@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use forebay::gpu::{Device, DeviceError, DeviceResult, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
+use forebay_measure::data::Pattern;
+use forebay_measure::memory::put_into;
+use forebay_measure::stats::rate;
+use forebay_measure::target::Target;
 
-use crate::bench::data::Pattern;
-use crate::bench::memory::put_into;
-use crate::bench::stats::rate;
-use crate::bench::target::Target;
 use crate::failure::{Failure, Result};
 use crate::workload::check::Expected;
 

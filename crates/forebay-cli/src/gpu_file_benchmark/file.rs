@@ -11,15 +11,16 @@ use std::sync::Arc;
 
 use forebay::units::format_size;
 use forebay::{Engine, Route};
+use forebay_measure::data::Pattern;
+use forebay_measure::held;
+use forebay_measure::make::{self, Room};
+use forebay_measure::route::try_route;
+use forebay_measure::scratch::Scratch;
+use forebay_measure::target::Target;
 
 use super::args::GpuFileArgs;
-use crate::bench::data::Pattern;
 use crate::bench::files::may_write;
-use crate::bench::make::{self, Room};
-use crate::bench::route::try_route;
-use crate::bench::scratch::Scratch;
-use crate::bench::target::Target;
-use crate::bench::{TRY_LEN, held, spinner};
+use crate::bench::{TRY_LEN, spinner};
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output::{self, folder_of};

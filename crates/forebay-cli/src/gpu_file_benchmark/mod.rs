@@ -10,14 +10,14 @@ mod file;
 
 use forebay::units::format_size;
 use forebay::{Engine, Route};
+use forebay_measure::demand::check_transfer;
+use forebay_measure::stats::Spread;
+use forebay_measure::target::Target;
 
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use self::file::TestFile;
 use crate::bench::args::{BenchArgs, Demand};
-use crate::bench::demand::check_transfer;
-use crate::bench::stats::Spread;
-use crate::bench::target::Target;
 use crate::bench::{self, Bench};
 use crate::failure::{Failure, Result};
 use crate::program::Program;

@@ -7,7 +7,7 @@ use forebay_topology::{Distance, Layer, Resolver, StorageMap, System, Value};
 
 use super::extents;
 use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA};
-use crate::report::drives::{DriveFacts, PciFacts};
+use crate::results::drives::{DriveFacts, PciFacts};
 
 /// The maps of `paths`; `record` is the folder that is replayed.
 pub(crate) fn gather(

@@ -6,8 +6,8 @@ use forebay_topology::{Layer, Value};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-use crate::report::drives::{DriveFacts, PciFacts};
-use crate::report::json::Environment;
+use crate::results::drives::{DriveFacts, PciFacts};
+use crate::results::machine::Environment;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;

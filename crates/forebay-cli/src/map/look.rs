@@ -5,9 +5,9 @@
 use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
+use forebay_measure::plain::plain;
 
 use crate::report::grid::WIDTH;
-use crate::report::plain::plain;
 
 /// Minimum width of text in columns, however deep the tree is.
 const WIDTH_MIN: usize = 40;

@@ -14,14 +14,14 @@ mod words;
 
 use std::path::PathBuf;
 
+use forebay_measure::environment;
+use forebay_measure::plain::json_lines;
 use forebay_topology::{Resolver, System};
 
 use self::json::MapReport;
 use self::look::Look;
 use crate::args::DoctorArgs;
-use crate::bench::environment;
 use crate::failure::{Failure, Result};
-use crate::report::plain::json_lines;
 use crate::stdio::{self, say};
 
 /// Shows the map of `paths` on `system`.

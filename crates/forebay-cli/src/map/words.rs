@@ -7,7 +7,7 @@ use forebay_topology::{Layer, LayerKind, Value};
 
 use super::json::{MapReport, PathMap};
 use super::look::{Tone, Word};
-use crate::report::drives::{DriveFacts, PathFacts};
+use crate::results::drives::{DriveFacts, PathFacts};
 
 /// Facts that the tree omits if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];

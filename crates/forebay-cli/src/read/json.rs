@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay::{Histogram, RouteShare, Statistics};
 use serde::{Deserialize, Serialize};
 
-use crate::report::proof::VerdictFacts;
+use crate::results::verdict::VerdictFacts;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
@@ -144,7 +144,7 @@ mod tests {
             stages: Stages { slot_wait: none, file: stage, link_wait: none, copy: none },
             notes: Vec::new(),
         };
-        let text = crate::report::plain::json_lines(&report).unwrap();
+        let text = forebay_measure::plain::json_lines(&report).unwrap();
         assert_eq!(serde_json::from_str::<ReadReport>(&text).unwrap(), report);
         // After them come two stages like the first, and the notes.
         let text = text.split("    \"link_wait\"").next().unwrap();

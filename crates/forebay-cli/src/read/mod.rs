@@ -10,25 +10,25 @@ use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
 use forebay::{Buffer, Engine, Outcome, Place, RequestOptions, Trace};
+use forebay_measure::demand::check_transfer;
+use forebay_measure::memory::{close, whole};
+use forebay_measure::plain::{json_lines, plain};
+use forebay_measure::proof::{Moved, Prover};
+use forebay_measure::route::describe;
+use forebay_measure::stats::rate;
+use forebay_measure::subject::check_size;
+use forebay_measure::target::Target;
 use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
-use crate::bench::demand::check_transfer;
-use crate::bench::memory::{close, whole};
-use crate::bench::proof::{Moved, Prover};
-use crate::bench::route::describe;
-use crate::bench::stats::rate;
-use crate::bench::subject::check_size;
-use crate::bench::target::Target;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output;
 use crate::program::Program;
-use crate::report::json::Direction;
 use crate::report::numbers::rate_text;
-use crate::report::plain::{json_lines, plain};
-use crate::report::proof::VerdictFacts;
+use crate::results::Direction;
+use crate::results::verdict::VerdictFacts;
 use crate::stdio;
 use crate::steps::Step;
 
@@ -80,7 +80,7 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let left_out = left_out.transpose()?.unwrap_or(0);
     let outcome = outcome?;
     let other = (&Moved::default(), 0);
-    let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read, other);
+    let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read.into(), other);
     let verdict = VerdictFacts::of(&[proof]);
     let to_stdout = matches!(output, Some(Output::Stdout));
     let sum = format!("{:016x}", pass_on(&memory, len, output)?);

@@ -8,7 +8,9 @@ use super::foreign::Hints;
 use super::model::{Metric, Model, gather};
 use super::numbers::counted;
 
-use super::{forms, input, output, page, plain, show};
+use forebay_measure::plain;
+
+use super::{forms, input, output, page, show};
 use crate::failure::{Failure, Result};
 use crate::report::args::ReportArgs;
 use crate::stdio::say;

@@ -1,9 +1,9 @@
 //! The forms of a report for people, except the page: text for a terminal, and Markdown. Pure.
 
 use anstyle::Style;
+use forebay_measure::plain::{cut, plain};
 
 use super::grid::{Grid, WIDTH};
-use super::plain::{cut, plain};
 use super::show::Block;
 
 /// Text for a terminal, 80 letters wide, or as wide as its tables.

@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
+use forebay_measure::plain::{cut, plain};
 
-use super::plain::{cut, plain};
 use crate::failure::{Failure, Result};
 
 /// Letters of a line for a terminal.

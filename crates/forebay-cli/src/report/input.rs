@@ -61,7 +61,7 @@ fn opened(path: &Path) -> io::Result<std::fs::File> {
 
 /// Whether the first line is a record.
 fn begins_record(bytes: &[u8]) -> bool {
-    let bytes = crate::without_mark(bytes).trim_ascii_start();
+    let bytes = forebay_measure::plain::without_mark(bytes).trim_ascii_start();
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     bytes.first() == Some(&b'{') && String::from_utf8_lossy(line).contains("\"record\"")
 }

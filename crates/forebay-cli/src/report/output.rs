@@ -5,10 +5,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use forebay_measure::memory::close;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::bench::memory::close;
 use crate::failure::{Failure, Result};
 use crate::steps::Step;
 use crate::{cleanup, output};

@@ -4,10 +4,10 @@
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
 use super::grid::{CSV, Cell, Column, Fields, Grid, WIDTH};
 use super::model::{Axis, Line, Metric, Model, facts};
-use super::names::Direction;
 use super::numbers::{counted, digits, percent, rate_text};
 use super::ratio::Ratio;
 use crate::failure::Result;
+use crate::results::Direction;
 use crate::results::Limit;
 use crate::workload::backend::Plain;
 

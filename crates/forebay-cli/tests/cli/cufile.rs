@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_cli::bench::data::Pattern;
 use forebay_cli::program::Program;
-use forebay_cli::report::json::Cache;
 use forebay_cli::results::{Record, Sample};
 use forebay_cli::workload::backend::library::process::{Bounds, Move, Mover, Refused};
 use forebay_cli::workload::check::Expected;
+use forebay_measure::data::Pattern;
+use forebay_measure::results::Cache;
 
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use forebay_cli::report::json::Cache;
 use forebay_cli::results::{Limit, Record, Sample};
+use forebay_measure::results::Cache;
 
 use crate::program::program;
 

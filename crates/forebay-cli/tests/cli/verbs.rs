@@ -5,11 +5,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Output;
 
+use forebay_measure::results::Cache;
+
 use crate::paths::{records, samples};
 use crate::program::program;
 use assert_cmd::Command;
 use forebay_cli::read::json::{ReadReport, Stages};
-use forebay_cli::report::json::Cache;
 use forebay_cli::results::{Record, Sample};
 use twox_hash::XxHash3_64;
 

@@ -1,12 +1,12 @@
 //! Which limit binds a point. Pure.
 
 use forebay::Route;
+use forebay_measure::parallel::cores;
 
 use super::Limits;
-use crate::bench::parallel::cores;
 use crate::bench::plan::Planned;
-use crate::report::json::{Cache, Direction};
 use crate::results::{Bound, Measured};
+use crate::results::{Cache, Direction};
 use crate::workload::backend::Method;
 
 /// From this share of the requested rate on, the requested rate binds.

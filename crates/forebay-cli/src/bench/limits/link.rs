@@ -10,11 +10,11 @@ use std::time::Instant;
 use forebay::gpu::{Device, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
+use forebay_measure::memory::whole;
+use forebay_measure::parallel::{cores, each_piece};
 
-use crate::bench::memory::whole;
-use crate::bench::parallel::{cores, each_piece};
 use crate::failure::{Failure, Result};
-use crate::report::json::Direction;
+use crate::results::Direction;
 
 /// Copies between pinned memory and the target.
 #[derive(Debug)]
@@ -153,9 +153,10 @@ fn failed(error: &forebay::gpu::DeviceError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use forebay_measure::data::Pattern;
+    use forebay_measure::memory::put_into;
+
     use super::*;
-    use crate::bench::data::Pattern;
-    use crate::bench::memory::put_into;
 
     #[test]
     fn host_copies_reach_the_target() {

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use forebay::Engine;
 use forebay::gpu::Device;
 use forebay::units::{KIB, MIB};
+use forebay_measure::demand::fitting;
+use forebay_measure::stats::rate;
 
 use super::link::Link;
-use crate::bench::demand::fitting;
-use crate::bench::stats::rate;
 use crate::failure::{Failure, Result};
-use crate::report::json::Direction;
+use crate::results::Direction;
 use crate::results::Limit;
 use crate::steps;
 use crate::workload::backend::{Method, Plain, Pool};

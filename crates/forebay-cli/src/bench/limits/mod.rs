@@ -2,7 +2,6 @@
 //! `bound` decides which of them binds a point.
 
 mod bound;
-pub(crate) mod fio;
 mod link;
 mod measure;
 
@@ -12,16 +11,17 @@ use std::sync::Arc;
 
 use forebay::gpu::{Device, DeviceInfo};
 use forebay::units::MIB;
+use forebay_measure::fio;
+use forebay_measure::make::Room;
 use forebay_topology::{PciDevice, gpu_at};
 use indicatif::ProgressBar;
 
 pub(super) use self::bound::bound;
-use super::make::Room;
 use super::plan::Planned;
 use super::targets::{self, Together};
 use super::{Bench, FIRST_LEN};
 use crate::failure::Result;
-use crate::report::json::{Cache, Direction};
+use crate::results::{Cache, Direction};
 use crate::results::{Limit, Record};
 
 /// From this share of the sum of single links on, a shared part does not limit them.

@@ -21,7 +21,7 @@ use super::{Bench, maps, queues};
 use crate::bench::args::BenchArgs;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::report::json::Direction;
+use crate::results::Direction;
 use crate::shell::{self, Rest, shortened};
 use crate::stdio::{say, tell};
 use crate::steps::Step;

@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use forebay_measure::environment::file_system;
 use forebay_topology::Resolver;
 
-use crate::bench::environment::file_system;
 use crate::steps::Step;
 
 /// The interval between checks.

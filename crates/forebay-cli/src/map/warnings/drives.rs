@@ -6,7 +6,7 @@ use super::{Found, some};
 use crate::map::draw::drive_name;
 use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
-use crate::report::drives::{DriveFacts, LinkFacts, PathFacts};
+use crate::results::drives::{DriveFacts, LinkFacts, PathFacts};
 
 /// Each path to a drive.
 fn ways(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {

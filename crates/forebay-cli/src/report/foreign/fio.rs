@@ -6,12 +6,12 @@
 mod job;
 mod times;
 
+use forebay_measure::json_memory;
 use serde::Deserialize;
 use serde_json::Deserializer;
 
 use self::job::{Entry, Job, Options};
 use super::row::{Contents, short};
-use crate::json_memory;
 
 /// The member that fio's objects begin with.
 const VERSION: &str = "\"fio version\"";

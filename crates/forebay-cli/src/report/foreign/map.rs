@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use forebay::units::parse_size;
 
-use super::near::near;
 use super::units::{Kind, scale};
+use crate::near::near;
 
 /// Most characters of a value.
 const TEXT_MAX: usize = 4096;

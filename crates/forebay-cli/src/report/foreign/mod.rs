@@ -7,7 +7,6 @@
 mod fio;
 mod gdsio;
 mod map;
-mod near;
 mod nixlbench;
 mod row;
 mod table;
@@ -18,7 +17,6 @@ use std::path::Path;
 use clap::ValueEnum;
 
 pub use self::map::Map;
-pub(crate) use self::near::near;
 use self::row::Contents;
 use crate::failure::{Failure, Result};
 use crate::results::Record;
@@ -145,7 +143,7 @@ fn text_of(bytes: &[u8]) -> String {
     match bytes {
         [0xff, 0xfe, ..] => utf_16(u16::from_le_bytes),
         [0xfe, 0xff, ..] => utf_16(u16::from_be_bytes),
-        _ => String::from_utf8_lossy(crate::without_mark(bytes)).into_owned(),
+        _ => String::from_utf8_lossy(forebay_measure::plain::without_mark(bytes)).into_owned(),
     }
 }
 

@@ -120,7 +120,7 @@ fn row(line: u64, columns: &[&str], values: &[&str], options: &BTreeMap<&str, &s
 mod tests {
     use super::super::map::Map;
     use super::*;
-    use crate::report::json::Cache;
+    use crate::results::Cache;
     use crate::results::Sample;
 
     fn read(text: &str, map: &str) -> Contents {

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
+use forebay_measure::environment;
+use forebay_measure::plain::{cut, plain};
 use serde_json::json;
 
 use super::map::{Axes, set};
-use crate::bench::environment;
-use crate::report::json::Cache;
-use crate::report::plain::{cut, plain};
+use crate::results::Cache;
 use crate::results::{CpuCost, Imported, Latency, Measured, Point, Record, Run, SCHEMA, Sample};
 
 /// Most measurements of one file.

@@ -4,9 +4,9 @@
 //! other columns are settings.
 
 use super::map::{AXES, Column, Map, set};
-use super::near::near;
 use super::row::{Contents, Row, short};
 use super::units::{Kind, of_heading, scale, value};
+use crate::near::near;
 
 /// Most columns of a table that are named in an error.
 const NAMED_MAX: usize = 30;

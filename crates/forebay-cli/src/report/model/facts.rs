@@ -4,9 +4,9 @@ use forebay::units::format_size;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::report::drives::DriveFacts;
-use crate::report::json::{Environment, Gpu};
 use crate::results::Run;
+use crate::results::drives::DriveFacts;
+use crate::results::machine::{Environment, Gpu};
 
 /// Most settings of a run, and most GPUs and drives that are named.
 const LISTED_MAX: usize = 64;
@@ -76,7 +76,7 @@ fn text(value: &Value) -> Option<String> {
         }
         other => other.to_string(),
     };
-    Some(crate::report::plain::cut(&text, VALUE_MAX))
+    Some(forebay_measure::plain::cut(&text, VALUE_MAX))
 }
 
 fn gpus_text(gpus: &[Gpu]) -> String {

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use forebay_measure::scratch;
+
 use super::{Line, Metric, Model, RunFacts, notes};
-use crate::bench::scratch;
 use crate::results::{Bound, Limit, Measured, Point, Record, Run, Sample};
 
 /// Most limits that are kept: a machine has some dozens.

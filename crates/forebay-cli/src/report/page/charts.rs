@@ -1,11 +1,11 @@
 //! What the charts of a page show: quantities over the numeric axis that varies most. Pure.
 
+use forebay_measure::plain::json_escaped;
 use serde::Serialize;
 use serde_json::json;
 
 use super::super::model::{Axis, Line, Metric, Model};
 use super::super::numbers::rate_text;
-use super::super::plain::json_escaped;
 
 /// Most lines of a chart: colours of more look alike.
 const SERIES_MAX: usize = 8;

@@ -5,6 +5,7 @@
 
 mod charts;
 
+use forebay_measure::plain::{cut, plain};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use self::charts::Charts;
@@ -12,7 +13,6 @@ use super::compare::{self, Comparison};
 use super::grid::Grid;
 use super::model::{Metric, Model, facts};
 use super::numbers::{counted, percent, rate_text};
-use super::plain::{cut, plain};
 use super::show::{self, Block};
 
 const UPLOT_STYLE: &str = include_str!("uplot/uPlot.min.css");

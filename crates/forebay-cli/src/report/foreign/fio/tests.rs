@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::map::Axes;
 use super::super::row::Settings;
 use super::*;
-use crate::report::json::Cache;
+use crate::results::Cache;
 use crate::results::{Measured, Point, Record, Sample};
 
 const RANDOM: &str = include_str!("../../../../tests/import/fio/random.json");

@@ -1,0 +1,198 @@
+//! The cleanup of a command that ends early: scratch and half-written output are removed, and child
+//! processes are ended.
+//!
+//! Whatever must not remain is registered as a closure, under a [`Key`]. Things are made under the
+//! lock of the registry, so that a signal finds each of them whole or not at all. `signals` and
+//! `steps` run the closures.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
+
+use crate::plain::plain;
+use crate::stdio::say;
+
+/// Time limit for printing a last message: long enough for a thread to start on a busy machine.
+const SAY_MAX: Duration = Duration::from_secs(1);
+
+/// Removes or ends what it was registered for.
+pub(crate) type Undo = Box<dyn FnOnce() + Send>;
+
+/// The name of an entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// A file or folder.
+    Path(PathBuf),
+    /// A child process, by its number.
+    Process(u32),
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for Key {
+    fn from(path: &P) -> Self {
+        Self::Path(path.as_ref().to_owned())
+    }
+}
+
+impl From<u32> for Key {
+    fn from(process: u32) -> Self {
+        Self::Process(process)
+    }
+}
+
+static ENTRIES: Mutex<Vec<(Key, Undo)>> = Mutex::new(Vec::new());
+
+/// How far the command came, and what remains changed. Separate from `ENTRIES`, whose lock is held
+/// while a file is created, which may hang.
+static NOTES: Mutex<(Option<String>, Option<String>)> = Mutex::new((None, None));
+
+/// Set once the process ends by other means than the verb's return.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+fn entries() -> MutexGuard<'static, Vec<(Key, Undo)>> {
+    // The registered entries stay valid even if a thread panicked with the lock.
+    ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn notes() -> MutexGuard<'static, (Option<String>, Option<String>)> {
+    NOTES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes something by `make`; from then on an early end of the command undoes it, until
+/// [`end`] is called with its key.
+pub fn with<T, E>(make: impl FnOnce() -> Result<(T, Key, Undo), E>) -> Result<T, E> {
+    let mut entries = entries();
+    let (made, key, undo) = make()?;
+    entries.push((key, undo));
+    Ok(made)
+}
+
+/// The regular end of an entry: it is forgotten if it shall be kept, and undone otherwise.
+pub fn end(key: impl Into<Key>, keep: bool) {
+    let (mut entries, key) = (entries(), key.into());
+    let Some(index) = entries.iter().position(|(other, _)| *other == key) else { return };
+    let (_, undo) = entries.remove(index);
+    if !keep {
+        undo();
+    }
+}
+
+/// Makes the folder `path` by `create`, which fails if it exists; an early end removes it with its
+/// contents.
+pub(crate) fn with_folder(path: &Path, create: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    with(|| {
+        create()?;
+        let owned = path.to_owned();
+        Ok(((), path.into(), Box::new(move || drop(fs::remove_dir_all(owned))) as Undo))
+    })
+}
+
+/// Starts `command`; an early end kills it. The caller must [`end`] the child's number.
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
+    spawn_with(command, |pid| {
+        // Before Linux 5.3 there is no handle that remains valid after the child's end; such a
+        // child is left to end by itself.
+        let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
+        Box::new(move || {
+            let _ = handle.map(|handle| pidfd_send_signal(handle, Signal::KILL));
+        })
+    })
+}
+
+/// Starts `command`, which must lead its own process group; an early end kills the whole group. The
+/// caller must [`end`] the child's number before it waits for the child, as its number may be
+/// reused from then on.
+pub fn spawn_group(command: &mut Command) -> io::Result<Child> {
+    spawn_with(command, |pid| {
+        Box::new(move || {
+            let _ = kill_process_group(pid, Signal::KILL);
+        })
+    })
+}
+
+fn spawn_with(command: &mut Command, kill: impl FnOnce(Pid) -> Undo) -> io::Result<Child> {
+    with(|| {
+        let child = command.spawn()?;
+        let key = child.id().into();
+        let undo = kill(Pid::from_child(&child));
+        Ok((child, key, undo))
+    })
+}
+
+/// Sets the text that an early end prints about how far the command came.
+pub fn set_progress_note(text: Option<String>) {
+    notes().0 = text;
+}
+
+/// Sets the warning that an early end prints about what remains changed.
+pub fn set_leftover_warning(text: Option<String>) {
+    notes().1 = text;
+}
+
+/// Cleans up before this process ends by other means than the verb's return, for `limit` at most,
+/// since files may be on a mount that does not respond. Nothing more can be registered or printed
+/// afterwards.
+pub fn run(limit: Duration) {
+    say_notes();
+    ENDING.store(true, Ordering::SeqCst);
+    close_streams();
+    let (done, is_done) = channel();
+    let undo = move || {
+        let mut entries = entries();
+        // Processes first: they may use the files.
+        entries.sort_by_key(|(key, _)| matches!(key, Key::Path(_)));
+        entries.drain(..).for_each(|(_, undo)| undo());
+        let _ = done.send(());
+        loop {
+            thread::park();
+        }
+    };
+    let _ = thread::Builder::new().name("cleanup".into()).spawn(undo);
+    let _ = is_done.recv_timeout(limit);
+}
+
+/// Prints both notes. It does not wait for stderr, which may not be read.
+fn say_notes() {
+    let (kept, left) = std::mem::take(&mut *notes());
+    if kept.is_none() && left.is_none() {
+        return;
+    }
+    let (done, is_done) = channel();
+    let says = thread::Builder::new().name("notes".into()).spawn(move || {
+        if let Some(text) = kept {
+            // A progress bar may be in the last line of the terminal.
+            let start = if io::stderr().is_terminal() { "\n" } else { "" };
+            let lines: Vec<String> = text.lines().map(plain).collect();
+            // stderr may be closed.
+            let _ = writeln!(anstream::stderr(), "{start}{}", lines.join("\n"));
+        }
+        left.iter().for_each(|text| say(text));
+        let _ = done.send(());
+    });
+    if says.is_ok() {
+        let _ = is_done.recv_timeout(SAY_MAX);
+    }
+}
+
+/// Closes the command's streams after the last message: readers wait until all writers have closed
+/// them, and a process with a blocked thread would keep them open.
+pub fn close_streams() {
+    let Ok(nothing) = File::options().read(true).write(true).open("/dev/null") else { return };
+    let _ = rustix::stdio::dup2_stdin(&nothing);
+    let _ = rustix::stdio::dup2_stdout(&nothing);
+    let _ = rustix::stdio::dup2_stderr(&nothing);
+}
+
+/// Never returns if another thread ends this process.
+pub fn wait_if_ending() {
+    while ENDING.load(Ordering::SeqCst) {
+        thread::park();
+    }
+}

@@ -1,0 +1,147 @@
+//! The test data and its check: random bytes that depend on their position.
+//!
+//! Any eight bytes follow from a key and their position, so data of any size are generated and
+//! checked in place by all cores, without a stored copy. All bytes of a pattern are odd and all
+//! bytes of its inverse are even. So a byte that was not moved is always found.
+
+use forebay::units::MIB;
+
+/// Bytes that one thread fills or hashes at a time.
+pub const PIECE: u64 = MIB;
+
+const ODD: u64 = 0x0101_0101_0101_0101;
+
+/// The bytes of one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pattern {
+    key: u64,
+    inverted: bool,
+}
+
+impl Pattern {
+    /// The pattern of odd bytes that `key` yields.
+    #[must_use]
+    pub const fn new(key: u64) -> Self {
+        Self { key, inverted: false }
+    }
+
+    /// The pattern that differs from this one in every byte.
+    #[must_use]
+    pub const fn inverse(self) -> Self {
+        Self { key: self.key, inverted: !self.inverted }
+    }
+
+    /// The key it was made from.
+    #[must_use]
+    pub const fn key(self) -> u64 {
+        self.key
+    }
+
+    /// Whether it is the inverse of its key's pattern.
+    #[must_use]
+    pub const fn is_inverted(self) -> bool {
+        self.inverted
+    }
+
+    /// The eight bytes at `8 * index`: a keyed mix of the index, by two rounds of xor and multiply.
+    const fn word(self, index: u64) -> u64 {
+        let mut word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.key;
+        word = (word ^ (word >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        word = (word ^ (word >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let odd = (word ^ (word >> 32)) | ODD;
+        if self.inverted { !odd } else { odd }
+    }
+
+    /// Writes the bytes at `offset` of the file, a multiple of eight, to `bytes`.
+    pub fn fill(self, offset: u64, bytes: &mut [u8]) {
+        debug_assert!(offset.is_multiple_of(8));
+        let mut words = bytes.chunks_exact_mut(8);
+        let mut index = offset / 8;
+        for word in &mut words {
+            word.copy_from_slice(&self.word(index).to_le_bytes());
+            index += 1;
+        }
+        let rest = words.into_remainder();
+        rest.copy_from_slice(&self.word(index).to_le_bytes()[..rest.len()]);
+    }
+
+    /// Writes the bytes at any `offset` of the file to `bytes`.
+    pub fn fill_at(self, offset: u64, bytes: &mut [u8]) {
+        let before = usize::try_from(offset % 8).expect("less than eight");
+        if before == 0 {
+            return self.fill(offset, bytes);
+        }
+        let mut first = [0; 8];
+        self.fill(offset - offset % 8, &mut first);
+        let (start, rest) = bytes.split_at_mut(bytes.len().min(8 - before));
+        start.copy_from_slice(&first[before..before + start.len()]);
+        self.fill(offset - offset % 8 + 8, rest);
+    }
+
+    /// Whether `bytes` are those at `offset` of the file, a multiple of eight.
+    #[must_use]
+    pub fn matches(self, offset: u64, bytes: &[u8]) -> bool {
+        debug_assert!(offset.is_multiple_of(8));
+        let words = bytes.chunks_exact(8);
+        let mut index = offset / 8;
+        let rest = words.remainder();
+        let mut wrong = 0;
+        for word in words {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes each"));
+            wrong |= word ^ self.word(index);
+            index += 1;
+        }
+        wrong == 0 && rest == &self.word(index).to_le_bytes()[..rest.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_of_the_inverse_differs() {
+        let pattern = Pattern::new(7);
+        let (mut one, mut two) = (vec![0; 1003], vec![0; 1003]);
+        pattern.fill(0, &mut one);
+        pattern.inverse().fill(0, &mut two);
+        assert!(one.iter().zip(&two).all(|(a, b)| a != b && a & 1 == 1));
+        assert_eq!(pattern.inverse().inverse(), pattern);
+    }
+
+    #[test]
+    fn a_part_holds_the_bytes_of_the_whole() {
+        let pattern = Pattern::new(9);
+        let mut whole = vec![0; 4096];
+        pattern.fill(0, &mut whole);
+        let mut part = vec![0; 101];
+        pattern.fill(1024, &mut part);
+        assert_eq!(part, whole[1024..1125]);
+        assert!(pattern.matches(1024, &part));
+        assert!(!pattern.matches(1032, &part));
+        assert!(!Pattern::new(10).matches(1024, &part));
+    }
+
+    #[test]
+    fn one_wrong_byte_anywhere_is_seen() {
+        let pattern = Pattern::new(11).inverse();
+        let mut bytes = vec![0; 83];
+        pattern.fill(0, &mut bytes);
+        for at in 0..bytes.len() {
+            bytes[at] ^= 0x10;
+            assert!(!pattern.matches(0, &bytes), "{at}");
+            bytes[at] ^= 0x10;
+        }
+        assert!(pattern.matches(0, &bytes));
+    }
+
+    #[test]
+    fn words_of_neighbours_have_nothing_in_common() {
+        let pattern = Pattern::new(0);
+        let words: std::collections::HashSet<u64> = (0..10_000).map(|i| pattern.word(i)).collect();
+        assert_eq!(words.len(), 10_000);
+        let ones: u32 = words.iter().map(|word| word.count_ones()).sum();
+        // 8 bits of 64 are always set; of the other 56 half are.
+        assert!((355_000..365_000).contains(&ones), "{ones}");
+    }
+}

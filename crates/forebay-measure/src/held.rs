@@ -1,0 +1,229 @@
+//! Paths that lead to an open descriptor, even if its file or folder was renamed.
+//!
+//! Every method, the engine and other programs accept a path. If another user can rename the
+//! folders above a file, a path by names may lead to that user's file. A path through
+//! `/proc/PID/fd/N` leads to the file that descriptor `N` of this process has open.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, openat, stat, statat, unlinkat};
+use rustix::io::retry_on_intr;
+
+/// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
+/// `/proc`, which may be that of another PID namespace.
+static DESCRIPTORS: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let own = fs::read_link("/proc/self").ok()?;
+    Some(Path::new("/proc").join(own).join("fd"))
+});
+
+/// The path to the file that `fd` has open, for this process and others of the same user, as long
+/// as `fd` is open. `None` without `/proc`.
+pub fn path(fd: impl AsFd) -> Option<PathBuf> {
+    let path = DESCRIPTORS.as_ref()?.join(fd.as_fd().as_raw_fd().to_string());
+    let number = |facts: Stat| (facts.st_dev, facts.st_ino);
+    let is_it = number(stat(&path).ok()?) == number(fstat(&fd).ok()?);
+    is_it.then_some(path)
+}
+
+/// Opens `path`, which must not be a link, without blocking on special files.
+pub fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Checks that `name` still leads to `file`.
+///
+/// # Errors
+/// If it does not; system errors.
+pub fn check(file: &File, name: &Path) -> io::Result<()> {
+    let number = |facts: Metadata| (facts.dev(), facts.ino());
+    if number(fs::symlink_metadata(name)?) == number(file.metadata()?) {
+        return Ok(());
+    }
+    Err(io::Error::other("another file has its name now"))
+}
+
+/// A file that this process made. It can be removed even if another folder takes the name of its
+/// folder.
+#[derive(Debug)]
+pub(crate) struct Made {
+    /// Files that were made in one folder share its descriptor.
+    folder: Arc<OwnedFd>,
+    parent: PathBuf,
+    name: OsString,
+    /// Device and inode number: another file may have its name by now.
+    identity: (u64, u64),
+}
+
+impl Made {
+    /// Makes the file `path`, which must not exist. `last` is a file that may be in its folder.
+    ///
+    /// # Errors
+    /// It exists, or system errors.
+    pub(crate) fn create(
+        path: &Path,
+        how: OFlags,
+        mode: u32,
+        last: Option<&Self>,
+    ) -> io::Result<(Self, File)> {
+        let bytes = path.as_os_str().as_bytes();
+        let name = path.file_name().filter(|name| bytes.ends_with(name.as_bytes()));
+        let name = name.ok_or(io::Error::from_raw_os_error(libc::EISDIR))?.to_owned();
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let same = last.filter(|last| last.parent == parent && last.is_in(parent));
+        let folder = match same {
+            Some(last) => Arc::clone(&last.folder),
+            None => {
+                let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                Arc::new(retry_on_intr(|| rustix::fs::open(parent, itself, Mode::empty()))?)
+            }
+        };
+        let how = how | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(mode);
+        let file = File::from(retry_on_intr(|| openat(&*folder, &name, how, mode))?);
+        let facts = file.metadata()?;
+        let identity = (facts.dev(), facts.ino());
+        Ok((Self { folder, parent: parent.to_owned(), name, identity }, file))
+    }
+
+    /// True if the file was made in the folder that has the name `parent` now.
+    fn is_in(&self, parent: &Path) -> bool {
+        let identity = |facts: Stat| (facts.st_dev, facts.st_ino);
+        match (stat(parent), fstat(&*self.folder)) {
+            (Ok(named), Ok(held)) => identity(named) == identity(held),
+            _ => false,
+        }
+    }
+
+    /// Removes the file, wherever its folder is now, if it still has its name.
+    pub(crate) fn remove(&self) {
+        let found = statat(&*self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.identity) {
+            let _ = unlinkat(&*self.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// The current name of a path made by [`path`]; any other path unchanged.
+pub fn name(path: &Path) -> PathBuf {
+    PathBuf::from(named(&path.to_string_lossy()))
+}
+
+/// `text` with paths to descriptors replaced by names.
+pub fn named(text: &str) -> String {
+    let Some(folder) = DESCRIPTORS.as_ref().and_then(|path| path.to_str()) else {
+        return text.to_owned();
+    };
+    let mut parts = text.split(folder);
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let digits = part.strip_prefix('/').unwrap_or_default();
+        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+        match fs::read_link(format!("{folder}/{}", &digits[..end])) {
+            Ok(name) if end > 0 => {
+                named.push_str(&name.to_string_lossy());
+                named.push_str(&digits[end..]);
+            }
+            _ => {
+                named.push_str(folder);
+                named.push_str(part);
+            }
+        }
+    }
+    named
+}
+
+/// The flags to open `path` with. They refuse links for writing, except for the final link of a
+/// path made by [`path`].
+pub fn no_link(path: &Path, write: bool) -> i32 {
+    let is_descriptor =
+        path.starts_with("/proc") && path.parent().is_some_and(|it| it.ends_with("fd"));
+    if write && !is_descriptor { libc::O_NOFOLLOW } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_path_to_a_descriptor_leads_to_its_file_whatever_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (at, moved) = (folder.path().join("folder"), folder.path().join("moved"));
+        fs::create_dir(&at).unwrap();
+        fs::write(at.join("file"), "ours").unwrap();
+        let (held, file) = (File::open(&at).unwrap(), File::open(at.join("file")).unwrap());
+        let (Some(held), Some(file)) = (path(&held), path(&file)) else {
+            println!("skipped: paths to descriptors: there is no /proc");
+            return;
+        };
+        let other = folder.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("file"), "precious").unwrap();
+        fs::rename(&at, &moved).unwrap();
+        symlink(&other, &at).unwrap();
+        for path in [held.join("file"), file.clone()] {
+            let mut how = OpenOptions::new();
+            how.read(true).write(true).custom_flags(no_link(&path, true));
+            let mut text = String::new();
+            let mut found = how.open(&path).unwrap();
+            found.read_to_string(&mut text).unwrap();
+            assert!(text.starts_with("ours"), "{text}");
+            found.write_all(b" too").unwrap();
+            assert_eq!(name(&path), moved.join("file"));
+        }
+        assert_eq!(fs::read(other.join("file")).unwrap(), b"precious");
+        let text = format!("cannot read `{}` at 7", file.display());
+        assert_eq!(named(&text), format!("cannot read `{}/file` at 7", moved.display()));
+        assert_ne!(no_link(&moved, true), 0);
+        assert_eq!(no_link(&moved, false), 0);
+    }
+
+    #[test]
+    fn a_file_is_removed_from_its_own_folder_only() {
+        let place = tempfile::tempdir().unwrap();
+        let (at, moved, other) =
+            (place.path().join("at"), place.path().join("moved"), place.path().join("other"));
+        fs::create_dir(&at).unwrap();
+        fs::create_dir(&other).unwrap();
+        let (made, _) = Made::create(&at.join("file"), OFlags::RDWR, 0o600, None).unwrap();
+        let (next, _) = Made::create(&at.join("next"), OFlags::RDWR, 0o600, Some(&made)).unwrap();
+        assert!(Arc::ptr_eq(&made.folder, &next.folder), "one descriptor for one folder");
+        next.remove();
+        fs::rename(&at, &moved).unwrap();
+        symlink(&other, &at).unwrap();
+        let (apart, _) = Made::create(&at.join("next"), OFlags::RDWR, 0o600, Some(&made)).unwrap();
+        assert!(!Arc::ptr_eq(&made.folder, &apart.folder) && other.join("next").exists());
+        apart.remove();
+        // The file has the same name in the folder that the link leads to.
+        fs::hard_link(moved.join("file"), other.join("file")).unwrap();
+        made.remove();
+        assert!(!moved.join("file").exists() && other.join("file").exists());
+        fs::write(moved.join("file"), "precious").unwrap();
+        made.remove();
+        assert_eq!(fs::read(moved.join("file")).unwrap(), b"precious");
+        for wrong in ["..", "/", "new/", "new/.", "at"] {
+            assert!(Made::create(&place.path().join(wrong), OFlags::RDWR, 0o600, None).is_err());
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn other_text_stays_as_it_is() {
+        let own = DESCRIPTORS.as_ref().map(|path| path.display().to_string());
+        let own = own.unwrap_or_else(|| "/proc/1/fd".into());
+        for text in ["", "/a/b", &own, &format!("{own}/"), &format!("{own}/x {own}/99999999")] {
+            assert_eq!(named(text), *text);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The machine of a run, as JSON; docs/json-schema.md describes every key.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::drives::DriveFacts;
+use crate::results::unknown;
+
+/// The machine and the command. For imported results the machine is unknown: its texts are empty
+/// and its numbers 0 here, and null in JSON.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// The kernel's name and release.
+    #[serde(with = "unknown")]
+    pub kernel: String,
+    /// The processor.
+    pub cpu: Cpu,
+    /// Host memory.
+    pub memory: HostMemoryFacts,
+    /// The GPU; null if the target is host memory.
+    pub gpu: Option<Gpu>,
+    /// The GPU driver's version.
+    pub driver: Option<String>,
+    /// The file system that the file is on.
+    pub file_system: Option<FileSystem>,
+    /// The physical drives below it, as the storage map finds them.
+    #[serde(default)]
+    pub drives: Vec<DriveFacts>,
+    /// Versions of the programs that measured.
+    pub versions: Versions,
+    /// Limits of the engine that were set: the variables by name. Absent if there are none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+    /// The command, ready to be typed again.
+    pub command: String,
+    /// When the run began, in seconds since 1970.
+    #[serde(with = "unknown")]
+    pub unix_time: u64,
+}
+
+impl Environment {
+    /// The type of the file system, if that keeps its files in memory.
+    #[must_use]
+    pub fn memory_file_system(&self) -> Option<&str> {
+        let kind = self.file_system.as_ref().map(|facts| facts.kind.as_str());
+        kind.filter(|kind| matches!(*kind, "tmpfs" | "ramfs"))
+    }
+}
+
+/// The processor.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Its name; empty if the system does not report one.
+    #[serde(with = "unknown")]
+    pub model: String,
+    /// Threads that can run at once.
+    #[serde(with = "unknown")]
+    pub cores: usize,
+}
+
+/// Host memory, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostMemoryFacts {
+    /// The total.
+    #[serde(with = "unknown")]
+    pub total: u64,
+    /// The memory available when the run began.
+    #[serde(with = "unknown")]
+    pub available: u64,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its name here, such as `cuda:0`.
+    pub id: String,
+    /// The vendor's name.
+    pub name: String,
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// Its PCI address.
+    pub pci_address: Option<String>,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Whether it is simulated in host memory.
+    pub simulated: bool,
+}
+
+/// A file system.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileSystem {
+    /// Its type, as `ext4`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The mount point.
+    pub mount_point: String,
+    /// The mounted device.
+    pub source: String,
+}
+
+/// Versions of the programs that measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Versions {
+    /// The version of this command.
+    pub forebay: String,
+    /// The version of `fio`, if installed.
+    pub fio: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! The results file of measuring verbs: JSON, one record per line.
+//!
+//! A complete line is appended after each measurement and never changed again. So a killed run
+//! loses at most the current sample, and continues where it stopped. Measurements belong to the
+//! nearest [`Run`] before them. docs/json-schema.md describes every key; values that do not apply
+//! are null.
+
+pub mod drives;
+pub mod file;
+pub mod machine;
+mod names;
+pub mod unknown;
+pub mod verdict;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+pub use self::names::{Cache, Direction};
+use crate::power::result::{Absent, Part, Power};
+use crate::results::machine::{Environment, Gpu};
+use crate::results::verdict::VerdictFacts;
+use crate::stats::rate;
+
+/// The version of the schema: it grows when a key changes its meaning or is removed.
+pub const SCHEMA: u32 = 1;
+
+/// One line of a results file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "kebab-case")]
+pub enum Record {
+    /// The tool, machine and request of the records that follow.
+    Run(Box<Run>),
+    /// The limit of a part of the machine.
+    Limit(Limit),
+    /// One measurement of one point, or why there is none.
+    Sample(Box<Sample>),
+    /// A note for the reader of the numbers, as a sentence.
+    Warning {
+        /// The sentence.
+        text: String,
+    },
+}
+
+/// A run of the command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The verb, such as `bench`, or another tool, such as `fio`.
+    pub verb: String,
+    /// The user's label.
+    pub label: Option<String>,
+    /// The machine and the command.
+    pub environment: Environment,
+    /// All GPUs that take part; empty if the target is host memory.
+    pub gpus: Vec<Gpu>,
+    /// Sources of power and heat that report nothing here, and why.
+    #[serde(default)]
+    pub unmetered: Vec<Absent>,
+    /// The request: a file may be continued if this is the same.
+    #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
+    pub asked: Arc<Value>,
+    /// The tool that measured, if another one did: then nothing is known about the machine, nor
+    /// about any value that is null. No file has it.
+    #[serde(skip)]
+    pub imported: Option<Imported>,
+}
+
+fn of_shared<S: Serializer>(value: &Arc<Value>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.as_ref().serialize(serializer)
+}
+
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Arc::new)
+}
+
+impl Run {
+    /// The identity of a run: the same for a continued file.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        serde_json::to_string(&(&self.label, &self.verb, &*self.asked)).unwrap_or_default()
+    }
+}
+
+/// Another tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// `gdsio`, `fio`, `nixlbench`, `elbencho` or `csv`.
+    pub tool: String,
+    /// Its version, if the file reports it.
+    pub version: Option<String>,
+}
+
+/// The limit of a part of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// `link`, `storage`; for several GPUs at once `links`, or `uplink` if they share a
+    /// link that binds, or `shared` if something else does.
+    pub name: String,
+    /// The part that has it: a GPU, several joined by `+`, a path.
+    pub of: String,
+    /// From the file to memory or back; null if both are equal.
+    pub direction: Option<Direction>,
+    /// The limit.
+    pub bytes_per_second: f64,
+    /// How it was found.
+    pub how: String,
+    /// Whether it is that of a simulated GPU.
+    pub simulated: bool,
+}
+
+/// The settings of one measurement: one value of each axis.
+///
+/// No axis has the value 0 or an empty text. A value that an external tool does not report is 0 or
+/// empty here, and null in a file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Point {
+    /// The file or the folder, as given.
+    #[serde(with = "unknown")]
+    pub path: String,
+    /// The memory: `host`, `cuda:0`, `sim:0`; several if they take part at the same time.
+    pub targets: Vec<String>,
+    /// The method: `forebay`, or one of the plain ones.
+    pub method: String,
+    /// The route required of the engine; null if it chooses.
+    pub route: Option<String>,
+    /// How many of 100 requests are reads.
+    pub read_percent: u8,
+    /// The order of requests, as `sequential`, `random`, `strided:1M`, `kv`.
+    #[serde(with = "unknown")]
+    pub pattern: String,
+    /// Bytes of one request.
+    #[serde(with = "unknown")]
+    pub request_size: u64,
+    /// Concurrent calls of each thread.
+    #[serde(with = "unknown")]
+    pub depth: u32,
+    /// Requests in one call.
+    #[serde(with = "unknown")]
+    pub batch: u32,
+    /// Threads for each of the targets.
+    #[serde(with = "unknown")]
+    pub threads: u32,
+    /// Files that the threads share.
+    #[serde(with = "unknown")]
+    pub files: u32,
+    /// The initial page cache state of the files; null if unknown.
+    pub cache: Option<Cache>,
+    /// The queues for I/O, or connections, requested from the target; absent if the run set none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u32>,
+}
+
+/// One measurement of one point, or why there is none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The point.
+    pub point: Point,
+    /// Which of the repeats, from 0 on.
+    pub repeat: u32,
+    /// When it began, in seconds since 1970; 0 here and null in a file if unknown.
+    #[serde(with = "unknown")]
+    pub unix_time: f64,
+    /// For queues that the run set: the number that the kernel then reported; null if it did not.
+    #[serde(default)]
+    pub queues_found: Option<u32>,
+    /// The measurement.
+    pub measured: Option<Measured>,
+    /// Why there is no measurement.
+    pub error: Option<String>,
+}
+
+impl Sample {
+    /// Whether a continued run keeps it: failed samples and those with wrong data are repeated.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.measured.as_ref().is_some_and(|measured| measured.verified != Some(false))
+    }
+}
+
+/// Shorter samples, in seconds, measure mostly their start and their end.
+const SECONDS_MIN: f64 = 0.5;
+
+/// The results of one measurement; null marks a value that an external tool did not report.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Bytes that were moved in the span that counts.
+    pub bytes: Option<u64>,
+    /// Requests that ended in it.
+    pub requests: Option<u64>,
+    /// The span, without the warm-up.
+    pub seconds: Option<f64>,
+    /// Bytes over seconds.
+    pub bytes_per_second: f64,
+    /// Requests over seconds.
+    pub requests_per_second: Option<f64>,
+    /// How long requests took.
+    pub latency: Option<Latency>,
+    /// Its processor time.
+    pub cpu: Option<CpuCost>,
+    /// How much of the files was in the page cache.
+    pub page_cache: Option<PageCacheShare>,
+    /// Bytes that the drives report as moved.
+    pub drive_bytes: Option<DriveBytes>,
+    /// The engine's routes, joined by `+`, or the route of the bytes.
+    pub route: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// The route, proven by independent counters.
+    pub verdict: Option<VerdictFacts>,
+    /// Those counters.
+    pub evidence: Option<Value>,
+    /// The limit that binds.
+    pub bound: Option<Bound>,
+    /// Whether the rate was steady.
+    pub steady: Option<Steady>,
+    /// The power of GPUs, processors and the server.
+    pub power: Option<Power>,
+    /// Joules for each 1e9 bytes, by the parts that can be added up.
+    pub joules_per_gb: Vec<Joules>,
+    /// Whether the bytes that were compared afterwards were correct.
+    pub verified: Option<bool>,
+    /// How many bytes were compared, each once: of writes all, or an evenly spread share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_bytes: Option<u64>,
+    /// The reference of the comparison: `what was written`, or, for a file with unknown contents,
+    /// `a second read`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compared_with: Option<String>,
+    /// The share of each target, in order, if there are several.
+    pub shares: Vec<Share>,
+    /// Whether the target was a simulated GPU.
+    pub simulated: bool,
+}
+
+impl Measured {
+    /// Whether it is long enough for a rate. Clocks may differ by a hundredth.
+    #[must_use]
+    pub fn is_long_enough(&self) -> bool {
+        self.seconds.is_none_or(|seconds| seconds >= 0.99 * SECONDS_MIN)
+    }
+}
+
+/// How long requests took, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many were measured.
+    pub count: Option<u64>,
+    /// The mean.
+    pub mean_ns: Option<f64>,
+    /// Half of the requests took no longer.
+    pub p50_ns: Option<u64>,
+    /// 90 of 100 took no longer.
+    pub p90_ns: Option<u64>,
+    /// 99 of 100 took no longer.
+    pub p99_ns: Option<u64>,
+    /// 999 of 1,000 took no longer.
+    pub p99_9_ns: Option<u64>,
+    /// The longest.
+    pub max_ns: Option<u64>,
+    /// Whether latencies are measured from when requests were due, as with a fixed rate, not from
+    /// when they were sent.
+    pub since_due: bool,
+}
+
+/// The processor time of a span.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuCost {
+    /// Seconds in the program.
+    pub user_s: f64,
+    /// Seconds in the kernel.
+    pub system_s: f64,
+    /// Both over the span: how many cores were busy.
+    pub cores: f64,
+    /// User and system time for 1e9 bytes; null if no bytes were moved.
+    pub s_per_gb: Option<f64>,
+}
+
+impl CpuCost {
+    /// The cost of moving `bytes` in `seconds`.
+    #[must_use]
+    pub fn new(user_s: f64, system_s: f64, seconds: f64, bytes: u64) -> Self {
+        let both = user_s + system_s;
+        let s_per_gb = (bytes > 0).then(|| both * 1e9 / rate(bytes, 1.0));
+        Self { user_s, system_s, cores: both / seconds, s_per_gb }
+    }
+}
+
+/// Shares of the files that were in the page cache, from 0 to 1; null if the kernel does not report
+/// them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct PageCacheShare {
+    /// Before the span.
+    pub before: Option<f64>,
+    /// After it.
+    pub after: Option<f64>,
+}
+
+/// Bytes that drives moved, for any process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriveBytes {
+    /// Bytes that were read.
+    pub read: u64,
+    /// Bytes that were written.
+    pub written: u64,
+}
+
+/// The energy of a part of the machine for the bytes moved.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Joules {
+    /// The part.
+    pub part: Part,
+    /// Joules for each 1e9 bytes.
+    pub per_gb: f64,
+}
+
+/// The limit of a measurement.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// `rate` if the requested rate was reached; `link`, `uplink`, `shared` or `storage`
+    /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
+    /// else `in-flight`: too few requests to fill any of these.
+    pub name: String,
+    /// The lowest limit on its path. For one direction of a mixed load it is scaled up from that
+    /// direction's part to all bytes.
+    pub bytes_per_second: Option<f64>,
+    /// The rate as a share of that; above 1, the limit was measured too low.
+    pub share: Option<f64>,
+    /// How to raise it.
+    pub advice: Option<String>,
+}
+
+impl Bound {
+    /// From this share on, a limit binds.
+    pub const NEAR: f64 = 0.85;
+}
+
+impl Point {
+    /// The share of its bytes in one direction, from 0 to 1.
+    #[must_use]
+    pub fn part(&self, direction: Direction) -> f64 {
+        let read = f64::from(self.read_percent.min(100)) / 100.0;
+        match direction {
+            Direction::Read => read,
+            Direction::Write => 1.0 - read,
+        }
+    }
+}
+
+/// Whether a rate was steady, by the bytes of equal parts of the span.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Steady {
+    /// Bytes per second in each part.
+    pub rates: Vec<f64>,
+    /// Seconds of a part.
+    pub part_s: f64,
+    /// The rise of the fitted line over the whole span, as a share of the mean.
+    pub slope: f64,
+    /// The largest deviation from the mean, as a share of it.
+    pub deviation: f64,
+    /// Whether the slope is small enough to speak of one rate.
+    pub reached: bool,
+}
+
+/// The share of one of several targets.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// The target.
+    pub target: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its rate.
+    pub bytes_per_second: f64,
+    /// When the first of its threads had finished, in seconds since the common start.
+    pub first_done_s: f64,
+    /// When the last one had finished.
+    pub last_done_s: f64,
+}

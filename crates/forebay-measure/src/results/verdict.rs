@@ -1,0 +1,129 @@
+//! The route of bytes in a report: for each row the verdict on all of its samples, and the counters
+//! around each.
+
+use forebay_evidence::Verdict;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::proof::Proof;
+
+/// The prefix of the words for direct routes.
+const DIRECT: &str = "direct";
+
+/// The verdict on a row's bytes, and its evidence.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VerdictFacts {
+    /// `direct (p2pdma)`, `direct (nvidia-fs)`, `staged`, `cached`, `compat`, `host (drive)`,
+    /// `host (page cache)`, `mixed`, `unproven` or `contradictory`.
+    pub word: String,
+    /// The word with the shares of a mix.
+    pub text: String,
+    /// The routes, most bytes first; empty if nothing is proven.
+    pub shares: Vec<ShareFacts>,
+    /// True if host memory simulated the GPU.
+    pub simulated: bool,
+    /// Its evidence, of the first sample.
+    pub grounds: Vec<String>,
+    /// The missing evidence, and how to get it.
+    pub missing: Vec<MissingFacts>,
+    /// Contradictory evidence.
+    pub contradictions: Vec<String>,
+    /// Evidence that another process may have caused.
+    pub doubts: Vec<String>,
+    /// The method's own report, of the first sample, and of its reads if it wrote as well.
+    pub claim: Value,
+}
+
+/// The share of one route.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ShareFacts {
+    /// The route, as in `word`.
+    pub route: String,
+    /// Of all bytes, from 0 to 1.
+    pub share: f64,
+}
+
+/// A piece of missing evidence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MissingFacts {
+    /// The reason.
+    pub why: String,
+    /// How to get it.
+    pub remedy: String,
+}
+
+impl VerdictFacts {
+    /// The verdict on all samples together, or on the reads and writes of one, weighted by bytes;
+    /// `None` if there are none.
+    #[must_use]
+    pub fn of(proofs: &[Proof]) -> Option<Self> {
+        let one = |proof: &Proof| (proof.verdict.clone(), proof.claim.bytes);
+        let all: Vec<(Verdict, u64)> = proofs.iter().map(one).collect();
+        let claim = proofs.first().map(|proof| &proof.claim);
+        serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
+    }
+
+    /// Whether all bytes took the direct route between storage and GPU.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.word.starts_with(DIRECT)
+    }
+
+    /// Whether some bytes did.
+    #[must_use]
+    pub fn is_partly_direct(&self) -> bool {
+        self.shares.iter().any(|share| share.route.starts_with(DIRECT))
+    }
+
+    /// The most serious note that a reader needs next to the verdict.
+    pub fn note(&self) -> Option<&str> {
+        let missing = self.missing.first().map(|missing| &missing.why);
+        let note = self.contradictions.first().or(missing).or(self.doubts.first());
+        note.map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use forebay::{Direction, Route};
+    use forebay_evidence::{Claim, Evidence, Memory, verdict as judged};
+
+    use super::*;
+    use crate::results::Cache;
+
+    /// The verdict on a method that read through the page cache, or with O_DIRECT.
+    pub(crate) fn verdict(cache: Cache) -> VerdictFacts {
+        let (word, doubts) = match cache {
+            Cache::Cold => ("staged", vec!["others used it as well".to_owned()]),
+            Cache::Resident => ("cached", Vec::new()),
+        };
+        VerdictFacts {
+            word: word.into(),
+            text: word.into(),
+            shares: vec![ShareFacts { route: word.into(), share: 1.0 }],
+            simulated: false,
+            grounds: vec!["0 B came from storage".into()],
+            missing: Vec::new(),
+            contradictions: Vec::new(),
+            doubts,
+            claim: Value::Null,
+        }
+    }
+
+    #[test]
+    fn what_the_library_writes_is_read_whole() {
+        let mut claim = Claim::silent(Direction::Read, 1 << 30, Memory::Gpu);
+        claim.routes.push((Route::Direct, 1 << 30));
+        let evidence = Evidence::default();
+        let verdict = judged(&evidence, &claim);
+        let missing = verdict.missing[0].clone();
+        let proofs = [Proof { claim, evidence, verdict }];
+        let facts = VerdictFacts::of(&proofs).unwrap();
+        assert_eq!((facts.word.as_str(), facts.text.as_str()), ("unproven", "unproven"));
+        let MissingFacts { why, remedy } = &facts.missing[0];
+        assert_eq!((why, remedy), (&missing.why, &missing.remedy));
+        assert!(facts.note().unwrap().starts_with("cuFile's own counters"), "{facts:?}");
+        assert_eq!(facts.claim["routes"][0]["route"], "direct");
+        assert_eq!(VerdictFacts::of(&[]), None);
+    }
+}

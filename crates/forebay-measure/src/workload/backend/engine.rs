@@ -1,0 +1,232 @@
+//! The engine as a method: blocking calls at depth 1, otherwise calls that do not block.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use forebay::{
+    Buffer, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece, Reason,
+    RequestOptions, Route, RouteShare, Source, Target, Transfer,
+};
+
+use super::{Backend, Call, Context, Done, Pool, Taken};
+use crate::failure::{Failure, Result};
+use crate::results::Direction;
+use crate::steps::Step;
+use crate::workload::check::Expected;
+
+/// A call in flight in a place.
+enum Running {
+    One(Transfer),
+    Many(ManyTransfer),
+}
+
+/// Makes requests with the engine.
+pub(super) struct EngineBackend {
+    engine: Engine,
+    pool: Arc<Pool>,
+    file: File,
+    options: RequestOptions,
+    request_size: u64,
+    /// One for each place; `None` while a call that does not block owns it.
+    memory: Vec<Option<Buffer>>,
+    running: Vec<Option<(Direction, Running)>>,
+    /// Where calls that do not block report their end.
+    sender: Sender<Done>,
+    ends: Receiver<Done>,
+    routes: Vec<(Direction, Route, Reason, u64)>,
+}
+
+impl EngineBackend {
+    /// Opens the file and allocates memory.
+    ///
+    /// # Errors
+    /// Engine errors.
+    pub(super) fn new(route: Option<Route>, context: &Context<'_>) -> Result<Self> {
+        let mut how = OpenOptions::default();
+        how.write = context.writes;
+        let opening = Step::begin("open", context.path);
+        let file = context.engine.open_with(context.path, &how)?;
+        drop(opening);
+        let memory = (0..context.depth).map(|_| context.memory(context.device).map(Some));
+        let memory = memory.collect::<Result<Vec<_>>>()?;
+        let mut options = RequestOptions::exactly();
+        options.route = route;
+        let (sender, ends) = channel();
+        Ok(Self {
+            engine: context.engine.clone(),
+            pool: Arc::clone(context.pool),
+            file,
+            options,
+            request_size: context.request_size,
+            running: memory.iter().map(|_| None).collect(),
+            memory,
+            sender,
+            ends,
+            routes: Vec::new(),
+        })
+    }
+
+    fn pieces(&self, offsets: &[u64]) -> Vec<Piece<'_>> {
+        let size = self.request_size;
+        let piece = |(index, &offset)| Piece::new(&self.file, offset, size, index as u64 * size);
+        offsets.iter().enumerate().map(piece).collect()
+    }
+
+    /// Makes one call and waits for it.
+    fn block(&mut self, call: Call<'_>) -> Result<()> {
+        let mut buffer = self.memory[0].take().expect("nothing is in flight");
+        let moved = self.block_with(call, &mut buffer);
+        self.memory[0] = Some(buffer);
+        self.count(call.direction, &moved?);
+        Ok(())
+    }
+
+    fn block_with(&self, call: Call<'_>, buffer: &mut Buffer) -> Result<Vec<RouteShare>> {
+        let write = call.direction == Direction::Write;
+        if let [offset] = *call.offsets {
+            let outcome = if write {
+                self.file.write_with(offset, Source::from(&*buffer), &self.options)?
+            } else {
+                self.file.read_with(offset, Target::from(buffer), &self.options)?
+            };
+            return Ok(outcome.routes);
+        }
+        let pieces = self.pieces(call.offsets);
+        let outcome = if write {
+            self.engine.write_many(&pieces, &[Source::from(&*buffer)], &self.options)?
+        } else {
+            self.engine.read_many(&pieces, &mut [Target::from(buffer)], &self.options)?
+        };
+        whole(outcome)
+    }
+
+    /// Starts a call that does not block.
+    fn begin(&mut self, place: usize, call: Call<'_>) -> Result<()> {
+        let buffer = self.memory[place].take().expect("the place is free");
+        let write = call.direction == Direction::Write;
+        let running = if let [offset] = *call.offsets {
+            Running::One(if write {
+                self.file.start_write(offset, buffer, &self.options)?
+            } else {
+                self.file.start_read(offset, buffer, &self.options)?
+            })
+        } else {
+            let pieces = self.pieces(call.offsets);
+            Running::Many(if write {
+                self.engine.start_write_many(&pieces, vec![buffer], &self.options)?
+            } else {
+                self.engine.start_read_many(&pieces, vec![buffer], &self.options)?
+            })
+        };
+        let sender = self.sender.clone();
+        let step = move || {
+            let _ = sender.send(Done { place, at: Instant::now() });
+        };
+        match &running {
+            Running::One(transfer) => transfer.on_end(step),
+            Running::Many(many) => many.transfer().on_end(step),
+        }
+        self.running[place] = Some((call.direction, running));
+        Ok(())
+    }
+
+    fn end(&mut self, place: usize) -> Result<()> {
+        let (direction, running) = self.running[place].take().expect("it was started");
+        let (result, buffer) = match running {
+            Running::One(transfer) => {
+                let (outcome, buffer) = transfer.wait();
+                (outcome.map(|Outcome { routes, .. }| routes).map_err(Failure::from), buffer)
+            }
+            Running::Many(many) => {
+                let (outcome, mut buffers) = many.wait();
+                (outcome.map_err(Failure::from).and_then(whole), buffers.pop())
+            }
+        };
+        self.memory[place] = buffer;
+        self.count(direction, &result?);
+        Ok(())
+    }
+
+    fn count(&mut self, direction: Direction, shares: &[RouteShare]) {
+        for RouteShare { route, reason, bytes, .. } in shares {
+            let kind = (direction, *route, *reason);
+            match self.routes.iter_mut().find(|taken| (taken.0, taken.1, taken.2) == kind) {
+                Some(taken) => taken.3 += bytes,
+                None => self.routes.push((direction, *route, *reason, *bytes)),
+            }
+        }
+    }
+}
+
+/// The routes of many requests, all of which must be complete.
+fn whole(outcome: ManyOutcome) -> Result<Vec<RouteShare>> {
+    let ManyOutcome { results, whole, .. } = outcome;
+    for result in results {
+        result.map_err(|error| Failure::from(*error))?;
+    }
+    Ok(whole.routes)
+}
+
+impl Drop for EngineBackend {
+    fn drop(&mut self) {
+        self.memory.drain(..).flatten().for_each(|buffer| self.pool.give(buffer));
+    }
+}
+
+impl Backend for EngineBackend {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>> {
+        if self.memory.len() > 1 {
+            self.begin(place, call)?;
+            return Ok(None);
+        }
+        self.block(call)?;
+        Ok(Some(Instant::now()))
+    }
+
+    fn wait(&mut self, until: Option<Instant>) -> Result<Option<Done>> {
+        let done = match until {
+            None => self.ends.recv().expect("this backend holds a sender itself"),
+            Some(until) => {
+                let most = until.saturating_duration_since(Instant::now());
+                let Ok(done) = self.ends.recv_timeout(most) else { return Ok(None) };
+                done
+            }
+        };
+        self.end(done.place)?;
+        Ok(Some(done))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        Ok(self.file.sync_data()?)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(self.file.clone().close()?)
+    }
+
+    fn holds(
+        &mut self,
+        place: usize,
+        at: u64,
+        len: u64,
+        expected: &Expected<'_>,
+        offset: u64,
+    ) -> Result<bool> {
+        let buffer = self.memory[place]
+            .as_ref()
+            .ok_or_else(|| Failure::new("the engine still holds the memory of a failed call"))?;
+        expected.is_in(buffer, at, len, offset)
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        let taken = self.routes.iter().map(|(direction, route, reason, bytes)| Taken {
+            direction: *direction,
+            route: *route,
+            is_engines: true,
+            reason: reason.to_string(),
+            bytes: *bytes,
+        });
+        taken.collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! A folder for cuFile's settings and its log, which would otherwise be written to the user's
+//! folder.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cleanup;
+use crate::scratch::random;
+
+/// The settings of this program; all others keep the library's defaults.
+const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_compat_mode": true } }
+"#;
+
+/// The folder; removed with this value, or when a signal ends the command.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// Creates it, for this user only.
+    pub(super) fn create() -> io::Result<Self> {
+        let name = format!("forebay-cufile-{:016x}", random()?);
+        let path = std::path::absolute(std::env::temp_dir())?.join(name);
+        cleanup::with_folder(&path, || fs::DirBuilder::new().mode(0o700).create(&path))?;
+        let folder = Self(path);
+        fs::write(folder.settings(), SETTINGS)?;
+        Ok(folder)
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.0.join("cufile.json")
+    }
+
+    /// Makes `command` run in this folder, with these settings of cuFile and none of the user's.
+    pub(super) fn rule(&self, command: &mut Command) {
+        remove_variables(command, "CUFILE_");
+        command.current_dir(&self.0);
+        command.env("CUFILE_ENV_PATH_JSON", self.settings());
+        command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
+        // The same as in the file, in case that cuFile cannot read it.
+        command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        cleanup::end(&self.0, false);
+    }
+}
+
+/// Removes the user's variables that begin with `prefix`.
+pub(super) fn remove_variables(command: &mut Command, prefix: &str) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with(prefix) {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// The folders of Python packages in the active virtual environment; one may contain cuFile.
+pub(super) fn packages(environment: Option<&Path>) -> Vec<PathBuf> {
+    let Some(Ok(entries)) = environment.map(|folder| fs::read_dir(folder.join("lib"))) else {
+        return Vec::new();
+    };
+    let is_python = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("python3.");
+    // Another user's folder may hold any number of entries.
+    let found = entries.flatten().take(64).filter(|entry| is_python(&entry.file_name()));
+    found.map(|entry| entry.path().join("site-packages")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_it_stays() {
+        let folder = Folder::create().unwrap();
+        let path = folder.0.clone();
+        fs::write(path.join("cufile.log"), "something").unwrap();
+        let settings = fs::read(folder.settings()).unwrap();
+        let settings: serde_json::Value = serde_json::from_slice(&settings).unwrap();
+        assert_eq!(settings["properties"]["force_compat_mode"], true);
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn packages_of_an_environment_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(packages(Some(folder.path())), Vec::<PathBuf>::new());
+        fs::create_dir_all(folder.path().join("lib/python3.12/site-packages")).unwrap();
+        fs::create_dir_all(folder.path().join("lib/other")).unwrap();
+        let found = folder.path().join("lib/python3.12/site-packages");
+        assert_eq!(packages(Some(folder.path())), [found]);
+        assert!(packages(None).is_empty());
+    }
+}

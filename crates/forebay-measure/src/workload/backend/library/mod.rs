@@ -1,0 +1,304 @@
+//! Libraries that run in a process of their own: cuFile in its compat mode, which programs that
+//! call its C interface use if the direct route is unavailable, and `KvikIO`. Both at their
+//! defaults, and with settings that were faster on the machines measured so far.
+//!
+//! Their settings are per process, cuFile's driver may spin forever when it opens, and `KvikIO`
+//! needs Python. The process has its own memory on the same GPU, which this process fills and
+//! compares through shared memory. `order` has the requests, which `pipe` sends line by line.
+//! `child` serves them with cuFile, `kvikio.py` with `KvikIO`.
+
+pub mod child;
+mod folder;
+mod order;
+mod pipe;
+pub mod process;
+mod shared;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay::Route;
+use forebay::direct::Counters;
+use forebay::units::{MIB, format_size};
+use forebay_evidence::Seen;
+
+use self::process::{Bounds, Move, Mover, Refused};
+use super::{Backend, Call, Context, Pool, Taken};
+use crate::failure::{Failure, Result};
+use crate::memory::whole;
+use crate::results::{Cache, Direction};
+use crate::workload::check::Expected;
+
+/// A library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Library {
+    /// cuFile in its compat mode.
+    Cufile,
+    /// `KvikIO`.
+    Kvikio,
+}
+
+/// The settings of a library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tuning {
+    /// Its defaults.
+    Defaults,
+    /// Settings that were faster on the machines measured so far.
+    Tuned,
+}
+
+/// The settings of `KvikIO` that were fastest: a pool of threads for each drive, and O_DIRECT for
+/// cold files.
+const TUNED: [(&str, &str); 3] = [
+    ("KVIKIO_NTHREADS", "16"),
+    // In bytes: KvikIO silently ignores units.
+    ("KVIKIO_TASK_SIZE", "4194304"),
+    ("KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE", "ON"),
+];
+const DIRECT: &str = "KVIKIO_AUTO_DIRECT_IO_READ";
+
+/// What distinguishes processes: the library, its variables, and the GPU's UUID.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Kind {
+    library: Library,
+    variables: Vec<(&'static str, &'static str)>,
+    gpu: Option<String>,
+}
+
+impl Kind {
+    fn new(library: Library, tuning: Tuning, gpu: Option<String>, is_cold: bool) -> Self {
+        let variables = match (library, tuning) {
+            (Library::Kvikio, Tuning::Tuned) => {
+                let direct = (DIRECT, if is_cold { "ON" } else { "OFF" });
+                TUNED.into_iter().chain([direct]).collect()
+            }
+            // cuFile has its settings in each request.
+            _ => Vec::new(),
+        };
+        Self { library, variables, gpu }
+    }
+
+    /// A process of this kind: an earlier one, or a new one.
+    fn process(&self, pool: &Pool) -> Result<Mover, String> {
+        if let Some(process) = pool.take_mover(self) {
+            return Ok(process);
+        }
+        let (gpu, bounds) = (self.gpu.clone(), Bounds::default());
+        match self.library {
+            Library::Cufile => Mover::cufile(&pool.program(), gpu, bounds),
+            Library::Kvikio => Mover::kvikio(&self.variables, gpu, bounds),
+        }
+    }
+}
+
+/// Checks that cuFile opens for the GPU with this UUID. Its process is kept.
+///
+/// # Errors
+/// There is no library, or it does not open in time: the text says why, and what to do.
+pub fn check_cufile(pool: &Pool, gpu: Option<&str>) -> Result<(), String> {
+    let kind = Kind::new(Library::Cufile, Tuning::Defaults, gpu.map(str::to_owned), false);
+    let process = kind.process(pool)?;
+    pool.give_mover(kind, process);
+    Ok(())
+}
+
+/// Makes requests with a library in another process.
+pub(super) struct LibraryBackend {
+    /// `None` once it is back in the pool.
+    process: Option<Mover>,
+    pool: Arc<Pool>,
+    kind: Kind,
+    tuning: Tuning,
+    path: PathBuf,
+    request_size: u64,
+    /// Whether the open file is used with O_DIRECT.
+    direct: bool,
+    /// Bytes read and written.
+    moved: [u64; 2],
+    cpu: Duration,
+    life: Arc<AtomicU64>,
+}
+
+impl LibraryBackend {
+    /// Opens the file and allocates memory in the process.
+    ///
+    /// # Errors
+    /// The library is unavailable, refuses the file, or cannot do that.
+    pub(super) fn new(library: Library, tuning: Tuning, context: &Context<'_>) -> Result<Self> {
+        let simulated = context.device.is_some_and(|device| device.info().simulated);
+        match library {
+            Library::Cufile if context.device.is_none() => {
+                return Err(Failure::new("cuFile moves bytes to and from GPUs, not host memory"));
+            }
+            Library::Kvikio if context.writes => {
+                return Err(Failure::new("KvikIO is only measured with reads"));
+            }
+            Library::Kvikio if simulated => {
+                return Err(Failure::new("KvikIO cannot move bytes to a simulated GPU"));
+            }
+            _ => {}
+        }
+        let gpu = context.device.filter(|_| !simulated).map(|device| device.info().uuid.clone());
+        let is_cold = context.cache == Cache::Cold;
+        let kind = Kind::new(library, tuning, gpu, is_cold);
+        let process = kind.process(context.pool).map_err(|reason| {
+            Failure::new(format!("cannot use {}", library.name())).because(reason)
+        })?;
+        let mut backend = Self {
+            process: Some(process),
+            pool: Arc::clone(context.pool),
+            kind,
+            tuning,
+            path: context.path.to_owned(),
+            request_size: context.request_size,
+            direct: false,
+            moved: [0; 2],
+            cpu: Duration::ZERO,
+            life: Arc::clone(context.life),
+        };
+        let (len, process) = (context.call_len(), backend.process());
+        let mut open = || {
+            process.allocate(len)?;
+            match context.writes {
+                true => {
+                    let size = context.request_size;
+                    for at in (0..len).step_by(whole(size)) {
+                        process.put(at, context.written(), size)?;
+                    }
+                }
+                false => process.fill(context.other_byte())?,
+            }
+            // 1.15 only accepts files for writing with O_DIRECT (5019).
+            process.open(context.path, context.writes, context.writes || is_cold)
+        };
+        backend.direct = open().map_err(|refused| backend.refused("open", refused))?;
+        Ok(backend)
+    }
+
+    fn process(&mut self) -> &mut Mover {
+        self.process.as_mut().expect("it is given back on drop")
+    }
+
+    fn refused(&self, verb: &str, refused: Refused) -> Failure {
+        self.failed(verb).because(refused.text())
+    }
+
+    fn failed(&self, verb: &str) -> Failure {
+        let (path, name) = (self.path.display(), self.kind.library.name());
+        Failure::new(format!("cannot {verb} `{path}` by {name}"))
+    }
+
+    /// How it moves bytes.
+    fn how(&self) -> String {
+        let version = self.process.as_ref().map_or("", Mover::version);
+        let source = if self.direct { "O_DIRECT" } else { "page cache" };
+        match (self.kind.library, self.tuning) {
+            (Library::Cufile, tuning) => {
+                let (threads, request) = shape(tuning);
+                let s = if threads == 1 { "" } else { "s" };
+                let request = request.map_or("all bytes".into(), format_size);
+                format!(
+                    "cuFile {version} in compat mode: {threads} thread{s}, {request} a call, \
+                     {source}"
+                )
+            }
+            (Library::Kvikio, Tuning::Defaults) => format!("KvikIO {version}: default settings"),
+            (Library::Kvikio, Tuning::Tuned) => {
+                let is_direct = self.kind.variables.contains(&(DIRECT, "ON"));
+                let source = if is_direct { "O_DIRECT" } else { "page cache" };
+                format!("KvikIO {version}: 16 threads per drive, tasks of 4 MiB, {source}")
+            }
+        }
+    }
+}
+
+impl Library {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cufile => "cuFile",
+            Self::Kvikio => "KvikIO",
+        }
+    }
+}
+
+/// The number of threads with cuFile, and the bytes of each request; `None` for the whole call.
+const fn shape(tuning: Tuning) -> (u32, Option<u64>) {
+    match tuning {
+        // One thread that requests all bytes at once.
+        Tuning::Defaults => (1, None),
+        // With these, cuFile 1.15 moved 8 GiB of a warm file 1.9 and 2.0 times as fast on two H200
+        // machines (`benches/runs/2026-11-21-h200-j`).
+        Tuning::Tuned => (8, Some(16 * MIB)),
+    }
+}
+
+impl Drop for LibraryBackend {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take().filter(Mover::is_alive) {
+            self.pool.give_mover(self.kind.clone(), process);
+        }
+    }
+}
+
+impl Backend for LibraryBackend {
+    fn start(&mut self, _place: usize, call: Call<'_>) -> Result<Option<Instant>> {
+        let (threads, request) = shape(self.tuning);
+        let (verb, write) = (call.direction.name(), call.direction == Direction::Write);
+        let len = self.request_size;
+        for (index, offset) in call.offsets.iter().enumerate() {
+            let (at, request) = (index as u64 * len, request.unwrap_or(len));
+            let order = Move { write, offset: *offset, at, len, threads, request };
+            let moved = self.process().run(&order);
+            let (bytes, cpu) = moved.map_err(|refused| self.refused(verb, refused))?;
+            if bytes != len {
+                return Err(self.failed(verb).because(format!("{bytes} of {len} bytes moved")));
+            }
+            self.cpu += cpu;
+            self.moved[usize::from(write)] += bytes;
+            self.life.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Some(Instant::now()))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.process().sync().map_err(|refused| self.refused("sync", refused))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.process().close().map_err(|refused| self.refused("close", refused))
+    }
+
+    fn holds(
+        &mut self,
+        _place: usize,
+        at: u64,
+        len: u64,
+        expected: &Expected<'_>,
+        offset: u64,
+    ) -> Result<bool> {
+        let holds = self.process().holds(at, len, expected, offset);
+        holds.map_err(|refused| self.refused("check", refused))
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        let route = match self.kind.library {
+            // Its counters show which route was taken.
+            Library::Cufile => Route::Direct,
+            Library::Kvikio => Route::Cached,
+        };
+        super::taken(self.moved, route, &self.how())
+    }
+
+    fn cpu(&self) -> Duration {
+        self.cpu
+    }
+
+    fn counters(&mut self) -> Option<Seen<Counters>> {
+        (self.kind.library == Library::Cufile).then(|| self.process().counters())
+    }
+}
+
+#[cfg(test)]
+mod tests;

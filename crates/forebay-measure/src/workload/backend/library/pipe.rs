@@ -1,0 +1,142 @@
+//! A process that serves requests: one line of JSON for each request and each answer.
+//!
+//! Each answer is limited in time and in length, and its text is shown in one short line.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::cleanup;
+use crate::plain::plain;
+
+/// Maximum bytes of one request: less than a pipe's buffer, so that writing it never blocks.
+const ORDER_MAX: usize = 60 * 1024;
+/// Maximum bytes of one answer.
+const ANSWER_MAX: u64 = 64 * 1024;
+/// Maximum letters of a reason.
+const REASON_MAX: usize = 300;
+/// Time limit for a killed process to end: one that waits for a drive may never end.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// The process, which is killed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    name: String,
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<Result<String, String>>,
+}
+
+impl Pipe {
+    /// Starts it; `name` identifies it in reasons.
+    pub(super) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = cleanup::spawn(command)
+            .map_err(|error| format!("`{name}` cannot be started: {error}"))?;
+        let (orders, output) = (child.stdin.take(), child.stdout.take());
+        let (sender, answers) = channel();
+        let mut output = BufReader::new(output.ok_or("no answers")?);
+        // It ends with the process, which holds the other end of the pipe.
+        thread::spawn(move || {
+            let mut line = Vec::new();
+            while output.by_ref().take(ANSWER_MAX).read_until(b'\n', &mut line).is_ok() {
+                let whole = line.ends_with(b"\n");
+                if line.is_empty() {
+                    break;
+                }
+                let text = String::from_utf8_lossy(&line).into_owned();
+                let answer = if whole { Ok(text) } else { Err("an incomplete answer".into()) };
+                if sender.send(answer).is_err() || !whole {
+                    break;
+                }
+                line.clear();
+            }
+        });
+        Ok(Self { name: name.into(), child, orders: orders.ok_or("no orders")?, answers })
+    }
+
+    /// Sends a request and waits for its answer for at most `bound`; returns the time taken with
+    /// it.
+    pub(super) fn ask<A: DeserializeOwned>(
+        &mut self,
+        order: &impl Serialize,
+        bound: Duration,
+    ) -> Result<(A, Duration), String> {
+        let mut line = serde_json::to_vec(order).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        if line.len() > ORDER_MAX {
+            return Err("the request is too long".into());
+        }
+        let asked = Instant::now();
+        if self.orders.write_all(&line).and_then(|()| self.orders.flush()).is_err() {
+            return Err(self.ended());
+        }
+        let text = match self.answers.recv_timeout(bound) {
+            Ok(answer) => answer?,
+            Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(format!("no answer within {} s", bound.as_secs()));
+            }
+        };
+        let passed = asked.elapsed();
+        match serde_json::from_str(&text) {
+            Ok(answer) => Ok((answer, passed)),
+            Err(_) => Err(strange(text.trim_end())),
+        }
+    }
+
+    /// Describes how a process ended that no longer answers.
+    fn ended(&mut self) -> String {
+        match wait(&mut self.child, END_MAX) {
+            Some(status) => format!("`{}` ended with {status}", self.name),
+            None => format!("`{}` closed its pipe without an answer", self.name),
+        }
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let id = self.child.id();
+        let _ = self.child.kill();
+        wait(&mut self.child, END_MAX);
+        cleanup::end(id, true);
+    }
+}
+
+fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if start.elapsed() < bound => thread::sleep(Duration::from_millis(2)),
+            _ => return None,
+        }
+    }
+}
+
+/// The processor time that a process reports for a move, if its times are possible: they cannot
+/// exceed `passed`, the time until its answer.
+pub(super) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Duration, String> {
+    let sound = seconds > 0.0 && seconds <= passed.as_secs_f64() && cpu_seconds >= 0.0;
+    let cpu = Duration::try_from_secs_f64(cpu_seconds).ok().filter(|_| sound);
+    cpu.ok_or_else(|| "it reported impossible times".into())
+}
+
+/// The error for an answer that fits no request.
+pub(super) fn strange(answer: &str) -> String {
+    format!("unexpected answer: {}", shown(answer))
+}
+
+/// External text, cleaned for one line of output.
+pub(super) fn shown(text: &str) -> String {
+    let text = plain(text.lines().next().unwrap_or_default());
+    match text.char_indices().nth(REASON_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}

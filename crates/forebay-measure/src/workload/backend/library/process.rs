@@ -1,0 +1,367 @@
+//! A process that moves bytes with a library, as its parent uses it.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use forebay::direct::Counters;
+use forebay::units::MIB;
+use forebay_evidence::Seen;
+
+use super::folder::{self, Folder};
+use super::order::{Answer, Order, digits};
+use super::pipe::{Pipe, shown, sound, strange};
+use super::shared::Shared;
+use crate::data::Pattern;
+use crate::failure::Failure;
+use crate::memory::{put_bytes, set_bytes, whole};
+use crate::program::Program;
+use crate::workload::check::Expected;
+
+/// Bytes of the window between a GPU's memory and this process.
+pub(super) const WINDOW: u64 = 16 * MIB;
+
+/// The program that a Python process with `KvikIO` runs. It is embedded in the executable, so no
+/// file can replace it.
+const KVIKIO: &str = include_str!("kvikio.py");
+
+/// A move between the file and the memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Move {
+    /// To the file.
+    pub write: bool,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Where it begins in the memory.
+    pub at: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// The number of threads.
+    pub threads: u32,
+    /// The bytes of each of their requests.
+    pub request: u64,
+}
+
+/// Time limits of the process.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// To load the library: 0.4 s on an H200, more if a driver sleeps.
+    pub start: Duration,
+    /// For each request that moves no bytes, and for each move in addition to its bytes.
+    pub order: Duration,
+    /// Bytes per second of the slowest accepted move.
+    pub slowest: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { start: seconds(30), order: seconds(30), slowest: 10_000_000 }
+    }
+}
+
+impl Bounds {
+    fn of_move(&self, len: u64) -> Duration {
+        self.order + Duration::from_secs(len / self.slowest.max(1))
+    }
+}
+
+/// A process with a library.
+#[derive(Debug)]
+pub struct Mover {
+    pipe: Option<Pipe>,
+    /// Why the process was ended.
+    lost: String,
+    /// What to do if the process is lost.
+    remedy: &'static str,
+    bounds: Bounds,
+    version: String,
+    gpu: Option<String>,
+    /// The whole memory, or a window of a GPU's.
+    window: Option<Shared>,
+    /// Bytes of its memory.
+    len: u64,
+    /// Removed once the process has ended.
+    _folder: Option<Folder>,
+}
+
+/// The failure of an order, and its hint.
+#[derive(Debug)]
+pub struct Refused {
+    reason: String,
+    hint: Option<String>,
+}
+
+impl From<String> for Refused {
+    fn from(reason: String) -> Self {
+        Self { reason, hint: None }
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        failure.in_one_line().into()
+    }
+}
+
+impl Refused {
+    /// Reason and hint in one line.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self.hint {
+            Some(hint) => format!("{}; {hint}", self.reason),
+            None => self.reason,
+        }
+    }
+}
+
+impl Mover {
+    /// Starts a process that loads cuFile in its compat mode, for the GPU with this UUID; without
+    /// one, host memory simulates a GPU. The text says why cuFile is unavailable, and what to do.
+    ///
+    /// # Errors
+    /// If there is no library, or it does not open in time.
+    pub fn cufile(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
+        let folder = Folder::create().map_err(|error| {
+            let place = std::env::temp_dir();
+            format!("cannot make a folder in `{}`: {error}; set `TMPDIR`", place.display())
+        })?;
+        let mut command = program.command("cufile");
+        let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+        for packages in folder::packages(environment.as_deref()) {
+            command.arg("--packages").arg(packages);
+        }
+        folder.rule(&mut command);
+        let pipe = Pipe::start(&mut command, "forebay cufile")?;
+        let remedy = "`forebay probe` shows how far the library gets; try another version of it";
+        Self::start((pipe, remedy), gpu, bounds, Some(folder))
+    }
+
+    /// Starts the first `python3` with `KvikIO`, with these variables and no other variables of
+    /// `KvikIO`, for the GPU with this UUID or host memory. The text says why it is unavailable.
+    ///
+    /// # Errors
+    /// If there is no such package, or it does not load in time.
+    pub fn kvikio(
+        variables: &[(&str, &str)],
+        gpu: Option<String>,
+        bounds: Bounds,
+    ) -> Result<Self, String> {
+        let mut command = Command::new("python3");
+        // It must leave no files, not even compiled ones.
+        command.args(["-B", "-c", KVIKIO]).current_dir("/");
+        folder::remove_variables(&mut command, "KVIKIO_");
+        command.envs(variables.iter().copied());
+        command.envs(gpu.as_ref().map(|uuid| ("CUDA_VISIBLE_DEVICES", uuid)));
+        let pipe = Pipe::start(&mut command, "python3")?;
+        let remedy = "install `kvikio` for the first `python3`, and an NVIDIA driver";
+        Self::start((pipe, remedy), gpu, bounds, None)
+    }
+
+    fn start(
+        (pipe, remedy): (Pipe, &'static str),
+        gpu: Option<String>,
+        bounds: Bounds,
+        folder: Option<Folder>,
+    ) -> Result<Self, String> {
+        let mut mover = Self {
+            pipe: Some(pipe),
+            lost: String::new(),
+            remedy,
+            bounds,
+            version: String::new(),
+            gpu: gpu.clone(),
+            window: None,
+            len: 0,
+            _folder: folder,
+        };
+        match mover.ask(&Order::Start { gpu }, bounds.start) {
+            Ok((Answer::Started { version }, _)) => {
+                mover.version = shown(&version);
+                Ok(mover)
+            }
+            Ok((other, _)) => Err(unexpected(&other)),
+            Err(refused) => Err(refused.text()),
+        }
+    }
+
+    /// The library's version, as `1.15`.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn ask(&mut self, order: &Order, bound: Duration) -> Result<(Answer, Duration), Refused> {
+        let remedy = self.remedy;
+        let lost = |reason: &str| Refused { reason: reason.into(), hint: Some(remedy.into()) };
+        let Some(pipe) = &mut self.pipe else { return Err(lost(&self.lost)) };
+        match pipe.ask(order, bound) {
+            Ok((Answer::Failed { reason, hint }, _)) => {
+                let hint = hint.map(|hint| shown(&hint));
+                Err(Refused { reason: shown(&reason), hint })
+            }
+            Ok(answer) => Ok(answer),
+            // After a late or invalid answer no more requests are sent: the next answer could
+            // belong to this request.
+            Err(reason) => {
+                self.pipe = None;
+                self.lost = reason;
+                Err(lost(&self.lost))
+            }
+        }
+    }
+
+    fn done(&mut self, order: &Order) -> Result<(), Refused> {
+        match self.ask(order, self.bounds.order)?.0 {
+            Answer::Done {} => Ok(()),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// Whether it still answers.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// Makes its memory `len` bytes or more.
+    ///
+    /// # Errors
+    /// There is not enough memory.
+    pub fn allocate(&mut self, len: u64) -> Result<(), Refused> {
+        if self.len < len || self.window.is_none() {
+            self.window = None;
+            let bytes = if self.gpu.is_some() { WINDOW } else { len.max(1) };
+            let window = Shared::allocate(bytes)?;
+            self.done(&Order::Allocate { window: window.path(), bytes, len })?;
+            (self.window, self.len) = (Some(window), len);
+        }
+        Ok(())
+    }
+
+    fn window(&mut self) -> Result<&mut Shared, Refused> {
+        self.window.as_mut().ok_or_else(|| "no memory is allocated".to_owned().into())
+    }
+
+    /// Sets every byte of its memory.
+    ///
+    /// # Errors
+    /// GPU errors.
+    pub fn fill(&mut self, byte: u8) -> Result<(), Refused> {
+        if self.gpu.is_some() {
+            return self.done(&Order::Fill { byte });
+        }
+        set_bytes(self.window()?.bytes_mut(), byte);
+        Ok(())
+    }
+
+    /// Writes the first `len` bytes of `pattern` into its memory, from byte `at` on.
+    ///
+    /// # Errors
+    /// GPU errors.
+    pub fn put(&mut self, at: u64, pattern: Pattern, len: u64) -> Result<(), Refused> {
+        if self.gpu.is_none() {
+            put_bytes(&mut self.window()?.bytes_mut()[whole(at)..whole(at + len)], pattern, 0);
+            return Ok(());
+        }
+        for from in (0..len).step_by(whole(WINDOW)) {
+            let part = WINDOW.min(len - from);
+            put_bytes(&mut self.window()?.bytes_mut()[..whole(part)], pattern, from);
+            self.done(&Order::Upload { at: at + from, len: part })?;
+        }
+        Ok(())
+    }
+
+    /// Whether its memory, from byte `at` on, has the `len` bytes that `expected` has at `offset`.
+    ///
+    /// # Errors
+    /// GPU errors; the expected bytes cannot be read.
+    pub fn holds(
+        &mut self,
+        at: u64,
+        len: u64,
+        expected: &Expected<'_>,
+        offset: u64,
+    ) -> Result<bool, Refused> {
+        if self.gpu.is_none() {
+            let bytes = &self.window()?.bytes()[whole(at)..whole(at + len)];
+            return Ok(expected.is_in_bytes(bytes, offset)?);
+        }
+        for from in (0..len).step_by(whole(WINDOW)) {
+            let part = WINDOW.min(len - from);
+            self.done(&Order::Download { at: at + from, len: part })?;
+            let bytes = &self.window()?.bytes()[..whole(part)];
+            if !expected.is_in_bytes(bytes, offset + from)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens a file, with O_DIRECT if `direct` is set and the file system has it; returns whether
+    /// it has.
+    ///
+    /// # Errors
+    /// Errors of the system and of the library.
+    pub fn open(&mut self, path: &Path, write: bool, direct: bool) -> Result<bool, Refused> {
+        // The process runs in another folder.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let path = digits(path.as_os_str().as_bytes());
+        match self.ask(&Order::Open { path, write, direct }, self.bounds.order)?.0 {
+            Answer::Opened { direct } => Ok(direct),
+            other => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// Moves bytes; returns their number, and the processor time.
+    ///
+    /// # Errors
+    /// Errors of the library.
+    pub fn run(&mut self, order: &Move) -> Result<(u64, Duration), Refused> {
+        let Move { write, offset, at, len, threads, request } = *order;
+        let order = Order::Move { write, offset, at, len, threads, request };
+        match self.ask(&order, self.bounds.of_move(len))? {
+            (Answer::Moved { bytes, seconds, cpu_seconds }, passed) => {
+                Ok((bytes, sound(seconds, cpu_seconds, passed)?))
+            }
+            (other, _) => Err(unexpected(&other).into()),
+        }
+    }
+
+    /// Syncs the written bytes.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn sync(&mut self) -> Result<(), Refused> {
+        self.done(&Order::Sync {})
+    }
+
+    /// Closes the file.
+    ///
+    /// # Errors
+    /// If written bytes may be lost.
+    pub fn close(&mut self) -> Result<(), Refused> {
+        self.done(&Order::Close {})
+    }
+
+    /// cuFile's counters in its process.
+    pub fn counters(&mut self) -> Seen<Counters> {
+        let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
+        match self.ask(&Order::Count {}, self.bounds.order) {
+            Ok((Answer::Counted { version, words: Some(words) }, _)) => {
+                let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
+                Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Value)
+            }
+            Ok((Answer::Counted { words: None, .. }, _)) => {
+                none(format!("cuFile {} has no counters", self.version))
+            }
+            Ok((other, _)) => none(unexpected(&other)),
+            Err(refused) => none(refused.text()),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> String {
+    strange(&format!("{answer:?}"))
+}

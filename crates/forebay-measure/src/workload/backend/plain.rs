@@ -1,0 +1,381 @@
+//! The methods without an engine: each thread has its own memory, reads into it, then copies.
+//!
+//! Publications use them as baselines of direct paths. So they use only the engine's pinned memory:
+//! no larger queue, no shared reader, no reuse of page cache pages. As in the usual tools, one
+//! request is one `pread` or `pwrite` with a pinned buffer.
+
+#![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use forebay::gpu::{Device, DeviceError, Stream};
+use forebay::{Buffer, Route};
+
+use super::{Backend, Call, Context, Done, Taken};
+use crate::failure::{Failure, Result};
+use crate::held::no_link;
+use crate::memory::{flush, whole};
+use crate::results::Direction;
+use crate::steps::Step;
+use crate::workload::check::Expected;
+
+/// The end of the hint for requests that O_DIRECT refuses; `gdsio` names its own options instead.
+pub const ACCEPTS_ANY_SIZE: &str = "`forebay`, which accepts any size";
+
+/// The hint if a file system has no O_DIRECT; `gdsio` names its own options instead.
+pub const WITHOUT_O_DIRECT: &str = "use `cpu-cached-gpu` or `forebay`: they can use the page cache";
+
+/// A method without an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plain {
+    /// Between the drive and host memory, without a GPU.
+    Cpu,
+    /// With O_DIRECT into host memory, then copied; each step waits for the previous one.
+    CpuGpu,
+    /// Like `CpuGpu`, but the previous call's copy runs during the read. Its end is only checked
+    /// after that read, so latencies include the read.
+    CpuAsyncGpu,
+    /// Through the page cache into host memory, then copied.
+    CpuCachedGpu,
+    /// Between the drive and host memory, with many requests of a thread in flight.
+    Uring,
+    /// `read` into pageable memory, then copied: what programs without a library do.
+    Standard,
+    /// A mapping of the file, then copied.
+    Mmap,
+}
+
+impl Plain {
+    /// All plain methods.
+    pub const ALL: [Self; 7] = [
+        Self::Standard,
+        Self::Mmap,
+        Self::Cpu,
+        Self::CpuGpu,
+        Self::CpuAsyncGpu,
+        Self::CpuCachedGpu,
+        Self::Uring,
+    ];
+
+    /// Its name in results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::CpuGpu => "cpu-gpu",
+            Self::CpuAsyncGpu => "cpu-async-gpu",
+            Self::CpuCachedGpu => "cpu-cached-gpu",
+            Self::Uring => "io-uring",
+            Self::Standard => "standard",
+            Self::Mmap => "mmap",
+        }
+    }
+
+    /// The queue depth of a thread, if the method fixes it.
+    #[must_use]
+    pub const fn depth(self) -> Option<u32> {
+        match self {
+            Self::Uring => None,
+            _ => Some(1),
+        }
+    }
+
+    /// The number of calls of a thread that have memory, if the method fixes it. A method that
+    /// copies during the next request also has memory for that request.
+    #[must_use]
+    pub const fn places(self) -> Option<u32> {
+        match self {
+            Self::CpuAsyncGpu => Some(2),
+            _ => self.depth(),
+        }
+    }
+
+    /// Whether it uses host memory only.
+    #[must_use]
+    pub const fn stays_in_host(self) -> bool {
+        matches!(self, Self::Cpu | Self::Uring)
+    }
+
+    /// Whether it uses O_DIRECT.
+    #[must_use]
+    pub const fn is_direct(self) -> bool {
+        !matches!(self, Self::CpuCachedGpu | Self::Standard | Self::Mmap)
+    }
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Cpu => "drive → host memory, one request at a time",
+            Self::CpuGpu => "drive → pinned memory → GPU, one request at a time",
+            Self::CpuAsyncGpu => "drive → pinned memory → GPU, the copy during the next request",
+            Self::CpuCachedGpu => "page cache → pinned memory → GPU, one request at a time",
+            Self::Uring => "drive → host memory, many requests in flight by io_uring",
+            Self::Standard => "page cache → pageable memory → target, 1 thread",
+            Self::Mmap => "mapping → target, 1 thread",
+        }
+    }
+
+    /// The closest equivalent of the engine's routes.
+    const fn route(self) -> Route {
+        match self {
+            Self::Cpu | Self::Uring => Route::Host,
+            Self::CpuGpu | Self::CpuAsyncGpu => Route::Staged,
+            Self::CpuCachedGpu | Self::Standard | Self::Mmap => Route::Cached,
+        }
+    }
+}
+
+/// The open file of a plain method, and the bytes moved so far.
+pub(super) struct Opened {
+    pub(super) plain: Plain,
+    pub(super) path: PathBuf,
+    pub(super) file: File,
+    pub(super) request_size: u64,
+    /// Bytes read and written.
+    moved: [u64; 2],
+    life: Arc<AtomicU64>,
+}
+
+impl Opened {
+    pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
+        let _step = Step::begin("open", context.path);
+        let direct = if plain.is_direct() { libc::O_DIRECT } else { 0 };
+        let mut how = OpenOptions::new();
+        how.read(true)
+            .write(context.writes)
+            .custom_flags(direct | no_link(context.path, context.writes));
+        let opened = how.open(context.path).map_err(|error| {
+            let text = format!("cannot open `{}`", context.path.display());
+            match error.kind() {
+                ErrorKind::InvalidInput if plain.is_direct() => {
+                    Failure::new(format!("{text} with O_DIRECT"))
+                        .because("the file system does not support it")
+                        .hint(WITHOUT_O_DIRECT)
+                }
+                _ => Failure::io(text, &error),
+            }
+        });
+        Ok(Self {
+            plain,
+            path: context.path.to_owned(),
+            file: opened?,
+            request_size: context.request_size,
+            moved: [0; 2],
+            life: Arc::clone(context.life),
+        })
+    }
+
+    pub(super) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|error| self.failed(Direction::Read, offset, bytes.len(), &error))?;
+        self.goes_on();
+        Ok(())
+    }
+
+    pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let wrote = self.file.write_all_at(bytes, offset);
+        wrote.map_err(|error| self.failed(Direction::Write, offset, bytes.len(), &error))?;
+        self.goes_on();
+        Ok(())
+    }
+
+    /// The failure of a request of `size` bytes.
+    pub(super) fn failed(
+        &self,
+        direction: Direction,
+        offset: u64,
+        size: usize,
+        error: &std::io::Error,
+    ) -> Failure {
+        let text = format!("cannot {} `{}` at {offset}", direction.name(), self.path.display());
+        let failure = Failure::io(text, error);
+        if error.kind() == ErrorKind::InvalidInput && self.plain.is_direct() {
+            return failure.hint(format!(
+                "with O_DIRECT, the block size ({size} bytes) and offsets must be multiples of \
+                 the drive's block: use a multiple of 4096, or {ACCEPTS_ANY_SIZE}"
+            ));
+        }
+        failure
+    }
+
+    /// Counts a part of a request as progress.
+    pub(super) fn goes_on(&self) {
+        self.life.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts completed requests.
+    pub(super) fn count(&mut self, direction: Direction, requests: usize) {
+        let bytes = self.request_size * requests as u64;
+        self.moved[usize::from(direction == Direction::Write)] += bytes;
+    }
+
+    pub(super) fn sync(&self) -> Result<()> {
+        let synced = self.file.sync_data();
+        synced
+            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+    }
+
+    pub(super) fn flush(&self) -> Result<()> {
+        flush(&self.file, &self.path)
+    }
+
+    pub(super) fn routes(&self) -> Vec<Taken> {
+        super::taken(self.moved, self.plain.route(), self.plain.words())
+    }
+}
+
+/// One call's memory.
+struct Place {
+    pinned: Buffer,
+    gpu: Option<OnGpu>,
+}
+
+/// A GPU's memory, and the stream that fills it.
+struct OnGpu {
+    device: Arc<dyn Device>,
+    buffer: Buffer,
+    stream: Stream,
+}
+
+impl Drop for OnGpu {
+    fn drop(&mut self) {
+        // Copies must end before the memory is freed. If the driver fails, they have ended too.
+        let _ = self.device.synchronize(self.stream);
+        let _ = self.device.destroy_stream(self.stream);
+    }
+}
+
+/// Makes requests without an engine.
+pub(super) struct PlainBackend {
+    file: Opened,
+    places: Vec<Place>,
+    /// Places with calls, the oldest first.
+    order: VecDeque<usize>,
+}
+
+impl PlainBackend {
+    /// Opens the file and allocates memory.
+    ///
+    /// # Errors
+    /// System and GPU errors, and a file system without O_DIRECT.
+    pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
+        let file = Opened::new(plain, context)?;
+        let device = context.device.filter(|_| !plain.stays_in_host());
+        let place = |_| {
+            let pinned = context.memory(None)?;
+            let gpu = device.map(|device| {
+                let buffer = context.memory(Some(device))?;
+                let stream = device.create_stream().map_err(|error| refused(&error))?;
+                Ok::<_, Failure>(OnGpu { device: Arc::clone(device), buffer, stream })
+            });
+            Ok(Place { pinned, gpu: gpu.transpose()? })
+        };
+        let places = (0..context.depth).map(place).collect::<Result<Vec<_>>>()?;
+        Ok(Self { file, places, order: VecDeque::new() })
+    }
+
+    fn read(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
+        let size = whole(self.file.request_size);
+        let Place { pinned, gpu } = &mut self.places[place];
+        let bytes = pinned.as_mut_slice().expect("it is the host's");
+        for (bytes, &offset) in bytes.chunks_mut(size).zip(offsets) {
+            self.file.read(bytes, offset)?;
+        }
+        let Some(gpu) = gpu else { return Ok(()) };
+        let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+        // SAFETY: both are this place's, `len` bytes long, and stay until `wait` or the drop of
+        // the place has waited for the stream.
+        let queued =
+            unsafe { gpu.device.copy_to_device(gpu.stream, gpu.buffer.address(), host, len) };
+        queued.map_err(|error| refused(&error))
+    }
+
+    fn write(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
+        let size = whole(self.file.request_size);
+        let Place { pinned, gpu } = &mut self.places[place];
+        let bytes = pinned.as_mut_slice().expect("it is the host's");
+        if let Some(gpu) = gpu {
+            let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+            // SAFETY: as in `read`, and `synchronize` below waits for the copy.
+            unsafe { gpu.device.copy_to_host(gpu.stream, host, gpu.buffer.address(), len) }
+                .and_then(|()| gpu.device.synchronize(gpu.stream))
+                .map_err(|error| refused(&error))?;
+        }
+        for (bytes, &offset) in bytes.chunks(size).zip(offsets) {
+            self.file.write(bytes, offset)?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(error: &DeviceError) -> Failure {
+    Failure::new("the GPU driver refused a copy").because(error.to_string()).hint(
+        "check the kernel log (`dmesg`) and `nvidia-smi` for errors of the GPU; then measure again",
+    )
+}
+
+impl Backend for PlainBackend {
+    fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>> {
+        match call.direction {
+            Direction::Read => self.read(place, call.offsets)?,
+            Direction::Write => self.write(place, call.offsets)?,
+        }
+        self.file.count(call.direction, call.offsets.len());
+        self.order.push_back(place);
+        Ok(None)
+    }
+
+    /// Only copies are in flight, and the oldest ends soon.
+    fn wait(&mut self, _until: Option<Instant>) -> Result<Option<Done>> {
+        let place = self.order.pop_front().expect("a call is in flight");
+        if let Some(gpu) = &self.places[place].gpu {
+            gpu.device.synchronize(gpu.stream).map_err(|error| refused(&error))?;
+        }
+        Ok(Some(Done { place, at: Instant::now() }))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.flush()
+    }
+
+    fn holds(
+        &mut self,
+        place: usize,
+        at: u64,
+        len: u64,
+        expected: &Expected<'_>,
+        offset: u64,
+    ) -> Result<bool> {
+        let place = &self.places[place];
+        let buffer = place.gpu.as_ref().map_or(&place.pinned, |gpu| &gpu.buffer);
+        expected.is_in(buffer, at, len, offset)
+    }
+
+    fn routes(&self) -> Vec<Taken> {
+        self.file.routes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_was_refused_is_told_with_its_remedy() {
+        let (name, detail) = ("CUDA_ERROR_ILLEGAL_ADDRESS".into(), String::new());
+        let failure = refused(&DeviceError { call: "cuMemcpyHtoDAsync", code: 700, name, detail });
+        assert!(failure.causes[0].contains("ILLEGAL_ADDRESS"), "{failure:?}");
+        assert!(failure.hint.unwrap().contains("`dmesg`"));
+    }
+}

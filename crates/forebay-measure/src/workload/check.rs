@@ -1,0 +1,259 @@
+//! Verifies the moved bytes after a run, since no request is compared while the clock runs. Finds
+//! bytes that are missing, changed, or at the wrong offset; not two writes of one thread that have
+//! changed places, since their bytes are the same.
+//!
+//! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with
+//! what the command put into the file, or with a second read if that is unknown. A mix of both is
+//! not compared: if reads and writes overlap, the expected result of a read is unknown.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use forebay::units::{ByteRange, GIB, MIB};
+use forebay::{Buffer, Engine};
+
+use super::Lane;
+use super::worker::Worked;
+use super::written::{Piece, Written, pieces};
+use crate::data::Pattern;
+use crate::failure::{Failure, Result};
+use crate::memory::whole;
+use crate::parallel::{cores, each_range};
+use crate::steps::{self, Step};
+
+/// Maximum bytes of the last reads that are compared, beyond the last call of each thread.
+const CHECKED_MAX: u64 = 64 * MIB;
+/// Bytes that a thread compares at a time.
+const STEP: u64 = 4 * MIB;
+
+/// The expected bytes of a file.
+#[derive(Debug, Clone, Copy)]
+pub enum Expected<'a> {
+    /// Test data.
+    Pattern(Pattern),
+    /// The file's bytes, read again.
+    File(&'a File),
+}
+
+impl Expected<'_> {
+    /// Fills `bytes` with the expected bytes at `offset`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        match self {
+            Self::Pattern(pattern) => {
+                pattern.fill_at(offset, bytes);
+                Ok(())
+            }
+            Self::File(file) => file.read_exact_at(bytes, offset),
+        }
+    }
+
+    /// Whether `found` is what is expected at `offset`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn is_in_bytes(&self, found: &[u8], offset: u64) -> Result<bool> {
+        self.compare(found.len() as u64, offset, |range, _| {
+            Ok(Cow::Borrowed(&found[whole(range.start)..whole(range.end)]))
+        })
+    }
+
+    /// Whether `len` bytes of `buffer` from byte `at` on are what is expected at `offset`.
+    ///
+    /// # Errors
+    /// The file or the buffer cannot be read.
+    pub fn is_in(&self, buffer: &Buffer, at: u64, len: u64, offset: u64) -> Result<bool> {
+        if let Some(bytes) = buffer.as_slice() {
+            return self.is_in_bytes(&bytes[whole(at)..whole(at + len)], offset);
+        }
+        self.compare(len, offset, |range, mut scratch: Vec<u8>| {
+            scratch.resize(whole(range.len()), 0);
+            buffer.download(at + range.start, &mut scratch)?;
+            Ok(Cow::Owned(scratch))
+        })
+    }
+
+    fn compare<'f>(
+        &self,
+        len: u64,
+        offset: u64,
+        found: impl Fn(ByteRange, Vec<u8>) -> Result<Cow<'f, [u8]>> + Sync,
+    ) -> Result<bool> {
+        let work = |scratch: &mut (Vec<u8>, Vec<u8>), range: ByteRange| {
+            let (expected, spare) = scratch;
+            let at = offset + range.start;
+            let found = found(range, std::mem::take(spare)).map_err(Some)?;
+            let same = match self {
+                Self::Pattern(pattern) if at.is_multiple_of(8) => pattern.matches(at, &found),
+                _ => {
+                    expected.resize(found.len(), 0);
+                    let filled = self.fill(at, expected);
+                    filled.map_err(|error| {
+                        Some(Failure::io("cannot read the file a second time", &error))
+                    })?;
+                    *found == **expected
+                }
+            };
+            if let Cow::Owned(used) = found {
+                *spare = used;
+            }
+            // One mismatch is enough: stop comparing.
+            if same { Ok(()) } else { Err(None) }
+        };
+        unless_different(each_range(len, STEP, cores().min(8), Default::default, work))
+    }
+}
+
+/// The limits of a comparison.
+#[derive(Debug, Clone, Copy)]
+pub struct Most {
+    /// Bytes of files with known contents.
+    known: u64,
+    /// Written bytes, and reads of them. If there are more, an even sample is compared.
+    written: u64,
+    reads: usize,
+}
+
+impl Most {
+    /// The usual limits.
+    pub const USUAL: Self = Self { known: CHECKED_MAX, written: 4 * GIB, reads: 1 << 16 };
+    /// No limits.
+    pub const ALL: Self = Self { known: u64::MAX, written: u64::MAX, reads: usize::MAX };
+}
+
+/// The result of a comparison.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// True if the bytes match, false on a mismatch; `None` if they were not compared.
+    pub right: Option<bool>,
+    /// Bytes that were compared.
+    pub bytes: u64,
+    /// Whether these are all that were written.
+    pub is_all: bool,
+}
+
+/// Compares the files of write-only threads with the written bytes.
+///
+/// # Errors
+/// System errors.
+pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> Result<Checked> {
+    let mut checked = Checked { right: None, bytes: 0, is_all: true };
+    let count = all.len().max(1);
+    for (path, worked) in all {
+        let Some(wrote) = &worked.wrote else { continue };
+        // Evict first, to compare the bytes on the drive, not those still in the page cache.
+        steps::open(engine, path)?.evict()?;
+        let (places, is_all) = wrote.places();
+        let pieces = pieces(&places, wrote.request_size, MIB);
+        let bytes = (places.len() as u64).saturating_mul(wrote.request_size);
+        let shares = bytes.div_ceil((most.written / count as u64).max(1));
+        let reads = pieces.len().div_ceil((most.reads / count).max(1));
+        let step = whole(shares).max(reads).max(1);
+        let pieces: Vec<Piece> = pieces.into_iter().step_by(step).collect();
+        if !holds(path, wrote, &pieces)? {
+            return Ok(Checked { right: Some(false), ..checked });
+        }
+        checked.bytes += pieces.iter().map(|piece| piece.len).sum::<u64>();
+        checked.is_all &= is_all && step == 1;
+        checked.right = checked.right.or((!pieces.is_empty()).then_some(true));
+    }
+    Ok(checked)
+}
+
+/// Whether these pieces of the file at `path` are what was written.
+fn holds(path: &Path, wrote: &Written, pieces: &[Piece]) -> Result<bool> {
+    let reading = Step::begin("read", path);
+    let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+    let file = File::open(path).map_err(failed)?;
+    let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
+        let piece = pieces[whole(number.start)];
+        found.resize(whole(piece.len), 0);
+        expected.resize(whole(piece.len), 0);
+        wrote.fill(piece, expected);
+        file.read_exact_at(found, piece.offset).map_err(|error| Some(failed(error)))?;
+        reading.goes_on();
+        if found == expected { Ok(()) } else { Err(None) }
+    };
+    unless_different(each_range(pieces.len() as u64, 1, cores().min(8), Default::default, compare))
+}
+
+/// Whether a comparison found no mismatch: `Err(None)` is one, and ends it.
+fn unless_different(compared: Result<(), Option<Failure>>) -> Result<bool> {
+    match compared {
+        Ok(()) => Ok(true),
+        Err(None) => Ok(false),
+        Err(Some(failure)) => Err(failure),
+    }
+}
+
+/// Compares the bytes of the last reads of each of `all` with its file.
+///
+/// # Errors
+/// System and GPU errors.
+pub(super) fn last_reads(
+    all: &mut [(&Path, Worked)],
+    lanes: &[Lane],
+    request_size: u64,
+) -> Result<Checked> {
+    let (most, mut checked) = (CHECKED_MAX / (all.len() as u64).max(1), Checked::default());
+    for ((path, worked), lane) in all.iter_mut().zip(lanes) {
+        // Each thread has its share, and at least one call.
+        let mut left = None;
+        let reading = Step::begin("read", path);
+        let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+        let file = File::open(&**path).map_err(failed)?;
+        let expected = lane.content.map_or(Expected::File(&file), Expected::Pattern);
+        let places = worked.last.iter().enumerate();
+        for (place, (_, offsets)) in places.filter_map(|(i, call)| Some((i, call.as_ref()?))) {
+            let bytes = request_size * offsets.len() as u64;
+            if left.is_some_and(|left| bytes > left) {
+                break;
+            }
+            left = Some(left.unwrap_or(most).saturating_sub(bytes));
+            let mut same = true;
+            for (index, &offset) in offsets.iter().enumerate() {
+                let at = index as u64 * request_size;
+                same &= worked.backend.holds(place, at, request_size, &expected, offset)?;
+                reading.goes_on();
+            }
+            checked.right = Some(checked.right.unwrap_or(true) && same);
+            checked.bytes += bytes;
+        }
+    }
+    Ok(checked)
+}
+
+/// Whether the files of known contents still hold them. Reads at most `most` bytes in total, from
+/// the start of each part. `None` if no contents are known.
+///
+/// # Errors
+/// System errors.
+pub(super) fn known_holds(lanes: &[Lane], most: &Most) -> Result<Option<bool>> {
+    let known = || lanes.iter().filter_map(|lane| Some((lane, lane.content?)));
+    let most = most.known / (known().count() as u64).max(1);
+    let (mut right, mut expected, mut found) = (None, Vec::new(), Vec::new());
+    for (lane, content) in known() {
+        let reading = Step::begin("read", &lane.path);
+        let failed = |error| Failure::io(format!("cannot read `{}`", lane.path.display()), &error);
+        let file = File::open(&lane.path).map_err(failed)?;
+        let (mut start, end) = (lane.region.start, lane.region.start + lane.region.len.min(most));
+        while start < end {
+            let len = whole((end - start).min(MIB));
+            expected.resize(len, 0);
+            found.resize(len, 0);
+            content.fill_at(start, &mut expected);
+            file.read_exact_at(&mut found, start).map_err(failed)?;
+            reading.goes_on();
+            if found != expected {
+                return Ok(Some(false));
+            }
+            start += len as u64;
+        }
+        right = Some(true);
+    }
+    Ok(right)
+}

@@ -1,0 +1,329 @@
+//! One measurement: makes files cold or resident, runs a load, reads external counters before and
+//! after it, and builds the result.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::direct::Counters;
+use forebay::gpu::Device;
+use forebay::units::format_size;
+use forebay::{Engine, File, Residency};
+use forebay_evidence::{Evidence, Seen};
+
+use super::backend::Pool;
+use super::check::{Checked, Most};
+use super::run::{OfTarget, Ran, Ready};
+use super::{Lane, Load};
+use crate::cache::{make_cold, make_resident};
+use crate::failure::{Failure, Result};
+use crate::proof::{Proof, Prover};
+use crate::results::verdict::VerdictFacts;
+use crate::results::{Cache, Direction};
+use crate::results::{DriveBytes, Measured, PageCacheShare};
+use crate::route::describe;
+use crate::stats::rate;
+use crate::steps;
+
+/// Measures loads on a group of targets.
+pub struct Measurer {
+    engine: Engine,
+    /// One for each target, since each is judged separately.
+    provers: Vec<Arc<Prover>>,
+    targets: Vec<String>,
+    simulated: bool,
+    /// How much is compared.
+    most: Most,
+    pool: Arc<Pool>,
+}
+
+impl Measurer {
+    /// A measurer for each group of targets that work concurrently; `None` is host memory. With
+    /// `verifies_all` every byte is compared, however many there are.
+    #[must_use]
+    pub fn all(
+        engine: &Engine,
+        groups: &[Vec<Option<Arc<dyn Device>>>],
+        pool: &Arc<Pool>,
+        verifies_all: bool,
+    ) -> Vec<Self> {
+        // The facts of a target are found once, since some take a while.
+        let mut known: HashMap<String, Arc<Prover>> = HashMap::new();
+        let mut measurer = |targets: &Vec<Option<Arc<dyn Device>>>| {
+            let names: Vec<String> = targets.iter().map(|target| name(target.as_ref())).collect();
+            let mut prover = |(name, target): (&String, &Option<Arc<dyn Device>>)| {
+                let info = target.as_ref().map(|gpu| gpu.info());
+                let found = known.entry(name.clone());
+                Arc::clone(found.or_insert_with(|| Arc::new(Prover::new(info))))
+            };
+            let provers = names.iter().zip(targets).map(&mut prover).collect();
+            let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
+            let (engine, pool) = (engine.clone(), Arc::clone(pool));
+            let most = if verifies_all { Most::ALL } else { Most::USUAL };
+            Self { engine, provers, targets: names, simulated, most, pool }
+        };
+        groups.iter().map(&mut measurer).collect()
+    }
+
+    /// The names of the targets.
+    #[must_use]
+    pub fn targets(&self) -> &[String] {
+        &self.targets
+    }
+
+    /// Runs `load` on `lanes`. Returns the measurement, and its details.
+    ///
+    /// A load that goes over its files once is repeated, with cold files each time, until its time
+    /// is reached. If cold reads turn out to go through the page cache, they are repeated in that
+    /// form.
+    ///
+    /// # Errors
+    /// File, GPU and engine errors.
+    pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
+        let files = files_of(&self.engine, lanes)?;
+        let pairs: Vec<(File, u64)> =
+            files.iter().map(|(_, file, len)| (file.clone(), *len)).collect();
+        let sources = self
+            .provers
+            .split_first()
+            .map(|(first, others)| first.sources(&self.engine, &pairs, others));
+        let begun = Instant::now();
+        let mut sum: Option<(Ran, Option<f64>)> = None;
+        let (ran, before, moved, seen) = loop {
+            make_ready(load, &files)?;
+            let before = resident(&files);
+            // Prepared before the counters are read, so that they show only the load.
+            let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
+            let counted = ready.counters();
+            let span = sources.as_ref().map(|sources| sources.begin());
+            let (ran, mut moved) = ready.run(&self.targets)?;
+            let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
+            if let (Some(before), Some(after)) = (counted, moved.counters()) {
+                let cufile = grown(before, after);
+                seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
+            }
+            let (ran, before) = match sum.take() {
+                None => (ran, before),
+                Some((mut all, first)) => {
+                    all.add(ran);
+                    (all, first)
+                }
+            };
+            let time = load.time().filter(|_| load.once).unwrap_or_default();
+            if ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time {
+                break (ran, before, moved, seen);
+            }
+            sum = Some((ran, before));
+        };
+        if ran.requests == 0 {
+            return Err(nothing_ended(load, ran.span));
+        }
+        let after = resident(&files);
+        if load.cache == Cache::Cold && !load.writes() && !load.once {
+            let len = files.iter().map(|(.., len)| len).sum();
+            if came_through(ran.bytes, (before, after), len) {
+                drop(moved);
+                let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
+                return self.measure(&load, lanes);
+            }
+        }
+        let checked = moved.check(&self.engine, &self.most)?;
+        let content = if load.writes() || lanes.iter().all(|lane| lane.content.is_some()) {
+            "what was written"
+        } else {
+            "a second read"
+        };
+        let measured = self.measured(load, &ran, (before, after), &seen, (checked, content));
+        Ok((measured, ran))
+    }
+
+    /// The record of a run, whose bytes were compared with `content`.
+    fn measured(
+        &self,
+        load: &Load,
+        ran: &Ran,
+        (before, after): (Option<f64>, Option<f64>),
+        seen: &[Evidence],
+        (checked, content): (Checked, &str),
+    ) -> Measured {
+        let proofs = proofs_of(&self.provers, seen, &ran.of_targets);
+        let parts = ran.taken.iter().map(|taken| {
+            (taken.is_engines.then_some(taken.route), taken.reason.clone(), taken.bytes)
+        });
+        let (route, reason) = describe(&parts.collect::<Vec<_>>());
+        let seconds = ran.span.as_secs_f64();
+        Measured {
+            bytes: Some(ran.bytes),
+            requests: Some(ran.requests),
+            seconds: Some(seconds),
+            bytes_per_second: rate(ran.bytes, seconds),
+            requests_per_second: Some(rate(ran.requests, seconds)),
+            latency: ran.latencies.summary(load.rate.is_some()),
+            cpu: Some(ran.cpu),
+            page_cache: Some(PageCacheShare { before, after }),
+            drive_bytes: seen.first().and_then(drive_bytes),
+            route,
+            reason,
+            verdict: VerdictFacts::of(&proofs),
+            evidence: seen.first().filter(|_| !proofs.is_empty()).and_then(evidence_of),
+            bound: None,
+            // Of one pass, or of whole files, the parts say nothing about the rate.
+            steady: ran.steady.clone().filter(|_| !load.counts_all()),
+            power: None,
+            joules_per_gb: Vec::new(),
+            verified: checked.right,
+            verified_bytes: checked.right.map(|_| checked.bytes),
+            compared_with: checked.right.map(|_| content.into()),
+            shares: ran.shares.clone(),
+            simulated: self.simulated,
+        }
+    }
+}
+
+/// A load that is repeated with cold files ends after this many times its time: preparing takes
+/// time as well.
+const ROUNDS_MAX: u32 = 8;
+
+/// If at least this share of the bytes is in the page cache afterwards, they went through it;
+/// direct I/O leaves only the edges of requests there.
+const THROUGH: f64 = 0.5;
+
+/// Whether bytes that were read are in the page cache afterwards; `share` is the part of `len`
+/// bytes of files that is, before and after.
+fn came_through(bytes: u64, (before, after): (Option<f64>, Option<f64>), len: u64) -> bool {
+    let rise = before.zip(after).map(|(before, after)| after - before);
+    let (read, len) = (rate(bytes.min(len), 1.0), rate(len, 1.0));
+    rise.is_some_and(|rise| read > 0.0 && rise * len >= THROUGH * read)
+}
+
+/// Makes the files of a load cold or resident.
+fn make_ready(load: &Load, files: &[(PathBuf, File, u64)]) -> Result<()> {
+    for (path, file, len) in files {
+        let ready = match load.cache {
+            Cache::Cold => make_cold(file, *len)?,
+            Cache::Resident => make_resident(path, file, *len)?,
+        };
+        ready.map_err(|reason| {
+            let (path, state) = (path.display(), load.cache.name());
+            Failure::new(format!("cannot measure `{path}` while it is {state}")).because(reason)
+        })?;
+    }
+    Ok(())
+}
+
+/// The growth of cuFile's counters between two readings.
+fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
+    match (before, after) {
+        (Seen::Value(before), Seen::Value(after)) => {
+            let again = "measure again: its counters were reset";
+            after.since(&before).map_or_else(|why| Seen::missing(why, again), Seen::Value)
+        }
+        (Seen::Value(_), missing) | (missing, _) => missing,
+    }
+}
+
+/// The files of lanes, each once and open, with the bytes up to the last that is used.
+///
+/// # Errors
+/// One cannot be opened.
+pub fn files_of<'a>(
+    engine: &Engine,
+    lanes: impl IntoIterator<Item = &'a Lane>,
+) -> Result<Vec<(PathBuf, File, u64)>> {
+    let mut files: Vec<(PathBuf, File, u64)> = Vec::new();
+    for Lane { path, region, .. } in lanes {
+        let end = region.start + region.len;
+        match files.iter_mut().find(|(known, ..)| known == path) {
+            Some((.., len)) => *len = end.max(*len),
+            None => files.push((path.clone(), steps::open(engine, path)?, end)),
+        }
+    }
+    Ok(files)
+}
+
+fn name(target: Option<&Arc<dyn Device>>) -> String {
+    target.map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
+}
+
+/// The failure of a span in which no request ended, so there is nothing to report.
+fn nothing_ended(load: &Load, span: Duration) -> Failure {
+    let size = format_size(load.call_len());
+    Failure::new(format!("no call of {size} ended within {span:.1?}"))
+        .hint("use a longer `--time`, or a smaller block size")
+}
+
+/// The share of the files that is in the page cache, from 0 to 1.
+fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
+    let (mut there, mut all) = (0, 0);
+    for (path, file, len) in files {
+        let _step = steps::Step::begin("inspect", path);
+        match file.residency(0, *len).ok()? {
+            Residency::Known { resident, .. } => there += resident,
+            Residency::Unknown(_) => return None,
+        }
+        all += len;
+    }
+    Some(rate(there, 1.0) / rate(all.max(1), 1.0))
+}
+
+/// The note for moves with several targets.
+const DIVIDED: &str = "drives and page cache were counted for all targets together; the counts \
+                       are divided in proportion to the bytes of each target";
+
+/// The proofs of a load's reads and writes, for each target.
+pub fn proofs_of(
+    provers: &[Arc<Prover>],
+    seen: &[Evidence],
+    of_targets: &[OfTarget],
+) -> Vec<Proof> {
+    let mut proofs = Vec::new();
+    for ((prover, seen), own) in provers.iter().zip(seen).zip(of_targets) {
+        let both = [Direction::Read, Direction::Write].map(|direction| own.moved(direction));
+        for (direction, moved, other) in
+            [(Direction::Read, &both[0], &both[1]), (Direction::Write, &both[1], &both[0])]
+        {
+            if moved.bytes == 0 {
+                continue;
+            }
+            let other = (other, own.request);
+            if provers.len() == 1 {
+                proofs.push(prover.proof(seen.clone(), moved, direction.into(), other));
+                continue;
+            }
+            let all = of_targets.iter().map(|own| own.moved(direction).counts());
+            let all = all.fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
+            let part = seen.of_part(moved.counts(), all);
+            let mut proof = prover.proof(part, moved, direction.into(), other);
+            proof.verdict.doubts.push(DIVIDED.into());
+            proofs.push(proof);
+        }
+    }
+    proofs
+}
+
+/// All counters as JSON.
+fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
+    serde_json::from_str(&seen.to_json()).ok()
+}
+
+/// The bytes that the physical drives moved.
+fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
+    let Seen::Value(drives) = &seen.drives else { return None };
+    let own = || drives.iter().filter(|drive| drive.drive);
+    let (read, written) = (own().map(|d| d.read).sum(), own().map(|d| d.written).sum());
+    Some(DriveBytes { read, written })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_in_memory_afterwards_came_through_it() {
+        let seen = |bytes, before, after| came_through(bytes, (Some(before), Some(after)), 1000);
+        assert!(seen(100, 0.0, 0.1) && seen(5000, 0.1, 1.0) && seen(10, 0.0, 0.2));
+        assert!(!seen(1000, 0.0, 0.02) && !seen(5000, 0.9, 0.9) && !seen(0, 0.0, 0.0));
+        assert!(!came_through(10, (None, None), 1000));
+    }
+}

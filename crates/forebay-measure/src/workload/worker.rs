@@ -1,0 +1,328 @@
+//! One thread: keeps its calls in flight until it is stopped.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use forebay::Engine;
+
+use super::backend::{Backend, Call, Done};
+use super::latency::Latencies;
+use super::pattern::Offsets;
+use super::written::Written;
+use crate::data::Pattern as Data;
+use crate::failure::Result;
+use crate::results::Direction;
+use crate::steps::Step;
+
+/// Interval at which a thread that waits for a due call checks whether the load has ended.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+
+/// Maximum number of groups of missed calls.
+const MISSED_MAX: u128 = 1000;
+
+/// The current instruction to all threads.
+#[derive(Debug, Default)]
+pub(super) struct Phase {
+    counts: AtomicBool,
+    /// The time from which on no further calls start.
+    stopped: OnceLock<Instant>,
+}
+
+impl Phase {
+    /// From now on calls count.
+    pub(super) fn count(&self) {
+        self.counts.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops starting calls.
+    pub(super) fn stop(&self) {
+        self.stopped.get_or_init(Instant::now);
+    }
+
+    /// Whether a call that ends now counts. After the stop, only paced calls count, which were due
+    /// within the span, and all calls of a load that counts all.
+    fn counts(&self, is_due: bool) -> bool {
+        self.counts.load(Ordering::Relaxed) && (is_due || !self.is_over())
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopped.get().is_some()
+    }
+}
+
+/// The progress of one thread. Each has its own cache line, since it is written for every call.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counter {
+    bytes: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Counter {
+    /// Bytes and requests so far.
+    pub(super) fn read(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+    }
+}
+
+/// The result of one thread.
+pub(super) struct Worked {
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) latencies: Latencies,
+    /// Bytes read and written, also those outside the span.
+    pub(super) read: u64,
+    pub(super) written: u64,
+    /// The direction and the offsets of the last call in each place that had one.
+    pub(super) last: Vec<Option<(Direction, Vec<u64>)>>,
+    /// The offsets of all writes, if it read nothing.
+    pub(super) wrote: Option<Written>,
+    /// When its last call ended.
+    pub(super) done: Instant,
+    pub(super) result: Result<()>,
+}
+
+/// The parameters of one thread.
+pub(super) struct Worker {
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) offsets: Offsets,
+    pub(super) depth: usize,
+    pub(super) batch: usize,
+    pub(super) request_size: u64,
+    pub(super) read_percent: u8,
+    /// The bytes of each written request.
+    pub(super) content: Data,
+    /// Number of calls; `None` means no limit.
+    pub(super) calls: Option<u64>,
+    /// Whether calls count that end after the last one was started.
+    pub(super) counts_all: bool,
+    /// The start and the interval of due calls.
+    pub(super) due: Option<(Duration, Duration)>,
+    pub(super) phase: Arc<Phase>,
+    pub(super) counters: Arc<[Counter]>,
+    /// Index of its counter.
+    pub(super) index: usize,
+    /// The file it reads, and the engine, if the command should end when no data arrive for too
+    /// long.
+    pub(super) watched: Option<(PathBuf, Engine)>,
+    /// Counts progress: completed requests, and polls during which none completed.
+    pub(super) life: Arc<AtomicU64>,
+}
+
+impl Worker {
+    /// Works until it is stopped, or all calls are made. `start` is the time when it began.
+    pub(super) fn run(mut self, start: Instant) -> Worked {
+        let mut progress = Progress {
+            made: 0,
+            mix: 0,
+            since: vec![start; self.depth],
+            calls: vec![None; self.depth],
+            latencies: Latencies::default(),
+            moved: [0; 2],
+        };
+        let all = (self.read_percent == 0).then(|| self.offsets.clone());
+        let step = self.step();
+        let result = self.work(start, &mut progress);
+        drop(step);
+        let Progress { calls: last, latencies, moved: [read, written], .. } = progress;
+        let done = Instant::now();
+        let wrote =
+            all.map(|offsets| Written::new(offsets, self.request_size, self.content, written));
+        Worked { backend: self.backend, latencies, read, written, last, wrote, done, result }
+    }
+
+    /// Ends the command if its reads make no progress for too long.
+    fn step(&self) -> Option<Step> {
+        let (path, engine) = self.watched.clone()?;
+        let life = Arc::clone(&self.life);
+        let (counters, index) = (Arc::clone(&self.counters), self.index);
+        let count = move || {
+            let (seen, (_, own)) = (engine.statistics(), counters[index].read());
+            let of_engine = seen.file.count().wrapping_add(seen.copy.count());
+            own.wrapping_add(life.load(Ordering::Relaxed)).wrapping_add(of_engine)
+        };
+        Some(Step::of_requests("read", &path, count))
+    }
+
+    fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {
+        let mut free: Vec<usize> = (0..self.depth).rev().collect();
+        let mut first = Ok(());
+        loop {
+            while first.is_ok() && self.goes_on(progress.made) {
+                if free.is_empty() {
+                    break;
+                }
+                if let Some(due) =
+                    self.due(start, progress.made).filter(|due| *due > Instant::now())
+                {
+                    self.until(due, &mut free, progress)?;
+                    continue;
+                }
+                let place = free.pop().expect("it is not empty");
+                match self.start(place, start, progress) {
+                    Ok(None) => {}
+                    Ok(Some(at)) => {
+                        free.push(place);
+                        self.end(place, at, progress);
+                    }
+                    Err(failure) => {
+                        free.push(place);
+                        first = Err(failure);
+                    }
+                }
+            }
+            if free.len() == self.depth {
+                break;
+            }
+            match self.backend.wait(None) {
+                Ok(done) => {
+                    let Done { place, at } = done.expect("a call is in flight");
+                    free.push(place);
+                    self.end(place, at, progress);
+                }
+                // The place is unknown but not needed: no more calls start, and the backend drains
+                // the rest when it is dropped.
+                Err(failure) => return first.and(Err(failure)),
+            }
+        }
+        let more = self.calls.is_none_or(|calls| progress.made < calls);
+        if let Some(stopped) = self.phase.stopped.get().filter(|_| more) {
+            self.count_missed(start, *stopped, progress);
+        }
+        first
+    }
+
+    /// Waits for a call to end, until the next one is due or for [`SLEEP_MAX`].
+    fn until(
+        &mut self,
+        due: Instant,
+        free: &mut Vec<usize>,
+        progress: &mut Progress,
+    ) -> Result<()> {
+        let until = due.min(Instant::now() + SLEEP_MAX);
+        if free.len() == self.depth {
+            self.life.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        } else if let Some(done) = self.backend.wait(Some(until))? {
+            free.push(done.place);
+            self.end(done.place, done.at, progress);
+        }
+        Ok(())
+    }
+
+    /// When call `number` is due; `None` if calls are not paced.
+    fn due(&self, start: Instant, number: u64) -> Option<Instant> {
+        let (first, distance) = self.due?;
+        Some(start + first + times(distance, number))
+    }
+
+    /// Counts the calls that were due but not made, with the time since each was due. Otherwise a
+    /// stalled drive would only show as fewer calls.
+    fn count_missed(&self, start: Instant, stopped: Instant, progress: &mut Progress) {
+        let Some(((_, distance), due)) = self.due.zip(self.due(start, progress.made)) else {
+            return;
+        };
+        // Calls that become due while the last ones drain do not count.
+        for (waited, calls) in missed(stopped.saturating_duration_since(due), distance) {
+            let requests = calls.saturating_mul(self.batch as u128);
+            progress.latencies.add(waited, u64::try_from(requests).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn goes_on(&self, made: u64) -> bool {
+        !self.phase.is_over() && self.calls.is_none_or(|calls| made < calls)
+    }
+
+    /// Makes the next call; returns when it ended if it has.
+    fn start(
+        &mut self,
+        place: usize,
+        start: Instant,
+        progress: &mut Progress,
+    ) -> Result<Option<Instant>> {
+        // The latency of a late call counts from the time when it was due.
+        progress.since[place] = self.due(start, progress.made).unwrap_or_else(Instant::now);
+        let direction = progress.direction(self.read_percent);
+        // The memory of the last call in this place is used again.
+        let mut offsets = match progress.calls[place].take() {
+            Some((_, offsets)) => offsets,
+            None => Vec::with_capacity(self.batch),
+        };
+        offsets.clear();
+        offsets.extend(self.offsets.by_ref().take(self.batch));
+        let ended = self.backend.start(place, Call { direction, offsets: &offsets })?;
+        progress.calls[place] = Some((direction, offsets));
+        progress.made += 1;
+        Ok(ended)
+    }
+
+    fn end(&self, place: usize, at: Instant, progress: &mut Progress) {
+        let (direction, _) = progress.calls[place].as_ref().expect("it was made");
+        let bytes = self.request_size * self.batch as u64;
+        progress.moved[usize::from(*direction == Direction::Write)] += bytes;
+        // Only this thread writes its counter.
+        let add = |counter: &AtomicU64, more| {
+            counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        };
+        let own = &self.counters[self.index];
+        add(&own.bytes, bytes);
+        add(&own.requests, self.batch as u64);
+        if self.phase.counts(self.due.is_some() || self.counts_all) {
+            let took = at.saturating_duration_since(progress.since[place]);
+            progress.latencies.add(took, self.batch as u64);
+        }
+    }
+}
+
+struct Progress {
+    /// Calls that were started.
+    made: u64,
+    /// Hundredths of a write that are due.
+    mix: u32,
+    /// When the call of each place was due, or made.
+    since: Vec<Instant>,
+    /// The last call in each place.
+    calls: Vec<Option<(Direction, Vec<u64>)>>,
+    latencies: Latencies,
+    /// Bytes read and written.
+    moved: [u64; 2],
+}
+
+impl Progress {
+    /// The direction of the next call: reads and writes alternate as evenly as their shares allow.
+    fn direction(&mut self, read_percent: u8) -> Direction {
+        self.mix += 100 - u32::from(read_percent.min(100));
+        if self.mix >= 100 {
+            self.mix -= 100;
+            return Direction::Write;
+        }
+        Direction::Read
+    }
+}
+
+/// The calls that were due during `waited`: one at its beginning, then one per `distance`. They are
+/// in groups, each with the wait of its first call and the number of calls; the longest wait first.
+///
+/// A call that was due exactly at the end belongs to the next span.
+fn missed(waited: Duration, distance: Duration) -> impl Iterator<Item = (Duration, u128)> {
+    let calls = waited.as_nanos().div_ceil(distance.as_nanos().max(1));
+    let groups = calls.min(MISSED_MAX);
+    let mut before = 0;
+    (0..groups).map(move |group| {
+        let own = calls / groups + u128::from(group < calls % groups);
+        let first = before;
+        before += own;
+        (waited.saturating_sub(times(distance, u64::try_from(first).unwrap_or(u64::MAX))), own)
+    })
+}
+
+/// `count` times `distance`; the standard library multiplies only by 32-bit numbers.
+fn times(distance: Duration, count: u64) -> Duration {
+    let ns = distance.as_nanos().saturating_mul(u128::from(count));
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+#[path = "worker/tests.rs"]
+mod tests;
