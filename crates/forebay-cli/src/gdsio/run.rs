@@ -317,26 +317,10 @@ pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
 }
 
 /// The plain method of a type that goes through the host, and its type without a GPU.
-pub(super) const fn plain_method(
-    transfer: Transfer,
-    cached: bool,
-    gpu: bool,
-) -> (Method, Transfer) {
-    let plain = match transfer {
-        _ if cached => Plain::CpuCachedGpu,
-        Transfer::CpuOnly => Plain::Cpu,
-        Transfer::CpuAsyncGpu => Plain::CpuAsyncGpu,
-        Transfer::CpuCachedGpu => Plain::CpuCachedGpu,
-        _ => Plain::CpuGpu,
-    };
-    let kind = match plain {
-        _ if !gpu => Transfer::CpuOnly,
-        Plain::Cpu | Plain::Uring => Transfer::CpuOnly,
-        Plain::CpuGpu => Transfer::CpuGpu,
-        Plain::CpuAsyncGpu => Transfer::CpuAsyncGpu,
-        _ => Transfer::CpuCachedGpu,
-    };
-    (Method::Plain(plain), kind)
+pub(super) fn plain_method(transfer: Transfer, cached: bool, gpu: bool) -> (Method, Transfer) {
+    let plain = transfer.plain().filter(|_| !cached).unwrap_or(Plain::CpuCachedGpu);
+    let kind = Transfer::all().find(|kind| gpu && kind.plain() == Some(plain));
+    (Method::Plain(plain), kind.unwrap_or(Transfer::CpuOnly))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a mean is taken of it")]

@@ -4,6 +4,8 @@ use std::fmt;
 
 use forebay::units::{GIB, KIB, MIB};
 
+use crate::workload::backend::Plain;
+
 /// Limit of a plausible size.
 const SIZE_MAX: u64 = 1 << 60;
 /// Most sizes in a range: each is a separate run.
@@ -22,28 +24,28 @@ pub(crate) enum Transfer {
     BatchStream,
 }
 
-/// The names of transfers in result lines, by number.
-#[rustfmt::skip]
-const LABELS: [&str; 8] = [
-    "GPUD", "CPUONLY", "CPU_GPU", "CPU_ASYNC_GPU", "CPU_CACHED_GPU", "GPUD_ASYNC", "GPU_BATCH",
-    "GPU_BATCH_STREAM",
+/// The transfers by number: the name in result lines, the call that gdsio makes, and the method for
+/// types that go through the host.
+const TRANSFERS: [(Transfer, &str, &str, Option<Plain>); 8] = [
+    (Transfer::Direct, "GPUD", "cufile", None),
+    (Transfer::CpuOnly, "CPUONLY", "cpu", Some(Plain::Cpu)),
+    (Transfer::CpuGpu, "CPU_GPU", "cpu-gpu", Some(Plain::CpuGpu)),
+    (Transfer::CpuAsyncGpu, "CPU_ASYNC_GPU", "cpu-async-gpu", Some(Plain::CpuAsyncGpu)),
+    (Transfer::CpuCachedGpu, "CPU_CACHED_GPU", "cpu-cached-gpu", Some(Plain::CpuCachedGpu)),
+    (Transfer::DirectAsync, "GPUD_ASYNC", "cufile-async", None),
+    (Transfer::Batch, "GPU_BATCH", "cufile-batch", None),
+    (Transfer::BatchStream, "GPU_BATCH_STREAM", "cufile-batch-stream", None),
 ];
 
 impl Transfer {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Direct,
-        Self::CpuOnly,
-        Self::CpuGpu,
-        Self::CpuAsyncGpu,
-        Self::CpuCachedGpu,
-        Self::DirectAsync,
-        Self::Batch,
-        Self::BatchStream,
-    ];
+    /// All, by number.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        TRANSFERS.into_iter().map(|(transfer, ..)| transfer)
+    }
 
     /// The type of a number, as the command line and job files have it.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        of_number(&Self::ALL, text).ok_or_else(|| "it takes a type from 0 to 7".into())
+        of_number(Self::all(), text).ok_or_else(|| "it takes a type from 0 to 7".into())
     }
 
     pub(crate) const fn number(self) -> usize {
@@ -52,7 +54,17 @@ impl Transfer {
 
     /// Its name in result lines.
     pub(crate) const fn label(self) -> &'static str {
-        LABELS[self as usize]
+        TRANSFERS[self as usize].1
+    }
+
+    /// The call that gdsio makes for it.
+    pub(crate) const fn call(self) -> &'static str {
+        TRANSFERS[self as usize].2
+    }
+
+    /// The method of a type that goes through the host.
+    pub(crate) const fn plain(self) -> Option<Plain> {
+        TRANSFERS[self as usize].3
     }
 
     /// The note on a type whose requests are made as another type's.
@@ -68,7 +80,7 @@ impl Transfer {
 
     /// Whether it requests the direct route, without a copy in host memory.
     pub(crate) const fn is_direct(self) -> bool {
-        matches!(self, Self::Direct | Self::DirectAsync | Self::Batch | Self::BatchStream)
+        self.plain().is_none()
     }
 
     /// Whether one thread keeps many requests in flight.
@@ -91,7 +103,7 @@ impl Io {
 
     /// Parses its number, as in `-I`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        of_number(&Self::ALL, text).ok_or_else(|| {
+        of_number(Self::ALL.into_iter(), text).ok_or_else(|| {
             "it takes 0 (read), 1 (write), 2 (random read) or 3 (random write)".into()
         })
     }
@@ -130,8 +142,8 @@ impl Io {
     }
 }
 
-fn of_number<T: Copy>(all: &[T], text: &str) -> Option<T> {
-    all.get(text.parse::<usize>().ok()?).copied()
+fn of_number<T>(mut all: impl Iterator<Item = T>, text: &str) -> Option<T> {
+    all.nth(text.parse().ok()?)
 }
 
 /// A size: a whole number, with an optional K, M or G, and an optional B after that, in either
@@ -231,7 +243,7 @@ mod tests {
              GPU_BATCH_STREAM"
         );
         assert_eq!(Transfer::parse("6").unwrap().number(), 6);
-        let direct = (0..8).filter(|number| Transfer::ALL[*number].is_direct());
+        let direct = (0..8).filter(|number| TRANSFERS[*number].0.is_direct());
         assert_eq!(direct.collect::<Vec<_>>(), [0, 5, 6, 7]);
         Transfer::parse("8").unwrap_err();
         Transfer::parse("-1").unwrap_err();

@@ -94,8 +94,8 @@ pub struct ReportArgs {
 }
 
 fn by(text: &str) -> Result<By, String> {
-    let known = Axis::ALL.into_iter().find(|axis| axis.key() == text);
-    known.map(By::Axis).ok_or_else(|| one_of(&Axis::ALL.map(Axis::key)))
+    let known = Axis::all().find(|axis| axis.key() == text);
+    known.map(By::Axis).ok_or_else(|| one_of(&Axis::all().map(Axis::key).collect::<Vec<_>>()))
 }
 
 fn metric(text: &str) -> Result<Metric, String> {
@@ -127,7 +127,7 @@ mod tests {
             let argument = command.get_arguments().find(|argument| argument.get_id() == id);
             argument.and_then(|argument| argument.get_long_help()).unwrap().to_string()
         };
-        for axis in Axis::ALL {
+        for axis in Axis::all() {
             assert!(help("by").contains(&format!("`{}`", axis.key())), "{axis:?}");
             assert_eq!(by(axis.key()), Ok(By::Axis(axis)));
         }

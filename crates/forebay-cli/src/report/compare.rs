@@ -193,10 +193,10 @@ fn compared(model: &Model, by: By, base: &Side<'_>, other: &Side<'_>) -> Compari
         let (one, two) = (only(base, axis)?, only(other, axis)?);
         (one != two).then_some((axis, one, two))
     };
-    let mut axes: Vec<(Axis, String, String)> = Axis::ALL.into_iter().filter_map(differs).collect();
+    let mut axes: Vec<(Axis, String, String)> = Axis::all().filter_map(differs).collect();
     let is_kept =
         |axis: &Axis| By::Axis(*axis) != by && axes.iter().all(|(compared, ..)| compared != axis);
-    let kept: Vec<Axis> = Axis::ALL.into_iter().filter(is_kept).collect();
+    let kept: Vec<Axis> = Axis::all().filter(is_kept).collect();
     let ((own, own_places), (others, other_places)) =
         (grouped(model, &kept, base), grouped(model, &kept, other));
     let varies = |axis: &Axis| {

@@ -50,7 +50,7 @@ pub fn results(model: &Model, rows: usize) -> Vec<Block> {
 #[must_use]
 pub fn shared(model: &Model, varying: &[Axis]) -> String {
     let Some(first) = model.lines.first() else { return String::new() };
-    let shared = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Run && !varying.contains(axis));
+    let shared = Axis::all().filter(|axis| *axis != Axis::Run && !varying.contains(axis));
     let text = |axis: Axis| Some(format!("{} {}", axis.name(), axis.text(model, first)?));
     shared.filter_map(text).collect::<Vec<_>>().join(", ")
 }
@@ -61,7 +61,7 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     let any = |fits: &dyn Fn(&Line) -> bool| model.lines.iter().any(fits);
     let is_known = |axis: &Axis| any(&|line| axis.text(model, line).is_some());
     let mut fields: Fields<'_, Line> = Fields::new();
-    let axes: Vec<Axis> = Axis::ALL.into_iter().filter(is_known).collect();
+    let axes: Vec<Axis> = Axis::all().filter(is_known).collect();
     let bars = Some(axes.len());
     for axis in axes {
         let is_shown = varying.contains(&axis) || (varying.is_empty() && axis == Axis::Method);

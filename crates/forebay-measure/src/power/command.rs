@@ -103,8 +103,8 @@ mod tests {
     proptest! {
         #[test]
         fn every_accepted_power_is_plausible(text in "\\PC{0,40}|-?[0-9]{1,9}(e[0-9]{1,3})?m?W?") {
-            if let Ok(told) = parse(&text).and_then(|number| watts(number, WATTS_MAX)) {
-                prop_assert!(told > 0.0 && told <= WATTS_MAX);
+            if let Ok(found) = parse(&text).and_then(|number| watts(number, WATTS_MAX)) {
+                prop_assert!(found > 0.0 && found <= WATTS_MAX);
             }
         }
     }

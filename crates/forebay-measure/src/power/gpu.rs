@@ -41,11 +41,11 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
 }
 
 fn reading(sensed: &Sensed) -> Reading {
-    let untold = || sensed.failed.clone().unwrap_or_else(|| "no value".into());
+    let failed = || sensed.failed.clone().unwrap_or_else(|| "no value".into());
     #[expect(clippy::cast_precision_loss, reason = "no power needs more than 52 bits")]
-    let told = sensed.power_mw.map(|milliwatts| milliwatts as f64 / 1e3).ok_or_else(untold);
+    let power = sensed.power_mw.map(|milliwatts| milliwatts as f64 / 1e3).ok_or_else(failed);
     Reading {
-        value: told.and_then(|told| watts(told, CHIP_WATTS_MAX)).map(Value::Watts),
+        value: power.and_then(|power| watts(power, CHIP_WATTS_MAX)).map(Value::Watts),
         held_back: sensed.throttle.unwrap_or_default().held_back(),
     }
 }

@@ -69,12 +69,6 @@ impl VerdictFacts {
         self.word.starts_with(DIRECT)
     }
 
-    /// Whether some bytes did.
-    #[must_use]
-    pub fn is_partly_direct(&self) -> bool {
-        self.shares.iter().any(|share| share.route.starts_with(DIRECT))
-    }
-
     /// The most serious note that a reader needs next to the verdict.
     pub fn note(&self) -> Option<&str> {
         let missing = self.missing.first().map(|missing| &missing.why);

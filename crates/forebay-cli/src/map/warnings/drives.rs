@@ -9,14 +9,14 @@ use crate::map::words::{named, spins};
 use crate::results::drives::{DriveFacts, LinkFacts, PathFacts};
 
 /// Each path to a drive.
-fn ways(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {
+fn paths(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {
     report.drives.iter().flat_map(|drive| drive.paths.iter().map(move |path| (drive, path)))
 }
 
 /// The link of an NVMe drive, which does not slow down when idle, is below its maximum.
 pub(super) fn link(report: &MapReport) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
-    for (_, path) in ways(report).filter(|(drive, _)| drive.name.starts_with("nvme")) {
+    for (_, path) in paths(report).filter(|(drive, _)| drive.name.starts_with("nvme")) {
         let Some(pci) = &path.pci else { continue };
         let (Some(link), Some(max)) = (&pci.link, &pci.link_max) else { continue };
         // Two namespaces share a link.
@@ -38,7 +38,7 @@ pub(super) fn link(report: &MapReport) -> Vec<Found> {
 /// A bridge above a drive carries less than the drive's own link.
 pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
     let mut found: BTreeMap<&str, (Vec<String>, LinkFacts)> = BTreeMap::new();
-    for (_, path) in ways(report) {
+    for (_, path) in paths(report) {
         let Some(pci) = &path.pci else { continue };
         let own = pci.link.and_then(|link| link.bytes_per_second);
         for bridge in &pci.bridges {

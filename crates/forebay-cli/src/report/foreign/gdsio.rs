@@ -73,7 +73,7 @@ fn row(line: &str, verified: bool) -> Result<Row, String> {
             _ => {}
         }
     }
-    let known = Transfer::ALL.into_iter().find(|known| known.label() == transfer);
+    let known = Transfer::all().find(|known| known.label() == transfer);
     let known = known.or((transfer == "ASYNC").then_some(Transfer::DirectAsync));
     let is_batch = known.map_or(transfer.contains("BATCH"), Transfer::is_batch);
     if is_batch {
@@ -86,26 +86,9 @@ fn row(line: &str, verified: bool) -> Result<Row, String> {
     row.count("depth", Some(1.0));
     // Comparing costs time, so that is not an ordinary read.
     let end = if verified { "-verify" } else { "" };
-    let method = match known {
-        Some(known) => call(known),
-        None => transfer,
-    };
+    let method = known.map_or(transfer, |known| known.call());
     row.set("method", &format!("{method}{end}"));
     Ok(row)
-}
-
-/// The call that a type makes.
-const fn call(transfer: Transfer) -> &'static str {
-    match transfer {
-        Transfer::Direct => "cufile",
-        Transfer::CpuOnly => "cpu",
-        Transfer::CpuGpu => "cpu-gpu",
-        Transfer::CpuAsyncGpu => "cpu-async-gpu",
-        Transfer::CpuCachedGpu => "cpu-cached-gpu",
-        Transfer::DirectAsync => "cufile-async",
-        Transfer::Batch => "cufile-batch",
-        Transfer::BatchStream => "cufile-batch-stream",
-    }
 }
 
 /// The bytes of a value such as `4156416/4194304(KiB)`, of which the first counts.

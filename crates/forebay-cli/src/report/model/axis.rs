@@ -37,31 +37,29 @@ pub enum Axis {
     Files,
 }
 
-/// The names of all axes, in their order.
-#[rustfmt::skip]
-const NAMES: [&str; 14] = [
-    "run", "path", "queues", "method", "route", "direction", "pattern", "cache", "target",
-    "block size", "depth", "batch", "threads", "files",
+/// All axes in the order of columns, each with its names in a heading and on the command line.
+const ALL: [(Axis, &str, &str); 14] = [
+    (Axis::Run, "run", "label"),
+    (Axis::Path, "path", "path"),
+    (Axis::Queues, "queues", "queues"),
+    (Axis::Method, "method", "method"),
+    (Axis::Route, "route", "route"),
+    (Axis::Direction, "direction", "direction"),
+    (Axis::Pattern, "pattern", "pattern"),
+    (Axis::Cache, "cache", "cache"),
+    (Axis::Target, "target", "gpu"),
+    (Axis::BlockSize, "block size", "block-size"),
+    (Axis::Depth, "depth", "depth"),
+    (Axis::Batch, "batch", "batch"),
+    (Axis::Threads, "threads", "threads"),
+    (Axis::Files, "files", "files"),
 ];
 
 impl Axis {
     /// All, in the order of columns.
-    pub const ALL: [Self; 14] = [
-        Self::Run,
-        Self::Path,
-        Self::Queues,
-        Self::Method,
-        Self::Route,
-        Self::Direction,
-        Self::Pattern,
-        Self::Cache,
-        Self::Target,
-        Self::BlockSize,
-        Self::Depth,
-        Self::Batch,
-        Self::Threads,
-        Self::Files,
-    ];
+    pub fn all() -> impl Iterator<Item = Self> {
+        ALL.into_iter().map(|(axis, ..)| axis)
+    }
 
     /// Axes with numbers, the likeliest horizontal axis of a chart first.
     pub const NUMBERS: [Self; 7] = [
@@ -77,18 +75,13 @@ impl Axis {
     /// Its name in a heading.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        NAMES[self as usize]
+        ALL[self as usize].1
     }
 
     /// Its name on the command line, and for programs.
     #[must_use]
     pub const fn key(self) -> &'static str {
-        match self {
-            Self::Run => "label",
-            Self::Target => "gpu",
-            Self::BlockSize => "block-size",
-            other => other.name(),
-        }
+        ALL[self as usize].2
     }
 
     /// The text of a line's value; `None` if it is unknown.
@@ -191,11 +184,11 @@ mod tests {
     #[test]
     fn sizes_and_names_of_axes_are_unique() {
         assert_eq!([size(65536), size(65537)], ["64 KiB", "65537 B"]);
-        let mut keys = Axis::ALL.map(Axis::key);
+        let mut keys = ALL.map(|(axis, ..)| axis.key());
         keys.sort_unstable();
         assert!(keys.windows(2).all(|two| two[0] != two[1]));
         assert_eq!([Axis::Cache, Axis::Files].map(Axis::name), ["cache", "files"]);
-        assert!(Axis::ALL.iter().enumerate().all(|(at, axis)| *axis as usize == at));
-        assert!(Axis::NUMBERS.iter().all(|axis| Axis::ALL.contains(axis)));
+        assert!(Axis::all().enumerate().all(|(at, axis)| axis as usize == at));
+        assert!(Axis::NUMBERS.into_iter().all(|axis| Axis::all().any(|one| one == axis)));
     }
 }

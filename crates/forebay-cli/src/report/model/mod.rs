@@ -146,7 +146,7 @@ impl Model {
             let first = texts.next();
             texts.any(|text| Some(text) != first)
         };
-        Axis::ALL.into_iter().filter(differs).collect()
+        Axis::all().filter(differs).collect()
     }
 
     /// The fastest of these lines whose data are correct.

@@ -175,12 +175,12 @@ fn many_chances_count_less() {
     assert_eq!(holm(&[]), Vec::<f64>::new());
     // Of tables with 25 equal points, one in twenty reports a difference.
     let (mut draws, tables) = (Draws(5), 1000);
-    let told = (0..tables).filter(|_| {
+    let found = (0..tables).filter(|_| {
         let chances: Vec<f64> = (0..25).map(|_| draws.share()).collect();
         holm(&chances).iter().any(|chance| *chance < 0.05)
     });
-    let told = told.count();
-    assert!((20..80).contains(&told), "{told}");
+    let found = found.count();
+    assert!((20..80).contains(&found), "{found}");
 }
 
 proptest! {

@@ -194,8 +194,8 @@ fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
         }
     }
     let contents = parse(&format!("\nfio: terminating on signal 2\n{text}")).unwrap();
-    let told = "line 2: fio was stopped by signal 2: its jobs did not finish";
-    assert_eq!((contents.found.len(), contents.warnings()), (1, vec![told.to_owned()]));
+    let text = "line 2: fio was stopped by signal 2: its jobs did not finish";
+    assert_eq!((contents.found.len(), contents.warnings()), (1, vec![text.to_owned()]));
 }
 
 fn of(jobs: &[Value]) -> Contents {
@@ -237,8 +237,8 @@ fn what_is_not_one_measurement_is_told() {
     let (with, without) = (job(a, moved(10)), job(json!({"name": "b"}), moved(9)));
     let contents = of(&[with, without.clone(), job(json!({"name": "c"}), moved(0))]);
     assert_eq!(contents.found.len(), 2);
-    let told = contents.warnings().join("\n");
-    assert!(told.contains("ran at the same time") && told.contains("`c` moved nothing"), "{told}");
+    let text = contents.warnings().join("\n");
+    assert!(text.contains("ran at the same time") && text.contains("`c` moved nothing"), "{text}");
     // Each server has its own entry, and their sum is not a further one.
     let mut hosts: Vec<Value> = ["x", "y"]
         .map(|host| {

@@ -43,8 +43,7 @@ fn every_number_of_a_line_is_taken_in_its_unit() {
 
 #[test]
 fn each_type_has_the_name_of_the_call_that_it_makes() {
-    let methods: Vec<String> = Transfer::ALL
-        .iter()
+    let methods: Vec<String> = Transfer::all()
         .map(|known| one(&PUBLISHED.replace("GPUD", known.label())).point.method)
         .collect();
     insta::assert_snapshot!(

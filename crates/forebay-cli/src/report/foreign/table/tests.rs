@@ -72,16 +72,16 @@ fn missing_columns_and_unclear_values_are_named() {
     let sized = "bs (sectors),BW\n8,1\n";
     assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit"));
     let map = "size=\"bs (sectors)\":KiB,throughput=BW:GB/s,direction:=read";
-    let told = of(sized, map);
-    assert_eq!(told.unwrap().found[0].0.point.request_size, 8192);
-    let told = |text: &str| {
+    let found = of(sized, map);
+    assert_eq!(found.unwrap().found[0].0.point.request_size, 8192);
+    let warnings = |text: &str| {
         let contents = of(text, "throughput=a,direction=b,depth=c").unwrap();
         assert_eq!(contents.found, []);
         contents.warnings().join("\n")
     };
     let rows = "1 GB/s,read,1.5e300x\n-1 GB/s,read,1\n1,read,1\n,read,1\n1 GB/s,,1\n1 GB/s,up,1\n\
                 1,2\n\"1,234 GB/s\",read,1\n1e300 GB/s,read,1\n";
-    insta::assert_snapshot!(told(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
+    insta::assert_snapshot!(warnings(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
     line 5:
       it has no throughput, and no numbers that give one (and 1 more like it)
     line 2:
