@@ -248,7 +248,8 @@ pub struct BenchArgs {
 
     /// Write results to this file, one JSON record per line
     ///
-    /// A file with a part of the same run is continued.
+    /// A file with a part of the same run is continued. A name that ends in `.csv` is refused:
+    /// `--csv` prints CSV.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 

@@ -78,6 +78,7 @@ const SHOWN_MAX: usize = 300;
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
     let args = plan::with_second_path(args)?;
     switch::check(&args)?;
+    state::check_name(args.output.as_deref())?;
     let engine = Engine::new(settings::limits(program)?)?;
     let records = Bench::new(&args, engine, program, command)?.run()?;
     show(&args, &records)

@@ -30,6 +30,21 @@ impl Kept {
     }
 }
 
+/// Checks the name of the results file: it has JSON, whatever its name promises.
+///
+/// # Errors
+/// Its name is that of a CSV file.
+pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
+    let is_csv = |path: &&Path| path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"));
+    path.filter(is_csv).map_or(Ok(()), |path| {
+        let (path, jsonl) = (path.display(), path.with_extension("jsonl"));
+        let jsonl = jsonl.display();
+        Err(Failure::usage(format!("`-o {path}` would hold JSON, one record per line")).hint(
+            format!("use `--csv >{path}`; or `-o {jsonl}`, and `forebay report {jsonl} -o {path}`"),
+        ))
+    })
+}
+
 /// Opens the results file, and returns the existing results of the run that `asked` describes.
 ///
 /// # Errors

@@ -519,3 +519,24 @@ fn no_line_is_longer_than_80_columns() {
     assert!(longest <= 80, "{longest}: {shown}");
     assert!(shown.contains("8 simulated GPUs (0-7)"), "{shown}");
 }
+
+#[test]
+fn a_call_that_takes_longer_than_the_time_is_measured() {
+    let folder = folder();
+    let slow = ["--gpu=sim:latency=60ms", "--block-size=4K", "--depth=1", "--time=10ms"];
+    let output = measure(folder.path(), &[&slow[..], &["-o", "results"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let records = read(&folder.path().join("results")).unwrap();
+    let all: Vec<&Sample> = samples(&records).map(|(_, sample)| sample).collect();
+    assert_eq!(all.len(), 1);
+    check(&all[0].point, all[0].measured.as_ref().unwrap());
+}
+
+#[test]
+fn a_results_file_is_not_named_as_csv() {
+    let folder = folder();
+    let output = measure(folder.path(), &["--gpu=none", "--block-size=4K", "-o", "r.CSV"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("use `--csv >r.CSV`; or `-o r.jsonl`"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}

@@ -23,7 +23,9 @@ use crate::results::machine::{Environment, Gpu};
 use crate::results::verdict::VerdictFacts;
 use crate::stats::rate;
 
-/// The version of the schema: it grows when a key changes its meaning or is removed.
+/// The version of the schema: from the first release on, it grows when a key changes its meaning or
+/// is removed. Archived runs from before that release are read too: keys were added, or dropped
+/// where nothing needs them (`forebay-cli/tests/cli/pages/archived.rs`).
 pub const SCHEMA: u32 = 1;
 
 /// One line of a results file.

@@ -230,8 +230,10 @@ impl Worker {
         }
     }
 
+    /// Whether to start a call. If all calls count, there is at least one.
     fn goes_on(&self, made: u64) -> bool {
-        !self.phase.is_over() && self.calls.is_none_or(|calls| made < calls)
+        let is_over = self.phase.is_over() && !(self.counts_all && made == 0);
+        !is_over && self.calls.is_none_or(|calls| made < calls)
     }
 
     /// Makes the next call; returns when it ended if it has.
