@@ -2,8 +2,7 @@
 
 use forebay::gpu::DeviceInfo;
 use forebay::{Direction, Outcome, Route};
-
-use super::json::{Json, list};
+use serde_json::{Value, json};
 
 /// The claim about a span of work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,24 +105,23 @@ impl Claim {
         }
     }
 
-    pub(super) fn json(&self) -> Json {
-        let route = |(route, bytes): &(Route, u64)| {
-            Json::Object(vec![("route", route.name().into()), ("bytes", (*bytes).into())])
-        };
-        let mut fields = vec![
-            ("direction", self.direction.name().into()),
-            ("bytes", self.bytes.into()),
-            ("memory", self.memory.name().into()),
-            ("gpu", self.gpu.as_ref().map_or(Json::Null, Into::into)),
-            ("routes", list(self.routes.iter().map(route))),
-        ];
-        if self.concurrent.0 > 0 {
-            let (bytes, past) = (self.concurrent.0.into(), self.concurrent.1.into());
-            fields.push(("concurrent", Json::Object(vec![("bytes", bytes), ("past", past)])));
+    /// The claim as a JSON object; docs/json-schema.md describes it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let route = |(route, bytes): &(Route, u64)| json!({"route": route.name(), "bytes": bytes});
+        let mut claim = json!({
+            "direction": self.direction.name(),
+            "bytes": self.bytes,
+            "memory": self.memory.name(),
+            "gpu": self.gpu,
+            "routes": self.routes.iter().map(route).collect::<Vec<_>>(),
+        });
+        if let (bytes @ 1.., past) = self.concurrent {
+            claim["concurrent"] = json!({"bytes": bytes, "past": past});
         }
         if self.request > 0 {
-            fields.push(("request", self.request.into()));
+            claim["request"] = self.request.into();
         }
-        Json::Object(fields)
+        claim
     }
 }

@@ -2,7 +2,8 @@
 
 use forebay::direct::{Counters, GpuCounters, Moves, Paths, Session};
 
-use super::json::{Json, list};
+use serde_json::{Value, json};
+
 use super::seen::Seen;
 
 /// The counts of an open driver in this process.
@@ -12,36 +13,15 @@ pub fn cufile_counters(session: &Session) -> Seen<Counters> {
     Counters::of(session).map_or_else(|why| Seen::missing(why, remedy), Seen::Value)
 }
 
-pub(super) fn fields(counters: &Counters) -> Vec<(&'static str, Json)> {
+/// The counters as JSON.
+pub(super) fn json(counters: &Counters) -> Value {
+    let paths = |paths: Paths| json!({"p2pdma": paths.p2pdma, "nvidia_fs": paths.nvidia_fs, "posix": paths.posix});
+    let moves = |moves: Moves| json!({"bytes": moves.bytes, "operations": moves.operations, "by": paths(moves.by)});
     let gpu = |gpu: &GpuCounters| {
-        Json::Object(vec![
-            ("uuid", (&gpu.uuid_text()).into()),
-            ("read", moves(gpu.reads)),
-            ("written", moves(gpu.writes)),
-            ("unaligned_reads", gpu.unaligned_reads.into()),
-        ])
+        json!({"uuid": gpu.uuid_text(), "read": moves(gpu.reads), "written": moves(gpu.writes),
+            "unaligned_reads": gpu.unaligned_reads})
     };
-    vec![
-        ("level", u64::from(counters.level).into()),
-        ("batches", counters.batches.into()),
-        ("batch_bytes", counters.batch_bytes.into()),
-        ("batches_by", paths(counters.batches_by)),
-        ("gpus", list(counters.gpus.iter().map(gpu))),
-    ]
-}
-
-fn moves(moves: Moves) -> Json {
-    Json::Object(vec![
-        ("bytes", moves.bytes.into()),
-        ("operations", moves.operations.into()),
-        ("by", paths(moves.by)),
-    ])
-}
-
-fn paths(paths: Paths) -> Json {
-    Json::Object(vec![
-        ("p2pdma", paths.p2pdma.into()),
-        ("nvidia_fs", paths.nvidia_fs.into()),
-        ("posix", paths.posix.into()),
-    ])
+    json!({"level": counters.level, "batches": counters.batches,
+        "batch_bytes": counters.batch_bytes, "batches_by": paths(counters.batches_by),
+        "gpus": counters.gpus.iter().map(gpu).collect::<Vec<_>>()})
 }

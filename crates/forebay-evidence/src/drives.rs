@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use forebay_base::units::grown;
 use forebay_topology::{Layer, LayerKind, StorageMap, System};
 
-use super::json::Json;
+use serde::Serialize;
+
 use super::seen::{Seen, unread};
 
 /// Bytes of a sector in these counters, whatever the device's block size
@@ -32,7 +33,7 @@ pub(super) struct Device {
 }
 
 /// Bytes that a block device has moved.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DriveBytes {
     /// The kernel's name for it.
@@ -171,18 +172,6 @@ impl Device {
 fn parse(line: &str) -> Option<(u64, u64)> {
     let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
     Some((numbers.nth(2)??, numbers.nth(3)??))
-}
-
-impl DriveBytes {
-    pub(super) fn json(&self) -> Json {
-        Json::Object(vec![
-            ("name", (&self.name).into()),
-            ("front", self.front.into()),
-            ("drive", self.drive.into()),
-            ("read", self.read.into()),
-            ("written", self.written.into()),
-        ])
-    }
 }
 
 #[cfg(test)]

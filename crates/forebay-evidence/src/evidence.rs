@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use forebay::direct::Counters;
 use forebay_base::units::format_size;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::cufile;
 use super::drives::DriveBytes;
-use super::json::{Json, list};
 use super::nfs::NfsMount;
 use super::nvidia_fs::NvidiaFs;
 use super::pcie::PcieBytes;
@@ -78,7 +79,7 @@ impl Storage {
 }
 
 /// The state of a range in the page cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PageCache {
     /// Length of the range in bytes.
@@ -151,39 +152,23 @@ impl Evidence {
 
     /// The evidence as a JSON object with a key for each source; docs/json-schema.md describes it.
     #[must_use]
-    pub fn to_json(&self) -> String {
-        let cache = |cache: &PageCache| {
-            vec![
-                ("len", cache.len.into()),
-                ("looked", cache.looked.into()),
-                ("before", cache.before.into()),
-                ("after", cache.after.into()),
-                ("ahead", cache.ahead.into()),
-                ("holes", cache.holes.into()),
-                ("encoded", cache.encoded.into()),
-                ("block", cache.block.into()),
-            ]
-        };
-        let vast = |(before, after): &(String, String)| {
-            vec![("before", before.into()), ("after", after.into())]
-        };
-        Json::Object(vec![
-            ("storage", self.storage.name().into()),
-            ("cufile", self.cufile.json(cufile::fields)),
-            ("nvidia_fs", self.nvidia_fs.json(NvidiaFs::fields)),
-            ("process", self.process.json(ProcessBytes::fields)),
-            ("drives", each("devices", &self.drives, DriveBytes::json)),
-            ("page_cache", self.page_cache.json(cache)),
-            ("gpu", self.gpu.json(PcieBytes::fields)),
-            ("nfs", each("mounts", &self.nfs, NfsMount::json)),
-            ("vast", self.vast.json(vast)),
-            ("rdma", each("ports", &self.rdma, PortBytes::json)),
-            ("dram", self.dram.json(|bytes| vec![("bytes", (*bytes).into())])),
-            ("processor_seconds", self.processor.as_secs_f64().into()),
-            ("elapsed_seconds", self.elapsed.as_secs_f64().into()),
-            ("read_in_seconds", self.read_in.as_secs_f64().into()),
-        ])
-        .to_string()
+    pub fn to_json(&self) -> Value {
+        json!({
+            "storage": self.storage.name(),
+            "cufile": self.cufile.json(cufile::json),
+            "nvidia_fs": self.nvidia_fs.json(|counts| json!(counts)),
+            "process": self.process.json(|bytes| json!(bytes)),
+            "drives": self.drives.json(|drives| json!({"devices": drives})),
+            "page_cache": self.page_cache.json(|cache| json!(cache)),
+            "gpu": self.gpu.json(|bytes| json!(bytes)),
+            "nfs": self.nfs.json(|mounts| json!({"mounts": mounts})),
+            "vast": self.vast.json(|(before, after)| json!({"before": before, "after": after})),
+            "rdma": self.rdma.json(|ports| json!({"ports": ports})),
+            "dram": self.dram.json(|bytes| json!({"bytes": bytes})),
+            "processor_seconds": self.processor.as_secs_f64(),
+            "elapsed_seconds": self.elapsed.as_secs_f64(),
+            "read_in_seconds": self.read_in.as_secs_f64(),
+        })
     }
 
     /// One line for each source that has a value or should have one.
@@ -230,10 +215,6 @@ impl Evidence {
         line(&mut lines, "memory", &self.dram, |bytes| format!("{} moved", size(*bytes)));
         lines
     }
-}
-
-fn each<T>(name: &'static str, seen: &Seen<Vec<T>>, json: impl Fn(&T) -> Json) -> Json {
-    seen.json(|all| vec![(name, list(all.iter().map(json)))])
 }
 
 fn line<T>(lines: &mut Vec<String>, name: &str, seen: &Seen<T>, told: impl FnOnce(&T) -> String) {

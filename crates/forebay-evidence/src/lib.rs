@@ -44,7 +44,6 @@ mod divide;
 mod dram;
 mod drives;
 mod evidence;
-mod json;
 mod judge;
 mod nfs;
 mod nvidia_fs;

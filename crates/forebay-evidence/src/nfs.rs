@@ -9,7 +9,8 @@ use std::path::Path;
 use forebay_base::units::grown;
 use forebay_topology::{LayerKind, StorageMap, System, clean, part_of};
 
-use super::json::{Json, list};
+use serde::Serialize;
+
 use super::seen::{Seen, unread};
 
 const TABLE: &str = "mountstats";
@@ -22,7 +23,7 @@ const OPERATIONS_MAX: usize = 128;
 const CONNECTIONS_MAX: usize = 512;
 
 /// The counters of one mount.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NfsMount {
     /// Its mount point.
@@ -46,7 +47,7 @@ pub struct NfsMount {
 }
 
 /// The counts of one NFS operation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Operation {
     /// Its name in the kernel, such as `READ`.
@@ -60,7 +61,7 @@ pub struct Operation {
 }
 
 /// Totals over all connections over RDMA.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RdmaConnections {
     /// Number of connections.
@@ -224,37 +225,6 @@ impl NfsMount {
             operations,
             rdma,
         })
-    }
-
-    pub(super) fn json(&self) -> Json {
-        let operation = |operation: &Operation| {
-            Json::Object(vec![
-                ("name", (&operation.name).into()),
-                ("count", operation.count.into()),
-                ("sent", operation.sent.into()),
-                ("received", operation.received.into()),
-            ])
-        };
-        let rdma = |rdma: RdmaConnections| {
-            Json::Object(vec![
-                ("connections", rdma.connections.into()),
-                ("requested", rdma.requested.into()),
-                ("replied", rdma.replied.into()),
-                ("pulled_up", rdma.pulled_up.into()),
-                ("fixed_up", rdma.fixed_up.into()),
-            ])
-        };
-        Json::Object(vec![
-            ("point", (&self.point).into()),
-            ("cached_read", self.cached_read.into()),
-            ("direct_read", self.direct_read.into()),
-            ("cached_written", self.cached_written.into()),
-            ("direct_written", self.direct_written.into()),
-            ("server_read", self.server_read.into()),
-            ("server_written", self.server_written.into()),
-            ("operations", list(self.operations.iter().map(operation))),
-            ("rdma", self.rdma.map_or(Json::Null, rdma)),
-        ])
     }
 }
 

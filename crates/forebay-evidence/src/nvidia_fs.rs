@@ -10,7 +10,8 @@ use forebay_base::units::MIB;
 use forebay_base::units::grown;
 use forebay_topology::{System, clean};
 
-use super::json::{Json, list};
+use serde::Serialize;
+
 use super::seen::{Seen, unread};
 
 const FOLDER: &str = "proc/driver/nvidia-fs";
@@ -20,7 +21,7 @@ const LEN_MAX: usize = 64 << 10;
 const MODULES_MAX: usize = 64;
 
 /// Requests and bytes of nvidia-fs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NvidiaFs {
     /// Version of the module.
@@ -112,18 +113,6 @@ impl NvidiaFs {
             version: self.version,
             modules: self.modules,
         })
-    }
-
-    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
-        vec![
-            ("version", self.version.as_ref().into()),
-            ("modules", list(&self.modules)),
-            ("reads", self.reads.into()),
-            ("read", self.read.into()),
-            ("writes", self.writes.into()),
-            ("written", self.written.into()),
-            ("batches", self.batches.into()),
-        ]
     }
 }
 

@@ -12,14 +12,15 @@ use std::time::Duration;
 use forebay_base::units::grown;
 use forebay_topology::System;
 
-use super::json::Json;
+use serde::Serialize;
+
 use super::seen::{Seen, unread};
 
 const IO: &str = "proc/self/io";
 const LEN_MAX: usize = 4096;
 
 /// Storage bytes of this process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProcessBytes {
     /// Bytes read from storage.
@@ -59,10 +60,6 @@ impl ProcessBytes {
             read: grown("the process's `read_bytes`", earlier.read, self.read)?,
             written: grown("the process's `write_bytes`", earlier.written, self.written)?,
         })
-    }
-
-    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
-        vec![("read", self.read.into()), ("written", self.written.into())]
     }
 }
 

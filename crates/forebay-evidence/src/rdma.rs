@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use forebay_base::units::grown;
 use forebay_topology::System;
 
-use super::json::Json;
+use serde::Serialize;
+
 use super::seen::{Seen, unread};
 
 const FOLDER: &str = "sys/class/infiniband";
@@ -15,7 +16,7 @@ const WORD: u64 = 4;
 pub(super) const PORTS_MAX: usize = 64;
 
 /// Bytes moved by one port.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PortBytes {
     /// Card and port, `mlx5_0/1`.
@@ -90,16 +91,6 @@ pub(super) fn since(earlier: &[PortBytes], later: &[PortBytes]) -> Result<Vec<Po
         })
     });
     moved.collect()
-}
-
-impl PortBytes {
-    pub(super) fn json(&self) -> Json {
-        Json::Object(vec![
-            ("name", (&self.name).into()),
-            ("received", self.received.into()),
-            ("sent", self.sent.into()),
-        ])
-    }
 }
 
 #[cfg(test)]

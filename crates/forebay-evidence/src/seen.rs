@@ -3,8 +3,8 @@
 use std::fmt;
 
 use forebay_topology::Absent;
-
-use super::json::Json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// The result of one source of evidence.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,15 +90,14 @@ impl<T> Seen<T> {
         })
     }
 
-    pub(super) fn json(&self, fields: impl FnOnce(&T) -> Vec<(&'static str, Json)>) -> Json {
-        Json::Object(match self {
-            Self::Value(value) => fields(value),
-            Self::Nothing(why) => vec![("nothing", why.into())],
-            Self::NotQueried => vec![("nothing", NOT_QUERIED.into())],
-            Self::Missing(missing) => {
-                vec![("missing", (&missing.why).into()), ("remedy", (&missing.remedy).into())]
-            }
-        })
+    /// The value as JSON, or why there is none.
+    pub(super) fn json(&self, value: impl FnOnce(&T) -> Value) -> Value {
+        match self {
+            Self::Value(found) => value(found),
+            Self::Nothing(why) => json!({"nothing": why}),
+            Self::NotQueried => json!({"nothing": NOT_QUERIED}),
+            Self::Missing(Missing { why, remedy }) => json!({"missing": why, "remedy": remedy}),
+        }
     }
 }
 
@@ -106,7 +105,7 @@ impl<T> Seen<T> {
 pub(super) const AGAIN: &str = "repeat the span, and reset no counters during it";
 
 /// Why a source has no value.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Missing {
     /// The reason.
     pub why: String,

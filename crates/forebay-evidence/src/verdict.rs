@@ -2,8 +2,6 @@
 
 use std::fmt::{self, Write as _};
 
-use super::claim::Claim;
-use super::json::{Json, list};
 use super::seen::Missing;
 
 /// A data path.
@@ -166,31 +164,6 @@ impl Verdict {
         lines.extend(self.doubts.iter().map(|text| format!("doubt: {text}")));
         lines
     }
-
-    /// The verdict as a JSON object; docs/json-schema.md describes it. `claim` is included if it is
-    /// given.
-    #[must_use]
-    pub fn to_json(&self, claim: Option<&Claim>) -> String {
-        let share = |share: &Share| {
-            Json::Object(vec![("route", share.way.name().into()), ("share", share.share.into())])
-        };
-        let missing = |missing: &Missing| {
-            let (why, remedy) = (&missing.why, &missing.remedy);
-            Json::Object(vec![("why", why.into()), ("remedy", remedy.into())])
-        };
-        Json::Object(vec![
-            ("word", self.word().into()),
-            ("text", (&self.to_string()).into()),
-            ("shares", list(self.shares.iter().map(share))),
-            ("simulated", self.simulated.into()),
-            ("grounds", list(&self.grounds)),
-            ("missing", list(self.missing.iter().map(missing))),
-            ("contradictions", list(&self.contradictions)),
-            ("doubts", list(&self.doubts)),
-            ("claim", claim.map_or(Json::Null, Claim::json)),
-        ])
-        .to_string()
-    }
 }
 
 /// Formats the finding with its shares: `mixed 93 % staged / 7 % cached`.
@@ -289,12 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_for_programs_and_for_people() {
+    fn it_is_written_for_people() {
         let mut verdict = verdict(&[(Way::Compat, 3), (Way::P2pdma, 1)]);
         verdict.doubts.push("d".into());
-        let text = r#"{"word":"mixed","text":"mixed 75 % compat / 25 % direct (p2pdma)","shares":"#;
-        assert!(verdict.to_json(None).starts_with(text), "{}", verdict.to_json(None));
-        assert!(verdict.to_json(None).ends_with(r#""doubts":["d"],"claim":null}"#));
+        assert_eq!(verdict.to_string(), "mixed 75 % compat / 25 % direct (p2pdma)");
         let lines = verdict.lines();
         assert_eq!(lines[1..], ["because g", "doubt: d"]);
     }

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use forebay::gpu::DeviceInfo;
 use forebay_base::units::{GIB, format_size};
 
+use serde::Serialize;
+
 use self::meter::{Meter, Rates, Reading};
-use super::json::Json;
 use super::observers;
 use super::seen::Seen;
 use crate::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
@@ -42,7 +43,7 @@ const RATE_RECEIVED: u32 = 1;
 const KB: u64 = 1000;
 
 /// Bytes that crossed a GPU's PCIe link.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PcieBytes {
     /// The GPU's PCI address, or its UUID.
@@ -60,7 +61,8 @@ pub struct PcieBytes {
 }
 
 /// The counting method of [`PcieBytes`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum How {
     /// Counters read only at the edges of the span.
@@ -71,28 +73,7 @@ pub enum How {
     Windows,
 }
 
-impl How {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Edges => "edges",
-            Self::Sampled => "sampled",
-            Self::Windows => "windows",
-        }
-    }
-}
-
 impl PcieBytes {
-    pub(super) fn fields(&self) -> Vec<(&'static str, Json)> {
-        vec![
-            ("gpu", (&self.gpu).into()),
-            ("received", self.received.into()),
-            ("sent", self.sent.into()),
-            ("how", self.how.name().into()),
-            ("samples", self.samples.into()),
-            ("may_have_wrapped", self.may_have_wrapped.into()),
-        ]
-    }
-
     pub(super) fn line(&self) -> String {
         let (received, sent) = (format_size(self.received), format_size(self.sent));
         let how = match self.how {

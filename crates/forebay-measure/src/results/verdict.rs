@@ -1,7 +1,7 @@
 //! The route of bytes in a report: for each row the verdict on all of its samples, and the counters
 //! around each.
 
-use forebay_evidence::Verdict;
+use forebay_evidence::{Missing, Share, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ pub struct VerdictFacts {
     /// Its evidence, of the first sample.
     pub grounds: Vec<String>,
     /// The missing evidence, and how to get it.
-    pub missing: Vec<MissingFacts>,
+    pub missing: Vec<Missing>,
     /// Contradictory evidence.
     pub contradictions: Vec<String>,
     /// Evidence that another process may have caused.
@@ -43,15 +43,6 @@ pub struct ShareFacts {
     pub share: f64,
 }
 
-/// A piece of missing evidence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MissingFacts {
-    /// The reason.
-    pub why: String,
-    /// How to get it.
-    pub remedy: String,
-}
-
 impl VerdictFacts {
     /// The verdict on all samples together, or on the reads and writes of one, weighted by bytes;
     /// `None` if there are none.
@@ -59,8 +50,20 @@ impl VerdictFacts {
     pub fn of(proofs: &[Proof]) -> Option<Self> {
         let one = |proof: &Proof| (proof.verdict.clone(), proof.claim.bytes);
         let all: Vec<(Verdict, u64)> = proofs.iter().map(one).collect();
-        let claim = proofs.first().map(|proof| &proof.claim);
-        serde_json::from_str(&Verdict::together(&all)?.to_json(claim)).ok()
+        let verdict = Verdict::together(&all)?;
+        let share =
+            |share: &Share| ShareFacts { route: share.way.name().into(), share: share.share };
+        Some(Self {
+            word: verdict.word().into(),
+            text: verdict.to_string(),
+            shares: verdict.shares.iter().map(share).collect(),
+            simulated: verdict.simulated,
+            grounds: verdict.grounds,
+            missing: verdict.missing,
+            contradictions: verdict.contradictions,
+            doubts: verdict.doubts,
+            claim: proofs.first().map_or(Value::Null, |proof| proof.claim.to_json()),
+        })
     }
 
     /// Whether all bytes took the direct route between storage and GPU.
@@ -114,7 +117,7 @@ pub(crate) mod tests {
         let proofs = [Proof { claim, evidence, verdict }];
         let facts = VerdictFacts::of(&proofs).unwrap();
         assert_eq!((facts.word.as_str(), facts.text.as_str()), ("unproven", "unproven"));
-        let MissingFacts { why, remedy } = &facts.missing[0];
+        let Missing { why, remedy } = &facts.missing[0];
         assert_eq!((why, remedy), (&missing.why, &missing.remedy));
         assert!(facts.note().unwrap().starts_with("cuFile's own counters"), "{facts:?}");
         assert_eq!(facts.claim["routes"][0]["route"], "direct");

@@ -168,7 +168,7 @@ impl Measurer {
             route,
             reason,
             verdict: VerdictFacts::of(&proofs),
-            evidence: seen.first().filter(|_| !proofs.is_empty()).and_then(evidence_of),
+            evidence: seen.first().filter(|_| !proofs.is_empty()).map(Evidence::to_json),
             bound: None,
             // Of one pass, or of whole files, the parts say nothing about the rate.
             steady: ran.steady.clone().filter(|_| !load.counts_all()),
@@ -295,11 +295,6 @@ pub fn proofs_of(
         }
     }
     proofs
-}
-
-/// All counters as JSON.
-fn evidence_of(seen: &Evidence) -> Option<serde_json::Value> {
-    serde_json::from_str(&seen.to_json()).ok()
 }
 
 /// The bytes that the physical drives moved.
