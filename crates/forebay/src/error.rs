@@ -13,7 +13,7 @@ use forebay_base::units::format_size;
 use rustix::io::Errno;
 
 use crate::gpu::{DeviceError, DeviceId};
-use crate::plan::Route;
+use crate::plan::{Direction, Route};
 
 /// `Result` with this library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -50,6 +50,15 @@ pub enum Operation {
     Copy,
     /// Waiting for a transfer to end.
     Wait,
+}
+
+impl From<Direction> for Operation {
+    fn from(direction: Direction) -> Self {
+        match direction {
+            Direction::Read => Self::Read,
+            Direction::Write => Self::Write,
+        }
+    }
 }
 
 impl fmt::Display for Operation {

@@ -6,7 +6,7 @@ use forebay_base::units::ByteRange;
 
 use super::bad_request;
 use super::request::RequestOptions;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::file::{Handle, ResidencySource};
 use crate::memory::Span;
@@ -50,16 +50,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn operation(&self) -> Operation {
-        self.direction.operation()
-    }
-
     pub(super) fn range(&self) -> Result<ByteRange> {
         // The kernel's offsets are signed.
         match self.offset.checked_add(self.span.len) {
             Some(end) if i64::try_from(end).is_ok() => Ok(ByteRange { start: self.offset, end }),
             _ => Err(bad_request(
-                self.operation(),
+                self.direction.into(),
                 self.file.place(self.offset, self.span.len),
                 "no file reaches so far".into(),
             )),

@@ -356,7 +356,7 @@ impl File {
     }
 
     pub(super) fn check_access(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
-        self.check(direction.operation(), offset, len)?;
+        self.check(direction.into(), offset, len)?;
         let (operation, reason) = match direction {
             Direction::Read if !self.handle.readable() => {
                 (Operation::Read, "the file is open for writing only")
@@ -408,7 +408,7 @@ impl File {
         options: &'a RequestOptions,
     ) -> Result<Call<'a>> {
         self.check_access(direction, offset, memory.len())?;
-        let span = self.part(direction.operation(), offset, memory, &(0..memory.len()))?;
+        let span = self.part(direction.into(), offset, memory, &(0..memory.len()))?;
         Ok(Call { may_wait: false, ..Call::new(&self.handle, direction, offset, span, options) })
     }
 }

@@ -1,20 +1,16 @@
 //! Chooses a route for each byte: pure functions from a request and the known state of its file to
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
-mod access;
-mod direction;
 mod packing;
 mod radix;
 mod route;
 mod segment;
 mod strip;
 
-pub(crate) use access::Access;
-pub use direction::Direction;
 pub use packing::{Packed, Packing, SKEW};
-pub use route::{Reason, Route};
+pub use route::{Direction, Reason, Route};
 pub(crate) use segment::{
-    Alignment, Io, Layout, Segment, Split, cut_peer, cut_read, cut_write, split_write,
+    Access, Alignment, Io, Layout, Segment, Split, cut_peer, cut_read, cut_write, split_write,
 };
 pub use strip::Wanted;
 pub(crate) use strip::{GAP_MAX, Part, Stretch, Strip, cut_parts};

@@ -1,6 +1,26 @@
-//! Routes and the reasons for taking them.
+//! Directions, routes, and the reasons for taking them.
 
 use std::fmt;
+
+/// Direction of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// File → memory.
+    Read,
+    /// Memory → file.
+    Write,
+}
+
+impl Direction {
+    /// The name in traces and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
 
 /// The data path between a file and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

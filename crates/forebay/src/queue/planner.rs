@@ -11,6 +11,7 @@ use crate::file::{Handle, ResidencySource};
 use crate::plan::{
     Direction, Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read, cut_write,
 };
+use crate::transfer::Stage;
 
 /// Shorter resident runs inside a partly resident window are ignored. A separate request for each
 /// costs more than reading them from the drive with their neighbours.
@@ -34,7 +35,8 @@ impl Planner {
     pub(crate) fn plan(&self, claim: &Claim) -> Plan {
         let start = Instant::now();
         let plan = self.cut(claim, split, Handle::is_resident);
-        claim.state.add_probe_time(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        claim.state.add_time(Stage::Probe, took);
         plan
     }
 

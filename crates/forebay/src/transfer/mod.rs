@@ -1,8 +1,6 @@
 //! The state that a caller and the engine share during a transfer, and its outcome.
 
-mod emit;
 mod outcome;
-mod touch;
 mod wait;
 
 use std::fmt;
@@ -12,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::error::{Place, Result};
-use crate::events::OpenSpan;
+use crate::error::{Error, Place, Result};
+use crate::events::{self, Begin, OpenSpan};
 use crate::file::Handle;
 use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep, Last};
@@ -21,9 +19,10 @@ use crate::plan::{Reason, Route};
 use crate::queue::Batch;
 use forebay_base::lock::{Condvar, Lock};
 use forebay_base::units::ByteRange;
-use outcome::trimmed;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
-pub(crate) use touch::Touch;
+
+/// Interval between two checks of a transfer of a failed engine.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 /// The shared state of a transfer.
 pub(crate) struct State {
@@ -37,9 +36,8 @@ pub(crate) struct State {
     done: AtomicU64,
     bytes: [AtomicU64; Route::ALL.len() * Reason::ALL.len()],
     not_direct: OnceLock<Arc<str>>,
-    probe_ns: AtomicU64,
-    file_ns: AtomicU64,
-    copy_ns: AtomicU64,
+    /// Indexed by [`Stage`].
+    stage_ns: [AtomicU64; 3],
     key: AtomicUsize,
     /// The memory that bytes move to or from. It is let go before the end is visible, so that a
     /// caller who then frees it really frees it.
@@ -60,6 +58,14 @@ pub(crate) struct State {
     bell: Condvar,
     /// `Some` between the start event and the end event.
     span: Lock<Option<OpenSpan>>,
+}
+
+/// A stage whose time is measured: see [`Stages`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stage {
+    Probe,
+    File,
+    Copy,
 }
 
 /// The memory that a transfer keeps.
@@ -98,6 +104,29 @@ impl Unused {
     }
 }
 
+/// Held by an op while a thread or the kernel may touch its memory.
+#[derive(Debug)]
+pub(crate) struct Touch(Arc<State>);
+
+impl Touch {
+    pub(crate) fn new(state: &Arc<State>) -> Self {
+        state.touches.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Clone for Touch {
+    fn clone(&self) -> Self {
+        Self::new(&self.0)
+    }
+}
+
+impl Drop for Touch {
+    fn drop(&mut self) {
+        self.0.touches.fetch_sub(1, Ordering::Release);
+    }
+}
+
 impl State {
     pub(crate) fn new(
         file: Arc<Handle>,
@@ -113,9 +142,7 @@ impl State {
             done: AtomicU64::new(0),
             bytes: [const { AtomicU64::new(0) }; Route::ALL.len() * Reason::ALL.len()],
             not_direct: OnceLock::new(),
-            probe_ns: AtomicU64::new(0),
-            file_ns: AtomicU64::new(0),
-            copy_ns: AtomicU64::new(0),
+            stage_ns: [const { AtomicU64::new(0) }; 3],
             key: AtomicUsize::new(usize::MAX),
             keep: Lock::new(Keeps { keep, adrift: false }),
             batch: Lock::default(),
@@ -189,16 +216,8 @@ impl State {
         let _ = self.not_direct.set(why);
     }
 
-    pub(crate) fn add_probe_time(&self, ns: u64) {
-        self.probe_ns.fetch_add(ns, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_file_time(&self, ns: u64) {
-        self.file_ns.fetch_add(ns, Ordering::Relaxed);
-    }
-
-    pub(crate) fn add_copy_time(&self, ns: u64) {
-        self.copy_ns.fetch_add(ns, Ordering::Relaxed);
+    pub(crate) fn add_time(&self, stage: Stage, ns: u64) {
+        self.stage_ns[stage as usize].fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Gives up the transfer's memory for good, because a failed copy may still run. Owned buffers
@@ -254,8 +273,9 @@ impl State {
 
     /// Time by stage so far.
     pub(crate) fn stages(&self) -> Stages {
+        let [probe, file, copy] = &self.stage_ns;
         let load = |ns: &AtomicU64| Duration::from_nanos(ns.load(Ordering::Relaxed));
-        Stages { probe: load(&self.probe_ns), file: load(&self.file_ns), copy: load(&self.copy_ns) }
+        Stages { probe: load(probe), file: load(file), copy: load(copy) }
     }
 
     /// Ends the transfer: from now on neither the kernel nor the GPU touches its memory. The caller
@@ -350,6 +370,74 @@ impl State {
         self.end.lock().result.is_some()
     }
 
+    /// Emits the start event and keeps why the transfer is not direct. Without a start event there
+    /// is no end event either.
+    pub(crate) fn emit_begin(&self, file: &Handle, begin: &Begin) {
+        begin.not_direct.iter().for_each(|why| self.say_not_direct(Arc::clone(why)));
+        let span = events::transfer_begins(file.path(), self.range, self.wanted, begin);
+        *self.span.lock() = Some(span);
+    }
+
+    /// Emits a cancel event, if the transfer has not ended.
+    pub(crate) fn emit_cancel(&self) {
+        let is_open = self.span.lock().is_some();
+        if is_open
+            && events::hears_cancels()
+            && let Some((path, range, _)) = self.described()
+        {
+            events::cancel_asked(&path, range, self.done());
+        }
+    }
+
+    /// Emits the end event of a transfer that could not be started.
+    pub(crate) fn emit_refused(&self, error: &Error) {
+        let file = self.file.lock().clone();
+        file.iter().for_each(|file| self.emit_end(file, &Err(error.clone())));
+    }
+
+    /// Emits the end event, before any waiting thread sees the end.
+    fn emit_end(&self, file: &Handle, result: &Result<Outcome>) {
+        let span = self.span.lock().take();
+        if let Some(span) = span {
+            let tell =
+                move || events::transfer_ended(&span, file.path(), self.started.elapsed(), result);
+            // Dropping the span notifies subscribers too. A panicking subscriber must not keep
+            // waiting threads from being woken.
+            drop(catch_unwind(AssertUnwindSafe(tell)));
+        }
+    }
+
+    fn is_untouched(&self) -> bool {
+        self.touches.load(Ordering::Acquire) == 0
+    }
+
+    /// Blocks until no thread and no op in the kernel touches the memory.
+    pub(crate) fn wait_untouched(&self) {
+        while !self.is_untouched() {
+            std::thread::sleep(LOOKS_EVERY);
+        }
+    }
+
+    /// Gives up the memory of a transfer whose engine has failed, if it may still be touched. Owned
+    /// buffers never come back, and later calls refuse borrowed memory. It is unknown which GPU
+    /// copies are over.
+    pub(crate) fn give_memory_up(&self, error: &Error) {
+        let mut shares = self.keep.lock();
+        if self.is_untouched() && !shares.keep.iter().any(Keep::is_on_gpu) {
+            return;
+        }
+        let (name, detail) = ("ENGINE_FAILED".into(), error.to_string());
+        let source = DeviceError { call: "engine", code: -1, name, detail };
+        for keep in std::mem::take(&mut shares.keep) {
+            keep.lose(&source);
+            keep.set_adrift();
+            std::mem::forget(keep);
+        }
+        drop(shares);
+        let owned = std::mem::take(&mut self.end.lock().buffers);
+        drop(owned);
+    }
+
     #[cfg(test)]
     pub(crate) fn file(&self) -> Arc<Handle> {
         let file = self.file.lock();
@@ -360,6 +448,20 @@ impl State {
     pub(crate) fn range(&self) -> ByteRange {
         self.range
     }
+}
+
+/// Trims shares so that they add up to `bytes`. If a file shrank during the read, some bytes were
+/// read after the end that was found later.
+fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
+    let sum: u64 = shares.iter().map(|share| share.bytes).sum();
+    let mut excess = sum.saturating_sub(bytes);
+    for share in &mut shares {
+        let less = excess.min(share.bytes);
+        share.bytes -= less;
+        excess -= less;
+    }
+    shares.retain(|share| share.bytes > 0);
+    shares
 }
 
 impl fmt::Debug for State {

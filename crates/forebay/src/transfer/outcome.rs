@@ -68,17 +68,3 @@ pub struct Stages {
     /// Copies between slots and the GPU, from when they were queued until completion was seen.
     pub copy: Duration,
 }
-
-/// Trims shares so that they add up to `bytes`. If a file shrank during the read, some bytes were
-/// read after the end that was found later.
-pub(super) fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
-    let sum: u64 = shares.iter().map(|share| share.bytes).sum();
-    let mut excess = sum.saturating_sub(bytes);
-    for share in &mut shares {
-        let less = excess.min(share.bytes);
-        share.bytes -= less;
-        excess -= less;
-    }
-    shares.retain(|share| share.bytes > 0);
-    shares
-}

@@ -436,7 +436,7 @@ fn part(
     range: &Range<u64>,
 ) -> Result<Span> {
     match pieces.first() {
-        Some(first) => first.file.part(direction.operation(), first.offset, buffer, range),
+        Some(first) => first.file.part(direction.into(), first.offset, buffer, range),
         None => Ok(Span { address: 0, len: 0, gpu: None, keep: None }),
     }
 }

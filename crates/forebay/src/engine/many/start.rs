@@ -263,7 +263,7 @@ impl<'a> Many<'a> {
 
     pub(in crate::engine) fn refusal(&self, piece: &Piece<'_>, reason: String) -> Error {
         let place = piece.file.handle().place(piece.offset, piece.len);
-        bad_request(self.direction.operation(), place, reason)
+        bad_request(self.direction.into(), place, reason)
     }
 
     fn check(&self, piece: &Piece<'_>) -> Result<()> {

@@ -164,7 +164,7 @@ impl File {
             let reason = format!(
                 "a stream's queue holds the copies of {most} bytes: make several transfers"
             );
-            return Err(bad_request(direction.operation(), place, reason));
+            return Err(bad_request(direction.into(), place, reason));
         }
         let not_direct = self.engine().why_not_direct(Some(&device), IN_ORDER);
         let begin = Begin { not_direct, ..call.begin(None) };
@@ -248,7 +248,7 @@ impl File {
     ) -> Result<Arc<dyn Device>> {
         let refused = |reason: &str| {
             let place = self.handle().place(asked.start, asked.len());
-            bad_request(call.direction.operation(), place, reason.to_owned())
+            bad_request(call.direction.into(), place, reason.to_owned())
         };
         let Some(device) = call.span.gpu.clone() else {
             return Err(refused("a stream orders memory of a GPU, and this is the host's"));

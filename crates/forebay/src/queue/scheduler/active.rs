@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use forebay_base::units::ByteRange;
 
-use super::openable::Listed;
 use super::request::Request;
-use super::turns::Turn;
+use super::turns::{Listed, Turn};
 use crate::error::Error;
 use crate::plan::{Direction, Io};
 use crate::queue::op::{Line, Op, WindowKey};

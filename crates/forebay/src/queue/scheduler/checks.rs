@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Scheduler;
 use super::active::{Active, Phase};
 use super::link::Link;
-use super::openable::Listed;
+use super::turns::Listed;
 use crate::error::Error;
 use crate::plan::Direction;
 use crate::queue::op::{Op, Owner};

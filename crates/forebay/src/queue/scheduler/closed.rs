@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::depth::Depth;
-use super::effects::Effects;
+use super::drives::Depth;
+use super::work::Effects;
 use super::{Life, Scheduler};
 use crate::error::Error;
 use crate::queue::gate::Gate;
@@ -25,14 +25,6 @@ impl Scheduler {
     /// True if the engine has failed.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.life, Life::Failed(_))
-    }
-
-    /// The error for new transfers, if the engine has failed.
-    pub(super) fn refusal(&self) -> Option<Error> {
-        match &self.life {
-            Life::Failed(cause) => Some(Error::EngineFailed { cause: Arc::clone(cause) }),
-            Life::Runs | Life::Ends => None,
-        }
     }
 
     /// Replaces this scheduler with a closed one. Everything that the old one holds is leaked:

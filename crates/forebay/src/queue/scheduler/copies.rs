@@ -11,6 +11,7 @@ use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::Direction;
 use crate::queue::op::{Line, WindowKey};
 use crate::queue::window::Run;
+use crate::transfer::Stage;
 
 /// Maximum bytes of several windows in one group: 38 µs of a link of 55 GB/s. Two such groups keep
 /// the link busy while the submitter naps, and other transfers do not wait long.
@@ -145,7 +146,9 @@ impl Scheduler {
 
     fn begin_copy(&mut self, link: usize, key: WindowKey, run: Run) -> Copy {
         let window = &mut self.windows[key];
-        self.stages.count_link_wait(window.filled_ns);
+        if let Some(statistics) = &mut self.statistics {
+            statistics.link_wait.add(self.now_ns.saturating_sub(window.filled_ns));
+        }
         window.copies += 1;
         let active = &mut self.transfers[window.transfer];
         active.copied = self.links[link].begin_copy(run.range.len());
@@ -171,14 +174,16 @@ impl Scheduler {
         if self.is_closed() {
             return;
         }
-        self.stages.count_copy(took_ns);
+        if let Some(statistics) = &mut self.statistics {
+            statistics.copy.add(took_ns);
+        }
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
         self.links[link].end_copy(copy.run.range.len());
         let key = window.transfer;
         let segments = std::mem::take(&mut window.waiting);
         let active = &self.transfers[key];
-        active.request.state.add_copy_time(took_ns);
+        active.request.state.add_time(Stage::Copy, took_ns);
         let failed = failed.map(|mut failure| {
             if let Error::Device { place, .. } | Error::CopyNotOver { place, .. } =
                 &mut failure.error

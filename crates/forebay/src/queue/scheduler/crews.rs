@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::openable::Openable;
-use super::turns::Turns;
+use super::turns::{Openable, Turns};
 use crate::queue::op::WindowKey;
 
 /// Threads that share a wake-up primitive.

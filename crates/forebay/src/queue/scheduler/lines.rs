@@ -1,8 +1,13 @@
 //! Queues of pending ops: each transfer has its own, and transfers take turns.
+//!
+//! The worker of a drive's ring also opens the windows of transfers whose bytes come from the
+//! drive. It opens one only when the drive may have one more request in flight, so only requests
+//! in flight hold memory, which stays in a CPU cache (`docs/internals/hot-slots.md`).
 
 use super::Scheduler;
-use super::turns::{Turn, Turns};
-use super::work::DriveWork;
+use super::active::Queue;
+use super::request::Request;
+use super::turns::{Listed, Turn, Turns};
 use crate::queue::op::{Line, Op, RunBy};
 
 impl Scheduler {
@@ -40,20 +45,6 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next op for a drive's ring, or the next window for the ring to open. Does not
-    /// check whether the drive may have one more op in flight.
-    pub(super) fn pop_for_ring(&mut self, drive: usize) -> Option<DriveWork> {
-        loop {
-            let turn = self.drives[drive].ring_turns.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Ring) {
-                return Some(DriveWork::Op(op));
-            }
-            if let Some(claim) = self.claim_in_turn(turn) {
-                return Some(DriveWork::Open(claim));
-            }
-        }
-    }
-
     /// Takes the next pool op of a drive. Does not check whether it may have one more in flight.
     pub(super) fn pop_for_pool(&mut self, drive: usize) -> Option<Op> {
         loop {
@@ -76,7 +67,7 @@ impl Scheduler {
 
     /// Takes the next op of the transfer that is in turn. `None` if the transfer has ended, or if
     /// its ops were taken already.
-    fn pop_op(&mut self, turn: Turn, line: Line) -> Option<Op> {
+    pub(super) fn pop_op(&mut self, turn: Turn, line: Line) -> Option<Op> {
         let active = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial)?;
         let queue = active.queue(line);
         queue.in_turn = false;
@@ -127,6 +118,65 @@ impl Scheduler {
                 let turns = if direct { &mut drive.ring_turns } else { &mut drive.pool_turns };
                 (turns, &mut drive.queued)
             }
+        }
+    }
+
+    /// Gives a transfer a turn at its drive's ring, which then opens a window of it.
+    pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
+        let active = &mut self.transfers[key];
+        active.listed = Listed::Ring;
+        let drive = active.request.drive;
+        if let Some(turn) = active.turn(key, Line::Ring) {
+            push(&mut self.drives[drive].ring_turns, turn);
+        }
+        self.wake_ring_for(drive);
+    }
+
+    /// True if the drive's ring serves a request: the file allows io_uring and the route is not
+    /// direct.
+    pub(super) fn has_ring(&self, request: &Request) -> bool {
+        let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
+        has_ring && request.peer.is_none() && request.file.allows_io_uring()
+    }
+
+    /// Assigns a drive to a ring. If the ring has failed, threads keep serving the drive.
+    pub(crate) fn attach(&mut self, drive: usize, ring: usize) {
+        if self.rings[ring].is_lost {
+            return;
+        }
+        self.rings[ring].drives.push_back(drive);
+        self.drives[drive].ring = Some(ring);
+    }
+
+    /// Moves the drives of a failed ring to threads.
+    pub(crate) fn lose_ring(&mut self, ring: usize) {
+        self.rings[ring].is_lost = true;
+        self.rings[ring].to_cancel.clear();
+        for drive in std::mem::take(&mut self.rings[ring].drives) {
+            self.drives[drive].ring = None;
+            self.drives[drive].ring_turns = Turns::default();
+            let of_drive = self.transfers.iter().filter(|(_, a)| a.request.drive == drive);
+            for key in of_drive.map(|(key, _)| key).collect::<Vec<_>>() {
+                self.leave_ring(key);
+            }
+        }
+    }
+
+    /// Moves a transfer's ops for the drive's ring to the pool.
+    fn leave_ring(&mut self, key: usize) {
+        let active = &mut self.transfers[key];
+        let Queue { ops, .. } = std::mem::take(&mut active.for_ring);
+        if active.pace == Line::Ring {
+            active.pace = Line::Pool;
+        }
+        let was_to_open = active.listed == Listed::Ring;
+        if was_to_open {
+            active.listed = Listed::Nowhere;
+        }
+        self.drives[active.request.drive].queued -= ops.len();
+        ops.into_iter().for_each(|op| self.queue(key, op));
+        if was_to_open {
+            self.list(key);
         }
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use super::crews::Parked;
-use super::slots::Slots;
-use super::waiting::Waiting;
+use super::slots::{Slots, Waiting};
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::WindowKey;
 

@@ -17,29 +17,20 @@ mod checks;
 mod closed;
 mod copies;
 mod crews;
-mod depth;
 mod drives;
-mod effects;
-mod limits;
 mod lines;
 mod link;
-mod openable;
 mod ops;
 #[cfg(test)]
 mod peer_tests;
 mod peers;
 mod request;
-mod rings;
-mod shares;
 mod slots;
-mod stages;
 #[cfg(test)]
 mod tests;
 mod transfers;
 mod turns;
-mod waiting;
 mod wakeups;
-mod window_size;
 mod windows;
 mod work;
 #[cfg(test)]
@@ -52,18 +43,14 @@ use std::sync::Arc;
 use active::Active;
 pub(crate) use crews::Crew;
 use crews::{PoolState, Readers, RingState};
-pub(crate) use depth::Depth;
 use drives::Drives;
-pub(crate) use drives::EACH_MAX;
-pub(crate) use effects::{Effects, SlotUse};
+pub(crate) use drives::{Depth, EACH_MAX};
 use forebay_base::units::ByteRange;
-pub(crate) use limits::Limits;
 use link::Link;
 pub(crate) use request::{Peer, Request, Share};
 use slab::Slab;
-use stages::StageTimes;
 pub use turns::Priority;
-pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, ReaderWork};
+pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, Effects, Limits, ReaderWork, SlotUse};
 use writers::Writers;
 
 use super::SmallWrites;
@@ -94,7 +81,10 @@ pub(crate) struct Scheduler {
     effects: Effects,
     /// True if slot use is traced.
     traced: bool,
-    stages: StageTimes,
+    /// Durations of stages; `None` if statistics are disabled.
+    statistics: Option<Box<Statistics>>,
+    /// The time of the last completion, or the later time that a worker passed in.
+    now_ns: u64,
 }
 
 /// Whether the engine accepts transfers.
@@ -128,7 +118,8 @@ impl Scheduler {
             writers: Writers::new(small_writes),
             effects: Effects::default(),
             traced: false,
-            stages: StageTimes::default(),
+            statistics: Some(Box::default()),
+            now_ns: 0,
         }
     }
 
@@ -202,17 +193,21 @@ impl Scheduler {
 
     /// Enables statistics, or disables and clears them.
     pub(crate) fn keep_statistics(&mut self, keep: bool) {
-        self.stages.keep(keep);
+        match (keep, &self.statistics) {
+            (true, None) => self.statistics = Some(Box::default()),
+            (false, Some(_)) => self.statistics = None,
+            _ => {}
+        }
     }
 
     /// The statistics so far.
     pub(crate) fn statistics(&self) -> Statistics {
-        self.stages.statistics()
+        self.statistics.as_deref().cloned().unwrap_or_default()
     }
 
     /// Sets the current time; an earlier time is ignored.
     pub(crate) fn set_time(&mut self, now_ns: u64) {
-        self.stages.set_now(now_ns);
+        self.now_ns = self.now_ns.max(now_ns);
     }
 
     /// Turns slot tracing on or off.

@@ -7,14 +7,14 @@ use rustix::io::Errno;
 
 use super::Scheduler;
 use super::crews::Crew;
-use super::depth::Landed;
-use super::openable::Listed;
+use super::drives::Landed;
 use super::request::Request;
+use super::turns::Listed;
 use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Direction, Reason, Route};
 use crate::queue::op::{Completion, Line, Op, OpKind, Owner, RunBy, WindowKey};
-use crate::transfer::{State, Touch};
+use crate::transfer::{Stage, State, Touch};
 
 /// Maximum consecutive completions without progress although the op has bytes left.
 const EMPTY_MAX: u8 = 3;
@@ -101,7 +101,7 @@ impl Scheduler {
             if self.is_wanted(&op) {
                 self.hand_out(&mut op);
                 if !op.is_in_memory() {
-                    self.begin_on_drive(self.transfers[key].request.drive, RunBy::Caller, &mut op);
+                    self.drives.begin(self.transfers[key].request.drive, RunBy::Caller, &mut op);
                 }
                 return Some(ReaderWork::Op(op));
             }
@@ -120,20 +120,16 @@ impl Scheduler {
     /// Takes the next work item for a ring or the pool, if there is one.
     pub(crate) fn take_drive_work(&mut self, crew: Crew) -> Option<DriveWork> {
         match crew {
-            Crew::Ring(ring) => self.take_ring_work(ring),
+            // One op of each drive in turn, or a window to open.
+            Crew::Ring(ring) => (0..self.rings[ring].drives.len()).find_map(|_| {
+                let drives = &mut self.rings[ring].drives;
+                drives.rotate_left(1);
+                let drive = *drives.back()?;
+                self.take_for_ring(drive)
+            }),
             Crew::Pool => self.take_pool_op().map(DriveWork::Op),
             Crew::Readers | Crew::Link(_) => None,
         }
-    }
-
-    /// Takes one op of each drive in turn, or a window to open.
-    fn take_ring_work(&mut self, ring: usize) -> Option<DriveWork> {
-        (0..self.rings[ring].drives.len()).find_map(|_| {
-            let drives = &mut self.rings[ring].drives;
-            drives.rotate_left(1);
-            let drive = *drives.back()?;
-            self.take_for_ring(drive)
-        })
     }
 
     pub(super) fn take_pool_op(&mut self) -> Option<Op> {
@@ -163,17 +159,23 @@ impl Scheduler {
     /// Takes the next op for a drive's ring, or a window, if the drive may have one more in flight.
     fn take_for_ring(&mut self, drive: usize) -> Option<DriveWork> {
         let mut taken = None;
-        while taken.is_none() && self.drives.has_room(drive, RunBy::Ring) {
-            taken = match self.pop_for_ring(drive) {
-                Some(DriveWork::Op(mut op)) if self.is_wanted(&op) => {
+        while taken.is_none()
+            && self.drives.has_room(drive, RunBy::Ring)
+            && let Some(turn) = self.drives[drive].ring_turns.pop()
+        {
+            if let Some(mut op) = self.pop_op(turn, Line::Ring) {
+                if self.is_wanted(&op) {
                     self.hand_out(&mut op);
-                    self.begin_on_drive(drive, RunBy::Ring, &mut op);
-                    Some(DriveWork::Op(op))
+                    self.drives.begin(drive, RunBy::Ring, &mut op);
+                    taken = Some(DriveWork::Op(op));
                 }
-                Some(DriveWork::Op(_)) => None,
-                Some(window) => Some(window),
-                None => break,
-            };
+                continue;
+            }
+            // The transfer may have ended, or a reader may have opened its window.
+            let active = self.transfers.get(turn.key).filter(|a| a.serial == turn.serial);
+            if active.is_some_and(|active| active.listed == Listed::Ring) {
+                taken = self.claim_of(turn.key).map(DriveWork::Open);
+            }
         }
         self.open_for(drive);
         taken
@@ -188,7 +190,7 @@ impl Scheduler {
         }
         if let Some(op) = &mut taken {
             self.hand_out(op);
-            self.begin_on_drive(drive, RunBy::Pool, op);
+            self.drives.begin(drive, RunBy::Pool, op);
         }
         self.open_for(drive);
         taken
@@ -210,12 +212,6 @@ impl Scheduler {
     fn hand_out(&self, op: &mut Op) {
         let state = &self.transfers[self.transfer_of(op)].request.state;
         op.touch = Some(Touch::new(state));
-    }
-
-    /// Counts an op as in flight on its drive.
-    fn begin_on_drive(&mut self, drive: usize, by: RunBy, op: &mut Op) {
-        op.counted = Some(by);
-        self.drives.begin(drive, by, op);
     }
 
     /// Feeds the completion of an op that waited for the drive to the drive's tuner.
@@ -280,7 +276,9 @@ impl Scheduler {
     }
 
     pub(super) fn count_out(&mut self, op: &Op) {
-        self.end_write(op);
+        if op.is_write() {
+            self.end_write(op);
+        }
         let (key, piece) = match op.owner {
             Owner::Piece(window, piece) => (window, piece),
             Owner::Transfer(key) => {
@@ -288,7 +286,7 @@ impl Scheduler {
                 return self.finish_if_done(key);
             }
         };
-        let now = self.stages.now_ns();
+        let now = self.now_ns;
         let window = &mut self.windows[key];
         window.complete(piece);
         window.filled_ns = now;
@@ -309,7 +307,11 @@ impl Scheduler {
 
     fn take_back(&mut self, completion: Completion) {
         let Completion { mut op, result, refused, size, took_ns, at_ns } = completion;
-        self.stages.count_file(took_ns, at_ns);
+        self.set_time(at_ns);
+        // A request that was never made has no time.
+        if let Some(statistics) = self.statistics.as_mut().filter(|_| at_ns > 0) {
+            statistics.file.add(took_ns);
+        }
         let key = self.transfer_of(&op);
         if result.is_ok() {
             self.update_tuner(key, &op, took_ns, at_ns);
@@ -317,7 +319,7 @@ impl Scheduler {
         self.end_on_drive(key, &mut op, took_ns);
         let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
-        state.add_file_time(took_ns);
+        state.add_time(Stage::File, took_ns);
         match result {
             // The op was cancelled; that says nothing about the file.
             Err(Errno::CANCELED | Errno::INTR | Errno::AGAIN)

@@ -1,6 +1,7 @@
-//! Turn order of transfers with queued ops: one op each in turn, urgent transfers first.
+//! Turn order of transfers, urgent ones first: those with queued ops, one op each in turn, and
+//! those that may open a window.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Order of a transfer's requests relative to those of other transfers on the same drive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -58,5 +59,110 @@ impl Turns {
 
     pub(super) fn pop(&mut self) -> Option<Turn> {
         self.urgent.pop_front().or_else(|| self.normal.pop_front())
+    }
+}
+
+/// Order of the entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Urgent,
+    /// Transfers that waited for a slot and now have it.
+    HasSlot,
+    Normal,
+}
+
+/// A transfer's position in the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(Rank, i64);
+
+/// Where a transfer waits to open its next window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listed {
+    Nowhere,
+    /// In the list of openable transfers, until a reader opens a window of it.
+    Openable(Ticket),
+    /// Until its drive needs more ops.
+    Drive(Ticket),
+    /// Until a slot of its link is free; with its ticket.
+    Link(u64),
+    /// Until the ring of its drive opens the window.
+    Ring,
+}
+
+/// Transfers that may open a window, ordered by priority and arrival.
+#[derive(Debug, Default)]
+pub(super) struct Openable {
+    keys: BTreeMap<Ticket, usize>,
+    came: i64,
+}
+
+impl Openable {
+    /// Appends a transfer to those of its priority.
+    pub(super) fn push(&mut self, key: usize, priority: Priority) -> Ticket {
+        self.came += 1;
+        let rank = match priority {
+            Priority::Urgent => Rank::Urgent,
+            Priority::Normal => Rank::Normal,
+        };
+        self.add(Ticket(rank, self.came), key)
+    }
+
+    /// Puts a transfer that has a slot before all of its priority.
+    pub(super) fn push_first(&mut self, key: usize, priority: Priority) -> Ticket {
+        self.came += 1;
+        let rank = match priority {
+            Priority::Urgent => Rank::Urgent,
+            Priority::Normal => Rank::HasSlot,
+        };
+        self.add(Ticket(rank, -self.came), key)
+    }
+
+    fn add(&mut self, ticket: Ticket, key: usize) -> Ticket {
+        self.keys.insert(ticket, key);
+        ticket
+    }
+
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        self.keys.pop_first().map(|(_, key)| key)
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) {
+        self.keys.remove(&ticket);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        self.keys.values().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_come_by_priority_and_any_place_can_be_given_up() {
+        let mut openable = Openable::default();
+        openable.push(1, Priority::Normal);
+        let second = openable.push(2, Priority::Normal);
+        openable.push(3, Priority::Normal);
+        openable.push(4, Priority::Urgent);
+        openable.push_first(5, Priority::Normal);
+        openable.push_first(6, Priority::Normal);
+        openable.push_first(7, Priority::Urgent);
+        openable.remove(second);
+        assert_eq!(openable.len(), 6);
+        let turns: Vec<usize> = std::iter::from_fn(|| openable.pop()).collect();
+        assert_eq!(turns, [7, 4, 6, 5, 1, 3]);
+        assert!(openable.is_empty());
     }
 }

@@ -1,5 +1,7 @@
-//! The work items that threads take from the scheduler.
+//! What goes into and out of the scheduler: its limits, the work items that threads take, and the
+//! side effects that they run once they have released its lock.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
@@ -9,8 +11,9 @@ use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Direction, Io, Layout, Reason};
 use crate::queue::batch::Batch;
+use crate::queue::gate::Gate;
 use crate::queue::op::{Op, WindowKey};
-use crate::queue::window::Run;
+use crate::queue::window::{Run, Slot};
 use crate::transfer::State;
 
 /// A claimed window, which the claiming thread must plan.
@@ -76,4 +79,62 @@ pub(crate) struct CopyFailure {
     pub(crate) error: Error,
     /// The GPU and its error, if the GPU may still access the copy's memory.
     pub(crate) lost: Option<(DeviceId, DeviceError)>,
+}
+
+/// Side effects to run after the lock is released.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// New work items for readers.
+    pub(super) work: usize,
+    /// Parked readers that were sent a wake-up.
+    pub(crate) readers: usize,
+    /// Rings that were sent a wake-up.
+    pub(crate) rings: Vec<usize>,
+    /// Parked pool workers that were sent a wake-up.
+    pub(crate) pool: usize,
+    /// Pool workers to be started.
+    pub(crate) starts: usize,
+    /// Links whose submitter was sent a wake-up.
+    pub(crate) links: Vec<usize>,
+    /// Slots that were taken or given back, if slots are traced.
+    pub(crate) slots: Vec<SlotUse>,
+    /// Gates at which a block is complete.
+    pub(crate) gates: Vec<Arc<Gate>>,
+    /// Files that refused a request with O_DIRECT, and why.
+    pub(crate) refused: Vec<(Box<Path>, String)>,
+    /// Transfers that ended.
+    pub(crate) finished: Vec<(Arc<State>, Result<u64, Error>)>,
+}
+
+/// A slot that a window took for `range`, or gave back if there is no range.
+#[derive(Debug)]
+pub(crate) struct SlotUse {
+    pub(crate) slot: Slot,
+    pub(crate) range: Option<ByteRange>,
+}
+
+impl Drop for Effects {
+    /// Ends the transfers that a panic kept from being ended.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for (state, result) in self.finished.drain(..) {
+                drop(state.finish(result));
+            }
+        }
+    }
+}
+
+/// Limits that the scheduler enforces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) slot_size: u64,
+    pub(crate) segment: u64,
+    /// Maximum ops in flight on all drives together; each drive may always have one.
+    pub(crate) in_flight: usize,
+    /// Readers that the engine starts.
+    pub(crate) readers: usize,
+    /// Maximum number of pool threads.
+    pub(crate) pool: usize,
+    /// Maximum open windows of one transfer between the page cache and host memory.
+    pub(crate) host_windows: u32,
 }

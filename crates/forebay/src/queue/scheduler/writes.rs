@@ -20,10 +20,8 @@ impl Scheduler {
 
     /// Uncounts a completed write, and starts the writes whose turn comes then.
     pub(super) fn end_write(&mut self, op: &Op) {
-        if op.is_write() {
-            self.writers.end(op);
-            self.start_next_writes(op.file.identity());
-        }
+        self.writers.end(op);
+        self.start_next_writes(op.file.identity());
     }
 
     /// Counts out a transfer's writes that wait for their turn at a file.
