@@ -329,11 +329,8 @@ impl Engine {
 
     /// Like `help`, with `between` called after each piece.
     fn help_and(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
-        let Inner { core, tools, .. } = &*self.inner;
-        let mut reader = Reader::new(PreadRing::new(tools.planner.segment));
-        while reader.step_for(core, tools, state) {
-            between();
-        }
+        self.help_now(state, between);
+        let core = &self.inner.core;
         for _ in 0..PATIENCE {
             if !core.lock().is_left_to_readers(state) || state.wait_for(LOOKS_EVERY).is_some() {
                 return;
@@ -341,8 +338,21 @@ impl Engine {
         }
         // By now other transfers have had their turn, or the readers hang in their files.
         core.with(|scheduler| scheduler.insist(state));
-        while reader.step_for(core, tools, state) {
+        self.help_now(state, between);
+    }
+
+    /// Works as a reader for one transfer until there is nothing to do for it. Bytes that a ring
+    /// reads need no reader.
+    fn help_now(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
+        let Inner { core, tools, .. } = &*self.inner;
+        let Some(work) = core.with(|scheduler| scheduler.take_work_of(state)) else { return };
+        let mut reader = Reader::new(PreadRing::new(tools.planner.segment));
+        reader.begin(work, core, tools);
+        loop {
             between();
+            if !reader.step_for(core, tools, state) {
+                return;
+            }
         }
     }
 

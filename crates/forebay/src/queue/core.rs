@@ -10,12 +10,11 @@ use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
 use super::op::now_ns;
-use super::parking::Parking;
+use super::parking::{Parking, Waker};
 use super::pool::Pool;
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::small_writes::SmallWrites;
 use super::spans;
-use super::waker::Waker;
 use crate::error::Error;
 use crate::events;
 use crate::trace::{Recorder, Trace};

@@ -25,7 +25,6 @@ mod sim;
 mod small_writes;
 mod spans;
 mod uring;
-mod waker;
 mod window;
 mod worker;
 
@@ -37,7 +36,7 @@ pub(crate) use core::{Core, SmallWrite, Wakeup};
 pub(crate) use gate::Gate;
 pub(crate) use kernel_threads::KernelThreads;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
-pub(crate) use parking::Parking;
+pub(crate) use parking::{Parking, Waker};
 pub(crate) use planner::{Plan, Planner};
 pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
@@ -47,7 +46,6 @@ pub(crate) use scheduler::{
 };
 pub(crate) use small_writes::SmallWrites;
 pub(crate) use uring::UringRing;
-pub(crate) use waker::Waker;
 pub(crate) use window::Slot;
 pub(crate) use worker::{Reader, RingWorker, Tools};
 

@@ -1,5 +1,6 @@
 //! An op (one request to the kernel) and its completion.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
@@ -108,6 +109,31 @@ impl Op {
     /// The position in the transfer of the byte at `offset` of the file; zero if it lies before.
     pub(crate) fn position_of(&self, offset: u64) -> u64 {
         offset.saturating_add_signed(-self.shift)
+    }
+
+    /// The descriptor that it moves bytes with.
+    pub(super) fn descriptor(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if self.is_o_direct() {
+            self.file.o_direct().map(|direct| direct.fd()).map_err(|_| Errno::INVAL)
+        } else {
+            Ok(self.file.fd())
+        }
+    }
+
+    /// After a short read, the end of the file as a position in the transfer. For a file of unknown
+    /// size, the end is where a read returns no bytes.
+    pub(super) fn size_if_short(&self, result: Result<u64, Errno>) -> Option<u64> {
+        let moved = result.ok()?;
+        let reached = self.segment.covered.start + self.moved + moved;
+        let short = self.kind == OpKind::Move(Direction::Read) && reached < self.segment.wanted.end;
+        if !short || self.batch.is_some() {
+            return None;
+        }
+        match self.file.size() {
+            Ok(size) if self.file.is_sized(size) => Some(self.position_of(size)),
+            Ok(_) => (moved == 0).then_some(reached),
+            Err(_) => None,
+        }
     }
 
     /// Turns the op into one that uses the page cache, from its first wanted byte.

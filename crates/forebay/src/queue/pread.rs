@@ -6,7 +6,6 @@
 
 #![expect(unsafe_code, reason = "reads into memory that the scheduler owns for the op")]
 
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use forebay_base::units::ByteRange;
@@ -56,7 +55,7 @@ impl PreadRing {
         if let Some(batch) = &op.batch {
             return read_stretches(batch, op, read_resident);
         }
-        let fd = descriptor(op)?;
+        let fd = op.descriptor()?;
         let rest = op.rest();
         let (offset, len) = (op.offset_of(rest.start), rest.len());
         let base = if op.segment.bounce {
@@ -155,31 +154,6 @@ fn read_resident(file: &Handle, wanted: ByteRange, host: u64) -> Result<u64, Err
     if moved > 0 || is_end() { Ok(moved as u64) } else { Err(Errno::AGAIN) }
 }
 
-/// The descriptor for an op.
-pub(super) fn descriptor(op: &Op) -> Result<BorrowedFd<'_>, Errno> {
-    if op.is_o_direct() {
-        op.file.o_direct().map(|direct| direct.fd()).map_err(|_| Errno::INVAL)
-    } else {
-        Ok(op.file.fd())
-    }
-}
-
-/// After a short read, the end of the file as a position in the transfer. For a file of unknown
-/// size, the end is where a read returns no bytes.
-pub(super) fn size_if_short(op: &Op, result: Result<u64, Errno>) -> Option<u64> {
-    let moved = result.ok()?;
-    let reached = op.segment.covered.start + op.moved + moved;
-    let short = op.kind == OpKind::Move(Direction::Read) && reached < op.segment.wanted.end;
-    if !short || op.batch.is_some() {
-        return None;
-    }
-    match op.file.size() {
-        Ok(size) if op.file.is_sized(size) => Some(op.position_of(size)),
-        Ok(_) => (moved == 0).then_some(reached),
-        Err(_) => None,
-    }
-}
-
 impl Ring for PreadRing {
     fn room(&self) -> usize {
         1 - self.in_flight()
@@ -199,7 +173,7 @@ impl Ring for PreadRing {
             _ => (self.run(&op), None),
         };
         let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let size = size_if_short(&op, result);
+        let size = op.size_if_short(result);
         self.done = Some(Completion { op, result, refused, size, took_ns, at_ns: now_ns() });
     }
 

@@ -27,8 +27,7 @@ use super::bounce::Bounce;
 use super::forks;
 use super::kernel_threads::{KernelThreads, Lent};
 use super::op::{Completion, Op, OpKind, Owner, WindowKey, now_ns};
-use super::pread::{descriptor, size_if_short};
-use super::waker::Waker;
+use super::parking::Waker;
 use crate::memory::Parts;
 use crate::plan::Direction;
 
@@ -165,7 +164,7 @@ impl UringRing {
     }
 
     fn prepare(&mut self, op: &Op, base: u64, index: usize) -> Result<squeue::Entry, Errno> {
-        let fd = types::Fd(descriptor(op)?.as_raw_fd());
+        let fd = types::Fd(op.descriptor()?.as_raw_fd());
         let rest = op.rest();
         let offset = op.offset_of(rest.start);
         let len = u32::try_from(rest.len()).map_err(|_| Errno::INVAL)?;
@@ -296,7 +295,7 @@ impl UringRing {
                 result = self.bounce.leave(flight.base, &flight.op, result);
             }
             let took_ns = u64::try_from(flight.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            let size = size_if_short(&flight.op, result);
+            let size = flight.op.size_if_short(result);
             let (op, refused) = (flight.op, None);
             done.push(Completion { op, result, refused, size, took_ns, at_ns });
         }

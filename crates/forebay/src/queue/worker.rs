@@ -254,7 +254,8 @@ impl<R: Ring> Reader<R> {
         }
     }
 
-    fn begin(&mut self, work: ReaderWork, core: &Core, tools: &impl Tools) {
+    /// Begins a work item; the next step waits for its end.
+    pub(crate) fn begin(&mut self, work: ReaderWork, core: &Core, tools: &impl Tools) {
         match work {
             ReaderWork::Op(op) => {
                 self.ring.submit(op);
