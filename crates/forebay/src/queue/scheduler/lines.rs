@@ -7,41 +7,28 @@
 use super::Scheduler;
 use super::active::Queue;
 use super::request::Request;
-use super::turns::{Listed, Turn, Turns};
+use super::turns::{End, Listed, Turn, Turns};
 use crate::queue::op::{Line, Op, RunBy};
 
 impl Scheduler {
-    /// Appends an op to its transfer's queue.
-    pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op) {
+    /// Adds an op to its transfer's queue. The transfer enters its turn order at the same `end`, if
+    /// it is not in it already.
+    pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op, end: End) {
         let active = &mut self.transfers[key];
-        active.queue(line).ops.push_back(op);
-        let turn = active.turn(key, line);
-        let (turns, queued) = self.turns_of(key, line);
-        *queued += 1;
-        turn.into_iter().for_each(|turn| turns.push(turn));
-        if let Some(drive) = self.needs_place(key, line) {
-            self.pool.line.push_back(drive);
+        let ops = &mut active.queue(line).ops;
+        match end {
+            End::Back => ops.push_back(op),
+            End::Front => ops.push_front(op),
         }
-    }
-
-    /// The drive of a transfer with a pool op, if the drive is not queued for the pool yet.
-    fn needs_place(&mut self, key: usize, line: Line) -> Option<usize> {
-        let drive = self.transfers[key].request.drive;
-        let needs = line == Line::Pool && !std::mem::replace(&mut self.drives[drive].in_line, true);
-        needs.then_some(drive)
-    }
-
-    /// Puts an op first in its transfer's queue, and the transfer first in its turn order if it is
-    /// not in it already.
-    pub(super) fn push_op_first(&mut self, key: usize, line: Line, op: Op) {
-        let active = &mut self.transfers[key];
-        active.queue(line).ops.push_front(op);
-        let turn = active.turn(key, line);
+        let (turn, drive) = (active.turn(key, line), active.request.drive);
         let (turns, queued) = self.turns_of(key, line);
         *queued += 1;
-        turn.into_iter().for_each(|turn| turns.push_first(turn));
-        if let Some(drive) = self.needs_place(key, line) {
-            self.pool.line.push_front(drive);
+        turn.into_iter().for_each(|turn| turns.push(turn, end));
+        if line == Line::Pool && !std::mem::replace(&mut self.drives[drive].in_line, true) {
+            match end {
+                End::Back => self.pool.line.push_back(drive),
+                End::Front => self.pool.line.push_front(drive),
+            }
         }
     }
 
@@ -75,7 +62,7 @@ impl Scheduler {
         let next = active.turn(turn.key, line);
         let (turns, queued) = self.turns_of(turn.key, line);
         *queued -= 1;
-        next.into_iter().for_each(|turn| turns.push(turn));
+        next.into_iter().for_each(|turn| turns.push(turn, End::Back));
         Some(op)
     }
 
@@ -122,12 +109,12 @@ impl Scheduler {
     }
 
     /// Gives a transfer a turn at its drive's ring, which then opens a window of it.
-    pub(super) fn offer_to_ring(&mut self, key: usize, push: fn(&mut Turns, Turn)) {
+    pub(super) fn offer_to_ring(&mut self, key: usize, end: End) {
         let active = &mut self.transfers[key];
         active.listed = Listed::Ring;
         let drive = active.request.drive;
         if let Some(turn) = active.turn(key, Line::Ring) {
-            push(&mut self.drives[drive].ring_turns, turn);
+            self.drives[drive].ring_turns.push(turn, end);
         }
         self.wake_ring_for(drive);
     }

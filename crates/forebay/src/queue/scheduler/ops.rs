@@ -9,7 +9,7 @@ use super::Scheduler;
 use super::crews::Crew;
 use super::drives::Landed;
 use super::request::Request;
-use super::turns::Listed;
+use super::turns::{End, Listed};
 use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Direction, Reason, Route};
@@ -34,7 +34,10 @@ impl Scheduler {
         // Don't wake another reader for work that this one took or that no longer exists.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
-        self.wake_more(work.is_some());
+        if work.is_some() {
+            // Only a few readers are woken at once, so have more woken for the remaining work.
+            self.effects.work = self.effects.work.max(self.readers.queued);
+        }
         work
     }
 
@@ -69,15 +72,11 @@ impl Scheduler {
             // Wake the readers spared so far: they must take over the work that this thread leaves.
             _ => self.effects.work.max(self.readers.queued + self.readers.openable.len()),
         };
-        self.wake_more(work.is_some());
-        work
-    }
-
-    /// Has more readers woken for the remaining work: only a few are woken at once.
-    fn wake_more(&mut self, has_taken: bool) {
-        if has_taken {
+        if work.is_some() {
+            // Only a few readers are woken at once, so have more woken for the remaining work.
             self.effects.work = self.effects.work.max(self.readers.queued);
         }
+        work
     }
 
     fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
@@ -317,7 +316,6 @@ impl Scheduler {
             self.update_tuner(key, &op, took_ns, at_ns);
         }
         self.end_on_drive(key, &mut op, took_ns);
-        let alignment = self.transfers[key].request.alignment_of(&op);
         let state = Arc::clone(&self.transfers[key].request.state);
         state.add_time(Stage::File, took_ns);
         match result {
@@ -363,6 +361,7 @@ impl Scheduler {
                 if reached < op.segment.wanted.end && at_end {
                     self.end_at(key, reached);
                 } else if reached < op.segment.wanted.end {
+                    let alignment = self.transfers[key].request.alignment_of(&op);
                     op = restart_aligned(op, alignment);
                     op.empty = if op.moved > before { 0 } else { op.empty + 1 };
                     if op.empty < EMPTY_MAX {
@@ -418,7 +417,7 @@ impl Scheduler {
             return self.count_out(&op);
         }
         let line = self.line_of(key, &op);
-        self.push_op_first(key, line, op);
+        self.push_op(key, line, op, End::Front);
         self.wake_for(key, line);
     }
 

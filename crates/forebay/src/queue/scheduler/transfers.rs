@@ -12,7 +12,7 @@ use forebay_base::units::ByteRange;
 
 use super::active::{Active, Phase};
 use super::request::{Request, Share};
-use super::turns::{Listed, Turns};
+use super::turns::{End, Listed};
 use super::work::Claim;
 use super::{Life, Scheduler};
 use crate::error::Error;
@@ -173,7 +173,7 @@ impl Scheduler {
         }
         let drive = self.transfers[key].request.drive;
         if self.transfers[key].is_ring_to_open() {
-            self.offer_to_ring(key, Turns::push);
+            self.offer_to_ring(key, End::Back);
         } else if cached {
             self.add_openable(key);
         } else {

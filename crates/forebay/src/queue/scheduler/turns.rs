@@ -23,6 +23,13 @@ pub(super) struct Turn {
     pub(super) priority: Priority,
 }
 
+/// An end of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Front,
+    Back,
+}
+
 /// The turn order of transfers, by priority.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
@@ -31,19 +38,15 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn push(&mut self, turn: Turn) {
-        self.line(turn).push_back(turn);
-    }
-
-    /// Puts a transfer first among those of its priority.
-    pub(super) fn push_first(&mut self, turn: Turn) {
-        self.line(turn).push_front(turn);
-    }
-
-    fn line(&mut self, turn: Turn) -> &mut VecDeque<Turn> {
-        match turn.priority {
+    /// Adds a transfer to those of its priority.
+    pub(super) fn push(&mut self, turn: Turn, end: End) {
+        let line = match turn.priority {
             Priority::Urgent => &mut self.urgent,
             Priority::Normal => &mut self.normal,
+        };
+        match end {
+            End::Back => line.push_back(turn),
+            End::Front => line.push_front(turn),
         }
     }
 

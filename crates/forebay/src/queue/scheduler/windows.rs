@@ -12,7 +12,7 @@ use super::active::Active;
 use super::link::Link;
 use super::request::Request;
 use super::slots::{self, Class, Need};
-use super::turns::{Listed, Priority, Turns};
+use super::turns::{End, Listed, Priority};
 use super::work::Claim;
 use crate::plan::{Direction, Io, Layout, Reason, Segment};
 use crate::queue::op::{Line, Op, OpKind, Owner, WindowKey};
@@ -215,7 +215,7 @@ impl Scheduler {
     /// Queues an op of a transfer and wakes a thread for it.
     pub(super) fn queue(&mut self, key: usize, op: Op) {
         let line = self.line_of(key, &op);
-        self.push_op(key, line, op);
+        self.push_op(key, line, op, End::Back);
         self.wake_for(key, line);
     }
 
@@ -236,8 +236,12 @@ impl Scheduler {
         others.get(window.index).into_iter().for_each(|&moved| {
             self.windows[moved].index = window.index;
         });
-        if !stopped {
-            self.count_came(transfer, window.range);
+        if !stopped
+            && let Some(batch) = &self.transfers[transfer].request.batch
+            && let Some(gate) = batch.gate()
+            && gate.came(batch.strip(), window.range)
+        {
+            self.effects.gates.push(Arc::clone(gate));
         }
         let Request { link, drive, .. } = self.transfers[transfer].request;
         if let (Some(link), Some(slot)) = (link, window.slot) {
@@ -250,15 +254,6 @@ impl Scheduler {
         self.transfers[transfer].open -= 1;
         self.list(transfer);
         self.finish_if_done(transfer);
-    }
-
-    /// Reports a completed window to its transfer's gate.
-    fn count_came(&mut self, transfer: usize, range: ByteRange) {
-        let Some(batch) = &self.transfers[transfer].request.batch else { return };
-        let Some(gate) = batch.gate() else { return };
-        if gate.came(batch.strip(), range) {
-            self.effects.gates.push(Arc::clone(gate));
-        }
     }
 
     /// Gives free slots to the transfers that have waited longest and whose drives may hold more.
@@ -298,7 +293,7 @@ impl Scheduler {
         }
         active.slot = Some(slot);
         if active.is_ring_to_open() {
-            self.offer_to_ring(key, Turns::push_first);
+            self.offer_to_ring(key, End::Front);
         } else {
             // Before transfers that need no slot, but after urgent ones.
             let active = &mut self.transfers[key];

@@ -1,6 +1,7 @@
 //! Writes that take turns at their files.
 
 use super::Scheduler;
+use super::turns::End;
 use super::writers::{Entry, Next};
 use crate::queue::op::{Line, Op, Owner};
 use crate::queue::small_writes::File;
@@ -52,7 +53,7 @@ impl Scheduler {
             Next::Through(ticket, op) => {
                 let key = self.transfer_of(&op);
                 self.transfers[key].writes_waiting.remove(&ticket);
-                self.push_op_first(key, Line::Pool, op);
+                self.push_op(key, Line::Pool, op, End::Front);
                 self.wake_pool_for(self.transfers[key].request.drive);
             }
             Next::Around(ops) => {
