@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(first(&Order::Backward, 2, 2, Some(1)), [2, 3, 0, 1]);
         assert_eq!(first(&Order::List(vec![1, 1, 0]), 2, 1, Some(1)), [1, 1, 0]);
         assert_eq!(Sequence::new(&Order::List(vec![0, 2]), 2, 1, None).unwrap_err(), 2);
-        assert_eq!(first(&Order::Told, 2, 1, None), []);
+        assert_eq!(first(&Order::Told, 2, 1, None), [0_usize; 0]);
     }
 
     #[test]

@@ -18,9 +18,9 @@ use forebay_base::lock::Lock;
 use super::cache::Resolver;
 use super::file_systems::{self, Ground, look_up};
 use super::gpu;
-use super::json::quoted;
 use super::patience::Patience;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
+use super::quoted::quoted;
 use super::resolve::device_text;
 use super::system::{System, Touched};
 

@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use serde_json::Value;
 
-use super::json::Json;
 use super::mount::device_number;
 use super::probe::{Answer, Extent, Probe, Refusal, Stat, Trail};
 use super::system::{Absent, System, read_file};
@@ -88,16 +88,16 @@ impl Replay {
     pub(super) fn parse(text: &str) -> Self {
         let mut replay = Self::default();
         for line in text.lines() {
-            if let Some(value) = Json::parse(line) {
+            if let Ok(value) = serde_json::from_str(line) {
                 replay.add(&value);
             }
         }
         replay
     }
 
-    fn add(&mut self, value: &Json) -> Option<()> {
-        let text = |name: &str| value.get(name)?.text();
-        let number = |name: &str| value.get(name)?.number();
+    fn add(&mut self, value: &Value) -> Option<()> {
+        let text = |name: &str| value.get(name)?.as_str();
+        let number = |name: &str| value.get(name)?.as_u64();
         let errno = number("errno").map(refusal);
         if let Some(device) = text("dm") {
             let table = text("table").map(str::to_owned);
@@ -110,7 +110,7 @@ impl Replay {
         } else {
             let path = PathBuf::from(text("path")?);
             // Paths that the recorder probed on its own are not among the requested paths.
-            if value.get("asked").is_none_or(|asked| *asked != Json::Flag(false)) {
+            if value.get("asked").is_none_or(|asked| *asked != Value::Bool(false)) {
                 self.paths.push(path.clone());
             }
             if let Some(there) = text("there") {
@@ -118,7 +118,7 @@ impl Replay {
                 let trail = Trail { real, links: links(value), there: there.into() };
                 self.trails.insert(path.clone(), trail);
             }
-            let is_silent = value.get("silent").is_some_and(|silent| *silent == Json::Flag(true));
+            let is_silent = value.get("silent").is_some_and(|silent| *silent == Value::Bool(true));
             let answer = match errno {
                 _ if is_silent => Err(Refusal::Silent),
                 Some(errno) => Err(errno),
@@ -206,9 +206,9 @@ fn refusal(number: u64) -> Refusal {
     Refusal::Errno(number.map_or(Errno::IO, Errno::from_raw_os_error))
 }
 
-fn entry(value: &Json, path: &Path) -> Option<Entry> {
-    let text = |name: &str| value.get(name)?.text();
-    let number = |name: &str| value.get(name)?.number();
+fn entry(value: &Value, path: &Path) -> Option<Entry> {
+    let text = |name: &str| value.get(name)?.as_str();
+    let number = |name: &str| value.get(name)?.as_u64();
     let hex = |name: &str| u32::from_str_radix(text(name)?.strip_prefix("0x")?, 16).ok();
     let align = |name: &str| u32::try_from(number(name)?).ok();
     let real = text("realpath").map_or_else(|| path.to_owned(), PathBuf::from);
@@ -230,28 +230,28 @@ fn entry(value: &Json, path: &Path) -> Option<Entry> {
     })
 }
 
-fn links(value: &Json) -> Vec<(PathBuf, PathBuf)> {
-    let links = value.get("links").and_then(Json::list).unwrap_or_default().iter();
+fn links(value: &Value) -> Vec<(PathBuf, PathBuf)> {
+    let links = value.get("links").and_then(Value::as_array).into_iter().flatten();
     let links = links.filter_map(|link| {
-        let [at, target] = link.list()? else { return None };
-        Some((PathBuf::from(at.text()?), PathBuf::from(target.text()?)))
+        let [at, target] = link.as_array()?.as_slice() else { return None };
+        Some((PathBuf::from(at.as_str()?), PathBuf::from(target.as_str()?)))
     });
     links.collect()
 }
 
-fn extents(value: Option<&Json>) -> Answer<Vec<Extent>> {
+fn extents(value: Option<&Value>) -> Answer<Vec<Extent>> {
     let value = value.ok_or(Refusal::NotRecorded)?;
-    if let Some(errno) = value.get("errno").and_then(Json::number) {
+    if let Some(errno) = value.get("errno").and_then(Value::as_u64) {
         return Err(refusal(errno));
     }
-    let list = value.get("extents").and_then(Json::list).ok_or(Refusal::NotRecorded)?;
+    let list = value.get("extents").and_then(Value::as_array).ok_or(Refusal::NotRecorded)?;
     let extents = list.iter().filter_map(|extent| {
-        let [logical, physical, len, flags] = extent.list()? else { return None };
+        let [logical, physical, len, flags] = extent.as_array()?.as_slice() else { return None };
         Some(Extent {
-            logical: logical.number()?,
-            physical: physical.number()?,
-            len: len.number()?,
-            flags: u32::from_str_radix(flags.text()?.strip_prefix("0x")?, 16).ok()?,
+            logical: logical.as_u64()?,
+            physical: physical.as_u64()?,
+            len: len.as_u64()?,
+            flags: u32::from_str_radix(flags.as_str()?.strip_prefix("0x")?, 16).ok()?,
         })
     });
     Ok(extents.collect())
