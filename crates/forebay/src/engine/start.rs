@@ -9,7 +9,7 @@ use super::call::Call;
 use super::lent::OnUnwind;
 use super::{Engine, peers};
 use crate::error::Result;
-use crate::file::{Handle, ResidencySource};
+use crate::file::Handle;
 use crate::memory::Buffer;
 use crate::options::DirectIo;
 use crate::plan::{Access, Alignment, Direction, Reason, Route, split_write};
@@ -127,38 +127,28 @@ impl Engine {
     /// How the call reaches its file: as the demanded route requires, or in the best available
     /// way.
     pub(super) fn access(&self, call: &Call<'_>) -> Result<Access> {
-        let around = || self.around_cache(call.file);
         let on_gpu = call.span.gpu.is_some();
-        if let Some(route) = call.options.route {
-            return match route {
-                Route::Direct if call.is_part => Err(call.unavailable(
-                    route,
-                    "pieces of one call use slots: move each by a separate call".into(),
-                )),
-                // For the part that is not direct.
-                Route::Direct => Ok(self.best_access(call, around)),
-                Route::Host if on_gpu => {
-                    Err(call.unavailable(route, "the memory is a GPU's".into()))
-                }
-                Route::Staged if !on_gpu => Err(call.unavailable(
-                    route,
-                    "the memory is the host's, so no slot is used; the route is `host`".into(),
-                )),
-                Route::Staged => around()
-                    .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
-                    .map_err(|reason| call.unavailable(route, reason)),
-                Route::Cached => Ok(Access::cached(Reason::Demanded)),
-                Route::Host => Ok(self.best_access(call, around)),
-            };
+        let Some(route) = call.options.route else { return Ok(self.best_access(call)) };
+        let refuse = |reason: &str| Err(call.unavailable(route, reason.into()));
+        match route {
+            Route::Direct if call.is_part => {
+                refuse("pieces of one call use slots: move each by a separate call")
+            }
+            Route::Host if on_gpu => refuse("the memory is a GPU's"),
+            Route::Staged if !on_gpu => {
+                refuse("the memory is the host's, so no slot is used; the route is `host`")
+            }
+            // For `direct`, this is for the part that is not direct.
+            Route::Direct | Route::Host => Ok(self.best_access(call)),
+            Route::Staged => self
+                .around_cache(call.file)
+                .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
+                .map_err(|reason| call.unavailable(route, reason)),
+            Route::Cached => Ok(Access::cached(Reason::Demanded)),
         }
-        Ok(self.best_access(call, around))
     }
 
-    fn best_access(
-        &self,
-        call: &Call<'_>,
-        around: impl Fn() -> Result<Alignment, String>,
-    ) -> Access {
+    fn best_access(&self, call: &Call<'_>) -> Access {
         if call.direction == Direction::Write {
             return Access::cached(Reason::WriteThroughCache);
         }
@@ -170,15 +160,11 @@ impl Engine {
         let is_short = !call.is_part && call.span.len <= self.options().slot_size;
         if is_short
             && !file.knows_direct()
-            && matches!(
-                file.residency_source(),
-                ResidencySource::Cachestat | ResidencySource::Mincore
-            )
             && call.range().is_ok_and(|range| file.is_resident(range))
         {
             return Access::cached(Reason::Resident);
         }
-        match around() {
+        match self.around_cache(file) {
             Ok(alignment) => Access::o_direct(alignment, Reason::NotResident),
             Err(_) => Access::cached(Reason::NoDirectIo),
         }

@@ -67,11 +67,6 @@ impl Wakeup {
         Ok(())
     }
 
-    /// Wakes `count` threads.
-    fn wake_times(&self, count: usize) {
-        (0..count).for_each(|_| self.wake());
-    }
-
     /// Number of threads that are started on first use.
     fn unstarted(&self) -> usize {
         match self {
@@ -173,8 +168,8 @@ impl Core {
 
     /// Wakes all parked threads, regardless of the scheduler's counts.
     pub(super) fn wake_all(&self) {
-        self.readers.wake_times(READERS_MAX);
-        self.pool.wake_times(self.pool.unstarted());
+        (0..READERS_MAX).for_each(|_| self.readers.wake());
+        (0..self.pool.unstarted()).for_each(|_| self.pool.wake());
         for wakeups in [&self.rings, &self.links] {
             let wakeups = woken(wakeups.read());
             wakeups.iter().for_each(Wakeup::wake);
@@ -208,12 +203,12 @@ impl Core {
     /// Runs side effects, and returns those of threads that could not be started. Each may end a
     /// transfer that thousands wait for, so this must not recurse.
     fn act_once(&self, mut effects: Effects) -> Vec<Effects> {
-        self.readers.wake_times(effects.readers);
+        (0..effects.readers).for_each(|_| self.readers.wake());
         if !effects.rings.is_empty() {
             let wakeups = woken(self.rings.read());
-            effects.rings.iter().for_each(|&ring| wakeups[ring].wake_times(1));
+            effects.rings.iter().for_each(|&ring| wakeups[ring].wake());
         }
-        self.pool.wake_times(effects.pool);
+        (0..effects.pool).for_each(|_| self.pool.wake());
         let (mut more, mut refused) = (Vec::new(), Vec::new());
         for _ in 0..effects.starts {
             if let Err(errno) = self.pool.start() {
@@ -223,7 +218,7 @@ impl Core {
         }
         if !effects.links.is_empty() {
             let wakeups = woken(self.links.read());
-            effects.links.iter().for_each(|&link| wakeups[link].wake_times(1));
+            effects.links.iter().for_each(|&link| wakeups[link].wake());
         }
         effects.gates.iter().for_each(|gate| gate.notify());
         let has_ended = !effects.finished.is_empty();

@@ -132,14 +132,14 @@ impl Window {
             }
             rest &= if first + len >= u64::BITS { 0 } else { u64::MAX << (first + len) };
         }
-        (best.1 > 0).then(|| self.run(best.0, best.1))
-    }
-
-    fn run(&self, first: u32, len: u32) -> Run {
+        let (first, len) = best;
+        if len == 0 {
+            return None;
+        }
         let pieces = if len >= u64::BITS { u64::MAX } else { ((1 << len) - 1) << first };
         let start = self.base + u64::from(first) * self.piece;
         let covered = ByteRange::at(start, u64::from(len) * self.piece);
-        Run { pieces, range: self.range.intersect(covered) }
+        Some(Run { pieces, range: self.range.intersect(covered) })
     }
 
     /// All bytes of a window as one run, for the copy from the GPU before a write.

@@ -212,11 +212,7 @@ impl Engine {
         let range = call.range().ok()?;
         let reason = match call.file.residency_source() {
             ResidencySource::InMemory => Reason::InMemory,
-            ResidencySource::Cachestat | ResidencySource::Mincore
-                if call.file.is_resident(range) =>
-            {
-                Reason::Resident
-            }
+            _ if call.file.is_resident(range) => Reason::Resident,
             _ => return None,
         };
         let probed = Instant::now();
