@@ -15,8 +15,14 @@ pub fn cufile_counters(session: &Session) -> Seen<Counters> {
 
 /// The counters as JSON.
 pub(super) fn json(counters: &Counters) -> Value {
-    let paths = |paths: Paths| json!({"p2pdma": paths.p2pdma, "nvidia_fs": paths.nvidia_fs, "posix": paths.posix});
-    let moves = |moves: Moves| json!({"bytes": moves.bytes, "operations": moves.operations, "by": paths(moves.by)});
+    let paths = |paths: Paths| {
+        json!({"p2pdma": paths.p2pdma, "nvidia_fs": paths.nvidia_fs,
+            "posix": paths.posix})
+    };
+    let moves = |moves: Moves| {
+        json!({"bytes": moves.bytes, "operations": moves.operations,
+            "by": paths(moves.by)})
+    };
     let gpu = |gpu: &GpuCounters| {
         json!({"uuid": gpu.uuid_text(), "read": moves(gpu.reads), "written": moves(gpu.writes),
             "unaligned_reads": gpu.unaligned_reads})

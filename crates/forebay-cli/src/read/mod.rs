@@ -84,10 +84,11 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let verdict = VerdictFacts::of(&[proof]);
     let to_stdout = matches!(output, Some(Output::Stdout));
     let sum = format!("{:016x}", pass_on(&memory, len, output)?);
+    let report = report(args, &engine, &target, &outcome, sum, verdict);
     let text = if args.json {
-        json_lines(&report(args, &engine, &target, &outcome, sum, verdict))?
+        json_lines(&report)?
     } else {
-        let mut text = summary(args, &target, &outcome, &sum, verdict.as_ref());
+        let mut text = summary(&report, &target, &outcome);
         text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
         text
     };
@@ -260,43 +261,37 @@ fn report(
     }
 }
 
-fn summary(
-    args: &ReadArgs,
-    target: &Target,
-    outcome: &Outcome,
-    sum: &str,
-    verdict: Option<&VerdictFacts>,
-) -> String {
+fn summary(report: &ReadReport, target: &Target, outcome: &Outcome) -> String {
     let to = match (&target.device, &target.reason) {
         (Some(device), _) if target.is_simulated() => format!("{} (simulated)", device.id()),
         (Some(device), _) => format!("{}, {}", device.id(), device.info().name),
         (None, Some(reason)) => format!("host memory: {reason}"),
         (None, None) => "host memory".into(),
     };
-    let seconds = outcome.elapsed.as_secs_f64();
+    let seconds = report.seconds;
     let mut lines = vec![
-        ("file", format!("{} at {}", args.file.display(), args.offset)),
+        ("file", format!("{} at {}", report.path, report.offset)),
         ("target", to),
-        ("moved", moved(outcome.bytes)),
+        ("moved", moved(report.bytes)),
     ];
     let shares = outcome.routes.iter().filter(|share| share.bytes > 0);
     let parts = shares.map(|share| (Some(share.route), share.reason.to_string(), share.bytes));
     if let (Some(route), Some(reason)) = describe(&parts.collect::<Vec<_>>()) {
         lines.push(("route", format!("{route}: {reason}")));
     }
-    if let Some(verdict) = verdict {
+    if let Some(verdict) = &report.verdict {
         lines.push(("proof", proof(verdict)));
     }
-    if let Some(why) = outcome.not_direct.as_deref() {
+    if let Some(why) = &report.not_direct {
         lines.push(("direct", format!("no: {why}")));
     }
-    let speed = rate(outcome.bytes, seconds);
+    let speed = rate(report.bytes, seconds);
     if speed >= SPEED_MIN {
         lines.push(("speed", format!("{} in {seconds:.6} s", rate_text(speed))));
     } else {
         lines.push(("time", format!("{seconds:.6} s")));
     }
-    lines.push(("xxh3-64", sum.to_owned()));
+    lines.push(("xxh3-64", report.xxh3_64.clone()));
     lines.iter().map(|(name, text)| format!("{name:<9}{}\n", plain(text))).collect()
 }
 
