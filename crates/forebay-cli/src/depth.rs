@@ -26,7 +26,7 @@ use crate::failure::{Failure, Result};
 use crate::program::Program;
 use crate::report::grid;
 use crate::report::numbers::rate as shown_rate;
-use crate::results::drives;
+use crate::results::machine;
 use crate::stdio::say;
 use crate::steps::{self, Step};
 use crate::workload::backend::Method;
@@ -86,7 +86,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     bar.finish_and_clear();
     let found = found?;
     drive.check()?;
-    let place = drives::place(&environment, false).map(|place| format!(" ({place})"));
+    let place = machine::place(&environment, false).map(|place| format!(" ({place})"));
     let name = drive.subject.folder.display().to_string();
     let name = if drive.subject.is_scratch() { name } else { drive.name.display().to_string() };
     let title = format!("{name}{}", place.unwrap_or_default());

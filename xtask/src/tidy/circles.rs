@@ -1,4 +1,4 @@
-//! Imports between files of the engine make no circles.
+//! Imports between files of the engine, the measuring core and the command make no circles.
 //!
 //! An import leads to the file that declares its name, through the modules that export it again. A
 //! `pub use` is no import of its own: it gives a name, and uses nothing. Tests are left out.
@@ -12,7 +12,8 @@ use syn::{Item, UseTree, Visibility};
 
 use super::{Breach, Source};
 
-const ENGINE: &str = "crates/forebay/src/";
+const PACKAGES: [&str; 3] =
+    ["crates/forebay/src/", "crates/forebay-measure/src/", "crates/forebay-cli/src/"];
 
 /// Words that begin an item; the first seven stand before a declared name.
 const STARTS: [&str; 13] = [
@@ -48,9 +49,13 @@ struct Names {
 
 type Modules<'a> = BTreeMap<Vec<String>, Module<'a>>;
 
-/// Reports each file of the engine that imports itself through others.
+/// Reports each file that imports itself through others.
 pub(crate) fn check(sources: &[Source]) -> Vec<Breach> {
-    let modules = modules(sources);
+    PACKAGES.iter().flat_map(|package| check_package(sources, package)).collect()
+}
+
+fn check_package(sources: &[Source], package: &str) -> Vec<Breach> {
+    let modules = modules(sources, package);
     let edges: BTreeMap<_, _> =
         modules.keys().map(|module| (module, imported(&modules, module))).collect();
     let circle = |module: &Vec<String>| {
@@ -62,11 +67,11 @@ pub(crate) fn check(sources: &[Source]) -> Vec<Breach> {
     modules.keys().filter_map(circle).collect()
 }
 
-fn modules(sources: &[Source]) -> Modules<'_> {
+fn modules<'a>(sources: &'a [Source], package: &str) -> Modules<'a> {
     let mut modules = Modules::new();
     for source in sources {
         let path = source.path.to_string_lossy();
-        let path = path.strip_prefix(ENGINE).and_then(|path| path.strip_suffix(".rs"));
+        let path = path.strip_prefix(package).and_then(|path| path.strip_suffix(".rs"));
         // The compiler reports files that cannot be parsed.
         let (Some(path), Ok(file)) = (path, syn::parse_file(&source.text)) else { continue };
         let mut module: Vec<String> = path.split('/').map(str::to_owned).collect();
@@ -187,7 +192,8 @@ fn resolved<'a>(
         path.ends_with(&format!("::{name}")) || path.ends_with(&format!(" as {name}"))
     };
     let export = found.names.exports.iter().find(gives).filter(|_| depth < modules.len());
-    export.and_then(|path| resolved(modules, &at, path, depth + 1)).or(Some(own))
+    // An export of another package leads to no file of this one.
+    export.map_or(Some(own), |path| resolved(modules, &at, path, depth + 1))
 }
 
 /// The shortest chain of imports from `module` back to it.
@@ -215,7 +221,8 @@ mod tests {
     use super::*;
 
     fn checked(files: &[(&str, &str)]) -> Vec<String> {
-        let files = files.iter().map(|(name, text)| source(&format!("{ENGINE}{name}"), text));
+        let files =
+            files.iter().map(|(name, text)| source(&format!("{}{name}", PACKAGES[0]), text));
         check(&files.collect::<Vec<_>>())
     }
 

@@ -14,7 +14,7 @@ use crate::report::model::{Axis, Line, Metric, Model, gather};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
 use crate::report::show::{self, Block};
-use crate::results::drives::place;
+use crate::results::machine::place;
 use crate::results::{Cache, Direction};
 use crate::results::{Point, Record};
 

@@ -11,6 +11,7 @@ pub mod options;
 mod place;
 mod proved;
 mod run;
+mod task;
 pub(crate) mod words;
 
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use forebay_measure::plain::plain;
 use self::node::Kept;
 use self::options::{Asked, GdsioArgs, Job};
 use self::place::Files;
-use self::run::{Task, at_once, run_all};
+use self::run::{at_once, run_all};
+use self::task::Task;
 use self::words::{Io, Transfer};
 use crate::failure::{Failure, Result};
 use crate::program::Program;

@@ -9,7 +9,7 @@ use forebay::gpu::DeviceId;
 use forebay_evidence::{Evidence, Sources, Span};
 use forebay_measure::proof::{Proof, Prover};
 
-use super::run::Task;
+use super::task::Task;
 use crate::failure::Result;
 use crate::results::verdict::VerdictFacts;
 use crate::stdio::{say, tell};

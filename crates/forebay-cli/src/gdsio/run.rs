@@ -12,6 +12,7 @@ use super::line::Line;
 use super::node::Kept;
 use super::options::{Asked, Job};
 use super::proved::Watched;
+use super::task::Task;
 use super::words::{Io, Sizes, Transfer};
 use crate::failure::{Failure, Result};
 use crate::results::Cache;
@@ -20,20 +21,7 @@ use crate::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT
 use crate::workload::check::Most;
 use crate::workload::pattern::Pattern;
 use crate::workload::run::{Moved, Ran, Ready};
-use crate::workload::{End, Lane, Load};
-
-/// A job with its parameters.
-pub(super) struct Task<'a> {
-    pub(super) asked: &'a Asked,
-    pub(super) job: &'a Job,
-    /// The method that moves its bytes, and the type that a plain method counts as.
-    pub(super) method: Method,
-    pub(super) plain: Transfer,
-    /// Whether a GPU is the target.
-    pub(super) on_gpu: bool,
-    /// One for each thread; empty before the files exist.
-    pub(super) lanes: Vec<Lane>,
-}
+use crate::workload::{End, Load};
 
 /// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
@@ -336,6 +324,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Arguments, Verb};
+    use crate::workload::Lane;
 
     fn done(bytes: u64, seconds: u64, kind: Transfer, right: Option<bool>) -> Done {
         Done {

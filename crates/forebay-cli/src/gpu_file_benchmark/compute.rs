@@ -17,7 +17,7 @@ use forebay_measure::stats::rate;
 use forebay_measure::target::Target;
 
 use crate::failure::{Failure, Result};
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
 /// XORed into each word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use forebay_cli::program::Program;
 use forebay_cli::results::{Record, Sample};
 use forebay_cli::workload::backend::library::process::{Bounds, Move, Mover, Refused};
-use forebay_cli::workload::check::Expected;
+use forebay_cli::workload::expected::Expected;
 use forebay_measure::data::Pattern;
 use forebay_measure::results::Cache;
 

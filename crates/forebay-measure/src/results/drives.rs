@@ -3,11 +3,6 @@
 use forebay_topology::{Drive, DrivePath, Link, PciDevice, QueueId};
 use serde::{Deserialize, Serialize};
 
-use super::machine::Environment;
-
-/// Drives that the head of a report names.
-const DRIVES_MAX: usize = 4;
-
 /// A drive at the bottom of a path. A network or memory may take its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveFacts {
@@ -214,34 +209,6 @@ impl LinkFacts {
     }
 }
 
-/// The file system and drives in words: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`; with `several`
-/// paths only the drives.
-pub fn place(facts: &Environment, several: bool) -> Option<String> {
-    // The file system is only the first path's.
-    let file_system = facts.file_system.as_ref().filter(|_| !several);
-    let kind = || file_system.map(|file_system| file_system.kind.as_str());
-    if !facts.drives.is_empty() && kind().is_none_or(|kind| kind != facts.drives[0].transport) {
-        let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
-        match facts.drives.len().saturating_sub(DRIVES_MAX) {
-            0 => {}
-            more => names.push(format!("{more} more")),
-        }
-        let names = names.join(" + ");
-        return Some(kind().map_or_else(|| names.clone(), |kind| format!("{kind} on {names}")));
-    }
-    kind().map(str::to_owned)
-}
-
-/// A drive with its link speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
-fn with_link(drive: &DriveFacts) -> String {
-    let link = drive.link.map(|link| link.text(drive.link_max.as_ref()));
-    let parts: Vec<String> = drive.model.clone().into_iter().chain(link).collect();
-    match parts.as_slice() {
-        [] => drive.name.clone(),
-        parts => format!("{} ({})", drive.name, parts.join(", ")),
-    }
-}
-
 fn gigatransfers(mega: u32) -> String {
     match mega % 1000 / 100 {
         0 => (mega / 1000).to_string(),
@@ -257,21 +224,6 @@ mod tests {
     fn link(width: u32, rate: u32) -> LinkFacts {
         let bytes_per_second = None;
         LinkFacts { width: Some(width), megatransfers_per_s: Some(rate), bytes_per_second }
-    }
-
-    #[test]
-    fn what_is_not_known_is_not_named() {
-        let mut facts = crate::facts::environment();
-        let place = |facts: &Environment| place(facts, false);
-        let link = "ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)";
-        assert_eq!(place(&facts).as_deref(), Some(link));
-        facts.drives.resize_with(6, || DriveFacts { name: "d".into(), ..DriveFacts::default() });
-        let several = format!("{link} + d + d + d + 2 more");
-        assert_eq!(place(&facts), Some(several));
-        facts.drives.clear();
-        assert_eq!(place(&facts).as_deref(), Some("ext4"));
-        facts.file_system = None;
-        assert_eq!(place(&facts), None);
     }
 
     #[test]

@@ -108,5 +108,36 @@ pub struct Versions {
     pub fio: Option<String>,
 }
 
+/// Drives that the head of a report names.
+const DRIVES_MAX: usize = 4;
+
+/// The file system and drives in words: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`; with `several`
+/// paths only the drives.
+pub fn place(facts: &Environment, several: bool) -> Option<String> {
+    // The file system is only the first path's.
+    let file_system = facts.file_system.as_ref().filter(|_| !several);
+    let kind = || file_system.map(|file_system| file_system.kind.as_str());
+    if !facts.drives.is_empty() && kind().is_none_or(|kind| kind != facts.drives[0].transport) {
+        let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
+        match facts.drives.len().saturating_sub(DRIVES_MAX) {
+            0 => {}
+            more => names.push(format!("{more} more")),
+        }
+        let names = names.join(" + ");
+        return Some(kind().map_or_else(|| names.clone(), |kind| format!("{kind} on {names}")));
+    }
+    kind().map(str::to_owned)
+}
+
+/// A drive with its link speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
+fn with_link(drive: &DriveFacts) -> String {
+    let link = drive.link.map(|link| link.text(drive.link_max.as_ref()));
+    let parts: Vec<String> = drive.model.clone().into_iter().chain(link).collect();
+    match parts.as_slice() {
+        [] => drive.name.clone(),
+        parts => format!("{} ({})", drive.name, parts.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests;

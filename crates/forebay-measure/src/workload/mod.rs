@@ -14,6 +14,7 @@
 pub mod backend;
 pub mod check;
 pub mod clock;
+pub mod expected;
 pub mod latency;
 pub mod measure;
 pub mod pattern;

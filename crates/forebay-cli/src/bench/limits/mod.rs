@@ -1,31 +1,17 @@
-//! The limits of the parts of the machine, which `measure` measures before a point that needs them.
-//! `bound` decides which of them binds a point.
+//! The limits of the parts of the machine. `take` takes them before a point that needs them,
+//! `measure` measures them, and `bound` decides which of them binds a point.
 
 mod bound;
 mod link;
 mod measure;
+mod take;
 
-use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
-use forebay::gpu::{Device, DeviceInfo};
-use forebay::units::MIB;
-use forebay_measure::fio;
-use forebay_measure::make::Room;
-use forebay_topology::{PciDevice, gpu_at};
-use indicatif::ProgressBar;
+use forebay::gpu::Device;
 
 pub(super) use self::bound::bound;
-use super::plan::Planned;
-use super::targets::{self, Together};
-use super::{Bench, FIRST_LEN};
-use crate::failure::Result;
-use crate::results::{Cache, Direction};
-use crate::results::{Limit, Record};
-
-/// From this share of the sum of single links on, a shared part does not limit them.
-const ALONE: f64 = 0.85;
+use crate::results::{Direction, Limit};
 
 /// The measured limits.
 #[derive(Debug, Default)]
@@ -72,162 +58,7 @@ impl Limits {
     }
 }
 
-impl Bench<'_> {
-    /// Measures the limits of a point before its sample, once in each round.
-    pub(super) fn limits_before(&mut self, planned: &Planned, bar: &ProgressBar) -> Result<()> {
-        let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
-        let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
-        for direction in reads.into_iter().chain(writes) {
-            if self.limits.is_due("link", direction) {
-                self.links(direction, bar)?;
-            }
-            // The storage limit with one queue count is no limit for another.
-            let is_cold = planned.point.cache == Some(Cache::Cold) && self.switch.is_none();
-            if is_cold && self.limits.is_due("storage", direction) {
-                bar.set_message("measuring the storage");
-                self.storage(direction, self.is_whole && direction == Direction::Read)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Measures the storage of each path in one direction; scratch is made for that if there is
-    /// none yet.
-    pub(super) fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<()> {
-        for index in 0..self.places.len() {
-            let name = self.path(index);
-            let place = &mut self.places[index];
-            if place.is_scratch() && place.len == 0 {
-                let room = Room::of(&place.folder)?.usable() / 4;
-                place.make_first(FIRST_LEN.min(room).max(MIB))?;
-            }
-            let Some(file) = place.file_of(direction).map(Path::to_owned) else { continue };
-            if direction == Direction::Write {
-                place.make_target(&file)?;
-            }
-            let sized = (file.as_path(), place.len);
-            let mut found = measure::storage(&self.engine, &self.pool, sized, &name, direction);
-            if with_fio && let Ok(limit) = &mut found {
-                match fio::read_rate(&file) {
-                    Ok((rate, how)) if rate > limit.bytes_per_second => {
-                        (limit.bytes_per_second, limit.how) = (rate, how);
-                    }
-                    Err(why) if self.args.verbose => {
-                        self.warn(format!("`fio` did not check the storage limit: {why}"))?;
-                    }
-                    _ => {}
-                }
-            }
-            self.keep(found)?;
-        }
-        self.together(direction).map_or(Ok(()), |together| self.keep(Ok(together)))
-    }
-
-    /// Measures the links of all targets, one by one and together.
-    fn links(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
-        let host = self.targets.iter().flatten().any(Option::is_none).then_some(None);
-        let gpus = targets::gpus(&self.targets).cloned().map(Some);
-        let devices: Together = host.into_iter().chain(gpus).collect();
-        // With many GPUs it takes minutes.
-        let all = devices.len();
-        for (number, device) in devices.iter().enumerate() {
-            bar.set_message(format!("measuring links, {} of {all}", number + 1));
-            self.keep(measure::link(&self.engine, device.as_ref(), direction))?;
-        }
-        let several = self.targets.iter().filter(|several| several.len() > 1);
-        let several: Vec<Vec<Arc<dyn Device>>> =
-            several.filter_map(|several| several.iter().cloned().collect()).collect();
-        for devices in several {
-            bar.set_message(format!("measuring the links of {} GPUs", devices.len()));
-            if let Some(found) = self.links_of(&devices, direction) {
-                self.keep(found)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The rate of GPUs at the same time, if each of their links could be measured.
-    fn links_of(&self, devices: &[Arc<dyn Device>], direction: Direction) -> Option<Result<Limit>> {
-        let names: Vec<String> = devices.iter().map(|device| device.id().to_string()).collect();
-        let own = |name: &String| self.limits.rate("link", name, direction);
-        let alone = names.iter().map(own).collect::<Option<Vec<f64>>>()?;
-        let simulated = devices.iter().any(|device| device.info().simulated);
-        let found = measure::together(&self.engine, devices, direction, &alone).map(|rate| {
-            let places = devices.iter().filter_map(|device| self.place(device.info()));
-            let places: Vec<PciDevice> = places.collect();
-            let uplink = shared_uplink(&places);
-            let how = "copies of pinned memory, all GPUs at once";
-            let (name, how) = match uplink {
-                _ if rate >= ALONE * alone.iter().sum::<f64>() => ("links", how.to_owned()),
-                Some(uplink) => ("uplink", format!("{how}; they share the uplink {uplink}")),
-                None => ("shared", how.to_owned()),
-            };
-            Limit {
-                name: name.into(),
-                of: names.join("+"),
-                direction: Some(direction),
-                bytes_per_second: rate,
-                how,
-                simulated,
-            }
-        });
-        Some(found)
-    }
-
-    fn place(&self, info: &DeviceInfo) -> Option<PciDevice> {
-        let found = || gpu_at(self.resolver.system(), &info.pci_address).map(|gpu| gpu.pci);
-        forebay::gpu::sim::place(info).or_else(found)
-    }
-
-    /// Keeps and notes a limit, or warns that it was not measured.
-    fn keep(&mut self, found: Result<Limit>) -> Result<()> {
-        match found {
-            Ok(limit) if self.limits.keep(&limit) => self.note(Record::Limit(limit)),
-            Ok(_) => Ok(()),
-            Err(failure) => {
-                self.warn(format!("a limit was not measured: {}", failure.in_one_line()))
-            }
-        }
-    }
-
-    /// The storage limit of several paths at once: the sum over their drives, each of which counts
-    /// once.
-    fn together(&self, direction: Direction) -> Option<Limit> {
-        let planned = self.planned.iter().find(|planned| planned.paths.len() > 1)?;
-        let mut by_drives: HashMap<Vec<&str>, f64> = HashMap::new();
-        for index in &planned.paths {
-            let own = self.limits.rate("storage", &self.path(*index), direction)?;
-            let drives = &self.maps[*index].drives;
-            let ids = drives.iter().map(|drive| drive.hardware.as_str()).collect();
-            let most = by_drives.entry(ids).or_default();
-            *most = most.max(own);
-        }
-        Some(Limit {
-            name: "storage".into(),
-            of: planned.point.path.clone(),
-            direction: Some(direction),
-            bytes_per_second: by_drives.values().sum(),
-            how: "the sum of its drives".into(),
-            simulated: false,
-        })
-    }
-}
-
 /// The name of a target in results.
 fn name(device: Option<&Arc<dyn Device>>) -> String {
     device.map_or_else(|| "host".into(), |device| device.id().to_string())
-}
-
-/// The first bridge that two of these devices are below.
-fn shared_uplink(devices: &[PciDevice]) -> Option<&str> {
-    let mut seen: Vec<&str> = Vec::new();
-    for device in devices {
-        let bridges = device.bridges.iter().map(|bridge| bridge.address.as_str());
-        let own: Vec<&str> = bridges.collect();
-        if let Some(shared) = own.iter().find(|bridge| seen.contains(bridge)) {
-            return Some(shared);
-        }
-        seen.extend(own);
-    }
-    None
 }

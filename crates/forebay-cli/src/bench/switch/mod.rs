@@ -7,23 +7,18 @@
 //! command, `place` checks the path, [`queues`](super::queues) reads the resulting number.
 
 mod place;
+mod turn;
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
-
 use self::place::Home;
-use super::files::Place;
-use super::plan::Planned;
-use super::{Bench, maps, queues};
 use crate::bench::args::BenchArgs;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::results::Direction;
 use crate::shell::{self, Rest, shortened};
-use crate::stdio::{say, tell};
+use crate::stdio::tell;
 use crate::steps::Step;
 
 /// Ctrl-C ends the command by itself.
@@ -182,55 +177,6 @@ impl Drop for Switch {
 
 fn words(number: u32) -> String {
     format!("{number} I/O queue{}", if number == 1 { "" } else { "s" })
-}
-
-impl Bench<'_> {
-    /// Sets the number of queues that a point requests, if it changed. A failure is reported, and
-    /// is the error of each sample until another number is requested.
-    pub(super) fn turn(&mut self, planned: &Planned, repeat: u32, bar: &ProgressBar) {
-        let (Some(number), Some(switch)) = (planned.point.queues, &mut self.switch) else { return };
-        if switch.set == Some(number) || switch.tried == Some((number, repeat)) {
-            return;
-        }
-        (switch.set, switch.tried, switch.found) = (None, Some((number, repeat)), None);
-        let text = match self.set(number) {
-            Ok(found) => {
-                let switch = self.switch.as_mut().expect("it was there");
-                (switch.set, switch.found, switch.failed) = (Some(number), found, None);
-                let other = found.filter(|found| *found != number);
-                other.map(|found| format!("{} were requested, but {found} found", words(number)))
-            }
-            Err(failure) => {
-                // Without files nothing is measured in this state.
-                self.places.clear();
-                let text = failure.with_remedy();
-                self.switch.as_mut().expect("it was there").failed = Some(failure);
-                Some(text)
-            }
-        };
-        if let Some(text) = text {
-            bar.suspend(|| say(&text));
-        }
-    }
-
-    /// Sets a number and prepares the path; returns the number that the kernel then reports.
-    fn set(&mut self, number: u32) -> Result<Option<u32>> {
-        let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
-        // Closes and removes scratch.
-        self.places.clear();
-        self.switch.as_mut().expect("the caller checks").run(number, &path)?;
-        // The known facts may be of a controller that is gone.
-        self.resolver.forget();
-        self.maps = maps(&self.resolver, std::slice::from_ref(&path));
-        let own: Vec<&Planned> = self.planned.iter().collect();
-        let directions: Vec<u8> = own.iter().map(|planned| planned.point.read_percent).collect();
-        let mut place = Place::find(&self.engine, &path, self.args, &directions)?;
-        place.fit(self.args, &own)?;
-        place.check_room()?;
-        place.make(Direction::Read)?;
-        self.places.push(place);
-        Ok(self.maps.first().and_then(|map| queues::found(map, number)))
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use forebay_topology::{Resolver, System};
 use tempfile::TempDir;
 
 use super::*;
+use crate::bench::Bench;
 use crate::program::Program;
 use crate::report::model::{Axis, gather};
 use crate::results::Sample;

@@ -79,3 +79,18 @@ fn keys_of_a_verdict_are_those_of_the_schema() {
     }
     "#);
 }
+
+#[test]
+fn what_is_not_known_is_not_named() {
+    let mut facts = crate::facts::environment();
+    let place = |facts: &Environment| place(facts, false);
+    let link = "ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)";
+    assert_eq!(place(&facts).as_deref(), Some(link));
+    facts.drives.resize_with(6, || DriveFacts { name: "d".into(), ..DriveFacts::default() });
+    let several = format!("{link} + d + d + d + 2 more");
+    assert_eq!(place(&facts), Some(several));
+    facts.drives.clear();
+    assert_eq!(place(&facts).as_deref(), Some("ext4"));
+    facts.file_system = None;
+    assert_eq!(place(&facts), None);
+}

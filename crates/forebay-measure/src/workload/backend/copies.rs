@@ -13,7 +13,7 @@ use super::{Backend, Call, Context, Pool, Taken};
 use crate::failure::Result;
 use crate::memory::whole;
 use crate::results::Direction;
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
 /// Bytes that are copied at a time.
 const STEP: u64 = 16 * MIB;

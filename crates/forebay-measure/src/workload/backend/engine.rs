@@ -13,7 +13,7 @@ use super::{Backend, Call, Context, Done, Pool, Taken};
 use crate::failure::{Failure, Result};
 use crate::results::Direction;
 use crate::steps::Step;
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
 /// A call in flight in a place.
 enum Running {

@@ -25,7 +25,7 @@ use crate::held::no_link;
 use crate::memory::{flush, whole};
 use crate::results::Direction;
 use crate::steps::Step;
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
 /// The end of the hint for requests that O_DIRECT refuses; `gdsio` names its own options instead.
 pub const ACCEPTS_ANY_SIZE: &str = "`forebay`, which accepts any size";
@@ -227,7 +227,7 @@ impl Opened {
     }
 
     pub(super) fn routes(&self) -> Vec<Taken> {
-        super::taken(self.moved, self.plain.route(), self.plain.words())
+        super::call::taken(self.moved, self.plain.route(), self.plain.words())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay::gpu::Device;
 use forebay::{Buffer, Engine};
 
-use super::library::Kind;
+use super::library::kind::Kind;
 use super::library::process::Mover;
 use crate::failure::Result;
 use crate::program::Program;

@@ -21,7 +21,7 @@ use super::{Backend, Call, Context, Done, Taken};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
 use crate::results::Direction;
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
 /// Maximum requests in flight: the size of the kernel's largest ring (`IORING_MAX_ENTRIES`).
 const IN_FLIGHT_MAX: usize = 32768;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::failure::Failure;
 use crate::workload::backend::{Done, Taken};
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 use crate::workload::pattern::{Pattern, Region};
 
 const MS: Duration = Duration::from_millis(1);

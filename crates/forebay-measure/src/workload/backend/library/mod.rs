@@ -9,6 +9,7 @@
 
 pub mod child;
 mod folder;
+pub(super) mod kind;
 mod order;
 mod pipe;
 pub mod process;
@@ -24,72 +25,24 @@ use forebay::direct::Counters;
 use forebay::units::{MIB, format_size};
 use forebay_evidence::Seen;
 
+use self::kind::{DIRECT, Kind};
+pub use self::kind::{Library, Tuning};
 use self::process::{Bounds, Move, Mover, Refused};
 use super::{Backend, Call, Context, Pool, Taken};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
 use crate::results::{Cache, Direction};
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
-/// A library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Library {
-    /// cuFile in its compat mode.
-    Cufile,
-    /// `KvikIO`.
-    Kvikio,
-}
-
-/// The settings of a library.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Tuning {
-    /// Its defaults.
-    Defaults,
-    /// Settings that were faster on the machines measured so far.
-    Tuned,
-}
-
-/// The settings of `KvikIO` that were fastest: a pool of threads for each drive, and O_DIRECT for
-/// cold files.
-const TUNED: [(&str, &str); 3] = [
-    ("KVIKIO_NTHREADS", "16"),
-    // In bytes: KvikIO silently ignores units.
-    ("KVIKIO_TASK_SIZE", "4194304"),
-    ("KVIKIO_THREAD_POOL_PER_BLOCK_DEVICE", "ON"),
-];
-const DIRECT: &str = "KVIKIO_AUTO_DIRECT_IO_READ";
-
-/// What distinguishes processes: the library, its variables, and the GPU's UUID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kind {
-    library: Library,
-    variables: Vec<(&'static str, &'static str)>,
-    gpu: Option<String>,
-}
-
-impl Kind {
-    fn new(library: Library, tuning: Tuning, gpu: Option<String>, is_cold: bool) -> Self {
-        let variables = match (library, tuning) {
-            (Library::Kvikio, Tuning::Tuned) => {
-                let direct = (DIRECT, if is_cold { "ON" } else { "OFF" });
-                TUNED.into_iter().chain([direct]).collect()
-            }
-            // cuFile has its settings in each request.
-            _ => Vec::new(),
-        };
-        Self { library, variables, gpu }
+/// A process of this kind: an earlier one, or a new one.
+fn process_of(kind: &Kind, pool: &Pool) -> Result<Mover, String> {
+    if let Some(process) = pool.take_mover(kind) {
+        return Ok(process);
     }
-
-    /// A process of this kind: an earlier one, or a new one.
-    fn process(&self, pool: &Pool) -> Result<Mover, String> {
-        if let Some(process) = pool.take_mover(self) {
-            return Ok(process);
-        }
-        let (gpu, bounds) = (self.gpu.clone(), Bounds::default());
-        match self.library {
-            Library::Cufile => Mover::cufile(&pool.program(), gpu, bounds),
-            Library::Kvikio => Mover::kvikio(&self.variables, gpu, bounds),
-        }
+    let (gpu, bounds) = (kind.gpu.clone(), Bounds::default());
+    match kind.library {
+        Library::Cufile => Mover::cufile(&pool.program(), gpu, bounds),
+        Library::Kvikio => Mover::kvikio(&kind.variables, gpu, bounds),
     }
 }
 
@@ -99,7 +52,7 @@ impl Kind {
 /// There is no library, or it does not open in time: the text says why, and what to do.
 pub fn check_cufile(pool: &Pool, gpu: Option<&str>) -> Result<(), String> {
     let kind = Kind::new(Library::Cufile, Tuning::Defaults, gpu.map(str::to_owned), false);
-    let process = kind.process(pool)?;
+    let process = process_of(&kind, pool)?;
     pool.give_mover(kind, process);
     Ok(())
 }
@@ -143,7 +96,7 @@ impl LibraryBackend {
         let gpu = context.device.filter(|_| !simulated).map(|device| device.info().uuid.clone());
         let is_cold = context.cache == Cache::Cold;
         let kind = Kind::new(library, tuning, gpu, is_cold);
-        let process = kind.process(context.pool).map_err(|reason| {
+        let process = process_of(&kind, context.pool).map_err(|reason| {
             Failure::new(format!("cannot use {}", library.name())).because(reason)
         })?;
         let mut backend = Self {
@@ -214,15 +167,6 @@ impl LibraryBackend {
     }
 }
 
-impl Library {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Cufile => "cuFile",
-            Self::Kvikio => "KvikIO",
-        }
-    }
-}
-
 /// The number of threads with cuFile, and the bytes of each request; `None` for the whole call.
 const fn shape(tuning: Tuning) -> (u32, Option<u64>) {
     match tuning {
@@ -288,7 +232,7 @@ impl Backend for LibraryBackend {
             Library::Cufile => Route::Direct,
             Library::Kvikio => Route::Cached,
         };
-        super::taken(self.moved, route, &self.how())
+        super::call::taken(self.moved, route, &self.how())
     }
 
     fn cpu(&self) -> Duration {

@@ -17,7 +17,7 @@ use crate::data::Pattern;
 use crate::failure::Failure;
 use crate::memory::{put_bytes, set_bytes, whole};
 use crate::program::Program;
-use crate::workload::check::Expected;
+use crate::workload::expected::Expected;
 
 /// Bytes of the window between a GPU's memory and this process.
 pub(super) const WINDOW: u64 = 16 * MIB;

@@ -1,0 +1,19 @@
+//! A job that is ready to run.
+
+use super::options::{Asked, Job};
+use super::words::Transfer;
+use crate::workload::Lane;
+use crate::workload::backend::Method;
+
+/// A job with its parameters.
+pub(super) struct Task<'a> {
+    pub(super) asked: &'a Asked,
+    pub(super) job: &'a Job,
+    /// The method that moves its bytes, and the type that a plain method counts as.
+    pub(super) method: Method,
+    pub(super) plain: Transfer,
+    /// Whether a GPU is the target.
+    pub(super) on_gpu: bool,
+    /// One for each thread; empty before the files exist.
+    pub(super) lanes: Vec<Lane>,
+}
