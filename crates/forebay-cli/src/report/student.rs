@@ -1,31 +1,21 @@
 //! Student's distribution: the error of a mean of few samples. Pure.
 
+use statrs::distribution::{ContinuousCDF as _, StudentsT};
 use statrs::function::beta::checked_beta_reg;
 
 /// The probability that a value is at least as far from zero as `t`, in either direction, with
-/// these degrees of freedom.
+/// these degrees of freedom; 1 if either is no number.
 #[must_use]
 pub fn tail(t: f64, freedom: f64) -> f64 {
-    if t.is_nan() || freedom.is_nan() || freedom <= 0.0 {
-        return 1.0;
-    }
-    if t.is_infinite() {
-        return 0.0;
-    }
-    beta_share(freedom / (freedom + t * t), freedom / 2.0, 0.5)
+    let distribution = StudentsT::new(0.0, 1.0, freedom).ok().filter(|_| !t.is_nan());
+    distribution.map_or(1.0, |distribution| 2.0 * distribution.sf(t.abs()))
 }
 
 /// The distance from zero that a value exceeds with probability `tail`.
 #[must_use]
 pub fn quantile(tail: f64, freedom: f64) -> f64 {
-    // Bisects the logarithm, which is as exact for small values as for large ones. With one degree
-    // of freedom and a tail of a millionth the value is below 1e6.
-    let (mut low, mut high) = (1e-6_f64.ln(), 1e9_f64.ln());
-    for _ in 0..60 {
-        let middle = f64::midpoint(low, high);
-        if self::tail(middle.exp(), freedom) > tail { low = middle } else { high = middle }
-    }
-    high.exp()
+    let distribution = StudentsT::new(0.0, 1.0, freedom);
+    distribution.map_or(f64::INFINITY, |distribution| distribution.inverse_cdf(1.0 - tail / 2.0))
 }
 
 /// The share of the beta distribution of `a` and `b` below `x`.
