@@ -37,12 +37,6 @@ impl Pattern {
         self.key
     }
 
-    /// Whether it is the inverse of its key's pattern.
-    #[must_use]
-    pub const fn is_inverted(self) -> bool {
-        self.inverted
-    }
-
     /// The eight bytes at `8 * index`: a keyed mix of the index, by two rounds of xor and multiply.
     const fn word(self, index: u64) -> u64 {
         let mut word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.key;

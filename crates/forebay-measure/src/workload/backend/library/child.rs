@@ -23,7 +23,7 @@ use forebay::units::ByteRange;
 use forebay::{Buffer, Engine, Options};
 use rustix::process::{Signal, getpid, kill_process};
 
-use super::order::{Answer, Order, bytes};
+use super::order::{Answer, Move, Order, bytes};
 use super::shared::Shared;
 use crate::cpu::used;
 use crate::failure::{Failure, Result};
@@ -135,10 +135,7 @@ impl<'a> State<'a> {
                 let (buffer, window) = self.buffer(*at, *len)?;
                 buffer.download(*at, &mut window[..whole(*len)])?;
             }
-            Order::Move { write, offset, at, len, threads, request } => {
-                let shape = Shape { write: *write, offset: *offset, at: *at, len: *len };
-                return self.run(&shape, *threads, *request);
-            }
+            Order::Move(order) => return self.run(order),
             Order::Sync {} => self.sync()?,
             Order::Count {} => return self.count(),
             Order::Close {} => self.close()?,
@@ -244,9 +241,9 @@ impl<'a> State<'a> {
         file.file().sync_data().map_err(|error| Failure::io("cannot sync the file", &error))
     }
 
-    /// Moves bytes with requests of `request` bytes in several threads.
-    fn run(&mut self, shape: &Shape, threads: u32, request: u64) -> Result<Answer> {
-        let Shape { write, offset, at, len } = *shape;
+    /// Moves bytes in several threads.
+    fn run(&mut self, order: &Move) -> Result<Answer> {
+        let Move { write, offset, at, len, threads, request } = *order;
         if !(1..=THREADS_MAX).contains(&threads) || request == 0 {
             return Err(Failure::new("invalid number of threads, or block size"));
         }
@@ -300,14 +297,6 @@ impl<'a> State<'a> {
     }
 }
 
-/// The direction and sizes of a move.
-struct Shape {
-    write: bool,
-    offset: u64,
-    at: u64,
-    len: u64,
-}
-
 /// Runs `work` with the GPU current, if there is a GPU.
 fn within<T>(device: Option<&dyn Device>, work: impl FnOnce() -> T) -> Result<T> {
     let Some(device) = device else { return Ok(work()) };
@@ -348,7 +337,7 @@ mod tests {
             (length(), length()).prop_map(|(at, len)| Order::Download { at, len }),
             (any::<bool>(), length(), length(), 0_u32..70, length()).prop_map(
                 |(write, at, len, threads, request)| {
-                    Order::Move { write, offset: at, at, len, threads, request }
+                    Order::Move(Move { write, offset: at, at, len, threads, request })
                 }
             ),
             Just(Order::Sync {}),

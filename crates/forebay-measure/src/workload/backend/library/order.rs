@@ -19,15 +19,32 @@ pub(super) enum Order {
     Upload { at: u64, len: u64 },
     /// Copy bytes of the GPU's memory to the start of the window.
     Download { at: u64, len: u64 },
-    /// Move bytes at `offset` of the file to byte `at` of the memory, or back, with this many
-    /// threads and request size.
-    Move { write: bool, offset: u64, at: u64, len: u64, threads: u32, request: u64 },
+    /// Move bytes.
+    Move(Move),
     /// Sync the written bytes.
     Sync {},
     /// Report the library's counters.
     Count {},
     /// Close the file.
     Close {},
+}
+
+/// A move between the file and the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Move {
+    /// To the file.
+    pub write: bool,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Where it begins in the memory.
+    pub at: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// The number of threads.
+    pub threads: u32,
+    /// The bytes of each of their requests.
+    pub request: u64,
 }
 
 /// An answer.

@@ -10,6 +10,7 @@ use forebay::units::MIB;
 use forebay_evidence::Seen;
 
 use super::folder::{self, Folder};
+pub use super::order::Move;
 use super::order::{Answer, Order, digits};
 use super::pipe::{Pipe, shown, sound, strange};
 use super::shared::Shared;
@@ -25,23 +26,6 @@ pub(super) const WINDOW: u64 = 16 * MIB;
 /// The program that a Python process with `KvikIO` runs. It is embedded in the executable, so no
 /// file can replace it.
 const KVIKIO: &str = include_str!("kvikio.py");
-
-/// A move between the file and the memory.
-#[derive(Debug, Clone, Copy)]
-pub struct Move {
-    /// To the file.
-    pub write: bool,
-    /// Where it begins in the file.
-    pub offset: u64,
-    /// Where it begins in the memory.
-    pub at: u64,
-    /// Its bytes.
-    pub len: u64,
-    /// The number of threads.
-    pub threads: u32,
-    /// The bytes of each of their requests.
-    pub request: u64,
-}
 
 /// Time limits of the process.
 #[derive(Debug, Clone, Copy)]
@@ -319,9 +303,7 @@ impl Mover {
     /// # Errors
     /// Errors of the library.
     pub fn run(&mut self, order: &Move) -> Result<(u64, Duration), Refused> {
-        let Move { write, offset, at, len, threads, request } = *order;
-        let order = Order::Move { write, offset, at, len, threads, request };
-        match self.ask(&order, self.bounds.of_move(len))? {
+        match self.ask(&Order::Move(*order), self.bounds.of_move(order.len))? {
             (Answer::Moved { bytes, seconds, cpu_seconds }, passed) => {
                 Ok((bytes, sound(seconds, cpu_seconds, passed)?))
             }
