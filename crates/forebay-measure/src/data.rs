@@ -31,12 +31,6 @@ impl Pattern {
         Self { key: self.key, inverted: !self.inverted }
     }
 
-    /// The key it was made from.
-    #[must_use]
-    pub const fn key(self) -> u64 {
-        self.key
-    }
-
     /// The eight bytes at `8 * index`: a keyed mix of the index, by two rounds of xor and multiply.
     const fn word(self, index: u64) -> u64 {
         let mut word = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.key;
