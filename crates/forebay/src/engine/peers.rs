@@ -65,7 +65,7 @@ impl Engine {
     ) -> crate::Result<FoundDirectPart> {
         let demanded = call.options.route == Some(Route::Direct);
         let is_sized = is_sized || call.direction == Direction::Write;
-        if !demanded && (call.options.route.is_some() || !is_sized || !may_be_direct(call)) {
+        if !demanded && (call.options.route.is_some() || !is_sized || !self.may_be_direct(call)) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
             let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
             let why = self.why_not_direct(gpu, WRITE_NOT_REQUIRED);
@@ -82,6 +82,17 @@ impl Engine {
         Ok(found)
     }
 
+    /// Whether a call without a demanded route may be direct; on most machines no read may. Writes
+    /// go through the page cache, and so do files that exist only there.
+    fn may_be_direct(&self, call: &Call<'_>) -> bool {
+        let gpu = call.span.gpu.as_ref().filter(|_| self.options().cufile);
+        call.direction == Direction::Read
+            && !call.is_part
+            && !call.is_block
+            && !call.file.is_memory()
+            && gpu.is_some_and(|gpu| self.inner.providers.may_serve(&**gpu))
+    }
+
     fn find_direct_part(
         &self,
         call: &Call<'_>,
@@ -91,10 +102,6 @@ impl Engine {
         let why = |text: &str| Err(Some(text.into()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
         let (options, providers) = (self.options(), &self.inner.providers);
-        let may = demanded || options.cufile && providers.may_serve(&**device);
-        if !may {
-            return Err(None); // most machines, on every read
-        }
         if !options.cufile {
             return why("cuFile is switched off (`FOREBAY_CUFILE=off`)");
         }
@@ -158,16 +165,6 @@ pub(super) fn with_direct_part(found: &FoundDirectPart, begin: Begin) -> Begin {
         Ok(part) => Begin { route: Some((Route::Direct, part.reason)), ..begin },
         Err(why) => Begin { not_direct: why.clone(), ..begin },
     }
-}
-
-/// Whether a call without a demanded route may be direct. Writes go through the page cache, and so
-/// do files that exist only there.
-fn may_be_direct(call: &Call<'_>) -> bool {
-    call.direction == Direction::Read
-        && call.span.gpu.is_some()
-        && !call.is_part
-        && !call.is_block
-        && !call.file.is_memory()
 }
 
 /// True if cuFile writes through host memory on the file system of `file`, whatever its settings

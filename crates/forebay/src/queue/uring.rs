@@ -213,9 +213,6 @@ impl UringRing {
 
     /// Cancels the unwanted ops, and sets the timeout for the next attempt.
     fn recall(&mut self) {
-        if self.recall.ops == 0 || self.recall.pausing {
-            return;
-        }
         *self.recall.pause = self.recall.length.into();
         let pause: *const types::Timespec = &raw const *self.recall.pause;
         if self.push(&opcode::Timeout::new(pause).build().user_data(PAUSE)).is_err() {
@@ -397,7 +394,9 @@ impl Ring for UringRing {
         done.append(&mut self.refused);
         let mut wait = wait && done.is_empty();
         if wait {
-            self.recall();
+            if self.recall.ops > 0 && !self.recall.pausing {
+                self.recall();
+            }
             // If the queue is full, the next attempt follows when the kernel has taken its entries.
             wait = self.listen().is_ok();
         }

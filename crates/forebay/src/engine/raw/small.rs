@@ -171,6 +171,10 @@ impl Engine {
     /// to traces and subscribers. `None` if it needs the general path.
     #[inline]
     pub(in crate::engine) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
+        let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
+        if !fits || call.options.route.is_some() {
+            return None;
+        }
         if self.inner.core.failure().is_some() {
             return None; // the general path reports the failure
         }
@@ -192,11 +196,7 @@ impl Engine {
     }
 
     fn try_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
-        let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let options = call.options;
-        if !fits || options.route.is_some() {
-            return None;
-        }
         match call.direction {
             Direction::Read => self.read_small(call),
             Direction::Write if options.sync == SyncMode::None && !options.preallocate => {

@@ -43,7 +43,7 @@ impl Scheduler {
         group: &mut Vec<Copy>,
     ) {
         let mut len = 0;
-        if outward < COPIES_QUEUED_MAX {
+        if outward < COPIES_QUEUED_MAX && !self.links[link].unloading.is_empty() {
             while group.len() < GROUP_MAX
                 && let Some(copy) =
                     self.next_outward(link, GROUP_LEN.saturating_sub(len), group.is_empty())

@@ -222,7 +222,7 @@ impl Scheduler {
         if active.begin_next_phase() {
             return self.queue_last(key);
         }
-        if !self.leave_others(key) {
+        if active.next != key && !self.leave_others(key) {
             return;
         }
         let active = self.transfers.remove(key);
