@@ -14,6 +14,7 @@ use crate::report::model::{Axis, Line, Metric, Model, gather};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
 use crate::report::show::{self, Block};
+use crate::results::machine::Gpu;
 use crate::results::machine::place;
 use crate::results::{Cache, Direction};
 use crate::results::{Point, Record};
@@ -80,10 +81,11 @@ fn head(model: &Model, is_whole: bool) -> String {
         Some(storage) => format!("{path} ({})", plain(&storage)),
         None => path,
     };
+    let name = |gpu: &Gpu| plain(gpu.name.trim_start_matches("NVIDIA "));
     let target = match run.gpus.as_slice() {
         [] => "host memory".to_owned(),
-        [gpu] => plain(&gpu.name),
-        several => format!("{} GPUs, {}", several.len(), plain(&several[0].name)),
+        [gpu] => name(gpu),
+        [first, ..] => format!("{} GPUs, {}", run.gpus.len(), name(first)),
     };
     let mut parts = vec![format!("forebay bench · {path} → {target}")];
     if is_whole {
