@@ -15,12 +15,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from . import _access, _process
-from ._errors import of_system
+from ._errors import RouteUnavailable, of_system
 from ._forebay import File
 from ._types import Path, Place
 
 _NAME_MAX = 255
 """Most bytes of a file name on Linux."""
+
+_LARGE = 16 << 20
+"""Bytes from which a place is a transfer of its own."""
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -45,7 +48,39 @@ def write(path: Path, places: list[Place], sync: bool) -> int:
     with replaced(path, sync) as file:
         if 0 < end == total:
             file.preallocate(0, end)  # a full drive is reported before the work
-        return sum(file.writev(group).bytes for group in by_device(places))
+        return sum(put(file, group, sync) for group in by_device(places))
+
+
+def put(file: File, places: list[Place], sync: bool) -> int:
+    """Writes places of one device to a new file, and returns the number of bytes.
+
+    Large places that are synced afterwards go from a GPU to the drive with O_DIRECT if it is
+    available: 2.3 GB/s at 0.04 CPU s/GB, through the page cache 1.3 to 1.6 GB/s at 0.26 to 0.43
+    (``benches/runs/2026-11-26-h100-variants``).
+    """
+    large = [place for place in places if sync and place[1] >= _LARGE]
+    if large and _staged(file, large):
+        places = [place for place in places if place[1] < _LARGE]
+        return sum(length for _, length, _ in large) + file.writev(places).bytes
+    return file.writev(places).bytes
+
+
+def _staged(file: File, places: list[Place]) -> bool:
+    """Writes places with O_DIRECT. False if it is unavailable: then any of them may be missing."""
+    transfers = []
+    is_available = True
+    for begin, length, memory in places:
+        try:
+            transfers.append(file.start_write_from(memory, begin, size=length, route="staged"))
+        except RouteUnavailable:
+            is_available = False
+            break
+    for transfer in transfers:
+        try:
+            transfer.result()
+        except RouteUnavailable:
+            is_available = False
+    return is_available
 
 
 def by_device(places: Iterable[Place]) -> list[list[Place]]:

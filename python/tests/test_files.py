@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import forebay
 import pytest
+from arrays import SimArray
 from conftest import content
+from forebay._replace import put
 
 Data = tuple[Path, bytes]
 
@@ -302,3 +306,51 @@ def test_statistics_count_what_the_stages_took(data: tuple[Path, bytes]) -> None
     with engine.open(data[0]) as file:
         file.start_read_into(target).result()
     assert engine.statistics().file.samples > before.file.samples
+
+
+class Watched:
+    """A file that keeps the transfers that were started."""
+
+    def __init__(self, file: forebay.File) -> None:
+        self.file = file
+        self.transfers: list[forebay.Transfer] = []
+
+    def start_write_from(self, *places: Any, **options: Any) -> forebay.Transfer:
+        self.transfers.append(self.file.start_write_from(*places, **options))
+        return self.transfers[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_large_places_that_are_synced_bypass_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    if not direct:
+        monkeypatch.setenv("FOREBAY_DIRECT_IO", "off")
+    engine = forebay.Engine()
+    source, nbytes = tmp_path / "source", (16 << 20) + 5
+    source.write_bytes(content(nbytes))
+    gpu, small = SimArray(engine.allocate(nbytes, "sim")), SimArray(engine.allocate(5, "sim"))
+    with engine.open(source) as file:
+        file.read_into(gpu)
+        file.read_into(small)
+    is_staged = False
+    with engine.open(tmp_path / "probe", "w") as file, suppress(forebay.RouteUnavailable):
+        file.write_from(gpu, size=1 << 20, route="staged")
+        is_staged = True
+    assert direct or not is_staged
+    expected = bytes(3) + source.read_bytes() * 2 + small.tobytes()
+    places = [(3, nbytes, gpu), (3 + nbytes, nbytes, gpu), (3 + 2 * nbytes, 5, small)]
+    for sync in (True, False):
+        with engine.open(tmp_path / f"{sync}", "w") as file:
+            watched: Any = Watched(file)
+            assert put(watched, places, sync) == 2 * nbytes + 5
+            parts = [part for one in watched.transfers for part in one.report()["routes"]]
+            staged = sum(part["bytes"] for part in parts if part["route"] == "staged")
+            assert (staged > 2 * nbytes - 4 * 4096) == (is_staged and sync) == (staged > 0)
+        assert (tmp_path / f"{sync}").read_bytes() == expected
+        with engine.open(tmp_path / "host", "w") as file:
+            assert put(file, [(0, nbytes, bytes(nbytes))], sync) == nbytes
+        assert (tmp_path / "host").read_bytes() == bytes(nbytes)

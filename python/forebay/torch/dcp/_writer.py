@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
-from ..._replace import by_device, replaced
+from ..._replace import by_device, put, replaced
 from ..._types import Path, Place
 from .._places import nbytes
 from ._frame import frame
@@ -58,7 +58,7 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
         for number, items in enumerate(parts):
             name = f"{plan.storage_data.prefix}{number}{dcp.filesystem.DEFAULT_SUFFIX}"
             with replaced(os.path.join(self.path, name), self.sync_files) as file:
-                results += _write(file, name, items, planner)
+                results += _write(file, name, items, planner, self.sync_files)
         done: torch.futures.Future[list[dcp.storage.WriteResult]] = torch.futures.Future()
         done.set_result(results)
         return done
@@ -75,11 +75,11 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
 
 
 def _write(
-    file: File, name: str, items: list[dcp.WriteItem], planner: dcp.SavePlanner
+    file: File, name: str, items: list[dcp.WriteItem], planner: dcp.SavePlanner, sync: bool
 ) -> list[dcp.storage.WriteResult]:
     """Writes the items of a file, objects first as torch does."""
     results = []
-    row = _Row(file)
+    row = _Row(file, sync)
     kind = dcp.planner.WriteItemType.BYTE_IO
     for item in sorted(items, key=lambda item: item.type != kind):
         data = planner.resolve_data(item)
@@ -108,8 +108,8 @@ def _is_plain(data: Any) -> bool:
 class _Row:
     """Consecutive bytes of a file, written in few calls."""
 
-    def __init__(self, file: File) -> None:
-        self._file = file
+    def __init__(self, file: File, sync: bool) -> None:
+        self._file, self._sync = file, sync
         self._begin = self._end = 0
         self._pieces: list[Place] = []
         # Bytes up to the end that are in no piece yet.
@@ -151,7 +151,7 @@ class _Row:
         if self._pieces:
             self._file.preallocate(self._begin, self.pending)  # a full drive is reported first
         for group in by_device(self._pieces):
-            self._file.writev(group)
+            put(self._file, group, self._sync)
         self._begin, self._pieces = self._end, []
 
     def _close(self) -> None:
