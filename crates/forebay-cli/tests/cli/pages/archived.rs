@@ -5,7 +5,7 @@ use super::{GUIDE, folder, said, shell};
 use std::fs;
 
 const BENCH: &str = include_str!("../../../../../benches/runs/2026-11-21-h200-k/bench-read.txt");
-const TABLE: &str = include_str!("../../../../../benches/runs/2026-11-26-2-cores-bench/bench.txt");
+const TABLE: &str = include_str!("../../../../../benches/runs/2026-11-26-h100-bench-b/bench.txt");
 const README: &str = include_str!("../../../../../README.md");
 const COMPARE: &str = include_str!("../../../../../benches/runs/2026-11-22-h200/compare.txt");
 const SWEEPS: [&str; 2] = [
@@ -37,7 +37,7 @@ fn lines_that_are_quoted_are_those_of_the_run() {
     assert!(README.contains(TABLE.trim_end()), "the README should quote the run");
     assert!(TABLE.lines().all(|line| line.chars().count() <= 80));
     // What the text quotes of the same runs, by the line in which it stands there.
-    for (run, way, numbers) in [
+    for (run, method, numbers) in [
         (BENCH, "standard ", &["3.24"][..]),
         (BENCH, "cufile-compat ", &["24.0", "40.7"]),
         (BENCH, "forebay ", &["53.9", "2.49"]),
@@ -45,8 +45,8 @@ fn lines_that_are_quoted_are_those_of_the_run() {
         (COMPARE, "forebay ", &["1.53", "2.00", "0.033"]),
     ] {
         for number in numbers {
-            let mut lines = run.lines().filter(|line| line.starts_with(way));
-            assert!(lines.any(|line| line.contains(&format!(" {number} "))), "{way}: {number}");
+            let mut lines = run.lines().filter(|line| line.starts_with(method));
+            assert!(lines.any(|line| line.contains(&format!(" {number} "))), "{method}: {number}");
             assert!(GUIDE.contains(number), "the guide should quote {number}");
         }
     }
@@ -67,17 +67,17 @@ fn the_table_of_sizes_is_what_the_sweeps_say() {
     let quoted = rows(GUIDE, "| Request |");
     assert_eq!(quoted.len(), 5);
     for row in quoted {
-        for (cell, (way, cache)) in row[1..].iter().zip([
+        for (cell, (method, cache)) in row[1..].iter().zip([
             ("forebay", "resident"),
             ("cpu-gpu", "resident"),
             ("forebay", "cold"),
             ("cpu-gpu", "cold"),
         ]) {
             let same = |cells: &&Vec<String>| {
-                [way, cache, row[0].as_str()].iter().all(|word| cells.iter().any(|c| c == word))
+                [method, cache, row[0].as_str()].iter().all(|word| cells.iter().any(|c| c == word))
             };
             let found: Vec<_> = measured.iter().filter(same).collect();
-            assert_eq!(found.len(), 1, "{way}, {cache}, {}: {measured:?}", row[0]);
+            assert_eq!(found.len(), 1, "{method}, {cache}, {}: {measured:?}", row[0]);
             assert!(found[0].contains(cell), "{row:?}: {found:?}");
         }
     }
