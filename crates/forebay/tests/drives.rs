@@ -224,10 +224,13 @@ fn memory_of_a_gpu_is_freed_beside_closes_that_hang() {
     let engine = engine(few);
     let device = engine.device(&"sim".parse().expect("a name")).expect("a GPU").expect("a GPU");
     let files: Vec<File> = (0..4).map(|_| engine.open(fuse.path()).expect("it opens")).collect();
+    // The reads end after the files are dropped, so the engine closes these.
+    fuse.set(|faults| faults.hang_from = Some(0));
     let moved: Vec<Transfer> = files.iter().map(|file| start(&engine, file, None)).collect();
     lab::fuse::drop_pages(&fuse.path());
     fuse.set(|faults| faults.hang_closes = true);
     drop(files);
+    fuse.set(|faults| faults.hang_from = None);
     for transfer in moved {
         transfer.wait().0.expect("only its close hangs");
     }

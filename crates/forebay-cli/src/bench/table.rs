@@ -344,8 +344,8 @@ mod tests {
     #[test]
     fn whole_files_are_bars_below_their_limit() {
         insta::assert_snapshot!(shown(4e9, 1e9, 3.6e9, 2.0), @"
-        forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → NVIDIA
-          H200 · files of 1 GiB · 3 samples
+        forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → H200 ·
+          files of 1 GiB · 3 samples
 
         READ, cold (from the drive)                   GB/s          vs read()  CPU s/GB
           storage (limit)        █████████████████    4.00
