@@ -23,7 +23,10 @@ _NAME_MAX = 255
 """Most bytes of a file name on Linux."""
 
 _LARGE = 16 << 20
-"""Bytes from which a place is a transfer of its own."""
+"""Bytes from which a place is a transfer of its own. Other sizes were not measured."""
+
+_CANCEL_S = 30
+"""Time limit for a cancelled transfer to end."""
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -54,9 +57,9 @@ def write(path: Path, places: list[Place], sync: bool) -> int:
 def put(file: File, places: list[Place], sync: bool) -> int:
     """Writes places of one device to a new file, and returns the number of bytes.
 
-    Large places that are synced afterwards go from a GPU to the drive with O_DIRECT if it is
-    available: 2.3 GB/s at 0.04 CPU s/GB, through the page cache 1.3 to 1.6 GB/s at 0.26 to 0.43
-    (``benches/runs/2026-11-26-h100-variants``).
+    Places of 16 MiB or more that are synced afterwards go from a GPU to the drive with O_DIRECT if
+    it is available: 8 places of 1 GiB at 2.3 GB/s and 0.04 CPU s/GB, through the page cache at 1.3
+    to 1.6 GB/s and 0.34 (``benches/runs/2026-11-26-h100-variants``).
     """
     large = [place for place in places if sync and place[1] >= _LARGE]
     if large and _staged(file, large):
@@ -66,21 +69,28 @@ def put(file: File, places: list[Place], sync: bool) -> int:
 
 
 def _staged(file: File, places: list[Place]) -> bool:
-    """Writes places with O_DIRECT. False if it is unavailable: then any of them may be missing."""
+    """Writes places with O_DIRECT.
+
+    False if O_DIRECT is unavailable: the caller must then write all places again.
+    """
     transfers = []
-    is_available = True
-    for begin, length, memory in places:
-        try:
-            transfers.append(file.start_write_from(memory, begin, size=length, route="staged"))
-        except RouteUnavailable:
-            is_available = False
-            break
-    for transfer in transfers:
-        try:
-            transfer.result()
-        except RouteUnavailable:
-            is_available = False
-    return is_available
+    try:
+        for begin, length, memory in places:
+            one = file.start_write_from(memory, begin, size=length, route="staged")
+            transfers.append(one)
+        for one in transfers:
+            one.result()
+    except BaseException as error:
+        # None of them writes on after the caller has given up the file.
+        for one in transfers:
+            one.cancel()
+        for one in transfers:
+            with suppress(Exception):
+                one.result(_CANCEL_S)
+        if isinstance(error, RouteUnavailable):
+            return False
+        raise
+    return True
 
 
 def by_device(places: Iterable[Place]) -> list[list[Place]]:

@@ -354,3 +354,49 @@ def test_large_places_that_are_synced_bypass_the_page_cache(
         with engine.open(tmp_path / "host", "w") as file:
             assert put(file, [(0, nbytes, bytes(nbytes))], sync) == nbytes
         assert (tmp_path / "host").read_bytes() == bytes(nbytes)
+
+
+class Refused(Watched):
+    """Takes O_DIRECT, and refuses it when the second transfer ends."""
+
+    def start_write_from(self, *places: Any, **options: Any) -> Any:
+        started: Any = super().start_write_from(*places)
+        if len(self.transfers) == 2:
+            return type("Late", (), {"result": refuse, "cancel": lambda self: started.cancel()})()
+        return started
+
+
+def refuse(transfer: object, timeout: float | None = None) -> int:
+    raise forebay.RouteUnavailable(errno.EOPNOTSUPP, "refused")
+
+
+class Full(Watched):
+    """Fails to start the second transfer."""
+
+    def start_write_from(self, *places: Any, **options: Any) -> forebay.Transfer:
+        if self.transfers:
+            raise OSError(errno.ENOSPC, "full")
+        return super().start_write_from(*places)
+
+
+def test_places_whose_o_direct_is_refused_late_are_written_again(
+    engine: forebay.Engine, tmp_path: Path
+) -> None:
+    nbytes = 16 << 20
+    gpu = SimArray(engine.allocate(nbytes, "sim"))
+    with engine.open(tmp_path / "x", "w") as file:
+        refused: Any = Refused(file)
+        assert put(refused, [(0, nbytes, gpu), (nbytes, nbytes, gpu)], sync=True) == 2 * nbytes
+    assert (tmp_path / "x").read_bytes() == gpu.tobytes() * 2
+
+
+def test_no_place_is_written_on_after_an_error(
+    slow_gpu: forebay.Engine, tmp_path: Path
+) -> None:
+    nbytes = 16 << 20
+    gpu = SimArray(slow_gpu.allocate(nbytes, "sim:bandwidth=1MB/s"))
+    with slow_gpu.open(tmp_path / "x", "w") as file:
+        full: Any = Full(file)
+        with pytest.raises(OSError, match="full"):
+            put(full, [(0, nbytes, gpu), (nbytes, nbytes, gpu)], sync=True)
+        assert full.transfers[0].done() and full.transfers[0].cancelled()

@@ -30,7 +30,7 @@ impl Kept {
     }
 }
 
-/// Checks the name of the results file: it has JSON, whatever its name promises.
+/// Checks the name of the results file, which holds JSON.
 ///
 /// # Errors
 /// Its name is that of a CSV file.

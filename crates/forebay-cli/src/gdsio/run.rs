@@ -85,12 +85,14 @@ impl Task<'_> {
         sizes.into_iter().map(load).collect()
     }
 
-    /// Reads a few of the job's requests by the route `direct`, of its sizes, the first ones of two
-    /// files. It never writes: random and timed jobs need not overwrite those bytes.
+    /// Makes a few of the job's requests by the route `direct`, of its sizes, the first ones of two
+    /// files. It writes only if the job overwrites these bytes: random and timed jobs need not.
     ///
     /// # Errors
     /// The route is unavailable, or refuses these requests; the text says why, and what to do.
     pub(super) fn try_direct(&self, engine: &Engine) -> Result<()> {
+        let Asked { read_percent, time, io, .. } = *self.asked;
+        let overwrites = read_percent == 0 && time.is_none() && !io.is_random();
         let lanes = &self.lanes[..self.lanes.len().min(2)];
         let sizes = self.job.sizes.all();
         for &size in sizes.iter().take(2).chain(sizes.last()) {
@@ -98,8 +100,11 @@ impl Task<'_> {
             let size = if size > MIB { MIB + size % MIB } else { size };
             let method = Method::Forebay(Some(Route::Direct));
             let reads = Load::reads(method, size, End::Bytes(2 * size));
-            let load = Load { cache: Cache::Resident, ..reads };
-            Ready::new(engine, &load, lanes)?.run(&[String::new()])?;
+            let reads = Load { cache: Cache::Resident, ..reads };
+            let writes = Load { read_percent: 0, ..reads };
+            for load in std::iter::once(reads).chain(overwrites.then_some(writes)) {
+                Ready::new(engine, &load, lanes)?.run(&[String::new()])?;
+            }
         }
         Ok(())
     }

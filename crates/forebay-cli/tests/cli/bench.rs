@@ -533,6 +533,16 @@ fn a_call_that_takes_longer_than_the_time_is_measured() {
 }
 
 #[test]
+fn a_rate_at_which_no_call_is_due_is_an_error() {
+    let folder = folder();
+    let short = ["--repeats=1", "--size=8M", "--time=100ms", "--warm-up=50ms"];
+    let rare = ["--gpu=none", "--block-size=4K", "--threads=4", "--rate=0.01"];
+    let output = command(folder.path(), &[short, rare].concat()).output().unwrap();
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("a higher `--rate`"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_results_file_is_not_named_as_csv() {
     let folder = folder();
     let output = measure(folder.path(), &["--gpu=none", "--block-size=4K", "-o", "r.CSV"]);

@@ -118,6 +118,10 @@ impl Measurer {
         if let (0, End::Time(time)) = (ran.requests, load.end) {
             // No call ended within the span. So each thread makes at least one, and all count.
             drop(moved);
+            if load.rate.is_some() {
+                let failure = Failure::new(format!("no call was due within {time:.1?}"));
+                return Err(failure.hint("use a longer `--time`, or a higher `--rate`"));
+            }
             let load = Load { end: End::AtLeast(time), warm_up: Duration::ZERO, ..load.clone() };
             return self.measure(&load, lanes);
         }

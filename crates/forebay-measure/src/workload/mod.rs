@@ -128,7 +128,7 @@ impl Load {
 /// When a load ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// After this time, which does not include the warm-up; if no call ended in it, as `AtLeast`.
+    /// After this time, which does not include the warm-up.
     Time(Duration),
     /// When each thread has moved this many bytes, rounded up to whole calls.
     Bytes(u64),

@@ -104,7 +104,8 @@ impl Unused {
     }
 }
 
-/// Held by an op while a thread or the kernel may touch its memory.
+/// Held by an op while a thread or the kernel may touch its memory. It is independent of the
+/// scheduler: if the scheduler's state is lost, this decides when memory may be returned.
 #[derive(Debug)]
 pub(crate) struct Touch(Arc<State>);
 

@@ -53,8 +53,9 @@ pub(super) struct UringBackend {
     request_size: usize,
     batch: usize,
     ring: ManuallyDrop<IoUring>,
-    /// That of all places. In one piece it has huge pages, into which the drive of a virtual
-    /// machine moved 5.5 to 5.9 GB/s with requests of 1 MiB; into small pages 0.65 to 0.87.
+    /// Memory of all places, in one piece: it has huge pages. The drive of a virtual machine moved
+    /// 5.5 to 5.9 GB/s into these, and 0.65 to 0.87 into small pages
+    /// (`benches/runs/2026-11-26-2-cores-bench/times.txt`).
     memory: ManuallyDrop<Buffer>,
     call_len: u64,
     places: Vec<Place>,
