@@ -4,7 +4,7 @@
 //! The values of each axis are arguments. `plan` turns them into points, `files` and `targets` find
 //! the files and GPUs, `limits` measures the limits of the machine. [`workload`](crate::workload)
 //! measures, and [`results`](crate::results) stores each measurement immediately. `table` shows
-//! them. [`kv`] knows cache sizes of models, `switch` sets numbers of I/O queues.
+//! them. `kv` knows cache sizes of models, `switch` sets numbers of I/O queues.
 //!
 //! The other modules are used by all verbs that move bytes: memory, test data, scratch, counters.
 
