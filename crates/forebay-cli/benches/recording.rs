@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group};
-use forebay_cli::workload::latency::Latencies;
+use forebay_measure::workload::latency::Latencies;
 
 /// What one request may cost: both looks at the clock, and the histogram.
 const NS_MAX: f64 = 150.0;

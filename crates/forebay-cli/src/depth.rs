@@ -14,25 +14,25 @@ use forebay::units::{MIB, align_down, format_size};
 use forebay::{DirectIo, Engine, Options, Reason};
 use forebay_measure::cache::make_cold;
 use forebay_measure::environment;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make::Room;
 use forebay_measure::plain::plain;
+use forebay_measure::program::Program;
+use forebay_measure::results::machine;
 use forebay_measure::stats::{Spread, rate};
+use forebay_measure::stdio::say;
+use forebay_measure::steps::{self, Step};
 use forebay_measure::warnings;
+use forebay_measure::workload::backend::Method;
+use forebay_measure::workload::pattern::Region;
+use forebay_measure::workload::run::Ready;
+use forebay_measure::workload::{End, Lane, Load};
 
 use crate::bench::args::BenchArgs;
 use crate::bench::files::Place;
 use crate::bench::{progress, spinner};
-use crate::failure::{Failure, Result};
-use crate::program::Program;
 use crate::report::grid;
 use crate::report::numbers::rate as shown_rate;
-use crate::results::machine;
-use crate::stdio::say;
-use crate::steps::{self, Step};
-use crate::workload::backend::Method;
-use crate::workload::pattern::Region;
-use crate::workload::run::Ready;
-use crate::workload::{End, Lane, Load};
 
 /// The greatest depth that is measured.
 const DEPTH_MAX: u64 = 128;

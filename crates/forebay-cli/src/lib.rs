@@ -3,10 +3,11 @@
 //! `args` reads the command line. Each verb has a module ([`mod@bench`], [`read`], [`doctor`],
 //! [`map`], [`gdsio`], `probe`, `manual`).
 //!
-//! The package [`forebay_measure`] measures; [`report`] shows and compares its [`results`].
-//! [`failure`] is the error of a verb, `log` shows the engine's events. `cleanup` undoes what must
-//! not remain, if `signals` or the watchdog in [`steps`] end the command early. Data go to stdout,
-//! messages to stderr; [`stdio`] checks whether they are open.
+//! The package [`forebay_measure`] measures; [`report`] shows and compares its
+//! [`results`](forebay_measure::results). [`failure`] is the error of a verb, `log` shows the
+//! engine's events. [`cleanup`] undoes what must not remain, if `signals` or the watchdog in
+//! [`steps`] end the command early. Data go to stdout, messages to stderr; [`stdio`] checks whether
+//! they are open.
 
 pub mod args;
 pub mod bench;
@@ -36,13 +37,11 @@ use std::thread;
 
 use clap::error::ErrorKind;
 use clap::{Parser as _, Subcommand as _};
+use forebay_measure::failure::{self, Failure};
+use forebay_measure::program::Program;
+use forebay_measure::{cleanup, stdio, steps, variables, workload};
 
 use args::{Arguments, Internal, InternalArguments, Verb};
-pub(crate) use forebay_measure::{cleanup, output, shell, variables};
-pub use forebay_measure::{failure, power, program, results, stdio, steps, workload};
-
-use failure::Failure;
-use program::Program;
 
 /// The stack of a process's first thread, as Linux has it.
 const STACK_LEN: usize = 8 << 20;
@@ -210,7 +209,7 @@ pub(crate) fn shell_word(word: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "../tests/results/facts.rs"]
+#[path = "../../forebay-measure/tests/results/facts.rs"]
 mod facts;
 #[cfg(test)]
 mod tests {

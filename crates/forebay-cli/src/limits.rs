@@ -1,9 +1,8 @@
 //! The engine's limits, as this command has them.
 
 use forebay::Options;
-
-use crate::failure::Result;
-use crate::program::Program;
+use forebay_measure::failure::Result;
+use forebay_measure::program::Program;
 
 /// The options of the environment variables, with this program to probe cuFile's driver first.
 pub(crate) fn limits(program: &Program) -> Result<Options> {

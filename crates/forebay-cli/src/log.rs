@@ -3,15 +3,14 @@
 use std::io::{self, Write};
 
 use forebay::Error;
+use forebay_measure::failure::Result;
 use forebay_measure::held::named;
 use forebay_measure::plain::plain;
+use forebay_measure::variables::{LOG, LOG_TAKES};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::time::uptime;
 use tracing_subscriber::layer::SubscriberExt as _;
-
-use crate::failure::Result;
-use crate::variables::{LOG, LOG_TAKES};
 
 /// The prefix of all targets of the engine.
 const OURS: &str = "forebay::";

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 extern "C" fn before_main() {
-    forebay_cli::stdio::hold();
+    forebay_measure::stdio::hold();
 }
 
 // SAFETY: the C library calls functions of this section before `main`. This one makes system calls

@@ -1,10 +1,10 @@
 //! The verbs that print the command line's definition: completions, man page.
 
 use clap_complete::Shell;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::stdio::print;
 
 use crate::args;
-use crate::failure::{Failure, Result};
-use crate::stdio::print;
 
 /// Prints completions for `shell`.
 pub(crate) fn completions(shell: Shell) -> Result<()> {

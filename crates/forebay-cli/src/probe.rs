@@ -8,10 +8,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_measure::failure::{Failure, Result};
 use rustix::process::{Signal, getpid, getppid, kill_process};
 
 use crate::args::ProbeArgs;
-use crate::failure::{Failure, Result};
 
 /// Time limit of the library. Engines have a shorter one, and end this process themselves.
 const BOUND: Duration = Duration::from_secs(30);

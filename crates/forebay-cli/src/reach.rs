@@ -13,11 +13,11 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::program::Program;
 use forebay_topology::System;
 
 use crate::args::ReachArgs;
-use crate::failure::{Failure, Result};
-use crate::program::Program;
 
 /// How long the process may take for one path: more than the engine's library waits by itself,
 /// which may be four times 3 s.

@@ -12,16 +12,15 @@ use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
+use forebay_measure::cleanup;
+use forebay_measure::failure::Failure;
 use forebay_measure::plain::plain;
+use forebay_measure::steps;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
-
-use crate::cleanup;
-use crate::failure::Failure;
-use crate::steps;
 
 /// Time limit of the cleanup.
 const CLEANUP_MAX: Duration = Duration::from_secs(5);

@@ -1,9 +1,9 @@
 //! Errors of a command line: the parser's words, in the form of all errors of the command.
 
 use clap::error::{ContextKind, ContextValue};
+use forebay_measure::failure::{Failure, lower};
 
 use crate::args::definition;
-use crate::failure::{Failure, lower};
 
 /// The failure for `error`. It omits the parser's usage line, which `--help` has.
 pub(crate) fn failure(error: &clap::Error) -> Failure {

@@ -45,10 +45,14 @@ pub mod variables;
 pub mod warnings;
 pub mod workload;
 
+/// The tests of the command share these files, and know this package by its name.
+#[cfg(test)]
+extern crate self as forebay_measure;
+
 /// Facts of a made-up machine, for tests.
 #[cfg(test)]
-#[path = "../../forebay-cli/tests/results/facts.rs"]
+#[path = "../tests/results/facts.rs"]
 mod facts;
 #[cfg(test)]
-#[path = "../../forebay-cli/tests/results/made.rs"]
+#[path = "../tests/results/made.rs"]
 mod made;

@@ -102,7 +102,7 @@ fn run_command(py: Python<'_>, arguments: Vec<OsString>, program: Vec<OsString>)
     if program.is_empty() {
         return Err(PyValueError::new_err("`program` cannot be empty: it takes a command line"));
     }
-    let program = forebay_cli::program::Program::new(program);
+    let program = forebay_measure::program::Program::new(program);
     Ok(py.detach(|| {
         let code = forebay_cli::run_as(&program, arguments);
         // The standard library does not expose the number of an `ExitCode`.

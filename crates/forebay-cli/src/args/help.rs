@@ -2,8 +2,7 @@
 
 use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;
-
-use crate::variables;
+use forebay_measure::variables;
 
 pub(super) const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

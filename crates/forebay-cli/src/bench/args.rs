@@ -12,11 +12,11 @@ use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
 use forebay::units::parse_duration;
 use forebay_measure::kv::Kv;
+use forebay_measure::results::Cache;
+use forebay_measure::workload::backend::Method;
+use forebay_measure::workload::pattern::Pattern;
 
-use crate::results::Cache;
 use crate::values::{gpu, local_path, positive_size, route};
-use crate::workload::backend::Method;
-use crate::workload::pattern::Pattern;
 
 /// Arguments of `forebay bench`.
 #[derive(Debug, Clone, Default, Args)]

@@ -10,18 +10,18 @@ use forebay::Engine;
 use forebay::gpu::Device;
 use forebay::units::{GIB, format_size};
 use forebay_measure::data::Pattern;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
 use forebay_measure::make::{self, Room};
+use forebay_measure::results::Direction;
 use forebay_measure::scratch::{Scratch, random, remove_leftovers};
+use forebay_measure::steps::Step;
 use forebay_measure::subject::{check_size, is_folder};
+use forebay_measure::workload::Lane;
+use forebay_measure::workload::pattern::Region;
 
 use super::plan::Planned;
 use crate::bench::args::BenchArgs;
-use crate::failure::{Failure, Result};
-use crate::results::Direction;
-use crate::steps::Step;
-use crate::workload::Lane;
-use crate::workload::pattern::Region;
 
 /// Default size of a path's files together.
 const SIZE: u64 = GIB;

@@ -2,11 +2,9 @@
 //! and verified.
 //!
 //! The values of each axis are arguments. `plan` turns them into points, `files` and `targets` find
-//! the files and GPUs, `limits` measures the limits of the machine. [`workload`](crate::workload)
-//! measures, and [`results`](crate::results) stores each measurement immediately. `table` shows
-//! them. `kv` knows cache sizes of models, `switch` sets numbers of I/O queues.
-//!
-//! The other modules are used by all verbs that move bytes: memory, test data, scratch, counters.
+//! the files and GPUs, `limits` measures the limits of the machine.
+//! [`workload`](forebay_measure::workload) measures, and [`results`](forebay_measure::results)
+//! stores each measurement immediately. `table` shows them. `switch` sets numbers of I/O queues.
 
 pub mod args;
 pub(crate) mod files;
@@ -27,8 +25,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::units::{MIB, format_size};
+use forebay_measure::cleanup;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make::Room;
+use forebay_measure::power::{Meter, Part, Wanted, joules_per_gb};
+use forebay_measure::program::Program;
+use forebay_measure::results::file::Ledger;
+use forebay_measure::results::machine::Environment;
+use forebay_measure::results::{Cache, Direction};
+use forebay_measure::results::{Joules, Measured, Record, Run, SCHEMA, Sample};
+use forebay_measure::stdio::tell;
+use forebay_measure::steps::Step;
 use forebay_measure::warnings;
+use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
+use forebay_measure::workload::measure::Measurer;
+use forebay_measure::workload::run::{Ran, Ready};
+use forebay_measure::workload::{End, Load};
 use forebay_measure::{environment, subject};
 use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -42,23 +54,10 @@ pub(crate) use self::print::show;
 use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
-use crate::failure::{Failure, Result};
+use crate::limits as settings;
 use crate::log;
-use crate::power::{Meter, Part, Wanted, joules_per_gb};
-use crate::program::Program;
 use crate::report::numbers::counted;
-use crate::results::file::Ledger;
-use crate::results::machine::Environment;
-use crate::results::{Cache, Direction};
-use crate::results::{Joules, Measured, Record, Run, SCHEMA, Sample};
 use crate::sockets;
-use crate::stdio::tell;
-use crate::steps::Step;
-use crate::workload::backend::{Library, Method, Plain, Pool, library};
-use crate::workload::measure::Measurer;
-use crate::workload::run::{Ran, Ready};
-use crate::workload::{End, Load};
-use crate::{cleanup, limits as settings};
 
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
@@ -476,7 +475,7 @@ impl<'a> Bench<'a> {
         given.unwrap_or_else(|| ".".into())
     }
 
-    fn lanes(&self, planned: &Planned) -> Result<Vec<crate::workload::Lane>> {
+    fn lanes(&self, planned: &Planned) -> Result<Vec<forebay_measure::workload::Lane>> {
         let devices = &self.targets[planned.targets];
         let mut lanes = Vec::new();
         for index in &planned.paths {

@@ -6,17 +6,17 @@ use std::time::Duration;
 use forebay::Route;
 use forebay::units::{align_down, format_size};
 use forebay_measure::demand::check_requests;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::results::Cache;
+use forebay_measure::results::Point;
+use forebay_measure::variables;
+use forebay_measure::workload::backend::{Library, Method, Plain};
+use forebay_measure::workload::pattern::Pattern;
+use forebay_measure::workload::{End, Load};
 use serde_json::{Value, json};
 
 use super::targets::Together;
 use crate::bench::args::{BenchArgs, direction_name};
-use crate::failure::{Failure, Result};
-use crate::results::Cache;
-use crate::results::Point;
-use crate::variables;
-use crate::workload::backend::{Library, Method, Plain};
-use crate::workload::pattern::Pattern;
-use crate::workload::{End, Load};
 
 /// Points of one run at most: at 2 s and three times each, a week.
 const POINTS_MAX: usize = 100_000;
@@ -415,7 +415,7 @@ pub(super) fn asked(
 
 /// A point in a few words: the values that vary between points.
 pub(super) fn name(point: &Point) -> String {
-    use crate::workload::pattern::exact_size;
+    use forebay_measure::workload::pattern::exact_size;
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
     let mut words = vec![
         format!("{} {}", point.method, direction_name(point.read_percent)) + &route,
@@ -433,7 +433,7 @@ pub(super) fn name(point: &Point) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::backend::Tuning;
+    use forebay_measure::workload::backend::Tuning;
 
     fn axes(args: &BenchArgs, whole: Option<Vec<u64>>) -> Axes {
         let methods = match args.method.as_slice() {

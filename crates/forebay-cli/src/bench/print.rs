@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json;
+use forebay_measure::results::file::samples;
+use forebay_measure::results::{Record, Sample};
+use forebay_measure::stdio::say;
 
 use super::table;
 use crate::bench::args::BenchArgs;
-use crate::failure::{Failure, Result};
 use crate::report::model::Model;
 use crate::report::show;
-use crate::results::file::samples;
-use crate::results::{Record, Sample};
-use crate::stdio::say;
 
 /// Warnings that are shown without `--verbose`.
 const WARNINGS_MAX: usize = 3;

@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::results::file::{Ledger, samples};
+use forebay_measure::results::{Point, Record};
 use serde_json::Value;
-
-use crate::failure::{Failure, Result};
-use crate::results::file::{Ledger, samples};
-use crate::results::{Point, Record};
 
 /// The results of a part of the same run.
 #[derive(Debug, Default)]

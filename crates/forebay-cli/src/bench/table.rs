@@ -6,6 +6,10 @@ use std::fmt::Write as _;
 use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
 use forebay_measure::plain::{cut, plain};
+use forebay_measure::results::machine::Gpu;
+use forebay_measure::results::machine::place;
+use forebay_measure::results::{Cache, Direction};
+use forebay_measure::results::{Point, Record};
 
 use crate::report::compare::{By, compare};
 use crate::report::forms::{self, wrapped};
@@ -14,10 +18,6 @@ use crate::report::model::{Axis, Line, Metric, Model, gather};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
 use crate::report::show::{self, Block};
-use crate::results::machine::Gpu;
-use crate::results::machine::place;
-use crate::results::{Cache, Direction};
-use crate::results::{Point, Record};
 
 /// Columns of a method's name, and of its bar.
 const NAME: usize = 25;

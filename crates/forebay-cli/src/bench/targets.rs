@@ -8,11 +8,11 @@ use forebay::Engine;
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, GpuSelector};
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::target::Target;
 use forebay_measure::warnings;
 
 use crate::bench::args::{BenchArgs, GpuList};
-use crate::failure::{Failure, Result};
 
 /// GPUs that work at the same time; `None` is host memory.
 pub(super) type Together = Vec<Option<Arc<dyn Device>>>;

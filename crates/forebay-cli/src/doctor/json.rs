@@ -1,11 +1,11 @@
 //! A diagnosis as JSON, version 1; docs/json-schema.md describes every key.
 
 use forebay_doctor::Report;
+use forebay_measure::results::Direction;
+use forebay_measure::results::verdict::VerdictFacts;
 use serde::Serialize;
 
 pub use crate::read::json::Share;
-use crate::results::Direction;
-use crate::results::verdict::VerdictFacts;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;

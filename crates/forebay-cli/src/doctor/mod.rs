@@ -16,18 +16,18 @@ use forebay::Engine;
 use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
 use forebay_doctor::{self as doctor, Answer, GpuWish, Wish};
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;
+use forebay_measure::program::Program;
+use forebay_measure::stdio;
 use forebay_measure::target::Target;
 use forebay_topology::System;
 
 use self::json::DoctorReport;
 use crate::args::DoctorArgs;
-use crate::failure::{Failure, Result};
 use crate::limits::limits;
 use crate::map::{self, look::Look};
-use crate::program::Program;
 use crate::reach;
-use crate::stdio;
 
 /// Time limit for cuFile: it was seen to open in 0.4 s, and to hang without end.
 const CUFILE_MAX: Duration = Duration::from_secs(5);
@@ -227,8 +227,8 @@ fn wish_of(gpu: &GpuSelector) -> GpuWish {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::Direction;
-    use crate::results::verdict::VerdictFacts;
+    use forebay_measure::results::Direction;
+    use forebay_measure::results::verdict::VerdictFacts;
 
     fn verdict(word: &str) -> VerdictFacts {
         VerdictFacts {

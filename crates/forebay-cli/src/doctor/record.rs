@@ -4,9 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use forebay_doctor::{self as doctor, Answer, Wish};
+use forebay_measure::failure::{Failure, Result};
 use forebay_topology::System;
-
-use crate::failure::{Failure, Result};
 
 /// Writes a record of `system` into the new folder `dir`, and returns what to report.
 pub(super) fn write(

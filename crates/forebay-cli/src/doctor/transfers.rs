@@ -16,16 +16,16 @@ use std::time::Duration;
 use forebay::units::MIB;
 use forebay::{Buffer, Engine, Error, OpenOptions, Outcome, RequestOptions, Route, SyncMode};
 use forebay_measure::data::Pattern;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make;
 use forebay_measure::memory::whole;
 use forebay_measure::proof::{self, Prover};
+use forebay_measure::results::Direction;
+use forebay_measure::results::verdict::VerdictFacts;
 use forebay_measure::scratch::{Scratch, random};
 use forebay_measure::target::Target;
 
 use super::json::{End, Share, Transfer};
-use crate::failure::{Failure, Result};
-use crate::results::Direction;
-use crate::results::verdict::VerdictFacts;
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;

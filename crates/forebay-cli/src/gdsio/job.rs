@@ -8,12 +8,12 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as _, Command, FromArgMatches as _};
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::steps::Step;
 
 use super::options::{Asked, GdsioArgs, JOBS_MAX, Own, Where, count, number};
 use super::words::{self, Io, Sizes};
-use crate::failure::{Failure, Result};
 use crate::near::near;
-use crate::steps::Step;
 
 /// Size limit of a plausible job file.
 const BYTES_MAX: u64 = 1 << 20;

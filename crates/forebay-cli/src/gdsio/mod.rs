@@ -1,8 +1,8 @@
 //! `forebay gdsio`: gdsio's command line, job files and result line.
 //!
 //! [`options`] and `job` parse the request, in gdsio's own `words`. `place` finds and makes files.
-//! `run` runs the jobs by [`crate::workload`], each kept on its `node`. `proved` reports the proven
-//! route of their bytes, and `line` prints what scripts read.
+//! `run` runs the jobs by [`forebay_measure::workload`], each kept on its `node`. `proved` reports
+//! the proven route of their bytes, and `line` prints what scripts read.
 
 mod job;
 mod line;
@@ -18,7 +18,12 @@ use std::sync::Arc;
 
 use forebay::gpu::{self, Device, GpuSelector};
 use forebay::{DirectIo, Engine, Route};
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::plain;
+use forebay_measure::program::Program;
+use forebay_measure::stdio::{print, say, tell};
+use forebay_measure::workload::Lane;
+use forebay_measure::workload::backend::Method;
 
 use self::node::Kept;
 use self::options::{Asked, GdsioArgs, Job};
@@ -26,11 +31,6 @@ use self::place::Files;
 use self::run::{at_once, run_all};
 use self::task::Task;
 use self::words::{Io, Transfer};
-use crate::failure::{Failure, Result};
-use crate::program::Program;
-use crate::stdio::{print, say, tell};
-use crate::workload::Lane;
-use crate::workload::backend::Method;
 
 /// Runs the verb.
 pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {

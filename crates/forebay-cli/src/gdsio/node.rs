@@ -2,10 +2,9 @@
 
 use std::io;
 
+use forebay_measure::failure::{Failure, Result};
 use forebay_topology::System;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use crate::failure::{Failure, Result};
 
 /// Binds the calling thread, and threads that it starts, to a node; dropping it restores the
 /// previous binding.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use forebay::gpu::GpuSelector;
 use forebay::units::{MIB, parse_duration};
+use forebay_measure::failure::{Failure, Result};
 
 use super::words::{self, Io, Sizes, Transfer};
-use crate::failure::{Failure, Result};
 use crate::values::gpu;
 
 /// Most threads of a run, or calls in flight of a batch.

@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 
 use forebay::Engine;
 use forebay::units::{align_down, format_size};
+use forebay_measure::cleanup;
 use forebay_measure::data::Pattern;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
 use forebay_measure::make::{self, Room};
 use forebay_measure::memory::close;
+use forebay_measure::output::{self, folder_of};
 use forebay_measure::scratch;
+use forebay_measure::stdio::{say, tell};
+use forebay_measure::steps::{self, Step};
+use forebay_measure::workload::pattern::Region;
 use rustix::fs::{SeekFrom, XattrFlags, fgetxattr, fsetxattr};
 
 use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
-use crate::cleanup;
-use crate::failure::{Failure, Result};
-use crate::output::{self, folder_of};
-use crate::stdio::{say, tell};
-use crate::steps::{self, Step};
-use crate::workload::pattern::Region;
 
 /// The mark of files that were made here.
 const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use forebay::Engine;
 use forebay::gpu::DeviceId;
 use forebay_evidence::{Evidence, Sources, Span};
+use forebay_measure::failure::Result;
 use forebay_measure::proof::{Proof, Prover};
+use forebay_measure::results::verdict::VerdictFacts;
+use forebay_measure::stdio::{say, tell};
+use forebay_measure::workload::backend::add;
+use forebay_measure::workload::measure::{files_of, proofs_of};
+use forebay_measure::workload::run::{OfTarget, Ran};
 
 use super::task::Task;
-use crate::failure::Result;
-use crate::results::verdict::VerdictFacts;
-use crate::stdio::{say, tell};
-use crate::workload::backend::add;
-use crate::workload::measure::{files_of, proofs_of};
-use crate::workload::run::{OfTarget, Ran};
 
 /// Most files whose cached pages are queried, each of which stays open during the run.
 const FILES_MAX: usize = 64;

@@ -6,7 +6,15 @@ use std::time::Duration;
 use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
 use forebay_measure::demand::check_requests;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::proof::Proof;
+use forebay_measure::results::Cache;
+use forebay_measure::stdio::tell;
+use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
+use forebay_measure::workload::check::Most;
+use forebay_measure::workload::pattern::Pattern;
+use forebay_measure::workload::run::{Moved, Ran, Ready};
+use forebay_measure::workload::{End, Load};
 
 use super::line::Line;
 use super::node::Kept;
@@ -14,14 +22,6 @@ use super::options::{Asked, Job};
 use super::proved::Watched;
 use super::task::Task;
 use super::words::{Io, Sizes, Transfer};
-use crate::failure::{Failure, Result};
-use crate::results::Cache;
-use crate::stdio::tell;
-use crate::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
-use crate::workload::check::Most;
-use crate::workload::pattern::Pattern;
-use crate::workload::run::{Moved, Ran, Ready};
-use crate::workload::{End, Load};
 
 /// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Arguments, Verb};
-    use crate::workload::Lane;
+    use forebay_measure::workload::Lane;
 
     fn done(bytes: u64, seconds: u64, kind: Transfer, right: Option<bool>) -> Done {
         Done {
@@ -406,29 +406,31 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_of_the_direct_route_changes_no_file() {
-        let words = "forebay gdsio -D x -s 1M -i 64K -x 0 -I 3 -T 1";
-        let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
-        let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
-        let asked = Asked::of_options(&args).unwrap();
+    fn a_trial_of_the_direct_route_writes_only_what_the_job_overwrites() {
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let device = engine.device(&"sim:cufile".parse().unwrap()).unwrap();
         let folder = tempfile::tempdir_in(".").unwrap();
         let path = folder.path().join("file");
-        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
-        let region = crate::workload::pattern::Region { start: 0, len: 1 << 20 };
-        let lane = Lane { target: 0, device, path: path.clone(), region, content: None };
-        let (method, plain) = (Method::Forebay(None), Transfer::Direct);
-        let lanes = vec![lane];
-        let task = Task { asked: &asked, job: &asked.jobs[0], method, plain, on_gpu: true, lanes };
-        if let Err(why) = task.try_direct(&engine) {
-            println!("skipped: a trial that ends well: {}", why.in_one_line());
+        for (job, writes) in
+            [("-I 1", true), ("-I 1 -T 1", false), ("-I 3", false), ("-I 0", false)]
+        {
+            std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+            let words = format!("forebay gdsio -D x -s 1M -i 64K -x 0 {job}");
+            let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
+            let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
+            let asked = Asked::of_options(&args).unwrap();
+            let region = forebay_measure::workload::pattern::Region { start: 0, len: 1 << 20 };
+            let (path, device) = (path.clone(), device.clone());
+            let lanes = vec![Lane { target: 0, device, path: path.clone(), region, content: None }];
+            let (method, plain, job) = (Method::Forebay(None), Transfer::Direct, &asked.jobs[0]);
+            let task = Task { asked: &asked, job, method, plain, on_gpu: true, lanes };
+            task.try_direct(&engine).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap() != vec![7; 1 << 20], writes, "{words}");
         }
-        assert_eq!(std::fs::read(&path).unwrap(), vec![7; 1 << 20]);
     }
 
     #[test]
-    fn plain_ways_are_their_types() {
+    fn plain_methods_are_their_types() {
         for number in 1..=4 {
             let asked = Transfer::parse(&number.to_string()).unwrap();
             assert_eq!(plain_method(asked, false, true).1, asked);

@@ -1,9 +1,10 @@
 //! A job that is ready to run.
 
+use forebay_measure::workload::Lane;
+use forebay_measure::workload::backend::Method;
+
 use super::options::{Asked, Job};
 use super::words::Transfer;
-use crate::workload::Lane;
-use crate::workload::backend::Method;
 
 /// A job with its parameters.
 pub(super) struct Task<'a> {

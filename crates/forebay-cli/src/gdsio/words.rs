@@ -3,8 +3,7 @@
 use std::fmt;
 
 use forebay::units::{GIB, KIB, MIB};
-
-use crate::workload::backend::Plain;
+use forebay_measure::workload::backend::Plain;
 
 /// Limit of a plausible size.
 const SIZE_MAX: u64 = 1 << 60;

@@ -12,12 +12,11 @@ use forebay::gpu::{Device, DeviceError, DeviceResult, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
 use forebay_measure::data::Pattern;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::put_into;
 use forebay_measure::stats::rate;
 use forebay_measure::target::Target;
-
-use crate::failure::{Failure, Result};
-use crate::workload::expected::Expected;
+use forebay_measure::workload::expected::Expected;
 
 /// XORed into each word: all bits, so that our data become their inverse.
 const KEY: u64 = u64::MAX;

@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 use forebay::units::format_size;
 use forebay::{Engine, Route};
+use forebay_measure::cleanup;
 use forebay_measure::data::Pattern;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
 use forebay_measure::make::{self, Room};
+use forebay_measure::output::{self, folder_of};
 use forebay_measure::route::try_route;
 use forebay_measure::scratch::Scratch;
+use forebay_measure::steps::Step;
 use forebay_measure::target::Target;
 
 use super::args::GpuFileArgs;
 use crate::bench::files::may_write;
 use crate::bench::{TRY_LEN, spinner};
-use crate::cleanup;
-use crate::failure::{Failure, Result};
-use crate::output::{self, folder_of};
-use crate::steps::Step;
 
 /// A folder, or a file that is written and read back.
 #[derive(Debug)]

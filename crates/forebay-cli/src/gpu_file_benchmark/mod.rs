@@ -11,21 +11,21 @@ mod file;
 use forebay::units::format_size;
 use forebay::{Engine, Route};
 use forebay_measure::demand::check_transfer;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::program::Program;
 use forebay_measure::stats::Spread;
+use forebay_measure::stdio::{print, say};
 use forebay_measure::target::Target;
+use forebay_measure::workload::backend::{Method, Plain};
 
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use self::file::TestFile;
 use crate::bench::args::{BenchArgs, Demand};
 use crate::bench::{self, Bench};
-use crate::failure::{Failure, Result};
-use crate::program::Program;
 use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
 use crate::report::numbers::rate;
-use crate::stdio::{print, say};
-use crate::workload::backend::{Method, Plain};
 
 /// What to do where the mode `dma` cannot have the direct route.
 const WITHOUT_DIRECT: &str =

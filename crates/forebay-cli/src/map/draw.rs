@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use forebay::units::format_size;
+use forebay_measure::failure::lower;
 use forebay_measure::plain::plain;
 use forebay_topology::{Layer, LayerKind};
 
 use super::json::{Extents, Gpu, MapReport, PathMap};
 use super::look::{Look, Tone, Word};
 use super::words::{Scene, another_path, named};
-use crate::failure::lower;
 
 /// Most steps that are drawn of one path.
 const STEPS_MAX: usize = 600;
@@ -219,7 +219,7 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
 mod tests {
     use super::*;
     use crate::map::warnings::tests::map_of;
-    use crate::results::drives::PathFacts;
+    use forebay_measure::results::drives::PathFacts;
     use forebay_topology::Value;
 
     const WIDE: Look = Look(usize::MAX);

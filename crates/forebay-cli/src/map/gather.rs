@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use forebay_measure::results::drives::{DriveFacts, PciFacts};
 use forebay_topology::{Distance, Layer, Resolver, StorageMap, System, Value};
 
 use super::extents;
 use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA};
-use crate::results::drives::{DriveFacts, PciFacts};
 
 /// The maps of `paths`; `record` is the folder that is replayed.
 pub(crate) fn gather(

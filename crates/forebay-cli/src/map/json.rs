@@ -2,12 +2,11 @@
 //!
 //! Plain data that holds everything drawn and warned about, so both are pure functions of it.
 
+use forebay_measure::results::drives::{DriveFacts, PciFacts};
+use forebay_measure::results::machine::Environment;
 use forebay_topology::{Layer, Value};
 use serde::{Serialize, Serializer};
 use serde_json::json;
-
-use crate::results::drives::{DriveFacts, PciFacts};
-use crate::results::machine::Environment;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;

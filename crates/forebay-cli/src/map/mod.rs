@@ -15,14 +15,14 @@ mod words;
 use std::path::PathBuf;
 
 use forebay_measure::environment;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;
+use forebay_measure::stdio::{self, say};
 use forebay_topology::{Resolver, System};
 
 use self::json::MapReport;
 use self::look::Look;
 use crate::args::DoctorArgs;
-use crate::failure::{Failure, Result};
-use crate::stdio::{self, say};
 
 /// Shows the map of `paths` on `system`.
 pub(crate) fn command(

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use forebay::units::format_size;
+use forebay_measure::results::drives::{DriveFacts, PathFacts};
 use forebay_topology::{Layer, LayerKind, Value};
 
 use super::json::{MapReport, PathMap};
 use super::look::{Tone, Word};
-use crate::results::drives::{DriveFacts, PathFacts};
 
 /// Facts that the tree omits if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use forebay::{Histogram, RouteShare, Statistics};
+use forebay_measure::results::verdict::VerdictFacts;
 use serde::{Deserialize, Serialize};
-
-use crate::results::verdict::VerdictFacts;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;

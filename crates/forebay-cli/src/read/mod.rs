@@ -10,27 +10,27 @@ use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
 use forebay::{Buffer, Engine, Outcome, Place, RequestOptions, Trace};
+use forebay_measure::cleanup;
 use forebay_measure::demand::check_transfer;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::{close, whole};
+use forebay_measure::output;
 use forebay_measure::plain::{json_lines, plain};
+use forebay_measure::program::Program;
 use forebay_measure::proof::{Moved, Prover};
+use forebay_measure::results::Direction;
+use forebay_measure::results::verdict::VerdictFacts;
 use forebay_measure::route::describe;
 use forebay_measure::stats::rate;
+use forebay_measure::stdio;
+use forebay_measure::steps::Step;
 use forebay_measure::subject::check_size;
 use forebay_measure::target::Target;
 use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
-use crate::cleanup;
-use crate::failure::{Failure, Result};
-use crate::output;
-use crate::program::Program;
 use crate::report::numbers::rate_text;
-use crate::results::Direction;
-use crate::results::verdict::VerdictFacts;
-use crate::stdio;
-use crate::steps::Step;
 
 /// Bytes copied back from the target at a time.
 const STEP: u64 = 16 * MIB;

@@ -8,13 +8,13 @@ use super::foreign::Hints;
 use super::model::{Metric, Model, gather};
 use super::numbers::counted;
 
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain;
+use forebay_measure::stdio::say;
+use forebay_measure::steps::Step;
 
 use super::{forms, input, output, page, show};
-use crate::failure::{Failure, Result};
 use crate::report::args::ReportArgs;
-use crate::stdio::say;
-use crate::steps::Step;
 
 /// Warnings without `--verbose`.
 const WARNINGS_MAX: usize = 5;

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use forebay_measure::failure::{Failure, Result};
+
 use super::model::{Axis, Line, Metric, Model, facts};
 use super::numbers::{counted, digits};
 use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, SAMPLES_MIN, holm};
-use crate::failure::{Failure, Result};
 
 /// Most sides.
 const SIDES_MAX: usize = 64;

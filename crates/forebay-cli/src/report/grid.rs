@@ -6,9 +6,8 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::{cut, plain};
-
-use crate::failure::{Failure, Result};
 
 /// Letters of a line for a terminal.
 pub const WIDTH: usize = 80;

@@ -7,10 +7,10 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::results::{Record, file};
 
 use super::foreign::{self, Hints};
-use crate::failure::{Failure, Result};
-use crate::results::{Record, file};
 
 /// Most bytes of a file that is not a results file: its parsed form takes several times as much.
 const WHOLE_MAX: u64 = 64 * MIB;

@@ -21,5 +21,5 @@ pub mod show;
 pub mod student;
 
 #[cfg(test)]
-#[path = "../../tests/results/made.rs"]
+#[path = "../../../forebay-measure/tests/results/made.rs"]
 pub(crate) mod made;

@@ -5,13 +5,13 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::close;
+use forebay_measure::steps::Step;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::failure::{Failure, Result};
-use crate::steps::Step;
-use crate::{cleanup, output};
+use forebay_measure::{cleanup, output};
 
 /// What to do about an output that is no regular file.
 const REGULAR: &str = "only a regular file is overwritten: name another with `-o`";

@@ -1,15 +1,16 @@
 //! The parts of a report, which every form for people shows in its own way, and the tables of CSV.
 //! Pure.
 
+use forebay_measure::failure::Result;
+use forebay_measure::results::Direction;
+use forebay_measure::results::Limit;
+use forebay_measure::workload::backend::Plain;
+
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
 use super::grid::{CSV, Cell, Column, Fields, Grid, WIDTH};
 use super::model::{Axis, Line, Metric, Model, facts};
 use super::numbers::{counted, digits, percent, rate_text};
 use super::ratio::Ratio;
-use crate::failure::Result;
-use crate::results::Direction;
-use crate::results::Limit;
-use crate::workload::backend::Plain;
 
 /// A part of a report.
 #[derive(Debug, Clone, PartialEq)]

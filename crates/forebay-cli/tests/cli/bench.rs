@@ -12,8 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use forebay_cli::results::file::{read, samples};
-use forebay_cli::results::{Measured, Point, Record, Sample};
+use forebay_measure::results::file::{read, samples};
+use forebay_measure::results::{Measured, Point, Record, Sample};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::program::program;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use forebay_cli::results::file::{read, samples};
+use forebay_measure::results::file::{read, samples};
 
 use crate::lab::fuse::{Faults, Fuse};
 use crate::lab::or_skip;

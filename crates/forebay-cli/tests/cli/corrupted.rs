@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use forebay_cli::results::file::{read, samples};
+use forebay_measure::results::file::{read, samples};
 
 use crate::program::program;
 

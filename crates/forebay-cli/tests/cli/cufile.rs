@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_cli::program::Program;
-use forebay_cli::results::{Record, Sample};
-use forebay_cli::workload::backend::library::process::{Bounds, Move, Mover, Refused};
-use forebay_cli::workload::expected::Expected;
 use forebay_measure::data::Pattern;
+use forebay_measure::program::Program;
 use forebay_measure::results::Cache;
+use forebay_measure::results::{Record, Sample};
+use forebay_measure::workload::backend::library::process::{Bounds, Move, Mover, Refused};
+use forebay_measure::workload::expected::Expected;
 
 use rustix::process::{Pid, Signal, kill_process};
 

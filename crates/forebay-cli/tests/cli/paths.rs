@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use forebay_cli::results::{Limit, Record, Sample};
 use forebay_measure::results::Cache;
+use forebay_measure::results::{Limit, Record, Sample};
 
 use crate::program::program;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use forebay::{Engine, Options, Residency};
-use forebay_cli::results::{Measured, Point, Record};
 use forebay_measure::results::Cache;
+use forebay_measure::results::{Measured, Point, Record};
 
 use crate::paths::{records, samples};
 use crate::program::program;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use forebay_cli::results::file::{read, samples};
-use forebay_cli::results::{Limit, Measured, Record};
+use forebay_measure::results::file::{read, samples};
+use forebay_measure::results::{Limit, Measured, Record};
 
 use crate::program::program;
 

@@ -11,7 +11,7 @@ use crate::paths::{records, samples};
 use crate::program::program;
 use assert_cmd::Command;
 use forebay_cli::read::json::{ReadReport, Stages};
-use forebay_cli::results::{Record, Sample};
+use forebay_measure::results::{Record, Sample};
 use twox_hash::XxHash3_64;
 
 /// The kinds of target that every machine has.

@@ -2,12 +2,12 @@
 
 use forebay::Route;
 use forebay_measure::parallel::cores;
+use forebay_measure::results::{Bound, Measured};
+use forebay_measure::results::{Cache, Direction};
+use forebay_measure::workload::backend::Method;
 
 use super::Limits;
 use crate::bench::plan::Planned;
-use crate::results::{Bound, Measured};
-use crate::results::{Cache, Direction};
-use crate::workload::backend::Method;
 
 /// From this share of the requested rate on, the requested rate binds.
 const AS_ASKED: f64 = 0.95;
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::bench::args::BenchArgs;
     use crate::bench::plan::{Axes, points};
-    use crate::results::Limit;
+    use forebay_measure::results::Limit;
 
     fn axes(read_percent: u8) -> Axes {
         Axes {

@@ -10,11 +10,10 @@ use std::time::Instant;
 use forebay::gpu::{Device, Stream};
 use forebay::units::MIB;
 use forebay::{Buffer, Engine};
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::whole;
 use forebay_measure::parallel::{cores, each_piece};
-
-use crate::failure::{Failure, Result};
-use crate::results::Direction;
+use forebay_measure::results::Direction;
 
 /// Copies between pinned memory and the target.
 #[derive(Debug)]

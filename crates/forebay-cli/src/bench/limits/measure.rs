@@ -9,17 +9,17 @@ use forebay::Engine;
 use forebay::gpu::Device;
 use forebay::units::{KIB, MIB};
 use forebay_measure::demand::fitting;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::results::Direction;
+use forebay_measure::results::Limit;
 use forebay_measure::stats::rate;
+use forebay_measure::steps;
+use forebay_measure::workload::backend::{Method, Plain, Pool};
+use forebay_measure::workload::pattern::Region;
+use forebay_measure::workload::run::Ready;
+use forebay_measure::workload::{End, Lane, Load};
 
 use super::link::Link;
-use crate::failure::{Failure, Result};
-use crate::results::Direction;
-use crate::results::Limit;
-use crate::steps;
-use crate::workload::backend::{Method, Plain, Pool};
-use crate::workload::pattern::Region;
-use crate::workload::run::Ready;
-use crate::workload::{End, Lane, Load};
 
 /// From this size on the link reaches its full speed.
 const LINK_LEN: u64 = 256 * MIB;

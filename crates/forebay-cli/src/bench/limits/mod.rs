@@ -9,9 +9,9 @@ mod take;
 use std::sync::Arc;
 
 use forebay::gpu::Device;
+use forebay_measure::results::{Direction, Limit};
 
 pub(super) use self::bound::bound;
-use crate::results::{Direction, Limit};
 
 /// The measured limits.
 #[derive(Debug, Default)]

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use forebay::gpu::{Device, DeviceInfo};
 use forebay::units::MIB;
+use forebay_measure::failure::Result;
 use forebay_measure::fio;
 use forebay_measure::make::Room;
+use forebay_measure::results::{Cache, Direction, Limit, Record};
 use forebay_topology::{PciDevice, gpu_at};
 use indicatif::ProgressBar;
 
@@ -15,8 +17,6 @@ use super::measure;
 use crate::bench::plan::Planned;
 use crate::bench::targets::{self, Together};
 use crate::bench::{Bench, FIRST_LEN};
-use crate::failure::Result;
-use crate::results::{Cache, Direction, Limit, Record};
 
 /// From this share of the sum of single links on, a shared part does not limit them.
 const ALONE: f64 = 0.85;

@@ -13,13 +13,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use forebay_measure::cleanup;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::shell::{self, Rest, shortened};
+use forebay_measure::stdio::tell;
+use forebay_measure::steps::Step;
+
 use self::place::Home;
 use crate::bench::args::BenchArgs;
-use crate::cleanup;
-use crate::failure::{Failure, Result};
-use crate::shell::{self, Rest, shortened};
-use crate::stdio::tell;
-use crate::steps::Step;
 
 /// Ctrl-C ends the command by itself.
 static NEVER: AtomicBool = AtomicBool::new(false);

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_measure::environment::file_system;
+use forebay_measure::steps::Step;
 use forebay_topology::Resolver;
-
-use crate::steps::Step;
 
 /// The interval between checks.
 const LOOK: Duration = Duration::from_millis(50);

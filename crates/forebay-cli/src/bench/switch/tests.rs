@@ -5,15 +5,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use clap::{Args as _, FromArgMatches as _};
 use forebay::Options;
+use forebay_measure::program::Program;
+use forebay_measure::results::Sample;
+use forebay_measure::results::file::{read, samples};
 use forebay_topology::{Resolver, System};
 use tempfile::TempDir;
 
 use super::*;
 use crate::bench::Bench;
-use crate::program::Program;
 use crate::report::model::{Axis, gather};
-use crate::results::Sample;
-use crate::results::file::{read, samples};
 
 fn args(words: &[&str]) -> BenchArgs {
     let definition = BenchArgs::augment_args(clap::Command::new("bench").no_binary_name(true));

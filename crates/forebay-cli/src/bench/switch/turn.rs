@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
+use forebay_measure::failure::Result;
+use forebay_measure::results::Direction;
+use forebay_measure::stdio::say;
 use indicatif::ProgressBar;
 
 use super::words;
 use crate::bench::files::Place;
 use crate::bench::plan::Planned;
 use crate::bench::{Bench, maps, queues};
-use crate::failure::Result;
-use crate::results::Direction;
-use crate::stdio::say;
 
 impl Bench<'_> {
     /// Sets the number of queues that a point requests, if it changed. A failure is reported, and

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use forebay_measure::results::drives::{DriveFacts, LinkFacts, PathFacts};
+
 use super::{Found, some};
 use crate::map::draw::drive_name;
 use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
-use crate::results::drives::{DriveFacts, LinkFacts, PathFacts};
 
 /// Each path to a drive.
 fn paths(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {

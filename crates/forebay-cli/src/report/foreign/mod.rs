@@ -15,11 +15,11 @@ mod units;
 use std::path::Path;
 
 use clap::ValueEnum;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::results::Record;
 
 pub use self::map::Map;
 use self::row::Contents;
-use crate::failure::{Failure, Result};
-use crate::results::Record;
 
 /// Most bytes of a text that are searched for the marks of a tool.
 const LOOK_MAX: usize = 1 << 20;

@@ -120,8 +120,8 @@ fn row(line: u64, columns: &[&str], values: &[&str], options: &BTreeMap<&str, &s
 mod tests {
     use super::super::map::Map;
     use super::*;
-    use crate::results::Cache;
-    use crate::results::Sample;
+    use forebay_measure::results::Cache;
+    use forebay_measure::results::Sample;
 
     fn read(text: &str, map: &str) -> Contents {
         let map: Map = if map.is_empty() { Map::default() } else { map.parse().unwrap() };

@@ -6,11 +6,13 @@ use std::path::Path;
 
 use forebay_measure::environment;
 use forebay_measure::plain::{cut, plain};
+use forebay_measure::results::Cache;
+use forebay_measure::results::{
+    CpuCost, Imported, Latency, Measured, Point, Record, Run, SCHEMA, Sample,
+};
 use serde_json::json;
 
 use super::map::{Axes, set};
-use crate::results::Cache;
-use crate::results::{CpuCost, Imported, Latency, Measured, Point, Record, Run, SCHEMA, Sample};
 
 /// Most measurements of one file.
 pub(super) const FOUND_MAX: usize = 100_000;

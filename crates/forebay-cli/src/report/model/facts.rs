@@ -1,12 +1,11 @@
 //! The machine and the settings of a run, as names and values. Pure.
 
 use forebay::units::format_size;
+use forebay_measure::results::Run;
+use forebay_measure::results::drives::DriveFacts;
+use forebay_measure::results::machine::{Environment, Gpu};
 use jiff::Timestamp;
 use serde_json::Value;
-
-use crate::results::Run;
-use crate::results::drives::DriveFacts;
-use crate::results::machine::{Environment, Gpu};
 
 /// Most settings of a run, and most GPUs and drives that are named.
 const LISTED_MAX: usize = 64;

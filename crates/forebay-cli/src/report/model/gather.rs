@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use forebay_measure::results::{Bound, Limit, Measured, Point, Record, Run, Sample};
 use forebay_measure::scratch;
 
 use super::{Line, Metric, Model, RunFacts, notes};
-use crate::results::{Bound, Limit, Measured, Point, Record, Run, Sample};
 
 /// Most limits that are kept: a machine has some dozens.
 const LIMITS_MAX: usize = 1000;

@@ -1,9 +1,10 @@
 //! The quantities of a sample: their names, their units, and where a record has them. Pure.
 
+use forebay_measure::power::result::Part;
+use forebay_measure::results::{Measured, Share};
+
 use super::super::grid::CSV;
 use super::super::numbers::{count_text, digits, percent, time_text};
-use crate::power::result::Part;
-use crate::results::{Measured, Share};
 
 /// A measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

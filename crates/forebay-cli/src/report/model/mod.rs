@@ -11,10 +11,11 @@ mod notes;
 
 use std::collections::BTreeSet;
 
+use forebay_measure::results::{Bound, Limit, Point, Run};
+
 pub use self::axis::Axis;
 pub use self::metric::Metric;
 use super::ratio::Estimate;
-use crate::results::{Bound, Limit, Point, Run};
 
 /// All that was measured, of one file or several.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use forebay_measure::results::{Point, Sample};
 use serde::Deserialize as _;
 
 use super::{Line, Metric, Model, RunFacts};
 use crate::report::numbers::{counted, percent};
-use crate::results::{Point, Sample};
 
 /// Most warnings that are kept.
 const KEPT_MAX: usize = 1000;

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use forebay_cli::results::file::{read, samples};
-use forebay_cli::results::{Point, Sample};
+use forebay_measure::results::file::{read, samples};
+use forebay_measure::results::{Point, Sample};
 
 use super::{command, folder, scratch, stderr, wait_for};
 use crate::lab::fuse::Fuse;

@@ -5,8 +5,8 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Stdio;
 
-use forebay_cli::results::Sample;
-use forebay_cli::results::file::{read, samples};
+use forebay_measure::results::Sample;
+use forebay_measure::results::file::{read, samples};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{command, folder, scratch, stderr, wait_for};

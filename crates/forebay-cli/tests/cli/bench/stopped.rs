@@ -3,7 +3,7 @@
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, Stdio};
 
-use forebay_cli::results::file::{read, samples};
+use forebay_measure::results::file::{read, samples};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{command, folder, stderr, wait_for};

@@ -1,10 +1,10 @@
 //! Checks of what `report` shows, in each form.
 
-use forebay_cli::failure::Failure;
 use forebay_cli::report::compare::{self, By};
 use forebay_cli::report::model::{Axis, Metric, gather};
 use forebay_cli::report::{forms, grid, page, show};
-use forebay_cli::results::Record;
+use forebay_measure::failure::Failure;
+use forebay_measure::results::Record;
 use serde_json::Value;
 
 /// The first word of a text that stands for no number, with what is around it.

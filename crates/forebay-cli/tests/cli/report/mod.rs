@@ -4,7 +4,7 @@ mod browser;
 mod compared;
 mod devtools;
 mod foreign;
-#[path = "../../results/made.rs"]
+#[path = "../../../../forebay-measure/tests/results/made.rs"]
 pub(crate) mod made;
 mod replaced;
 

@@ -57,7 +57,6 @@ pub(super) struct UringBackend {
     /// 5.5 to 5.9 GB/s into these, and 0.65 to 0.87 into small pages
     /// (`benches/runs/2026-11-26-2-cores-bench/times.txt`).
     memory: ManuallyDrop<Buffer>,
-    call_len: u64,
     places: Vec<Place>,
     in_flight: usize,
     ended: VecDeque<Done>,
@@ -90,7 +89,6 @@ impl UringBackend {
             places: (0..context.depth as u64).map(place).collect(),
             ring: ManuallyDrop::new(ring(context.depth * context.batch)?),
             memory: ManuallyDrop::new(memory),
-            call_len,
             file,
             request_size: whole(context.request_size),
             batch: context.batch,
@@ -289,7 +287,8 @@ impl Backend for UringBackend {
         expected: &Expected<'_>,
         offset: u64,
     ) -> Result<bool> {
-        expected.is_in(&self.memory, place as u64 * self.call_len + at, len, offset)
+        let start = (place * self.batch * self.request_size) as u64;
+        expected.is_in(&self.memory, start + at, len, offset)
     }
 
     fn routes(&self) -> Vec<Taken> {

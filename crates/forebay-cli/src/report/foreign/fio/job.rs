@@ -2,14 +2,14 @@
 
 use std::fmt;
 
+use forebay_measure::failure::lower;
+use forebay_measure::results::CpuCost;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::super::row::{Row, short};
 use super::super::units::number;
 use super::times::Times;
-use crate::failure::lower;
-use crate::results::CpuCost;
 
 /// Engines with one request in flight per thread, whatever depth was set.
 const SYNCHRONOUS: [&str; 7] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "libcufile"];

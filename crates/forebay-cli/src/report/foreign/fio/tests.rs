@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use forebay_measure::results::Cache;
+use forebay_measure::results::{Measured, Point, Record, Sample};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::map::Axes;
 use super::super::row::Settings;
 use super::*;
-use crate::results::Cache;
-use crate::results::{Measured, Point, Record, Sample};
 
 const RANDOM: &str = include_str!("../../../../tests/import/fio/random.json");
 const CLONES: &str = include_str!("../../../../tests/import/fio/clones.json");

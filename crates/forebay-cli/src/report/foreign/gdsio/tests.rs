@@ -1,10 +1,10 @@
 //! The import of gdsio's lines.
 
+use forebay_measure::results::Sample;
 use proptest::prelude::*;
 
 use super::super::map::Axes;
 use super::*;
-use crate::results::Sample;
 
 /// A line of gdsio 1.1 that is published.
 const PUBLISHED: &str = "IoType: WRITE XferType: GPUD Threads: 4 DataSetSize: 4156416/4194304(KiB) \

@@ -135,7 +135,7 @@ fn several_gpus_have_their_first_and_last_end() {
 
 #[test]
 fn power_is_listed_by_part() {
-    use crate::power::result::Part;
+    use forebay_measure::power::result::Part;
     let sweep =
         Sweep { repeats: 1, request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
     let mut records = vec![made::run(&sweep)];

@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each package uses a part")]
 
-use crate::results::drives::{DriveFacts, LinkFacts};
-use crate::results::machine::{Cpu, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};
+use forebay_measure::results::drives::{DriveFacts, LinkFacts};
+use forebay_measure::results::machine::{
+    Cpu, Environment, FileSystem, Gpu, HostMemoryFacts, Versions,
+};
 
 /// A drive of fixed data.
 pub(crate) fn drive() -> DriveFacts {
