@@ -91,8 +91,7 @@ pub fn make_resident(path: &Path, file: &dyn PageCache, len: u64) -> Result<Resu
 fn read_in(path: &Path, len: u64) -> Result<()> {
     let at = |offset: u64| format!("cannot read `{}` at {offset}", path.display());
     let step = Step::begin("read", path);
-    let file = File::open(path)
-        .map_err(|error| Failure::io(format!("cannot open `{}`", path.display()), &error))?;
+    let file = File::open(path).map_err(|error| Failure::at("open", path, &error))?;
     let buffer = || vec![0; whole(MIB)];
     each_range(len, MIB, cores().max(4), buffer, |buffer, range| {
         step.goes_on();

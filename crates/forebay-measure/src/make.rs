@@ -59,8 +59,7 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
 fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     let name = held::name(path);
     let folder = name.parent().unwrap_or(&name);
-    let inspect =
-        |errno: Errno| Failure::io(format!("cannot inspect `{}`", folder.display()), &errno.into());
+    let inspect = |errno: Errno| Failure::at("inspect", folder, &errno.into());
     let before = Room::from(fstatvfs(file).map_err(inspect)?);
     match fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => {
@@ -155,9 +154,8 @@ impl Room {
     /// System errors.
     pub fn of(folder: &Path) -> Result<Self> {
         let _step = Step::begin("inspect", folder);
-        let facts = statvfs(folder).map_err(|error| {
-            Failure::io(format!("cannot inspect `{}`", folder.display()), &error.into())
-        })?;
+        let facts =
+            statvfs(folder).map_err(|error| Failure::at("inspect", folder, &error.into()))?;
         Ok(facts.into())
     }
 

@@ -42,7 +42,7 @@ pub fn close(file: File) -> io::Result<()> {
 /// System errors.
 pub fn flush(file: &File, path: &Path) -> Result<()> {
     let closed = file.try_clone().and_then(close);
-    closed.map_err(|error| Failure::io(format!("cannot close `{}`", path.display()), &error))
+    closed.map_err(|error| Failure::at("close", path, &error))
 }
 
 /// Sets every byte to `byte`, on all cores.

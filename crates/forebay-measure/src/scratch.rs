@@ -138,7 +138,7 @@ impl Scratch {
     /// System errors, if `folder` cannot be written.
     pub fn create(folder: &Path) -> Result<Self> {
         let failed = |error: &io::Error| {
-            Failure::io(format!("cannot make a scratch file in `{}`", folder.display()), error)
+            Failure::at("make a scratch file in", folder, error)
                 .hint("use a folder that you can write to, or name a file to read")
         };
         let _step = Step::begin("make scratch in", folder);
@@ -165,7 +165,7 @@ impl Scratch {
         let path = self.folder.at.join(&name);
         let _step = Step::begin("make", &path);
         let made = self.folder.create_file(&name);
-        made.map_err(|error| Failure::io(format!("cannot make `{}`", path.display()), &error))?;
+        made.map_err(|error| Failure::at("make", &path, &error))?;
         Ok(path)
     }
 

@@ -260,7 +260,7 @@ impl Place {
     pub(crate) fn check(&self) -> Result<()> {
         if let Some((file, name)) = &self.held {
             held::check(file, name).map_err(|error| {
-                Failure::io(format!("cannot continue with `{}`", name.display()), &error)
+                Failure::at("continue with", name, &error)
                     .hint("give a folder that only you may write to")
             })?;
         }
@@ -319,8 +319,7 @@ impl Place {
 
 /// A path without links.
 fn real(path: &Path) -> Result<PathBuf> {
-    fs::canonicalize(path)
-        .map_err(|error| Failure::io(format!("cannot inspect `{}`", path.display()), &error))
+    fs::canonicalize(path).map_err(|error| Failure::at("inspect", path, &error))
 }
 
 /// Opens the user's file or device at `path`, which will be written, and claims a device; returns

@@ -44,9 +44,8 @@ impl Ledger {
     /// The file exists; or system errors.
     pub fn create(path: &Path) -> Result<Self> {
         let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o666, None);
-        let (made, file) = made.map_err(|error| {
-            Failure::io(format!("cannot create the results file `{}`", path.display()), &error)
-        })?;
+        let (made, file) =
+            made.map_err(|error| Failure::at("create the results file", path, &error))?;
         // Sync the folder so that the name is stored as well; some file systems cannot.
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
         let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());

@@ -84,7 +84,7 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
 /// Whether these pieces of the file at `path` are what was written.
 fn holds(path: &Path, wrote: &Written, pieces: &[Piece]) -> Result<bool> {
     let reading = Step::begin("read", path);
-    let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+    let failed = |error| Failure::at("read", path, &error);
     let file = File::open(path).map_err(failed)?;
     let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
         let piece = pieces[whole(number.start)];
@@ -112,7 +112,7 @@ pub(super) fn last_reads(
         // Each thread has its share, and at least one call.
         let mut left = None;
         let reading = Step::begin("read", path);
-        let failed = |error| Failure::io(format!("cannot read `{}`", path.display()), &error);
+        let failed = |error| Failure::at("read", path, &error);
         let file = File::open(&**path).map_err(failed)?;
         let expected = lane.content.map_or(Expected::File(&file), Expected::Pattern);
         let places = worked.last.iter().enumerate();
@@ -146,7 +146,7 @@ pub(super) fn known_holds(lanes: &[Lane], most: &Most) -> Result<Option<bool>> {
     let (mut right, mut expected, mut found) = (None, Vec::new(), Vec::new());
     for (lane, content) in known() {
         let reading = Step::begin("read", &lane.path);
-        let failed = |error| Failure::io(format!("cannot read `{}`", lane.path.display()), &error);
+        let failed = |error| Failure::at("read", &lane.path, &error);
         let file = File::open(&lane.path).map_err(failed)?;
         let (mut start, end) = (lane.region.start, lane.region.start + lane.region.len.min(most));
         while start < end {

@@ -196,5 +196,9 @@ fn sample(
     };
     let lanes: Vec<Lane> = (0..threads).map(lane).collect();
     let (ran, _) = Ready::with(engine, &load, &lanes, pool)?.run(&["host".into()])?;
+    if ran.requests == 0 {
+        let file = file.display();
+        return Err(Failure::new(format!("no request to `{file}` ended within {STORAGE_TIME:?}")));
+    }
     Ok(rate(ran.bytes, ran.span.as_secs_f64()))
 }

@@ -55,8 +55,7 @@ impl Mapping {
         (offset, len): (u64, u64),
         direction: Direction,
     ) -> Result<Self> {
-        let failed =
-            |error: io::Error| Failure::io(format!("cannot map `{}`", path.display()), &error);
+        let failed = |error: io::Error| Failure::at("map", path, &error);
         let access = match direction {
             Direction::Read => ProtFlags::READ,
             Direction::Write => ProtFlags::READ | ProtFlags::WRITE,

@@ -218,8 +218,7 @@ impl Opened {
 
     pub(super) fn sync(&self) -> Result<()> {
         let synced = self.file.sync_data();
-        synced
-            .map_err(|error| Failure::io(format!("cannot sync `{}`", self.path.display()), &error))
+        synced.map_err(|error| Failure::at("sync", &self.path, &error))
     }
 
     pub(super) fn flush(&self) -> Result<()> {

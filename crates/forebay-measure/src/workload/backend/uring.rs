@@ -207,7 +207,7 @@ impl UringBackend {
     }
 
     fn refused(&self, error: &io::Error) -> Failure {
-        Failure::io(format!("cannot wait for requests to `{}`", self.file.path.display()), error)
+        Failure::at("wait for requests to", &self.file.path, error)
     }
 }
 
