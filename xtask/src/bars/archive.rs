@@ -159,10 +159,12 @@ impl Archive {
             fs::write(&path, lines.join("\n") + "\n")
                 .map_err(|error| format!("cannot write `{}`: {error}", path.display()))
         };
-        write("environment.json", vec![format!("{:#}", self.environment.facts)])?;
+        let text = |error: serde_json::Error| error.to_string();
+        let environment = serde_json::to_string_pretty(&self.environment).map_err(text)?;
+        write("environment.json", vec![environment])?;
         let samples: serde_json::Result<_> =
             self.records.iter().map(serde_json::to_string).collect();
-        write("samples.jsonl", samples.map_err(|error| error.to_string())?)?;
+        write("samples.jsonl", samples.map_err(text)?)?;
         let mut table = vec![self.head()];
         table.extend(self.records.iter().flat_map(Record::lines));
         table.push(String::new());

@@ -2,32 +2,24 @@
 //! or in the wrong place is found. Nothing is stored: any part can be made again from its offset.
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 
-use forebay::units::MIB;
+use forebay_measure::data::Pattern;
+use forebay_measure::make;
 
 use crate::bar::Stop;
 
-/// Bytes of one word of the data.
-const WORD_LEN: u64 = 8;
-/// Bytes that are made and written at a time.
-const PIECE_LEN: u64 = MIB;
+/// The bytes of every file.
+const DATA: Pattern = Pattern::new(1);
 
-/// The word at `index`: a counter that a mixer with full avalanche turns into noise (the
-/// finaliser of SplitMix64, Steele, Lea and Flood, 2014).
-fn word(index: u64) -> [u8; 8] {
+/// A number below `bound` that depends on `index` alone: a counter that a mixer with full avalanche
+/// turns into noise (the finaliser of SplitMix64, Steele, Lea and Flood, 2014).
+pub(crate) fn number(index: u64, bound: u64) -> u64 {
     let mut z = index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)).to_le_bytes()
-}
-
-/// A number below `bound` that depends on `index` alone.
-pub(crate) fn number(index: u64, bound: u64) -> u64 {
-    u64::from_le_bytes(word(index ^ (1 << 62))) % bound.max(1)
+    (z ^ (z >> 31)) % bound.max(1)
 }
 
 /// Shuffles `all` in a way that depends on `seed` alone.
@@ -38,59 +30,30 @@ pub(crate) fn shuffle<T>(all: &mut [T], seed: u64) {
     }
 }
 
-/// Fills `bytes` with the data of a file at `offset`, a multiple of eight.
-pub(crate) fn fill(bytes: &mut [u8], offset: u64) {
-    let first = offset / WORD_LEN;
-    for (index, piece) in (first..).zip(bytes.chunks_mut(8)) {
-        piece.copy_from_slice(&word(index)[..piece.len()]);
-    }
-}
-
 /// Fails unless `bytes` are the data of a file at `offset`, a multiple of eight.
 pub(crate) fn check(bytes: &[u8], offset: u64) -> Result<(), Stop> {
-    let first = offset / WORD_LEN;
-    for (index, piece) in (first..).zip(bytes.chunks(8)) {
-        if piece != &word(index)[..piece.len()] {
-            return Err(Stop::Fail(format!("wrong bytes at {} of the file", index * WORD_LEN)));
-        }
+    if DATA.matches(offset, bytes) {
+        return Ok(());
     }
-    Ok(())
+    Err(Stop::Fail(format!("wrong bytes in {} at {offset} of the file", bytes.len())))
 }
 
-/// Writes a new file of `len` bytes of data, by several threads, down to the drive.
+/// Writes a new file of `len` bytes of data, down to the drive.
 pub(crate) fn write(path: &Path, len: u64) -> Result<(), Stop> {
-    let failed = |error| Stop::Fail(format!("cannot write `{}`: {error}", path.display()));
-    let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
-    let next = AtomicU64::new(0);
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let work = || -> std::io::Result<()> {
-        let mut piece = vec![0; usize::try_from(PIECE_LEN).unwrap_or_default()];
-        loop {
-            let offset = next.fetch_add(PIECE_LEN, Ordering::Relaxed);
-            if offset >= len {
-                return Ok(());
-            }
-            let count = usize::try_from(PIECE_LEN.min(len - offset)).unwrap_or_default();
-            fill(&mut piece[..count], offset);
-            file.write_all_at(&piece[..count], offset)?;
-        }
-    };
-    let written = thread::scope(|scope| {
-        let mut started = (0..threads).map(|_| scope.spawn(work)).collect::<Vec<_>>().into_iter();
-        started.try_for_each(|thread| thread.join().unwrap_or(Ok(())))
-    });
-    written.map_err(failed)?;
-    file.sync_all().map_err(failed)
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    make::fill(path, DATA, len).map_err(|failure| Stop::Fail(failure.in_one_line()))
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay::units::MIB;
+
     use super::*;
 
     #[test]
     fn a_byte_that_is_wrong_missing_or_moved_is_found() {
         let mut bytes = vec![0; 1003];
-        fill(&mut bytes, 4096);
+        DATA.fill(4096, &mut bytes);
         check(&bytes, 4096).unwrap();
         assert!(check(&bytes, 0).is_err());
         bytes[1002] ^= 1;

@@ -1,13 +1,14 @@
 //! `fio` as the reference: the storage's rate for a well-tuned program that only reads.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use forebay_measure::fio;
 use serde_json::Value;
 
 use crate::bar::Stop;
-use crate::machine::{field, printed};
 use crate::sample::{Sample, float};
 
 /// Reads that run for a given time.
@@ -41,7 +42,7 @@ pub(crate) struct Fio {
 impl Fio {
     /// Finds it in `PATH`.
     pub(crate) fn find() -> Result<Self, Stop> {
-        match version() {
+        match fio::version() {
             Some(_) => Ok(Self { huge: huge_pages_free() }),
             None => Err(Stop::Skip("no `fio` on this machine".into())),
         }
@@ -93,15 +94,12 @@ fn run(file: &Path, depth: u32, job: &str) -> Result<Outcome, Stop> {
 
 /// Whether enough huge pages are reserved and free for the deepest queue.
 fn huge_pages_free() -> bool {
+    let facts = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let number = |name: &str| -> u64 {
-        field("/proc/meminfo", name).trim_end_matches("kB").trim().parse().unwrap_or(0)
+        let fact = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        fact.and_then(|fact| fact.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
     };
     number("HugePages_Free") * number("Hugepagesize") >= 128 * 1024
-}
-
-/// The version of the `fio` in `PATH`; `None` if there is none.
-pub(crate) fn version() -> Option<String> {
-    printed(Command::new("fio").arg("--version"))
 }
 
 /// The one job of a report. Its CPU use is given in per cent of its run time.

@@ -45,7 +45,7 @@ struct Arguments {
     /// Folder in which test files are made and removed.
     #[arg(long, value_name = "DIR", default_value = ".")]
     scratch: PathBuf,
-    /// Folder for environment.json, samples.json and summary.md.
+    /// Folder for environment.json, samples.jsonl and table.txt.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Write them to a new folder DIR/DATE-MACHINE.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use forebay_measure::stats::Spread;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
@@ -75,14 +76,7 @@ pub(crate) fn float(count: u64) -> f64 {
 
 /// The middle value, or the mean of the two middle ones; NaN if empty.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[middle],
-        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
-    }
+    Spread::of(values).map_or(f64::NAN, |spread| spread.median)
 }
 
 /// Times one move of `bytes` by this process.

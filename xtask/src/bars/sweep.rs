@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use forebay::units::format_size;
-use serde_json::Value;
+use forebay_measure::results::Measured as Sampled;
+use forebay_measure::results::file::{self, samples};
 
 use crate::bar::{Measured, Stop};
 use crate::fio::{Fio, Load, Outcome};
@@ -61,24 +62,18 @@ fn sweep(path: &Path, method: &str, load: &Load) -> Result<Outcome, Stop> {
         let cause = String::from_utf8_lossy(&output.stderr);
         return Err(Stop::Fail(format!("`forebay bench` failed: {}", cause.trim())));
     }
-    let text = fs::read_to_string(&results)?;
+    let records = file::read(&results).map_err(|failure| Stop::Fail(failure.in_one_line()))?;
     fs::remove_file(&results)?;
-    parse(&text).ok_or_else(|| Stop::Fail(format!("`forebay bench` reported nothing: {text}")))
+    let measured = samples(&records).find_map(|(_, sample)| sample.measured.as_ref());
+    let outcome = measured.and_then(outcome);
+    outcome.ok_or_else(|| Stop::Fail(format!("`forebay bench` reported no sample: {records:?}")))
 }
 
-/// The one sample of a results file.
-fn parse(text: &str) -> Option<Outcome> {
-    let records = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let sample = records.into_iter().find(|record| record["record"] == "sample")?;
-    let measured = &sample["measured"];
-    let quantile = |name: &str| measured["latency"][name].as_f64();
-    let cpu = |name: &str| measured["cpu"][name].as_f64().unwrap_or(0.0);
-    let sample = Sample {
-        seconds: measured["seconds"].as_f64()?,
-        bytes: measured["bytes"].as_u64()?,
-        cpu_s: cpu("user_s") + cpu("system_s"),
-    };
-    let quantiles = [quantile("p50_ns")?, quantile("p90_ns")?, quantile("p99_ns")?];
+fn outcome(measured: &Sampled) -> Option<Outcome> {
+    let (latency, cpu) = (measured.latency.as_ref()?, measured.cpu.as_ref());
+    let cpu_s = cpu.map_or(0.0, |cpu| cpu.user_s + cpu.system_s);
+    let sample = Sample { seconds: measured.seconds?, bytes: measured.bytes?, cpu_s };
+    let quantiles = [latency.p50_ns?, latency.p90_ns?, latency.p99_ns?].map(float);
     Some(Outcome { sample, quantiles })
 }
 
@@ -158,16 +153,6 @@ fn judge(
 mod tests {
     use super::*;
     use crate::bar::Check;
-
-    #[test]
-    fn a_sample_is_found_among_records() {
-        let text = "{\"record\":\"run\"}\n{\"record\":\"sample\",\"measured\":{\"seconds\":2.0,\
-                    \"bytes\":100,\"cpu\":{\"user_s\":0.5},\"latency\":{\"p50_ns\":1,\
-                    \"p90_ns\":2,\"p99_ns\":3}}}";
-        let outcome = parse(text).unwrap();
-        assert_eq!((outcome.sample.bytes, outcome.quantiles), (100, [1.0, 2.0, 3.0]));
-        assert!(parse("{}").is_none());
-    }
 
     #[test]
     fn differences_beyond_the_bounds_are_missed() {
