@@ -2,6 +2,7 @@
 
 use forebay::gpu::DeviceInfo;
 use forebay::{Direction, Outcome, Route};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// The claim about a span of work.
@@ -28,7 +29,8 @@ pub struct Claim {
 }
 
 /// The memory at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Memory {
     /// Memory of a GPU.
     Gpu,
@@ -36,18 +38,6 @@ pub enum Memory {
     SimulatedGpu,
     /// Host memory.
     Host,
-}
-
-impl Memory {
-    /// Its name, in lower case.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gpu => "gpu",
-            Self::SimulatedGpu => "simulated_gpu",
-            Self::Host => "host",
-        }
-    }
 }
 
 impl Claim {
@@ -97,11 +87,11 @@ impl Claim {
         self.routes.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// The direction as a past participle, for messages.
-    pub(super) const fn moved(&self) -> &'static str {
+    /// The value for the claim's direction.
+    pub(super) fn pick<T>(&self, read: T, written: T) -> T {
         match self.direction {
-            Direction::Read => "read",
-            Direction::Write => "written",
+            Direction::Read => read,
+            Direction::Write => written,
         }
     }
 
@@ -112,7 +102,7 @@ impl Claim {
         let mut claim = json!({
             "direction": self.direction.name(),
             "bytes": self.bytes,
-            "memory": self.memory.name(),
+            "memory": self.memory,
             "gpu": self.gpu,
             "routes": self.routes.iter().map(route).collect::<Vec<_>>(),
         });

@@ -6,6 +6,7 @@
 //! other bytes. Counts of a GPU's own link or of cuFile for that GPU are not divided.
 
 use super::evidence::{Evidence, PageCache};
+use super::nfs::NfsMount;
 use super::seen::Seen;
 
 impl Evidence {
@@ -31,14 +32,7 @@ impl Evidence {
             [len, looked, before, after, ahead, holes, encoded].into_iter().for_each(by_bytes);
         }
         if let Seen::Value(mounts) = &mut own.nfs {
-            for mount in mounts {
-                part(&mut mount.cached_read);
-                part(&mut mount.direct_read);
-                part(&mut mount.cached_written);
-                part(&mut mount.direct_written);
-                part(&mut mount.server_read);
-                part(&mut mount.server_written);
-            }
+            mounts.iter_mut().flat_map(NfsMount::bytes).for_each(part);
         }
         if let Seen::Value(counts) = &mut own.nvidia_fs {
             part(&mut counts.read);

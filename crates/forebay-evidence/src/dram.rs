@@ -5,7 +5,7 @@ use std::path::Path;
 
 use forebay_topology::System;
 
-use super::seen::{Seen, unread};
+use super::seen::Seen;
 
 const ROOT: &str = "sys/fs/resctrl";
 /// Maximum number of memory-controller domains read.
@@ -29,26 +29,18 @@ pub(super) fn look(system: &System, domains: &[String]) -> Seen<Vec<u64>> {
             Seen::Nothing("this kernel or processor does not count the memory's bandwidth".into())
         };
     }
-    let mut counts = Vec::new();
-    for path in domains {
-        let text = match system.text(Path::new(path)) {
-            Ok(text) => text,
-            Err(absent) => {
-                let remedy = "a processor with MBM counts it";
-                let none = || Seen::missing(format!("there is no `/{path}`"), remedy);
-                return unread(&format!("/{path}"), absent, none);
-            }
-        };
-        // The file says `Unavailable`, `Error` or `Unassigned` if no counter is available.
-        match text.parse() {
-            Ok(count) => counts.push(count),
-            Err(_) => {
+    domains
+        .iter()
+        .map(|path| {
+            let remedy = "a processor with MBM counts it";
+            let none = || Seen::missing(format!("there is no `/{path}`"), remedy);
+            Seen::read(&format!("/{path}"), system.text(Path::new(path)), none).and_then(|text| {
+                // The file says `Unavailable`, `Error` or `Unassigned` if no counter is available.
                 let why = format!("`/{path}` says `{text}`");
-                return Seen::missing(why, "free a counter of resctrl, and repeat");
-            }
-        }
-    }
-    Seen::Value(counts)
+                Seen::of(text.parse().ok(), why, "free a counter of resctrl, and repeat")
+            })
+        })
+        .collect()
 }
 
 #[cfg(test)]

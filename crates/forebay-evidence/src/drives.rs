@@ -4,14 +4,14 @@
 //! the I/O that arrives there: more with mirrors and parity, and nothing if a loop device's file is
 //! in memory. All of these count for all processes.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use forebay_base::units::grown;
 use forebay_topology::{Layer, LayerKind, StorageMap, System};
 
 use serde::Serialize;
 
-use super::seen::{Seen, unread};
+use super::seen::Seen;
 
 /// Bytes of a sector in these counters, whatever the device's block size
 /// (Documentation/block/stat.rst).
@@ -108,24 +108,18 @@ impl Device {
     /// Sectors read and written so far.
     pub(super) fn read(&self, system: &System) -> Seen<(u64, u64)> {
         let path = format!("sys/dev/block/{}/stat", self.number);
-        let bytes = match system.bytes(&PathBuf::from(&path), LINE_MAX) {
-            Ok(bytes) => bytes,
-            Err(absent) => return unread(&path, absent, || self.gone()),
-        };
-        match parse(&String::from_utf8_lossy(&bytes)) {
-            Some(sectors) => Seen::Value(sectors),
-            None => Seen::missing(
-                format!("`{path}` holds no counters"),
-                "read `/proc/diskstats` to see what this kernel counts",
-            ),
-        }
+        let read = system.bytes(Path::new(&path), LINE_MAX);
+        Seen::read(&path, read, || self.gone()).and_then(|text| {
+            let remedy = "read `/proc/diskstats` to see what this kernel counts";
+            Seen::of(parse(&text), format!("`{path}` holds no counters"), remedy)
+        })
     }
 
     /// Whether the device's counters are switched off. Read once, because this rarely changes
     /// within a span.
     pub(super) fn counts_nothing(&self, system: &System) -> bool {
-        let folder = format!("sys/dev/block/{}", self.number);
-        let flag = |file: &str| system.text(&PathBuf::from(format!("{folder}/{file}"))).ok();
+        let folder = Path::new("sys/dev/block").join(&self.number);
+        let flag = |file: &str| system.text(&folder.join(file)).ok();
         // A partition uses the queue of its drive.
         let flag = flag("queue/iostats").or_else(|| flag("../queue/iostats"));
         flag.as_deref() == Some("0")
@@ -139,7 +133,7 @@ impl Device {
         )
     }
 
-    fn gone(&self) -> Seen<(u64, u64)> {
+    fn gone<T>(&self) -> Seen<T> {
         let why = format!("there is no block device `{}` ({}) in `/sys`", self.name, self.number);
         Seen::missing(why, "mount `/sys`, and repeat while the drive is attached")
     }

@@ -1,10 +1,8 @@
 //! The evidence of one span of work, from every counter that could be read. Plain data.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use forebay::direct::Counters;
-use forebay_base::units::format_size;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -17,8 +15,9 @@ use super::process::ProcessBytes;
 use super::rdma::PortBytes;
 use super::seen::Seen;
 
-/// The evidence of one span of work: the value of each source, or the reason why it is missing.
-#[derive(Debug, Clone, PartialEq)]
+/// The evidence of one span of work: the value of each source, or the reason why it is missing. By
+/// default that of a span without any sources.
+#[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Evidence {
     /// The storage below the files; it decides which bytes the process's counter covers.
@@ -52,7 +51,8 @@ pub struct Evidence {
 }
 
 /// The storage below files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Storage {
     /// Block devices; the kernel counts bytes per process.
@@ -62,20 +62,8 @@ pub enum Storage {
     /// Host memory; there is no storage to read from.
     Memory,
     /// Other storage, such as FUSE; the kernel does not count bytes per process.
+    #[default]
     Other,
-}
-
-impl Storage {
-    /// Its name, in lower case.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Nfs => "nfs",
-            Self::Memory => "memory",
-            Self::Other => "other",
-        }
-    }
 }
 
 /// The state of a range in the page cache.
@@ -117,28 +105,6 @@ impl PageCache {
     }
 }
 
-impl Default for Evidence {
-    /// The evidence of a span without any sources.
-    fn default() -> Self {
-        Self {
-            storage: Storage::Other,
-            cufile: Seen::NotQueried,
-            nvidia_fs: Seen::NotQueried,
-            process: Seen::NotQueried,
-            drives: Seen::NotQueried,
-            page_cache: Seen::NotQueried,
-            gpu: Seen::NotQueried,
-            nfs: Seen::NotQueried,
-            vast: Seen::NotQueried,
-            rdma: Seen::NotQueried,
-            dram: Seen::NotQueried,
-            processor: Duration::ZERO,
-            elapsed: Duration::ZERO,
-            read_in: Duration::ZERO,
-        }
-    }
-}
-
 impl Evidence {
     /// Bytes read and written by the devices below the file systems, for all processes; `None` if
     /// any of them is missing.
@@ -154,7 +120,7 @@ impl Evidence {
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({
-            "storage": self.storage.name(),
+            "storage": self.storage,
             "cufile": self.cufile.json(cufile::json),
             "nvidia_fs": self.nvidia_fs.json(|counts| json!(counts)),
             "process": self.process.json(|bytes| json!(bytes)),
@@ -170,61 +136,4 @@ impl Evidence {
             "read_in_seconds": self.read_in.as_secs_f64(),
         })
     }
-
-    /// One line for each source that has a value or should have one.
-    #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let size = |bytes: u64| format_size(bytes);
-        line(&mut lines, "cuFile", &self.cufile, |counters| {
-            let by = |by: forebay::direct::Paths| {
-                format!("{} p2pdma, {} nvidia-fs, {} POSIX", by.p2pdma, by.nvidia_fs, by.posix)
-            };
-            let (reads, writes) = (by(counters.reads().by), by(counters.writes().by));
-            format!("reads {reads}; writes {writes}; {} batches", counters.batches)
-        });
-        line(&mut lines, "nvidia-fs", &self.nvidia_fs, |counts| {
-            format!("{} reads, {} writes, {} batches", counts.reads, counts.writes, counts.batches)
-        });
-        line(&mut lines, "this process", &self.process, |bytes| {
-            format!("{} from storage, {} to storage", size(bytes.read), size(bytes.written))
-        });
-        line(&mut lines, "drives", &self.drives, |drives| {
-            let each = drives.iter().map(|drive| {
-                format!("{} {} read, {} written", drive.name, size(drive.read), size(drive.written))
-            });
-            each.collect::<Vec<_>>().join("; ")
-        });
-        line(&mut lines, "page cache", &self.page_cache, |cache| {
-            format!("{} before, {} after", size(cache.before), size(cache.after))
-        });
-        line(&mut lines, "GPU's PCIe", &self.gpu, PcieBytes::line);
-        line(&mut lines, "NFS", &self.nfs, |mounts| {
-            let each = mounts.iter().map(|mount| {
-                let (from, to) = (size(mount.server_read), size(mount.server_written));
-                format!("{} {from} from the server, {to} to it", mount.point)
-            });
-            each.collect::<Vec<_>>().join("; ")
-        });
-        line(&mut lines, "RDMA ports", &self.rdma, |ports| {
-            let each = ports.iter().map(|port| {
-                format!("{} {} in, {} out", port.name, size(port.received), size(port.sent))
-            });
-            each.collect::<Vec<_>>().join("; ")
-        });
-        line(&mut lines, "memory", &self.dram, |bytes| format!("{} moved", size(*bytes)));
-        lines
-    }
-}
-
-fn line<T>(lines: &mut Vec<String>, name: &str, seen: &Seen<T>, told: impl FnOnce(&T) -> String) {
-    let mut text = format!("{name}: ");
-    match seen {
-        Seen::Value(value) => text.push_str(&told(value)),
-        Seen::Nothing(_) | Seen::NotQueried => return,
-        Seen::Missing(missing) => {
-            let _ = write!(text, "unknown: {missing}");
-        }
-    }
-    lines.push(text);
 }

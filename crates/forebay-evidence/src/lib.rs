@@ -29,9 +29,7 @@
 //! let evidence = span.end(); // and once more
 //!
 //! let claim = Claim::of(&outcome, Direction::Read, Memory::Host); // a GPU's: `.on(device.info())`
-//! for line in verdict(&evidence, &claim).lines() {
-//!     println!("{line}");
-//! }
+//! println!("{}", verdict(&evidence, &claim));
 //! # Ok(())
 //! # }
 //! ```
@@ -68,6 +66,6 @@ pub use pcie::{GpuLink, How, PcieBytes};
 pub use process::ProcessBytes;
 pub use rdma::PortBytes;
 pub use seen::{Missing, Seen};
-pub use sensors::{NoSensors, Sensed, Sensors, ThrottleReasons};
+pub use sensors::{Sensed, Sensors, THROTTLES};
 pub use sources::{Sources, Span};
 pub use verdict::{Finding, Share, Verdict, Way};

@@ -11,7 +11,7 @@ use forebay_topology::{LayerKind, StorageMap, System, clean, part_of};
 
 use serde::Serialize;
 
-use super::seen::{Seen, unread};
+use super::seen::Seen;
 
 const TABLE: &str = "mountstats";
 const VAST: &str = "proc/fs/nfsfs/cbstats";
@@ -97,40 +97,22 @@ pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
         return Seen::Nothing("no NFS".into());
     }
     let shown = format!("/proc/self/{TABLE}");
-    let bytes = match system.own_table(TABLE) {
-        Ok(bytes) => bytes,
-        Err(absent) => {
-            let none = || Seen::missing(format!("there is no `{shown}`"), "mount `/proc`");
-            return unread(&shown, absent, none);
-        }
-    };
-    let text = String::from_utf8_lossy(&bytes);
-    let mounts = points.iter().map(|point| {
-        let part = part_of(&text, Path::new(point))?;
-        let mut mount = parse(part)?;
-        mount.point.clone_from(point);
-        Some(mount)
-    });
-    mounts.collect::<Option<Vec<_>>>().map_or_else(
-        || {
-            let why = format!("`{shown}` has no counters of `{}`", points.join("`, `"));
-            Seen::missing(why, "look from the mount namespace that the mount is in")
-        },
-        Seen::Value,
-    )
+    let none = || Seen::missing(format!("there is no `{shown}`"), "mount `/proc`");
+    Seen::read(&shown, system.own_table(TABLE), none).and_then(|text| {
+        let mounts = points.iter().map(|point| {
+            let counts = parse(part_of(&text, Path::new(point))?)?;
+            Some(NfsMount { point: point.clone(), ..counts })
+        });
+        let why = format!("`{shown}` has no counters of `{}`", points.join("`, `"));
+        Seen::of(mounts.collect(), why, "look from the mount namespace that the mount is in")
+    })
 }
 
 /// VAST's text, truncated to the maximum length.
 pub(super) fn vast(system: &System) -> Seen<String> {
-    match system.bytes(Path::new(VAST), VAST_LEN_MAX) {
-        Ok(bytes) => {
-            let text = String::from_utf8_lossy(&bytes);
-            Seen::Value(text.lines().map(clean).collect::<Vec<_>>().join("\n"))
-        }
-        Err(absent) => {
-            unread(&format!("/{VAST}"), absent, || Seen::Nothing("no client of VAST".into()))
-        }
-    }
+    let none = || Seen::Nothing("no client of VAST".into());
+    Seen::read(&format!("/{VAST}"), system.bytes(Path::new(VAST), VAST_LEN_MAX), none)
+        .map(|text| text.lines().map(clean).collect::<Vec<_>>().join("\n"))
 }
 
 fn parse(part: &str) -> Option<NfsMount> {
@@ -146,15 +128,15 @@ fn parse(part: &str) -> Option<NfsMount> {
             "bytes" => bytes = bytes.or(Some(numbers())),
             "xprt" if words().next() == Some("rdma") && connections < CONNECTIONS_MAX => {
                 connections += 1;
-                let counts: Vec<u64> =
-                    words().skip(1).map_while(|word| word.parse().ok()).collect();
-                let at = |index: usize| counts.get(index).copied().unwrap_or(0);
                 let sum = rdma.get_or_insert_default();
                 sum.connections += 1;
-                sum.requested = sum.requested.saturating_add(at(13));
-                sum.replied = sum.replied.saturating_add(at(14));
-                sum.pulled_up = sum.pulled_up.saturating_add(at(15));
-                sum.fixed_up = sum.fixed_up.saturating_add(at(16));
+                let RdmaConnections { requested, replied, pulled_up, fixed_up, .. } = sum;
+                let counts = words().skip(14).map_while(|word| word.parse().ok());
+                for (sum, count) in
+                    [requested, replied, pulled_up, fixed_up].into_iter().zip(counts)
+                {
+                    *sum = sum.saturating_add(count);
+                }
             }
             name if is_operation(name) && mount.operations.len() < OPERATIONS_MAX => {
                 if let [count, _, _, sent, received, ..] = numbers()[..] {
@@ -165,14 +147,10 @@ fn parse(part: &str) -> Option<NfsMount> {
             _ => {}
         }
     }
-    let [cached_read, cached_written, direct_read, direct_written, from, to, ..] = bytes?[..]
-    else {
-        return None;
-    };
-    (mount.cached_read, mount.cached_written) = (cached_read, cached_written);
-    (mount.direct_read, mount.direct_written) = (direct_read, direct_written);
-    (mount.server_read, mount.server_written, mount.rdma) = (from, to, rdma);
-    Some(mount)
+    mount.rdma = rdma;
+    let bytes = bytes?;
+    mount.bytes().into_iter().zip(&bytes).for_each(|(count, found)| *count = *found);
+    (bytes.len() >= 6).then_some(mount)
 }
 
 fn is_operation(name: &str) -> bool {
@@ -180,51 +158,53 @@ fn is_operation(name: &str) -> bool {
 }
 
 /// The counts of the mounts between two readings.
-pub(super) fn since(earlier: &[NfsMount], later: &[NfsMount]) -> Result<Vec<NfsMount>, String> {
+pub(super) fn since(earlier: Vec<NfsMount>, later: Vec<NfsMount>) -> Result<Vec<NfsMount>, String> {
     if earlier.len() != later.len() {
         return Err("an NFS mount came or went".into());
     }
-    earlier.iter().zip(later).map(|(earlier, later)| later.since(earlier)).collect()
+    earlier.into_iter().zip(later).map(|(earlier, later)| later.since(earlier)).collect()
 }
 
 impl NfsMount {
-    fn since(&self, earlier: &Self) -> Result<Self, String> {
-        let grow = |what: &str, earlier, later| {
-            grown(&format!("the {what} of `{}`", self.point), earlier, later)
+    /// All counts of bytes.
+    pub(super) fn bytes(&mut self) -> [&mut u64; 6] {
+        [
+            &mut self.cached_read,
+            &mut self.cached_written,
+            &mut self.direct_read,
+            &mut self.direct_written,
+            &mut self.server_read,
+            &mut self.server_written,
+        ]
+    }
+
+    fn since(mut self, mut earlier: Self) -> Result<Self, String> {
+        let point = self.point.clone();
+        let grow = |what: &str, earlier: u64, later: &mut u64| {
+            *later = grown(&format!("the {what} of `{point}`"), earlier, *later)?;
+            Ok::<_, String>(())
         };
-        let rdma = match (self.rdma, earlier.rdma) {
-            (Some(now), Some(before)) => Some(RdmaConnections {
-                connections: now.connections,
-                requested: grow("RDMA requests", before.requested, now.requested)?,
-                replied: grow("RDMA replies", before.replied, now.replied)?,
-                pulled_up: grow("RDMA copies", before.pulled_up, now.pulled_up)?,
-                fixed_up: grow("RDMA copies", before.fixed_up, now.fixed_up)?,
-            }),
-            _ => None,
-        };
-        let mut operations = Vec::new();
-        for now in &self.operations {
-            let before = earlier.operations.iter().find(|before| before.name == now.name);
-            let before = before.map_or((0, 0, 0), |o| (o.count, o.sent, o.received));
-            let count = grow("operations", before.0, now.count)?;
-            if count > 0 {
-                let sent = grow("bytes sent", before.1, now.sent)?;
-                let received = grow("bytes received", before.2, now.received)?;
-                operations.push(Operation { name: now.name.clone(), count, sent, received });
-            }
+        for (earlier, later) in earlier.bytes().into_iter().zip(self.bytes()) {
+            grow("bytes", *earlier, later)?;
         }
-        let bytes = |before, now| grow("bytes", before, now);
-        Ok(Self {
-            point: self.point.clone(),
-            cached_read: bytes(earlier.cached_read, self.cached_read)?,
-            direct_read: bytes(earlier.direct_read, self.direct_read)?,
-            cached_written: bytes(earlier.cached_written, self.cached_written)?,
-            direct_written: bytes(earlier.direct_written, self.direct_written)?,
-            server_read: bytes(earlier.server_read, self.server_read)?,
-            server_written: bytes(earlier.server_written, self.server_written)?,
-            operations,
-            rdma,
-        })
+        match (&mut self.rdma, earlier.rdma) {
+            (Some(now), Some(before)) => {
+                grow("RDMA requests", before.requested, &mut now.requested)?;
+                grow("RDMA replies", before.replied, &mut now.replied)?;
+                grow("RDMA copies", before.pulled_up, &mut now.pulled_up)?;
+                grow("RDMA copies", before.fixed_up, &mut now.fixed_up)?;
+            }
+            (rdma, _) => *rdma = None,
+        }
+        for now in &mut self.operations {
+            let before = earlier.operations.iter().find(|before| before.name == now.name);
+            let Some(before) = before else { continue };
+            grow("operations", before.count, &mut now.count)?;
+            grow("bytes sent", before.sent, &mut now.sent)?;
+            grow("bytes received", before.received, &mut now.received)?;
+        }
+        self.operations.retain(|operation| operation.count > 0);
+        Ok(self)
     }
 }
 
@@ -274,13 +254,13 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
             .replace("100 200 3", "100 200 9");
         fs::write(root.path().join("proc/self/mountstats"), more).unwrap();
         let later = told(look(&system, &points));
-        let grown = since(&earlier, &later).unwrap();
+        let grown = since(earlier.clone(), later.clone()).unwrap();
         assert_eq!((grown[0].direct_read, grown[0].server_read, grown[0].cached_read), (5, 4, 0));
         let [read] = grown[0].operations.as_slice() else { panic!("{grown:?}") };
         assert_eq!((read.name.as_str(), read.count, read.sent), ("READ", 1, 200));
         assert_eq!(grown[0].rdma.unwrap().pulled_up, 6);
-        assert!(since(&later, &earlier).unwrap_err().contains("went back"));
-        assert!(since(&earlier, &[]).unwrap_err().contains("came or went"));
+        assert!(since(later, earlier.clone()).unwrap_err().contains("went back"));
+        assert!(since(earlier, Vec::new()).unwrap_err().contains("came or went"));
     }
 
     #[test]

@@ -6,13 +6,12 @@
 
 use std::path::Path;
 
-use forebay_base::units::MIB;
-use forebay_base::units::grown;
+use forebay_base::units::{MIB, grown};
 use forebay_topology::{System, clean};
 
 use serde::Serialize;
 
-use super::seen::{Seen, unread};
+use super::seen::Seen;
 
 const FOLDER: &str = "proc/driver/nvidia-fs";
 /// Maximum length of the file: a page of totals, then one line per GPU.
@@ -44,14 +43,9 @@ impl NvidiaFs {
     /// Reads the counters.
     pub(super) fn look(system: &System) -> Seen<Self> {
         let path = format!("{FOLDER}/stats");
-        let bytes = match system.bytes(Path::new(&path), LEN_MAX) {
-            Ok(bytes) => bytes,
-            Err(absent) => {
-                let none = || Seen::Nothing("nvidia-fs is not loaded".into());
-                return unread(&format!("/{path}"), absent, none);
-            }
-        };
-        Self::parse(&String::from_utf8_lossy(&bytes))
+        let none = || Seen::Nothing("nvidia-fs is not loaded".into());
+        let read = system.bytes(Path::new(&path), LEN_MAX);
+        Seen::read(&format!("/{path}"), read, none).and_then(|text| Self::parse(&text))
     }
 
     /// Adds the facts that do not change while the module is loaded.
@@ -90,15 +84,8 @@ impl NvidiaFs {
                 ..Self::default()
             })
         };
-        counted().map_or_else(
-            || {
-                Seen::missing(
-                    "nvidia-fs counts no requests",
-                    "`echo 1 > /sys/module/nvidia_fs/parameters/rw_stats_enabled` as root",
-                )
-            },
-            Seen::Value,
-        )
+        let remedy = "`echo 1 > /sys/module/nvidia_fs/parameters/rw_stats_enabled` as root";
+        Seen::of(counted(), "nvidia-fs counts no requests", remedy)
     }
 
     pub(super) fn since(self, earlier: Self) -> Result<Self, String> {
@@ -110,8 +97,7 @@ impl NvidiaFs {
             writes: count("writes", earlier.writes, self.writes)?,
             written: count("bytes of writes", earlier.written, self.written)?,
             batches: count("batches", earlier.batches, self.batches)?,
-            version: self.version,
-            modules: self.modules,
+            ..self
         })
     }
 }

@@ -14,7 +14,7 @@ use forebay_topology::System;
 
 use serde::Serialize;
 
-use super::seen::{Seen, unread};
+use super::seen::Seen;
 
 const IO: &str = "proc/self/io";
 const LEN_MAX: usize = 4096;
@@ -31,19 +31,15 @@ pub struct ProcessBytes {
 
 impl ProcessBytes {
     pub(super) fn look(system: &System) -> Seen<Self> {
-        match system.bytes(Path::new(IO), LEN_MAX) {
-            Ok(bytes) => Self::parse(&String::from_utf8_lossy(&bytes)).map_or_else(
-                || {
-                    let why = format!("`/{IO}` has no `read_bytes`");
-                    Seen::missing(why, "a kernel with CONFIG_TASK_IO_ACCOUNTING counts them")
-                },
-                Seen::Value,
-            ),
-            Err(absent) => unread(&format!("/{IO}"), absent, || {
-                let remedy = "mount `/proc`, with a kernel that has CONFIG_TASK_IO_ACCOUNTING";
-                Seen::missing(format!("there is no `/{IO}`"), remedy)
-            }),
-        }
+        let none = || {
+            let remedy = "mount `/proc`, with a kernel that has CONFIG_TASK_IO_ACCOUNTING";
+            Seen::missing(format!("there is no `/{IO}`"), remedy)
+        };
+        let read = system.bytes(Path::new(IO), LEN_MAX);
+        Seen::read(&format!("/{IO}"), read, none).and_then(|text| {
+            let remedy = "a kernel with CONFIG_TASK_IO_ACCOUNTING counts them";
+            Seen::of(Self::parse(&text), format!("`/{IO}` has no `read_bytes`"), remedy)
+        })
     }
 
     fn parse(text: &str) -> Option<Self> {

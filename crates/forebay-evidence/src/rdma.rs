@@ -1,13 +1,13 @@
 //! Bytes moved by the ports of RDMA network cards (`/sys/class/infiniband`), for all processes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_base::units::grown;
 use forebay_topology::System;
 
 use serde::Serialize;
 
-use super::seen::{Seen, unread};
+use super::seen::Seen;
 
 const FOLDER: &str = "sys/class/infiniband";
 /// Bytes per count (IBTA, PortCounters): the counters count 4-byte words.
@@ -42,39 +42,32 @@ pub(super) fn look(system: &System, ports: &[String]) -> Seen<Vec<PortBytes>> {
     if ports.is_empty() {
         return Seen::Nothing("no RDMA network card".into());
     }
-    let mut all = Vec::new();
-    for name in ports {
-        let (card, port) = name.split_once('/').unwrap_or((name, ""));
-        let folder = PathBuf::from(FOLDER).join(card).join("ports").join(port).join("counters");
-        let count = |file: &str| count(system, &folder.join(file));
-        match (count("port_rcv_data"), count("port_xmit_data")) {
-            (Seen::Value(received), Seen::Value(sent)) => {
-                all.push(PortBytes { name: name.clone(), received, sent });
-            }
-            (Seen::Value(_), other) | (other, _) => return other.map(|_| Vec::new()),
-        }
-    }
-    Seen::Value(all)
+    ports
+        .iter()
+        .map(|name| {
+            let (card, port) = name.split_once('/').unwrap_or((name, ""));
+            let folder = format!("{FOLDER}/{card}/ports/{port}/counters");
+            let count = |file: &str| count(system, &format!("{folder}/{file}"));
+            count("port_rcv_data").and_then(|received| {
+                let bytes = |sent| PortBytes { name: name.clone(), received, sent };
+                count("port_xmit_data").map(bytes)
+            })
+        })
+        .collect()
 }
 
-fn count(system: &System, path: &Path) -> Seen<u64> {
-    let shown = format!("/{}", path.display());
-    let text = match system.text(path) {
-        Ok(text) => text,
-        Err(absent) => {
-            let none = || Seen::missing(format!("there is no `{shown}`"), "look at its driver");
-            return unread(&shown, absent, none);
-        }
-    };
-    match text.parse::<u64>() {
+fn count(system: &System, path: &str) -> Seen<u64> {
+    let shown = format!("/{path}");
+    let none = || Seen::missing(format!("there is no `{shown}`"), "look at its driver");
+    let text = Seen::read(&shown, system.text(Path::new(path)), none);
+    text.and_then(|text| match text.parse::<u64>() {
         // Old cards stop at this value instead of wrapping.
         Ok(count) if count == u64::from(u32::MAX) => {
             let why = format!("`{shown}` is at its end and counts no more");
             Seen::missing(why, "reset it: `perfquery -R` as root")
         }
-        Ok(count) => Seen::Value(count),
-        Err(_) => Seen::missing(format!("`{shown}` holds no number"), "look at its driver"),
-    }
+        count => Seen::of(count.ok(), format!("`{shown}` holds no number"), "look at its driver"),
+    })
 }
 
 /// The bytes that the ports moved between two readings.

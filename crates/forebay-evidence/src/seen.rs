@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The result of one source of evidence.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub enum Seen<T> {
     /// The value.
     Value(T),
     /// Not applicable: there is nothing to count here; holds the reason.
     Nothing(String),
     /// The source was not queried.
+    #[default]
     NotQueried,
     /// The source should have a value but does not.
     Missing(Missing),
@@ -22,10 +23,34 @@ pub enum Seen<T> {
 /// The reason why a source that was not queried has no value.
 const NOT_QUERIED: &str = "not queried";
 
+impl Seen<String> {
+    /// The text of a system file, as far as it was read; `missing` makes the result if it does not
+    /// exist.
+    pub(super) fn read(
+        path: &str,
+        read: Result<impl Into<Vec<u8>>, Absent>,
+        missing: impl FnOnce() -> Self,
+    ) -> Self {
+        match read {
+            Ok(bytes) => Self::Value(String::from_utf8_lossy(&bytes.into()).into_owned()),
+            Err(Absent::Missing) => missing(),
+            Err(Absent::Denied) => {
+                Self::missing(format!("`{path}` may not be read"), "run as root")
+            }
+            Err(other) => Self::missing(format!("`{path}`: {other}"), "look at what is there"),
+        }
+    }
+}
+
 impl<T> Seen<T> {
     /// A missing value, and how to get it.
     pub fn missing(why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self::Missing(Missing { why: why.into(), remedy: remedy.into() })
+    }
+
+    /// A value that must be there, or why it is missing.
+    pub(super) fn of(value: Option<T>, why: impl Into<String>, remedy: &str) -> Self {
+        value.map_or_else(|| Self::missing(why, remedy), Self::Value)
     }
 
     /// The value, if there is one.
@@ -119,13 +144,17 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The result for a system file that could not be read; `missing` makes the result if it does not
-/// exist.
-pub(super) fn unread<T>(path: &str, absent: Absent, missing: impl FnOnce() -> Seen<T>) -> Seen<T> {
-    match absent {
-        Absent::Missing => missing(),
-        Absent::Denied => Seen::missing(format!("`{path}` may not be read"), "run as root"),
-        other => Seen::missing(format!("`{path}`: {other}"), "look at what is there"),
+/// All values, or the first result that is none.
+impl<T> FromIterator<Seen<T>> for Seen<Vec<T>> {
+    fn from_iter<I: IntoIterator<Item = Seen<T>>>(all: I) -> Self {
+        let mut values = Vec::new();
+        for one in all {
+            match one {
+                Seen::Value(value) => values.push(value),
+                other => return other.map(|_| Vec::new()),
+            }
+        }
+        Seen::Value(values)
     }
 }
 
@@ -149,7 +178,8 @@ mod tests {
 
     #[test]
     fn why_a_file_gives_no_answer_decides_what_to_do() {
-        let seen = |absent| unread::<u64>("p", absent, || Seen::Nothing("no p".into()));
+        let read = Err::<Vec<u8>, _>;
+        let seen = |absent| Seen::read("p", read(absent), || Seen::Nothing("no p".into()));
         assert_eq!(seen(Absent::Missing), Seen::Nothing("no p".into()));
         assert_eq!(seen(Absent::Denied), Seen::missing("`p` may not be read", "run as root"));
         assert_eq!(

@@ -1,6 +1,6 @@
 //! The verdict on a span of work: the data paths of its bytes, or why these are unproven.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use super::seen::Missing;
 
@@ -96,17 +96,9 @@ const SHARE_MIN: f64 = 0.01;
 impl Verdict {
     /// The finding and the shares for these paths and their bytes; no bytes prove nothing.
     pub(super) fn of_ways(ways: &[(Way, u64)]) -> (Finding, Vec<Share>) {
-        let total: u128 = ways.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
-        let mut shares: Vec<Share> = Vec::new();
-        for (way, bytes) in ways.iter().filter(|(_, bytes)| *bytes > 0) {
-            #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
-            let share = *bytes as f64 / total as f64;
-            match shares.iter_mut().find(|known| known.way == *way) {
-                Some(known) => known.share += share,
-                None => shares.push(Share { way: *way, share }),
-            }
-        }
-        shares.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.way.cmp(&b.way)));
+        let total = ways.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+        let ways = ways.iter().filter(|(_, bytes)| *bytes > 0);
+        let shares = summed(ways.map(|&(way, bytes)| Share { way, share: part(bytes, total) }));
         (finding(&shares), shares)
     }
 
@@ -115,24 +107,20 @@ impl Verdict {
     #[must_use]
     pub fn together(all: &[(Self, u64)]) -> Option<Self> {
         let (first, _) = all.first()?;
-        let mut sum = Self { shares: Vec::new(), grounds: first.grounds.clone(), ..first.clone() };
+        let mut sum = first.clone();
         let worst = all.iter().map(|(one, _)| one.finding).max().unwrap_or(first.finding);
-        let bytes: u128 = all.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
-        for (one, own) in all {
-            #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
-            let part = *own as f64 / bytes.max(1) as f64;
-            for share in &one.shares {
-                match sum.shares.iter_mut().find(|known| known.way == share.way) {
-                    Some(known) => known.share += share.share * part,
-                    None => sum.shares.push(Share { share: share.share * part, ..*share }),
-                }
-            }
+        let total = all.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
+        sum.shares = summed(all.iter().flat_map(|(one, own)| {
+            let weighted =
+                |share: &Share| Share { share: share.share * part(*own, total), ..*share };
+            one.shares.iter().map(weighted)
+        }));
+        for (one, _) in all {
             extend(&mut sum.missing, &one.missing);
             extend(&mut sum.contradictions, &one.contradictions);
             extend(&mut sum.doubts, &one.doubts);
             sum.simulated |= one.simulated;
         }
-        sum.shares.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.way.cmp(&b.way)));
         sum.finding = match worst {
             Finding::Unproven | Finding::Contradictory => {
                 sum.shares.clear();
@@ -153,31 +141,38 @@ impl Verdict {
             Finding::Contradictory => "contradictory",
         }
     }
-
-    /// The verdict and its sentences, one per line, each with its kind.
-    #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let mut lines = vec![self.to_string()];
-        lines.extend(self.contradictions.iter().map(|text| format!("contradiction: {text}")));
-        lines.extend(self.missing.iter().map(|missing| format!("missing: {missing}")));
-        lines.extend(self.grounds.iter().map(|text| format!("because {text}")));
-        lines.extend(self.doubts.iter().map(|text| format!("doubt: {text}")));
-        lines
-    }
 }
 
 /// Formats the finding with its shares: `mixed 93 % staged / 7 % cached`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = self.word().to_owned();
+        f.write_str(self.word())?;
         if self.finding == Finding::Mixed {
             for (index, share) in self.shares.iter().enumerate() {
                 let by = if index == 0 { " " } else { " / " };
-                let _ = write!(text, "{by}{} {}", percent(share.share), share.way.name());
+                write!(f, "{by}{} {}", percent(share.share), share.way.name())?;
             }
         }
-        f.write_str(&text)
+        Ok(())
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
+fn part(bytes: u64, total: u128) -> f64 {
+    bytes as f64 / total.max(1) as f64
+}
+
+/// The share of each path, most bytes first.
+fn summed(all: impl Iterator<Item = Share>) -> Vec<Share> {
+    let mut shares: Vec<Share> = Vec::new();
+    for one in all {
+        match shares.iter_mut().find(|known| known.way == one.way) {
+            Some(known) => known.share += one.share,
+            None => shares.push(one),
+        }
+    }
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.way.cmp(&b.way)));
+    shares
 }
 
 fn percent(share: f64) -> String {
@@ -263,11 +258,8 @@ mod tests {
 
     #[test]
     fn it_is_written_for_people() {
-        let mut verdict = verdict(&[(Way::Compat, 3), (Way::P2pdma, 1)]);
-        verdict.doubts.push("d".into());
+        let verdict = verdict(&[(Way::Compat, 3), (Way::P2pdma, 1)]);
         assert_eq!(verdict.to_string(), "mixed 75 % compat / 25 % direct (p2pdma)");
-        let lines = verdict.lines();
-        assert_eq!(lines[1..], ["because g", "doubt: d"]);
     }
 
     proptest! {

@@ -52,10 +52,7 @@ impl Judge<'_> {
     /// Counts of single calls for the claim's GPU, if they can be separated from other GPUs'.
     fn calls(&mut self, counters: &Counters) -> Option<Moves> {
         let direction = self.claim.direction;
-        let all = match direction {
-            Direction::Read => counters.reads(),
-            Direction::Write => counters.writes(),
-        };
+        let all = self.claim.pick(counters.reads(), counters.writes());
         let Some(uuid) = self.claim.gpu.as_deref() else {
             match counters.busy(direction) {
                 0 => {}
@@ -79,10 +76,7 @@ impl Judge<'_> {
             return None;
         }
         let own = own.unwrap_or_default();
-        Some(match direction {
-            Direction::Read => own.reads,
-            Direction::Write => own.writes,
-        })
+        Some(self.claim.pick(own.reads, own.writes))
     }
 
     /// Adds the paths of batches and returns how many of `bytes` they moved. Single calls moved
@@ -160,9 +154,8 @@ impl Judge<'_> {
     /// Without cuFile's counters only nvidia-fs's, which are for all processes, can prove a direct
     /// path.
     fn by_nvidia_fs(&mut self, bytes: u64) {
-        let counted = self.evidence.nvidia_fs.value().map(|counts| match self.claim.direction {
-            Direction::Read => (counts.reads, counts.read),
-            Direction::Write => (counts.writes, counts.written),
+        let counted = self.evidence.nvidia_fs.value().map(|counts| {
+            self.claim.pick((counts.reads, counts.read), (counts.writes, counts.written))
         });
         // The module counts whole MiB.
         let enough = |counted: u64| counted.saturating_add(self.slack.max(MIB)) >= bytes;
@@ -276,7 +269,7 @@ impl Judge<'_> {
         // Bytes that came into the page cache were read from the drives too.
         let needed = direct.saturating_add(self.filled());
         let enough = |bytes: u64| bytes.saturating_add(holes).saturating_add(slack) >= needed;
-        let (bytes, text, verb) = (size(direct), size(most), self.claim.moved());
+        let (bytes, text, verb) = (size(direct), size(most), self.claim.pick("read", "written"));
         if !enough(most) {
             return self.contradict(format!(
                 "{bytes} were reported as direct between drive and GPU, but the drives have \
@@ -349,10 +342,7 @@ impl Judge<'_> {
         let is_all = self.direct_bytes(|way| way == Way::NvidiaFs) == direct;
         let by_nvidia_fs =
             self.evidence.nvidia_fs.value().filter(|_| is_all).is_some_and(|counts| {
-                let counted = match self.claim.direction {
-                    Direction::Read => counts.read,
-                    Direction::Write => counts.written,
-                };
+                let counted = self.claim.pick(counts.read, counts.written);
                 counted > 0 && counted.saturating_add(self.slack.max(MIB)) >= direct
             });
         by_nvidia_fs || self.link_has_seen()
@@ -363,10 +353,7 @@ impl Judge<'_> {
     fn link_has_seen(&self) -> bool {
         let is_link = self.claim.memory == Memory::Gpu;
         self.evidence.gpu.value().filter(|_| is_link).is_some_and(|link| {
-            let moved = match self.claim.direction {
-                Direction::Read => link.received,
-                Direction::Write => link.sent,
-            };
+            let moved = self.claim.pick(link.received, link.sent);
             link.how != How::Windows && moved.saturating_add(self.slack) >= self.claim.bytes
         })
     }
@@ -377,10 +364,8 @@ impl Judge<'_> {
             return;
         }
         let bytes = size(bytes);
-        let requests = |counts: &NvidiaFs| match self.claim.direction {
-            Direction::Read => counts.reads.max(counts.batches),
-            Direction::Write => counts.writes.max(counts.batches),
-        };
+        let requests =
+            |counts: &NvidiaFs| self.claim.pick(counts.reads, counts.writes).max(counts.batches);
         match &self.evidence.nvidia_fs {
             Seen::Value(counts) if requests(counts) == 0 => {
                 self.contradict(format!(

@@ -223,7 +223,7 @@ impl Judge<'_> {
         }
         let cache = self.evidence.page_cache.value().copied().unwrap_or_default();
         let most = past.saturating_add(cache.holes).saturating_add(self.slack);
-        let (verb, said, seen) = (self.claim.moved(), size(staged), size(past));
+        let (verb, said, seen) = (self.claim.pick("read", "written"), size(staged), size(past));
         let (mut staged, mut cached) = (staged, cached);
         if staged > most && staged <= most.saturating_add(cache.encoded) {
             // Requested with O_DIRECT, but served through the page cache.

@@ -109,10 +109,7 @@ impl<'a> Judge<'a> {
     /// Bytes that storage moved in the claim's direction, for this process and for all processes.
     fn storage_bytes(&self) -> (Option<u64>, Option<u64>) {
         let evidence = self.evidence;
-        let pick = |(read, written)| match self.claim.direction {
-            Direction::Read => read,
-            Direction::Write => written,
-        };
+        let pick = |(read, written)| self.claim.pick(read, written);
         let own = evidence.process.value().map(|bytes| pick((bytes.read, bytes.written)));
         let mounts = evidence.nfs.value().map(|mounts| {
             let sum = |of: fn(&super::nfs::NfsMount) -> u64| {
@@ -133,10 +130,7 @@ impl<'a> Judge<'a> {
     fn link(&mut self) {
         let Seen::Value(link) = &self.evidence.gpu else { return };
         let bytes = self.claim.bytes;
-        let (moved, verb) = match self.claim.direction {
-            Direction::Read => (link.received, "received"),
-            Direction::Write => (link.sent, "sent"),
-        };
+        let (moved, verb) = self.claim.pick((link.received, "received"), (link.sent, "sent"));
         let text = format!("the GPU {verb} {} over PCIe", size(moved));
         if link.how == How::Windows {
             if moved < bytes / 4 {

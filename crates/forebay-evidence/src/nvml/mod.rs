@@ -13,12 +13,15 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 
+use forebay::gpu::DeviceInfo;
 use libloading::Library;
+
+use crate::seen::Missing;
 
 /// The library's file name.
 pub(crate) const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Remedy if the library is missing.
-pub(crate) const INSTALL: &str = "install the driver's `libnvidia-ml.so.1`";
+const INSTALL: &str = "install the driver's `libnvidia-ml.so.1`";
 /// Remedy if the library does not know a GPU or returns nothing about it.
 pub(crate) const LOOK: &str = "look with `nvidia-smi` whether the driver sees this GPU";
 /// Longest error text kept from the library, in characters.
@@ -90,9 +93,13 @@ type ErrorText = unsafe extern "C" fn(Status) -> *const c_char;
 /// A function that writes one number about a GPU.
 type Fill<T> = unsafe extern "C" fn(Opaque, *mut T) -> Status;
 
-/// The loaded and initialised library.
+/// The loaded and initialised library, and a GPU that it knows.
 #[derive(Debug)]
 pub(crate) struct Nvml {
+    /// The GPU's handle, valid until the library is shut down.
+    device: usize,
+    /// The GPU's PCI address, or its UUID.
+    pub(crate) name: String,
     shutdown: unsafe extern "C" fn() -> Status,
     by_address: Option<FindBy>,
     by_uuid: Option<FindBy>,
@@ -104,19 +111,20 @@ pub(crate) struct Nvml {
     error_text: Option<ErrorText>,
 }
 
-/// NVML's handle of a GPU, valid until the library is shut down.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Handle(usize);
-
-impl Handle {
-    fn pointer(self) -> Opaque {
-        ptr::with_exposed_provenance_mut(self.0)
-    }
-}
-
 impl Nvml {
+    /// Loads the library at `path`, and finds a GPU in it.
+    pub(crate) fn find(path: &str, info: &DeviceInfo) -> Result<Self, Missing> {
+        let missing = |remedy: &str| {
+            let remedy = remedy.to_owned();
+            move |why| Missing { why, remedy }
+        };
+        let mut nvml = Self::load(path).map_err(missing(INSTALL))?;
+        nvml.look_up(&info.pci_address, &info.uuid).map_err(missing(LOOK))?;
+        Ok(nvml)
+    }
+
     /// Loads the library and starts it.
-    pub(crate) fn load(path: &str) -> Result<Self, String> {
+    fn load(path: &str) -> Result<Self, String> {
         // SAFETY: the library's initialisers are the driver's own; it is never unloaded.
         let library = unsafe { Library::new(path) }.map_err(|error| {
             let source = std::error::Error::source(&error);
@@ -129,6 +137,8 @@ impl Nvml {
             let start = function::<unsafe extern "C" fn() -> Status>(&library, c"nvmlInit_v2")
                 .ok_or_else(|| none("nvmlInit_v2"))?;
             let nvml = Self {
+                device: 0,
+                name: String::new(),
                 shutdown: function(&library, c"nvmlShutdown")
                     .ok_or_else(|| none("nvmlShutdown"))?,
                 by_address: function(&library, c"nvmlDeviceGetHandleByPciBusId_v2"),
@@ -155,9 +165,9 @@ impl Nvml {
         Err(why)
     }
 
-    /// Finds a GPU by its PCI address, else by its UUID, and returns which of the two matched. A
-    /// MIG instance has the address of the whole GPU, whose link it shares.
-    pub(crate) fn find(&self, address: &str, uuid: &str) -> Result<(Handle, String), String> {
+    /// Finds a GPU by its PCI address, else by its UUID. A MIG instance has the address of the whole
+    /// GPU, whose link it shares.
+    fn look_up(&mut self, address: &str, uuid: &str) -> Result<(), String> {
         let mut why = "NVML cannot look for a GPU".to_owned();
         let ways = [
             (self.by_address, address, "nvmlDeviceGetHandleByPciBusId_v2"),
@@ -170,18 +180,22 @@ impl Nvml {
             // SAFETY: the text ends in a zero, and the output outlives the call.
             let status = unsafe { find(text.as_ptr(), &raw mut device) };
             if status == 0 && !device.is_null() {
-                return Ok((Handle(device.expose_provenance()), name.to_owned()));
+                (self.device, self.name) = (device.expose_provenance(), name.to_owned());
+                return Ok(());
             }
             why = format!("{} of `{name}`", self.words(call, status));
         }
         Err(why)
     }
 
+    fn handle(&self) -> Opaque {
+        ptr::with_exposed_provenance_mut(self.device)
+    }
+
     /// Reads some fields. The outer error is that of the call, the inner ones those of single
     /// fields.
     pub(crate) fn fields<const N: usize>(
         &self,
-        gpu: Handle,
         fields: [u32; N],
     ) -> Result<[Result<Count, String>; N], String> {
         const CALL: &str = "nvmlDeviceGetFieldValues";
@@ -190,7 +204,7 @@ impl Nvml {
         let count = c_int::try_from(N).unwrap_or(c_int::MAX);
         // SAFETY: the handle is of this library, which is not shut down. `values` has `count`
         // entries and outlives the call.
-        let status = unsafe { function(gpu.pointer(), count, values.as_mut_ptr()) };
+        let status = unsafe { function(self.handle(), count, values.as_mut_ptr()) };
         if status != 0 {
             return Err(self.words(CALL, status));
         }
@@ -202,42 +216,36 @@ impl Nvml {
     }
 
     /// A rate of the PCIe link in NVML's KB per second; `which` is an `nvmlPcieUtilCounter_t`.
-    pub(crate) fn throughput(&self, gpu: Handle, which: u32) -> Result<u32, String> {
+    pub(crate) fn throughput(&self, which: u32) -> Result<u32, String> {
         const CALL: &str = "nvmlDeviceGetPcieThroughput";
         let function = self.throughput.ok_or_else(|| lacks(CALL))?;
         let mut rate = 0;
         // SAFETY: the handle is of this library, which is not shut down, and the output outlives
         // the call.
-        match unsafe { function(gpu.pointer(), which, &raw mut rate) } {
+        match unsafe { function(self.handle(), which, &raw mut rate) } {
             0 => Ok(rate),
             status => Err(self.words(CALL, status)),
         }
     }
 
     /// Power in milliwatts. From Ampere on, except GA100, it is an average over a second.
-    pub(crate) fn power(&self, gpu: Handle) -> Result<u32, String> {
-        self.filled(self.power_usage, "nvmlDeviceGetPowerUsage", gpu, 0)
+    pub(crate) fn power(&self) -> Result<u32, String> {
+        self.filled(self.power_usage, "nvmlDeviceGetPowerUsage", 0)
     }
 
     /// Why the clocks are lower than they could be: `nvmlClocksEventReason…`, which were called
     /// `nvmlClocksThrottleReason…` before drivers of CUDA 12.2.
-    pub(crate) fn reasons(&self, gpu: Handle) -> Result<u64, String> {
+    pub(crate) fn reasons(&self) -> Result<u64, String> {
         let either = self.event_reasons.or(self.throttle_reasons);
-        self.filled(either, "nvmlDeviceGetCurrentClocksEventReasons", gpu, 0)
+        self.filled(either, "nvmlDeviceGetCurrentClocksEventReasons", 0)
     }
 
     /// Calls `function` with `value` as its in-out argument and returns the result.
-    fn filled<T>(
-        &self,
-        function: Option<Fill<T>>,
-        call: &str,
-        gpu: Handle,
-        mut value: T,
-    ) -> Result<T, String> {
+    fn filled<T>(&self, function: Option<Fill<T>>, call: &str, mut value: T) -> Result<T, String> {
         let function = function.ok_or_else(|| lacks(call))?;
         // SAFETY: the handle is of this library, which is not shut down. The output has the type
         // that the function takes and outlives the call.
-        match unsafe { function(gpu.pointer(), &raw mut value) } {
+        match unsafe { function(self.handle(), &raw mut value) } {
             0 => Ok(value),
             status => Err(self.words(call, status)),
         }

@@ -45,8 +45,8 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(first: Reading) -> Self {
-        Self { last: Some(first), samples: 1, ..Self::default() }
+    pub(super) fn new(first: Option<Reading>) -> Self {
+        Self { last: first, samples: first.is_some().into(), ..Self::default() }
     }
 
     pub(super) fn add(&mut self, reading: Reading) {
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_counter_that_changes_its_width_counts_nothing_there() {
         let at = |received| Reading { received, sent: Count::Wide(7) };
-        let mut meter = Meter::new(at(Count::Narrow(5)));
+        let mut meter = Meter::new(Some(at(Count::Narrow(5))));
         meter.add(at(Count::Wide(1 << 40)));
         meter.add(at(Count::Wide((1 << 40) + 9)));
         assert_eq!((meter.received, meter.sent, meter.samples), (9, 0, 3));
@@ -106,7 +106,7 @@ mod tests {
                 sent: Count::Wide(sent),
             };
             let (mut received, mut sent) = (u64::from(start), 0_u64);
-            let mut meter = Meter::new(reading(received, sent));
+            let mut meter = Meter::new(Some(reading(received, sent)));
             for (more, other) in &steps {
                 received += u64::from(*more);
                 sent += u64::from(*other);

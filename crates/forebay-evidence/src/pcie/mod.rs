@@ -16,14 +16,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::DeviceInfo;
-use forebay_base::units::{GIB, format_size};
+use forebay_base::units::GIB;
 
 use serde::Serialize;
 
 use self::meter::{Meter, Rates, Reading};
 use super::observers;
 use super::seen::Seen;
-use crate::nvml::{Handle, INSTALL, LIBRARY, LOOK, Nvml};
+use crate::nvml::{LIBRARY, LOOK, Nvml};
 
 /// Bytes a span may move before a 32-bit counter may wrap unnoticed; leaves room for headers.
 const EDGES_MAX: u64 = 3 * GIB;
@@ -73,18 +73,6 @@ pub enum How {
     Windows,
 }
 
-impl PcieBytes {
-    pub(super) fn line(&self) -> String {
-        let (received, sent) = (format_size(self.received), format_size(self.sent));
-        let how = match self.how {
-            How::Edges => String::new(),
-            How::Sampled => format!(", read {} times meanwhile", self.samples),
-            How::Windows => format!(", estimated by {} samples of the rate", self.samples),
-        };
-        format!("{received} received, {sent} sent{how}")
-    }
-}
-
 /// A GPU's PCIe link. Any number of spans may use it at once.
 #[derive(Debug, Clone)]
 pub struct GpuLink(pub(super) Seen<Arc<Link>>);
@@ -107,8 +95,6 @@ impl GpuLink {
 #[derive(Debug)]
 pub(super) struct Link {
     nvml: Nvml,
-    handle: Handle,
-    name: String,
     /// Whether it has cumulative counters, or only rates.
     counts: bool,
 }
@@ -122,27 +108,23 @@ impl Link {
     }
 
     fn find_in(library: &str, info: &DeviceInfo) -> Seen<Arc<Self>> {
-        let nvml = match Nvml::load(library) {
+        let nvml = match Nvml::find(library, info) {
             Ok(nvml) => nvml,
-            Err(why) => return Seen::missing(why, INSTALL),
+            Err(missing) => return Seen::Missing(missing),
         };
-        let (handle, name) = match nvml.find(&info.pci_address, &info.uuid) {
-            Ok(found) => found,
-            Err(why) => return Seen::missing(why, LOOK),
-        };
-        let counts = match read(&nvml, handle) {
+        let counts = match read(&nvml) {
             Ok(_) => true,
-            Err(why) => match rates(&nvml, handle) {
+            Err(why) => match rates(&nvml) {
                 Ok(_) => false,
                 Err(rates) => return Seen::missing(format!("{why}; {rates}"), LOOK),
             },
         };
-        Seen::Value(Arc::new(Self { nvml, handle, name, counts }))
+        Seen::Value(Arc::new(Self { nvml, counts }))
     }
 
     /// Starts counting a span that may move `bytes`.
     pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
-        let first = match self.counts.then(|| read(&self.nvml, self.handle)).transpose() {
+        let first = match self.counts.then(|| read(&self.nvml)).transpose() {
             Ok(first) => first,
             Err(why) => return Seen::missing(why, LOOK),
         };
@@ -150,10 +132,7 @@ impl Link {
         if first.is_none() || (bytes > EDGES_MAX && first.is_some_and(Reading::is_narrow)) {
             let (stop, stopped) = mpsc::channel();
             let link = Arc::clone(self);
-            let work = move || match first {
-                Some(first) => link.sample(first, &stopped),
-                None => link.add_rates(&stopped),
-            };
+            let work = move || link.watch(first, &stopped);
             match std::thread::Builder::new().name("forebay-pcie".into()).spawn(work) {
                 Ok(thread) => sampler = Some(Sampler { stop, thread }),
                 Err(error) => {
@@ -166,60 +145,42 @@ impl Link {
         Seen::Value(Watch { link, first, sampler, bytes, begun })
     }
 
-    /// Reads the counters until it is stopped.
-    fn sample(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Sum {
-        let mut meter = Meter::new(first);
-        let (mut wrapped, mut last) = (false, Instant::now());
-        while wait(stopped) {
-            if meter.samples >= SAMPLES_MAX {
-                return Sum { meter, wrapped: true, failed: None };
-            }
-            match read(&self.nvml, self.handle) {
-                Ok(reading) => meter.add(reading),
-                Err(why) => return Sum { meter, wrapped, failed: Some(why) },
-            }
-            observers::add();
-            wrapped |= last.elapsed() > PAUSE_MAX;
-            last = Instant::now();
-        }
-        wrapped |= last.elapsed() > PAUSE_MAX;
-        Sum { meter, wrapped, failed: None }
-    }
-
-    /// Sums up rates until it is stopped. One query takes as long as its window.
-    fn add_rates(&self, stopped: &mpsc::Receiver<()>) -> Sum {
-        let mut meter = Meter::default();
+    /// Reads the counters until it is stopped. Without them it sums up rates.
+    fn watch(&self, first: Option<Reading>, stopped: &mpsc::Receiver<()>) -> Sum {
+        let mut sum = Sum { meter: Meter::new(first), wrapped: false, failed: None };
         let mut last = Instant::now();
-        while matches!(stopped.try_recv(), Err(mpsc::TryRecvError::Empty)) {
-            if meter.samples >= SAMPLES_MAX {
-                break;
+        // One query of the rates takes as long as its window.
+        let pause = if first.is_some() { PERIOD } else { Duration::ZERO };
+        while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            if sum.meter.samples >= SAMPLES_MAX {
+                return Sum { wrapped: true, ..sum };
             }
-            match rates(&self.nvml, self.handle) {
-                Ok(rates) => meter.add_rates(rates, last.elapsed()),
-                Err(why) => return Sum { meter, wrapped: false, failed: Some(why) },
+            let added = match first {
+                Some(_) => read(&self.nvml).map(|reading| sum.meter.add(reading)),
+                None => rates(&self.nvml).map(|rates| sum.meter.add_rates(rates, last.elapsed())),
+            };
+            if let Err(why) = added {
+                return Sum { failed: Some(why), ..sum };
             }
             observers::add();
+            sum.wrapped |= last.elapsed() > PAUSE_MAX;
             last = Instant::now();
         }
-        Sum { meter, wrapped: false, failed: None }
+        sum.wrapped |= last.elapsed() > PAUSE_MAX;
+        sum
     }
 }
 
 /// The current values of both counters.
-fn read(nvml: &Nvml, gpu: Handle) -> Result<Reading, String> {
-    let [received, sent] = nvml.fields(gpu, [RECEIVED, SENT])?;
+fn read(nvml: &Nvml) -> Result<Reading, String> {
+    let [received, sent] = nvml.fields([RECEIVED, SENT])?;
     Ok(Reading { received: received?, sent: sent? })
 }
 
 /// Both rates over the last window, in bytes per second.
-fn rates(nvml: &Nvml, gpu: Handle) -> Result<Rates, String> {
-    let rate = |which| nvml.throughput(gpu, which).map(|rate| u64::from(rate) * KB);
+fn rates(nvml: &Nvml) -> Result<Rates, String> {
+    let rate = |which| nvml.throughput(which).map(|rate| u64::from(rate) * KB);
     Ok(Rates { received: rate(RATE_RECEIVED)?, sent: rate(RATE_SENT)? })
-}
-
-/// Waits for one period; false if the thread should stop.
-fn wait(stopped: &mpsc::Receiver<()>) -> bool {
-    matches!(stopped.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout))
 }
 
 /// Whether a 32-bit counter may have wrapped between the edges of a span that may move `bytes`.
@@ -262,13 +223,12 @@ impl Watch {
                 }
             }
             None => {
-                let meter = self.first.map_or_else(Meter::default, Meter::new);
                 let wrapped = may_have_wrapped(self.bytes, self.begun.elapsed());
-                Sum { meter, wrapped, failed: None }
+                Sum { meter: Meter::new(self.first), wrapped, failed: None }
             }
         };
         if self.first.is_some() && sum.failed.is_none() {
-            match read(&self.link.nvml, self.link.handle) {
+            match read(&self.link.nvml) {
                 Ok(last) => sum.meter.add(last),
                 Err(why) => sum.failed = Some(why),
             }
@@ -283,7 +243,7 @@ impl Watch {
             (Some(_), false) => How::Edges,
         };
         Seen::Value(PcieBytes {
-            gpu: self.link.name.clone(),
+            gpu: self.link.nvml.name.clone(),
             received: sum.meter.received,
             sent: sum.meter.sent,
             how,

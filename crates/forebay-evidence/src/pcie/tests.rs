@@ -169,7 +169,7 @@ fn what_a_library_lacks_is_named() {
 fn a_gpu_is_found_by_its_uuid_where_it_has_no_address() {
     let info = DeviceInfo { pci_address: String::new(), ..info() };
     let Some(link) = found(&[INIT, FIND, FIELDS], &info) else { return };
-    assert_eq!(link.value().unwrap().name, "GPU-1");
+    assert_eq!(link.value().unwrap().nvml.name, "GPU-1");
 }
 
 #[test]

@@ -26,6 +26,7 @@ use super::seen::Seen;
 type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 
 /// The counters to read around spans of the same work.
+#[derive(Default)]
 pub struct Sources {
     system: System,
     storage: Option<Storage>,
@@ -52,21 +53,8 @@ impl Sources {
     /// The counters of `system` that need no file and no GPU.
     #[must_use]
     pub fn new(system: &System) -> Self {
-        Self {
-            system: system.clone(),
-            storage: None,
-            files: Vec::new(),
-            bytes: 0,
-            encoded: 0,
-            block: 0,
-            devices: Vec::new(),
-            points: Vec::new(),
-            ports: rdma::ports(system),
-            domains: dram::domains(system),
-            gpus: Vec::new(),
-            cufile: None,
-            elsewhere: false,
-        }
+        let (ports, domains) = (rdma::ports(system), dram::domains(system));
+        Self { system: system.clone(), ports, domains, ..Self::default() }
     }
 
     /// Adds the counters of a range of a file: its pages, and the devices that `map` finds below
@@ -129,16 +117,6 @@ impl Sources {
             Some(session) => cufile_counters(&session),
             None => Seen::Nothing("the engine uses no cuFile".into()),
         })
-    }
-
-    /// Maximum number of file reads at an edge, over system files and the user's files.
-    #[must_use]
-    pub fn readings(&self) -> usize {
-        // The process, nvidia-fs and VAST have a table each, and NFS mounts one more. Each user
-        // file costs three reads: its pages, the pages behind its range, and its block count.
-        let tables = 3 + usize::from(!self.points.is_empty());
-        let devices = self.devices.iter().filter(|(_, silent)| !silent).count();
-        tables + devices + 2 * self.ports.len() + self.domains.len() + 3 * self.files.len()
     }
 
     /// Reads all counters; the work should begin when this returns.
@@ -261,7 +239,7 @@ impl Span<'_> {
             counts.describe(&sources.system);
         }
         let all = Evidence {
-            storage: sources.storage.unwrap_or(Storage::Other),
+            storage: sources.storage.unwrap_or_default(),
             cufile: last.cufile.since(first.cufile, |a, b| Counters::since(&b, &a)),
             nvidia_fs,
             process: last.process.since(first.process, |a, b| b.since(a)),
@@ -270,7 +248,7 @@ impl Span<'_> {
                 .pages
                 .since(before.pages, |a, b| Ok(a.until(b, sources.encoded, sources.block))),
             gpu: Seen::Nothing(String::new()),
-            nfs: after.nfs.since(before.nfs, |a, b| nfs::since(&a, &b)),
+            nfs: after.nfs.since(before.nfs, nfs::since),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
             rdma: after.rdma.since(before.rdma, |a, b| rdma::since(&a, &b)),
             dram: after.dram.since(before.dram, |a, b| memory(&a, &b)),
@@ -291,14 +269,8 @@ fn between(
     if devices.is_empty() {
         return Seen::Nothing("no block device".into());
     }
-    let mut all = Vec::new();
-    for (((device, _), first), last) in devices.iter().zip(first).zip(last) {
-        match device.between(first, last) {
-            Seen::Value(bytes) => all.push(bytes),
-            other => return other.map(|_| Vec::new()),
-        }
-    }
-    Seen::Value(all)
+    let edges = devices.iter().zip(first).zip(last);
+    edges.map(|(((device, _), first), last)| device.between(first, last)).collect()
 }
 
 fn memory(before: &[u64], after: &[u64]) -> Result<u64, String> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay::gpu::DeviceInfo;
-use forebay_evidence::{Sensed, Sensors};
+use forebay_evidence::{Missing, Seen, Sensed, Sensors};
 
 use super::result::{Absent, Part};
 use super::track::{About, Reading, Value};
@@ -16,37 +16,35 @@ const ROUGH: Duration = Duration::from_millis(500);
 pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
     for info in gpus {
         let name = format!("gpu {}", info.id);
-        match Sensors::find(info) {
-            Ok(sensors) => {
-                let lacks = sensors.missing().iter().map(|why| Absent::silent(&name, why));
-                found.absent.extend(lacks);
-                let Some(power_is) = sensors.power_is() else { continue };
-                let about = About {
-                    name,
-                    part: Part::Gpu,
-                    how: format!("NVML: {power_is}, integrated"),
-                    rough: ROUGH,
-                    reach: 5 * PERIOD / 2,
-                };
-                let read = Box::new(move || reading(&sensors.read()));
-                found.quick.push(Sensor { about, read });
+        let sensors = match Sensors::find(info) {
+            Seen::Value(sensors) => sensors,
+            Seen::Missing(Missing { why, remedy }) => {
+                found.absent.push(Absent::silent(name, why).remedy(remedy));
+                continue;
             }
-            Err(none) => {
-                let absent = Absent::new(name, none.why);
-                let there = !info.simulated;
-                found.absent.push(Absent { remedy: none.remedy, there, ..absent });
+            none => {
+                found.absent.push(Absent::new(name, none.absence().unwrap_or_default()));
+                continue;
             }
-        }
+        };
+        found.absent.extend(sensors.read().throttle.err().map(|why| Absent::silent(&name, why)));
+        let about = About {
+            name,
+            part: Part::Gpu,
+            how: format!("NVML: {}, integrated", sensors.power_is()),
+            rough: ROUGH,
+            reach: 5 * PERIOD / 2,
+        };
+        found.quick.push(Sensor { about, read: Box::new(move || reading(sensors.read())) });
     }
 }
 
-fn reading(sensed: &Sensed) -> Reading {
-    let failed = || sensed.failed.clone().unwrap_or_else(|| "no value".into());
+fn reading(sensed: Sensed) -> Reading {
     #[expect(clippy::cast_precision_loss, reason = "no power needs more than 52 bits")]
-    let power = sensed.power_mw.map(|milliwatts| milliwatts as f64 / 1e3).ok_or_else(failed);
+    let power = sensed.power_mw.map(|milliwatts| milliwatts as f64 / 1e3);
     Reading {
         value: power.and_then(|power| watts(power, CHIP_WATTS_MAX)).map(Value::Watts),
-        held_back: sensed.throttle.unwrap_or_default().held_back(),
+        throttle: sensed.throttle.unwrap_or_default(),
     }
 }
 
@@ -57,12 +55,10 @@ mod tests {
 
     #[test]
     fn a_reading_is_checked() {
-        let mut sensed = Sensed::default();
-        assert_eq!(reading(&sensed).value, Err("no value".into()));
-        sensed.power_mw = Some(69_500);
-        assert_eq!(reading(&sensed).value, Ok(Value::Watts(69.5)));
-        sensed.power_mw = Some(u64::MAX);
-        assert!(reading(&sensed).value.unwrap_err().contains("not plausible"));
+        let value = |power_mw| reading(Sensed { power_mw, throttle: Ok(0) }).value;
+        assert_eq!(value(Err("no value".into())), Err("no value".into()));
+        assert_eq!(value(Ok(69_500)), Ok(Value::Watts(69.5)));
+        assert!(value(Ok(u64::MAX)).unwrap_err().contains("not plausible"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use forebay_evidence::ThrottleReasons;
+use forebay_evidence::THROTTLES;
 
 use super::result::{Part, Power, Source, Throttled};
 
@@ -31,7 +31,8 @@ pub(super) struct About {
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) value: Result<Value, String>,
-    pub(super) held_back: ThrottleReasons,
+    /// Bits of [`THROTTLES`].
+    pub(super) throttle: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,7 +45,7 @@ pub(super) enum Value {
 
 impl From<Result<Value, String>> for Reading {
     fn from(value: Result<Value, String>) -> Self {
-        Self { value, held_back: ThrottleReasons::default() }
+        Self { value, throttle: 0 }
     }
 }
 
@@ -154,10 +155,12 @@ impl Track {
 
     fn throttling(&self, start: Instant, end: Instant, power: &mut Power) {
         let name = &self.about.name;
-        let known: Vec<_> = self.within(start, end).map(|reading| reading.held_back).collect();
-        let all = known.iter().fold(0, |all, reasons| all | reasons.0);
-        for reason in ThrottleReasons(all).each() {
-            let count = known.iter().filter(|reasons| reasons.0 & reason.0 != 0).count();
+        let known: Vec<_> = self.within(start, end).map(|reading| reading.throttle).collect();
+        for (bit, reason) in THROTTLES {
+            let count = known.iter().filter(|bits| *bits & bit != 0).count();
+            if count == 0 {
+                continue;
+            }
             #[expect(clippy::cast_precision_loss, reason = "some thousands")]
             let share = count as f64 / known.len() as f64;
             power.warnings.push(format!(
@@ -165,7 +168,7 @@ impl Track {
                  `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` shows what limits it",
                 share * 100.0
             ));
-            let (name, reason) = (name.clone(), reason.to_string());
+            let (name, reason) = (name.clone(), reason.into());
             power.throttled.push(Throttled { name, reason, share });
         }
     }
@@ -254,10 +257,11 @@ mod tests {
     fn throttling_is_summarized() {
         let t = Instant::now();
         let mut track = track();
-        let power_cap = ThrottleReasons(0x4);
+        let power_cap = 0x4;
         for at in [0, 100, 200, 300] {
-            let held_back = if at == 100 { power_cap } else { ThrottleReasons::default() };
-            track.add(t + ms(at), Reading { value: Ok(Value::Watts(1.0)), held_back });
+            // The lowest bit says that the GPU is idle.
+            let throttle = if at == 100 { power_cap | 1 } else { 1 };
+            track.add(t + ms(at), Reading { value: Ok(Value::Watts(1.0)), throttle });
         }
         let power = summary(&track, t + ms(50), t + ms(250));
         assert_eq!(power.throttled.len(), 1);
