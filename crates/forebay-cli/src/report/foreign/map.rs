@@ -12,34 +12,47 @@ use crate::near::near;
 /// Most characters of a value.
 const TEXT_MAX: usize = 4096;
 
-/// The quantities of columns: the name, the kind, and headings of common tables that mean it.
-const QUANTITIES: [(&str, Kind, &str); 11] = [
-    ("throughput", Kind::Rate, "bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s last"),
-    ("iops", Kind::Count, "iops last"),
-    ("bytes", Kind::Size, ""),
-    ("requests", Kind::Count, ""),
-    ("seconds", Kind::Time, "time"),
-    ("mean", Kind::Time, "avg|lat avg|io lat us avg"),
-    ("p50", Kind::Time, ""),
-    ("p90", Kind::Time, ""),
-    ("p99", Kind::Time, "io lat us p99"),
-    ("p99.9", Kind::Time, ""),
-    ("max", Kind::Time, "io lat us max"),
-];
+/// A quantity or an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Field {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) is_axis: bool,
+    /// Headings of common tables that mean it.
+    headings: &'static str,
+}
 
-/// The axes, likewise.
-pub(super) const AXES: [(&str, Kind, &str); 11] = [
-    ("method", Kind::Text, "tool"),
-    ("path", Kind::Text, "file"),
-    ("target", Kind::Text, ""),
-    ("direction", Kind::Text, "operation|rw"),
-    ("pattern", Kind::Text, ""),
-    ("size", Kind::Size, "block size|block|bs"),
-    ("depth", Kind::Count, "io depth|iodepth"),
-    ("batch", Kind::Count, ""),
-    ("threads", Kind::Count, ""),
-    ("files", Kind::Count, ""),
-    ("cache", Kind::Text, ""),
+const fn quantity(name: &'static str, kind: Kind, headings: &'static str) -> Field {
+    Field { name, kind, is_axis: false, headings }
+}
+
+const fn axis(name: &'static str, kind: Kind, headings: &'static str) -> Field {
+    Field { name, kind, is_axis: true, headings }
+}
+
+const FIELDS: [Field; 22] = [
+    quantity("throughput", Kind::Rate, "bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s last"),
+    quantity("iops", Kind::Count, "iops last"),
+    quantity("bytes", Kind::Size, ""),
+    quantity("requests", Kind::Count, ""),
+    quantity("seconds", Kind::Time, "time"),
+    quantity("mean", Kind::Time, "avg|lat avg|io lat us avg"),
+    quantity("p50", Kind::Time, ""),
+    quantity("p90", Kind::Time, ""),
+    quantity("p99", Kind::Time, "io lat us p99"),
+    quantity("p99.9", Kind::Time, ""),
+    quantity("max", Kind::Time, "io lat us max"),
+    axis("method", Kind::Text, "tool"),
+    axis("path", Kind::Text, "file"),
+    axis("target", Kind::Text, ""),
+    axis("direction", Kind::Text, "operation|rw"),
+    axis("pattern", Kind::Text, ""),
+    axis("size", Kind::Size, "block size|block|bs"),
+    axis("depth", Kind::Count, "io depth|iodepth"),
+    axis("batch", Kind::Count, ""),
+    axis("threads", Kind::Count, ""),
+    axis("files", Kind::Count, ""),
+    axis("cache", Kind::Text, ""),
 ];
 
 /// Values of axes by name: sizes in bytes, directions as a percentage of reads.
@@ -96,19 +109,16 @@ fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
 }
 
 /// A column of the user's table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
-    /// A quantity or an axis.
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    /// Its heading.
+    pub(super) field: Field,
     pub(super) heading: String,
-    /// The factor of its unit, if given by the user.
-    pub(super) unit: Option<String>,
+    /// The factor of its unit, if the user gives one.
+    pub(super) scale: Option<f64>,
 }
 
 /// The value of `--map`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Map {
     /// The columns of a table.
     pub(super) columns: Vec<Column>,
@@ -125,21 +135,19 @@ impl FromStr for Map {
         for part in parts(text)? {
             let wrong = || format!("`{}` is not `NAME=COLUMN` or `NAME:=VALUE`", part.trim());
             let (name, rest) = part.split_once('=').ok_or_else(wrong)?;
-            let (name, is_value) = match name.trim_end().strip_suffix(':') {
-                Some(name) => (name, true),
-                None => (name, false),
-            };
-            let (name, kind) = named(name.trim())?;
-            if names.contains(&name) {
-                return Err(format!("`{name}` is named twice"));
+            let name = name.trim_end();
+            let value_of = name.strip_suffix(':');
+            let field = named(value_of.unwrap_or(name).trim())?;
+            if names.contains(&field.name) {
+                return Err(format!("`{}` is named twice", field.name));
             }
-            names.push(name);
-            match is_value {
-                true if AXES.iter().all(|(axis, ..)| *axis != name) => {
+            names.push(field.name);
+            match value_of {
+                None => map.columns.push(column(field, rest.trim()).ok_or_else(wrong)??),
+                Some(_) if field.is_axis => set(&mut map.values, field.name, rest.trim())?,
+                Some(name) => {
                     return Err(format!("`{name}` can only be a column: `{name}=COLUMN`"));
                 }
-                true => set(&mut map.values, name, rest.trim())?,
-                false => map.columns.push(column(name, kind, rest.trim()).ok_or_else(wrong)??),
             }
         }
         Ok(map)
@@ -162,17 +170,22 @@ impl Map {
             let has_unit = [Kind::Size, Kind::Rate, Kind::Time].into_iter().any(is_unit)
                 || last.ends_with("b/s");
             let of = |text: &str| {
-                QUANTITIES.into_iter().chain(AXES).find(|(name, _, others)| {
-                    *name == text || (!text.is_empty() && others.split('|').any(|one| one == text))
+                FIELDS.into_iter().find(|field| {
+                    let is_meant = || field.headings.split('|').any(|other| other == text);
+                    field.name == text || (!text.is_empty() && is_meant())
                 })
             };
-            let Some((name, kind, _)) = of(&whole).or_else(|| has_unit.then(|| of(first))?) else {
-                continue;
+            let found = of(&whole).or_else(|| has_unit.then(|| of(first))?);
+            let is_free = |field: &Field| {
+                columns.iter().all(|column| column.field != *field)
+                    && !self.values.contains_key(field.name)
             };
-            let is_taken = columns.iter().any(|column| column.name == name);
-            if !is_taken && !self.values.contains_key(name) {
-                columns.push(Column { name, kind, heading: heading.clone(), unit: None });
-            }
+            let found = found.filter(is_free);
+            columns.extend(found.map(|field| Column {
+                field,
+                heading: heading.clone(),
+                scale: None,
+            }));
         }
         columns
     }
@@ -191,45 +204,40 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
 }
 
 /// One column, as `HEADING` or `HEADING:UNIT`; `None` if it is neither.
-fn column(name: &'static str, kind: Kind, rest: &str) -> Option<Result<Column, String>> {
+fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
+    let scale = |unit: &str| scale(field.kind, unit);
     let (heading, unit) = match rest.strip_prefix('"') {
         Some(quoted) => {
             let (heading, behind) = quoted.split_once('"')?;
-            let unit = match behind.trim() {
-                "" => None,
-                behind => Some(behind.strip_prefix(':')?.trim()),
-            };
-            (heading, unit)
+            match behind.trim() {
+                "" => (heading, None),
+                behind => (heading, Some(behind.strip_prefix(':')?.trim())),
+            }
         }
         // A heading may contain colons.
         None => match rest.rsplit_once(':') {
-            Some((heading, unit)) if scale(kind, unit.trim()).is_some() => {
+            Some((heading, unit)) if scale(unit.trim()).is_some() => {
                 (heading.trim(), Some(unit.trim()))
             }
             _ => (rest, None),
         },
     };
-    if heading.is_empty() {
-        return None;
-    }
-    if let Some(unit) = unit.filter(|unit| scale(kind, unit).is_none()) {
-        return Some(Err(format!("`{unit}` is not a unit of `{name}`{}", kind.units())));
-    }
-    Some(Ok(Column { name, kind, heading: heading.into(), unit: unit.map(str::to_owned) }))
+    let column = |scale| Column { field, heading: heading.into(), scale };
+    Some(match (heading, unit) {
+        ("", _) => return None,
+        (_, None) => Ok(column(None)),
+        (_, Some(unit)) => scale(unit).map(|scale| column(Some(scale))).ok_or_else(|| {
+            format!("`{unit}` is not a unit of `{}`{}", field.name, field.kind.units())
+        }),
+    })
 }
 
-/// The quantity or the axis of this name, and its kind.
-fn named(name: &str) -> Result<(&'static str, Kind), String> {
-    let all = || QUANTITIES.into_iter().chain(AXES);
-    if let Some((name, kind, _)) = all().find(|(known, ..)| *known == name) {
-        return Ok((name, kind));
-    }
-    let names = || all().map(|(name, ..)| name);
-    Err(match near(name, names()) {
+/// The quantity or the axis of this name.
+fn named(name: &str) -> Result<Field, String> {
+    let names = || FIELDS.into_iter().map(|field| field.name);
+    FIELDS.into_iter().find(|field| field.name == name).ok_or_else(|| match near(name, names()) {
         Some(near) => format!("unknown name `{name}`: perhaps `{near}` was meant"),
-        None => {
-            format!("unknown name `{name}`: use {}", names().collect::<Vec<_>>().join(", "))
-        }
+        None => format!("unknown name `{name}`: use {}", names().collect::<Vec<_>>().join(", ")),
     })
 }
 
@@ -244,13 +252,13 @@ mod tests {
             .parse()
             .unwrap();
         let columns: Vec<_> =
-            map.columns.iter().map(|c| (c.name, c.heading.as_str(), c.unit.as_deref())).collect();
+            map.columns.iter().map(|c| (c.field.name, c.heading.as_str(), c.scale)).collect();
         assert_eq!(
             columns,
             [
                 ("size", "Block", None),
-                ("throughput", "BW (MiB/s), all", Some("MiB/s")),
-                ("p99", "lat: p99", Some("us")),
+                ("throughput", "BW (MiB/s), all", Some(1_048_576.0)),
+                ("p99", "lat: p99", Some(1e3)),
                 ("method", "W", None),
             ]
         );
@@ -291,7 +299,10 @@ mod tests {
             let headings: Vec<String> = headings.iter().map(|one| (*one).to_owned()).collect();
             let map = if map.is_empty() { Map::default() } else { map.parse().unwrap() };
             let found = map.columns_of(&headings);
-            found.into_iter().map(|one| format!("{}={}", one.name, one.heading)).collect::<Vec<_>>()
+            found
+                .into_iter()
+                .map(|one| format!("{}={}", one.field.name, one.heading))
+                .collect::<Vec<_>>()
         };
         let found = of("", &["Block Size", "BW (MiB/s)", "p99_us", "Threads", "note", "bw"]);
         assert_eq!(

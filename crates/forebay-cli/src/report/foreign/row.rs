@@ -13,6 +13,7 @@ use forebay_measure::results::{
 use serde_json::json;
 
 use super::map::{Axes, set};
+use crate::report::model::differ;
 
 /// Most measurements of one file.
 pub(super) const FOUND_MAX: usize = 100_000;
@@ -253,30 +254,25 @@ impl Contents {
 
     /// Extends the method names of measurements that agree on all axes, but differ in settings.
     fn part(&mut self) {
-        let mut same: HashMap<&Point, Vec<usize>> = HashMap::new();
+        let mut same: HashMap<Point, Vec<usize>> = HashMap::new();
         for (index, (sample, _)) in self.found.iter().enumerate() {
-            same.entry(&sample.point).or_default().push(index);
+            same.entry(sample.point.clone()).or_default().push(index);
         }
-        let mut parted: Vec<(usize, String)> = Vec::new();
         for indices in same.into_values() {
-            let of = |index: &usize| &self.found[*index].1;
-            let names: BTreeSet<&String> = indices.iter().flat_map(|at| of(at).keys()).collect();
-            let differs = |name: &&String| {
-                indices.iter().any(|at| of(at).get(*name) != of(&indices[0]).get(*name))
-            };
-            let names: Vec<&String> = names.into_iter().filter(differs).take(PARTED_MAX).collect();
+            let settings = || indices.iter().map(|index| &self.found[*index].1);
+            let names: BTreeSet<&String> = settings().flat_map(Settings::keys).collect();
+            let differs = |name: &&String| differ(settings().map(|own| own.get(*name)));
+            let names = names.into_iter().filter(differs).take(PARTED_MAX).cloned();
+            let names: Vec<String> = names.collect();
             for index in indices.iter().filter(|_| !names.is_empty()) {
-                let text = |name: &&String| match of(index).get(*name) {
+                let (Sample { point, .. }, settings) = &mut self.found[*index];
+                let text = |name: &String| match settings.get(name) {
                     Some(own) => format!("{name}={own}"),
                     None => format!("no {name}"),
                 };
                 let texts: Vec<String> = names.iter().map(text).collect();
-                parted.push((*index, format!(" ({})", texts.join(", "))));
+                point.method = short(&format!("{} ({})", point.method, texts.join(", ")));
             }
-        }
-        for (index, text) in parted {
-            let method = &mut self.found[index].0.point.method;
-            *method = short(&(std::mem::take(method) + &text));
         }
     }
 }

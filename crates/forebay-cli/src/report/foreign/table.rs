@@ -3,9 +3,9 @@
 //! A row with an ambiguous number, or without a throughput, is left out with a warning. Words of
 //! other columns are settings.
 
-use super::map::{AXES, Column, Map, set};
+use super::map::{Column, Map, set};
 use super::row::{Contents, Row, short};
-use super::units::{Kind, of_heading, scale, value};
+use super::units::{Kind, of_heading, value};
 use crate::near::near;
 
 /// Most columns of a table that are named in an error.
@@ -26,22 +26,16 @@ fn rows(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
         let first = reader(delimiter).into_records().next();
         first.and_then(Result::ok).map_or(0, |record| record.len())
     };
-    let mut best = DELIMITERS[0];
-    for other in DELIMITERS {
-        if fields(other) > fields(best) {
-            best = other;
-        }
-    }
-    let (mut rows, mut line, mut at) = (Vec::new(), 1, 0);
-    for record in reader(best).into_records() {
+    // Of several with as many, the first.
+    let best = DELIMITERS.into_iter().rev().max_by_key(|delimiter| fields(*delimiter));
+    let mut rows = Vec::new();
+    for record in reader(best.unwrap_or(b',')).into_records() {
         let record = record.map_err(|error| error.to_string())?;
         // A record begins behind the line breaks before it.
-        let start = record.position().map_or(0, csv::Position::byte);
-        let start = usize::try_from(start).unwrap_or(usize::MAX).clamp(at, text.len());
-        let rest = text.as_bytes()[start..].iter();
-        let start = start + rest.take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-        line += text.as_bytes()[at..start].iter().filter(|byte| **byte == b'\n').count() as u64;
-        at = start;
+        let (start, line) = record.position().map_or((0, 1), |at| (at.byte(), at.line()));
+        let breaks = text.bytes().skip(usize::try_from(start).unwrap_or(usize::MAX));
+        let breaks = breaks.take_while(|byte| matches!(byte, b'\r' | b'\n'));
+        let line = line + breaks.filter(|byte| *byte == b'\n').count() as u64;
         if record.len() > FIELDS_MAX {
             return Err(format!("line {line}: it has more than {FIELDS_MAX} fields"));
         }
@@ -53,13 +47,6 @@ fn rows(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
     Ok(rows)
 }
 
-/// A column that the table has: its place, and the factor of its unit.
-struct Place {
-    column: Column,
-    at: usize,
-    scale: Option<f64>,
-}
-
 /// Parses a table.
 ///
 /// # Errors
@@ -68,8 +55,7 @@ pub(super) fn parse(text: &str, map: &Map, contents: &mut Contents) -> Result<()
     let mut rows = rows(text)?.into_iter();
     let (_, head) = rows.next().ok_or("it is empty")?;
     let columns = map.columns_of(&head).into_iter();
-    let places: Vec<Place> =
-        columns.map(|column| place(column, &head)).collect::<Result<_, String>>()?;
+    let places = columns.map(|column| place(column, &head)).collect::<Result<Vec<_>, String>>()?;
     if places.is_empty() {
         return Err(format!("none of its columns is known: {}", names(&head)));
     }
@@ -87,30 +73,29 @@ pub(super) fn parse(text: &str, map: &Map, contents: &mut Contents) -> Result<()
     Ok(())
 }
 
-fn place(column: Column, heads: &[String]) -> Result<Place, String> {
+/// The place of a column in the table, and the column with the factor of its unit.
+fn place(mut column: Column, heads: &[String]) -> Result<(usize, Column), String> {
     let heading = column.heading.as_str();
-    let all = |same: &dyn Fn(&str) -> bool| -> Vec<usize> {
-        (0..heads.len()).filter(|at| same(&heads[*at])).collect()
-    };
-    let exact = all(&|head| head == heading);
-    let others = || all(&|head| head.eq_ignore_ascii_case(heading));
-    let found = if exact.is_empty() { others() } else { exact };
+    let mut found: Vec<usize> =
+        (0..heads.len()).filter(|at| heads[*at].eq_ignore_ascii_case(heading)).collect();
+    if found.iter().any(|at| heads[*at] == heading) {
+        found.retain(|at| heads[*at] == heading);
+    }
     let at = match found.as_slice() {
         [at] => *at,
         [] => return Err(missing(heading, heads)),
         _ => return Err(format!("{} of its columns are called `{heading}`", found.len())),
     };
-    let scale = match &column.unit {
-        Some(unit) => scale(column.kind, unit),
-        None => of_heading(column.kind, &heads[at]).map_err(|unit| {
+    if column.scale.is_none() {
+        column.scale = of_heading(column.field.kind, &heads[at]).map_err(|unit| {
             let (unit, heading) = (short(&unit), short(&heads[at]));
             format!(
                 "`{unit}` in `{heading}` is not a known unit: give the unit after the column, as \
                  in `size=COLUMN:KiB`"
             )
-        })?,
-    };
-    Ok(Place { column, at, scale })
+        })?;
+    }
+    Ok((at, column))
 }
 
 fn missing(heading: &str, heads: &[String]) -> String {
@@ -127,30 +112,34 @@ fn names(heads: &[String]) -> String {
     names.join(", ") + &more
 }
 
-fn row(line: u64, places: &[Place], heads: &[String], fields: &[String]) -> Result<Row, String> {
+fn row(
+    line: u64,
+    places: &[(usize, Column)],
+    heads: &[String],
+    fields: &[String],
+) -> Result<Row, String> {
     let mut row = Row { line, ..Row::default() };
-    for Place { column, at, scale } in places {
-        let (name, cell) = (column.name, fields[*at].as_str());
-        if column.kind == Kind::Text {
+    for (at, Column { field, heading, scale }) in places {
+        let (cell, kind) = (fields[*at].as_str(), field.kind);
+        if kind == Kind::Text {
             if !cell.is_empty() {
-                set(&mut row.axes, name, &short(cell))?;
+                set(&mut row.axes, field.name, &short(cell))?;
             }
             continue;
         }
-        let number = value(column.kind, cell, *scale).map_err(|why| {
-            let units = if why.contains("unit") { column.kind.units() } else { "" };
-            format!("`{}` is `{}`: {why}{units}", column.heading, short(cell))
+        let number = value(kind, cell, *scale).map_err(|why| {
+            let units = if why.contains("unit") { kind.units() } else { "" };
+            format!("`{heading}` is `{}`: {why}{units}", short(cell))
         })?;
-        if AXES.iter().any(|(axis, ..)| *axis == name) {
-            row.count(name, number);
-        } else {
-            row.number(name, number);
+        match field.is_axis {
+            true => row.count(field.name, number),
+            false => row.number(field.name, number),
         }
     }
     // Numbers may differ between repeats.
     let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_ascii_digit());
     for (at, (head, cell)) in heads.iter().zip(fields).enumerate() {
-        if is_word(cell) && places.iter().all(|place| place.at != at) {
+        if is_word(cell) && places.iter().all(|(other, _)| *other != at) {
             row.settings.insert(short(head), short(cell));
         }
     }

@@ -42,71 +42,48 @@ const PREFIXES: [(&str, f64); 9] = [
 
 /// The factor of this unit; `None` for a unit of another kind.
 pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
-    match kind {
-        Kind::Text => None,
-        Kind::Count => count(unit),
-        Kind::Size => size(unit),
-        Kind::Rate => rate(unit),
-        Kind::Time => time(unit),
-    }
-}
-
-fn prefix(text: &str) -> Option<f64> {
-    PREFIXES.iter().find(|(name, _)| *name == text).map(|(_, scale)| *scale)
-}
-
-fn count(unit: &str) -> Option<f64> {
-    match unit {
-        "k" | "K" | "kIOPS" | "thousand" | "thousands" => Some(1e3),
-        "M" | "MIOPS" | "million" | "millions" => Some(1e6),
+    match (kind, unit) {
+        (Kind::Count, "k" | "K" | "kIOPS" | "thousand" | "thousands") => Some(1e3),
+        (Kind::Count, "M" | "MIOPS" | "million" | "millions") => Some(1e6),
+        (Kind::Size, _) => size(unit),
+        (Kind::Rate, _) => rate(unit),
+        (Kind::Time, "ns" | "nsec" | "nsecs") => Some(1.0),
+        (Kind::Time, "us" | "µs" | "μs" | "usec" | "usecs") => Some(1e3),
+        (Kind::Time, "ms" | "msec" | "msecs") => Some(1e6),
+        (Kind::Time, "s" | "sec" | "secs" | "seconds") => Some(1e9),
         _ => None,
     }
 }
 
+fn prefix(fits: impl Fn(&str) -> bool) -> Option<f64> {
+    PREFIXES.iter().find(|(name, _)| fits(name)).map(|(_, scale)| *scale)
+}
+
 fn size(unit: &str) -> Option<f64> {
-    // A single letter is a power of two, as on the command line.
-    match unit {
-        "K" | "k" => Some(1024.0),
-        "M" | "m" => prefix("Mi"),
-        "G" | "g" => prefix("Gi"),
-        "T" | "t" => prefix("Ti"),
+    let lower = unit.to_lowercase();
+    match lower.as_str() {
         "byte" | "bytes" => Some(1.0),
+        // A single letter is a power of two, as on the command line.
+        "k" | "m" | "g" | "t" => prefix(|name| name.to_lowercase() == format!("{lower}i")),
         // `kb`, `MIB`: a size never means bits.
         _ => {
-            let lower = unit.to_lowercase();
             let letters = lower.strip_suffix('b')?;
-            let of = |(name, _): &&(&str, f64)| name.to_lowercase() == letters;
-            PREFIXES.iter().find(of).map(|(_, scale)| *scale)
+            prefix(|name| name.to_lowercase() == letters)
         }
     }
 }
 
 fn rate(unit: &str) -> Option<f64> {
-    let per_second =
-        ["/s", "/sec", "/Sec", "/second"].iter().find_map(|end| unit.strip_suffix(end));
-    let (amount, bits) = match per_second {
-        Some(amount) => {
-            let bits = ["bits", "bit", "b"].iter().find_map(|end| amount.strip_suffix(end));
-            (bits.or_else(|| amount.strip_suffix('B'))?, bits.is_some())
-        }
-        None => match unit.strip_suffix("bps") {
-            Some(amount) => (amount, true),
-            None => (unit.strip_suffix("Bps")?, false),
-        },
+    let ends = ["/s", "/sec", "/Sec", "/second", "ps"];
+    let amount = ends.iter().find_map(|end| unit.strip_suffix(end))?;
+    let bits = ["bits", "bit", "b"].iter().find_map(|end| amount.strip_suffix(end));
+    let (amount, factor) = match bits {
+        Some(amount) => (amount, 0.125),
+        None => (amount.strip_suffix('B')?, 1.0),
     };
     // In rates, `KB/s` never means a power of two.
-    let scale = if amount == "K" { 1e3 } else { prefix(amount)? };
-    Some(if bits { scale / 8.0 } else { scale })
-}
-
-fn time(unit: &str) -> Option<f64> {
-    match unit {
-        "ns" | "nsec" | "nsecs" => Some(1.0),
-        "us" | "µs" | "μs" | "usec" | "usecs" => Some(1e3),
-        "ms" | "msec" | "msecs" => Some(1e6),
-        "s" | "sec" | "secs" | "seconds" => Some(1e9),
-        _ => None,
-    }
+    let amount = if amount == "K" { "k" } else { amount };
+    prefix(|name| name == amount).map(|scale| scale * factor)
 }
 
 /// The unit at the end of a heading, as in `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`. Text
@@ -218,7 +195,10 @@ mod tests {
         for unit in ["", "MiB", "/s", "bps/s", "m/s", "mib/s"] {
             assert_eq!(scale(Kind::Rate, unit), None, "{unit}");
         }
-        assert_eq!(["us", "µs", "ms", "h"].map(time), [Some(1e3), Some(1e3), Some(1e6), None]);
+        assert_eq!(
+            ["us", "µs", "ms", "h"].map(|unit| scale(Kind::Time, unit)),
+            [Some(1e3), Some(1e3), Some(1e6), None]
+        );
         assert_eq!(["KiB", "k", "kB", "B"].map(size), [1024.0, 1024.0, 1e3, 1.0].map(Some));
     }
 

@@ -142,12 +142,8 @@ impl Model {
     /// The axes on which lines differ, in the order of columns.
     #[must_use]
     pub fn varying(&self) -> Vec<Axis> {
-        let differs = |axis: &Axis| {
-            let mut texts = self.lines.iter().map(|line| axis.text(self, line));
-            let first = texts.next();
-            texts.any(|text| Some(text) != first)
-        };
-        Axis::all().filter(differs).collect()
+        let texts = |axis: Axis| self.lines.iter().map(move |line| axis.text(self, line));
+        Axis::all().filter(|axis| differ(texts(*axis))).collect()
     }
 
     /// The fastest of these lines whose data are correct.
@@ -172,4 +168,21 @@ impl Model {
         let names: Vec<String> = axes.iter().filter_map(named).collect();
         if names.is_empty() { line.method.clone() } else { names.join(", ") }
     }
+}
+
+/// Whether two of these values differ.
+pub(crate) fn differ<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
+    let first = all.next();
+    all.any(|one| Some(one) != first)
+}
+
+/// Each value once, in the order of the first ones.
+pub(crate) fn unique<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for one in all {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found
 }
