@@ -592,7 +592,7 @@ mod tests {
     /// with the others at their depth.
     #[test]
     fn plain_ways_are_compared_at_one_depth() {
-        use crate::report::compare::{By, compare};
+        use crate::report::compare::compare;
         use crate::report::made::{self, Sweep};
         use crate::report::model::Axis;
         use crate::report::model::gather::tests::model_of;
@@ -614,7 +614,7 @@ mod tests {
             }));
         }
         let model = model_of(&[("a", &made::text(&records))]);
-        let found = compare(&model, &[], By::Axis(Axis::Method), Some("cpu-gpu")).unwrap();
+        let found = compare(&model, &[], Some(Axis::Method), Some("cpu-gpu")).unwrap();
         assert_eq!((found[0].other.as_str(), found[0].pairs.len()), ("cpu-async-gpu", 2));
         assert!(found[0].alone.is_empty() && found[0].axes.is_empty(), "{found:?}");
     }

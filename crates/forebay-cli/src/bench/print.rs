@@ -1,17 +1,14 @@
 //! Prints the results of a run, its warnings and its verdict.
 
-use std::collections::HashMap;
-use std::io::Write as _;
-
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json;
-use forebay_measure::results::file::samples;
-use forebay_measure::results::{Record, Sample};
-use forebay_measure::stdio::say;
+use forebay_measure::results::Record;
+use forebay_measure::stdio::print;
 
 use super::table;
 use crate::bench::args::BenchArgs;
-use crate::report::model::Model;
+use crate::report::command::warn;
+use crate::report::model::{Line, Model, unique};
 use crate::report::show;
 
 /// Warnings that are shown without `--verbose`.
@@ -20,23 +17,25 @@ const WARNINGS_MAX: usize = 3;
 /// Prints the results and the warnings; failed samples and wrong data fail the command.
 pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
     let model = table::model(records);
-    let mut out = anstream::stdout();
-    let shown = if args.json {
-        records.iter().try_for_each(|record| {
-            let line = json(record).map_err(std::io::Error::other)?;
-            writeln!(out, "{line}")
-        })
-    } else if args.csv {
-        out.write_all(show::csv(&model, &[])?.as_bytes())
-    } else {
-        out.write_all(table::render(&model, base(args)).as_bytes())
+    let text = match (args.json, args.csv) {
+        (true, _) => records.iter().map(line).collect::<Result<String>>()?,
+        (_, true) => show::csv(&model, &[])?,
+        _ => table::render(&model, base(args)),
     };
-    let shown = shown.and_then(|()| out.flush()).map_err(|error| Failure::stdout(&error));
+    let shown = print(&text);
     if !args.quiet {
-        say_warnings(args, &model);
+        // Whole files are measured for some time, not for a number of samples.
+        let is_complete = |text: &&String| !text.contains("is incomplete: ");
+        let warnings: Vec<&String> = model.warnings.iter().filter(is_complete).collect();
+        warn(&warnings, if args.verbose { usize::MAX } else { WARNINGS_MAX });
     }
     // Wrong data are reported even if stdout was closed.
-    verdict(args, records).and(shown)
+    verdict(args, &model).and(shown)
+}
+
+fn line(record: &Record) -> Result<String> {
+    let failed = |error: serde_json::Error| Failure::stdout(&error.into());
+    json(record).map(|line| line + "\n").map_err(failed)
 }
 
 /// The path that `--vs` compares others with.
@@ -44,60 +43,25 @@ pub(super) fn base(args: &BenchArgs) -> Option<&str> {
     args.vs.as_ref().and_then(|_| args.paths.first()?.to_str())
 }
 
-fn say_warnings(args: &BenchArgs, model: &Model) {
-    // Whole files are measured for some time, not for a number of samples.
-    let is_complete = |text: &&String| !text.contains("is incomplete: ");
-    let warnings: Vec<&String> = model.warnings.iter().filter(is_complete).collect();
-    let most = if args.verbose { usize::MAX } else { WARNINGS_MAX };
-    warnings.iter().take(most).for_each(|text| say(text));
-    match warnings.len().saturating_sub(most) {
-        0 => {}
-        1 => say("1 more: `-v` shows it"),
-        more => say(&format!("{more} more: `-v` shows them")),
-    }
-}
-
-/// The last sample of each point and repeat: an earlier one may have failed.
-fn last_samples(records: &[Record]) -> Vec<&Sample> {
-    let mut last = HashMap::new();
-    for (place, (_, sample)) in samples(records).enumerate() {
-        last.insert((&sample.point, sample.repeat), place);
-    }
-    let all = samples(records).enumerate();
-    let is_last = |(place, (_, sample)): &(usize, (_, &Sample))| {
-        last.get(&(&sample.point, sample.repeat)) == Some(place)
-    };
-    all.filter(is_last).map(|(_, (_, sample))| sample).collect()
-}
-
 /// Fails if data were wrong, or if a sample failed: of whole files, only the engine's or those of
 /// methods that were named.
-fn verdict(args: &BenchArgs, records: &[Record]) -> Result<()> {
-    let last = last_samples(records);
-    let mut wrong: Vec<&str> = Vec::new();
-    for sample in &last {
-        let is_wrong = sample.measured.as_ref().is_some_and(|m| m.verified == Some(false));
-        if is_wrong && !wrong.contains(&sample.point.method.as_str()) {
-            wrong.push(&sample.point.method);
-        }
-    }
+fn verdict(args: &BenchArgs, model: &Model) -> Result<()> {
+    let wrong = model.lines.iter().filter(|line| line.verified == Some(false));
+    let wrong = unique(wrong.map(|line| format!("`{}`", line.point.method)));
     if !wrong.is_empty() {
         let s = if wrong.len() == 1 { "" } else { "s" };
-        let names = wrong.iter().map(|way| format!("`{way}`")).collect::<Vec<_>>().join(", ");
         return Err(Failure::new(format!("{} method{s} moved wrong data", wrong.len()))
-            .because(names)
+            .because(wrong.join(", "))
             .hint("check whether the files changed meanwhile, and the kernel's log (`dmesg`)"));
     }
-    let is_asked = |sample: &&&Sample| {
-        !args.method.is_empty() || !args.moves_whole_files() || sample.point.method == "forebay"
+    let is_asked = |line: &&Line| {
+        !args.method.is_empty() || !args.moves_whole_files() || line.point.method == "forebay"
     };
-    let failed: Vec<&str> =
-        last.iter().filter(is_asked).filter_map(|sample| sample.error.as_deref()).collect();
-    match failed.as_slice() {
-        [] => Ok(()),
-        [one] => Err(Failure::new("one sample failed").because(*one)),
-        [first, ..] => {
-            Err(Failure::new(format!("{} samples failed", failed.len())).because(*first))
-        }
-    }
+    let asked = || model.lines.iter().filter(is_asked);
+    let Some(first) = asked().find_map(|line| line.error.as_deref()) else { return Ok(()) };
+    let text = match asked().map(|line| line.failed).sum() {
+        1 => "one sample failed".to_owned(),
+        count => format!("{count} samples failed"),
+    };
+    Err(Failure::new(text).because(first))
 }

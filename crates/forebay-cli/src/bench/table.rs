@@ -11,7 +11,7 @@ use forebay_measure::results::machine::place;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Point, Record};
 
-use crate::report::compare::{By, compare};
+use crate::report::compare::compare;
 use crate::report::forms::{self, wrapped};
 use crate::report::grid::{WIDTH, bar};
 use crate::report::model::{Axis, Line, Metric, Model, gather};
@@ -53,7 +53,7 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
     } else {
         blocks = show::results(model, ROWS_MAX);
     }
-    match base.map(|base| compare(model, &[], By::Axis(Axis::Path), Some(base))) {
+    match base.map(|base| compare(model, &[], Some(Axis::Path), Some(base))) {
         None => {}
         Some(Ok(found)) => {
             blocks

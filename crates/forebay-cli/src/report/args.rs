@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::report::compare::By;
 use crate::report::foreign::{Map, Tool};
 use crate::report::model::{Axis, Metric};
 use crate::values::local_path;
@@ -65,8 +64,8 @@ pub struct ReportArgs {
     ///
     /// Axes are `label`, `path`, `queues`, `method`, `route`, `direction`, `pattern`, `cache`,
     /// `gpu`, `block-size`, `depth`, `batch`, `threads` and `files`.
-    #[arg(long, value_name = "AXIS", value_parser = by, help_heading = "Comparison")]
-    pub by: Option<By>,
+    #[arg(long, value_name = "AXIS", hide_possible_values = true, help_heading = "Comparison")]
+    pub by: Option<Axis>,
 
     /// Value of the axis that is the base [default: the smallest number, or the first value]
     #[arg(long, value_name = "VALUE", requires = "by", help_heading = "Comparison")]
@@ -93,19 +92,12 @@ pub struct ReportArgs {
     pub fail_if_worse: Option<f64>,
 }
 
-fn by(text: &str) -> Result<By, String> {
-    let known = Axis::all().find(|axis| axis.key() == text);
-    known.map(By::Axis).ok_or_else(|| one_of(&Axis::all().map(Axis::key).collect::<Vec<_>>()))
-}
-
 fn metric(text: &str) -> Result<Metric, String> {
     let known = Metric::compared().find(|(name, _)| *name == text);
-    let names = || Metric::compared().map(|(name, _)| name).collect::<Vec<_>>();
-    known.map(|(_, metric)| metric).ok_or_else(|| one_of(&names()))
-}
-
-fn one_of(names: &[&str]) -> String {
-    format!("it takes `{}`", names.join("`, `"))
+    known.map(|(_, metric)| metric).ok_or_else(|| {
+        let names: Vec<&str> = Metric::compared().map(|(name, _)| name).collect();
+        format!("it takes `{}`", names.join("`, `"))
+    })
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -118,6 +110,8 @@ fn share(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]
@@ -129,13 +123,13 @@ mod tests {
         };
         for axis in Axis::all() {
             assert!(help("by").contains(&format!("`{}`", axis.key())), "{axis:?}");
-            assert_eq!(by(axis.key()), Ok(By::Axis(axis)));
+            assert_eq!(Axis::from_str(&axis.key(), false), Ok(axis));
         }
         for (name, of) in Metric::compared() {
             assert!(help("metric").contains(&format!("`{name}`")), "{name}");
             assert_eq!(metric(name), Ok(of));
         }
         assert_eq!((share("5%"), share("0")), (Ok(0.05), Ok(0.0)));
-        assert!(share("100%").is_err() && by("colour").is_err() && metric("speed").is_err());
+        assert!(share("100%").is_err() && metric("speed").is_err());
     }
 }

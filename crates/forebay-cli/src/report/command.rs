@@ -1,16 +1,14 @@
 //! `forebay report`: reads results, and shows, writes or compares them.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use super::compare::{self, By, Comparison};
+use super::compare::{self, Comparison};
 use super::foreign::Hints;
 use super::model::{Metric, Model, gather};
 use super::numbers::counted;
 
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::plain;
-use forebay_measure::stdio::say;
+use forebay_measure::stdio::{print, say, tell};
 use forebay_measure::steps::Step;
 
 use super::{forms, input, output, page, show};
@@ -72,28 +70,25 @@ pub fn command(args: &ReportArgs) -> Result<()> {
             let text = anstream::adapter::strip_str(&text).to_string();
             output::write(path, args.overwrite, text.as_bytes())?;
             let size = forebay::units::format_size(text.len() as u64);
-            let path = plain::plain(&path.display().to_string());
-            // Stderr may be closed.
-            let _ = writeln!(anstream::stderr(), "wrote {path} ({size})");
+            tell(&format!("wrote {} ({size})", path.display()));
         }
-        None => {
-            let mut out = anstream::stdout();
-            let shown = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            shown.map_err(|error| Failure::stdout(&error))?;
-        }
+        None => print(&text)?,
     }
     if form == Form::Text {
-        let most = if args.verbose { model.warnings.len() } else { WARNINGS_MAX };
-        model.warnings.iter().take(most).for_each(|text| say(text));
-        let more = model.warnings.len().saturating_sub(most);
-        if more > 0 {
-            say(&format!("{more} more: `--verbose` shows all"));
-        }
+        warn(&model.warnings, if args.verbose { usize::MAX } else { WARNINGS_MAX });
     }
     let Some(worse_by) = args.fail_if_worse else { return Ok(()) };
-    let judged = compare::gate(&comparisons, metric, worse_by)?;
-    let _ = writeln!(anstream::stderr(), "{judged}");
+    tell(&compare::gate(&comparisons, metric, worse_by)?);
     Ok(())
+}
+
+/// Shows `most` of these warnings, and how many there are more.
+pub(crate) fn warn(warnings: &[impl AsRef<str>], most: usize) {
+    warnings.iter().take(most).for_each(|text| say(text.as_ref()));
+    let more = warnings.len().saturating_sub(most);
+    if more > 0 {
+        say(&format!("{more} more: `--verbose` shows all"));
+    }
 }
 
 fn form(args: &ReportArgs, file: Option<&Path>) -> Result<Form> {
@@ -133,16 +128,15 @@ fn comparisons(
     args: &ReportArgs,
     metric: Metric,
 ) -> Result<Vec<Comparison>> {
-    let by = match args.by {
-        Some(by) => by,
-        None if names.len() > 1 && !model.lines.is_empty() => By::File,
-        None if args.fail_if_worse.is_some() || args.metric.is_some() => {
-            return Err(Failure::usage("there is nothing to compare with")
-                .hint("give a second file, or compare within one by `--by`"));
-        }
-        None => return Ok(Vec::new()),
-    };
-    let found = compare::compare(model, names, by, args.base.as_deref()).and_then(|found| {
+    let is_asked = args.by.is_some() || args.fail_if_worse.is_some() || args.metric.is_some();
+    if args.by.is_none() && (names.len() < 2 || model.lines.is_empty()) {
+        return match is_asked {
+            true => Err(Failure::usage("there is nothing to compare with")
+                .hint("give a second file, or compare within one by `--by`")),
+            false => Ok(Vec::new()),
+        };
+    }
+    let found = compare::compare(model, names, args.by, args.base.as_deref()).and_then(|found| {
         if found.iter().any(|one| one.of(metric).next().is_some()) {
             return Ok(found);
         }
@@ -154,7 +148,6 @@ fn comparisons(
         let failure = notes.fold(Failure::new(text), Failure::because);
         Err(failure.hint("measure the same block sizes, depths and directions"))
     });
-    let is_asked = args.by.is_some() || args.fail_if_worse.is_some() || args.metric.is_some();
     match found {
         Err(failure) if !is_asked => {
             model.warnings.push(format!("not compared: {}", failure.message));

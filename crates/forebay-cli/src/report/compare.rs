@@ -3,25 +3,16 @@
 //! Two points match if they have the same value on every axis. An axis on which each side has one
 //! value is compared, so it does not separate points. [`gate`] judges whether a side is worse.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use forebay_measure::failure::{Failure, Result};
 
-use super::model::{Axis, Line, Metric, Model, facts};
+use super::model::{Axis, Line, Metric, Model, differ, facts, unique};
 use super::numbers::{counted, digits};
 use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, SAMPLES_MIN, holm};
 
 /// Most sides.
 const SIDES_MAX: usize = 64;
-
-/// What separates the sides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
-    /// Each file is a side.
-    File,
-    /// Each value of an axis is a side; of [`Axis::Run`], each label.
-    Axis(Axis),
-}
 
 /// One side compared with the base.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,8 +27,6 @@ pub struct Comparison {
     pub facts: Vec<(String, String, String)>,
     /// The points of both sides.
     pub pairs: Vec<Pair>,
-    /// The geometric means over all points.
-    pub means: Vec<Mean>,
     /// Points of the base that have a rate.
     pub base_points: usize,
     /// Points that are not compared: the side, why, and their name.
@@ -128,23 +117,24 @@ fn value(model: &Model, axis: Axis, line: &Line) -> Option<String> {
 }
 
 /// Compares the sides with the base: the one of that name, else the smallest number, else the
-/// first. `files` are the names of the model's files.
+/// first. Each value of the axis `by` is a side; of [`Axis::Run`], each label. Without an axis each
+/// of the model's `files` is one.
 ///
 /// # Errors
 /// There are no two sides, or none of that name.
 pub fn compare(
     model: &Model,
     files: &[String],
-    by: By,
+    by: Option<Axis>,
     base: Option<&str>,
 ) -> Result<Vec<Comparison>> {
     let mut sides: Vec<Side<'_>> = Vec::new();
     for line in &model.lines {
         let run = &model.runs[line.run];
         let (name, number) = match by {
-            By::File => (files.get(run.source).unwrap_or(&run.name).clone(), None),
+            None => (files.get(run.source).unwrap_or(&run.name).clone(), None),
             // Without a required route the engine chooses one.
-            By::Axis(axis) => {
+            Some(axis) => {
                 (value(model, axis, line).unwrap_or_else(|| "any".into()), axis.number(model, line))
             }
         };
@@ -184,7 +174,7 @@ pub fn compare(
     Ok(found)
 }
 
-fn compared(model: &Model, by: By, base: &Side<'_>, other: &Side<'_>) -> Comparison {
+fn compared(model: &Model, by: Option<Axis>, base: &Side<'_>, other: &Side<'_>) -> Comparison {
     let only = |side: &Side<'_>, axis: Axis| {
         let first = value(model, axis, side.lines[0]);
         let is_only = side.lines.iter().all(|line| value(model, axis, line) == first);
@@ -195,73 +185,49 @@ fn compared(model: &Model, by: By, base: &Side<'_>, other: &Side<'_>) -> Compari
         (one != two).then_some((axis, one, two))
     };
     let mut axes: Vec<(Axis, String, String)> = Axis::all().filter_map(differs).collect();
-    let is_kept =
-        |axis: &Axis| By::Axis(*axis) != by && axes.iter().all(|(compared, ..)| compared != axis);
+    let is_kept = |axis: &Axis| by != Some(*axis) && axes.iter().all(|(other, ..)| other != axis);
     let kept: Vec<Axis> = Axis::all().filter(is_kept).collect();
-    let ((own, own_places), (others, other_places)) =
-        (grouped(model, &kept, base), grouped(model, &kept, other));
-    let varies = |axis: &Axis| {
-        let mut all = base.lines.iter().chain(&other.lines).map(|line| value(model, *axis, line));
-        let first = all.next();
-        all.any(|value| Some(value) != first)
-    };
-    let shown: Vec<Axis> = kept.iter().copied().filter(varies).collect();
-    let name = |lines: &[&Line]| match shown.as_slice() {
-        [] => "all".to_owned(),
-        shown => model.name(lines[0], shown),
-    };
-    // In the order of the base's points.
-    let mut both: Vec<(usize, Option<usize>)> =
-        own_places.iter().map(|(key, at)| (*at, other_places.get(key).copied())).collect();
-    both.sort_unstable();
-    let mut alone = Vec::new();
-    let mut pairs = Vec::new();
-    for (at, partner) in both {
-        let lines = &own[at];
-        let partner = partner.map(|at| &others[at]);
-        let whys = [(base, lacks(lines)), (other, partner.and_then(|lines| lacks(lines)))];
-        match partner {
-            None => alone.push((base.name.clone(), "no partner", name(lines))),
-            Some(partner) if whys.iter().all(|(_, why)| why.is_none()) => {
-                pairs.push(pair(name(lines), lines, partner));
+    axes.retain(|(axis, ..)| *axis != Axis::Run && by != Some(*axis));
+    // The lines of each point on both sides, in the order of the base's points.
+    let mut points: Vec<[Vec<&Line>; 2]> = Vec::new();
+    let mut places: HashMap<Vec<Option<String>>, usize> = HashMap::new();
+    for (at, side) in [base, other].into_iter().enumerate() {
+        for line in &side.lines {
+            let key = kept.iter().map(|axis| value(model, *axis, line)).collect();
+            let place = *places.entry(key).or_insert(points.len());
+            if place == points.len() {
+                points.push(Default::default());
             }
-            Some(_) => alone.extend(
-                whys.iter()
-                    .filter_map(|(side, why)| Some((side.name.clone(), (*why)?, name(lines)))),
-            ),
+            points[place][at].push(line);
         }
     }
-    let lonely = other_places.iter().filter(|(key, _)| !own_places.contains_key(*key));
-    alone.extend(lonely.map(|(_, at)| (other.name.clone(), "no partner", name(&others[*at]))));
-    axes.retain(|(axis, ..)| *axis != Axis::Run && By::Axis(*axis) != by);
-    Comparison {
-        base: base.name.clone(),
-        other: other.name.clone(),
-        axes,
-        facts: differences(model, base, other),
-        pairs,
-        means: Vec::new(),
-        base_points: own.iter().filter(|lines| lacks(lines).is_none()).count(),
-        alone,
-    }
-}
-
-/// The points of a side in their order, each with its lines, and their places by their values.
-fn grouped<'a>(model: &Model, axes: &[Axis], side: &Side<'a>) -> (Vec<Vec<&'a Line>>, Places) {
-    let (mut order, mut places) = (Vec::new(), Places::new());
-    for line in &side.lines {
-        let key = axes.iter().map(|axis| value(model, *axis, line)).collect();
-        let place = *places.entry(key).or_insert(order.len());
-        if place == order.len() {
-            order.push(Vec::new());
+    let all = || base.lines.iter().chain(&other.lines);
+    let varies = |axis: &&Axis| differ(all().map(|line| value(model, **axis, line)));
+    let shown: Vec<Axis> = kept.iter().filter(varies).copied().collect();
+    let (base_name, other_name) = (base.name.clone(), other.name.clone());
+    let facts = differences(model, base, other);
+    let (mut pairs, mut alone, mut base_points) = (Vec::new(), Vec::new(), 0);
+    for lines in &points {
+        let name = match (shown.as_slice(), lines.iter().flatten().next()) {
+            ([], _) | (_, None) => "all".to_owned(),
+            (shown, Some(line)) => model.name(line, shown),
+        };
+        base_points += usize::from(lacks(&lines[0]).is_none());
+        let has_partner = lines.iter().all(|lines| !lines.is_empty());
+        let why = |lines: &[&Line]| match has_partner {
+            true => lacks(lines),
+            false => (!lines.is_empty()).then_some("no partner"),
+        };
+        let whys = [(&base.name, why(&lines[0])), (&other.name, why(&lines[1]))];
+        if whys.iter().all(|(_, why)| why.is_none()) {
+            pairs.push(pair(name, &lines[0], &lines[1]));
+            continue;
         }
-        order[place].push(*line);
+        let whys = whys.into_iter().filter_map(|(side, why)| Some((side, why?)));
+        alone.extend(whys.map(|(side, why)| (side.clone(), why, name.clone())));
     }
-    (order, places)
+    Comparison { base: base_name, other: other_name, axes, facts, pairs, base_points, alone }
 }
-
-/// Places by the values of a point.
-type Places = BTreeMap<Vec<Option<String>>, usize>;
 
 fn samples(lines: &[&Line], metric: Metric) -> Vec<f64> {
     lines.iter().flat_map(|line| line.samples(metric)).copied().collect()
@@ -303,56 +269,35 @@ fn pair(name: String, base: &[&Line], other: &[&Line]) -> Pair {
 
 /// Facts of machine and settings in which two sides differ.
 fn differences(model: &Model, base: &Side<'_>, other: &Side<'_>) -> Vec<(String, String, String)> {
-    // The values of both sides, by name.
-    let mut all: Vec<(String, [Vec<String>; 2])> = Vec::new();
-    for (at, side) in [base, other].into_iter().enumerate() {
-        let mut runs: Vec<usize> = side.lines.iter().map(|line| line.run).collect();
-        runs.sort_unstable();
-        runs.dedup();
-        for run in runs {
-            let run = &model.runs[run].record;
-            for (name, value) in [facts::machine(run), facts::settings(run)].concat() {
-                let place = all.iter().position(|(other, _)| *other == name);
-                let place = place.unwrap_or_else(|| {
-                    all.push((name, Default::default()));
-                    all.len() - 1
-                });
-                if !all[place].1[at].contains(&value) {
-                    all[place].1[at].push(value);
-                }
-            }
-        }
-    }
-    let text = |values: &[String]| match values {
-        [] => "unknown".to_owned(),
-        values => values.join(" and "),
+    let facts = |side: &Side<'_>| -> Vec<(String, String)> {
+        let runs: BTreeSet<usize> = side.lines.iter().map(|line| line.run).collect();
+        let runs = runs.into_iter().map(|run| &*model.runs[run].record);
+        runs.flat_map(|run| [facts::machine(run), facts::settings(run)].concat()).collect()
     };
-    let texts = all.into_iter().map(|(name, [one, two])| (name, text(&one), text(&two)));
-    texts.filter(|(_, one, two)| one != two).collect()
+    let both = [facts(base), facts(other)];
+    let names = unique(both.iter().flatten().map(|(name, _)| name));
+    let differs = |name: &String| {
+        let values = |side: &Vec<(String, String)>| {
+            let own = side.iter().filter(|(other, _)| other == name);
+            let values = unique(own.map(|(_, value)| value.as_str()));
+            if values.is_empty() { "unknown".into() } else { values.join(" and ") }
+        };
+        let (one, two) = (values(&both[0]), values(&both[1]));
+        (one != two).then(|| (name.clone(), one, two))
+    };
+    names.into_iter().filter_map(differs).collect()
 }
 
-/// Corrects the chances for the number of points, and adds the means over all points.
+/// Corrects the chances for the number of points.
 fn judge(comparisons: &mut [Comparison]) {
     for (_, metric) in Metric::compared() {
-        let mut all: Vec<&mut Compared> = comparisons
-            .iter_mut()
-            .flat_map(|comparison| &mut comparison.pairs)
-            .flat_map(|pair| &mut pair.quantities)
-            .filter(|found| found.metric == metric && found.ratio.chance().is_some())
-            .collect();
-        let chances: Vec<f64> = all.iter().filter_map(|found| found.ratio.chance()).collect();
-        for (found, chance) in all.iter_mut().zip(holm(&chances)) {
+        let pairs = comparisons.iter_mut().flat_map(|comparison| &mut comparison.pairs);
+        let found = pairs.flat_map(|pair| &mut pair.quantities);
+        let found = found.filter(|found| found.metric == metric);
+        let (all, chances): (Vec<&mut Compared>, Vec<f64>) =
+            found.filter_map(|found| found.ratio.chance().map(|chance| (found, chance))).unzip();
+        for (found, chance) in all.into_iter().zip(holm(&chances)) {
             found.chance = Some(chance);
-        }
-        for comparison in comparisons.iter_mut() {
-            let found: Vec<Compared> = comparison.of(metric).map(|(_, found)| *found).collect();
-            let ratios: Vec<Ratio> = found.iter().map(|found| found.ratio).collect();
-            let count = |verdict| found.iter().filter(|one| one.verdict() == Some(verdict)).count();
-            let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
-            let points = ratios.len();
-            let mean = Ratio::mean(&ratios);
-            let mean = mean.map(|ratio| Mean { metric, ratio, points, better, worse });
-            comparison.means.extend(mean);
         }
     }
 }
@@ -364,6 +309,17 @@ impl Comparison {
             let own = pair.quantities.iter().filter(move |found| found.metric == metric);
             own.map(move |found| (pair, found))
         })
+    }
+
+    /// A quantity over all points that have it.
+    #[must_use]
+    pub fn mean(&self, metric: Metric) -> Option<Mean> {
+        let found: Vec<&Compared> = self.of(metric).map(|(_, found)| found).collect();
+        let ratios: Vec<Ratio> = found.iter().map(|found| found.ratio).collect();
+        let count = |verdict| found.iter().filter(|one| one.verdict() == Some(verdict)).count();
+        let (better, worse) = (count(Verdict::Better), count(Verdict::Worse));
+        let ratio = Ratio::mean(&ratios)?;
+        Some(Mean { metric, ratio, points: found.len(), better, worse })
     }
 
     /// Notes on how far the ratios can be trusted.
@@ -388,7 +344,7 @@ impl Comparison {
             let points = counted(names.len(), "point");
             notes.push(format!("{points} of `{side}` {has} {why}: {}{more}", names[0]));
         }
-        let axes: Vec<&str> = self.axes.iter().map(|(axis, ..)| axis.name()).collect();
+        let axes: Vec<String> = self.axes.iter().map(|(axis, ..)| axis.name()).collect();
         if axes.len() > 1 {
             notes.push(format!("the cause is unclear: {} differ at once", axes.join(", ")));
         }
@@ -409,9 +365,8 @@ pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result
         let found = || comparison.of(metric).map(|(pair, found)| (pair.name.as_str(), found.ratio));
         judged += found().filter(|(_, ratio)| ratio.interval().is_some()).count();
         points += comparison.base_points;
-        let ratios: Vec<Ratio> = found().map(|(_, ratio)| ratio).collect();
-        let mean = Ratio::mean(&ratios).filter(|_| ratios.len() > 1);
-        for (name, ratio) in found().chain(mean.map(|mean| ("the mean", mean))) {
+        let mean = comparison.mean(metric).filter(|mean| mean.points > 1);
+        for (name, ratio) in found().chain(mean.map(|mean| ("the mean", mean.ratio))) {
             let chance = ratio.chance_beyond(limit, !metric.more_is_better());
             asked.extend(chance.map(|chance| (format!("{name}: {}", text(ratio)), chance)));
         }

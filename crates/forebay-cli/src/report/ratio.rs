@@ -6,6 +6,8 @@
 //! make an interval by Student's distribution, with the degrees of freedom of so few samples (B. L.
 //! Welch, 1947). Fewer than three samples have none: it would span orders of magnitude.
 
+use forebay_measure::stats::Spread;
+
 use super::student::{beta_share, quantile, tail};
 
 /// Samples that an interval needs.
@@ -18,29 +20,6 @@ pub const ERROR_MIN: f64 = 3e-4;
 /// The least standard error of values from other tools: buckets of fio's percentiles are a
 /// sixty-fourth wide, and tables have two or three digits.
 pub const ERROR_MIN_IMPORTED: f64 = 1e-2;
-
-/// The median of some samples, as a logarithm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Side {
-    log: f64,
-    /// The square of its standard error, and its degrees of freedom; none for few samples.
-    error: Option<(f64, f64)>,
-}
-
-impl Side {
-    /// `None` if there is no sample, or one that is not a positive number.
-    fn of(samples: &[f64], error_min: f64) -> Option<Self> {
-        let mut logs = Vec::with_capacity(samples.len());
-        for sample in samples {
-            logs.push(Some(sample.ln()).filter(|log| log.is_finite())?);
-        }
-        logs.sort_by(f64::total_cmp);
-        let (lower, upper) = (logs.get(logs.len().checked_sub(1)? / 2)?, logs[logs.len() / 2]);
-        // The logarithm of their mean, as in `Estimate`: a table's ratio fits its medians.
-        let log = upper + f64::midpoint((lower - upper).exp(), 1.0).ln();
-        Some(Self { log, error: error(&logs, error_min) })
-    }
-}
 
 /// The squared standard error of the median of sorted samples, and its degrees of freedom: the
 /// variance of the medians of all bootstrap draws with replacement.
@@ -79,17 +58,10 @@ impl Estimate {
     /// The estimate; `None` if no sample is a number.
     #[must_use]
     pub fn of(samples: &[f64]) -> Option<Self> {
-        let mut sorted: Vec<f64> = samples.iter().copied().filter(|one| one.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let (min, max) = (*sorted.first()?, *sorted.last()?);
-        let upper = sorted[sorted.len() / 2];
-        let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], upper);
-        let side = Side::of(&sorted, ERROR_MIN).and_then(|side| Some((side.log, side.error?)));
-        let interval = side.map(|(log, (square, freedom))| {
-            let off = quantile(1.0 - CONFIDENCE, freedom) * square.sqrt();
-            (exp(log - off), exp(log + off))
-        });
-        Some(Self { count: sorted.len(), median, min, max, interval })
+        let finite: Vec<f64> = samples.iter().copied().filter(|one| one.is_finite()).collect();
+        let Spread { median, min, max } = Spread::of(finite.iter().copied())?;
+        let interval = Ratio::median(&finite, ERROR_MIN).and_then(|median| median.interval());
+        Some(Self { count: finite.len(), median, min, max, interval })
     }
 
     /// Half of the interval as a share of the median, if it is less than the median.
@@ -101,19 +73,31 @@ impl Estimate {
     }
 }
 
-/// The ratio of one median to another.
+/// The ratio of one median to another, or to 1, as a logarithm.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
     log: f64,
+    /// The square of its standard error, and its degrees of freedom; none for few samples.
     error: Option<(f64, f64)>,
 }
 
 impl Ratio {
+    /// The median of some samples; `None` if there is none, or one that is not a positive number.
+    fn median(samples: &[f64], error_min: f64) -> Option<Self> {
+        let logs = samples.iter().map(|sample| Some(sample.ln()).filter(|log| log.is_finite()));
+        let mut logs = logs.collect::<Option<Vec<f64>>>()?;
+        logs.sort_by(f64::total_cmp);
+        let (lower, upper) = (logs.get(logs.len().checked_sub(1)? / 2)?, logs[logs.len() / 2]);
+        // The logarithm of their mean, as in `Estimate`: a table's ratio fits its medians.
+        let log = upper + f64::midpoint((lower - upper).exp(), 1.0).ln();
+        Some(Self { log, error: error(&logs, error_min) })
+    }
+
     /// The median of `other` over that of `base`, neither with a standard error below `error_min`;
     /// `None` if either has no sample, or one that is not a positive number.
     #[must_use]
     pub fn of(base: &[f64], other: &[f64], error_min: f64) -> Option<Self> {
-        let (base, other) = (Side::of(base, error_min)?, Side::of(other, error_min)?);
+        let (base, other) = (Self::median(base, error_min)?, Self::median(other, error_min)?);
         let error = base.error.zip(other.error).map(|(a, b)| together(&[a, b]));
         Some(Self { log: other.log - base.log, error })
     }

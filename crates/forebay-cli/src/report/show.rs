@@ -282,8 +282,8 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
         let points = if same == 1 && of.is_empty() { "point" } else { "points" };
         blocks.push(Block::Line(format!("{same}{of} {points}: no significant difference")));
     }
-    let (significant, rest): (Vec<_>, Vec<_>) =
-        found.means.iter().partition(|mean| mean.is_significant());
+    let means_of_all = Metric::compared().filter_map(|(_, metric)| found.mean(metric));
+    let (significant, rest): (Vec<Mean>, Vec<Mean>) = means_of_all.partition(Mean::is_significant);
     if !significant.is_empty() {
         blocks.push(Block::Table(means(&significant)));
     }
@@ -350,7 +350,7 @@ pub fn csv(model: &Model, comparisons: &[Comparison]) -> Result<String> {
     all.csv()
 }
 
-fn means(means: &[&Mean]) -> Grid {
+fn means(means: &[Mean]) -> Grid {
     let counts = |mean: &Mean| {
         let (better, worse) = mean.metric.words();
         let counts = [(mean.better, better), (mean.worse, worse)];
@@ -361,7 +361,7 @@ fn means(means: &[&Mean]) -> Grid {
             false => format!("{} of {}", counts.join(", "), counted(mean.points, "point")),
         }
     };
-    let mut fields: Fields<'_, &Mean> = Fields::new();
+    let mut fields: Fields<'_, Mean> = Fields::new();
     fields.add(Column::text("mean of all points", 0), |mean| Cell::text(mean.metric.name()));
     fields.add(Column::text("ratio", 0), |mean| ratio(mean.ratio));
     fields.add(Column::text("", 1), |mean| Cell::text(counts(mean)));

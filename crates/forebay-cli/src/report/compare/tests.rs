@@ -25,13 +25,13 @@ fn file(sweep: &Sweep, faster: f64, change: impl Fn(usize, &mut Value)) -> Strin
     made::text(&records)
 }
 
-fn of(texts: &[(&str, &str)], by: By, base: Option<&str>) -> Result<Vec<Comparison>> {
+fn of(texts: &[(&str, &str)], by: Option<Axis>, base: Option<&str>) -> Result<Vec<Comparison>> {
     let names: Vec<String> = texts.iter().map(|(name, _)| (*name).into()).collect();
     compare(&model_of(texts), &names, by, base)
 }
 
 fn mean(found: &Comparison, metric: Metric) -> Mean {
-    *found.means.iter().find(|mean| mean.metric == metric).unwrap()
+    found.mean(metric).unwrap()
 }
 
 fn text_of(found: &Comparison) -> String {
@@ -43,7 +43,7 @@ fn text_of(found: &Comparison) -> String {
 fn two_files_are_compared_point_by_point() {
     let sweep = Sweep::default();
     let (base, other) = (file(&sweep, 1.0, |_, _| {}), file(&sweep, 1.25, |_, _| {}));
-    let found = &of(&[("a", &base), ("b", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("a", &base), ("b", &other)], None, None).unwrap()[0];
     assert_eq!((found.pairs.len(), found.alone.len(), found.base_points), (15, 0, 15));
     let rate = mean(found, Metric::Rate);
     assert!((rate.ratio.value() - 1.25).abs() < 1e-9, "{rate:?}");
@@ -56,7 +56,7 @@ fn two_files_are_compared_point_by_point() {
     assert!(found.facts.is_empty() && found.notes(Metric::Rate).is_empty(), "{found:?}");
 
     // With sides swapped everything is the reciprocal.
-    let back = &of(&[("b", &other), ("a", &base)], By::File, None).unwrap()[0];
+    let back = &of(&[("b", &other), ("a", &base)], None, None).unwrap()[0];
     assert_eq!(mean(back, Metric::Rate).worse, 15);
     for (one, two) in found.pairs.iter().zip(&back.pairs) {
         for (one, two) in one.quantities.iter().zip(&two.quantities) {
@@ -80,7 +80,7 @@ fn points_without_a_significant_difference_are_one_line() {
             record["measured"]["bytes_per_second"] = (rate * 1.5).into();
         }
     });
-    let found = &of(&[("before", &base), ("after", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("before", &base), ("after", &other)], None, None).unwrap()[0];
     let text = text_of(found);
     for word in [
         "after compared with before\n\n",
@@ -100,7 +100,7 @@ fn few_samples_have_a_ratio_and_one_note() {
     for repeats in [1, 2] {
         let sweep = Sweep { repeats, ..Sweep::default() };
         let (base, other) = (file(&sweep, 1.0, |_, _| {}), file(&sweep, 9.0, |_, _| {}));
-        let found = &of(&[("a", &base), ("b", &other)], By::File, None).unwrap()[0];
+        let found = &of(&[("a", &base), ("b", &other)], None, None).unwrap()[0];
         let rate = mean(found, Metric::Rate);
         assert_eq!((rate.better, rate.ratio.interval()), (0, None));
         let text = text_of(found);
@@ -123,7 +123,7 @@ fn one_of_many_points_is_no_difference() {
             record["measured"]["bytes_per_second"] = (rate * 1.035).into();
         }
     });
-    let found = &of(&[("a", &base), ("b", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("a", &base), ("b", &other)], None, None).unwrap()[0];
     let apart = &found.pairs[7].quantities[0];
     assert!(apart.ratio.interval().unwrap().0 > 1.0, "{apart:?}");
     assert_eq!(apart.verdict(), None);
@@ -134,13 +134,13 @@ fn axes_that_differ_as_a_whole_are_compared() {
     let near = Sweep::default();
     let far = Sweep { path: "/far".into(), ..Sweep::default() };
     let (base, other) = (file(&near, 1.0, |_, _| {}), file(&far, 0.5, |_, _| {}));
-    let found = &of(&[("local", &base), ("remote", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("local", &base), ("remote", &other)], None, None).unwrap()[0];
     assert_eq!(found.axes.len(), 1);
     assert_eq!((found.axes[0].0, found.axes[0].2.as_str()), (Axis::Path, "/far"));
     assert!((mean(found, Metric::Rate).ratio.value() - 0.5).abs() < 1e-9);
     // Two differences at once hide the cause.
     let other = file(&Sweep { targets: vec!["cuda:1"], ..far }, 0.5, |_, _| {});
-    let found = &of(&[("local", &base), ("remote", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("local", &base), ("remote", &other)], None, None).unwrap()[0];
     assert!(found.notes(Metric::Rate)[0].contains("path, target differ at once"));
 }
 
@@ -151,7 +151,7 @@ fn two_runs_on_scratch_files_of_one_folder_are_compared() {
         file(&Sweep { path, ..Sweep::default() }, faster, |_, _| {})
     };
     let (one, two) = (of_scratch(1, 1.0), of_scratch(2, 1.5));
-    let found = &of(&[("a", &one), ("b", &two)], By::File, None).unwrap()[0];
+    let found = &of(&[("a", &one), ("b", &two)], None, None).unwrap()[0];
     assert_eq!((found.pairs.len(), found.axes.len()), (15, 0));
 }
 
@@ -159,7 +159,7 @@ fn two_runs_on_scratch_files_of_one_folder_are_compared() {
 fn the_values_of_an_axis_are_sides() {
     let sweep = Sweep { methods: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
     let text = file(&sweep, 1.0, |_, _| {});
-    let found = of(&[("a", &text)], By::Axis(Axis::Method), Some("cpu-gpu")).unwrap();
+    let found = of(&[("a", &text)], Some(Axis::Method), Some("cpu-gpu")).unwrap();
     assert_eq!((found[0].base.as_str(), found[0].pairs.len()), ("cpu-gpu", 15));
     assert!((mean(&found[0], Metric::Rate).ratio.value() - 1.0 / 0.6).abs() < 1e-9);
     // Numbers are in order, and the smallest is the base.
@@ -167,7 +167,7 @@ fn the_values_of_an_axis_are_sides() {
         file(&Sweep { label: Some(label), ..Sweep::default() }, 1.0, |_, _| {})
     };
     let all = [labelled("15"), labelled("7"), labelled("9")].concat();
-    let found = of(&[("a", &all)], By::Axis(Axis::Run), None).unwrap();
+    let found = of(&[("a", &all)], Some(Axis::Run), None).unwrap();
     let sides: Vec<(&str, &str)> =
         found.iter().map(|one| (one.base.as_str(), one.other.as_str())).collect();
     assert_eq!(sides, [("7", "9"), ("7", "15")]);
@@ -176,11 +176,11 @@ fn the_values_of_an_axis_are_sides() {
         let text = format!("{} {:?}", failure.in_one_line(), failure.hint);
         assert!(failure.usage && text.contains(words), "{text}");
     };
-    refused(&[("a", &text)], By::Axis(Axis::Path), None, "no two sides");
-    refused(&[("a", &text)], By::Axis(Axis::Method), Some("x"), "the sides are `forebay`");
+    refused(&[("a", &text)], Some(Axis::Path), None, "no two sides");
+    refused(&[("a", &text)], Some(Axis::Method), Some("x"), "the sides are `forebay`");
     // A label separates the points of two files.
     let other = ["9", "7"].map(labelled).concat();
-    let found = &of(&[("a", &all), ("b", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("a", &all), ("b", &other)], None, None).unwrap()[0];
     assert_eq!((found.pairs.len(), found.alone.len()), (30, 15));
 }
 
@@ -197,7 +197,7 @@ fn points_that_are_not_compared_are_noted() {
         }
         _ => {}
     });
-    let found = &of(&[("a", &base), ("b", &other)], By::File, None).unwrap()[0];
+    let found = &of(&[("a", &base), ("b", &other)], None, None).unwrap()[0];
     assert_eq!(found.pairs.len(), 0);
     let notes = found.notes(Metric::Rate);
     assert_eq!(
@@ -216,7 +216,7 @@ fn a_gate_passes_only_if_every_point_is_judged() {
     let sweep = Sweep::default();
     let base = file(&sweep, 1.0, |_, _| {});
     let gate = |other: &str, metric: Metric, worse_by: f64| {
-        let found = of(&[("a", &base), ("b", other)], By::File, None).unwrap();
+        let found = of(&[("a", &base), ("b", other)], None, None).unwrap();
         super::gate(&found, metric, worse_by).map_err(|failure| failure.in_one_line())
     };
     let same = gate(&base, Metric::Rate, 0.05).unwrap();
@@ -248,7 +248,7 @@ fn a_gate_passes_only_if_every_point_is_judged() {
 #[test]
 fn blocks_of_hostile_results_are_harmless() {
     let hostile = made::hostile();
-    let found = of(&[("a", &hostile), ("b", &hostile)], By::File, None).unwrap();
+    let found = of(&[("a", &hostile), ("b", &hostile)], None, None).unwrap();
     for one in &found {
         assert!(
             show::comparison(one, Metric::Rate, 99).iter().any(|b| matches!(b, Block::Title(_)))

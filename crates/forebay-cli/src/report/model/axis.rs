@@ -1,13 +1,15 @@
 //! The properties by which points differ, and their values. Pure.
 
+use clap::ValueEnum;
 use forebay::units::{format_size, parse_size};
 
 use super::{Line, Model};
 
 /// A property by which points differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Axis {
     /// The run, by its label or its file.
+    #[value(name = "label")]
     Run,
     /// The file or the folder.
     Path,
@@ -24,6 +26,7 @@ pub enum Axis {
     /// The state of the page cache.
     Cache,
     /// The memory.
+    #[value(name = "gpu")]
     Target,
     /// Bytes of one I/O.
     BlockSize,
@@ -37,77 +40,56 @@ pub enum Axis {
     Files,
 }
 
-/// All axes in the order of columns, each with its names in a heading and on the command line.
-const ALL: [(Axis, &str, &str); 14] = [
-    (Axis::Run, "run", "label"),
-    (Axis::Path, "path", "path"),
-    (Axis::Queues, "queues", "queues"),
-    (Axis::Method, "method", "method"),
-    (Axis::Route, "route", "route"),
-    (Axis::Direction, "direction", "direction"),
-    (Axis::Pattern, "pattern", "pattern"),
-    (Axis::Cache, "cache", "cache"),
-    (Axis::Target, "target", "gpu"),
-    (Axis::BlockSize, "block size", "block-size"),
-    (Axis::Depth, "depth", "depth"),
-    (Axis::Batch, "batch", "batch"),
-    (Axis::Threads, "threads", "threads"),
-    (Axis::Files, "files", "files"),
-];
+use Axis::{Batch, Cache, Files, Method, Path, Route, Threads};
+use Axis::{BlockSize, Depth, Direction, Pattern, Queues, Run, Target};
 
 impl Axis {
     /// All, in the order of columns.
     pub fn all() -> impl Iterator<Item = Self> {
-        ALL.into_iter().map(|(axis, ..)| axis)
+        Self::value_variants().iter().copied()
     }
 
     /// Axes with numbers, the likeliest horizontal axis of a chart first.
-    pub const NUMBERS: [Self; 7] = [
-        Self::BlockSize,
-        Self::Depth,
-        Self::Queues,
-        Self::Threads,
-        Self::Batch,
-        Self::Files,
-        Self::Run,
-    ];
+    pub const NUMBERS: [Self; 7] = [BlockSize, Depth, Queues, Threads, Batch, Files, Run];
 
     /// Its name in a heading.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        ALL[self as usize].1
+    pub fn name(self) -> String {
+        match self {
+            Run => "run".into(),
+            Target => "target".into(),
+            _ => self.key().replace('-', " "),
+        }
     }
 
     /// Its name on the command line, and for programs.
     #[must_use]
-    pub const fn key(self) -> &'static str {
-        ALL[self as usize].2
+    pub fn key(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// The text of a line's value; `None` if it is unknown.
     #[must_use]
     pub fn text(self, model: &Model, line: &Line) -> Option<String> {
         let point = &line.point;
-        let count = |number: u32| (number > 0).then(|| number.to_string());
         let text = match self {
-            Self::Run => model.runs.get(line.run).map(|run| run.name.clone()),
-            Self::Path => Some(point.path.clone()),
-            Self::Queues => line.queues(),
-            Self::Method => Some(line.method.clone()),
-            Self::Route => point.route.clone(),
-            Self::Direction => Some(match point.read_percent {
+            Run => model.runs.get(line.run).map(|run| run.name.clone()),
+            Path => Some(point.path.clone()),
+            Queues => line.queues(),
+            Method => Some(line.method.clone()),
+            Route => point.route.clone(),
+            Direction => Some(match point.read_percent {
                 100 => "read".into(),
                 0 => "write".into(),
                 percent => format!("{percent} % read"),
             }),
-            Self::Pattern => Some(point.pattern.clone()),
-            Self::Cache => point.cache.map(|cache| cache.name().into()),
-            Self::Target => Some(targets(&point.targets)),
-            Self::BlockSize => (point.request_size > 0).then(|| size(point.request_size)),
-            Self::Depth => count(point.depth),
-            Self::Batch => count(point.batch),
-            Self::Threads => count(point.threads),
-            Self::Files => count(point.files),
+            Pattern => Some(point.pattern.clone()),
+            Cache => point.cache.map(|cache| cache.name().into()),
+            Target => Some(targets(&point.targets)),
+            BlockSize => (point.request_size > 0).then(|| size(point.request_size)),
+            Depth | Batch | Threads | Files => {
+                self.number(model, line).map(|count| count.to_string())
+            }
         };
         text.filter(|text| !text.is_empty())
     }
@@ -118,16 +100,16 @@ impl Axis {
     pub fn number(self, model: &Model, line: &Line) -> Option<f64> {
         let point = &line.point;
         let number = match self {
-            Self::Run => model.runs.get(line.run)?.name.trim().parse().ok()?,
-            Self::Queues => f64::from(line.queues_found.first().copied().or(point.queues)?),
-            Self::BlockSize => point.request_size as f64,
-            Self::Depth => f64::from(point.depth),
-            Self::Batch => f64::from(point.batch),
-            Self::Threads => f64::from(point.threads),
-            Self::Files => f64::from(point.files),
+            Run => model.runs.get(line.run)?.name.trim().parse().ok()?,
+            Queues => f64::from(line.queues_found.first().copied().or(point.queues)?),
+            BlockSize => point.request_size as f64,
+            Depth => f64::from(point.depth),
+            Batch => f64::from(point.batch),
+            Threads => f64::from(point.threads),
+            Files => f64::from(point.files),
             _ => return None,
         };
-        Some(number).filter(|number| number.is_finite() && (*number > 0.0 || self == Self::Run))
+        Some(number).filter(|number| number.is_finite() && (*number > 0.0 || self == Run))
     }
 }
 
@@ -184,11 +166,10 @@ mod tests {
     #[test]
     fn sizes_and_names_of_axes_are_unique() {
         assert_eq!([size(65536), size(65537)], ["64 KiB", "65537 B"]);
-        let mut keys = ALL.map(|(axis, ..)| axis.key());
+        let mut keys: Vec<String> = Axis::all().map(Axis::key).collect();
         keys.sort_unstable();
-        assert!(keys.windows(2).all(|two| two[0] != two[1]));
-        assert_eq!([Axis::Cache, Axis::Files].map(Axis::name), ["cache", "files"]);
-        assert!(Axis::all().enumerate().all(|(at, axis)| axis as usize == at));
-        assert!(Axis::NUMBERS.into_iter().all(|axis| Axis::all().any(|one| one == axis)));
+        assert!(keys.windows(2).all(|two| two[0] != two[1]) && keys.len() == 14);
+        assert_eq!([Axis::Target, Axis::BlockSize].map(Axis::name), ["target", "block size"]);
+        assert_eq!([Axis::Target, Axis::BlockSize].map(Axis::key), ["gpu", "block-size"]);
     }
 }

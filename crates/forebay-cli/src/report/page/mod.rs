@@ -140,7 +140,7 @@ fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
 }
 
 fn compared_tiles(found: &Comparison, metric: Metric) -> Vec<[String; 3]> {
-    let mean = found.means.iter().find(|mean| mean.metric == metric);
+    let mean = found.mean(metric);
     let (better, worse) = metric.words();
     let ratio = mean.map_or_else(|| "none".into(), |mean| compare::text(mean.ratio));
     let value = ratio.split(' ').next().unwrap_or_default().to_owned();

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::report::compare::{By, compare};
+use crate::report::compare::compare;
 use crate::report::made::{self, Sweep};
 use crate::report::model::gather::tests::model_of;
 
@@ -62,7 +62,7 @@ fn two_files_have_their_ratio() {
     let slow = made::file(&Sweep { methods: vec!["cpu-gpu"], ..sweep.clone() });
     let model = model_of(&[("a", &made::file(&sweep)), ("b", &slow)]);
     let names = ["a".to_owned(), "b".to_owned()];
-    let found = compare(&model, &names, By::File, None).unwrap();
+    let found = compare(&model, &names, None, None).unwrap();
     let page = without_code(&page(&model, &found, Metric::Rate));
     for word in ["b compared with a", "0.60×</b>", "0 faster, 15 slower", "of 15 points"] {
         assert!(page.contains(word), "{word}: {page}");

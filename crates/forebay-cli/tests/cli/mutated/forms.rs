@@ -1,6 +1,6 @@
 //! Checks of what `report` shows, in each form.
 
-use forebay_cli::report::compare::{self, By};
+use forebay_cli::report::compare;
 use forebay_cli::report::model::{Axis, Metric, gather};
 use forebay_cli::report::{forms, grid, page, show};
 use forebay_measure::failure::Failure;
@@ -76,7 +76,7 @@ pub(super) fn check_report(sources: &[(String, Vec<Record>)], may_hold: bool) {
     for warning in &model.warnings {
         check_text("a warning", warning, may_hold);
     }
-    for by in [By::File, By::Axis(Axis::Method)] {
+    for by in [None, Some(Axis::Method)] {
         let found = compare::compare(&model, &names, by, None).unwrap_or_default();
         for metric in [Metric::Rate, Metric::P99, Metric::CpuCost] {
             let blocks = show::report(&model, &found, metric, 200);
