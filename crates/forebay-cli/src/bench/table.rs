@@ -14,7 +14,7 @@ use forebay_measure::results::{Point, Record};
 use crate::report::compare::compare;
 use crate::report::forms::{self, wrapped};
 use crate::report::grid::{WIDTH, bar};
-use crate::report::model::{Axis, Line, Metric, Model, gather};
+use crate::report::model::{Axis, Line, Metric, Model, gather, grouped, unique};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
 use crate::report::show::{self, Block};
@@ -70,12 +70,7 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
 /// The path, the target, and how much was measured.
 fn head(model: &Model, is_whole: bool) -> String {
     let run = &model.runs[model.runs.len() - 1].record;
-    let mut paths: Vec<&str> = Vec::new();
-    for line in &model.lines {
-        if !paths.contains(&line.point.path.as_str()) {
-            paths.push(&line.point.path);
-        }
-    }
+    let paths = unique(model.lines.iter().map(|line| line.point.path.as_str()));
     let path = if let [path] = paths[..] { plain(path) } else { "several paths".into() };
     let path = match place(&run.environment, paths.len() > 1) {
         Some(storage) => format!("{path} ({})", plain(&storage)),
@@ -107,14 +102,7 @@ fn sections(model: &Model) -> String {
         }
         key
     };
-    let mut sections: Vec<(String, Vec<&Line>)> = Vec::new();
-    for line in &model.lines {
-        let key = key(line);
-        match sections.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, lines)) => lines.push(line),
-            None => sections.push((key, vec![line])),
-        }
-    }
+    let sections = grouped(model.lines.iter().map(|line| (key(line), line)));
     sections.iter().map(|(key, lines)| format!("\n{}", bars(model, key, lines))).collect()
 }
 
@@ -261,12 +249,7 @@ fn closing(model: &Model) -> String {
     let mut sentences: Vec<String> = compared(model).into_iter().collect();
     sentences.push(show::data(model).into());
     let own = || model.lines.iter().filter(|line| line.point.method == "forebay");
-    let mut paths: Vec<String> = Vec::new();
-    for path in own().map(show::path) {
-        if !paths.contains(&path) {
-            paths.push(path);
-        }
-    }
+    let paths = unique(own().map(show::path));
     if !paths.is_empty() {
         let how = match own().all(show::is_proven) {
             true => ", by the counters of kernel and driver",

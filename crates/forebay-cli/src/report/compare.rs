@@ -3,11 +3,11 @@
 //! Two points match if they have the same value on every axis. An axis on which each side has one
 //! value is compared, so it does not separate points. [`gate`] judges whether a side is worse.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_measure::failure::{Failure, Result};
 
-use super::model::{Axis, Line, Metric, Model, differ, facts, unique};
+use super::model::{Axis, Line, Metric, Model, differ, facts, grouped, unique};
 use super::numbers::{counted, digits};
 use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, SAMPLES_MIN, holm};
 
@@ -15,7 +15,7 @@ use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, S
 const SIDES_MAX: usize = 64;
 
 /// One side compared with the base.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Comparison {
     /// The name of the base.
     pub base: String,
@@ -128,21 +128,19 @@ pub fn compare(
     by: Option<Axis>,
     base: Option<&str>,
 ) -> Result<Vec<Comparison>> {
-    let mut sides: Vec<Side<'_>> = Vec::new();
-    for line in &model.lines {
-        let run = &model.runs[line.run];
-        let (name, number) = match by {
-            None => (files.get(run.source).unwrap_or(&run.name).clone(), None),
-            // Without a required route the engine chooses one.
-            Some(axis) => {
-                (value(model, axis, line).unwrap_or_else(|| "any".into()), axis.number(model, line))
-            }
-        };
-        match sides.iter_mut().find(|side| side.name == name) {
-            Some(side) => side.lines.push(line),
-            None => sides.push(Side { name, number, lines: vec![line] }),
-        }
-    }
+    let name = |line: &Line| match by {
+        None => files.get(model.runs[line.run].source).cloned(),
+        // Without a required route the engine chooses one.
+        Some(axis) => Some(value(model, axis, line).unwrap_or_else(|| "any".into())),
+    };
+    let name = |line: &Line| name(line).unwrap_or_else(|| model.runs[line.run].name.clone());
+    let sides = grouped(model.lines.iter().map(|line| (name(line), line)));
+    let side = |(name, lines): (String, Vec<_>)| Side {
+        name,
+        number: by.and_then(|axis| axis.number(model, lines[0])),
+        lines,
+    };
+    let mut sides: Vec<Side<'_>> = sides.into_iter().map(side).collect();
     if let [] | [_] = sides.as_slice() {
         let only = sides.first().map_or_else(
             || "no point was measured".to_owned(),
@@ -188,45 +186,40 @@ fn compared(model: &Model, by: Option<Axis>, base: &Side<'_>, other: &Side<'_>) 
     let is_kept = |axis: &Axis| by != Some(*axis) && axes.iter().all(|(other, ..)| other != axis);
     let kept: Vec<Axis> = Axis::all().filter(is_kept).collect();
     axes.retain(|(axis, ..)| *axis != Axis::Run && by != Some(*axis));
-    // The lines of each point on both sides, in the order of the base's points.
-    let mut points: Vec<[Vec<&Line>; 2]> = Vec::new();
-    let mut places: HashMap<Vec<Option<String>>, usize> = HashMap::new();
-    for (at, side) in [base, other].into_iter().enumerate() {
-        for line in &side.lines {
-            let key = kept.iter().map(|axis| value(model, *axis, line)).collect();
-            let place = *places.entry(key).or_insert(points.len());
-            if place == points.len() {
-                points.push(Default::default());
-            }
-            points[place][at].push(line);
-        }
-    }
     let all = || base.lines.iter().chain(&other.lines);
     let varies = |axis: &&Axis| differ(all().map(|line| value(model, **axis, line)));
     let shown: Vec<Axis> = kept.iter().filter(varies).copied().collect();
-    let (base_name, other_name) = (base.name.clone(), other.name.clone());
-    let facts = differences(model, base, other);
-    let (mut pairs, mut alone, mut base_points) = (Vec::new(), Vec::new(), 0);
-    for lines in &points {
-        let name = match (shown.as_slice(), lines.iter().flatten().next()) {
-            ([], _) | (_, None) => "all".to_owned(),
-            (shown, Some(line)) => model.name(line, shown),
+    let mut found = Comparison {
+        base: base.name.clone(),
+        other: other.name.clone(),
+        axes,
+        facts: differences(model, base, other),
+        ..Comparison::default()
+    };
+    // In the order of the base's points.
+    let own = base.lines.iter().map(|line| (*line, true));
+    let both = own.chain(other.lines.iter().map(|line| (*line, false)));
+    let values = |line: &Line| kept.iter().map(|axis| value(model, *axis, line)).collect();
+    for (_, lines) in grouped(both.map(|both| -> (Vec<_>, _) { (values(both.0), both) })) {
+        let name = if shown.is_empty() { "all".into() } else { model.name(lines[0].0, &shown) };
+        let (own, others): (Vec<_>, Vec<_>) = lines.into_iter().partition(|(_, is_own)| *is_own);
+        let [own, others] = [own, others]
+            .map(|lines| -> Vec<&Line> { lines.into_iter().map(|(line, _)| line).collect() });
+        found.base_points += usize::from(lacks(&own).is_none());
+        let is_alone = own.is_empty() || others.is_empty();
+        let why = |lines: &[&Line]| match is_alone {
+            true => (!lines.is_empty()).then_some("no partner"),
+            false => lacks(lines),
         };
-        base_points += usize::from(lacks(&lines[0]).is_none());
-        let has_partner = lines.iter().all(|lines| !lines.is_empty());
-        let why = |lines: &[&Line]| match has_partner {
-            true => lacks(lines),
-            false => (!lines.is_empty()).then_some("no partner"),
-        };
-        let whys = [(&base.name, why(&lines[0])), (&other.name, why(&lines[1]))];
+        let whys = [(&base.name, why(&own)), (&other.name, why(&others))];
         if whys.iter().all(|(_, why)| why.is_none()) {
-            pairs.push(pair(name, &lines[0], &lines[1]));
+            found.pairs.push(pair(name, &own, &others));
             continue;
         }
         let whys = whys.into_iter().filter_map(|(side, why)| Some((side, why?)));
-        alone.extend(whys.map(|(side, why)| (side.clone(), why, name.clone())));
+        found.alone.extend(whys.map(|(side, why)| (side.clone(), why, name.clone())));
     }
-    Comparison { base: base_name, other: other_name, axes, facts, pairs, base_points, alone }
+    found
 }
 
 fn samples(lines: &[&Line], metric: Metric) -> Vec<f64> {

@@ -8,7 +8,7 @@ use forebay_measure::workload::backend::Plain;
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
 use super::grid::{CSV, Cell, Column, Fields, Grid, WIDTH};
-use super::model::{Axis, Line, Metric, Model, facts};
+use super::model::{Axis, Line, Metric, Model, facts, unique};
 use super::numbers::{counted, digits, percent, rate_text};
 use super::ratio::Ratio;
 
@@ -138,14 +138,9 @@ fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
 /// A sentence on the best rate of each direction, and one on its path.
 fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
-    let mut directions: Vec<u8> = Vec::new();
-    for percent in model.lines.iter().map(|line| line.point.read_percent) {
-        if !directions.contains(&percent) && directions.len() < 4 {
-            directions.push(percent);
-        }
-    }
-    for direction in &directions {
-        let best = model.best(|line| line.point.read_percent == *direction);
+    let directions = unique(model.lines.iter().map(|line| line.point.read_percent));
+    for direction in directions.into_iter().take(4) {
+        let best = model.best(|line| line.point.read_percent == direction);
         let Some((line, rate)) = best.and_then(|(_, line)| Some((line, line.rate()?))) else {
             continue;
         };
@@ -182,8 +177,7 @@ pub fn path(line: &Line) -> String {
 /// Whether counters prove the path of a line's bytes.
 #[must_use]
 pub fn is_proven(line: &Line) -> bool {
-    let is_doubted = |word| line.verdict.contains(word);
-    !line.verdict.is_empty() && !["unproven", "contradictory"].into_iter().any(is_doubted)
+    !line.verdict.is_empty() && !line.is_doubtful()
 }
 
 /// Whether the data were compared.
@@ -253,14 +247,12 @@ pub fn machine(model: &Model, run: usize) -> String {
 #[must_use]
 pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block> {
     let mut blocks = vec![Block::Title(format!("{} compared with {}", found.other, found.base))];
-    let mut facts: Vec<String> = found
-        .axes
-        .iter()
-        .map(|(axis, one, two)| format!("{} ({two}, not {one})", axis.name()))
-        .collect();
-    let more = found.facts.len().saturating_sub(FACTS_MAX);
+    let axes = found.axes.iter().map(|(axis, one, two)| (axis.name(), one, two));
     let shown = found.facts.iter().take(FACTS_MAX);
-    facts.extend(shown.map(|(name, one, two)| format!("{name} ({two}, not {one})")));
+    let all = axes.chain(shown.map(|(name, one, two)| (name.clone(), one, two)));
+    let mut facts: Vec<String> =
+        all.map(|(name, one, two)| format!("{name} ({two}, not {one})")).collect();
+    let more = found.facts.len().saturating_sub(FACTS_MAX);
     if more > 0 {
         facts.push(format!("{more} more settings"));
     }

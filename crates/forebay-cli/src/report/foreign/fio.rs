@@ -51,7 +51,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     json_memory::check(text.as_bytes(), 0)?;
     let text = &without_nan(text);
     let (mut rest, mut line) = (text.as_str(), 1);
-    let mut last: Option<Object> = None;
+    let mut objects: Vec<Object> = Vec::new();
     let mut interim = 0;
     while let Some(begin) = object_in(rest) {
         read_talk(&rest[..begin], &mut line, contents);
@@ -61,16 +61,18 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
         let output = output.map_err(|error| broken(line, &error))?;
         let end = stream.byte_offset();
         let object = Object::of(output, line, contents)?;
-        match last.replace(object).zip(last.as_ref()) {
-            Some((earlier, object)) if object.continues(&earlier) => interim += 1,
-            Some((earlier, _)) => earlier.add_to(contents)?,
-            None => {}
+        if objects.last().is_some_and(|earlier| object.continues(earlier)) {
+            objects.pop();
+            interim += 1;
         }
+        objects.push(object);
         line += rest[..end].matches('\n').count() as u64;
         rest = &rest[end..];
     }
-    let last = last.ok_or("no line begins a JSON object")?;
-    last.add_to(contents)?;
+    if objects.is_empty() {
+        return Err("no line begins a JSON object".into());
+    }
+    objects.iter().try_for_each(|object| object.add_to(contents))?;
     if interim > 0 {
         contents.note(&format!(
             "{interim} interim results of running jobs (`--status-interval`) are left out: the \

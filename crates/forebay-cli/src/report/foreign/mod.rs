@@ -42,14 +42,8 @@ pub enum Tool {
 impl Tool {
     /// Its name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gdsio => "gdsio",
-            Self::Fio => "fio",
-            Self::Nixlbench => "nixlbench",
-            Self::Elbencho => "elbencho",
-            Self::Csv => "csv",
-        }
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 }
 
@@ -108,7 +102,7 @@ pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> 
             .because(format!("`--map` names columns, but {} has its own", tool.name()))
             .hint("for other values than columns write `--map NAME:=VALUE`"));
     }
-    let mut contents = Contents::new(tool.name(), &map.values);
+    let mut contents = Contents::new(&tool.name(), &map.values);
     let parsed = match tool {
         Tool::Gdsio => gdsio::parse(&text, &mut contents),
         Tool::Fio => fio::parse(&text, &mut contents),

@@ -284,7 +284,7 @@ pub(super) fn short(text: &str) -> String {
 
 /// A count or a number of bytes, if it is plausible.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within its bounds")]
-fn count(value: f64) -> Option<u64> {
+pub(super) fn count(value: f64) -> Option<u64> {
     (0.0..=COUNT_MAX).contains(&value).then_some(value.round() as u64)
 }
 

@@ -7,6 +7,8 @@ use forebay_measure::results::machine::{Environment, Gpu};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::grouped;
+
 /// Most settings of a run, and most GPUs and drives that are named.
 const LISTED_MAX: usize = 64;
 /// Most letters of a value.
@@ -79,16 +81,12 @@ fn text(value: &Value) -> Option<String> {
 }
 
 fn gpus_text(gpus: &[Gpu]) -> String {
-    let mut names: Vec<(String, usize)> = Vec::new();
-    for gpu in gpus.iter().take(LISTED_MAX) {
-        let simulated = if gpu.simulated { " (simulated)" } else { "" };
-        let name = format!("{}{simulated}", gpu.name);
-        match names.iter_mut().find(|(other, _)| *other == name) {
-            Some((_, count)) => *count += 1,
-            None => names.push((name, 1)),
-        }
-    }
-    let texts = names.into_iter().map(|(name, count)| match count {
+    let name = |gpu: &Gpu| match gpu.simulated {
+        true => format!("{} (simulated)", gpu.name),
+        false => gpu.name.clone(),
+    };
+    let names = grouped(gpus.iter().take(LISTED_MAX).map(|gpu| (name(gpu), ())));
+    let texts = names.into_iter().map(|(name, all)| match all.len() {
         1 => name,
         count => format!("{count} × {name}"),
     });

@@ -2,12 +2,12 @@
 //!
 //! Nothing in a file is trusted: values that are not numbers are dropped, and sums do not overflow.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use forebay_measure::results::{Bound, Limit, Measured, Point, Record, Run, Sample};
 use forebay_measure::scratch;
 
-use super::{Line, Metric, Model, RunFacts, notes};
+use super::{Line, Metric, Model, RunFacts, grouped, notes, unique};
 
 /// Most limits that are kept: a machine has some dozens.
 const LIMITS_MAX: usize = 1000;
@@ -43,8 +43,7 @@ fn place(path: &str) -> &str {
 
 impl Model {
     fn take(&mut self, name: &str, records: &[Record], notes: &mut notes::Collected) {
-        let mut groups: Vec<(usize, Point, Vec<&Sample>)> = Vec::new();
-        let mut places: HashMap<(usize, Point), usize> = HashMap::new();
+        let mut samples = Vec::new();
         let mut known: HashMap<String, usize> = HashMap::new();
         let mut run = self.runs.len();
         for record in records {
@@ -54,17 +53,13 @@ impl Model {
                 Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {
                     let path = place(&sample.point.path).to_owned();
-                    let point = Point { path, ..sample.point.clone() };
-                    let place = *places.entry((run, point.clone())).or_insert(groups.len());
-                    if place == groups.len() {
-                        groups.push((run, point, Vec::new()));
-                    }
-                    groups[place].2.push(sample);
+                    samples.push(((run, Point { path, ..sample.point.clone() }), &**sample));
                 }
             }
         }
+        let groups = grouped(samples);
         notes.incomplete(&self.runs, &groups);
-        for (run, point, samples) in groups {
+        for ((run, point), samples) in groups {
             self.take_point(run, point, &counted(&samples), notes);
         }
     }
@@ -181,29 +176,19 @@ fn method(name: &str, tool: Option<&str>) -> String {
 /// The samples of a point that count: of each repeat the last with a result, else the last. A
 /// sample that failed and was repeated did not fail.
 fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
-    let mut kept: Vec<&Sample> = Vec::new();
-    let mut places: HashMap<u32, usize> = HashMap::new();
-    for sample in samples.iter().copied() {
-        let place = *places.entry(sample.repeat).or_insert(kept.len());
-        match kept.get_mut(place) {
-            Some(before) if sample.measured.is_some() || before.measured.is_none() => {
-                *before = sample;
-            }
-            Some(_) => {}
-            None => kept.push(sample),
+    let mut kept: BTreeMap<u32, &Sample> = BTreeMap::new();
+    for sample in samples {
+        let before = kept.entry(sample.repeat).or_insert(sample);
+        if sample.measured.is_some() || before.measured.is_none() {
+            *before = sample;
         }
     }
-    kept
+    kept.into_values().collect()
 }
 
 /// Each text once.
 fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> Option<String> {
-    let mut found: Vec<&str> = Vec::new();
-    for text in texts {
-        if found.len() <= TEXTS_MAX && !found.contains(&text) {
-            found.push(text);
-        }
-    }
+    let mut found = unique(texts);
     let more = if found.len() > TEXTS_MAX { " or others" } else { "" };
     found.truncate(TEXTS_MAX);
     (!found.is_empty()).then(|| format!("{}{more}", found.join(" or ")))

@@ -9,7 +9,8 @@ pub mod gather;
 mod metric;
 mod notes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 
 use forebay_measure::results::{Bound, Limit, Point, Run};
 
@@ -117,6 +118,12 @@ impl Line {
         self.bound.as_deref().or(limit)
     }
 
+    /// Whether counters were found that prove no path, or contradict it.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        ["unproven", "contradictory"].iter().any(|word| self.verdict.contains(word))
+    }
+
     /// The queues of the point, the number that was found first.
     fn queues(&self) -> Option<String> {
         let asked = self.point.queues?;
@@ -174,6 +181,21 @@ impl Model {
 pub(crate) fn differ<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
     let first = all.next();
     all.any(|one| Some(one) != first)
+}
+
+/// Values by their keys, in the order of the first ones.
+pub(crate) fn grouped<K: Clone + Eq + Hash, V>(
+    all: impl IntoIterator<Item = (K, V)>,
+) -> Vec<(K, Vec<V>)> {
+    let (mut groups, mut places) = (Vec::<(K, Vec<V>)>::new(), HashMap::new());
+    for (key, value) in all {
+        let place = *places.entry(key.clone()).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
 }
 
 /// Each value once, in the order of the first ones.

@@ -1,11 +1,11 @@
 //! Warnings on results: a short sentence each. Pure.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use forebay_measure::results::{Point, Sample};
 use serde::Deserialize as _;
 
-use super::{Line, Metric, Model, RunFacts};
+use super::{Line, Metric, Model, RunFacts, unique};
 use crate::report::numbers::{counted, percent};
 
 /// Most warnings that are kept.
@@ -50,12 +50,11 @@ impl Collected {
     pub(super) fn incomplete(
         &mut self,
         runs: &[RunFacts],
-        groups: &[(usize, Point, Vec<&Sample>)],
+        groups: &[((usize, Point), Vec<&Sample>)],
     ) {
         for (number, run) in runs.iter().enumerate() {
-            let own = groups.iter().filter(|(run, ..)| *run == number);
-            let samples: Vec<&Sample> =
-                own.flat_map(|(.., samples)| samples.iter().copied()).collect();
+            let own = groups.iter().filter(|((run, _), _)| *run == number);
+            let samples: Vec<&Sample> = own.flat_map(|(_, samples)| samples).copied().collect();
             if let Some((there, asked)) = incomplete(run, &samples).filter(|_| !samples.is_empty())
             {
                 self.add(&format!(
@@ -103,21 +102,11 @@ pub(super) fn of(model: &Model, collected: Collected) -> Vec<String> {
     add(&is_apart, &format!("have repeats more than {} apart", percent(SPREAD_MAX)));
     let above = |line: &Line| line.share().is_some_and(|share| share > SHARE_MAX);
     add(&above, "exceed their limit, which was measured too low");
-    let doubtful =
-        |line: &Line| ["unproven", "contradictory"].iter().any(|word| line.verdict.contains(word));
-    add(&doubtful, "have no verified path: `forebay doctor` says what is missing");
+    add(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing");
     add(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due");
-    let tools: BTreeSet<&str> = model
-        .runs
-        .iter()
-        .filter_map(|run| Some(run.record.imported.as_ref()?.tool.as_str()))
-        .take(8)
-        .collect();
-    let tools: Vec<&str> = tools.into_iter().collect();
-    add(
-        &|line| line.imported,
-        &format!("are from {}: data and path are not verified", tools.join(", ")),
-    );
+    let imported = model.runs.iter().filter_map(|run| run.record.imported.as_ref());
+    let tools = unique(imported.map(|from| from.tool.as_str())).join(", ");
+    add(&|line| line.imported, &format!("are from {tools}: data and path are not verified"));
     let mut texts = collected.texts;
     let simulated = lines.iter().any(|line| line.simulated);
     if simulated && !texts.iter().any(|text| text.contains("simulated")) {

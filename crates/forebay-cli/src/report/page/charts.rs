@@ -4,7 +4,7 @@ use forebay_measure::plain::json_escaped;
 use serde::Serialize;
 use serde_json::json;
 
-use super::super::model::{Axis, Line, Metric, Model};
+use super::super::model::{Axis, Line, Metric, Model, unique};
 use super::super::numbers::rate_text;
 
 /// Most lines of a chart: colours of more look alike.
@@ -78,13 +78,8 @@ impl Charts {
         let (axis, xs) = axes.map(|axis| (axis, numbers(axis))).find(|(_, xs)| xs.len() > 1)?;
         let others: Vec<Axis> = varying.into_iter().filter(|other| *other != axis).collect();
         let name = |line: &Line| model.name(line, &others);
-        let mut series: Vec<String> = Vec::new();
-        for line in model.lines.iter().filter(|line| axis.number(model, line).is_some()) {
-            let name = name(line);
-            if !series.contains(&name) {
-                series.push(name);
-            }
-        }
+        let numbered = model.lines.iter().filter(|line| axis.number(model, line).is_some());
+        let mut series = unique(numbered.map(name));
         let left_out = series.len().saturating_sub(SERIES_MAX);
         series.truncate(SERIES_MAX);
         let mut limits = model.lines.iter().map(|line| line.limit.as_ref());

@@ -7,7 +7,7 @@ use forebay_measure::results::CpuCost;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::super::row::{Row, short};
+use super::super::row::{Row, count, short};
 use super::super::units::number;
 use super::times::Times;
 
@@ -152,18 +152,20 @@ impl Job {
         }
     }
 
+    fn is_like(&self, other: &Self) -> bool {
+        (self.group, &self.options) == (other.group, &other.options)
+    }
+
     /// Whether both are clones of one job (`numjobs`), which ran together.
     pub(super) fn is_clone_of(&self, other: &Self) -> bool {
         let clones = self.number_of("numjobs").unwrap_or(1.0);
-        (self.group, &self.options) == (other.group, &other.options)
-            && clones > f64::from(other.entries)
+        self.is_like(other) && clones > f64::from(other.entries)
     }
 
     /// Whether this may be the same job at a later time.
     pub(super) fn is_later_report_of(&self, other: &Self) -> bool {
-        (self.group, &self.options) == (other.group, &other.options)
-            && self.requests() >= other.requests()
-            && self.seconds() >= other.seconds()
+        let has_more = self.requests() >= other.requests() && self.seconds() >= other.seconds();
+        self.is_like(other) && has_more
     }
 
     /// Both as one.
@@ -231,12 +233,8 @@ impl Job {
         all.times.add_to(&mut row);
         // Zeros mean that it ended before the kernel had counted any time.
         let cpu = self.cpu_s.filter(|(user, system)| user + system > 0.0 && all.seconds > 0.0);
-        row.cpu = cpu.map(|(user_s, system_s)| CpuCost {
-            user_s,
-            system_s,
-            cores: (user_s + system_s) / all.seconds,
-            s_per_gb: (all.bytes > 0.0).then(|| (user_s + system_s) / (all.bytes * 1e-9)),
-        });
+        let bytes = count(all.bytes).unwrap_or_default();
+        row.cpu = cpu.map(|(user, system)| CpuCost::new(user, system, all.seconds, bytes));
         Some(row)
     }
 
@@ -257,27 +255,21 @@ impl Job {
         let ids = self.option(&["gpu_dev_ids"]).unwrap_or_default().split(':');
         let gpus: Vec<String> =
             ids.filter_map(|id| Some(format!("cuda:{}", id.trim().parse::<u32>().ok()?))).collect();
-        match (is_cufile, gpus.as_slice()) {
-            (false, _) => row.set("target", "host"),
-            (true, []) => row.set("target", "gpu"),
-            (true, gpus) => row.set("target", &gpus.join("+")),
-        }
+        let gpus = if gpus.is_empty() { "gpu".into() } else { gpus.join("+") };
+        row.set("target", if is_cufile { &gpus } else { "host" });
         row.count("size", self.block_size());
         let is_sync = SYNCHRONOUS.contains(&engine);
-        row.count(
-            "depth",
-            if is_sync { Some(1.0) } else { self.number_of("iodepth").or(Some(1.0)) },
-        );
+        row.count("depth", self.number_of("iodepth").filter(|_| !is_sync).or(Some(1.0)));
         row.count("batch", Some(1.0));
         row.count("threads", Some(self.threads()));
         let files = u32::try_from(named.replace("\\:", "").split(':').count()).unwrap_or(u32::MAX);
         let files = self.number_of("nrfiles").unwrap_or(1.0).max(f64::from(files));
         row.count("files", Some(files));
         // With O_DIRECT; otherwise fio's page cache settings decide, which it does not report.
-        let buffered = self.options.0.iter().rev();
-        let buffered = buffered.map(|(name, value)| (name.as_str(), value.as_str()));
-        let buffered = buffered.into_iter().find(|(name, _)| ["direct", "buffered"].contains(name));
-        if [Some(("direct", "1")), Some(("buffered", "0"))].contains(&buffered) {
+        let is_named = |(name, _): &&(String, String)| name == "direct" || name == "buffered";
+        let last = self.options.0.iter().rfind(is_named);
+        let last = last.map(|(name, value)| (name.as_str(), value.as_str()));
+        if matches!(last, Some(("direct", "1") | ("buffered", "0"))) {
             row.set("cache", "cold");
         }
     }
