@@ -4,10 +4,15 @@
 //! checked in place by all cores, without a stored copy. All bytes of a pattern are odd and all
 //! bytes of its inverse are even. So a byte that was not moved is always found.
 
-use forebay::units::MIB;
+use forebay::units::{KIB, MIB};
+
+use crate::memory::whole;
 
 /// Bytes that one thread fills or hashes at a time.
 pub const PIECE: u64 = MIB;
+
+/// The distance of the stamps in a written request: no drive's block is larger.
+const STAMP_DISTANCE: u64 = 4 * KIB;
 
 const ODD: u64 = 0x0101_0101_0101_0101;
 
@@ -66,6 +71,16 @@ impl Pattern {
         self.fill(offset - offset % 8 + 8, rest);
     }
 
+    /// Marks the start of each block of a request with its offset in the file. The request begins
+    /// at `offset`, and `bytes` at its byte `from`.
+    pub(crate) fn stamp(self, offset: u64, from: u64, bytes: &mut [u8]) {
+        let before = from.next_multiple_of(STAMP_DISTANCE) - from;
+        for at in (before..bytes.len() as u64).step_by(whole(STAMP_DISTANCE)) {
+            let stamp = self.word(offset.wrapping_add(from).wrapping_add(at)).to_le_bytes();
+            bytes[whole(at)..].iter_mut().zip(stamp).for_each(|(byte, stamp)| *byte = stamp);
+        }
+    }
+
     /// Whether `bytes` are those at `offset` of the file, a multiple of eight.
     #[must_use]
     pub fn matches(self, offset: u64, bytes: &[u8]) -> bool {
@@ -108,6 +123,21 @@ mod tests {
         assert!(pattern.matches(1024, &part));
         assert!(!pattern.matches(1032, &part));
         assert!(!Pattern::new(10).matches(1024, &part));
+    }
+
+    #[test]
+    fn each_block_of_a_request_is_stamped_with_its_offset() {
+        let pattern = Pattern::new(3).inverse();
+        let mut all = vec![1; 8195];
+        pattern.stamp(100, 0, &mut all);
+        let stamp = |offset| pattern.word(offset).to_le_bytes();
+        assert_eq!((&all[..8], &all[4096..4104]), (&stamp(100)[..], &stamp(4196)[..]));
+        assert_eq!((&all[8192..], all[8]), (&stamp(8292)[..3], 1));
+        let mut parts = vec![1; 8195];
+        let (start, end) = parts.split_at_mut(1000);
+        pattern.stamp(100, 0, start);
+        pattern.stamp(100, 1000, end);
+        assert_eq!(all, parts);
     }
 
     #[test]

@@ -8,10 +8,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay_measure::data::Pattern;
+use forebay_measure::failure::Result;
 use forebay_measure::program::Program;
 use forebay_measure::results::Cache;
 use forebay_measure::results::{Record, Sample};
-use forebay_measure::workload::backend::library::process::{Bounds, Move, Mover, Refused};
+use forebay_measure::workload::backend::library::process::{Bounds, Move, Mover};
 use forebay_measure::workload::expected::Expected;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -293,7 +294,7 @@ fn what_fails_later_is_left_out_with_its_remedy() {
         ("READ *(volatile int *)0 = 0", "ended with signal: 11", "`forebay probe`"),
     ] {
         let (moved, _) = read_alone(&format!("#define {step}"));
-        let cause = moved.unwrap_err().text();
+        let cause = moved.unwrap_err().with_remedy();
         assert!(cause.contains(says) && cause.contains(remedy), "{step}: {cause}");
     }
 }
@@ -324,7 +325,7 @@ fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
 
 /// The result of one read of a warm file with the library and `spoiled`, and whether the bytes
 /// match.
-fn read_alone(spoiled: &str) -> (Result<u64, Refused>, bool) {
+fn read_alone(spoiled: &str) -> (Result<u64>, bool) {
     let folder = folder_with(spoiled).unwrap();
     let mut cufile = start(folder.path(), LONG, LONG).unwrap();
     let path = folder.path().join("file");
@@ -355,7 +356,7 @@ fn what_the_close_of_a_written_file_reports_is_an_error() {
     cufile.close().unwrap();
     cufile.open(&fuse.path(), true, true).unwrap();
     cufile.run(&Move { write: true, ..shape }).unwrap();
-    let text = cufile.close().unwrap_err().text();
+    let text = cufile.close().unwrap_err().with_remedy();
     assert!(text.contains("cannot close") && text.contains("quota"), "{text}");
 }
 
@@ -392,11 +393,11 @@ fn one_that_hangs_is_given_up() {
         })
         .expect("orders that are answered");
     let asked = Instant::now();
-    let refused = cufile.run(&shape).unwrap_err().text();
+    let refused = cufile.run(&shape).unwrap_err().with_remedy();
     assert!(refused.starts_with(&format!("{said}; `forebay probe`")), "{refused}");
     // Nothing more is requested of it.
     assert!(!cufile.is_alive());
-    assert!(cufile.open(&path, false, false).unwrap_err().text().starts_with(&said));
+    assert!(cufile.open(&path, false, false).unwrap_err().with_remedy().starts_with(&said));
     assert!(asked.elapsed() < LONG + LONG);
 }
 

@@ -1,6 +1,6 @@
 //! Verifies the moved bytes after a run, since no request is compared while the clock runs. Finds
-//! bytes that are missing, changed, or at the wrong offset; not two writes of one thread that have
-//! changed places, since their bytes are the same.
+//! bytes that are missing, changed, or at the wrong offset. Two writes of one thread from a GPU that
+//! were swapped are not found, since their bytes are the same.
 //!
 //! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with
 //! what the command put into the file, or with a second read if that is unknown. A mix of both is
@@ -11,15 +11,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay::Engine;
-use forebay::units::{ByteRange, GIB, MIB};
+use forebay::units::{GIB, MIB};
 
 use super::Lane;
-use super::expected::{Expected, unless_different};
+use super::expected::{Expected, compare};
 use super::worker::Worked;
-use super::written::{Piece, Written, pieces};
+use super::written::{Piece, pieces};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
-use crate::parallel::{cores, each_range};
 use crate::steps::{self, Step};
 
 /// Maximum bytes of the last reads that are compared, beyond the last call of each thread.
@@ -71,7 +70,7 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
         let reads = pieces.len().div_ceil((most.reads / count).max(1));
         let step = whole(shares).max(reads).max(1);
         let pieces: Vec<Piece> = pieces.into_iter().step_by(step).collect();
-        if !holds(path, wrote, &pieces)? {
+        if !holds(path, &pieces, |piece, bytes| wrote.fill(piece, bytes))? {
             return Ok(Checked { right: Some(false), ..checked });
         }
         checked.bytes += pieces.iter().map(|piece| piece.len).sum::<u64>();
@@ -81,21 +80,20 @@ pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> 
     Ok(checked)
 }
 
-/// Whether these pieces of the file at `path` are what was written.
-fn holds(path: &Path, wrote: &Written, pieces: &[Piece]) -> Result<bool> {
+/// Whether these pieces of the file at `path` are what `fill` makes of them.
+fn holds(path: &Path, pieces: &[Piece], fill: impl Fn(Piece, &mut [u8]) + Sync) -> Result<bool> {
     let reading = Step::begin("read", path);
     let failed = |error| Failure::at("read", path, &error);
     let file = File::open(path).map_err(failed)?;
-    let compare = |(found, expected): &mut (Vec<u8>, Vec<u8>), number: ByteRange| {
+    compare(pieces.len() as u64, 1, |(found, expected), number| {
         let piece = pieces[whole(number.start)];
         found.resize(whole(piece.len), 0);
         expected.resize(whole(piece.len), 0);
-        wrote.fill(piece, expected);
-        file.read_exact_at(found, piece.offset).map_err(|error| Some(failed(error)))?;
+        fill(piece, expected);
+        file.read_exact_at(found, piece.offset).map_err(failed)?;
         reading.goes_on();
-        if found == expected { Ok(()) } else { Err(None) }
-    };
-    unless_different(each_range(pieces.len() as u64, 1, cores().min(8), Default::default, compare))
+        Ok(found == expected)
+    })
 }
 
 /// Compares the bytes of the last reads of each of `all` with its file.
@@ -143,23 +141,11 @@ pub(super) fn last_reads(
 pub(super) fn known_holds(lanes: &[Lane], most: &Most) -> Result<Option<bool>> {
     let known = || lanes.iter().filter_map(|lane| Some((lane, lane.content?)));
     let most = most.known / (known().count() as u64).max(1);
-    let (mut right, mut expected, mut found) = (None, Vec::new(), Vec::new());
-    for (lane, content) in known() {
-        let reading = Step::begin("read", &lane.path);
-        let failed = |error| Failure::at("read", &lane.path, &error);
-        let file = File::open(&lane.path).map_err(failed)?;
-        let (mut start, end) = (lane.region.start, lane.region.start + lane.region.len.min(most));
-        while start < end {
-            let len = whole((end - start).min(MIB));
-            expected.resize(len, 0);
-            found.resize(len, 0);
-            content.fill_at(start, &mut expected);
-            file.read_exact_at(&mut found, start).map_err(failed)?;
-            reading.goes_on();
-            if found != expected {
-                return Ok(Some(false));
-            }
-            start += len as u64;
+    let mut right = None;
+    for (Lane { path, region, .. }, content) in known() {
+        let pieces = pieces(&[region.start], region.len.min(most), MIB);
+        if !holds(path, &pieces, |piece, bytes| content.fill_at(piece.offset, bytes))? {
+            return Ok(Some(false));
         }
         right = Some(true);
     }

@@ -1,6 +1,5 @@
 //! The expected bytes of a file, and their comparison with those in memory.
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -25,27 +24,14 @@ pub enum Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// Fills `bytes` with the expected bytes at `offset`.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn fill(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
-        match self {
-            Self::Pattern(pattern) => {
-                pattern.fill_at(offset, bytes);
-                Ok(())
-            }
-            Self::File(file) => file.read_exact_at(bytes, offset),
-        }
-    }
-
     /// Whether `found` is what is expected at `offset`.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn is_in_bytes(&self, found: &[u8], offset: u64) -> Result<bool> {
-        self.compare(found.len() as u64, offset, |range, _| {
-            Ok(Cow::Borrowed(&found[whole(range.start)..whole(range.end)]))
+        compare(found.len() as u64, STEP, |(_, expected), range| {
+            let found = &found[whole(range.start)..whole(range.end)];
+            self.is(found, offset + range.start, expected)
         })
     }
 
@@ -57,47 +43,46 @@ impl Expected<'_> {
         if let Some(bytes) = buffer.as_slice() {
             return self.is_in_bytes(&bytes[whole(at)..whole(at + len)], offset);
         }
-        self.compare(len, offset, |range, mut scratch: Vec<u8>| {
-            scratch.resize(whole(range.len()), 0);
-            buffer.download(at + range.start, &mut scratch)?;
-            Ok(Cow::Owned(scratch))
+        compare(len, STEP, |(found, expected), range| {
+            found.resize(whole(range.len()), 0);
+            buffer.download(at + range.start, found)?;
+            self.is(found, offset + range.start, expected)
         })
     }
 
-    fn compare<'f>(
-        &self,
-        len: u64,
-        offset: u64,
-        found: impl Fn(ByteRange, Vec<u8>) -> Result<Cow<'f, [u8]>> + Sync,
-    ) -> Result<bool> {
-        let work = |scratch: &mut (Vec<u8>, Vec<u8>), range: ByteRange| {
-            let (expected, spare) = scratch;
-            let at = offset + range.start;
-            let found = found(range, std::mem::take(spare)).map_err(Some)?;
-            let same = match self {
-                Self::Pattern(pattern) if at.is_multiple_of(8) => pattern.matches(at, &found),
-                _ => {
-                    expected.resize(found.len(), 0);
-                    let filled = self.fill(at, expected);
-                    filled.map_err(|error| {
-                        Some(Failure::io("cannot read the file a second time", &error))
-                    })?;
-                    *found == **expected
-                }
-            };
-            if let Cow::Owned(used) = found {
-                *spare = used;
+    /// Like `is_in_bytes`; `expected` is memory for the expected bytes.
+    fn is(&self, found: &[u8], offset: u64, expected: &mut Vec<u8>) -> Result<bool> {
+        match self {
+            Self::Pattern(pattern) if offset.is_multiple_of(8) => {
+                return Ok(pattern.matches(offset, found));
             }
-            // One mismatch is enough: stop comparing.
-            if same { Ok(()) } else { Err(None) }
-        };
-        unless_different(each_range(len, STEP, cores().min(8), Default::default, work))
+            Self::Pattern(pattern) => {
+                expected.resize(found.len(), 0);
+                pattern.fill_at(offset, expected);
+            }
+            Self::File(file) => {
+                expected.resize(found.len(), 0);
+                file.read_exact_at(expected, offset)
+                    .map_err(|error| Failure::io("cannot read the file a second time", &error))?;
+            }
+        }
+        Ok(found == *expected)
     }
 }
 
-/// Whether a comparison found no mismatch: `Err(None)` is one, and ends it.
-pub(super) fn unless_different(compared: Result<(), Option<Failure>>) -> Result<bool> {
-    match compared {
+/// Whether `is_same` is true of every part, of `step` bytes, of `len` bytes. It has memory of its
+/// thread for the found and the expected bytes. The first mismatch ends the comparison.
+pub(super) fn compare(
+    len: u64,
+    step: u64,
+    is_same: impl Fn(&mut (Vec<u8>, Vec<u8>), ByteRange) -> Result<bool> + Sync,
+) -> Result<bool> {
+    let work = |memory: &mut _, range| match is_same(memory, range) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(None),
+        Err(failure) => Err(Some(failure)),
+    };
+    match each_range(len, step, cores().min(8), Default::default, work) {
         Ok(()) => Ok(true),
         Err(None) => Ok(false),
         Err(Some(failure)) => Err(failure),

@@ -12,7 +12,7 @@ use forebay::direct::Counters;
 use forebay::units::format_size;
 use forebay_evidence::Seen;
 
-use super::backend::{Context, Pool, Taken, add, make};
+use super::backend::{self, Context, Pool, Taken, add};
 use super::check::{self, Checked, Most};
 use super::clock::{Edge, Span, keep_time};
 use super::latency::Latencies;
@@ -272,8 +272,9 @@ impl<'a> Ready<'a> {
             (distance.mul_f64(float(index) / float(of)), distance)
         });
         Ok(Worker {
-            backend: make(load.method, &context)?,
+            backend: backend::make(load.method, &context)?,
             content: context.written(),
+            stamps: false,
             offsets,
             depth,
             batch,
@@ -328,7 +329,7 @@ fn finish<'a>(
     let mut latencies = Latencies::default();
     for ((_, worked), lane) in all.iter().zip(lanes) {
         let mut own = of_targets.get_mut(lane.target);
-        for more in worked.backend.routes() {
+        for more in worked.backend.routes([worked.read, worked.written]) {
             if let Some(own) = &mut own {
                 add(&mut own.taken, more.clone());
             }
@@ -445,6 +446,28 @@ mod tests {
             let checked = moved.check(&engine, &Most::USUAL).unwrap();
             assert_eq!(checked.right, Some(spoilt.is_none()), "{spoilt:?}");
             assert!(spoilt.is_some() || (checked.is_all && checked.bytes == 16 << 10));
+        }
+    }
+
+    #[test]
+    fn two_writes_of_a_thread_that_were_swapped_are_seen() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let lanes = lanes(file.path());
+        for method in [Method::Forebay(None), Method::Plain(Plain::Standard)] {
+            let load = Load { method, ..load(0) };
+            for swaps in [false, true] {
+                let ready = Ready::new(&engine, &load, &lanes).unwrap();
+                let (_, moved) = ready.run(&[String::new()]).unwrap();
+                let mut bytes = std::fs::read(file.path()).unwrap();
+                if swaps {
+                    bytes[..8 << 10].rotate_left(4 << 10);
+                    std::fs::write(file.path(), bytes).unwrap();
+                }
+                let checked = moved.check(&engine, &Most::USUAL).unwrap();
+                assert_eq!(checked.right, Some(!swaps), "{method:?}");
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use forebay::Engine;
+use forebay::{Buffer, Engine};
 
 use super::backend::{Backend, Call, Done};
 use super::latency::Latencies;
@@ -13,6 +13,7 @@ use super::pattern::Offsets;
 use super::written::Written;
 use crate::data::Pattern as Data;
 use crate::failure::Result;
+use crate::memory::whole;
 use crate::results::Direction;
 use crate::steps::Step;
 
@@ -91,8 +92,9 @@ pub(super) struct Worker {
     pub(super) batch: usize,
     pub(super) request_size: u64,
     pub(super) read_percent: u8,
-    /// The bytes of each written request.
+    /// The bytes of each written request, and whether they are stamped with its offset.
     pub(super) content: Data,
+    pub(super) stamps: bool,
     /// Number of calls; `None` means no limit.
     pub(super) calls: Option<u64>,
     /// Whether calls count that end after the last one was started.
@@ -122,13 +124,15 @@ impl Worker {
             moved: [0; 2],
         };
         let all = (self.read_percent == 0).then(|| self.offsets.clone());
+        let stamped = self.backend.memory(0).is_some_and(|memory| memory.as_slice().is_some());
+        self.stamps = all.is_some() && stamped;
         let step = self.step();
         let result = self.work(start, &mut progress);
         drop(step);
         let Progress { calls: last, latencies, moved: [read, written], .. } = progress;
         let done = Instant::now();
-        let wrote =
-            all.map(|offsets| Written::new(offsets, self.request_size, self.content, written));
+        let content = (self.content, self.stamps);
+        let wrote = all.map(|offsets| Written::new(offsets, self.request_size, content, written));
         Worked { backend: self.backend, latencies, read, written, last, wrote, done, result }
     }
 
@@ -243,8 +247,6 @@ impl Worker {
         start: Instant,
         progress: &mut Progress,
     ) -> Result<Option<Instant>> {
-        // The latency of a late call counts from the time when it was due.
-        progress.since[place] = self.due(start, progress.made).unwrap_or_else(Instant::now);
         let direction = progress.direction(self.read_percent);
         // The memory of the last call in this place is used again.
         let mut offsets = match progress.calls[place].take() {
@@ -253,6 +255,15 @@ impl Worker {
         };
         offsets.clear();
         offsets.extend(self.offsets.by_ref().take(self.batch));
+        if self.stamps {
+            let memory = self.backend.memory(place).and_then(Buffer::as_mut_slice);
+            let requests = memory.unwrap_or_default().chunks_exact_mut(whole(self.request_size));
+            for (bytes, &offset) in requests.zip(&offsets) {
+                self.content.stamp(offset, 0, bytes);
+            }
+        }
+        // The latency of a late call counts from the time when it was due.
+        progress.since[place] = self.due(start, progress.made).unwrap_or_else(Instant::now);
         let ended = self.backend.start(place, Call { direction, offsets: &offsets })?;
         progress.calls[place] = Some((direction, offsets));
         progress.made += 1;

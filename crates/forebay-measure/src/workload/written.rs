@@ -1,7 +1,9 @@
 //! The bytes that a write-only thread has left in its file.
 //!
-//! Every request of a thread writes the same bytes, so the order of writes to one offset does not
-//! matter. While the clock runs, nothing is recorded: the pattern gives the offsets again.
+//! Requests of a thread write the same bytes, except that each block of a request from host memory
+//! is stamped with its offset. So the order of writes to one offset does not matter, and writes
+//! that were swapped are found. While the clock runs, nothing is recorded: the pattern gives the
+//! offsets again.
 
 use super::pattern::Offsets;
 use crate::data::Pattern;
@@ -16,14 +18,19 @@ pub(super) struct Written {
     /// All offsets, from the first request on.
     offsets: Offsets,
     pub(super) request_size: u64,
-    /// The bytes of each request, from the start of the pattern on.
-    content: Pattern,
+    /// The bytes of each request, from the start of the pattern on, and whether they are stamped.
+    content: (Pattern, bool),
     requests: u64,
 }
 
 impl Written {
     /// The writes of `bytes` bytes.
-    pub(super) fn new(offsets: Offsets, request_size: u64, content: Pattern, bytes: u64) -> Self {
+    pub(super) fn new(
+        offsets: Offsets,
+        request_size: u64,
+        content: (Pattern, bool),
+        bytes: u64,
+    ) -> Self {
         Self { offsets, request_size, content, requests: bytes / request_size }
     }
 
@@ -48,12 +55,16 @@ impl Written {
 
     /// Fills `bytes` with those of a piece.
     pub(super) fn fill(&self, piece: Piece, mut bytes: &mut [u8]) {
-        let mut from = piece.from;
+        let (pattern, is_stamped) = self.content;
+        let (mut offset, mut from) = (piece.offset - piece.from, piece.from);
         while !bytes.is_empty() {
             let len = bytes.len().min(whole(self.request_size - from));
             let (part, rest) = bytes.split_at_mut(len);
-            self.content.fill_at(from, part);
-            (bytes, from) = (rest, 0);
+            pattern.fill_at(from, part);
+            if is_stamped {
+                pattern.stamp(offset, from, part);
+            }
+            (bytes, offset, from) = (rest, offset + self.request_size, 0);
         }
     }
 }
@@ -90,7 +101,7 @@ mod tests {
 
     fn written(order: Order, len: u64, requests: u64) -> Written {
         let offsets = Offsets::new(Region { start: 0, len }, 10, order, 3).unwrap();
-        Written::new(offsets, 10, Pattern::new(7), 10 * requests)
+        Written::new(offsets, 10, (Pattern::new(7), false), 10 * requests)
     }
 
     #[test]

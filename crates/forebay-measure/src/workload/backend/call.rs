@@ -10,7 +10,8 @@ use forebay::gpu::Device;
 use forebay::{Buffer, Engine, Route};
 use forebay_evidence::Seen;
 
-use super::Pool;
+use super::plain::Opened;
+use super::pool::{Places, Pool};
 use crate::data::Pattern;
 use crate::failure::{Failure, Result};
 use crate::memory::{put_into, whole};
@@ -73,28 +74,21 @@ impl Context<'_> {
         self.request_size * self.batch as u64
     }
 
-    /// Memory of one call on `device`, or of the host: with the bytes to write, or with other
+    /// Memory of all calls on `device`, or of the host: with the bytes to write, or with other
     /// contents than any test data.
-    pub(super) fn memory(&self, device: Option<&Arc<dyn Device>>) -> Result<Buffer> {
-        self.memory_of(1, device)
-    }
-
-    /// Memory of several calls in one piece.
-    pub(super) fn memory_of(
-        &self,
-        calls: usize,
-        device: Option<&Arc<dyn Device>>,
-    ) -> Result<Buffer> {
-        let len = self.call_len() * calls as u64;
-        let mut buffer = self.pool.take(self.engine, device, len)?;
-        if self.writes {
-            for at in (0..len).step_by(whole(self.request_size)) {
-                put_into(&mut buffer, at, self.written(), self.request_size)?;
+    pub(super) fn places(&self, device: Option<&Arc<dyn Device>>) -> Result<Places> {
+        let len = self.call_len();
+        let mut places = self.pool.take(self.engine, device, (self.depth, len))?;
+        for buffer in places.buffers.iter_mut().flatten() {
+            if !self.writes {
+                buffer.fill(self.other_byte())?;
+                continue;
             }
-        } else {
-            buffer.fill(self.other_byte())?;
+            for at in (0..len).step_by(whole(self.request_size)) {
+                put_into(buffer, at, self.written(), self.request_size)?;
+            }
         }
-        Ok(buffer)
+        Ok(places)
     }
 
     /// A byte that differs from every byte of test data, and mostly from that of other runs.
@@ -121,17 +115,29 @@ pub trait Backend: Send {
         Err(Failure::new("no call is in flight"))
     }
 
+    /// The file of a method that opens it itself.
+    fn opened(&self) -> Option<&Opened> {
+        None
+    }
+
     /// Syncs the written bytes.
     ///
     /// # Errors
     /// System errors.
-    fn sync(&mut self) -> Result<()>;
+    fn sync(&mut self) -> Result<()> {
+        self.opened().map_or(Ok(()), Opened::sync)
+    }
 
     /// Makes the file system report errors as when the file is closed.
     ///
     /// # Errors
     /// System errors: written bytes may be lost.
-    fn flush(&mut self) -> Result<()>;
+    fn flush(&mut self) -> Result<()> {
+        self.opened().map_or(Ok(()), Opened::flush)
+    }
+
+    /// The memory of a place, if this process has it and no call is in flight there.
+    fn memory(&mut self, place: usize) -> Option<&mut Buffer>;
 
     /// Whether the memory of a place, from byte `at` on, has the `len` bytes that `expected` has at
     /// `offset`. Nothing is in flight there.
@@ -145,10 +151,16 @@ pub trait Backend: Send {
         len: u64,
         expected: &Expected<'_>,
         offset: u64,
-    ) -> Result<bool>;
+    ) -> Result<bool> {
+        let memory = self.memory(place);
+        let memory = memory.ok_or_else(|| Failure::new("a failed call still holds its memory"))?;
+        expected.is_in(memory, at, len, offset)
+    }
 
-    /// Bytes by route and reason, as far as the method reports them.
-    fn routes(&self) -> Vec<Taken>;
+    /// The read and written bytes, `moved`, by route and reason as far as the method reports them.
+    fn routes(&self, moved: [u64; 2]) -> Vec<Taken> {
+        self.opened().map_or_else(Vec::new, |file| file.routes(moved))
+    }
 
     /// Processor time of another process that does the work, so far.
     fn cpu(&self) -> Duration {

@@ -1,7 +1,6 @@
 //! The usual methods: one thread calls `read` into pageable memory, or maps the file, and copies to
 //! the target.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use forebay::Buffer;
@@ -9,11 +8,11 @@ use forebay::units::MIB;
 
 use super::mapping::Mapping;
 use super::plain::{Opened, Plain};
-use super::{Backend, Call, Context, Pool, Taken};
+use super::pool::Places;
+use super::{Backend, Call, Context};
 use crate::failure::Result;
 use crate::memory::whole;
 use crate::results::Direction;
-use crate::workload::expected::Expected;
 
 /// Bytes that are copied at a time.
 const STEP: u64 = 16 * MIB;
@@ -21,11 +20,10 @@ const STEP: u64 = 16 * MIB;
 /// Copies between a file and the target.
 pub(super) struct Copies {
     file: Opened,
-    /// The target; `None` once it is back in the pool.
-    memory: Option<Buffer>,
+    /// The target.
+    memory: Places,
     /// Pageable memory on the way to a GPU.
     pageable: Option<Vec<u8>>,
-    pool: Arc<Pool>,
 }
 
 impl Copies {
@@ -35,15 +33,15 @@ impl Copies {
     /// System and GPU errors.
     pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
         let file = Opened::new(plain, context)?;
-        let memory = Some(context.memory(context.device)?);
+        let memory = context.places(context.device)?;
         let pageable = context.device.map(|_| vec![1; whole(STEP.min(context.request_size))]);
-        Ok(Self { file, memory, pageable, pool: Arc::clone(context.pool) })
+        Ok(Self { file, memory, pageable })
     }
 
     /// Moves a request between the file, at `offset`, and the target, at `at`, by a mapping.
     fn mapped(&mut self, direction: Direction, offset: u64, at: u64) -> Result<()> {
         let Opened { file, path, request_size, .. } = &self.file;
-        let memory = self.memory.as_mut().expect("it is given back on drop");
+        let memory = self.memory.get(0);
         let mut mapping = Mapping::of(file, path, (offset, *request_size), direction)?;
         for (from, len) in steps(*request_size) {
             let bytes = whole(from)..whole(from + len);
@@ -68,7 +66,7 @@ impl Copies {
     /// Like `mapped`, by plain calls.
     fn plainly(&mut self, direction: Direction, offset: u64, at: u64) -> Result<()> {
         let file = &self.file;
-        let memory = self.memory.as_mut().expect("it is given back on drop");
+        let memory = self.memory.get(0);
         for (from, len) in steps(file.request_size) {
             let (offset, to) = (offset + from, at + from);
             let pageable = self.pageable.as_mut().map(|bytes| &mut bytes[..whole(len)]);
@@ -100,12 +98,6 @@ fn steps(len: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..len).step_by(whole(STEP)).map(move |from| (from, STEP.min(len - from)))
 }
 
-impl Drop for Copies {
-    fn drop(&mut self) {
-        self.memory.take().into_iter().for_each(|memory| self.pool.give(memory));
-    }
-}
-
 impl Backend for Copies {
     fn start(&mut self, _place: usize, call: Call<'_>) -> Result<Option<Instant>> {
         for (index, &offset) in call.offsets.iter().enumerate() {
@@ -115,30 +107,14 @@ impl Backend for Copies {
                 _ => self.plainly(call.direction, offset, at)?,
             }
         }
-        self.file.count(call.direction, call.offsets.len());
         Ok(Some(Instant::now()))
     }
 
-    fn sync(&mut self) -> Result<()> {
-        self.file.sync()
+    fn memory(&mut self, place: usize) -> Option<&mut Buffer> {
+        self.memory.buffers[place].as_mut()
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn holds(
-        &mut self,
-        _place: usize,
-        at: u64,
-        len: u64,
-        expected: &Expected<'_>,
-        offset: u64,
-    ) -> Result<bool> {
-        expected.is_in(self.memory.as_ref().expect("it is given back on drop"), at, len, offset)
-    }
-
-    fn routes(&self) -> Vec<Taken> {
-        self.file.routes()
+    fn opened(&self) -> Option<&Opened> {
+        Some(&self.file)
     }
 }

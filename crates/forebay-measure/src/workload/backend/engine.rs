@@ -1,6 +1,5 @@
 //! The engine as a method: blocking calls at depth 1, otherwise calls that do not block.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
@@ -9,11 +8,11 @@ use forebay::{
     RequestOptions, Route, RouteShare, Source, Target, Transfer,
 };
 
-use super::{Backend, Call, Context, Done, Pool, Taken};
+use super::pool::Places;
+use super::{Backend, Call, Context, Done, Taken};
 use crate::failure::{Failure, Result};
 use crate::results::Direction;
 use crate::steps::Step;
-use crate::workload::expected::Expected;
 
 /// A call in flight in a place.
 enum Running {
@@ -24,12 +23,10 @@ enum Running {
 /// Makes requests with the engine.
 pub(super) struct EngineBackend {
     engine: Engine,
-    pool: Arc<Pool>,
     file: File,
     options: RequestOptions,
     request_size: u64,
-    /// One for each place; `None` while a call that does not block owns it.
-    memory: Vec<Option<Buffer>>,
+    memory: Places,
     running: Vec<Option<(Direction, Running)>>,
     /// Where calls that do not block report their end.
     sender: Sender<Done>,
@@ -48,19 +45,16 @@ impl EngineBackend {
         let opening = Step::begin("open", context.path);
         let file = context.engine.open_with(context.path, &how)?;
         drop(opening);
-        let memory = (0..context.depth).map(|_| context.memory(context.device).map(Some));
-        let memory = memory.collect::<Result<Vec<_>>>()?;
         let mut options = RequestOptions::exactly();
         options.route = route;
         let (sender, ends) = channel();
         Ok(Self {
             engine: context.engine.clone(),
-            pool: Arc::clone(context.pool),
             file,
             options,
             request_size: context.request_size,
-            running: memory.iter().map(|_| None).collect(),
-            memory,
+            running: (0..context.depth).map(|_| None).collect(),
+            memory: context.places(context.device)?,
             sender,
             ends,
             routes: Vec::new(),
@@ -73,11 +67,15 @@ impl EngineBackend {
         offsets.iter().enumerate().map(piece).collect()
     }
 
+    fn take(&mut self, place: usize) -> Buffer {
+        self.memory.buffers[place].take().expect("the place is free")
+    }
+
     /// Makes one call and waits for it.
     fn block(&mut self, call: Call<'_>) -> Result<()> {
-        let mut buffer = self.memory[0].take().expect("nothing is in flight");
+        let mut buffer = self.take(0);
         let moved = self.block_with(call, &mut buffer);
-        self.memory[0] = Some(buffer);
+        self.memory.buffers[0] = Some(buffer);
         self.count(call.direction, &moved?);
         Ok(())
     }
@@ -103,7 +101,7 @@ impl EngineBackend {
 
     /// Starts a call that does not block.
     fn begin(&mut self, place: usize, call: Call<'_>) -> Result<()> {
-        let buffer = self.memory[place].take().expect("the place is free");
+        let buffer = self.take(place);
         let write = call.direction == Direction::Write;
         let running = if let [offset] = *call.offsets {
             Running::One(if write {
@@ -143,7 +141,7 @@ impl EngineBackend {
                 (outcome.map_err(Failure::from).and_then(whole), buffers.pop())
             }
         };
-        self.memory[place] = buffer;
+        self.memory.buffers[place] = buffer;
         self.count(direction, &result?);
         Ok(())
     }
@@ -168,15 +166,9 @@ fn whole(outcome: ManyOutcome) -> Result<Vec<RouteShare>> {
     Ok(whole.routes)
 }
 
-impl Drop for EngineBackend {
-    fn drop(&mut self) {
-        self.memory.drain(..).flatten().for_each(|buffer| self.pool.give(buffer));
-    }
-}
-
 impl Backend for EngineBackend {
     fn start(&mut self, place: usize, call: Call<'_>) -> Result<Option<Instant>> {
-        if self.memory.len() > 1 {
+        if self.running.len() > 1 {
             self.begin(place, call)?;
             return Ok(None);
         }
@@ -205,21 +197,11 @@ impl Backend for EngineBackend {
         Ok(self.file.clone().close()?)
     }
 
-    fn holds(
-        &mut self,
-        place: usize,
-        at: u64,
-        len: u64,
-        expected: &Expected<'_>,
-        offset: u64,
-    ) -> Result<bool> {
-        let buffer = self.memory[place]
-            .as_ref()
-            .ok_or_else(|| Failure::new("the engine still holds the memory of a failed call"))?;
-        expected.is_in(buffer, at, len, offset)
+    fn memory(&mut self, place: usize) -> Option<&mut Buffer> {
+        self.memory.buffers[place].as_mut()
     }
 
-    fn routes(&self) -> Vec<Taken> {
+    fn routes(&self, _moved: [u64; 2]) -> Vec<Taken> {
         let taken = self.routes.iter().map(|(direction, route, reason, bytes)| Taken {
             direction: *direction,
             route: *route,

@@ -19,13 +19,13 @@ use std::time::Instant;
 use forebay::gpu::{Device, DeviceError, Stream};
 use forebay::{Buffer, Route};
 
+use super::pool::Places;
 use super::{Backend, Call, Context, Done, Taken};
 use crate::failure::{Failure, Result};
 use crate::held::no_link;
 use crate::memory::{flush, whole};
 use crate::results::Direction;
 use crate::steps::Step;
-use crate::workload::expected::Expected;
 
 /// The end of the hint for requests that O_DIRECT refuses; `gdsio` names its own options instead.
 pub const ACCEPTS_ANY_SIZE: &str = "`forebay`, which accepts any size";
@@ -132,14 +132,12 @@ impl Plain {
     }
 }
 
-/// The open file of a plain method, and the bytes moved so far.
-pub(super) struct Opened {
+/// The open file of a plain method.
+pub struct Opened {
     pub(super) plain: Plain,
     pub(super) path: PathBuf,
     pub(super) file: File,
     pub(super) request_size: u64,
-    /// Bytes read and written.
-    moved: [u64; 2],
     life: Arc<AtomicU64>,
 }
 
@@ -167,7 +165,6 @@ impl Opened {
             path: context.path.to_owned(),
             file: opened?,
             request_size: context.request_size,
-            moved: [0; 2],
             life: Arc::clone(context.life),
         })
     }
@@ -210,12 +207,6 @@ impl Opened {
         self.life.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts completed requests.
-    pub(super) fn count(&mut self, direction: Direction, requests: usize) {
-        let bytes = self.request_size * requests as u64;
-        self.moved[usize::from(direction == Direction::Write)] += bytes;
-    }
-
     pub(super) fn sync(&self) -> Result<()> {
         let synced = self.file.sync_data();
         synced.map_err(|error| Failure::at("sync", &self.path, &error))
@@ -225,36 +216,34 @@ impl Opened {
         flush(&self.file, &self.path)
     }
 
-    pub(super) fn routes(&self) -> Vec<Taken> {
-        super::call::taken(self.moved, self.plain.route(), self.plain.words())
+    pub(super) fn routes(&self, moved: [u64; 2]) -> Vec<Taken> {
+        super::call::taken(moved, self.plain.route(), self.plain.words())
     }
 }
 
-/// One call's memory.
-struct Place {
-    pinned: Buffer,
-    gpu: Option<OnGpu>,
-}
-
-/// A GPU's memory, and the stream that fills it.
+/// A GPU's memory, and the stream of each place that fills it.
 struct OnGpu {
     device: Arc<dyn Device>,
-    buffer: Buffer,
-    stream: Stream,
+    memory: Places,
+    streams: Vec<Stream>,
 }
 
 impl Drop for OnGpu {
     fn drop(&mut self) {
-        // Copies must end before the memory is freed. If the driver fails, they have ended too.
-        let _ = self.device.synchronize(self.stream);
-        let _ = self.device.destroy_stream(self.stream);
+        for stream in self.streams.drain(..) {
+            // Copies must end before the memory is freed. If the driver fails, they have ended too.
+            let _ = self.device.synchronize(stream);
+            let _ = self.device.destroy_stream(stream);
+        }
     }
 }
 
 /// Makes requests without an engine.
 pub(super) struct PlainBackend {
     file: Opened,
-    places: Vec<Place>,
+    /// Dropped before `pinned`, which its copies use.
+    gpu: Option<OnGpu>,
+    pinned: Places,
     /// Places with calls, the oldest first.
     order: VecDeque<usize>,
 }
@@ -266,45 +255,43 @@ impl PlainBackend {
     /// System and GPU errors, and a file system without O_DIRECT.
     pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
         let file = Opened::new(plain, context)?;
-        let device = context.device.filter(|_| !plain.stays_in_host());
-        let place = |_| {
-            let pinned = context.memory(None)?;
-            let gpu = device.map(|device| {
-                let buffer = context.memory(Some(device))?;
-                let stream = device.create_stream().map_err(|error| refused(&error))?;
-                Ok::<_, Failure>(OnGpu { device: Arc::clone(device), buffer, stream })
-            });
-            Ok(Place { pinned, gpu: gpu.transpose()? })
-        };
-        let places = (0..context.depth).map(place).collect::<Result<Vec<_>>>()?;
-        Ok(Self { file, places, order: VecDeque::new() })
+        let pinned = context.places(None)?;
+        let mut gpu = None;
+        if let Some(device) = context.device.filter(|_| !plain.stays_in_host()) {
+            let (memory, streams) = (context.places(Some(device))?, Vec::new());
+            let own = gpu.insert(OnGpu { device: Arc::clone(device), memory, streams });
+            for _ in 0..context.depth {
+                own.streams.push(device.create_stream().map_err(|error| refused(&error))?);
+            }
+        }
+        Ok(Self { file, gpu, pinned, order: VecDeque::new() })
     }
 
     fn read(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
         let size = whole(self.file.request_size);
-        let Place { pinned, gpu } = &mut self.places[place];
-        let bytes = pinned.as_mut_slice().expect("it is the host's");
+        let bytes = self.pinned.get(place).as_mut_slice().expect("it is the host's");
         for (bytes, &offset) in bytes.chunks_mut(size).zip(offsets) {
             self.file.read(bytes, offset)?;
         }
-        let Some(gpu) = gpu else { return Ok(()) };
+        let Some(OnGpu { device, memory, streams }) = &mut self.gpu else { return Ok(()) };
         let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
         // SAFETY: both are this place's, `len` bytes long, and stay until `wait` or the drop of
         // the place has waited for the stream.
-        let queued =
-            unsafe { gpu.device.copy_to_device(gpu.stream, gpu.buffer.address(), host, len) };
+        let queued = unsafe {
+            device.copy_to_device(streams[place], memory.get(place).address(), host, len)
+        };
         queued.map_err(|error| refused(&error))
     }
 
     fn write(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
         let size = whole(self.file.request_size);
-        let Place { pinned, gpu } = &mut self.places[place];
-        let bytes = pinned.as_mut_slice().expect("it is the host's");
-        if let Some(gpu) = gpu {
+        let bytes = self.pinned.get(place).as_mut_slice().expect("it is the host's");
+        if let Some(OnGpu { device, memory, streams }) = &mut self.gpu {
             let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+            let address = memory.get(place).address();
             // SAFETY: as in `read`, and `synchronize` below waits for the copy.
-            unsafe { gpu.device.copy_to_host(gpu.stream, host, gpu.buffer.address(), len) }
-                .and_then(|()| gpu.device.synchronize(gpu.stream))
+            unsafe { device.copy_to_host(streams[place], host, address, len) }
+                .and_then(|()| device.synchronize(streams[place]))
                 .map_err(|error| refused(&error))?;
         }
         for (bytes, &offset) in bytes.chunks(size).zip(offsets) {
@@ -326,7 +313,6 @@ impl Backend for PlainBackend {
             Direction::Read => self.read(place, call.offsets)?,
             Direction::Write => self.write(place, call.offsets)?,
         }
-        self.file.count(call.direction, call.offsets.len());
         self.order.push_back(place);
         Ok(None)
     }
@@ -334,35 +320,19 @@ impl Backend for PlainBackend {
     /// Only copies are in flight, and the oldest ends soon.
     fn wait(&mut self, _until: Option<Instant>) -> Result<Option<Done>> {
         let place = self.order.pop_front().expect("a call is in flight");
-        if let Some(gpu) = &self.places[place].gpu {
-            gpu.device.synchronize(gpu.stream).map_err(|error| refused(&error))?;
+        if let Some(gpu) = &self.gpu {
+            gpu.device.synchronize(gpu.streams[place]).map_err(|error| refused(&error))?;
         }
         Ok(Some(Done { place, at: Instant::now() }))
     }
 
-    fn sync(&mut self) -> Result<()> {
-        self.file.sync()
+    fn memory(&mut self, place: usize) -> Option<&mut Buffer> {
+        let memory = self.gpu.as_mut().map_or(&mut self.pinned, |gpu| &mut gpu.memory);
+        memory.buffers[place].as_mut()
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn holds(
-        &mut self,
-        place: usize,
-        at: u64,
-        len: u64,
-        expected: &Expected<'_>,
-        offset: u64,
-    ) -> Result<bool> {
-        let place = &self.places[place];
-        let buffer = place.gpu.as_ref().map_or(&place.pinned, |gpu| &gpu.buffer);
-        expected.is_in(buffer, at, len, offset)
-    }
-
-    fn routes(&self) -> Vec<Taken> {
-        self.file.routes()
+    fn opened(&self) -> Option<&Opened> {
+        Some(&self.file)
     }
 }
 

@@ -17,11 +17,11 @@ use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
 use super::plain::{Opened, Plain};
-use super::{Backend, Call, Context, Done, Taken};
+use super::pool::Places;
+use super::{Backend, Call, Context, Done};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
 use crate::results::Direction;
-use crate::workload::expected::Expected;
 
 /// Maximum requests in flight: the size of the kernel's largest ring (`IORING_MAX_ENTRIES`).
 const IN_FLIGHT_MAX: usize = 32768;
@@ -53,10 +53,7 @@ pub(super) struct UringBackend {
     request_size: usize,
     batch: usize,
     ring: ManuallyDrop<IoUring>,
-    /// Memory of all places, in one piece: it has huge pages. The drive of a virtual machine moved
-    /// 5.5 to 5.9 GB/s into these, and 0.65 to 0.87 into small pages
-    /// (`benches/runs/2026-11-26-2-cores-bench/times.txt`).
-    memory: ManuallyDrop<Buffer>,
+    memory: ManuallyDrop<Places>,
     places: Vec<Place>,
     in_flight: usize,
     ended: VecDeque<Done>,
@@ -74,11 +71,9 @@ impl UringBackend {
             let hint = "use `--method cpu`: it needs no ring, and has depth 1 for each thread";
             return Err(Failure::new(text).because(reason).hint(hint));
         }
-        let mut memory = context.memory_of(context.depth, None)?;
-        let start = memory.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64;
-        let call_len = context.call_len();
-        let place = |index| Place {
-            address: start + index * call_len,
+        let mut memory = context.places(None)?;
+        let place = |buffer: &mut Buffer| Place {
+            address: buffer.as_mut_slice().expect("it is the host's").as_mut_ptr() as u64,
             direction: Direction::Read,
             offsets: Vec::with_capacity(context.batch),
             moved: Vec::with_capacity(context.batch),
@@ -86,7 +81,7 @@ impl UringBackend {
             failed: None,
         };
         Ok(Self {
-            places: (0..context.depth as u64).map(place).collect(),
+            places: memory.buffers.iter_mut().flatten().map(place).collect(),
             ring: ManuallyDrop::new(ring(context.depth * context.batch)?),
             memory: ManuallyDrop::new(memory),
             file,
@@ -193,13 +188,10 @@ impl UringBackend {
         self.file.goes_on();
         let own = &mut self.places[place];
         own.left -= 1;
-        match ended {
-            Ok(()) => self.file.count(own.direction, 1),
-            Err(error) => {
-                let (direction, offset) = (own.direction, own.offsets[index]);
-                let failure = self.file.failed(direction, offset, self.request_size, &error);
-                own.failed.get_or_insert(failure);
-            }
+        if let Err(error) = ended {
+            let (direction, offset) = (own.direction, own.offsets[index]);
+            let failure = self.file.failed(direction, offset, self.request_size, &error);
+            own.failed.get_or_insert(failure);
         }
         if own.left == 0 {
             self.ended.push_back(Done { place, at });
@@ -271,28 +263,12 @@ impl Backend for UringBackend {
         }
     }
 
-    fn sync(&mut self) -> Result<()> {
-        self.file.sync()
+    fn memory(&mut self, place: usize) -> Option<&mut Buffer> {
+        self.memory.buffers[place].as_mut()
     }
 
-    fn flush(&mut self) -> Result<()> {
-        self.file.flush()
-    }
-
-    fn holds(
-        &mut self,
-        place: usize,
-        at: u64,
-        len: u64,
-        expected: &Expected<'_>,
-        offset: u64,
-    ) -> Result<bool> {
-        let start = (place * self.batch * self.request_size) as u64;
-        expected.is_in(&self.memory, start + at, len, offset)
-    }
-
-    fn routes(&self) -> Vec<Taken> {
-        self.file.routes()
+    fn opened(&self) -> Option<&Opened> {
+        Some(&self.file)
     }
 }
 
@@ -374,8 +350,8 @@ mod tests {
         assert_eq!(places, [0, 1, 2]);
         for (place, offsets) in offsets.iter().enumerate() {
             for (index, offset) in offsets.iter().enumerate() {
-                let start = (2 * place + index) * 4096;
-                let bytes = &backend.memory.as_slice().unwrap()[start..][..4096];
+                let bytes = backend.memory(place).unwrap().as_slice().unwrap();
+                let bytes = &bytes[index * 4096..][..4096];
                 assert!(bytes.iter().zip(*offset..).all(|(own, at)| *own == byte(at)));
             }
         }
@@ -386,12 +362,9 @@ mod tests {
         backend.start(0, Call { direction: Direction::Write, offsets: &offsets }).unwrap();
         let soon = Instant::now() + Duration::from_secs(60);
         assert_eq!(backend.wait(Some(soon)).unwrap().map(|done| done.place), Some(0));
-        backend.sync().unwrap();
         let bytes = std::fs::read(file.path()).unwrap();
         assert_eq!(bytes[49152..][..4096], bytes[..4096]);
         assert_eq!(bytes[57344..][..4096], bytes[8192..][..4096]);
-        let moved: Vec<u64> = backend.routes().iter().map(|taken| taken.bytes).collect();
-        assert_eq!(moved, [6 * SIZE, 2 * SIZE]);
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::failure::Failure;
-use crate::workload::backend::{Done, Taken};
-use crate::workload::expected::Expected;
+use crate::workload::backend::Done;
 use crate::workload::pattern::{Pattern, Region};
 
 const MS: Duration = Duration::from_millis(1);
@@ -62,20 +61,8 @@ impl Backend for Still {
         Ok(Some(Done { place, at: Instant::now() }))
     }
 
-    fn sync(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn holds(&mut self, _: usize, _: u64, _: u64, _: &Expected<'_>, _: u64) -> Result<bool> {
-        Ok(false)
-    }
-
-    fn routes(&self) -> Vec<Taken> {
-        Vec::new()
+    fn memory(&mut self, _: usize) -> Option<&mut Buffer> {
+        None
     }
 }
 
@@ -86,6 +73,7 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) 
     let region = Region { start: 0, len: 1 << 20 };
     let worker = Worker {
         counts_all: false,
+        stamps: false,
         backend: Box::new(Still(Arc::clone(&phase), None)),
         offsets: Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap(),
         depth: 1,

@@ -6,16 +6,15 @@
 #![expect(unsafe_code, reason = "lends memory to cuFile")]
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::direct::{CuFileFailure, RegisteredFile, Session};
 use forebay::gpu::{Device, GpuSelector};
@@ -24,6 +23,7 @@ use forebay::{Buffer, Engine, Options};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::order::{Answer, Move, Order, bytes};
+use super::pipe::lines;
 use super::shared::Shared;
 use crate::cpu::used;
 use crate::failure::{Failure, Result};
@@ -31,8 +31,6 @@ use crate::held::no_link;
 use crate::memory::{close, whole};
 use crate::parallel::each_range;
 
-/// Maximum bytes of one order.
-const ORDER_MAX: u64 = 64 * 1024;
 /// Maximum number of threads.
 const THREADS_MAX: u32 = 64;
 /// How long the process may keep running after its input has ended.
@@ -45,8 +43,13 @@ pub fn command(library: Option<&Path>, packages: &[PathBuf]) -> Result<()> {
     let nowhere = File::options().write(true).open("/dev/null").map_err(|error| failed(&error))?;
     rustix::stdio::dup2_stdout(nowhere).map_err(|errno| failed(&errno.into()))?;
     let mut answers = File::from(answers);
-    let mut state = State::new(library, packages);
-    for line in orders() {
+    let mut state = State { library, packages, ..State::default() };
+    // This process must not outlive its parent, even if a request never ends.
+    let end = || {
+        thread::sleep(END_MAX);
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    for line in lines(std::io::stdin(), end) {
         let answer = match serde_json::from_str(&line) {
             Ok(order) => state.take(&order).unwrap_or_else(refusal),
             Err(error) => refusal(Failure::new(format!("invalid order: {error}"))),
@@ -56,27 +59,6 @@ pub fn command(library: Option<&Path>, packages: &[PathBuf]) -> Result<()> {
         answers.write_all(&line).map_err(|error| Failure::stdout(&error))?;
     }
     Ok(())
-}
-
-/// Reads the lines of the input on a thread. This process must not outlive its parent, even if a
-/// request never ends.
-fn orders() -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        let mut input = BufReader::new(std::io::stdin());
-        let mut line = Vec::new();
-        while input.by_ref().take(ORDER_MAX).read_until(b'\n', &mut line).is_ok() {
-            if !line.ends_with(b"\n") || sender.send(String::from_utf8_lossy(&line).into()).is_err()
-            {
-                break;
-            }
-            line.clear();
-        }
-        drop(sender);
-        thread::sleep(END_MAX);
-        let _ = kill_process(getpid(), Signal::KILL);
-    });
-    receiver
 }
 
 /// The answer to a failed order.
@@ -91,6 +73,7 @@ fn failed(failure: &CuFileFailure) -> Failure {
 }
 
 /// The state that the requests have built so far.
+#[derive(Default)]
 struct State<'a> {
     library: Option<&'a Path>,
     packages: &'a [PathBuf],
@@ -106,21 +89,7 @@ struct State<'a> {
     writes: bool,
 }
 
-impl<'a> State<'a> {
-    fn new(library: Option<&'a Path>, packages: &'a [PathBuf]) -> Self {
-        Self {
-            library,
-            packages,
-            session: None,
-            gpu: None,
-            window: None,
-            buffer: None,
-            len: 0,
-            file: None,
-            writes: false,
-        }
-    }
-
+impl State<'_> {
     fn take(&mut self, order: &Order) -> Result<Answer> {
         match order {
             Order::Start { gpu } => return self.start(gpu.as_deref()),
@@ -252,7 +221,7 @@ impl<'a> State<'a> {
         let base = self.address(end)?;
         let file = self.file.as_ref().ok_or_else(|| Failure::new("no file is open"))?;
         let (device, done) = (self.device(), AtomicU64::new(0));
-        let (start, cpu) = (Instant::now(), used());
+        let cpu = used();
         let work = |(): &mut (), range: ByteRange| -> Result<()> {
             let mut from = range.start;
             let mut step = || -> Result<bool> {
@@ -279,7 +248,6 @@ impl<'a> State<'a> {
         each_range(len, request, threads as usize, || (), work)?;
         Ok(Answer::Moved {
             bytes: done.into_inner(),
-            seconds: start.elapsed().as_secs_f64(),
             cpu_seconds: used().saturating_sub(cpu).as_secs_f64(),
         })
     }
@@ -354,7 +322,7 @@ mod tests {
             orders in prop::collection::vec(order("SHARED".into()), 1..12)
         ) {
             let shared = Shared::allocate(2 * MIB).unwrap();
-            let mut state = State::new(None, &[]);
+            let mut state = State::default();
             for mut order in orders {
                 if let Order::Allocate { window, .. } = &mut order && window == "SHARED" {
                     *window = shared.path();

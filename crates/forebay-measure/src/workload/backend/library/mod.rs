@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::Route;
 use forebay::direct::Counters;
 use forebay::units::{MIB, format_size};
+use forebay::{Buffer, Route};
 use forebay_evidence::Seen;
 
 use self::kind::{DIRECT, Kind};
 pub use self::kind::{Library, Tuning};
-use self::process::{Bounds, Move, Mover, Refused};
+use self::process::{Bounds, Move, Mover};
 use super::{Backend, Call, Context, Pool, Taken};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
@@ -68,8 +68,6 @@ pub(super) struct LibraryBackend {
     request_size: u64,
     /// Whether the open file is used with O_DIRECT.
     direct: bool,
-    /// Bytes read and written.
-    moved: [u64; 2],
     cpu: Duration,
     life: Arc<AtomicU64>,
 }
@@ -107,7 +105,6 @@ impl LibraryBackend {
             path: context.path.to_owned(),
             request_size: context.request_size,
             direct: false,
-            moved: [0; 2],
             cpu: Duration::ZERO,
             life: Arc::clone(context.life),
         };
@@ -126,7 +123,7 @@ impl LibraryBackend {
             // 1.15 only accepts files for writing with O_DIRECT (5019).
             process.open(context.path, context.writes, context.writes || is_cold)
         };
-        backend.direct = open().map_err(|refused| backend.refused("open", refused))?;
+        backend.direct = open().map_err(|failure| backend.refused("open", failure))?;
         Ok(backend)
     }
 
@@ -134,8 +131,8 @@ impl LibraryBackend {
         self.process.as_mut().expect("it is given back on drop")
     }
 
-    fn refused(&self, verb: &str, refused: Refused) -> Failure {
-        self.failed(verb).because(refused.text())
+    fn refused(&self, verb: &str, failure: Failure) -> Failure {
+        self.failed(verb).because(failure.with_remedy())
     }
 
     fn failed(&self, verb: &str) -> Failure {
@@ -195,23 +192,26 @@ impl Backend for LibraryBackend {
             let (at, request) = (index as u64 * len, request.unwrap_or(len));
             let order = Move { write, offset: *offset, at, len, threads, request };
             let moved = self.process().run(&order);
-            let (bytes, cpu) = moved.map_err(|refused| self.refused(verb, refused))?;
+            let (bytes, cpu) = moved.map_err(|failure| self.refused(verb, failure))?;
             if bytes != len {
                 return Err(self.failed(verb).because(format!("{bytes} of {len} bytes moved")));
             }
             self.cpu += cpu;
-            self.moved[usize::from(write)] += bytes;
             self.life.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Some(Instant::now()))
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.process().sync().map_err(|refused| self.refused("sync", refused))
+        self.process().sync().map_err(|failure| self.refused("sync", failure))
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.process().close().map_err(|refused| self.refused("close", refused))
+        self.process().close().map_err(|failure| self.refused("close", failure))
+    }
+
+    fn memory(&mut self, _place: usize) -> Option<&mut Buffer> {
+        None // the other process has it
     }
 
     fn holds(
@@ -223,16 +223,16 @@ impl Backend for LibraryBackend {
         offset: u64,
     ) -> Result<bool> {
         let holds = self.process().holds(at, len, expected, offset);
-        holds.map_err(|refused| self.refused("check", refused))
+        holds.map_err(|failure| self.refused("check", failure))
     }
 
-    fn routes(&self) -> Vec<Taken> {
+    fn routes(&self, moved: [u64; 2]) -> Vec<Taken> {
         let route = match self.kind.library {
             // Its counters show which route was taken.
             Library::Cufile => Route::Direct,
             Library::Kvikio => Route::Cached,
         };
-        super::call::taken(self.moved, route, &self.how())
+        super::call::taken(moved, route, &self.how())
     }
 
     fn cpu(&self) -> Duration {

@@ -2,7 +2,7 @@
 //!
 //! Each answer is limited in time and in length, and its text is shown in one short line.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -16,8 +16,8 @@ use crate::plain::plain;
 
 /// Maximum bytes of one request: less than a pipe's buffer, so that writing it never blocks.
 const ORDER_MAX: usize = 60 * 1024;
-/// Maximum bytes of one answer.
-const ANSWER_MAX: u64 = 64 * 1024;
+/// Maximum bytes of one line.
+const LINE_MAX: u64 = 64 * 1024;
 /// Maximum letters of a reason.
 const REASON_MAX: usize = 300;
 /// Time limit for a killed process to end: one that waits for a drive may never end.
@@ -29,7 +29,7 @@ pub(super) struct Pipe {
     name: String,
     child: Child,
     orders: ChildStdin,
-    answers: Receiver<Result<String, String>>,
+    answers: Receiver<String>,
 }
 
 impl Pipe {
@@ -39,55 +39,33 @@ impl Pipe {
         let mut child = cleanup::spawn(command)
             .map_err(|error| format!("`{name}` cannot be started: {error}"))?;
         let (orders, output) = (child.stdin.take(), child.stdout.take());
-        let (sender, answers) = channel();
-        let mut output = BufReader::new(output.ok_or("no answers")?);
-        // It ends with the process, which holds the other end of the pipe.
-        thread::spawn(move || {
-            let mut line = Vec::new();
-            while output.by_ref().take(ANSWER_MAX).read_until(b'\n', &mut line).is_ok() {
-                let whole = line.ends_with(b"\n");
-                if line.is_empty() {
-                    break;
-                }
-                let text = String::from_utf8_lossy(&line).into_owned();
-                let answer = if whole { Ok(text) } else { Err("an incomplete answer".into()) };
-                if sender.send(answer).is_err() || !whole {
-                    break;
-                }
-                line.clear();
-            }
-        });
+        // Its end ends with the process, which holds the other end of the pipe.
+        let answers = lines(output.ok_or("no answers")?, || ());
         Ok(Self { name: name.into(), child, orders: orders.ok_or("no orders")?, answers })
     }
 
-    /// Sends a request and waits for its answer for at most `bound`; returns the time taken with
-    /// it.
+    /// Sends a request and waits for its answer for at most `bound`.
     pub(super) fn ask<A: DeserializeOwned>(
         &mut self,
         order: &impl Serialize,
         bound: Duration,
-    ) -> Result<(A, Duration), String> {
+    ) -> Result<A, String> {
         let mut line = serde_json::to_vec(order).map_err(|error| error.to_string())?;
         line.push(b'\n');
         if line.len() > ORDER_MAX {
             return Err("the request is too long".into());
         }
-        let asked = Instant::now();
         if self.orders.write_all(&line).and_then(|()| self.orders.flush()).is_err() {
             return Err(self.ended());
         }
         let text = match self.answers.recv_timeout(bound) {
-            Ok(answer) => answer?,
+            Ok(answer) => answer,
             Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
             Err(RecvTimeoutError::Timeout) => {
                 return Err(format!("no answer within {} s", bound.as_secs()));
             }
         };
-        let passed = asked.elapsed();
-        match serde_json::from_str(&text) {
-            Ok(answer) => Ok((answer, passed)),
-            Err(_) => Err(strange(text.trim_end())),
-        }
+        serde_json::from_str(&text).map_err(|_| strange(text.trim_end()))
     }
 
     /// Describes how a process ended that no longer answers.
@@ -108,6 +86,28 @@ impl Drop for Pipe {
     }
 }
 
+/// Reads lines on a thread, up to the end or to one that is too long. Calls `end` then.
+pub(super) fn lines(
+    input: impl Read + Send + 'static,
+    end: impl FnOnce() + Send + 'static,
+) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let mut input = BufReader::new(input);
+        let mut line = Vec::new();
+        while input.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).is_ok() {
+            let text = String::from_utf8_lossy(&line).into_owned();
+            if !line.ends_with(b"\n") || sender.send(text).is_err() {
+                break;
+            }
+            line.clear();
+        }
+        drop(sender);
+        end();
+    });
+    lines
+}
+
 fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> {
     let start = Instant::now();
     loop {
@@ -117,14 +117,6 @@ fn wait(child: &mut Child, bound: Duration) -> Option<std::process::ExitStatus> 
             _ => return None,
         }
     }
-}
-
-/// The processor time that a process reports for a move, if its times are possible: they cannot
-/// exceed `passed`, the time until its answer.
-pub(super) fn sound(seconds: f64, cpu_seconds: f64, passed: Duration) -> Result<Duration, String> {
-    let sound = seconds > 0.0 && seconds <= passed.as_secs_f64() && cpu_seconds >= 0.0;
-    let cpu = Duration::try_from_secs_f64(cpu_seconds).ok().filter(|_| sound);
-    cpu.ok_or_else(|| "it reported impossible times".into())
 }
 
 /// The error for an answer that fits no request.

@@ -12,10 +12,10 @@ use forebay_evidence::Seen;
 use super::folder::{self, Folder};
 pub use super::order::Move;
 use super::order::{Answer, Order, digits};
-use super::pipe::{Pipe, shown, sound, strange};
+use super::pipe::{Pipe, shown, strange};
 use super::shared::Shared;
 use crate::data::Pattern;
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::memory::{put_bytes, set_bytes, whole};
 use crate::program::Program;
 use crate::workload::expected::Expected;
@@ -54,9 +54,8 @@ impl Bounds {
 /// A process with a library.
 #[derive(Debug)]
 pub struct Mover {
-    pipe: Option<Pipe>,
-    /// Why the process was ended.
-    lost: String,
+    /// Or why the process was ended.
+    pipe: Result<Pipe, String>,
     /// What to do if the process is lost.
     remedy: &'static str,
     bounds: Bounds,
@@ -68,36 +67,6 @@ pub struct Mover {
     len: u64,
     /// Removed once the process has ended.
     _folder: Option<Folder>,
-}
-
-/// The failure of an order, and its hint.
-#[derive(Debug)]
-pub struct Refused {
-    reason: String,
-    hint: Option<String>,
-}
-
-impl From<String> for Refused {
-    fn from(reason: String) -> Self {
-        Self { reason, hint: None }
-    }
-}
-
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
-        failure.in_one_line().into()
-    }
-}
-
-impl Refused {
-    /// Reason and hint in one line.
-    #[must_use]
-    pub fn text(self) -> String {
-        match self.hint {
-            Some(hint) => format!("{}; {hint}", self.reason),
-            None => self.reason,
-        }
-    }
 }
 
 impl Mover {
@@ -150,8 +119,7 @@ impl Mover {
         folder: Option<Folder>,
     ) -> Result<Self, String> {
         let mut mover = Self {
-            pipe: Some(pipe),
-            lost: String::new(),
+            pipe: Ok(pipe),
             remedy,
             bounds,
             version: String::new(),
@@ -161,12 +129,12 @@ impl Mover {
             _folder: folder,
         };
         match mover.ask(&Order::Start { gpu }, bounds.start) {
-            Ok((Answer::Started { version }, _)) => {
+            Ok(Answer::Started { version }) => {
                 mover.version = shown(&version);
                 Ok(mover)
             }
-            Ok((other, _)) => Err(unexpected(&other)),
-            Err(refused) => Err(refused.text()),
+            Ok(other) => Err(unexpected(&other).message),
+            Err(failure) => Err(failure.with_remedy()),
         }
     }
 
@@ -176,44 +144,44 @@ impl Mover {
         &self.version
     }
 
-    fn ask(&mut self, order: &Order, bound: Duration) -> Result<(Answer, Duration), Refused> {
-        let remedy = self.remedy;
-        let lost = |reason: &str| Refused { reason: reason.into(), hint: Some(remedy.into()) };
-        let Some(pipe) = &mut self.pipe else { return Err(lost(&self.lost)) };
-        match pipe.ask(order, bound) {
-            Ok((Answer::Failed { reason, hint }, _)) => {
-                let hint = hint.map(|hint| shown(&hint));
-                Err(Refused { reason: shown(&reason), hint })
+    fn ask(&mut self, order: &Order, bound: Duration) -> Result<Answer> {
+        let answer = match &mut self.pipe {
+            Ok(pipe) => pipe.ask(order, bound),
+            Err(lost) => Err(lost.clone()),
+        };
+        match answer {
+            Ok(Answer::Failed { reason, hint }) => {
+                let failure = Failure::new(shown(&reason));
+                Err(hint.into_iter().fold(failure, |failure, hint| failure.hint(shown(&hint))))
             }
             Ok(answer) => Ok(answer),
             // After a late or invalid answer no more requests are sent: the next answer could
             // belong to this request.
             Err(reason) => {
-                self.pipe = None;
-                self.lost = reason;
-                Err(lost(&self.lost))
+                self.pipe = Err(reason.clone());
+                Err(Failure::new(reason).hint(self.remedy))
             }
         }
     }
 
-    fn done(&mut self, order: &Order) -> Result<(), Refused> {
-        match self.ask(order, self.bounds.order)?.0 {
+    fn done(&mut self, order: &Order) -> Result<()> {
+        match self.ask(order, self.bounds.order)? {
             Answer::Done {} => Ok(()),
-            other => Err(unexpected(&other).into()),
+            other => Err(unexpected(&other)),
         }
     }
 
     /// Whether it still answers.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.pipe.is_some()
+        self.pipe.is_ok()
     }
 
     /// Makes its memory `len` bytes or more.
     ///
     /// # Errors
     /// There is not enough memory.
-    pub fn allocate(&mut self, len: u64) -> Result<(), Refused> {
+    pub fn allocate(&mut self, len: u64) -> Result<()> {
         if self.len < len || self.window.is_none() {
             self.window = None;
             let bytes = if self.gpu.is_some() { WINDOW } else { len.max(1) };
@@ -224,15 +192,15 @@ impl Mover {
         Ok(())
     }
 
-    fn window(&mut self) -> Result<&mut Shared, Refused> {
-        self.window.as_mut().ok_or_else(|| "no memory is allocated".to_owned().into())
+    fn window(&mut self) -> Result<&mut Shared> {
+        self.window.as_mut().ok_or_else(|| Failure::new("no memory is allocated"))
     }
 
     /// Sets every byte of its memory.
     ///
     /// # Errors
     /// GPU errors.
-    pub fn fill(&mut self, byte: u8) -> Result<(), Refused> {
+    pub fn fill(&mut self, byte: u8) -> Result<()> {
         if self.gpu.is_some() {
             return self.done(&Order::Fill { byte });
         }
@@ -244,7 +212,7 @@ impl Mover {
     ///
     /// # Errors
     /// GPU errors.
-    pub fn put(&mut self, at: u64, pattern: Pattern, len: u64) -> Result<(), Refused> {
+    pub fn put(&mut self, at: u64, pattern: Pattern, len: u64) -> Result<()> {
         if self.gpu.is_none() {
             put_bytes(&mut self.window()?.bytes_mut()[whole(at)..whole(at + len)], pattern, 0);
             return Ok(());
@@ -267,10 +235,10 @@ impl Mover {
         len: u64,
         expected: &Expected<'_>,
         offset: u64,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool> {
         if self.gpu.is_none() {
             let bytes = &self.window()?.bytes()[whole(at)..whole(at + len)];
-            return Ok(expected.is_in_bytes(bytes, offset)?);
+            return expected.is_in_bytes(bytes, offset);
         }
         for from in (0..len).step_by(whole(WINDOW)) {
             let part = WINDOW.min(len - from);
@@ -288,13 +256,13 @@ impl Mover {
     ///
     /// # Errors
     /// Errors of the system and of the library.
-    pub fn open(&mut self, path: &Path, write: bool, direct: bool) -> Result<bool, Refused> {
+    pub fn open(&mut self, path: &Path, write: bool, direct: bool) -> Result<bool> {
         // The process runs in another folder.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let path = digits(path.as_os_str().as_bytes());
-        match self.ask(&Order::Open { path, write, direct }, self.bounds.order)?.0 {
+        match self.ask(&Order::Open { path, write, direct }, self.bounds.order)? {
             Answer::Opened { direct } => Ok(direct),
-            other => Err(unexpected(&other).into()),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -302,12 +270,13 @@ impl Mover {
     ///
     /// # Errors
     /// Errors of the library.
-    pub fn run(&mut self, order: &Move) -> Result<(u64, Duration), Refused> {
+    pub fn run(&mut self, order: &Move) -> Result<(u64, Duration)> {
         match self.ask(&Order::Move(*order), self.bounds.of_move(order.len))? {
-            (Answer::Moved { bytes, seconds, cpu_seconds }, passed) => {
-                Ok((bytes, sound(seconds, cpu_seconds, passed)?))
+            Answer::Moved { bytes, cpu_seconds } => {
+                let cpu = Duration::try_from_secs_f64(cpu_seconds);
+                Ok((bytes, cpu.map_err(|_| Failure::new("it reported an impossible time"))?))
             }
-            (other, _) => Err(unexpected(&other).into()),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -315,7 +284,7 @@ impl Mover {
     ///
     /// # Errors
     /// System errors.
-    pub fn sync(&mut self) -> Result<(), Refused> {
+    pub fn sync(&mut self) -> Result<()> {
         self.done(&Order::Sync {})
     }
 
@@ -323,7 +292,7 @@ impl Mover {
     ///
     /// # Errors
     /// If written bytes may be lost.
-    pub fn close(&mut self) -> Result<(), Refused> {
+    pub fn close(&mut self) -> Result<()> {
         self.done(&Order::Close {})
     }
 
@@ -331,19 +300,19 @@ impl Mover {
     pub fn counters(&mut self) -> Seen<Counters> {
         let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
         match self.ask(&Order::Count {}, self.bounds.order) {
-            Ok((Answer::Counted { version, words: Some(words) }, _)) => {
+            Ok(Answer::Counted { version, words: Some(words) }) => {
                 let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
                 Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Value)
             }
-            Ok((Answer::Counted { words: None, .. }, _)) => {
+            Ok(Answer::Counted { words: None, .. }) => {
                 none(format!("cuFile {} has no counters", self.version))
             }
-            Ok((other, _)) => none(unexpected(&other)),
-            Err(refused) => none(refused.text()),
+            Ok(other) => none(unexpected(&other).message),
+            Err(failure) => none(failure.with_remedy()),
         }
     }
 }
 
-fn unexpected(answer: &Answer) -> String {
-    strange(&format!("{answer:?}"))
+fn unexpected(answer: &Answer) -> Failure {
+    Failure::new(strange(&format!("{answer:?}")))
 }
