@@ -226,7 +226,7 @@ impl Drive {
         let (ran, _) = Ready::new(&engine, &load, &lanes)?.run(&["host".into()])?;
         self.read.0 += ran.read;
         let direct = [Reason::NotResident, Reason::TriedNotResident].map(|reason| reason.text());
-        let direct = ran.taken.iter().filter(|taken| direct.contains(&taken.reason.as_str()));
+        let direct = ran.taken.iter().filter(|taken| direct.contains(&&*taken.reason));
         self.read.1 += direct.map(|taken| taken.bytes).sum::<u64>();
         Ok(rate(ran.bytes, ran.span.as_secs_f64()))
     }

@@ -9,11 +9,10 @@ use forebay::units::{GIB, MIB, format_size};
 use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
 use rustix::io::Errno;
 
-use crate::data::{PIECE, Pattern};
+use crate::data::Pattern;
 use crate::failure::{Failure, Result};
 use crate::held::{self, no_link};
-use crate::memory::{close, whole};
-use crate::parallel::{cores, each_piece};
+use crate::memory::{close, put_bytes, whole};
 use crate::steps::Step;
 
 /// Bytes that are made in memory before they are written.
@@ -127,10 +126,7 @@ fn put_range(
     let mut step = vec![0; whole(STEP.min(end.saturating_sub(start)))];
     while start < end {
         let bytes = &mut step[..whole(STEP.min(end - start))];
-        each_piece(bytes, whole(PIECE), cores(), |at, bytes| {
-            pattern.fill(start + at, bytes);
-            Ok::<(), io::Error>(())
-        })?;
+        put_bytes(bytes, pattern, start);
         file.write_all_at(bytes, start)?;
         step_of.goes_on();
         start += bytes.len() as u64;

@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "files are closed by number")]
 
-use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::os::fd::IntoRawFd as _;
@@ -47,20 +46,12 @@ pub fn flush(file: &File, path: &Path) -> Result<()> {
 
 /// Sets every byte to `byte`, on all cores.
 pub(crate) fn set_bytes(bytes: &mut [u8], byte: u8) {
-    let set: Result<(), Infallible> = each_piece(bytes, piece(), cores(), |_, bytes| {
-        bytes.fill(byte);
-        Ok(())
-    });
-    set.unwrap_or_else(|never| match never {});
+    each_piece(bytes, whole(PIECE), cores(), |_, bytes| bytes.fill(byte));
 }
 
 /// Fills `bytes` with the part of `pattern` that begins at `start`, on all cores.
 pub(crate) fn put_bytes(bytes: &mut [u8], pattern: Pattern, start: u64) {
-    let put: Result<(), Infallible> = each_piece(bytes, piece(), cores(), |at, bytes| {
-        pattern.fill(start + at, bytes);
-        Ok(())
-    });
-    put.unwrap_or_else(|never| match never {});
+    each_piece(bytes, whole(PIECE), cores(), |at, bytes| pattern.fill(start + at, bytes));
 }
 
 /// Writes the first `len` bytes of `pattern` into a buffer in any memory, from byte `at` on.
@@ -81,10 +72,6 @@ pub fn put_into(buffer: &mut Buffer, at: u64, pattern: Pattern, len: u64) -> Res
         start += bytes.len() as u64;
     }
     Ok(())
-}
-
-fn piece() -> usize {
-    whole(PIECE)
 }
 
 /// `len`, the size of something in memory, as an index.

@@ -13,6 +13,7 @@ use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
 use forebay_measure::make::{self, Room};
+use forebay_measure::output::folder_of;
 use forebay_measure::results::Direction;
 use forebay_measure::scratch::{Scratch, random, remove_leftovers};
 use forebay_measure::steps::Step;
@@ -29,7 +30,7 @@ const SIZE: u64 = GIB;
 const ALIGN: u64 = 4096;
 
 /// One path.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Place {
     /// The files, and the bytes of each.
     pub(crate) files: Vec<PathBuf>,
@@ -73,20 +74,9 @@ impl Place {
             let files = if reads { add(0..most_files)? } else { Vec::new() };
             let targets =
                 if any(|percent| percent == 0) { add(most_files..2 * most_files)? } else { vec![] };
-            let (folder, scratch) = (path.to_owned(), Some(scratch));
             let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-            let (len, is_changed, held) = (0, Cell::default(), None);
-            return Ok(Self {
-                files,
-                len,
-                targets,
-                folder,
-                leftovers,
-                scratch,
-                key,
-                is_changed,
-                held,
-            });
+            let (folder, scratch) = (path.to_owned(), Some(scratch));
+            return Ok(Self { files, targets, folder, leftovers, scratch, key, ..Self::default() });
         }
         let text = path.display();
         if most_files > 1 {
@@ -110,22 +100,16 @@ impl Place {
             return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
                 .hint("give a folder instead, and scratch files are made there"));
         }
-        let folder = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let folder = folder_of(path).to_owned();
         let file = held.as_ref().and_then(|(file, _)| held::path(file));
         let file = file.map_or_else(|| real(path), Ok)?;
         Ok(Self {
             files: vec![file],
             len,
-            targets: Vec::new(),
             leftovers: remove_leftovers(&folder),
             folder,
-            scratch: None,
-            key: 0,
-            is_changed: Cell::default(),
             held,
+            ..Self::default()
         })
     }
 
@@ -162,7 +146,8 @@ impl Place {
         self.scratch.as_ref().map_or(0, |_| self.len.saturating_mul(files as u64))
     }
 
-    /// Makes the scratch that is read, or that loads only write to, if there is none yet.
+    /// Makes the scratch that is read, or that loads only write to, if there is none yet, or if
+    /// its contents have changed: reads are compared with them.
     ///
     /// # Errors
     /// System errors, above all for lack of space.
@@ -173,9 +158,13 @@ impl Place {
         };
         // What was made before, to find out how fast the storage is, has the same contents.
         let has = |file: &PathBuf| fs::metadata(file).map_or(0, |facts| facts.len());
-        for (index, file) in files.iter().enumerate().filter(|(_, file)| has(file) != self.len) {
-            self.fill(file, first + index, self.len)?;
+        let is_changed = direction == Direction::Read && self.is_changed.get();
+        for (index, file) in files.iter().enumerate() {
+            if is_changed || has(file) != self.len {
+                self.fill(file, first + index, self.len)?;
+            }
         }
+        self.is_changed.set(self.is_changed.get() && !is_changed);
         Ok(())
     }
 
@@ -208,49 +197,27 @@ impl Place {
         Ok(())
     }
 
-    /// Prepares `file` to be written, to measure a limit.
+    /// Prepares `files`, of this or other paths, to be written.
     ///
     /// # Errors
     /// System errors, above all for lack of space.
-    pub(super) fn make_target(&self, file: &Path) -> Result<()> {
+    pub(super) fn prepare_writes(&self, files: &[&Path]) -> Result<()> {
         self.make(Direction::Write)?;
-        self.writes(&[file]);
+        if self.files.iter().any(|file| files.contains(&file.as_path())) {
+            self.is_changed.set(true);
+        }
         Ok(())
     }
 
     /// The file that a limit of this direction is measured with.
     pub(super) fn file_of(&self, direction: Direction) -> Option<&Path> {
-        let written = self.targets.first().or(self.files.first());
-        let file = match direction {
-            Direction::Read => self.files.first(),
-            Direction::Write => written,
-        };
-        file.map(PathBuf::as_path)
+        let target = self.targets.first().filter(|_| direction == Direction::Write);
+        target.or(self.files.first()).map(PathBuf::as_path)
     }
 
     /// The intended contents of a scratch file.
     fn content(&self, index: usize) -> Pattern {
         Pattern::new(self.key.wrapping_add(index as u64))
-    }
-
-    /// Records that these files will be written.
-    pub(super) fn writes(&self, files: &[&Path]) {
-        if self.files.iter().any(|file| files.contains(&file.as_path())) {
-            self.is_changed.set(true);
-        }
-    }
-
-    /// Restores the initial contents of scratch, so that reads can be compared with them.
-    ///
-    /// # Errors
-    /// System errors.
-    pub(super) fn restore(&self) -> Result<()> {
-        if self.is_changed.get() {
-            let mut files = self.files.iter().enumerate();
-            files.try_for_each(|(index, file)| self.fill(file, index, self.len))?;
-            self.is_changed.set(false);
-        }
-        Ok(())
     }
 
     /// Checks that written files still have their names.

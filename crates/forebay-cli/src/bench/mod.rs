@@ -18,7 +18,7 @@ pub mod table;
 mod targets;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -75,7 +75,7 @@ const SHOWN_MAX: usize = 300;
 
 /// Runs the verb.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
-    let args = plan::with_second_path(args)?;
+    let args = plan::with_paths(args)?;
     switch::check(&args)?;
     state::check_name(args.output.as_deref())?;
     let engine = Engine::new(settings::limits(program)?)?;
@@ -122,25 +122,23 @@ impl<'a> Bench<'a> {
     ) -> Result<Self> {
         let begun = Instant::now();
         let (targets, mut warnings) = targets::find(&engine, args)?;
-        let paths =
-            if args.paths.is_empty() { vec![PathBuf::from(".")] } else { args.paths.clone() };
-        refuse_same(&paths)?;
+        let paths = &args.paths;
+        refuse_same(paths)?;
         let pool = Arc::new(Pool::new(program));
         let measurers = Measurer::all(&engine, &targets, &pool, args.verify_all);
         let is_whole = args.moves_whole_files();
         let methods = methods(args, &engine, &targets, &pool, &mut warnings);
-        let directions = directions(args, &paths, is_whole);
+        let directions = directions(args, paths, is_whole);
         let places = paths.iter().map(|path| Place::find(&engine, path, args, &directions));
         let places = places.collect::<Result<Vec<Place>>>()?;
         let resolver = Resolver::default();
-        let maps = maps(&resolver, &paths);
+        let maps = maps(&resolver, paths);
         let gpus = targets::gpus(&targets).map(|gpu| gpu.info().clone());
         let gpus = gpus.collect();
         let power = Wanted { command: args.power_command.clone(), gpus, ..Wanted::default() };
         let meter = Meter::begin(&power)?;
         let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
-        let place = if args.paths.is_empty() { &places[0].folder } else { &paths[0] };
-        let environment = environment::collect(place, device, command);
+        let environment = environment::collect(&paths[0], device, command);
         let in_memory = in_memory(args, &environment, &mut warnings)?;
         warnings.extend(warnings::leftovers(places.iter().map(|place| place.leftovers).sum()));
         let mut bench = Self {
@@ -175,8 +173,8 @@ impl<'a> Bench<'a> {
             axes.whole = Some(bench.whole_lens(&axes, &mut warnings)?);
         }
         bench.plan(&axes)?;
-        warnings.extend(bench.apart(&paths));
-        bench.begin(environment, &paths)?;
+        warnings.extend(bench.apart());
+        bench.begin(environment)?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.note(Record::Warning { text }))?;
         Ok(bench)
@@ -239,7 +237,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Opens the results file and writes the record of the run.
-    fn begin(&mut self, environment: Environment, paths: &[PathBuf]) -> Result<()> {
+    fn begin(&mut self, environment: Environment) -> Result<()> {
         let run = Run {
             schema: SCHEMA,
             verb: "bench".into(),
@@ -247,7 +245,7 @@ impl<'a> Bench<'a> {
             environment,
             gpus: targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect(),
             unmetered: self.meter.absent().to_vec(),
-            asked: self.asked(paths).into(),
+            asked: self.asked().into(),
             imported: None,
         };
         if let Some(path) = &self.args.output {
@@ -265,10 +263,10 @@ impl<'a> Bench<'a> {
     }
 
     /// What is asked for, by which parts of the same run are recognized.
-    fn asked(&self, paths: &[PathBuf]) -> Value {
+    fn asked(&self) -> Value {
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
-        let mut asked = plan::asked(self.args, &self.planned, &real(paths), &identities);
+        let mut asked = plan::asked(self.args, &self.planned, &real(&self.args.paths), &identities);
         let queues = queues::described(&self.maps);
         // If the run sets queue counts, the initial count says nothing about it.
         if !queues.is_empty() && self.switch.is_none() {
@@ -278,7 +276,8 @@ impl<'a> Bench<'a> {
     }
 
     /// The warnings on GPUs and drives on different sockets.
-    fn apart(&self, paths: &[PathBuf]) -> Vec<String> {
+    fn apart(&self) -> Vec<String> {
+        let paths = &self.args.paths;
         let _step = Step::begin("inspect", &paths[0]);
         let gpus = targets::gpus(&self.targets).map(|gpu| gpu.info().pci_address.as_str());
         let gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
@@ -471,8 +470,7 @@ impl<'a> Bench<'a> {
 
     /// A path as given.
     fn path(&self, index: usize) -> String {
-        let given = self.args.paths.get(index).map(|path| path.display().to_string());
-        given.unwrap_or_else(|| ".".into())
+        self.args.paths[index].display().to_string()
     }
 
     fn lanes(&self, planned: &Planned) -> Result<Vec<forebay_measure::workload::Lane>> {
@@ -496,20 +494,16 @@ impl<'a> Bench<'a> {
 
     /// Moves the bytes of a point.
     fn moved(&self, planned: &Planned) -> Result<(Measured, Ran)> {
-        if let Some(failure) = self.switch.as_ref().and_then(|switch| switch.failed.as_ref()) {
+        if let Some(failure) = self.switch.as_ref().and_then(Switch::failed) {
             return Err(failure.clone());
         }
+        let lanes = self.lanes(planned)?;
+        let files: Vec<&Path> = lanes.iter().map(|lane| lane.path.as_path()).collect();
         for place in planned.paths.iter().map(|index| &self.places[*index]) {
             place.check()?;
-            if !planned.load.writes() {
-                place.restore()?;
-            }
-        }
-        let lanes = self.lanes(planned)?;
-        if planned.load.writes() {
-            for place in planned.paths.iter().map(|index| &self.places[*index]) {
-                place.make(Direction::Write)?;
-                place.writes(&lanes.iter().map(|lane| lane.path.as_path()).collect::<Vec<_>>());
+            match planned.load.writes() {
+                true => place.prepare_writes(&files)?,
+                false => place.make(Direction::Read)?,
             }
         }
         self.meter.mark();
@@ -541,7 +535,7 @@ impl<'a> Bench<'a> {
             point: planned.point,
             repeat,
             unix_time: since.as_secs_f64(),
-            queues_found: self.switch.as_ref().and_then(|switch| switch.found),
+            queues_found: self.switch.as_ref().and_then(Switch::found),
             measured: result.ok(),
             error,
         }

@@ -227,21 +227,20 @@ pub(super) fn order(args: &BenchArgs, points: usize, repeat: u32) -> Vec<usize> 
     order
 }
 
-/// The arguments with the second path of `--vs` added.
+/// The arguments with the default path, and the second path of `--vs`.
 ///
 /// # Errors
 /// There are more paths.
-pub(super) fn with_second_path(args: &BenchArgs) -> Result<BenchArgs> {
+pub(super) fn with_paths(args: &BenchArgs) -> Result<BenchArgs> {
     let mut args = args.clone();
-    let Some(other) = args.vs.clone() else { return Ok(args) };
-    if args.paths.len() > 1 {
+    if args.vs.is_some() && args.paths.len() > 1 {
         let text = format!("`--vs` compares with one path, but there are {}", args.paths.len());
         return Err(Failure::usage(text).hint("name all paths without `--vs`"));
     }
     if args.paths.is_empty() {
         args.paths.push(".".into());
     }
-    args.paths.push(other);
+    args.paths.extend(args.vs.clone());
     Ok(args)
 }
 
@@ -550,7 +549,7 @@ mod tests {
     fn a_second_path_is_added_to_one_path() {
         let with = |paths: &[&str], vs: &str| {
             let paths = paths.iter().map(Into::into).collect();
-            with_second_path(&BenchArgs { paths, vs: Some(vs.into()), ..BenchArgs::default() })
+            with_paths(&BenchArgs { paths, vs: Some(vs.into()), ..BenchArgs::default() })
         };
         assert_eq!(with(&[], "/").unwrap().paths, [".", "/"].map(std::path::PathBuf::from));
         assert!(with(&["/a", "/b"], "/c").unwrap_err().usage);

@@ -155,7 +155,7 @@ impl Measurer {
     ) -> Measured {
         let proofs = proofs_of(&self.provers, seen, &ran.of_targets);
         let parts = ran.taken.iter().map(|taken| {
-            (taken.is_engines.then_some(taken.route), taken.reason.clone(), taken.bytes)
+            (taken.is_engines.then_some(taken.route), taken.reason.to_string(), taken.bytes)
         });
         let (route, reason) = describe(&parts.collect::<Vec<_>>());
         let seconds = ran.span.as_secs_f64();

@@ -19,6 +19,7 @@ use forebay_measure::workload::pattern::Region;
 use forebay_measure::workload::run::Ready;
 use forebay_measure::workload::{End, Lane, Load};
 
+use super::limit;
 use super::link::Link;
 
 /// From this size on the link reaches its full speed.
@@ -65,14 +66,8 @@ pub(super) fn link(
     for _ in 0..SAMPLES {
         best = best.max(rate(link.bytes(), link.sample(direction)?));
     }
-    Ok(Limit {
-        name: "link".into(),
-        of: super::name(device),
-        direction: Some(direction),
-        bytes_per_second: best,
-        how: link.how(),
-        simulated: device.is_some_and(|device| device.info().simulated),
-    })
+    let simulated = device.is_some_and(|device| device.info().simulated);
+    Ok(Limit { simulated, ..limit("link", super::name(device), direction, best, link.how()) })
 }
 
 /// Bytes that take `seconds` at a rate, within bounds.
@@ -146,11 +141,9 @@ pub(super) fn storage(
     let mut refused = Failure::new("no queue depth");
     for depth in STORAGE_DEPTHS {
         // Without a ring, each thread has one request in flight.
-        let ring = sample(engine, pool, (file, len), direction, (Plain::Uring, depth, 1));
-        let found = ring.map(|rate| (rate, "io_uring")).or_else(|_| {
-            let threads = sample(engine, pool, (file, len), direction, (Plain::Cpu, 1, depth));
-            threads.map(|rate| (rate, "one thread each"))
-        });
+        let by = |shape| sample(engine, pool, (file, len), direction, shape);
+        let ring = by((Plain::Uring, depth, 1)).map(|rate| (rate, "io_uring"));
+        let found = ring.or_else(|_| Ok((by((Plain::Cpu, 1, depth))?, "one thread each")));
         match found {
             Ok((rate, how)) if best.as_ref().is_none_or(|(most, _)| rate > *most) => {
                 best = Some((rate, format!("O_DIRECT, 1 MiB, depth {depth}, {how}")));
@@ -159,15 +152,8 @@ pub(super) fn storage(
             Err(failure) => refused = failure,
         }
     }
-    let (bytes_per_second, how) = best.ok_or(refused)?;
-    Ok(Limit {
-        name: "storage".into(),
-        of: path.into(),
-        direction: Some(direction),
-        bytes_per_second,
-        how,
-        simulated: false,
-    })
+    let (rate, how) = best.ok_or(refused)?;
+    Ok(limit("storage", path.into(), direction, rate, how))
 }
 
 /// The rate of one sample, by a plain method with this depth and number of threads.

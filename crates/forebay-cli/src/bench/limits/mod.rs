@@ -58,6 +58,12 @@ impl Limits {
     }
 }
 
+/// A limit of a real part of the machine.
+fn limit(name: &str, of: String, direction: Direction, rate: f64, how: String) -> Limit {
+    let direction = Some(direction);
+    Limit { name: name.into(), of, direction, bytes_per_second: rate, how, simulated: false }
+}
+
 /// The name of a target in results.
 fn name(device: Option<&Arc<dyn Device>>) -> String {
     device.map_or_else(|| "host".into(), |device| device.id().to_string())

@@ -13,7 +13,7 @@ use forebay_measure::results::{Cache, Direction, Limit, Record};
 use forebay_topology::{PciDevice, gpu_at};
 use indicatif::ProgressBar;
 
-use super::measure;
+use super::{limit, measure};
 use crate::bench::plan::Planned;
 use crate::bench::targets::{self, Together};
 use crate::bench::{Bench, FIRST_LEN};
@@ -56,7 +56,7 @@ impl Bench<'_> {
             }
             let Some(file) = place.file_of(direction).map(Path::to_owned) else { continue };
             if direction == Direction::Write {
-                place.make_target(&file)?;
+                place.prepare_writes(&[&file])?;
             }
             let sized = (file.as_path(), place.len);
             let mut found = measure::storage(&self.engine, &self.pool, sized, &name, direction);
@@ -115,14 +115,7 @@ impl Bench<'_> {
                 Some(uplink) => ("uplink", format!("{how}; they share the uplink {uplink}")),
                 None => ("shared", how.to_owned()),
             };
-            Limit {
-                name: name.into(),
-                of: names.join("+"),
-                direction: Some(direction),
-                bytes_per_second: rate,
-                how,
-                simulated,
-            }
+            Limit { simulated, ..limit(name, names.join("+"), direction, rate, how) }
         });
         Some(found)
     }
@@ -155,14 +148,8 @@ impl Bench<'_> {
             let most = by_drives.entry(ids).or_default();
             *most = most.max(own);
         }
-        Some(Limit {
-            name: "storage".into(),
-            of: planned.point.path.clone(),
-            direction: Some(direction),
-            bytes_per_second: by_drives.values().sum(),
-            how: "the sum of its drives".into(),
-            simulated: false,
-        })
+        let (of, rate) = (planned.point.path.clone(), by_drives.values().sum());
+        Some(limit("storage", of, direction, rate, "the sum of its drives".into()))
     }
 }
 

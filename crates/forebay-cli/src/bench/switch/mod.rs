@@ -72,16 +72,11 @@ pub(super) fn check(args: &BenchArgs) -> Result<()> {
 pub(super) struct Switch {
     line: String,
     home: Home,
-    /// The number that is set and measured.
-    set: Option<u32>,
-    /// The last requested number, and its repeat: a failing number is tried once in each repeat.
-    tried: Option<(u32, u32)>,
+    /// The last requested number and its repeat, with the number that the kernel reported then, or
+    /// why nothing can be measured.
+    last: Option<(u32, u32, Result<Option<u32>>)>,
     /// What the command left behind, in words.
     stays: Option<String>,
-    /// The number that the kernel reported then.
-    pub(super) found: Option<u32>,
-    /// Why nothing can be measured with the last requested number.
-    pub(super) failed: Option<Failure>,
     command_max: Duration,
     away_max: Duration,
 }
@@ -102,14 +97,28 @@ impl Switch {
         Ok(Some(Self {
             line: line.clone(),
             home,
-            set: None,
-            tried: None,
+            last: None,
             stays: None,
-            found: None,
-            failed: None,
             command_max: COMMAND_MAX,
             away_max: AWAY_MAX,
         }))
+    }
+
+    /// The number that the kernel reports.
+    pub(super) fn found(&self) -> Option<u32> {
+        self.last.as_ref().and_then(|(.., found)| *found.as_ref().ok()?)
+    }
+
+    /// Why nothing can be measured with the last requested number.
+    pub(super) fn failed(&self) -> Option<&Failure> {
+        self.last.as_ref().and_then(|(.., found)| found.as_ref().err())
+    }
+
+    /// Whether `number` is set; a failing number is tried once in each repeat.
+    fn is_tried(&self, number: u32, repeat: u32) -> bool {
+        self.last.as_ref().is_some_and(|(last, last_repeat, found)| {
+            *last == number && (found.is_ok() || *last_repeat == repeat)
+        })
     }
 
     /// Runs the command for `number`, and waits for `path`.

@@ -1,7 +1,5 @@
 //! The change to another number of queues, between samples.
 
-use std::path::Path;
-
 use forebay_measure::failure::Result;
 use forebay_measure::results::Direction;
 use forebay_measure::stdio::say;
@@ -16,26 +14,23 @@ impl Bench<'_> {
     /// Sets the number of queues that a point requests, if it changed. A failure is reported, and
     /// is the error of each sample until another number is requested.
     pub(in crate::bench) fn turn(&mut self, planned: &Planned, repeat: u32, bar: &ProgressBar) {
-        let (Some(number), Some(switch)) = (planned.point.queues, &mut self.switch) else { return };
-        if switch.set == Some(number) || switch.tried == Some((number, repeat)) {
+        let (Some(number), Some(switch)) = (planned.point.queues, &self.switch) else { return };
+        if switch.is_tried(number, repeat) {
             return;
         }
-        (switch.set, switch.tried, switch.found) = (None, Some((number, repeat)), None);
-        let text = match self.set(number) {
-            Ok(found) => {
-                let switch = self.switch.as_mut().expect("it was there");
-                (switch.set, switch.found, switch.failed) = (Some(number), found, None);
-                let other = found.filter(|found| *found != number);
-                other.map(|found| format!("{} were requested, but {found} found", words(number)))
+        let found = self.set(number);
+        let text = match &found {
+            Ok(Some(other)) if *other != number => {
+                Some(format!("{} were requested, but {other} found", words(number)))
             }
+            Ok(_) => None,
             Err(failure) => {
                 // Without files nothing is measured in this state.
                 self.places.clear();
-                let text = failure.with_remedy();
-                self.switch.as_mut().expect("it was there").failed = Some(failure);
-                Some(text)
+                Some(failure.with_remedy())
             }
         };
+        self.switch.as_mut().expect("it was there").last = Some((number, repeat, found));
         if let Some(text) = text {
             bar.suspend(|| say(&text));
         }
@@ -43,16 +38,16 @@ impl Bench<'_> {
 
     /// Sets a number and prepares the path; returns the number that the kernel then reports.
     fn set(&mut self, number: u32) -> Result<Option<u32>> {
-        let path = self.args.paths.first().map_or(Path::new("."), |path| path.as_path()).to_owned();
+        let path = &self.args.paths[0];
         // Closes and removes scratch.
         self.places.clear();
-        self.switch.as_mut().expect("the caller checks").run(number, &path)?;
+        self.switch.as_mut().expect("the caller checks").run(number, path)?;
         // The known facts may be of a controller that is gone.
         self.resolver.forget();
-        self.maps = maps(&self.resolver, std::slice::from_ref(&path));
+        self.maps = maps(&self.resolver, &self.args.paths);
         let own: Vec<&Planned> = self.planned.iter().collect();
         let directions: Vec<u8> = own.iter().map(|planned| planned.point.read_percent).collect();
-        let mut place = Place::find(&self.engine, &path, self.args, &directions)?;
+        let mut place = Place::find(&self.engine, path, self.args, &directions)?;
         place.fit(self.args, &own)?;
         place.check_room()?;
         place.make(Direction::Read)?;

@@ -1,5 +1,6 @@
 //! One call of a method, and what a method needs to make calls.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -183,7 +184,7 @@ pub struct Taken {
     /// Whether the engine reported it.
     pub is_engines: bool,
     /// The reason for the route.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
     /// Number of bytes.
     pub bytes: u64,
 }
@@ -199,12 +200,20 @@ pub fn add(all: &mut Vec<Taken>, more: Taken) {
 }
 
 /// The read and written bytes of a method without an engine.
-pub(super) fn taken(moved: [u64; 2], route: Route, reason: &str) -> Vec<Taken> {
+pub(super) fn taken(
+    moved: [u64; 2],
+    route: Route,
+    reason: impl Into<Cow<'static, str>>,
+) -> Vec<Taken> {
+    let reason = reason.into();
     let moved = [Direction::Read, Direction::Write].into_iter().zip(moved);
     let moved = moved.filter(|(_, bytes)| *bytes > 0);
-    let taken = |(direction, bytes)| {
-        let reason = reason.to_owned();
-        Taken { direction, route, is_engines: false, reason, bytes }
+    let taken = |(direction, bytes)| Taken {
+        direction,
+        route,
+        is_engines: false,
+        reason: reason.clone(),
+        bytes,
     };
     moved.map(taken).collect()
 }

@@ -4,12 +4,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use forebay::{
-    Buffer, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece, Reason,
-    RequestOptions, Route, RouteShare, Source, Target, Transfer,
+    Buffer, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece, RequestOptions,
+    Route, RouteShare, Source, Target, Transfer,
 };
 
 use super::pool::Places;
-use super::{Backend, Call, Context, Done, Taken};
+use super::{Backend, Call, Context, Done, Taken, add};
 use crate::failure::{Failure, Result};
 use crate::results::Direction;
 use crate::steps::Step;
@@ -31,7 +31,7 @@ pub(super) struct EngineBackend {
     /// Where calls that do not block report their end.
     sender: Sender<Done>,
     ends: Receiver<Done>,
-    routes: Vec<(Direction, Route, Reason, u64)>,
+    routes: Vec<Taken>,
 }
 
 impl EngineBackend {
@@ -148,11 +148,8 @@ impl EngineBackend {
 
     fn count(&mut self, direction: Direction, shares: &[RouteShare]) {
         for RouteShare { route, reason, bytes, .. } in shares {
-            let kind = (direction, *route, *reason);
-            match self.routes.iter_mut().find(|taken| (taken.0, taken.1, taken.2) == kind) {
-                Some(taken) => taken.3 += bytes,
-                None => self.routes.push((direction, *route, *reason, *bytes)),
-            }
+            let (route, reason, bytes) = (*route, reason.text().into(), *bytes);
+            add(&mut self.routes, Taken { direction, route, is_engines: true, reason, bytes });
         }
     }
 }
@@ -202,13 +199,6 @@ impl Backend for EngineBackend {
     }
 
     fn routes(&self, _moved: [u64; 2]) -> Vec<Taken> {
-        let taken = self.routes.iter().map(|(direction, route, reason, bytes)| Taken {
-            direction: *direction,
-            route: *route,
-            is_engines: true,
-            reason: reason.to_string(),
-            bytes: *bytes,
-        });
-        taken.collect()
+        self.routes.clone()
     }
 }

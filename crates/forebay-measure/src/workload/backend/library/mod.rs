@@ -232,7 +232,7 @@ impl Backend for LibraryBackend {
             Library::Cufile => Route::Direct,
             Library::Kvikio => Route::Cached,
         };
-        super::call::taken(moved, route, &self.how())
+        super::call::taken(moved, route, self.how())
     }
 
     fn cpu(&self) -> Duration {
