@@ -6,8 +6,6 @@
 
 use forebay::units::{KIB, MIB};
 
-use crate::memory::whole;
-
 /// Bytes that one thread fills or hashes at a time.
 pub const PIECE: u64 = MIB;
 
@@ -74,10 +72,11 @@ impl Pattern {
     /// Marks the start of each block of a request with its offset in the file. The request begins
     /// at `offset`, and `bytes` at its byte `from`.
     pub(crate) fn stamp(self, offset: u64, from: u64, bytes: &mut [u8]) {
-        let before = from.next_multiple_of(STAMP_DISTANCE) - from;
-        for at in (before..bytes.len() as u64).step_by(whole(STAMP_DISTANCE)) {
-            let stamp = self.word(offset.wrapping_add(from).wrapping_add(at)).to_le_bytes();
-            bytes[whole(at)..].iter_mut().zip(stamp).for_each(|(byte, stamp)| *byte = stamp);
+        let mut at = from.next_multiple_of(STAMP_DISTANCE);
+        while let Some(bytes) = usize::try_from(at - from).ok().and_then(|i| bytes.get_mut(i..)) {
+            let stamp = self.word(offset.wrapping_add(at)).to_le_bytes();
+            bytes.iter_mut().zip(stamp).for_each(|(byte, stamp)| *byte = stamp);
+            at += STAMP_DISTANCE;
         }
     }
 

@@ -6,21 +6,24 @@ mod copies;
 mod engine;
 pub mod library;
 mod mapping;
+mod pinned;
 mod plain;
 mod pool;
+mod submit;
 mod uring;
 
 use forebay::Route;
 
-pub use self::call::{Backend, Call, Context, Done, Taken, add};
+pub use self::call::{Call, Context, Done, Taken, add};
 use self::copies::Copies;
 use self::engine::EngineBackend;
 use self::library::LibraryBackend;
 pub use self::library::{Library, Tuning};
+use self::pinned::Pinned;
 pub use self::plain::Plain;
-use self::plain::PlainBackend;
 pub use self::plain::{ACCEPTS_ANY_SIZE, WITHOUT_O_DIRECT};
 pub use self::pool::Pool;
+pub use self::submit::Backend;
 use self::uring::UringBackend;
 use crate::failure::Result;
 
@@ -114,6 +117,6 @@ pub fn make(method: Method, context: &Context<'_>) -> Result<Box<dyn Backend>> {
         Method::Library(library, tuning) => {
             Box::new(LibraryBackend::new(library, tuning, context)?)
         }
-        Method::Plain(plain) => Box::new(PlainBackend::new(plain, context)?),
+        Method::Plain(plain) => Box::new(Pinned::new(plain, context)?),
     })
 }
