@@ -49,23 +49,14 @@ pub struct Column {
     pub rank: u8,
 }
 
+/// The heading of a column, its rank, and its name in CSV.
+type Named<'a> = (&'a str, u8, &'a str);
+
 impl Column {
-    /// A column of text.
+    /// A column of numbers, or of text.
     #[must_use]
-    pub fn text(heading: impl Into<String>, rank: u8) -> Self {
-        Self { heading: heading.into(), key: String::new(), number: false, rank }
-    }
-
-    /// This column, with a name in CSV.
-    #[must_use]
-    pub fn key(self, key: impl Into<String>) -> Self {
-        Self { key: key.into(), ..self }
-    }
-
-    /// A column of numbers.
-    #[must_use]
-    pub fn number(heading: impl Into<String>, rank: u8) -> Self {
-        Self { number: true, ..Self::text(heading, rank) }
+    pub fn new((heading, rank, key): Named<'_>, number: bool) -> Self {
+        Self { heading: heading.into(), key: key.into(), number, rank }
     }
 }
 
@@ -79,12 +70,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell with a text.
-    #[must_use]
-    pub fn text(text: impl Into<String>) -> Self {
-        Self { text: text.into(), number: None }
-    }
-
     /// A cell with a number, shown by `show`; empty without a finite one.
     #[must_use]
     pub fn number(number: Option<f64>, show: impl Fn(f64) -> String) -> Self {
@@ -105,9 +90,21 @@ impl<'a, T> Fields<'a, T> {
         Self(Vec::new())
     }
 
-    /// Adds a column.
-    pub(crate) fn add(&mut self, column: Column, cell: impl Fn(&T) -> Cell + 'a) {
-        self.add_all(vec![column], move |row| vec![cell(row)]);
+    /// Adds a column of text.
+    pub(crate) fn text(&mut self, named: Named<'_>, text: impl Fn(&T) -> String + 'a) {
+        let cells = move |row: &T| vec![Cell { text: text(row), number: None }];
+        self.add_all(vec![Column::new(named, false)], cells);
+    }
+
+    /// Adds a column of numbers, shown by `show`.
+    pub(crate) fn number(
+        &mut self,
+        named: Named<'_>,
+        number: impl Fn(&T) -> Option<f64> + 'a,
+        show: impl Fn(f64) -> String + 'a,
+    ) {
+        let cells = move |row: &T| vec![Cell::number(number(row), &show)];
+        self.add_all(vec![Column::new(named, true)], cells);
     }
 
     /// Adds neighbouring columns.
@@ -126,9 +123,8 @@ impl<'a, T> Fields<'a, T> {
 }
 
 impl Grid {
-    /// Keeps the columns for which `keep` holds.
-    fn retain(&mut self, keep: &[bool]) {
-        let kept: Vec<usize> = (0..keep.len()).filter(|at| keep[*at]).collect();
+    /// Keeps these columns.
+    fn keep(&mut self, kept: &[usize]) {
         self.bars = self.bars.and_then(|bars| kept.iter().position(|at| *at == bars));
         self.columns = kept.iter().map(|at| self.columns[*at].clone()).collect();
         for row in &mut self.rows {
@@ -148,11 +144,10 @@ impl Grid {
     /// The columns with a text, in at most `width` letters a line, with all texts made harmless.
     #[must_use]
     pub fn fitted(mut self, width: Option<usize>) -> Self {
-        let is_shown = |(at, column): (usize, &Column)| {
-            column.rank < CSV && self.rows.iter().any(|row| !row[at].text.is_empty())
+        let is_shown = |at: &usize| {
+            self.columns[*at].rank < CSV && self.rows.iter().any(|row| !row[*at].text.is_empty())
         };
-        let keep: Vec<bool> = self.columns.iter().enumerate().map(is_shown).collect();
-        self.retain(&keep);
+        self.keep(&(0..self.columns.len()).filter(is_shown).collect::<Vec<_>>());
         let shown = |text: &str| match width {
             Some(_) => cut(&plain(text), CELL_MAX),
             None => plain(text),
@@ -171,12 +166,10 @@ impl Grid {
             if over == 0 {
                 return self;
             }
-            let ranks = self.columns.iter().map(|column| column.rank);
-            let last =
-                ranks.enumerate().filter(|(_, rank)| *rank > 0).max_by_key(|(_, rank)| *rank);
-            if let Some((last, _)) = last {
-                let keep: Vec<bool> = (0..widths.len()).map(|at| at != last).collect();
-                self.retain(&keep);
+            let rank = |at: &usize| self.columns[*at].rank;
+            let last = (0..widths.len()).filter(|at| rank(at) > 0).max_by_key(rank);
+            if let Some(last) = last {
+                self.keep(&(0..widths.len()).filter(|at| *at != last).collect::<Vec<_>>());
                 continue;
             }
             // Only columns remain that name the rows: the widest is cut.
@@ -294,14 +287,15 @@ mod tests {
 
     fn grid() -> Grid {
         let columns = vec![
-            Column::text("point", 0),
-            Column::number("GB/s", 0),
-            Column::number("p50", 1),
-            Column::text("a long heading", 2),
+            Column::new(("point", 0, ""), false),
+            Column::new(("GB/s", 0, ""), true),
+            Column::new(("p50", 1, ""), true),
+            Column::new(("a long heading", 2, ""), false),
         ];
         let row = |name: &str, rate: f64| {
             let number = |number| Cell::number(Some(number), |number| format!("{number:.1}"));
-            vec![Cell::text(name), number(rate), number(3.0), Cell::text("x")]
+            let text = |text: &str| Cell { text: text.into(), number: None };
+            vec![text(name), number(rate), number(3.0), text("x")]
         };
         let rows = vec![row("one", 1.0), row("two\n", 2.0)];
         Grid { columns, rows, best: Some(1), bars: Some(1), left_out: 0 }

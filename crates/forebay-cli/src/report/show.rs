@@ -67,10 +67,11 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     for axis in axes {
         let is_shown = varying.contains(&axis) || (varying.is_empty() && axis == Axis::Method);
         let is_number = Axis::NUMBERS.contains(&axis) && axis != Axis::Run;
-        let column = Column::text(axis.name(), if is_shown { 0 } else { CSV }).key(axis.key());
-        fields.add(Column { number: is_number, ..column }, move |line| Cell {
-            text: axis.text(model, line).unwrap_or_default(),
-            number: axis.number(model, line).filter(|_| is_number),
+        let rank = if is_shown { 0 } else { CSV };
+        let column = Column::new((&axis.name(), rank, &axis.key()), is_number);
+        fields.add_all(vec![column], move |line| {
+            let text = axis.text(model, line).unwrap_or_default();
+            vec![Cell { text, number: axis.number(model, line).filter(|_| is_number) }]
         });
     }
     // The mean stands for percentiles that are unknown.
@@ -88,26 +89,19 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     let mismatch = |line: &Line| if line.verified == Some(false) { "MISMATCH" } else { "" };
     let limit = |line: &Line| line.limit.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
     let verified = |line: &Line| line.verified.map(|one| one.to_string()).unwrap_or_default();
-    let only = |key| Column::text("", CSV).key(key);
-    fields.add(Column::number("of limit", 1).key("share_of_limit"), move |line| {
-        Cell::number(line.share(), share)
-    });
-    fields.add(Column::text("bound by", 4).key("bound"), |line| {
-        Cell::text(line.bound_by().unwrap_or_default())
-    });
-    fields.add(Column::text("data", 1), move |line| Cell::text(mismatch(line)));
-    fields.add(Column::text("path", 5).key("path_taken"), |line| Cell::text(&line.verdict));
-    fields.add(Column::text("route", 7).key("route_taken"), |line| Cell::text(&line.route));
-    fields.add(Column::text("failure", 7).key("error"), |line| {
-        Cell::text(line.error.as_deref().unwrap_or_default())
-    });
-    fields.add(only("samples"), |line| Cell::text(line.samples(Metric::Rate).len().to_string()));
-    fields.add(only("failed"), |line| Cell::text(line.failed.to_string()));
-    fields.add(only("bytes"), |line| Cell::text(line.bytes.to_string()));
-    fields.add(only("limit"), move |line| Cell::text(limit(line)));
-    fields.add(only("verified"), move |line| Cell::text(verified(line)));
-    fields.add(only("steady"), |line| Cell::text((line.unsteady == 0).to_string()));
-    fields.add(only("simulated"), |line| Cell::text(line.simulated.to_string()));
+    fields.number(("of limit", 1, "share_of_limit"), Line::share, share);
+    fields.text(("bound by", 4, "bound"), |line| line.bound_by().unwrap_or_default().into());
+    fields.text(("data", 1, ""), move |line| mismatch(line).into());
+    fields.text(("path", 5, "path_taken"), |line| line.verdict.clone());
+    fields.text(("route", 7, "route_taken"), |line| line.route.clone());
+    fields.text(("failure", 7, "error"), |line| line.error.clone().unwrap_or_default());
+    fields.text(("", CSV, "samples"), |line| line.samples(Metric::Rate).len().to_string());
+    fields.text(("", CSV, "failed"), |line| line.failed.to_string());
+    fields.text(("", CSV, "bytes"), |line| line.bytes.to_string());
+    fields.text(("", CSV, "limit"), limit);
+    fields.text(("", CSV, "verified"), verified);
+    fields.text(("", CSV, "steady"), |line| (line.unsteady == 0).to_string());
+    fields.text(("", CSV, "simulated"), |line| line.simulated.to_string());
     let best = model.best(|_| true).map(|(number, _)| number);
     Grid { best, bars, ..fields.grid(&model.lines, rows) }
 }
@@ -115,18 +109,17 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
 /// Adds the columns of a quantity: its median, deviation, interval and range.
 fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
     let mut columns = vec![
-        Column::number(metric.heading(), rank).key(metric.key()),
-        Column::number("±", if metric == Metric::Rate { 3 } else { CSV }),
+        Column::new((metric.heading(), rank, metric.key()), true),
+        Column::new(("±", if metric == Metric::Rate { 3 } else { CSV }, ""), true),
     ];
     let ends = ["low", "high", "min", "max"].map(|end| format!("{}_{end}", metric.key()));
-    columns.extend(ends.map(|key| Column::number("", CSV).key(key)));
+    columns.extend(ends.map(|key| Column::new(("", CSV, &key), true)));
     fields.add_all(columns, move |line| {
         let found = line.estimate(metric);
-        let median = match (found, line.failed) {
-            (None, 0) if metric == Metric::Rate => Cell::text("too short"),
-            (None, _) if metric == Metric::Rate => Cell::text("failed"),
-            _ => Cell::number(found.map(|found| found.median), |value| metric.text(value)),
-        };
+        let mut median = Cell::number(found.map(|found| found.median), |value| metric.text(value));
+        if found.is_none() && metric == Metric::Rate {
+            median.text = if line.failed == 0 { "too short" } else { "failed" }.into();
+        }
         let (low, high) = found.and_then(|found| found.interval).unzip();
         let (min, max) = found.map(|found| (found.min, found.max)).unzip();
         let deviation = Cell::number(found.and_then(|found| found.deviation()), percent);
@@ -214,16 +207,14 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
 pub fn limits(model: &Model) -> Grid {
     let run = |run: usize| if model.runs.len() > 1 { &*model.runs[run].name } else { "" };
     let direction = |limit: &Limit| limit.direction.map_or("", Direction::name);
-    let rate = |limit: &Limit| Some(limit.bytes_per_second);
+    let gb_per_s = |rate| Metric::Rate.text(rate);
     let mut fields: Fields<'_, (usize, Limit)> = Fields::new();
-    fields.add(Column::text("run", 0), |(number, _)| Cell::text(run(*number)));
-    fields.add(Column::text("limit", 0), |(_, limit)| Cell::text(&limit.name));
-    fields.add(Column::text("of", 0), |(_, limit)| Cell::text(&limit.of));
-    fields.add(Column::text("direction", 0), |(_, limit)| Cell::text(direction(limit)));
-    fields.add(Column::number("GB/s", 0), |(_, limit)| {
-        Cell::number(rate(limit), |rate| Metric::Rate.text(rate))
-    });
-    fields.add(Column::text("found by", 1), |(_, limit)| Cell::text(&limit.how));
+    fields.text(("run", 0, ""), |(number, _)| run(*number).into());
+    fields.text(("limit", 0, ""), |(_, limit)| limit.name.clone());
+    fields.text(("of", 0, ""), |(_, limit)| limit.of.clone());
+    fields.text(("direction", 0, ""), |(_, limit)| direction(limit).into());
+    fields.number(("GB/s", 0, ""), |(_, limit)| Some(limit.bytes_per_second), gb_per_s);
+    fields.text(("found by", 1, ""), |(_, limit)| limit.how.clone());
     fields.grid(&model.limits, usize::MAX)
 }
 
@@ -292,36 +283,35 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
 
 /// A row for each of these quantities of points, `rows` at most.
 fn points(found: &Comparison, title: &str, shown: &[(&Pair, &Compared)], rows: usize) -> Grid {
-    let only = |key| Column::number("", CSV).key(key);
-    let median = |metric: Metric, value| Cell::number(Some(value), |value| metric.text(value));
-    let (low, high) = (|both: (f64, f64)| both.0, |both: (f64, f64)| both.1);
+    let low = |one: &Compared| one.ratio.interval().map(|(low, _)| low);
+    let high = |one: &Compared| one.ratio.interval().map(|(_, high)| high);
     let verdict = |one: &Compared| {
         let (better, worse) = one.metric.words();
         one.verdict().map_or("", |verdict| if verdict == Verdict::Better { better } else { worse })
     };
     let mut fields: Fields<'_, (&Pair, &Compared)> = Fields::new();
-    fields.add(only("base"), |_| Cell::text(&found.base));
-    fields.add(only("other"), |_| Cell::text(&found.other));
-    fields.add(only("metric"), |(_, one)| Cell::text(one.metric.key()));
-    fields.add(Column::text(title, 0).key("point"), |(pair, _)| Cell::text(&pair.name));
-    fields.add(Column::number(&found.base, 1).key("base_median"), |(_, one)| {
-        median(one.metric, one.medians.0)
+    fields.text(("", CSV, "base"), |_| found.base.clone());
+    fields.text(("", CSV, "other"), |_| found.other.clone());
+    fields.text(("", CSV, "metric"), |(_, one)| one.metric.key().into());
+    fields.text((title, 0, "point"), |(pair, _)| pair.name.clone());
+    let medians = [(&found.base, "base_median"), (&found.other, "other_median")];
+    let columns = medians.map(|(name, key)| Column::new((name, 1, key), true));
+    fields.add_all(columns.into(), |(_, one)| {
+        let medians = [one.medians.0, one.medians.1];
+        medians.map(|median| Cell::number(Some(median), |value| one.metric.text(value))).into()
     });
-    fields.add(Column::number(&found.other, 1).key("other_median"), |(_, one)| {
-        median(one.metric, one.medians.1)
-    });
-    fields.add(Column::text("ratio", 0).key("ratio"), |(_, one)| ratio(one.ratio));
-    fields.add(Column::text("", 2).key("verdict"), |(_, one)| Cell::text(verdict(one)));
-    fields.add(only("ratio_low"), |(_, one)| Cell::number(one.ratio.interval().map(low), digits));
-    fields.add(only("ratio_high"), |(_, one)| Cell::number(one.ratio.interval().map(high), digits));
-    fields.add(only("chance"), |(_, one)| Cell::number(one.chance, digits));
-    fields.add(only("base_samples"), |(_, one)| Cell::text(one.samples.0.to_string()));
-    fields.add(only("other_samples"), |(_, one)| Cell::text(one.samples.1.to_string()));
+    fields.add_all(vec![Column::new(("ratio", 0, "ratio"), false)], |(_, one)| ratio(one.ratio));
+    fields.text(("", 2, "verdict"), |(_, one)| verdict(one).into());
+    fields.number(("", CSV, "ratio_low"), |(_, one)| low(one), digits);
+    fields.number(("", CSV, "ratio_high"), |(_, one)| high(one), digits);
+    fields.number(("", CSV, "chance"), |(_, one)| one.chance, digits);
+    fields.text(("", CSV, "base_samples"), |(_, one)| one.samples.0.to_string());
+    fields.text(("", CSV, "other_samples"), |(_, one)| one.samples.1.to_string());
     fields.grid(shown, rows)
 }
 
-fn ratio(ratio: Ratio) -> Cell {
-    Cell { text: text(ratio), number: Some(ratio.value()) }
+fn ratio(ratio: Ratio) -> Vec<Cell> {
+    vec![Cell { text: text(ratio), number: Some(ratio.value()) }]
 }
 
 /// CSV with every number: a row for each quantity of each compared point, or for each point.
@@ -354,9 +344,9 @@ fn means(means: &[Mean]) -> Grid {
         }
     };
     let mut fields: Fields<'_, Mean> = Fields::new();
-    fields.add(Column::text("mean of all points", 0), |mean| Cell::text(mean.metric.name()));
-    fields.add(Column::text("ratio", 0), |mean| ratio(mean.ratio));
-    fields.add(Column::text("", 1), |mean| Cell::text(counts(mean)));
+    fields.text(("mean of all points", 0, ""), |mean| mean.metric.name().into());
+    fields.add_all(vec![Column::new(("ratio", 0, ""), false)], |mean| ratio(mean.ratio));
+    fields.text(("", 1, ""), counts);
     fields.grid(means, usize::MAX)
 }
 
