@@ -17,6 +17,7 @@ use crate::report::grid::{WIDTH, bar};
 use crate::report::model::{Axis, Line, Metric, Model, gather, grouped, unique};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
+use crate::report::ratio::Estimate;
 use crate::report::show::{self, Block};
 
 /// Columns of a method's name, and of its bar.
@@ -96,7 +97,7 @@ fn head(model: &Model, is_whole: bool) -> String {
 fn sections(model: &Model) -> String {
     let varying = model.varying();
     let key = |line: &Line| {
-        let mut key = state(&line.point);
+        let mut key = state(&line.point).to_owned();
         for axis in [Axis::Path, Axis::Target].iter().filter(|axis| varying.contains(axis)) {
             let _ = write!(key, " · {}", axis.text(model, line).unwrap_or_default());
         }
@@ -107,21 +108,24 @@ fn sections(model: &Model) -> String {
 }
 
 /// The direction and the state of the cache in words.
-fn state(point: &Point) -> String {
-    let what = if point.read_percent > 0 { "READ" } else { "WRITE" };
-    let cache = match (point.cache, point.read_percent) {
-        (Some(Cache::Cold), 0) => ", synced to the drive",
-        (Some(Cache::Cold), _) => ", cold (from the drive)",
-        (Some(Cache::Resident), _) => ", warm (page cache)",
-        (None, _) => "",
-    };
-    format!("{what}{cache}")
+const fn state(point: &Point) -> &'static str {
+    match (point.read_percent, point.cache) {
+        (0, Some(Cache::Cold)) => "WRITE, synced to the drive",
+        (0, Some(Cache::Resident)) => "WRITE, warm (page cache)",
+        (0, None) => "WRITE",
+        (_, Some(Cache::Cold)) => "READ, cold (from the drive)",
+        (_, Some(Cache::Resident)) => "READ, warm (page cache)",
+        (_, None) => "READ",
+    }
+}
+
+fn is_host(point: &Point) -> bool {
+    point.targets.iter().all(|target| target == "host")
 }
 
 /// A method's name for people.
 fn method(point: &Point) -> String {
-    let is_host = point.targets.iter().all(|target| target == "host");
-    let copy = if is_host { "" } else { " + copy" };
+    let copy = if is_host(point) { "" } else { " + copy" };
     match point.method.as_str() {
         "forebay" => match &point.route {
             Some(route) => format!("forebay --route {route}"),
@@ -146,29 +150,21 @@ fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
     let limits = limits(model, &lines[0].point);
     let rates = lines.iter().map(|line| rate(line)).chain(limits.iter().map(|limit| limit.1));
     let most = rates.fold(1.0, f64::max);
-    let drawn = |rate: f64| format!("{:<BAR$}", bar(rate / most, BAR));
+    let drawn = |rate: f64| bar(rate / most, BAR);
+    let versus = match (base.is_some(), lines[0].point.read_percent) {
+        (false, _) => "",
+        (true, 0) => "vs write()",
+        (true, _) => "vs read()",
+    };
     let title = cut(&plain(key), NAME + BAR + 1);
-    let mut text = format!(
-        "{BOLD}{title:<width$}{BOLD:#}{:>7}{:>8}{:>11}{:>10}\n",
-        "GB/s",
-        "",
-        match (base.is_some(), lines[0].point.read_percent) {
-            (false, _) => "",
-            (true, 0) => "vs write()",
-            (true, _) => "vs read()",
-        },
-        "CPU s/GB",
-        width = NAME + BAR + 1
-    );
+    let mut text = row(BOLD, &title, "", ["GB/s", "", versus, "CPU s/GB"].map(str::to_owned));
     for (name, rate) in &limits {
-        let name = format!("{name} (limit)");
-        let (bar, rate) = (drawn(*rate), gb_per_s(*rate));
-        let _ = writeln!(text, "{DIM}  {name:<width$}{bar} {rate:>7}{DIM:#}", width = NAME - 2);
+        let numbers = [gb_per_s(*rate), String::new(), String::new(), String::new()];
+        text += &row(DIM, &format!("  {name} (limit)"), &drawn(*rate), numbers);
     }
     let mut sorted = lines.to_vec();
     sorted.sort_by(|one, two| rate(two).total_cmp(&rate(one)));
     for (number, line) in sorted.iter().enumerate() {
-        let name = cut(&method(&line.point), NAME - 3);
         let is_wrong = line.verified == Some(false);
         let style = match (is_wrong, number, line.point.method.as_str()) {
             (true, ..) => WRONG,
@@ -176,72 +172,61 @@ fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
             (_, _, "forebay") => BOLD,
             _ => Style::new(),
         };
-        let _ = write!(text, "{style}  {name:<width$}", width = NAME - 2);
-        let cells = row(line, base, &drawn);
-        let _ = writeln!(text, "{}{style:#}", cells.trim_end());
+        let (bar, numbers) = match (line.estimate(Metric::Rate), line.failed) {
+            (Some(rates), _) if !is_wrong => (drawn(rates.median), numbers(line, &rates, base)),
+            _ if is_wrong => ("MISMATCH in the data".into(), Default::default()),
+            (_, 0) => ("not measurable: samples are too short".into(), Default::default()),
+            _ => ("not measured, see below".into(), Default::default()),
+        };
+        let name = format!("  {}", cut(&method(&line.point), NAME - 3));
+        text += &row(style, &name, &bar, numbers);
     }
     for (name, limit) in &limits {
         let above = sorted.iter().filter(|line| rate(line) > ABOVE * limit);
         let above: Vec<String> = above.map(|line| method(&line.point)).collect();
         if !above.is_empty() {
             let above = above.join(", ");
-            text.push_str(&wrapped(
-                &format!("  above the limit measured: {above} ({name})"),
-                WIDTH,
-            ));
+            text += &wrapped(&format!("  above the limit measured: {above} ({name})"), WIDTH);
         }
     }
     text
 }
 
-/// The bar and the numbers of a method, or why it has none. `base` is the rate to compare with.
-fn row(line: &Line, base: Option<f64>, drawn: &dyn Fn(f64) -> String) -> String {
-    let is_wrong = line.verified == Some(false);
-    let Some(rates) = line.estimate(Metric::Rate).filter(|_| !is_wrong) else {
-        return match (is_wrong, line.failed) {
-            (true, _) => "MISMATCH in the data",
-            (_, 0) => "not measurable: samples are too short",
-            _ => "not measured, see below",
-        }
-        .into();
-    };
+/// A line of a section: a name, a bar, and numbers.
+fn row(style: Style, name: &str, bar: &str, [rate, spread, ratio, cpu]: [String; 4]) -> String {
+    let (begin, width) = (format!("{name:<NAME$}{bar}"), NAME + BAR + 1);
+    let line = format!("{begin:<width$}{rate:>7}{spread:>8}{ratio:>11}{cpu:>10}");
+    format!("{style}{}{style:#}\n", line.trim_end())
+}
+
+/// The numbers of a method: its rate, half of its range, how many times `base` it is, its cost.
+fn numbers(line: &Line, rates: &Estimate, base: Option<f64>) -> [String; 4] {
     let half = gb_per_s((rates.max - rates.min) / 2.0);
     let spread = if rates.count > 1 { format!("±{half}") } else { String::new() };
-    let ratio = base.map_or_else(String::new, |base| format!("{:.1}×", rates.median / base));
-    let cpu = line.estimate(Metric::CpuCost);
-    format!(
-        "{} {:>7}{spread:>8}{ratio:>11}{:>10}",
-        drawn(rates.median),
-        gb_per_s(rates.median),
-        cpu.map_or_else(String::new, |cpu| format!("{:.3}", cpu.median))
-    )
+    let ratio = base.map(|base| format!("{:.1}×", rates.median / base)).unwrap_or_default();
+    let cpu = line.estimate(Metric::CpuCost).map(|cpu| format!("{:.3}", cpu.median));
+    [gb_per_s(rates.median), spread, ratio, cpu.unwrap_or_default()]
 }
 
 /// The limits of a point of whole files, with their names for people.
-fn limits(model: &Model, point: &Point) -> Vec<(String, f64)> {
+fn limits(model: &Model, point: &Point) -> Vec<(&'static str, f64)> {
     let direction = if point.read_percent > 0 { Direction::Read } else { Direction::Write };
     let find = |name: &str, of: &str| {
         let all = model.limits.iter().map(|(_, limit)| limit);
         let mut same = all.filter(|limit| limit.name == name && limit.of == of);
         same.find(|limit| limit.direction == Some(direction)).map(|limit| limit.bytes_per_second)
     };
+    let link = if is_host(point) { "memory copy" } else { "PCIe link" };
+    let links = [
+        ("links", "PCIe links"),
+        ("uplink", "PCIe uplink"),
+        ("shared", "links, shared"),
+        ("link", link),
+    ];
     let all = point.targets.join("+");
-    let names = ["links", "uplink", "shared", "link"];
-    let link = names.iter().find_map(|name| Some((*name, find(name, &all)?)));
+    let link = links.into_iter().find_map(|(name, shown)| Some((shown, find(name, &all)?)));
     let storage = find("storage", &point.path).filter(|_| point.cache == Some(Cache::Cold));
-    let is_host = point.targets.iter().all(|target| target == "host");
-    let named = |(name, rate): (&str, f64)| {
-        let name = match name {
-            "link" if is_host => "memory copy",
-            "link" => "PCIe link",
-            "links" => "PCIe links",
-            "uplink" => "PCIe uplink",
-            "shared" => "links, shared",
-            other => other,
-        };
-        (name.to_owned(), rate)
-    };
-    link.into_iter().chain(storage.map(|rate| ("storage", rate))).map(named).collect()
+    link.into_iter().chain(storage.map(|rate| ("storage", rate))).collect()
 }
 
 /// How much faster Forebay is, whether the data were right, and the path.
@@ -264,12 +249,12 @@ fn closing(model: &Model) -> String {
 /// lowest limit.
 fn compared(model: &Model) -> Option<String> {
     let rate = |line: &Line| line.rate().filter(|rate| *rate > 0.0 && line.verified != Some(false));
-    let mut known: Vec<(u8, Option<Cache>)> = Vec::new();
+    let state = |line: &Line| (line.point.read_percent, line.point.cache);
+    let own = model.lines.iter().filter(|line| line.point.method == "forebay");
+    let own = own.filter_map(|line| Some((state(line), (line, rate(line)?))));
     let (mut parts, mut has_base) = (Vec::new(), false);
-    for line in model.lines.iter().filter(|line| line.point.method == "forebay") {
-        let state = (line.point.read_percent, line.point.cache);
-        let Some(own) = rate(line).filter(|_| !known.contains(&state)) else { continue };
-        known.push(state);
+    for (state, lines) in grouped(own) {
+        let (line, own) = lines[0];
         let point = Point { method: "standard".into(), route: None, ..line.point.clone() };
         let base = model.lines.iter().find(|other| other.point == point).and_then(rate);
         has_base |= base.is_some();

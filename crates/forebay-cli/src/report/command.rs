@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::compare::{self, Comparison};
 use super::foreign::Hints;
-use super::model::{Metric, Model, gather};
+use super::model::{Metric, Model, gather, unique};
 use super::numbers::counted;
 
 use forebay_measure::failure::{Failure, Result};
@@ -113,8 +113,7 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
         stem => stem.unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
     };
     let shorts: Vec<String> = paths.iter().map(short).collect();
-    let is_unique = |name: &String| shorts.iter().filter(|other| *other == name).count() == 1;
-    if shorts.iter().all(is_unique) {
+    if unique(&shorts).len() == shorts.len() {
         return shorts;
     }
     paths.iter().map(|path| path.display().to_string()).collect()

@@ -194,25 +194,15 @@ impl LinkFacts {
     /// As text, with the maximum if that is more: `x4 16 GT/s`, `x2 of x4, 8 of 16 GT/s`.
     #[must_use]
     pub fn text(&self, max: Option<&Self>) -> String {
-        let most =
-            |now: Option<u32>, max: Option<u32>| max.filter(|max| now.is_some_and(|n| n < *max));
-        let width = self.width.map(|now| match most(self.width, max.and_then(|m| m.width)) {
-            Some(max) => format!("x{now} of x{max}"),
-            None => format!("x{now}"),
-        });
-        let (now, max) = (self.megatransfers_per_s, max.and_then(|m| m.megatransfers_per_s));
-        let speed = now.map(|rate| match most(now, max) {
-            Some(max) => format!("{} of {} GT/s", gigatransfers(rate), gigatransfers(max)),
-            None => format!("{} GT/s", gigatransfers(rate)),
-        });
+        let of = |now: Option<u32>, max: Option<u32>, shown: fn(u32) -> String| {
+            let (now, more) = (now?, max.filter(|max| now < Some(*max)));
+            Some(more.map_or_else(|| shown(now), |max| format!("{} of {}", shown(now), shown(max))))
+        };
+        let width = of(self.width, max.and_then(|max| max.width), |lanes| format!("x{lanes}"));
+        let speed_max = max.and_then(|max| max.megatransfers_per_s);
+        let giga = |mega: u32| (f64::from(mega / 100) / 10.0).to_string();
+        let speed = of(self.megatransfers_per_s, speed_max, giga).map(|text| text + " GT/s");
         [width, speed].into_iter().flatten().collect::<Vec<_>>().join(" at ")
-    }
-}
-
-fn gigatransfers(mega: u32) -> String {
-    match mega % 1000 / 100 {
-        0 => (mega / 1000).to_string(),
-        tenths => format!("{}.{tenths}", mega / 1000),
     }
 }
 

@@ -18,6 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::held::Made;
 use crate::json_memory;
 use crate::memory::close;
+use crate::output::folder_of;
 
 /// Most bytes of one line: the evidence of a sample with hundreds of drives is a MiB.
 const LINE_MAX: u64 = 64 * MIB;
@@ -47,8 +48,7 @@ impl Ledger {
         let (made, file) =
             made.map_err(|error| Failure::at("create the results file", path, &error))?;
         // Sync the folder so that the name is stored as well; some file systems cannot.
-        let folder = path.parent().filter(|folder| *folder != Path::new(""));
-        let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+        let _ = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
         let ledger = Self { path: path.to_owned(), file, made: Some(made), len: 0, is_torn: false };
         ledger.locked()
     }

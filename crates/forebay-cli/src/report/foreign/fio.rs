@@ -213,8 +213,8 @@ impl Object {
                 row.set("method", "fio (several jobs)");
                 row.set("direction", &format!("mixed:{}", job.share_of_reads()));
             }
-            (row.line, row.unix_time) = (self.line, self.time.unwrap_or_default() as f64);
-            contents.add(row)?;
+            row.unix_time = self.time.unwrap_or_default() as f64;
+            contents.add(self.line, Ok(row))?;
         }
         Ok(())
     }

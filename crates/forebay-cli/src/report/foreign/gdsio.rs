@@ -32,10 +32,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
         // Both may be in one line.
         let verified = verifies || line[..begin].to_lowercase().contains(VERIFYING);
         verifies = false;
-        match row(&line[begin..], verified) {
-            Ok(row) => contents.add(Row { line: number, ..row })?,
-            Err(why) => contents.warn(number, &format!("left out: {why}")),
-        }
+        contents.add(number, row(&line[begin..], verified))?;
     }
     Ok(())
 }

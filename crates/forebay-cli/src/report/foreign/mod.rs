@@ -103,21 +103,21 @@ pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> 
             .hint("for other values than columns write `--map NAME:=VALUE`"));
     }
     let mut contents = Contents::new(&tool.name(), &map.values);
-    let parsed = match tool {
-        Tool::Gdsio => gdsio::parse(&text, &mut contents),
-        Tool::Fio => fio::parse(&text, &mut contents),
-        Tool::Nixlbench => nixlbench::parse(&text, &mut contents),
-        Tool::Elbencho | Tool::Csv => table::parse(&text, &map, &mut contents),
-    };
-    let hint = match tool {
-        Tool::Gdsio => "its result lines begin with `IoType:`",
-        Tool::Fio => {
-            "fio writes JSON with `--output-format=json`, after all of its jobs have ended"
+    let (parsed, hint) = match tool {
+        Tool::Gdsio => {
+            (gdsio::parse(&text, &mut contents), "its result lines begin with `IoType:`")
         }
-        Tool::Nixlbench => "its table begins with `Block Size (B)`",
-        Tool::Elbencho | Tool::Csv => {
-            "name the columns, as in `--map 'throughput=BW:MiB/s,size=Block,direction:=read'`"
+        Tool::Fio => (
+            fio::parse(&text, &mut contents),
+            "fio writes JSON with `--output-format=json`, after all of its jobs have ended",
+        ),
+        Tool::Nixlbench => {
+            (nixlbench::parse(&text, &mut contents), "its table begins with `Block Size (B)`")
         }
+        Tool::Elbencho | Tool::Csv => (
+            table::parse(&text, &map, &mut contents),
+            "name the columns, as in `--map 'throughput=BW:MiB/s,size=Block,direction:=read'`",
+        ),
     };
     match parsed {
         Ok(()) if contents.found.is_empty() => Err(contents.reasons()),

@@ -49,12 +49,7 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
         if columns.is_empty() || !begins_row {
             continue;
         }
-        if values.len() != columns.len() {
-            let (has, of) = (values.len(), columns.len());
-            contents.warn(number, &format!("left out: {has} values below {of} headings"));
-            continue;
-        }
-        contents.add(row(number, &columns, &values, &options))?;
+        contents.add(number, row(&columns, &values, &options))?;
     }
     if !contents.found.is_empty() {
         contents.note(
@@ -74,8 +69,11 @@ fn option(line: &str) -> Option<(&str, &str)> {
     (is_name && !value.is_empty()).then_some((name, value))
 }
 
-fn row(line: u64, columns: &[&str], values: &[&str], options: &BTreeMap<&str, &str>) -> Row {
-    let mut row = Row { line, ..Row::default() };
+fn row(columns: &[&str], values: &[&str], options: &BTreeMap<&str, &str>) -> Result<Row, String> {
+    if values.len() != columns.len() {
+        return Err(format!("{} values below {} headings", values.len(), columns.len()));
+    }
+    let mut row = Row::default();
     let option = |name: &str| options.get(name).copied();
     let cell = |kind, name: &str| {
         let at = columns.iter().position(|column| *column == name)?;
@@ -113,7 +111,7 @@ fn row(line: u64, columns: &[&str], values: &[&str], options: &BTreeMap<&str, &s
     let others = options.iter().filter(|(name, _)| KNOWN.split(' ').all(|known| known != **name));
     let others = others.take(LISTED_MAX).map(|(name, value)| (short(name), short(value)));
     row.settings.extend(others);
-    row
+    Ok(row)
 }
 
 #[cfg(test)]

@@ -37,8 +37,6 @@ pub(super) type Settings = BTreeMap<String, String>;
 /// One measurement, as a tool reports it.
 #[derive(Debug, Default)]
 pub(super) struct Row {
-    /// Its line in the file, from 1 on.
-    pub(super) line: u64,
     /// When it was made, in seconds since 1970; 0 if unknown.
     pub(super) unix_time: f64,
     pub(super) axes: Axes,
@@ -151,43 +149,47 @@ impl Contents {
         Self { tool: tool.into(), values: values.clone(), ..Self::default() }
     }
 
-    /// Adds a measurement with the user's values.
+    /// Adds a measurement of a line with the user's values, or a warning why there is none.
     ///
     /// # Errors
     /// The file reports another value, or it has too many measurements.
-    pub(super) fn add(&mut self, mut row: Row) -> Result<(), String> {
+    pub(super) fn add(&mut self, line: u64, row: Result<Row, String>) -> Result<(), String> {
+        let row = match row {
+            Ok(row) => Ok(self.completed(line, row)?),
+            Err(why) => Err(why),
+        };
+        let sample = |row: Row| {
+            let (point, unix_time) = (row.point(&self.tool)?, row.unix_time);
+            let measured = match row.error {
+                None => Some(row.measured(point.request_size)?),
+                Some(_) => None,
+            };
+            let (error, repeat, queues_found) = (row.error, 0, None);
+            let sample = Sample { point, repeat, unix_time, queues_found, measured, error };
+            Ok((sample, row.settings))
+        };
+        match row.and_then(sample) {
+            Err(why) => self.warn(line, &format!("left out: {why}")),
+            Ok(_) if self.found.len() >= FOUND_MAX => {
+                return Err(format!("it holds more than {FOUND_MAX} measurements"));
+            }
+            Ok(found) => self.found.push(found),
+        }
+        Ok(())
+    }
+
+    fn completed(&self, line: u64, mut row: Row) -> Result<Row, String> {
         for (axis, value) in &self.values {
             // A file seldom names its GPU, and a method is only a name.
             let may_differ = |own: &str| *axis == "method" || (*axis == "target" && own == "gpu");
-            match row.axes.insert(axis, value.clone()) {
-                Some(own) if own != *value && !may_differ(&own) => {
-                    let line = row.line;
-                    return Err(format!(
-                        "line {line}: the file has its own {axis}: omit it from `--map`"
-                    ));
-                }
-                _ => {}
+            let own = row.axes.insert(axis, value.clone());
+            if own.is_some_and(|own| own != *value && !may_differ(&own)) {
+                return Err(format!(
+                    "line {line}: the file has its own {axis}: omit it from `--map`"
+                ));
             }
         }
-        let found = row.point(&self.tool).and_then(|point| {
-            let is_failed = row.error.is_some();
-            let measured = row.measured(point.request_size);
-            Ok((point, if is_failed { None } else { Some(measured?) }))
-        });
-        let (point, measured) = match found {
-            Ok(found) => found,
-            Err(why) => {
-                self.warn(row.line, &format!("left out: {why}"));
-                return Ok(());
-            }
-        };
-        if self.found.len() >= FOUND_MAX {
-            return Err(format!("it holds more than {FOUND_MAX} measurements"));
-        }
-        let (unix_time, error) = (row.unix_time, row.error);
-        let sample = Sample { point, repeat: 0, unix_time, queues_found: None, measured, error };
-        self.found.push((sample, row.settings));
-        Ok(())
+        Ok(row)
     }
 
     /// Adds a warning on a line.

@@ -60,15 +60,7 @@ pub(super) fn parse(text: &str, map: &Map, contents: &mut Contents) -> Result<()
         return Err(format!("none of its columns is known: {}", names(&head)));
     }
     for (line, fields) in rows {
-        if fields.len() != head.len() {
-            let (has, of) = (fields.len(), head.len());
-            contents.warn(line, &format!("left out: {has} fields below {of} headings"));
-            continue;
-        }
-        match row(line, &places, &head, &fields) {
-            Ok(row) => contents.add(row)?,
-            Err(why) => contents.warn(line, &format!("left out: {why}")),
-        }
+        contents.add(line, row(&places, &head, &fields))?;
     }
     Ok(())
 }
@@ -112,13 +104,11 @@ fn names(heads: &[String]) -> String {
     names.join(", ") + &more
 }
 
-fn row(
-    line: u64,
-    places: &[(usize, Column)],
-    heads: &[String],
-    fields: &[String],
-) -> Result<Row, String> {
-    let mut row = Row { line, ..Row::default() };
+fn row(places: &[(usize, Column)], heads: &[String], fields: &[String]) -> Result<Row, String> {
+    if fields.len() != heads.len() {
+        return Err(format!("{} fields below {} headings", fields.len(), heads.len()));
+    }
+    let mut row = Row::default();
     for (at, Column { field, heading, scale }) in places {
         let (cell, kind) = (fields[*at].as_str(), field.kind);
         if kind == Kind::Text {

@@ -1,6 +1,6 @@
 //! Warnings on results: a short sentence each. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use forebay_measure::results::{Point, Sample};
 use serde::Deserialize as _;
@@ -19,17 +19,15 @@ const SPREAD_MAX: f64 = 0.25;
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     texts: Vec<String>,
-    /// How often each sentence came, without its numbers.
-    known: HashMap<String, usize>,
+    /// The sentences without their numbers.
+    known: HashSet<String>,
 }
 
 impl Collected {
     /// Adds a sentence, once if only its numbers differ from those of others.
     pub(super) fn add(&mut self, text: &str) {
         let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
-        let count = self.known.entry(kind).or_default();
-        *count += 1;
-        if *count == 1 && self.texts.len() < KEPT_MAX {
+        if self.known.insert(kind) && self.texts.len() < KEPT_MAX {
             self.texts.push(text.to_owned());
         }
     }

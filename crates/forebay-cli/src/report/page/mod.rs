@@ -100,24 +100,24 @@ fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
     let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best(|_| true)) {
         (Some(found), _) => compared_tiles(found, metric),
         (None, Some((_, best))) => {
-            let axes = model.varying();
-            let name = if axes.is_empty() { best.method.clone() } else { model.name(best, &axes) };
             let share = best.share().filter(|share| *share < 1.1).map(|share| share.min(1.0));
             let limit = best.limit.as_ref();
+            let limit = limit.map(|(name, rate)| format!("{name}, {}", rate_text(*rate)));
             let data = match best.verified {
                 Some(true) => "data verified",
                 Some(false) => "WRONG data",
                 None => "data not verified",
             };
             vec![
-                ["best rate".into(), best.rate().map(rate_text).unwrap_or_default(), name],
+                [
+                    "best rate".into(),
+                    best.rate().map(rate_text).unwrap_or_default(),
+                    model.name(best, &model.varying()),
+                ],
                 [
                     "of its limit".into(),
                     share.map_or_else(|| "unknown".into(), percent),
-                    limit.map_or_else(
-                        || "no limit was measured".into(),
-                        |(name, rate)| format!("{name}, {}", rate_text(*rate)),
-                    ),
+                    limit.unwrap_or_else(|| "no limit was measured".into()),
                 ],
                 ["path".into(), show::path(best), data.into()],
             ]
