@@ -76,7 +76,7 @@ impl Resolver {
     pub fn resolve(&self, path: &Path) -> StorageMap {
         self.look_at_mounts();
         let found = asked::find(&self.system, path);
-        let below = self.below(&found.real, &found.stat);
+        let below = self.below(&found.stat, || found.real.clone());
         asked::map(found, (*below).clone())
     }
 
@@ -86,7 +86,7 @@ impl Resolver {
         self.look_at_mounts();
         let stat = stat_of(file);
         // The name is needed only for the layers of an overlay or a loop device.
-        self.below_with(&stat, || asked::find(&self.system, path).real)
+        self.below(&stat, || asked::find(&self.system, path).real)
     }
 
     /// Like [`resolve_file`](Self::resolve_file), but returns only a cached result: no server or
@@ -94,12 +94,7 @@ impl Resolver {
     pub fn known(&self, file: BorrowedFd<'_>) -> Option<Arc<Below>> {
         self.look_at_mounts();
         let stat = stat_of(file).ok()?;
-        self.recall(self.key(&stat)?, &stat)
-    }
-
-    fn recall(&self, key: Key, stat: &Stat) -> Option<Arc<Below>> {
-        let memory = self.memory.lock();
-        memory.find(key, stat.inode)
+        self.memory.lock().find(self.key(&stat)?, stat.inode)
     }
 
     /// Clears the cache.
@@ -107,18 +102,14 @@ impl Resolver {
         self.memory.lock().known.clear();
     }
 
-    fn below(&self, real: &Path, stat: &Result<Stat, Refusal>) -> Arc<Below> {
-        self.below_with(stat, || real.to_owned())
-    }
-
-    fn below_with(
+    fn below(
         &self,
         stat: &Result<Stat, Refusal>,
         real: impl FnOnce() -> std::path::PathBuf,
     ) -> Arc<Below> {
         let key = stat.as_ref().ok().and_then(|stat| self.key(stat));
         if let (Some(key), Ok(stat)) = (key, stat)
-            && let Some(below) = self.recall(key, stat)
+            && let Some(below) = self.memory.lock().find(key, stat.inode)
         {
             return below;
         }
@@ -126,8 +117,7 @@ impl Resolver {
         let keeps = key.is_some() && self.watches();
         let below = Arc::new(Resolve::new(&self.system).below(&real(), stat));
         if let (Some(key), Ok(stat), true) = (key, stat, keeps) {
-            let mut memory = self.memory.lock();
-            memory.keep(key, stat.inode, &below);
+            self.memory.lock().keep(key, stat.inode, &below);
         }
         below
     }
@@ -216,11 +206,7 @@ impl Watch {
     fn has_changed(&self) -> bool {
         let mut polled = [PollFd::new(&self.table, PollFlags::PRI)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match rustix::event::poll(&mut polled, Some(&now)) {
-            Ok(0) => false,
-            Ok(_) => true,
-            // Interrupted or refused: assume a change.
-            Err(_) => true,
-        }
+        // If it is interrupted or refused, assume a change.
+        rustix::event::poll(&mut polled, Some(&now)) != Ok(0)
     }
 }

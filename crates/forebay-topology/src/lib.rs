@@ -7,7 +7,7 @@
 //! never an error: no transfer depends on this module for correctness.
 //!
 //! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
-//! `loop_device`, `nvme`, `network`, `nics` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
+//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
 //! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
 //! GPUs a place on PCI.
@@ -33,7 +33,6 @@ mod memory_limit;
 mod mount;
 mod network;
 mod nfs;
-mod nics;
 mod numa;
 mod nvme;
 mod overlay;
@@ -61,7 +60,6 @@ pub use magic::FileSystem;
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use nfs::part_of;
-pub use nics::{Nic, nics};
 pub use pci::{Bridge, Link, PciDevice};
 pub use placement::Piece;
 pub use probe::Extent;

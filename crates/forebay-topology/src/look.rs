@@ -9,12 +9,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD};
+use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 
 use super::groups::Version;
 use super::probe::{Extent, Live, Refusal, Trail};
-use super::system::{Absent, System, clean, read_through};
+use super::system::{Absent, System, clean, read_with};
 
 /// Maximum number of environment variables, and maximum bytes read of an environment.
 const VARIABLES_MAX: usize = 64;
@@ -91,7 +91,7 @@ impl System {
         } else {
             self.real(path)?
         };
-        let bytes = read_through(&self.root().join(&real), max)?;
+        let bytes = read_with(&self.root().join(&real), OFlags::empty(), false, max)?;
         Ok((real, bytes))
     }
 
@@ -104,14 +104,7 @@ impl System {
         let path = std::path::absolute(path)?;
         let _ = self.probe().trail(&path); // notes the links found so far
         let looked = self.probe().stat(&path).and_then(|_| self.probe().file_system(&path));
-        match looked {
-            Ok(_) => Ok(()),
-            Err(Refusal::Errno(errno)) => Err(errno.into()),
-            Err(refusal @ Refusal::Silent) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, refusal.to_string()))
-            }
-            Err(refusal @ Refusal::NotRecorded) => Err(io::Error::other(refusal.to_string())),
-        }
+        looked.map_or_else(|refusal| Err(refusal.into()), |_| Ok(()))
     }
 
     /// Like [`reach`](Self::reach), and also opens the file: some servers answer `stat` but never
@@ -123,9 +116,7 @@ impl System {
     pub fn reach_open(&self, path: &Path) -> io::Result<()> {
         self.reach(path)?;
         match self.probe().opens(&std::path::absolute(path)?) {
-            Err(refusal @ Refusal::Silent) => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, refusal.to_string()))
-            }
+            Err(silent @ Refusal::Silent) => Err(silent.into()),
             _ => Ok(()),
         }
     }

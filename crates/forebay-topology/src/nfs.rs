@@ -87,21 +87,8 @@ pub fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
 
 /// Escapes a path as the kernel's tables do.
 fn escaped(path: &Path) -> String {
-    let mut text = String::new();
-    for c in path.to_string_lossy().chars() {
-        match c {
-            ' ' | '\t' | '\n' | '\\' => {
-                text.push_str(match c {
-                    ' ' => "\\040",
-                    '\t' => "\\011",
-                    '\n' => "\\012",
-                    _ => "\\134",
-                });
-            }
-            c => text.push(c),
-        }
-    }
-    text
+    let text = path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
+    text.replace('\t', "\\011").replace('\n', "\\012")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::path::{Component, Path};
 use super::system::{Folder, System};
 
 /// A PCI function.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PciDevice {
     /// Its address, `DOMAIN:BUS:DEVICE.FUNCTION`.

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -41,6 +42,16 @@ impl fmt::Display for Refusal {
             Self::Errno(errno) => errno.fmt(f),
             Self::NotRecorded => f.write_str("not recorded"),
             Self::Silent => write!(f, "no answer within {} s", LOOK_MAX.as_secs()),
+        }
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Errno(errno) => errno.into(),
+            Refusal::NotRecorded => Self::other(refusal.to_string()),
+            Refusal::Silent => Self::new(io::ErrorKind::TimedOut, refusal.to_string()),
         }
     }
 }
@@ -363,7 +374,7 @@ fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
 }
 
 /// `path` followed by the components of `rest`, which are in reverse order.
-fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
+pub(super) fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
     let mut joined = path.to_owned();
     for name in rest.iter().rev() {
         if name == ".." {
@@ -375,7 +386,8 @@ fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
     joined
 }
 
-fn reversed(path: &Path) -> impl Iterator<Item = OsString> {
+/// The components of a path, the last one first.
+pub(super) fn reversed(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),

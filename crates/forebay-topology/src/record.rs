@@ -46,7 +46,7 @@ pub fn record_with(
     let absolute: io::Result<Vec<PathBuf>> = paths.iter().map(std::path::absolute).collect();
     let paths = absolute?;
     std::fs::create_dir(dir)?;
-    let notes = Arc::new(Recording::new());
+    let notes = Arc::new(Recording { live: Live::patient(), ..Recording::default() });
     if let (Some(own), Some(known)) = (notes.patience(), known.probe().patience()) {
         own.inherit(known);
     }
@@ -171,7 +171,7 @@ impl Names {
 }
 
 /// Probes the live system and records each answer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Recording {
     live: Live,
     files: Lock<BTreeMap<PathBuf, Asked>>,
@@ -189,12 +189,6 @@ struct Asked {
 }
 
 impl Recording {
-    fn new() -> Self {
-        let (files, tables) = (Lock::default(), Lock::default());
-        let (loops, devices) = (Lock::default(), Lock::default());
-        Self { live: Live::patient(), files, tables, loops, devices }
-    }
-
     fn note(&self, path: &Path, action: impl FnOnce(&mut Asked)) {
         let mut files = self.files.lock();
         action(files.entry(path.to_owned()).or_default());
@@ -256,24 +250,21 @@ impl Probe for Recording {
 
     fn dm_table(&self, device: u64) -> Answer<String> {
         let answer = self.live.dm_table(device);
-        let mut tables = self.tables.lock();
-        tables.insert(device, answer.clone());
+        self.tables.lock().insert(device, answer.clone());
         answer
     }
 
     fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         let answer = self.live.loop_file(name);
         if let Ok(file) = answer {
-            let mut loops = self.loops.lock();
-            loops.insert(name.to_owned(), file);
+            self.loops.lock().insert(name.to_owned(), file);
         }
         answer
     }
 
     fn access(&self, device: &Path) -> Answer<()> {
         let answer = self.live.access(device);
-        let mut devices = self.devices.lock();
-        devices.insert(device.to_owned(), answer);
+        self.devices.lock().insert(device.to_owned(), answer);
         answer
     }
 

@@ -74,9 +74,7 @@ impl System {
 /// An I/O error of the file, or an error if it is not a regular file.
 pub fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     read_file(path, false, max).map_err(|absent| match absent {
-        Absent::Missing => Errno::NOENT.into(),
-        Absent::Denied => Errno::ACCESS.into(),
-        Absent::Failed(errno) => errno.into(),
+        Absent::Missing | Absent::Denied | Absent::Failed(_) => absent.into(),
         other => {
             let name = path.file_name().unwrap_or_default().display().to_string();
             io::Error::other(format!("`{name}`: {other}"))

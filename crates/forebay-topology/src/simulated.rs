@@ -21,17 +21,10 @@ pub fn simulated_gpu(index: u32, bandwidth: Option<u64>, uplink: Option<u64>) ->
     });
     PciDevice {
         address: format!("sim:{index}"),
-        vendor: None,
-        device: None,
-        class: None,
-        driver: None,
         link,
         link_max: link,
         bridges: bridges.unwrap_or_default(),
         host_bridge: HOST.into(),
-        numa_node: None,
-        package: None,
-        node_distances: Vec::new(),
-        iommu_group: None,
+        ..PciDevice::default()
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::lock::Lock;
@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::numa::Node;
-use super::probe::{Live, Probe, Refusal};
+use super::probe::{Live, Probe, Refusal, joined, reversed};
 
 /// Maximum bytes read of one file of `/sys`: the kernel's are at most a page, which is up to 64
 /// KiB.
@@ -206,8 +206,7 @@ impl System {
         if self.inner.plain {
             return self.real_at_end(path);
         }
-        let mut rest: Vec<OsString> = Vec::new();
-        push_reversed(&mut rest, path);
+        let mut rest: Vec<OsString> = reversed(path).collect();
         let mut real = PathBuf::new();
         let mut links = 0;
         while let Some(name) = rest.pop() {
@@ -229,7 +228,7 @@ impl System {
                     } else {
                         real.pop();
                     }
-                    push_reversed(&mut rest, &target);
+                    rest.extend(reversed(&target));
                 }
                 Err(Errno::INVAL) => {} // it exists and is no link
                 Err(errno) => return Err(errno.into()),
@@ -245,20 +244,9 @@ impl System {
             Err(Errno::INVAL) => return Ok(path.to_owned()),
             Err(errno) => return Err(errno.into()),
         };
-        let mut real = match path.parent() {
-            Some(parent) if target.is_relative() => parent.to_owned(),
-            _ => PathBuf::new(),
-        };
-        let mut rest = Vec::new();
-        push_reversed(&mut rest, &target);
-        while let Some(name) = rest.pop() {
-            if name == ".." {
-                real.pop();
-            } else {
-                real.push(&name);
-            }
-        }
-        Ok(real)
+        let parent = path.parent().filter(|_| target.is_relative());
+        let rest: Vec<OsString> = reversed(&target).collect();
+        Ok(joined(parent.unwrap_or(Path::new("")), &rest))
     }
 
     /// The last component of the target of the link at `path`.
@@ -423,31 +411,21 @@ impl Event {
     }
 }
 
-/// Pushes the components of `path` onto `rest`, so that the first is popped first.
-fn push_reversed(rest: &mut Vec<OsString>, path: &Path) {
-    for component in path.components().rev() {
-        match component {
-            Component::Normal(name) => rest.push(name.to_owned()),
-            Component::ParentDir => rest.push("..".into()),
-            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
-        }
-    }
-}
-
-/// Reads a file; opens without blocking, so that a FIFO cannot block the open.
+/// Reads a file; follows no link to it, unless it is trusted.
 pub(super) fn read_file(path: &Path, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
-    let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    flags.set(OFlags::NOFOLLOW, !trusted);
-    read_with(path, flags, trusted, max)
+    let links = if trusted { OFlags::empty() } else { OFlags::NOFOLLOW };
+    read_with(path, links, trusted, max)
 }
 
-/// Reads a file of any kind, following links.
-pub(super) fn read_through(path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    read_with(path, flags, false, max)
-}
-
-fn read_with(path: &Path, flags: OFlags, trusted: bool, max: usize) -> Result<Vec<u8>, Absent> {
+/// Reads a regular file, with these flags for links. Opens without blocking, so that a FIFO cannot
+/// block the open.
+pub(super) fn read_with(
+    path: &Path,
+    links: OFlags,
+    trusted: bool,
+    max: usize,
+) -> Result<Vec<u8>, Absent> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
     // A live `/sys` holds only files and folders, and reading a folder fails anyway.
     if !trusted {
