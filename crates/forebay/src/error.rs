@@ -398,6 +398,25 @@ impl Error {
         Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
     }
 
+    /// The error for a value of an option or argument that it does not take.
+    pub fn bad_option(
+        name: impl Into<String>,
+        value: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Self::BadOption { name: name.into(), value: value.into(), expected: expected.into() }
+    }
+
+    /// The error of a GPU in an operation on `len` bytes of no particular file.
+    pub fn of_device(
+        operation: Operation,
+        device: DeviceId,
+        len: u64,
+        source: DeviceError,
+    ) -> Self {
+        Self::Device { operation, device, len, place: None, source }
+    }
+
     /// The error of a call in a child forked from `home`.
     #[cold]
     pub(crate) fn forked(home: &Home, operation: Operation, place: Option<Place>) -> Self {

@@ -36,6 +36,8 @@
 //! events     `tracing` events of the control path
 //! ```
 
+#[cfg(test)]
+mod cost_tests;
 pub mod direct;
 mod engine;
 pub mod error;
@@ -43,8 +45,6 @@ mod events;
 mod file;
 pub mod gpu;
 mod memory;
-#[doc(hidden)]
-pub mod micro;
 mod options;
 pub mod plan;
 mod queue;
@@ -64,11 +64,10 @@ pub mod blocks {
 }
 
 pub use engine::{
-    Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Piece, PieceResult, RequestOptions,
-    Transfer,
+    Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, RequestOptions, Transfer,
 };
 pub use error::{Error, Operation, Place, Result};
-pub use file::Residency;
+pub use file::{OpenOptions, Residency};
 pub use memory::{Buffer, Source, Target};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};

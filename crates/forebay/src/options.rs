@@ -127,11 +127,8 @@ impl Options {
         let mut options = Self::default();
         for Variable { name, takes, set, .. } in Self::VARIABLES {
             if let Some(value) = lookup(name) {
-                set(&mut options, &value).ok_or_else(|| Error::BadOption {
-                    name: (*name).into(),
-                    value,
-                    expected: (*takes).into(),
-                })?;
+                let set = set(&mut options, &value);
+                set.ok_or_else(|| Error::bad_option(*name, value, *takes))?;
             }
         }
         if lookup("FOREBAY_SEGMENT_SIZE").is_none() {
@@ -151,9 +148,7 @@ impl Options {
     /// # Errors
     /// [`Error::BadOption`] for an unknown name or an invalid value.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let bad = |expected: String| {
-            Err(Error::BadOption { name: name.into(), value: value.into(), expected })
-        };
+        let bad = |expected: String| Err(Error::bad_option(name, value, expected));
         let Some(known) = Self::VARIABLES.iter().find(|known| known.name == name) else {
             let names: Vec<_> = Self::VARIABLES.iter().map(|known| known.name).collect();
             return bad(format!("nothing: there are {}", names.join(", ")));
@@ -168,8 +163,8 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         let bad = |name: &str, value: u64| {
             let found = Self::VARIABLES.iter().find(|variable| variable.name == name);
-            let expected = found.map_or("", |variable| variable.takes).into();
-            Err(Error::BadOption { name: name.into(), value: value.to_string(), expected })
+            let expected = found.map_or("", |variable| variable.takes);
+            Err(Error::bad_option(name, value.to_string(), expected))
         };
         let Self { slot_size: slot, segment_size: segment, .. } = *self;
         if !slot.is_power_of_two() || !(256 * KIB..=GIB).contains(&slot) {
@@ -337,11 +332,9 @@ impl FromStr for Route {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|route| route.name() == text).ok_or_else(|| Error::BadOption {
-            name: "route".into(),
-            value: text.into(),
-            expected: "`direct`, `staged`, `cached` or `host`".into(),
-        })
+        let known = Self::ALL.into_iter().find(|route| route.name() == text);
+        let expected = "`direct`, `staged`, `cached` or `host`";
+        known.ok_or_else(|| Error::bad_option("route", text, expected))
     }
 }
 

@@ -166,7 +166,6 @@ fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dy
     say("transfers");
     refused(file.start_read(0, on_gpu, &RequestOptions::default()));
     refused(file.start_write(0, on_host, &RequestOptions::default()));
-    assert_eq!(engine.wait_any(&under_way, Duration::MAX), Some(0));
     let [first, second, third, fourth] = under_way;
     assert!(first.is_done() && first.progress().1 == LEN as u64);
     assert!(first.routes().len() < 9 && first.stages().copy < Duration::MAX);

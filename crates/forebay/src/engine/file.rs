@@ -1,5 +1,6 @@
 //! A file of an engine, and its read and write calls.
 
+use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::request::RequestOptions;
 use super::{Engine, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
+use crate::file::pages::{FilePages, Stamp};
 use crate::file::{Handle, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
@@ -291,6 +293,70 @@ impl File {
         self.handle.evict()
     }
 
+    /// Closes this handle of the file. If the file was opened for writing, errors that the file
+    /// system reports at close are returned; a drop ignores them. Running transfers continue, and
+    /// clones stay open.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io): bytes written before may be lost, for example because of an
+    /// NFS quota. The handle is closed in any case.
+    pub fn close(self) -> Result<()> {
+        let is_ours = self.engine.home().is_here();
+        if is_ours && self.handle.writable() { self.handle.flush() } else { Ok(()) }
+    }
+
+    /// Whether both are handles of one opened file.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+
+    /// Whether that engine opened it.
+    #[must_use]
+    pub fn is_of(&self, engine: &Engine) -> bool {
+        std::ptr::eq(&*self.engine.inner, &*engine.inner)
+    }
+
+    /// Identifies the file, however often it was opened.
+    #[must_use]
+    pub fn identity(&self) -> (u64, u64) {
+        self.handle.identity()
+    }
+
+    /// Whether it was opened for writing.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.handle.writable()
+    }
+
+    /// A range of it, for errors.
+    #[must_use]
+    pub fn place(&self, offset: u64, len: u64) -> Place {
+        self.handle.place(offset, len)
+    }
+
+    /// Why its pages cannot be mapped and pinned.
+    #[must_use]
+    pub fn no_pages(&self) -> Option<String> {
+        self.handle.no_pages()
+    }
+
+    /// Maps the pages of a page-aligned range.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    pub fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
+        self.handle.map_pages(range)
+    }
+
+    /// A stamp that detects later changes of the file.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    pub fn stamp(&self) -> io::Result<Stamp> {
+        self.handle.stamp()
+    }
+
     /// Fails in a forked child, before any lock that may be held there forever.
     #[inline]
     fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
@@ -305,10 +371,6 @@ impl File {
 
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
-    }
-
-    pub(super) fn into_parts(self) -> (Arc<Handle>, Engine) {
-        (self.handle, self.engine)
     }
 
     /// Starts a block of a transfer of a file whose size is known.
@@ -383,7 +445,7 @@ impl File {
         }
         let on_gpu = call.span.gpu.is_some();
         let borrowed = Borrowed::new(&self.engine, self.engine.start(&call, None)?);
-        self.engine.help(&borrowed.state);
+        self.engine.help(&borrowed.state, &mut || {});
         if on_gpu { borrowed.state.wait_awake().0 } else { borrowed.state.wait().0 }
     }
 

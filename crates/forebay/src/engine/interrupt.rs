@@ -168,7 +168,7 @@ impl Engine {
     fn help_while(&self, state: &Arc<State>, go_on: GoOn<'_>) -> bool {
         state.spare_caller();
         let (mut asked, mut goes_on) = (Instant::now(), true);
-        self.help_and(state, &mut || {
+        self.help(state, &mut || {
             if goes_on && asked.elapsed() >= ASKS_EVERY {
                 goes_on = go_on();
                 asked = Instant::now();

@@ -87,8 +87,12 @@ impl Engine {
         Ok(Arc::clone(&link.device))
     }
 
-    pub(super) fn known(&self, id: DeviceId) -> Option<Arc<dyn Device>> {
-        self.inner.links.devices().into_iter().find(|device| device.id() == id)
+    pub(super) fn known(&self, id: DeviceId) -> Result<Arc<dyn Device>> {
+        let known = self.inner.links.devices().into_iter().find(|device| device.id() == id);
+        known.ok_or_else(|| Error::NoDevice {
+            wanted: id.to_string(),
+            reason: "it was not brought into this engine".into(),
+        })
     }
 
     /// The index of a GPU's link; the first call starts its submitter.

@@ -5,10 +5,8 @@
 //! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
 mod call;
-mod close;
 mod drives;
 mod file;
-mod identity;
 mod interrupt;
 mod lent;
 mod links;
@@ -38,7 +36,7 @@ use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, Kept};
 use forebay_topology::System;
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
-pub use request::{OpenOptions, RequestOptions};
+pub use request::RequestOptions;
 use rustix::io::Errno;
 pub use transfer::Transfer;
 
@@ -46,7 +44,7 @@ use self::threads::ReaderTools;
 use crate::direct::Providers;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
-use crate::file::Handle;
+use crate::file::{Handle, OpenOptions};
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
 use crate::options::{DirectIo, Options};
@@ -190,11 +188,7 @@ impl Engine {
     /// [`Error::NoDevice`] for a GPU that is not in the engine; errors of the GPU.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        let known = self.known(device).ok_or_else(|| Error::NoDevice {
-            wanted: device.to_string(),
-            reason: "it was not brought into this engine".into(),
-        })?;
-        Buffer::on_device(known, len)
+        Buffer::on_device(self.known(device)?, len)
     }
 
     /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the
@@ -240,7 +234,7 @@ impl Engine {
         // Opening would succeed and all later calls fail, so report the mistake here.
         let place = || Some(Place::whole(path.as_ref()));
         refuse_child(&self.inner.home, Operation::Open, place)?;
-        Ok(self.file(Handle::open(path.as_ref(), &how.into())?))
+        Ok(self.file(Handle::open(path.as_ref(), how)?))
     }
 
     /// Takes ownership of an open descriptor. It is closed with the file, or here after an error.
@@ -322,13 +316,9 @@ impl Engine {
     }
 
     /// Works as a reader for one transfer while there is something to do for it, then waits. The
-    /// caller's thread is already awake, and readers would have to be woken.
-    pub(crate) fn help(&self, state: &Arc<State>) {
-        self.help_and(state, &mut || {});
-    }
-
-    /// Like `help`, with `between` called after each piece.
-    fn help_and(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
+    /// caller's thread is already awake, and readers would have to be woken. Calls `between` after
+    /// each piece.
+    fn help(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
         self.help_now(state, between);
         let core = &self.inner.core;
         for _ in 0..PATIENCE {
@@ -393,12 +383,9 @@ fn same_settings(wanted: &GpuSelector, known: Arc<dyn Device>) -> Result<Arc<dyn
     if is_plain || asked == *has {
         return Ok(known);
     }
-    Err(Error::BadOption {
-        name: "gpu".into(),
-        value: asked,
-        expected: format!(
-            "`{has}`, as the engine has its simulated GPU already, or `sim` for the same: another \
-             engine may have another"
-        ),
-    })
+    let expected = format!(
+        "`{has}`, as the engine has its simulated GPU already, or `sim` for the same: another \
+         engine may have another"
+    );
+    Err(Error::bad_option("gpu", asked, expected))
 }

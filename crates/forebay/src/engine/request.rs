@@ -1,44 +1,8 @@
-//! Options of opening a file, and of a request.
+//! Options of a request.
 
-use crate::file::OpenHow;
 use crate::plan::Route;
 use crate::queue::Priority;
 use crate::transfer::SyncMode;
-
-/// How to open a file. By default an existing file is opened for reading.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OpenOptions {
-    /// Open for writing as well as reading.
-    pub write: bool,
-    /// Create the file if it is missing.
-    pub create: bool,
-    /// Create the file, and fail if it exists.
-    pub create_new: bool,
-    /// Truncate the file to zero bytes.
-    pub truncate: bool,
-}
-
-impl OpenOptions {
-    /// For writing to a file that may or may not exist.
-    #[must_use]
-    pub fn writing() -> Self {
-        Self { write: true, create: true, ..Self::default() }
-    }
-
-    /// For writing to a file that must not exist.
-    #[must_use]
-    pub fn new_file() -> Self {
-        Self { write: true, create_new: true, ..Self::default() }
-    }
-}
-
-impl From<&OpenOptions> for OpenHow {
-    fn from(how: &OpenOptions) -> Self {
-        let OpenOptions { write, create, create_new, truncate } = *how;
-        Self { write, create, create_new, truncate }
-    }
-}
 
 /// Options of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

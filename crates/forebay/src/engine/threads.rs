@@ -221,14 +221,8 @@ impl Threads {
         arena: &Arc<Arena>,
         number: impl FnOnce(Wakeup) -> usize,
     ) -> Result<usize> {
-        let submitter = Submitter::new(usize::MAX, Arc::clone(device));
-        let submitter = submitter.map_err(|source| Error::Device {
-            operation: Operation::Copy,
-            device: device.id(),
-            len: 0,
-            place: None,
-            source,
-        })?;
+        let failed = |source| Error::of_device(Operation::Copy, device.id(), 0, source);
+        let submitter = Submitter::new(usize::MAX, Arc::clone(device)).map_err(failed)?;
         let bell = Arc::<Parking>::default();
         let (sender, receiver) = sync_channel::<usize>(1);
         let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(&bell));

@@ -169,19 +169,3 @@ impl Drop for Transfer {
         }
     }
 }
-
-impl Engine {
-    /// Waits until one of `transfers`, all of this engine, has ended, and returns its index; `None`
-    /// if the bound expires first or the slice is empty. In a forked child all have ended.
-    #[must_use]
-    pub fn wait_any(&self, transfers: &[Transfer], bound: Duration) -> Option<usize> {
-        let ended = || transfers.iter().position(Transfer::is_done);
-        if transfers.is_empty() {
-            return None;
-        }
-        ended().or_else(|| {
-            self.inner.core.wait_for_end(bound, || ended().is_some());
-            ended()
-        })
-    }
-}

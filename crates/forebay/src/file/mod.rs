@@ -34,17 +34,32 @@ pub(crate) use residency::ResidencySource;
 use crate::error::{Error, Operation, Place, Result};
 use crate::events;
 
-/// Options for opening a file.
+/// How to open a file. By default an existing file is opened for reading.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OpenHow {
+#[non_exhaustive]
+pub struct OpenOptions {
     /// Open for writing as well as reading.
-    pub(crate) write: bool,
-    /// Create the file if it does not exist.
-    pub(crate) create: bool,
-    /// Fail if the file exists.
-    pub(crate) create_new: bool,
-    /// Truncate to zero bytes.
-    pub(crate) truncate: bool,
+    pub write: bool,
+    /// Create the file if it is missing.
+    pub create: bool,
+    /// Create the file, and fail if it exists.
+    pub create_new: bool,
+    /// Truncate the file to zero bytes.
+    pub truncate: bool,
+}
+
+impl OpenOptions {
+    /// For writing to a file that may or may not exist.
+    #[must_use]
+    pub fn writing() -> Self {
+        Self { write: true, create: true, ..Self::default() }
+    }
+
+    /// For writing to a file that must not exist.
+    #[must_use]
+    pub fn new_file() -> Self {
+        Self { write: true, create_new: true, ..Self::default() }
+    }
 }
 
 /// An open file or block device.
@@ -83,7 +98,7 @@ impl Handle {
     /// # Errors
     /// [`Error::NotAFile`] for a folder, FIFO, socket or character device, [`Error::BadRequest`]
     /// for creating or truncating without write access, [`Error::Io`] for errors of the system.
-    pub(crate) fn open(path: impl Into<PathBuf>, how: &OpenHow) -> Result<Self> {
+    pub(crate) fn open(path: impl Into<PathBuf>, how: &OpenOptions) -> Result<Self> {
         let path = path.into();
         let failed = |errno| Error::Io {
             operation: Operation::Open,
@@ -374,7 +389,7 @@ impl Handle {
 
 /// Opens `path` without blocking, after checking that it is a supported kind of file. Opening a
 /// character device can have side effects, such as rewinding a tape.
-fn open_without_waiting(path: &Path, how: &OpenHow) -> Result<OwnedFd> {
+fn open_without_waiting(path: &Path, how: &OpenOptions) -> Result<OwnedFd> {
     let mut flags = if how.write { OFlags::RDWR } else { OFlags::RDONLY };
     flags |= OFlags::CLOEXEC | OFlags::NOCTTY;
     flags.set(OFlags::CREATE, how.create || how.create_new);

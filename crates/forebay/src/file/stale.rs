@@ -100,7 +100,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::file::OpenHow;
+    use crate::file::OpenOptions;
     use crate::file::tests::lab;
     use forebay_base::units::KIB;
 
@@ -117,7 +117,7 @@ mod tests {
             return lab::skip(format!("a write with O_DIRECT: {reason}"));
         }
         let range = ByteRange::at(0, 64 * KIB);
-        let reader = Handle::open(&path, &OpenHow::default()).unwrap();
+        let reader = Handle::open(&path, &OpenOptions::default()).unwrap();
         let pages = reader.map_pages(range).unwrap();
         pages.bring_in().unwrap(); // the kernel drops no page that is mapped
         assert_eq!(handle.drop_stale(range), Ok(()));

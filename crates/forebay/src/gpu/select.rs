@@ -138,13 +138,10 @@ impl Name {
         {
             return Ok(Self::Uuid(lower));
         }
-        parse_pci(&lower).map(Self::Pci).ok_or_else(|| Error::BadOption {
-            name: "gpu".into(),
-            value: text.into(),
-            expected: "`auto`, `none`, an index, a UUID (`GPU-…`, `MIG-…`), a PCI address \
-                       (`0000:1b:00.0`), or `sim` and its settings"
-                .into(),
-        })
+        let expected = "`auto`, `none`, an index, a UUID (`GPU-…`, `MIG-…`), a PCI address \
+                        (`0000:1b:00.0`), or `sim` and its settings";
+        let address = parse_pci(&lower).map(Self::Pci);
+        address.ok_or_else(|| Error::bad_option("gpu", text, expected))
     }
 
     /// The index of the only GPU that matches.

@@ -152,12 +152,8 @@ impl HostMemory {
             return Ok(());
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.
-        unsafe { device.register(self.pointer, self.len) }.map_err(|source| Error::Device {
-            operation: Operation::Register,
-            device: device.id(),
-            len: self.len as u64,
-            place: None,
-            source,
+        unsafe { device.register(self.pointer, self.len) }.map_err(|source| {
+            Error::of_device(Operation::Register, device.id(), self.len as u64, source) //
         })?;
         self.registered.push(Arc::clone(device));
         Ok(())

@@ -83,13 +83,8 @@ impl Buffer {
     }
 
     pub(crate) fn on_device(device: Arc<dyn Device>, len: u64) -> Result<Self> {
-        let address = device.allocate(len.max(1)).map_err(|source| Error::Device {
-            operation: Operation::Allocate,
-            device: device.id(),
-            len,
-            place: None,
-            source,
-        })?;
+        let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
+        let address = device.allocate(len.max(1)).map_err(failed)?;
         Ok(Self::at(device, address, len, true))
     }
 
@@ -288,11 +283,10 @@ impl Buffer {
     fn checked(&self, offset: u64, len: usize) -> Result<usize> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(usize::try_from(offset).expect("inside a buffer")),
-            _ => Err(Error::BadOption {
-                name: "offset".into(),
-                value: format!("{offset}+{len}"),
-                expected: format!("a range inside the buffer's {} bytes", self.len),
-            }),
+            _ => {
+                let expected = format!("a range inside the buffer's {} bytes", self.len);
+                Err(Error::bad_option("offset", format!("{offset}+{len}"), expected))
+            }
         }
     }
 
@@ -342,10 +336,7 @@ impl Buffer {
             }
             device.destroy_stream(stream).and(done)
         };
-        let failed = |source| {
-            let (device, len) = (device.id(), self.len);
-            Error::Device { operation, device, len, place: None, source }
-        };
+        let failed = |source| Error::of_device(operation, device.id(), self.len, source);
         run().map_err(|source| self.check_usable(None).err().unwrap_or_else(|| failed(source)))
     }
 
@@ -362,13 +353,12 @@ impl Buffer {
                 let (device, len, source) = (device.id(), self.len, source.clone());
                 Err(Error::CopyNotOver { device, len, place: place.map(Box::new), source })
             }
-            _ if self.allocation.is_adrift() => Err(Error::BadOption {
-                name: "buffer".into(),
-                value: format!("memory of {} bytes", self.len),
-                expected: "memory that no call which was given up still moves bytes to or from: \
-                           that is over when its drive or server answers"
-                    .into(),
-            }),
+            _ if self.allocation.is_adrift() => Err(Error::bad_option(
+                "buffer",
+                format!("memory of {} bytes", self.len),
+                "memory that no call which was given up still moves bytes to or from: that is \
+                 over when its drive or server answers",
+            )),
             _ => Ok(()),
         }
     }

@@ -111,6 +111,13 @@ pub(crate) struct Segment {
     pub(crate) bounce: bool,
 }
 
+impl Segment {
+    /// A segment that covers just the bytes that the caller wants.
+    pub(crate) fn plain(range: ByteRange, io: Io, reason: Reason) -> Self {
+        Self { wanted: range, covered: range, io, reason, bounce: false }
+    }
+}
+
 /// Where a window's bytes are in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
@@ -133,20 +140,49 @@ pub(crate) fn cut_read(
     alignment: Option<Alignment>,
     layout: Layout,
 ) -> Vec<Segment> {
-    let mut segments = Vec::new();
-    for (run, io, reason) in runs(wanted, split, alignment) {
-        for part in on_grid(run, base, piece) {
+    let parts = runs(wanted, split, alignment).into_iter().map(|(range, io, reason)| {
+        let layout = match layout {
+            Layout::Caller(first) => Layout::Caller(first.wrapping_add(range.start - wanted.start)),
+            Layout::Slot => Layout::Slot,
+        };
+        Part { range, layout, how: (io, reason) }
+    });
+    cut_parts(parts, base, piece, alignment)
+}
+
+/// Adjacent bytes that are read the same way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) range: ByteRange,
+    /// Where they go; for host memory, the address of the first byte.
+    pub(crate) layout: Layout,
+    pub(crate) how: (Io, Reason),
+}
+
+/// Cuts the parts of a window into segments on the grid of [`cut_read`]. Adjacent
+/// parts that are in memory share a segment, so that one reader call covers both.
+pub(crate) fn cut_parts(
+    parts: impl Iterator<Item = Part>,
+    base: u64,
+    piece: u64,
+    alignment: Option<Alignment>,
+) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for Part { range, layout, how: (io, reason) } in parts {
+        for part in on_grid(range, base, piece) {
+            let number = |at: u64| (at - base) / piece;
+            let joins = |last: &&mut Segment| {
+                let same = last.io == Io::Buffered && last.reason == reason;
+                same && reason.is_in_memory() && number(last.wanted.start) == number(part.start)
+            };
             match (io, alignment) {
                 (Io::ODirect, Some(alignment)) => {
-                    push_o_direct(&mut segments, part, wanted, alignment, layout, reason);
+                    push_o_direct(&mut segments, part, range, alignment, layout, reason);
                 }
-                _ => segments.push(Segment {
-                    wanted: part,
-                    covered: part,
-                    io: Io::Buffered,
-                    reason,
-                    bounce: false,
-                }),
+                _ if let Some(last) = segments.last_mut().filter(joins) => {
+                    (last.wanted.end, last.covered.end) = (part.end, part.end);
+                }
+                _ => segments.push(Segment::plain(part, Io::Buffered, reason)),
             }
         }
     }
@@ -155,8 +191,7 @@ pub(crate) fn cut_read(
 
 /// Cuts `wanted`, which is aligned, into segments for direct transfers between a drive and a GPU.
 pub(crate) fn cut_peer(wanted: ByteRange, base: u64, piece: u64, reason: Reason) -> Vec<Segment> {
-    let segment =
-        |part| Segment { wanted: part, covered: part, io: Io::ODirect, reason, bounce: false };
+    let segment = |part| Segment::plain(part, Io::ODirect, reason);
     on_grid(wanted, base, piece).map(segment).collect()
 }
 
@@ -218,7 +253,7 @@ fn runs(
 }
 
 /// Splits `run` at the borders of the grid.
-pub(super) fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRange> {
+fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<Item = ByteRange> {
     let mut at = run.start;
     std::iter::from_fn(move || {
         if at >= run.end {
@@ -231,7 +266,7 @@ pub(super) fn on_grid(run: ByteRange, base: u64, piece: u64) -> impl Iterator<It
     })
 }
 
-pub(super) fn push_o_direct(
+fn push_o_direct(
     segments: &mut Vec<Segment>,
     part: ByteRange,
     window: ByteRange,
@@ -322,7 +357,7 @@ pub(crate) fn cut_write(
                     .is_multiple_of(alignment.memory),
                 _ => false,
             };
-            Segment { wanted: part, covered: part, io, reason, bounce: unaligned }
+            Segment { bounce: unaligned, ..Segment::plain(part, io, reason) }
         })
         .collect()
 }

@@ -8,8 +8,6 @@
 use forebay_base::units::{ByteRange, KIB, align_up};
 
 use super::radix;
-use super::route::Reason;
-use super::segment::{Alignment, Io, Layout, Segment, on_grid, push_o_direct};
 
 /// Largest gap between two ranges that are read together, with the gap. A separate request costs
 /// as much as copying this much from the page cache (0.4 µs), and drives read at least this much.
@@ -199,51 +197,6 @@ impl Stretch {
     pub(crate) fn offset_of(&self, position: u64) -> u64 {
         (position + self.offset) - self.at.start
     }
-}
-
-/// Adjacent bytes that are read the same way.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    pub(crate) range: ByteRange,
-    /// Where they go; for host memory, the address of the first byte.
-    pub(crate) layout: Layout,
-    pub(crate) how: (Io, Reason),
-}
-
-/// Cuts the parts of a window into segments on the grid of [`cut_read`](super::cut_read). Adjacent
-/// parts that are in memory share a segment, so that one reader call covers both.
-pub(crate) fn cut_parts(
-    parts: impl Iterator<Item = Part>,
-    base: u64,
-    piece: u64,
-    alignment: Option<Alignment>,
-) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for Part { range, layout, how: (io, reason) } in parts {
-        for part in on_grid(range, base, piece) {
-            let number = |at: u64| (at - base) / piece;
-            let joins = |last: &&mut Segment| {
-                let same = last.io == Io::Buffered && last.reason == reason;
-                same && reason.is_in_memory() && number(last.wanted.start) == number(part.start)
-            };
-            match (io, alignment) {
-                (Io::ODirect, Some(alignment)) => {
-                    push_o_direct(&mut segments, part, range, alignment, layout, reason);
-                }
-                _ if let Some(last) = segments.last_mut().filter(joins) => {
-                    (last.wanted.end, last.covered.end) = (part.end, part.end);
-                }
-                _ => segments.push(Segment {
-                    wanted: part,
-                    covered: part,
-                    io: Io::Buffered,
-                    reason,
-                    bounce: false,
-                }),
-            }
-        }
-    }
-    segments
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! The scheduler behind its lock, and the primitives that wake waiting threads.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay_base::lock::{Condvar, Lock, Mutex, MutexGuard, woken};
+use forebay_base::lock::{Mutex, MutexGuard, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
@@ -84,7 +85,6 @@ pub(crate) struct Core {
     pool: Wakeup,
     rings: RwLock<Vec<Wakeup>>,
     links: RwLock<Vec<Wakeup>>,
-    ends: Ends,
     closers: Arc<Closers>,
     recorder: Recorder,
     small_writes: Arc<SmallWrites>,
@@ -99,14 +99,6 @@ pub(super) struct EngineFailure {
     pub(super) cause: OnceLock<Arc<str>>,
     /// The memory of the slots.
     pub(super) memory: OnceLock<Arc<dyn Any + Send + Sync>>,
-}
-
-/// Lets callers wait until any transfer ends.
-#[derive(Debug, Default)]
-struct Ends {
-    waiting: AtomicUsize,
-    count: Lock<u64>,
-    bell: Condvar,
 }
 
 impl Core {
@@ -126,7 +118,6 @@ impl Core {
             pool,
             rings: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
-            ends: Ends::default(),
             closers,
             recorder: Recorder::default(),
             ring_failure: OnceLock::new(),
@@ -174,7 +165,6 @@ impl Core {
             let wakeups = woken(wakeups.read());
             wakeups.iter().for_each(Wakeup::wake);
         }
-        self.ends.tell();
     }
 
     /// Runs `step` under the lock, then its side effects without the lock.
@@ -221,15 +211,10 @@ impl Core {
             effects.links.iter().for_each(|&link| wakeups[link].wake());
         }
         effects.gates.iter().for_each(|gate| gate.notify());
-        let has_ended = !effects.finished.is_empty();
         effects.finished.reverse();
         while let Some((state, result)) = effects.finished.pop() {
             spans::ended(&self.recorder, &state, result.is_err());
-            let unused = state.finish(result);
-            self.let_go(state, unused);
-        }
-        if has_ended {
-            self.ends.tell();
+            self.end(state, result);
         }
         spans::slots(&self.recorder, std::mem::take(&mut effects.slots));
         for errno in &refused {
@@ -241,11 +226,10 @@ impl Core {
         more
     }
 
-    /// Ends a transfer that the scheduler does not know.
+    /// Ends a transfer that the scheduler does not know, or does not know any more.
     pub(crate) fn end(&self, state: Arc<State>, result: Result<u64, Error>) {
         let unused = state.finish(result);
         self.let_go(state, unused);
-        self.ends.tell();
     }
 
     /// Releases resources owned only by an ended transfer, on another thread: this one has work to
@@ -334,11 +318,6 @@ impl Core {
         self.lock().add_link(slots_max)
     }
 
-    /// Blocks until `ready` is true, checked whenever a transfer has ended, for at most `bound`.
-    pub(crate) fn wait_for_end(&self, bound: Duration, ready: impl Fn() -> bool) {
-        self.ends.wait(bound, ready);
-    }
-
     /// Makes all threads end once nothing is in flight.
     pub(crate) fn stop(&self) {
         self.with(Scheduler::stop);
@@ -365,32 +344,5 @@ impl Drop for SmallWrite<'_> {
             self.core.with(Scheduler::small_writes_ended);
             self.core.small_writes().give_up(self.file);
         }
-    }
-}
-
-impl Ends {
-    fn tell(&self) {
-        // Either this sees the waiter, or the waiter sees the end that preceded this call.
-        fence(Ordering::SeqCst);
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            *self.count.lock() += 1;
-            self.bell.notify_all();
-        }
-    }
-
-    fn wait(&self, bound: Duration, ready: impl Fn() -> bool) {
-        let until = Instant::now().checked_add(bound);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut count = self.count.lock();
-        while !ready() {
-            let left = until.map_or(bound, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                break;
-            }
-            let waited = self.bell.wait_timeout(count, left);
-            count = woken(waited).0;
-        }
-        drop(count);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -74,7 +74,7 @@ mod tests {
     use super::super::worker::{Reader, RingWorker, Tools};
     use super::super::{Parking, Planner, Priority, Ring, Slot, Wakeup};
     use super::*;
-    use crate::file::{Handle, OpenHow};
+    use crate::file::{Handle, OpenOptions};
     use crate::plan::{Alignment, Direction, Io, Reason};
     use crate::transfer::{State, SyncMode};
     use forebay_base::units::{ByteRange, KIB};
@@ -148,7 +148,7 @@ mod tests {
             let drive = core.add_drive(Depth::Fixed(4), 4, &[]);
             let ring = core.add_ring(bell());
             core.lock().attach(drive, ring);
-            let file = Handle::open(std::env::current_exe().unwrap(), &OpenHow::default());
+            let file = Handle::open(std::env::current_exe().unwrap(), &OpenOptions::default());
             Self {
                 core: Arc::new(core),
                 file: Arc::new(file.unwrap()),

@@ -36,7 +36,7 @@ pub(crate) enum Line {
     Readers,
 }
 
-/// What runs an op that is in flight on a drive.
+/// What runs an op that is in flight on a drive; counts of a drive are indexed by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunBy {
     Ring,
@@ -87,6 +87,31 @@ pub(crate) enum Owner {
 }
 
 impl Op {
+    /// An op on one file, at the same offsets, of which nothing is done yet.
+    pub(crate) fn new(
+        owner: Owner,
+        file: Arc<Handle>,
+        kind: OpKind,
+        segment: Segment,
+        address: u64,
+    ) -> Self {
+        Self {
+            owner,
+            file,
+            shift: 0,
+            batch: None,
+            port: None,
+            kind,
+            segment,
+            address,
+            moved: 0,
+            empty: 0,
+            again: 0,
+            counted: None,
+            touch: None,
+        }
+    }
+
     /// The range that is still to be moved.
     pub(crate) fn rest(&self) -> ByteRange {
         let Segment { covered, .. } = self.segment;

@@ -188,7 +188,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::file::OpenHow;
+    use crate::file::OpenOptions;
     use crate::plan::{Io, Reason, Segment};
     use crate::queue::op::Owner;
 
@@ -199,7 +199,7 @@ mod tests {
         let folder = tempfile::tempdir_in(".").unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; usize::try_from(LEN).unwrap()]).unwrap();
-        let file = Arc::new(Handle::open(&path, &OpenHow::default()).unwrap());
+        let file = Arc::new(Handle::open(&path, &OpenOptions::default()).unwrap());
         if file.is_memory() || !file.supports_nowait() {
             return println!("skipped: reads here cannot be asked not to wait");
         }

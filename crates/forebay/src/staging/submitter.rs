@@ -270,8 +270,7 @@ impl Submitter {
         }
         let place = None; // the scheduler adds it
         if self.settle() {
-            let operation = Operation::Copy;
-            let error = Error::Device { operation, device, len, place, source };
+            let error = Error::of_device(Operation::Copy, device, len, source);
             return CopyFailure { error, lost: None };
         }
         events::copy_not_over(device, &source);

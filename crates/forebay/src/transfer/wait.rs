@@ -143,13 +143,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::file::{Handle, OpenHow};
+    use crate::file::{Handle, OpenOptions};
     use forebay_base::units::{ByteRange, GIB};
 
     /// When nearly all bytes have arrived, the end is expected at any moment, here for minutes.
     #[test]
     fn a_waiting_caller_is_asked_also_when_the_end_seems_near() {
-        let file = Handle::open("/proc/version", &OpenHow::default()).expect("it is there");
+        let file = Handle::open("/proc/version", &OpenOptions::default()).expect("it is there");
         let range = ByteRange::at(0, GIB);
         let mut state = State::new(Arc::new(file), range, Vec::new(), Vec::new());
         let long_ago = Instant::now().checked_sub(Duration::from_secs(20));

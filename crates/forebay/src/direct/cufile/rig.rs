@@ -12,7 +12,7 @@ use super::port::CuFilePort;
 use super::session::Session;
 use super::table::Table;
 use crate::direct::child::{End, Program, run};
-use crate::file::{Handle, OpenHow, Port, PortError};
+use crate::file::{Handle, OpenOptions, Port, PortError};
 use crate::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
 use crate::gpu::{self, Device, GpuSelector};
 use crate::memory::Buffer;
@@ -43,7 +43,7 @@ impl Rig {
         let bytes: Vec<u8> = (0..=250).cycle().take(UNITS * 4096).collect();
         std::fs::write(&path, &bytes).unwrap();
         std::fs::File::open(&path).unwrap().sync_all().unwrap();
-        let file = Handle::open(&path, &OpenHow::default()).unwrap();
+        let file = Handle::open(&path, &OpenOptions::default()).unwrap();
         if let Err(reason) = file.o_direct() {
             println!("skipped: no O_DIRECT in the temporary folder: {reason}");
             return None;

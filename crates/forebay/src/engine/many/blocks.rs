@@ -48,16 +48,15 @@ impl Engine {
         let count = blocks.iter().fold(0, |sum: usize, &block| sum.saturating_add(block));
         if count != pieces.len() || blocks.contains(&0) {
             let expected = format!("blocks of one piece or more, {} in all", pieces.len());
-            let (name, value) = ("blocks".into(), format!("{count} pieces"));
-            return Err(Error::BadOption { name, value, expected });
+            return Err(Error::bad_option("blocks", format!("{count} pieces"), expected));
         }
         let end = pieces.iter().map(|piece| piece.at.saturating_add(piece.len)).max();
         let spare = target.len().saturating_sub(end.unwrap_or(0));
         let (direction, targets) = (Direction::Read, vec![target]);
         let spans = Many::spans(direction, pieces, &targets)?;
-        let options = &RequestOptions::exactly();
-        let blocks = Some(blocks);
-        let many = Many { direction, pieces, spans: &spans, options, is_block: true, blocks };
+        let options = RequestOptions::exactly();
+        let many = Many::new(direction, pieces, &spans, &options);
+        let many = Many { is_block: true, blocks: Some(blocks), ..many };
         let (request, results) = self.prepare_many(&many, targets)?;
         let batch = Arc::clone(results.batch().expect("of a strip"));
         let transfer = ManyTransfer::new(Arc::clone(&request.state), results, self);

@@ -283,14 +283,7 @@ impl Engine {
             Target::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many {
-            direction,
-            pieces,
-            spans: &spans,
-            options,
-            is_block: false,
-            blocks: None,
-        })
+        self.run_many(&Many::new(direction, pieces, &spans, options))
     }
 
     /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
@@ -339,14 +332,7 @@ impl Engine {
             Source::Buffer(buffer, range) => part(direction, pieces, buffer, range),
         });
         let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many {
-            direction,
-            pieces,
-            spans: &spans,
-            options,
-            is_block: false,
-            blocks: None,
-        })
+        self.run_many(&Many::new(direction, pieces, &spans, options))
     }
 
     fn run_many(&self, many: &Many<'_>) -> Result<ManyOutcome> {
@@ -356,7 +342,7 @@ impl Engine {
         let on_gpu = many.spans.first().is_some_and(|span| span.gpu.is_some());
         let (state, mut results) = self.start_many(many, Vec::new())?;
         let borrowed = Borrowed::new(self, state);
-        self.help(&borrowed.state);
+        self.help(&borrowed.state, &mut || {});
         let (end, _) = if on_gpu { borrowed.state.wait_awake() } else { borrowed.state.wait() };
         Ok(results.outcome(end?))
     }
@@ -374,8 +360,7 @@ impl Engine {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         }
         let spans = Many::spans(direction, pieces, buffers)?;
-        let many =
-            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
+        let many = Many::new(direction, pieces, &spans, options);
         let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
         let (state, mut results) = self.start_many(&many, Vec::new())?;
         Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
@@ -417,12 +402,10 @@ impl Engine {
         options: &RequestOptions,
     ) -> Result<ManyTransfer> {
         if pieces.is_empty() {
-            let (name, value) = ("pieces".into(), "none".into());
-            return Err(Error::BadOption { name, value, expected: "one at least".into() });
+            return Err(Error::bad_option("pieces", "none", "one at least"));
         }
         let spans = Many::spans(direction, pieces, &buffers)?;
-        let many =
-            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
+        let many = Many::new(direction, pieces, &spans, options);
         let (state, results) = self.start_many(&many, buffers)?;
         Ok(ManyTransfer::new(state, results, self))
     }

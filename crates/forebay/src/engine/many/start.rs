@@ -241,6 +241,16 @@ fn alignment(sources: &[SourceFile]) -> Option<Alignment> {
 }
 
 impl<'a> Many<'a> {
+    /// A call that is logged as such, of pieces without an order.
+    pub(in crate::engine) fn new(
+        direction: Direction,
+        pieces: &'a [Piece<'a>],
+        spans: &'a [Span],
+        options: &'a RequestOptions,
+    ) -> Self {
+        Self { direction, pieces, spans, options, is_block: false, blocks: None }
+    }
+
     /// The memory of a call that owns its buffers.
     pub(in crate::engine) fn spans(
         direction: Direction,

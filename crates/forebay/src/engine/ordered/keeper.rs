@@ -216,7 +216,7 @@ impl Ordered {
     }
 
     fn place(&self) -> Place {
-        self.work.place()
+        self.work.place.clone()
     }
 
     /// Number of steps for the host.
@@ -248,7 +248,7 @@ impl Ordered {
                 has_ended = true;
             }),
             None => {
-                self.track().open(self.work.blocks());
+                self.track().open(self.work.blocks);
                 std::mem::forget(self.track.take());
                 let handles = self.work.into_parts().0;
                 core.aside(Chore::Close, move || drop(handles));
@@ -263,7 +263,7 @@ impl Ordered {
 
     /// Advances as far as possible; returns true once it has ended.
     fn step(&mut self) -> bool {
-        let count = self.work.blocks();
+        let count = self.work.blocks;
         let passed = self.track().has_passed();
         let moved = self.moving.iter().map(|moving| moving.transfer.progress().0).sum();
         if (passed, moved) != (self.passed, self.seen) {
@@ -304,13 +304,13 @@ impl Ordered {
     }
 
     fn not_over(&self, source: DeviceError) -> Error {
-        let (device, len) = (self.device, self.work.len());
+        let (device, len) = (self.device, self.work.len);
         Error::CopyNotOver { device, len, place: Some(Box::new(self.place())), source }
     }
 
     /// Whether the next step may begin.
     fn may_begin(&self, passed: u64) -> bool {
-        let (blocks, steps) = (self.work.blocks(), self.steps());
+        let (blocks, steps) = (self.work.blocks, self.steps());
         let ready = match self.direction {
             Direction::Read => self.next < passed + self.track().slots(),
             Direction::Write => self.next < passed || self.next == blocks,
@@ -363,7 +363,7 @@ impl Ordered {
         self.moving.iter().for_each(|moving| moving.transfer.cancel());
         self.is_open = true;
         self.since = Instant::now();
-        self.track().open(self.work.blocks());
+        self.track().open(self.work.blocks);
     }
 
     /// Fails a transfer that has made no progress for too long.
@@ -381,7 +381,7 @@ impl Ordered {
         let first = self.passed == 0 || self.queued.get().is_none();
         let waits = self.moving.is_empty() && began && first;
         if self.error.is_none() && !waits {
-            events::watchdog_fired(self.work.path(), bound);
+            events::watchdog_fired(self.work.file.path(), bound);
             self.fail(Error::TimedOut { place: self.place(), bound, done: self.state.done() });
         }
     }
@@ -405,7 +405,7 @@ impl Ordered {
     /// Whether the GPU is gone, or makes no progress although all gates are open. Work that the
     /// caller queued before may take as long as it likes.
     fn is_lost(&self) -> bool {
-        let began = self.passed > 0 && self.passed < self.work.blocks();
+        let began = self.passed > 0 && self.passed < self.work.blocks;
         let stands = self.is_open && began && self.since.elapsed() >= self.bound();
         stands || self.health.load(Ordering::Relaxed) == GONE
     }
@@ -421,7 +421,7 @@ impl Ordered {
             let (handles, engine) = self.work.into_parts();
             return engine.inner.core.aside(Chore::Close, move || drop(handles));
         }
-        let drained = track.has_passed() == self.work.blocks();
+        let drained = track.has_passed() == self.work.blocks;
         let mut rest = None;
         if !drained {
             let source = track.lose();

@@ -78,8 +78,7 @@ impl Engine {
         options: &RequestOptions,
     ) -> Result<ManyTransfer> {
         let spans = Many::spans(direction, pieces, &buffers)?;
-        let many =
-            Many { direction, pieces, spans: &spans, options, is_block: false, blocks: None };
+        let many = Many::new(direction, pieces, &spans, options);
         self.check_many(&many)?;
         let Some(first) = pieces.first().filter(|_| pieces.iter().any(|piece| piece.len > 0))
         else {
@@ -111,8 +110,9 @@ impl Engine {
             // ended. Their places in the track's slots stay until the GPU has passed them.
             unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
         };
+        let work = OrderedWork::of_pieces(first.file, file.place(asked.start, asked.len()), work);
         // SAFETY: the stream is the caller's promise.
-        unsafe { self.order(stream, &how, &state, OrderedWork::Pieces(work), copy) }?;
+        unsafe { self.order(stream, &how, &state, work, copy) }?;
         Ok(ManyTransfer::new(state, Results::of_order(published), self))
     }
 }

@@ -72,11 +72,11 @@ impl Engine {
     ) -> Result<()> {
         let Ordering { device, direction, options, blocks, ref begin } = *how;
         self.link(device)?; // memory is pinned for the GPUs in the engine
-        let (place, len) = (work.place(), work.len());
+        let (place, len) = (work.place.clone(), work.len);
         let expected = self.keepers().expect()?;
         let track = Arc::new(self.keepers().track(self, device, blocks)?);
         let queued = Arc::new(Queued::new());
-        state.emit_begin(work.handle(), begin);
+        state.emit_begin(&work.file.handle, begin);
         let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
         expected.add(Ordered::new(of, work, direction, options, shares));
         // SAFETY: the stream is the caller's promise. The transfer owns the GPU memory until it has
@@ -189,7 +189,7 @@ impl File {
                 }
             }
         };
-        let work = OrderedWork::Range(self.clone(), blocks);
+        let work = OrderedWork::of_range(self, blocks);
         // SAFETY: the stream is the caller's promise.
         unsafe { self.engine().order(stream, &how, &state, work, copy) }?;
         Ok(Transfer::new(state, self.engine().clone()))

@@ -16,7 +16,6 @@ use crate::plan::{Direction, Packing, Wanted};
 /// The pieces of one ordered transfer.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    engine: Engine,
     /// Each file once.
     files: Vec<File>,
     packing: Arc<Packing>,
@@ -68,7 +67,6 @@ impl Pieces {
         let packing = Arc::new(Packing::new(&wanted, engine.options().slot_size));
         let there: Vec<u64> = wanted.iter().map(|wanted| wanted.len).collect();
         Ok(Self {
-            engine: engine.clone(),
             files,
             packing,
             results: vec![Ok(0); asked.len()],
@@ -77,14 +75,6 @@ impl Pieces {
             exact: many.options.exact && many.direction == Direction::Read,
             published: Arc::default(),
         })
-    }
-
-    pub(super) fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
-    pub(super) fn first_file(&self) -> &File {
-        &self.files[self.asked[0].0]
     }
 
     pub(super) fn packing(&self) -> &Arc<Packing> {
@@ -96,10 +86,6 @@ impl Pieces {
         &self.published
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.place_of(0)
-    }
-
     fn place_of(&self, piece: usize) -> Place {
         let (file, range) = self.asked[piece];
         self.files[file].handle().place(range.start, range.len())
@@ -108,6 +94,7 @@ impl Pieces {
     /// Begins a block, or after the last one the sync of all files.
     pub(super) fn begin(
         &self,
+        engine: &Engine,
         step: u64,
         track: &Track,
         direction: Direction,
@@ -125,16 +112,9 @@ impl Pieces {
         let buffers = vec![slot];
         let spans: Vec<Span> = Many::spans(direction, &pieces, &buffers)?;
         // The sizes are known, so no server is queried here.
-        let many = Many {
-            direction,
-            pieces: &pieces,
-            spans: &spans,
-            options,
-            is_block: true,
-            blocks: None,
-        };
-        let (state, results) = self.engine.start_many(&many, buffers)?;
-        let transfer = Transfer::new(state, self.engine.clone());
+        let many = Many { is_block: true, ..Many::new(direction, &pieces, &spans, options) };
+        let (state, results) = engine.start_many(&many, buffers)?;
+        let transfer = Transfer::new(state, engine.clone());
         Ok(Moving { transfer, step, results: Some(results) })
     }
 
@@ -180,9 +160,8 @@ impl Pieces {
         got
     }
 
-    pub(super) fn into_parts(self) -> (Vec<Arc<Handle>>, Engine) {
-        let handles = self.files.into_iter().map(|file| file.into_parts().0).collect();
-        (handles, self.engine)
+    pub(super) fn into_handles(self) -> impl Iterator<Item = Arc<Handle>> {
+        self.files.into_iter().map(|file| file.handle)
     }
 }
 
@@ -216,7 +195,7 @@ mod tests {
         };
         let mut work = Pieces::new(&engine, &call).expect("files that are there");
         assert_eq!((work.packing.blocks(), work.files.len()), (1, 2));
-        let failed = Box::new(Error::Cancelled { place: work.place(), done: 0 });
+        let failed = Box::new(Error::Cancelled { place: work.place_of(0), done: 0 });
         // Three of them have bytes: one by one in the order of the files.
         let order: Vec<usize> = work.packing.parts().iter().map(|part| part.piece).collect();
         assert_eq!(order, [2, 1, 3]);

@@ -47,10 +47,7 @@ impl Track {
         let slot_len = blocks.len + SKEW;
         let slots = engine.allocate_pinned(count * slot_len)?;
         let numbers = engine.inner.tools.arena.room().pin(NUMBERS, device)?;
-        let failed = |source| {
-            let (operation, device, len) = (Operation::Allocate, device.id(), 0);
-            Error::Device { operation, device, len, place: None, source }
-        };
+        let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
         let stream = device.create_stream().map_err(failed)?;
         let event = device.create_event().inspect_err(|_| drop(device.destroy_stream(stream)));
         let event = event.map_err(failed)?;

@@ -1,7 +1,6 @@
 //! The steps of an ordered transfer between files and the slots of its track: one block each. For
 //! many pieces that must be durable there is one more step at the end.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::blocks::Blocks;
@@ -13,69 +12,48 @@ use crate::file::Handle;
 use crate::plan::Direction;
 use crate::transfer::{Outcome, SyncMode};
 
+/// The host's part of an ordered transfer.
+#[derive(Debug)]
+pub(super) struct OrderedWork {
+    /// The file that represents all of them, and the range for errors.
+    pub(super) file: File,
+    pub(super) place: Place,
+    /// Bytes to move, and the number of blocks, each with a gate.
+    pub(super) len: u64,
+    pub(super) blocks: u64,
+    moves: Moves,
+}
+
 /// The bytes that an ordered transfer moves.
 #[derive(Debug)]
-pub(super) enum OrderedWork {
+enum Moves {
     /// A range of a file.
-    Range(File, Blocks),
+    Range(Blocks),
     /// Many pieces.
     Pieces(Pieces),
 }
 
 impl OrderedWork {
+    pub(super) fn of_range(file: &File, blocks: Blocks) -> Self {
+        let (file, len) = (file.clone(), blocks.range.len());
+        let place = file.handle.place(blocks.range.start, len);
+        Self { file, place, len, blocks: blocks.count(), moves: Moves::Range(blocks) }
+    }
+
+    /// For pieces that begin with one at `place`, which is in `file`.
+    pub(super) fn of_pieces(file: &File, place: Place, pieces: Pieces) -> Self {
+        let (len, blocks) = (pieces.packing().bytes(), pieces.packing().blocks());
+        Self { file: file.clone(), place, len, blocks, moves: Moves::Pieces(pieces) }
+    }
+
     pub(super) fn engine(&self) -> &Engine {
-        match self {
-            Self::Range(file, _) => file.engine(),
-            Self::Pieces(pieces) => pieces.engine(),
-        }
-    }
-
-    fn file(&self) -> &File {
-        match self {
-            Self::Range(file, _) => file,
-            Self::Pieces(pieces) => pieces.first_file(),
-        }
-    }
-
-    /// The file that represents all of them.
-    pub(super) fn handle(&self) -> &Handle {
-        self.file().handle()
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.file().path()
-    }
-
-    /// The range that it moves, for errors.
-    pub(super) fn place(&self) -> Place {
-        match self {
-            Self::Range(file, blocks) => {
-                file.handle().place(blocks.range.start, blocks.range.len())
-            }
-            Self::Pieces(pieces) => pieces.place(),
-        }
-    }
-
-    /// Bytes to move.
-    pub(super) fn len(&self) -> u64 {
-        match self {
-            Self::Range(_, blocks) => blocks.range.len(),
-            Self::Pieces(pieces) => pieces.packing().bytes(),
-        }
-    }
-
-    /// Number of blocks, each with a gate.
-    pub(super) fn blocks(&self) -> u64 {
-        match self {
-            Self::Range(_, blocks) => blocks.count(),
-            Self::Pieces(pieces) => pieces.packing().blocks(),
-        }
+        &self.file.engine
     }
 
     /// Number of steps; the syncs of many files are an extra one.
     pub(super) fn steps(&self, sync: SyncMode) -> u64 {
-        let syncs_apart = matches!(self, Self::Pieces(_)) && sync != SyncMode::None;
-        self.blocks() + u64::from(syncs_apart)
+        let syncs_apart = matches!(self.moves, Moves::Pieces(_)) && sync != SyncMode::None;
+        self.blocks + u64::from(syncs_apart)
     }
 
     /// Begins a step.
@@ -90,46 +68,45 @@ impl OrderedWork {
         if step + 1 < self.steps(options.sync) {
             options.sync = SyncMode::None;
         }
-        match self {
-            Self::Range(file, blocks) => {
+        match &self.moves {
+            Moves::Range(blocks) => {
                 let part = blocks.range_of(step);
                 let memory = track.part(step, part);
                 // The size is known, so no server is queried here.
                 let size = blocks.range.end;
+                let file = &self.file;
                 let transfer = file.start_sized(direction, part.start, memory, &options, size)?;
                 Ok(Moving { transfer, step, results: None })
             }
-            Self::Pieces(pieces) => pieces.begin(step, track, direction, &options),
+            Moves::Pieces(pieces) => pieces.begin(self.engine(), step, track, direction, &options),
         }
     }
 
     /// Records the results of a step's pieces.
     pub(super) fn note(&mut self, moved: &mut Moving, whole: &Outcome) {
-        if let (Self::Pieces(pieces), Some(results)) = (self, &mut moved.results) {
+        if let (Moves::Pieces(pieces), Some(results)) = (&mut self.moves, &mut moved.results) {
             pieces.note(moved.step, results.outcome(whole.clone()).results);
         }
     }
 
     /// The result when all steps are done.
     pub(super) fn end(&mut self, got: u64, asked: u64, exact: bool) -> Result<u64> {
-        match self {
-            Self::Range(file, blocks) if exact && got < asked => {
-                let place = file.handle().place(blocks.range.start, asked);
+        match &mut self.moves {
+            Moves::Range(_) if exact && got < asked => {
+                let place = Place { len: asked, ..self.place.clone() };
                 Err(Error::EndOfFile { place, got })
             }
-            Self::Range(..) => Ok(got),
-            Self::Pieces(pieces) => Ok(pieces.end()),
+            Moves::Range(_) => Ok(got),
+            Moves::Pieces(pieces) => Ok(pieces.end()),
         }
     }
 
     /// Its files, whose close may hang, and the engine.
     pub(super) fn into_parts(self) -> (Vec<Arc<Handle>>, Engine) {
-        match self {
-            Self::Range(file, _) => {
-                let (handle, engine) = file.into_parts();
-                (vec![handle], engine)
-            }
-            Self::Pieces(pieces) => pieces.into_parts(),
+        let mut handles = vec![self.file.handle];
+        if let Moves::Pieces(pieces) = self.moves {
+            handles.extend(pieces.into_handles());
         }
+        (handles, self.file.engine)
     }
 }

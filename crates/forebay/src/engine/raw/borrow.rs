@@ -50,8 +50,7 @@ impl Engine {
     /// [`Error::BadOption`] without any range.
     pub unsafe fn borrow_device_ranges(&self, ranges: &[(u64, u64)]) -> Result<Buffer> {
         let Some(&(first, len)) = ranges.first() else {
-            let (name, value) = ("ranges".into(), "none".into());
-            return Err(Error::BadOption { name, value, expected: "one at least".into() });
+            return Err(Error::bad_option("ranges", "none", "one at least"));
         };
         let device = self.owner_of(first, len)?;
         let (mut least, mut most) = (first, first);
@@ -90,16 +89,9 @@ impl Engine {
         let kind = self.address_kind(address);
         let not = NotDeviceMemory::Kind { address, kind };
         let id = kind.device().ok_or_else(|| refused(address, len, &not))?;
-        match self.known(id) {
-            Some(device) => Ok(device),
-            None => self.brought_in(&GpuSelector::Cuda(id.index.to_string())),
-        }
-    }
-
-    fn brought_in(&self, wanted: &GpuSelector) -> Result<Arc<dyn Device>> {
-        self.device(wanted)?.ok_or_else(|| Error::NoDevice {
-            wanted: wanted.to_string(),
-            reason: "it names host memory".into(),
+        self.known(id).or_else(|_| {
+            let added = self.device(&GpuSelector::Cuda(id.index.to_string()))?;
+            Ok(added.expect("a GPU, not host memory"))
         })
     }
 

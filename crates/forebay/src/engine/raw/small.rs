@@ -70,10 +70,8 @@ impl SmallLane {
     /// Errors of the host and the GPU; [`Error::MemoryLimit`].
     fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
         let memory = room.pin(len, device)?;
-        let stream = device.create_stream().map_err(|source| {
-            let (operation, device) = (Operation::Allocate, device.id());
-            Error::Device { operation, device, len, place: None, source }
-        })?;
+        let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
+        let stream = device.create_stream().map_err(failed)?;
         Ok(Self { device: Arc::clone(device), memory, stream })
     }
 

@@ -29,19 +29,12 @@ impl Engine {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
         self.check_process(Operation::Wait)?;
-        let known = self.known(device).ok_or_else(|| Error::NoDevice {
-            wanted: device.to_string(),
-            reason: "it was not brought into this engine".into(),
-        })?;
-        let failed = |source| {
-            let (operation, len) = (Operation::Wait, 0);
-            Error::Device { operation, device, len, place: None, source }
-        };
+        let known = self.known(device)?;
+        let failed = |source| Error::of_device(Operation::Wait, device, 0, source);
         // SAFETY: the caller's promise.
         if unsafe { known.is_capturing(stream) }.map_err(failed)? {
-            let (name, value) = ("stream".into(), format!("{:#x}", stream.0));
-            let expected = "a stream that is not being captured: end the capture first".into();
-            return Err(Error::BadOption { name, value, expected });
+            let expected = "a stream that is not being captured: end the capture first";
+            return Err(Error::bad_option("stream", format!("{:#x}", stream.0), expected));
         }
         let event = known.create_event().map_err(failed)?;
         let mut wait = || {

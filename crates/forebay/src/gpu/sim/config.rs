@@ -147,7 +147,7 @@ impl FromStr for SimConfig {
 
     fn from_str(text: &str) -> Result<Self> {
         let bad = |name: &str, value: &str, expected: String| {
-            Err(Error::BadOption { name: name.into(), value: value.into(), expected })
+            Err(Error::bad_option(name, value, expected)) //
         };
         let settings = match text.strip_prefix("sim") {
             Some("") => return Ok(Self::default()),

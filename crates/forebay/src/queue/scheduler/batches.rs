@@ -51,23 +51,10 @@ impl Scheduler {
         self.count_bytes(key, op);
         for (part, address) in op.targets(batch) {
             let (file, shift) = batch.source_of(part.start);
-            let (io, reason, bounce) = (Io::Buffered, Reason::HadToWait, false);
+            let segment = Segment::plain(part, Io::Buffered, Reason::HadToWait);
             self.windows[window].expect(piece);
-            let one = Op {
-                file: Arc::clone(file),
-                shift,
-                batch: None,
-                port: None,
-                segment: Segment { wanted: part, covered: part, io, reason, bounce },
-                address,
-                moved: 0,
-                empty: 0,
-                again: 0,
-                counted: None,
-                touch: None,
-                ..*op
-            };
-            self.queue(key, one);
+            let one = Op::new(op.owner, Arc::clone(file), op.kind, segment, address);
+            self.queue(key, Op { shift, ..one });
         }
         self.count_out(op);
     }

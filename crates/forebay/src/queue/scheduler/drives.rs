@@ -1,7 +1,7 @@
 //! The queues of drives, and how many ops each drive may have in flight: a fixed number, or what
 //! its tuners find.
 
-use std::ops::{Index, IndexMut};
+use std::ops::{Deref, DerefMut};
 
 use super::turns::{Openable, Turns};
 use super::work::Limits;
@@ -57,11 +57,8 @@ pub(super) struct DriveQueue {
     pub(super) promised: usize,
     /// Transfers that open their next window when the drive needs more ops.
     pub(super) waiting: Openable,
-    /// Ops in flight on its ring.
-    ring_flying: usize,
-    /// Ops in flight in the pool, and ops that waiting callers run themselves.
-    pool_flying: usize,
-    caller_flying: usize,
+    /// Ops in flight, by [`RunBy`].
+    flying: [usize; 3],
     /// Bytes in flight that are read through the page cache, and whether the last such read waited
     /// for the drive.
     cached_len: u64,
@@ -74,16 +71,8 @@ pub(super) struct DriveQueue {
 }
 
 impl DriveQueue {
-    fn flying(&mut self, by: RunBy) -> &mut usize {
-        match by {
-            RunBy::Ring => &mut self.ring_flying,
-            RunBy::Pool => &mut self.pool_flying,
-            RunBy::Caller => &mut self.caller_flying,
-        }
-    }
-
     pub(super) fn in_flight(&self) -> usize {
-        self.ring_flying + self.pool_flying + self.caller_flying
+        self.flying.iter().sum()
     }
 
     /// Bytes in flight when the last op was handed out.
@@ -102,13 +91,13 @@ impl DriveQueue {
     pub(super) fn reads_enough_ahead(&self, op: &Op) -> bool {
         let len = cached_len(op);
         let is_full = self.cached_len >= READS_AHEAD * len.max(READ_AHEAD_LEN);
-        len > 0 && self.pool_flying > 0 && self.cached_waits && is_full
+        len > 0 && self.flying[RunBy::Pool as usize] > 0 && self.cached_waits && is_full
     }
 
     /// Number of pool threads that the drive could use in addition, at least one.
     pub(super) fn pool_room(&self) -> usize {
         let most = self.depth.requests(self.direction).min(EACH_MAX);
-        most.saturating_sub(self.pool_flying).min(self.queued).max(1)
+        most.saturating_sub(self.flying[RunBy::Pool as usize]).min(self.queued).max(1)
     }
 }
 
@@ -146,9 +135,7 @@ impl Drives {
             queued: 0,
             promised: 0,
             waiting: Openable::default(),
-            ring_flying: 0,
-            pool_flying: 0,
-            caller_flying: 0,
+            flying: [0; 3],
             cached_len: 0,
             cached_waits: true,
             flying_len: 0,
@@ -156,19 +143,6 @@ impl Drives {
             direction: Direction::Read,
         });
         self.all.len() - 1
-    }
-
-    pub(super) fn get(&self, drive: usize) -> Option<&DriveQueue> {
-        self.all.get(drive)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
-    #[cfg(test)]
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, DriveQueue> {
-        self.all.iter()
     }
 
     /// Number of ops in flight in the pool.
@@ -187,7 +161,7 @@ impl Drives {
             self.busy += 1;
             state.hardware.iter().for_each(|&piece| self.sharers[piece] += 1);
         }
-        *state.flying(by) += 1;
+        state.flying[by as usize] += 1;
         state.cached_len += cached_len(op);
         state.flying_len += len;
         state.filled_len = state.flying_len;
@@ -204,7 +178,7 @@ impl Drives {
         }
         self.in_flight -= 1;
         self.in_pool -= usize::from(by == RunBy::Pool);
-        *state.flying(by) -= 1;
+        state.flying[by as usize] -= 1;
         state.cached_len -= cached_len(op);
         state.flying_len -= op.segment.covered.len();
         if state.in_flight() == 0 {
@@ -226,11 +200,11 @@ impl Drives {
         let Limits { in_flight: most, pool, .. } = self.limits;
         let state = &self.all[drive];
         let all = state.in_flight();
-        let waits = state.pool_flying + state.caller_flying;
+        let [ring, pool_now, caller] = state.flying;
         let (first, own, other) = match by {
-            RunBy::Ring => (state.ring_flying == 0, state.ring_flying, &state.pool_turns),
-            RunBy::Pool => (state.pool_flying == 0, waits, &state.ring_turns),
-            RunBy::Caller => (all == 0, waits, &state.ring_turns),
+            RunBy::Ring => (ring == 0, ring, &state.pool_turns),
+            RunBy::Pool => (pool_now == 0, pool_now + caller, &state.ring_turns),
+            RunBy::Caller => (all == 0, pool_now + caller, &state.ring_turns),
         };
         let share = most / (self.busy + usize::from(all == 0)).max(1);
         let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);
@@ -244,7 +218,7 @@ impl Drives {
         first
             || (own < half
                 && all < depth
-                && state.pool_flying < threads
+                && pool_now < threads
                 && all < share
                 && self.in_flight < most
                 && admits())
@@ -254,7 +228,7 @@ impl Drives {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let in_flight: usize = self.all.iter().map(DriveQueue::in_flight).sum();
-        let in_pool: usize = self.all.iter().map(|drive| drive.pool_flying).sum();
+        let in_pool: usize = self.all.iter().map(|drive| drive.flying[RunBy::Pool as usize]).sum();
         let busy = self.all.iter().filter(|drive| drive.in_flight() > 0).count();
         assert_eq!((in_flight, in_pool, busy), (self.in_flight, self.in_pool, self.busy));
         // One for the drive's ring, one for the pool, and one for a caller whose drive had none.
@@ -281,17 +255,17 @@ fn cached_len(op: &Op) -> u64 {
     if counts { op.segment.covered.len() } else { 0 }
 }
 
-impl Index<usize> for Drives {
-    type Output = DriveQueue;
+impl Deref for Drives {
+    type Target = [DriveQueue];
 
-    fn index(&self, drive: usize) -> &DriveQueue {
-        &self.all[drive]
+    fn deref(&self) -> &[DriveQueue] {
+        &self.all
     }
 }
 
-impl IndexMut<usize> for Drives {
-    fn index_mut(&mut self, drive: usize) -> &mut DriveQueue {
-        &mut self.all[drive]
+impl DerefMut for Drives {
+    fn deref_mut(&mut self) -> &mut [DriveQueue] {
+        &mut self.all
     }
 }
 

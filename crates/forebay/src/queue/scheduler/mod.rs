@@ -193,11 +193,7 @@ impl Scheduler {
 
     /// Enables statistics, or disables and clears them.
     pub(crate) fn keep_statistics(&mut self, keep: bool) {
-        match (keep, &self.statistics) {
-            (true, None) => self.statistics = Some(Box::default()),
-            (false, Some(_)) => self.statistics = None,
-            _ => {}
-        }
+        self.statistics = keep.then(|| self.statistics.take().unwrap_or_default());
     }
 
     /// The statistics so far.

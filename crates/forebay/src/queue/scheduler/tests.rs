@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::error::Error;
-use crate::file::{Handle, OpenHow};
+use crate::file::{Handle, OpenOptions};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Completion, Op};
 use crate::transfer::{State, SyncMode};
@@ -46,7 +46,7 @@ impl Rig {
         let drive = scheduler.add_drive(Depth::Fixed(1), 1, &[]);
         scheduler.add_unstarted(4);
         let folder = tempfile::tempdir().unwrap();
-        let how = OpenHow { write: true, create: true, ..OpenHow::default() };
+        let how = OpenOptions { write: true, create: true, ..OpenOptions::default() };
         let file = Arc::new(Handle::open(folder.path().join("file"), &how).unwrap());
         Self { scheduler, drive, file, _folder: folder }
     }

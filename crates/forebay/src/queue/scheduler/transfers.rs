@@ -254,25 +254,10 @@ impl Scheduler {
                 (request.files(), OpKind::Sync { metadata }, at)
             }
         };
-        let (io, reason, bounce) = (Io::Buffered, Reason::Demanded, false);
+        let segment = Segment::plain(at, Io::Buffered, Reason::Demanded);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {
-            let op = Op {
-                owner: Owner::Transfer(key),
-                file,
-                shift: 0,
-                batch: None,
-                port: None,
-                kind,
-                segment: Segment { wanted: at, covered: at, io, reason, bounce },
-                address: 0,
-                moved: 0,
-                empty: 0,
-                again: 0,
-                counted: None,
-                touch: None,
-            };
-            self.queue(key, op);
+            self.queue(key, Op::new(Owner::Transfer(key), file, kind, segment, 0));
         }
     }
 

@@ -187,21 +187,11 @@ impl Scheduler {
                 Some(batch) => batch.source_of(segment.wanted.start),
                 None => (&request.file, 0),
             };
-            ops.push(Op {
-                owner: Owner::Piece(key, piece),
-                file: Arc::clone(file),
-                shift,
-                batch: request.batch.clone().filter(|batch| !batch.is_one(segment.wanted)),
-                port: request.peer.as_ref().map(|peer| Arc::clone(&peer.port)),
-                kind: OpKind::Move(request.direction),
-                segment: *segment,
-                address,
-                moved: 0,
-                empty: 0,
-                again: 0,
-                counted: None,
-                touch: None,
-            });
+            let (owner, kind) = (Owner::Piece(key, piece), OpKind::Move(request.direction));
+            let batch = request.batch.clone().filter(|batch| !batch.is_one(segment.wanted));
+            let port = request.peer.as_ref().map(|peer| Arc::clone(&peer.port));
+            let op = Op::new(owner, Arc::clone(file), kind, *segment, address);
+            ops.push(Op { shift, batch, port, ..op });
         }
         for op in ops {
             if op.is_write() {

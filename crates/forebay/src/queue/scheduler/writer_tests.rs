@@ -119,7 +119,7 @@ fn those_around_the_page_cache_have_their_turn_beside_many_cached_ones() {
 fn files_do_not_wait_for_each_other() {
     let mut writing = Writing::new();
     writing.write(Io::ODirect);
-    let other = crate::file::OpenHow { write: true, create: true, ..Default::default() };
+    let other = crate::file::OpenOptions { write: true, create: true, ..Default::default() };
     let path = writing.rig.file.path().with_file_name("other");
     writing.rig.file = Arc::new(Handle::open(path, &other).expect("a new file"));
     writing.write(Io::Buffered);

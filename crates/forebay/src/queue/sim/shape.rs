@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_base::units::{KIB, MIB};
 
 use super::world::{Contents, Faults, below, noise};
-use crate::file::{Handle, OpenHow};
+use crate::file::{Handle, OpenOptions};
 use crate::gpu::sim::Dice;
 use crate::plan::Alignment;
 use crate::queue::Limits;
@@ -156,7 +156,7 @@ fn faults(dice: &mut Dice) -> Faults {
 /// provide identities.
 pub(super) fn files(dice: &mut Dice, shape: &Shape, folder: &Path) -> Vec<Contents> {
     let slot = shape.limits.slot_size;
-    let how = OpenHow { write: true, create: true, ..OpenHow::default() };
+    let how = OpenOptions { write: true, create: true, ..OpenOptions::default() };
     (0..count(dice, 1, 3))
         .map(|index| {
             let path = folder.join(format!("file-{index}"));

@@ -1,17 +1,15 @@
-//! Entry points for the micro-benchmarks: the planner alone, and the machinery around rings and
-//! copies without I/O. They measure our own cost per op and per slot.
-//!
-//! Not part of the public interface.
+//! Our own cost for each segment that is planned, each op of a ring, and each slot that goes from its
+//! reader to the copy engine and back, without I/O. Each case also runs once as a test.
 
-use std::path::Path;
+use std::hint::black_box;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_base::clock::SystemClock;
-use forebay_base::units::ByteRange;
+use forebay_base::units::{ByteRange, KIB, MIB};
 use rustix::io::Errno;
 
-use crate::error::Result;
-use crate::file::{Handle, OpenHow};
+use crate::file::{Handle, OpenOptions};
 use crate::gpu::Device;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::memory::Buffer;
@@ -25,32 +23,6 @@ use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
 
 const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
-
-/// How much of a window is resident, for [`plan`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resident {
-    /// All of it.
-    Whole,
-    /// Nothing.
-    Nothing,
-    /// Every other `n` bytes.
-    Every(u64),
-}
-
-/// Plans a read of a window of `len` bytes in pieces of `piece` bytes; returns the number of
-/// segments.
-#[must_use]
-pub fn plan(len: u64, piece: u64, resident: Resident) -> usize {
-    let wanted = ByteRange::at(123, len - 123);
-    let split = match resident {
-        Resident::Whole => Split::Buffered(Reason::Resident),
-        Resident::Nothing => Split::ODirect(Reason::NotResident),
-        Resident::Every(run) => Split::Resident(
-            (0..len / run / 2).map(|n| ByteRange::at(2 * n * run, run).intersect(wanted)).collect(),
-        ),
-    };
-    cut_read(wanted, 0, piece, &split, Some(ALIGNMENT), Layout::Slot).len()
-}
 
 /// A ring whose ops complete at once without I/O.
 #[derive(Debug)]
@@ -96,7 +68,7 @@ impl Tools for NullTools {
 
 /// A reader, a drive's worker and a submitter on one thread, between a file that is never read and
 /// a simulated GPU.
-pub struct DataPath {
+struct DataPath {
     core: Core,
     file: Arc<Handle>,
     tools: NullTools,
@@ -110,11 +82,8 @@ pub struct DataPath {
 
 impl DataPath {
     /// For transfers of up to `len` bytes, with slots of `slot` bytes and segments of `segment`
-    /// bytes. `path` may be any file.
-    ///
-    /// # Errors
-    /// The file's or the host's error.
-    pub fn new(path: &Path, len: u64, slot: u64, segment: u64) -> Result<Self> {
+    /// bytes. None of the file's bytes is read.
+    fn new(len: u64, slot: u64, segment: u64) -> Self {
         let limits = Limits {
             slot_size: slot,
             segment,
@@ -132,50 +101,37 @@ impl DataPath {
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
         let link = core.add_link(4, bell());
         let bytes = usize::try_from(4 * slot).expect("a few slots");
-        let mut slots = HostMemory::map(bytes)?;
-        slots.register(&device)?;
+        let mut slots = HostMemory::map(bytes).expect("a few slots");
+        slots.register(&device).expect("a simulated GPU");
         let first = slots.address();
         let four: Vec<Slot> = (0..4).map(|n| Slot::whole(first + n * slot, slot)).collect();
         core.with(|scheduler| scheduler.add_slots(link, &four));
         let ring = || NullRing { depth: 32, done: Vec::new() };
-        Ok(Self {
+        let path = std::env::current_exe().expect("any file");
+        let file = Handle::open(path, &OpenOptions::default()).expect("it is there");
+        Self {
             core,
-            file: Arc::new(Handle::open(path, &OpenHow::default())?),
+            file: Arc::new(file),
             tools: NullTools { planner: Planner { segment } },
             reader: Reader::new(ring()),
             worker: RingWorker::new(Crew::Ring(served), ring()),
             submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
-            target: Buffer::on_device(device, len)?,
+            target: Buffer::on_device(device, len).expect("simulated memory"),
             slots,
-        })
+        }
     }
 
     /// Simulates a read of `len` bytes with O_DIRECT into host memory; no byte is written.
-    ///
-    /// # Errors
-    /// None is expected.
-    pub fn read_to_host(&mut self, len: u64) -> Result<u64> {
-        let address = self.slots.address();
-        self.run(len, address, None, Io::ODirect, Reason::Demanded)
+    fn read_to_host(&mut self, len: u64) -> u64 {
+        self.run(len, self.slots.address(), None, Io::ODirect, Reason::Demanded)
     }
 
     /// Simulates a read of `len` bytes through the page cache; the copies to the GPU are real.
-    ///
-    /// # Errors
-    /// None is expected.
-    pub fn read_to_gpu(&mut self, len: u64) -> Result<u64> {
-        let address = self.target.address();
-        self.run(len, address, Some(0), Io::Buffered, Reason::InMemory)
+    fn read_to_gpu(&mut self, len: u64) -> u64 {
+        self.run(len, self.target.address(), Some(0), Io::Buffered, Reason::InMemory)
     }
 
-    fn run(
-        &mut self,
-        len: u64,
-        address: u64,
-        link: Option<usize>,
-        io: Io,
-        reason: Reason,
-    ) -> Result<u64> {
+    fn run(&mut self, len: u64, address: u64, link: Option<usize>, io: Io, reason: Reason) -> u64 {
         let range = ByteRange::at(0, len);
         let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
         let request = Request {
@@ -210,12 +166,57 @@ impl DataPath {
                 Some(_) => drop(self.submitter.step(&self.core, true)),
             }
         }
-        state.wait().0.map(|outcome| outcome.bytes)
+        state.wait().0.expect("a whole read").bytes
     }
 }
 
-impl std::fmt::Debug for DataPath {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DataPath({:?})", self.file.path())
+/// Runs every case for at least `bound`, once at least, and prints what each element costs.
+fn run_for(bound: Duration) {
+    let measure = |case: &str, elements: u64, step: &mut dyn FnMut()| {
+        let (start, mut rounds) = (Instant::now(), 0);
+        while rounds == 0 || start.elapsed() < bound {
+            step();
+            rounds += 1;
+        }
+        let each = start.elapsed().as_nanos() / u128::from(rounds * elements);
+        println!("{case}: {each} ns each");
+    };
+    let wanted = ByteRange::at(123, 16 * MIB - 123);
+    let run = |n: u64| ByteRange::at(2 * n * 64 * KIB, 64 * KIB).intersect(wanted);
+    for (name, split) in [
+        ("resident", Split::Buffered(Reason::Resident)),
+        ("cold", Split::ODirect(Reason::NotResident)),
+        ("every other 64 KiB resident", Split::Resident((0..128).map(run).collect())),
+    ] {
+        let plan = || cut_read(wanted, 0, MIB, black_box(&split), Some(ALIGNMENT), Layout::Slot);
+        let segments = plan().len() as u64;
+        measure(&format!("segments of a window, {name}"), segments, &mut || drop(plan()));
     }
+    for (name, ops, slot, segment) in [
+        ("4 KiB", 1024, 256 * KIB, 4 * KIB),
+        ("1 MiB", 1024, 16 * MIB, MIB),
+        ("alone", 1, 4 * KIB, 4 * KIB),
+    ] {
+        let len = ops * segment;
+        let mut path = DataPath::new(len, slot, segment);
+        let mut step = || assert_eq!(path.read_to_host(black_box(len)), len);
+        measure(&format!("ops of a ring that are done at once, {name}"), ops, &mut step);
+    }
+    for (name, segment) in [("one segment each", 4 * KIB), ("four segments each", KIB)] {
+        let (slots, slot) = (256, 4 * KIB);
+        let mut path = DataPath::new(slots * slot, slot, segment);
+        let mut step = || assert_eq!(path.read_to_gpu(black_box(slots * slot)), slots * slot);
+        measure(&format!("slots copied by a simulated GPU, {name}"), slots, &mut step);
+    }
+}
+
+#[test]
+fn every_case_of_our_own_cost_works() {
+    run_for(Duration::ZERO);
+}
+
+#[test]
+#[ignore = "prints our own cost, in a release build: --release --nocapture"]
+fn our_own_cost() {
+    run_for(Duration::from_secs(1));
 }
