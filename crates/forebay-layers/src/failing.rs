@@ -40,6 +40,5 @@ pub(super) fn released(operation: Operation, layer: &str) -> Error {
         Operation::Release => "one that is held: it is released once, or by taking the next one",
         _ => "one that is held: use it before the next one is taken, or keep it",
     };
-    let (name, value) = ("layer".into(), "one that was released".into());
-    Error::BadOption { name, value, expected: expected.into() }.of_layer(operation, layer)
+    Error::bad_option("layer", "one that was released", expected).of_layer(operation, layer)
 }

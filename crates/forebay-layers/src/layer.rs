@@ -88,9 +88,8 @@ impl Layer {
 
     fn look(&self, engine: &Engine) -> Result<()> {
         let Some(first) = self.parts.iter().find(|part| part.len > 0) else {
-            let (option, value) = ("layers".into(), "one that is empty".into());
-            let expected = "layers with bytes: leave it out".into();
-            return Err(Error::BadOption { name: option, value, expected });
+            let expected = "layers with bytes: leave it out";
+            return Err(Error::bad_option("layers", "one that is empty", expected));
         };
         for part in &self.parts {
             if !part.file.is_of(engine) {
@@ -215,8 +214,7 @@ pub(super) fn cut(
 ) -> Result<(usize, Vec<Unit>)> {
     let slot = ring::slot_len(engine);
     if layers.is_empty() {
-        let (name, value) = ("layers".into(), "none".into());
-        return Err(Error::BadOption { name, value, expected: "one at least".into() });
+        return Err(Error::bad_option("layers", "none", "one at least"));
     }
     layers.iter().enumerate().try_for_each(|(number, layer)| layer.check(number, engine))?;
     let most = budget.unwrap_or(u64::MAX).min(room) / 2;
@@ -264,11 +262,10 @@ fn too_large(layers: &[Layer], (budget, room): (Option<u64>, u64)) -> Error {
                  `gpu_budget`, so that they come in slices"
             ),
         ),
-        Some(budget) => Error::BadOption {
-            name: "gpu_budget".into(),
-            value: format!("{budget} bytes"),
-            expected: enough(whole.len().saturating_mul(2), part.len.saturating_mul(2)),
-        },
+        Some(budget) => {
+            let expected = enough(whole.len().saturating_mul(2), part.len.saturating_mul(2));
+            Error::bad_option("gpu_budget", format!("{budget} bytes"), expected)
+        }
     }
 }
 

@@ -249,9 +249,8 @@ impl LayerStream {
     /// [`Error::FileOverwritten`]. All buffers are held by kept layers. The stream is being
     /// captured, is closed, or is in use by another thread. A GPU failure, which ends the stream.
     pub unsafe fn next(&self, compute: CallerStream) -> Result<Option<Taken>> {
-        self.shared.check_home()?;
         // SAFETY: the caller's promise.
-        Ok(match unsafe { self.shared.next(compute, &mut || true) }? {
+        Ok(match unsafe { self.next_while(compute, &mut || true) }? {
             Step::Taken(taken) => Some(taken),
             Step::End | Step::Interrupted => None, // the next call resumes
         })
@@ -437,19 +436,15 @@ impl Drop for LayerStream {
 /// # Errors
 /// There are none, or some cannot use the same pinned memory.
 fn check_devices(devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>> {
-    let bad = |value: String, expected: &str| Error::BadOption {
-        name: "devices".into(),
-        value,
-        expected: expected.into(),
-    };
-    let first = devices.first().ok_or_else(|| bad("none".into(), "one GPU at least"))?;
+    let bad = |value: &str, expected| Error::bad_option("devices", value, expected);
+    let first = devices.first().ok_or_else(|| bad("none", "one GPU at least"))?;
     let shares = |device: &&Arc<dyn Device>| {
         device.id().kind == first.id().kind && device.registry() == first.registry()
     };
     match devices.iter().find(|device| !shares(device)) {
         Some(other) => {
             let value = format!("{} and {}", first.id(), other.id());
-            Err(bad(value, "GPUs of one kind, which use the same pinned memory"))
+            Err(bad(&value, "GPUs of one kind, which use the same pinned memory"))
         }
         None => Ok(first),
     }
@@ -460,9 +455,7 @@ fn check_devices(devices: &[Arc<dyn Device>]) -> Result<&Arc<dyn Device>> {
 /// # Errors
 /// A list that is empty or has numbers without a layer.
 fn sequence_of(options: &StreamOptions, layers: usize, slices: usize) -> Result<Sequence> {
-    let bad = |value: String, expected: String| {
-        Err(Error::BadOption { name: "order".into(), value, expected }) //
-    };
+    let bad = |value: String, expected| Err(Error::bad_option("order", value, expected));
     match Sequence::new(&options.order, layers, slices, options.passes) {
         Err(unknown) => {
             let expected = format!("numbers of the {layers} layers, from 0");

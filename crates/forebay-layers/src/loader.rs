@@ -287,7 +287,7 @@ impl Loader {
             let copied = shared.copy_kept(&seat.store, load, (shared.file_lane, &job.frees));
             let failed = |source| shared.failed(self.group.units[load.unit].len, source);
             match copied.map_err(failed)? {
-                Some(kept) => shared.arrived(load, kept),
+                Some(loaded) => shared.arrived(&mut shared.lock(), load, loaded),
                 None => left.push(job),
             }
         }

@@ -10,8 +10,6 @@ use forebay::gpu::{CallerStream, Device, DeviceError, DeviceResult, Event, Strea
 use forebay::{Error, Operation};
 use forebay_base::lock::Lock;
 
-use super::shared::device_failed;
-
 /// Polling interval while a thread waits for a mark.
 const NAP: Duration = Duration::from_micros(50);
 
@@ -72,7 +70,7 @@ impl Mark {
 
     /// The error for a failure of the mark, or of work before it.
     pub(super) fn failed(&self, source: DeviceError) -> Error {
-        device_failed(&self.0.of.device, Operation::Copy, 0, source)
+        Error::of_device(Operation::Copy, self.0.of.device.id(), 0, source)
     }
 
     /// Whether all work before it is done.

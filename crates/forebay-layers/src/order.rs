@@ -25,7 +25,7 @@ pub enum Order {
 pub(super) const NEVER: u64 = u64::MAX;
 
 /// The layers by position.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Sequence {
     /// The units of one pass; empty for [`Order::Told`].
     pass: Vec<usize>,

@@ -15,8 +15,8 @@ use super::group::{Group, Job};
 use super::homes::{Home, host};
 use super::layer::{Unit, is_resident};
 use super::marks::Mark;
-use super::ring::{Ring, SLOTS, Size, Slot, room_for, small_len};
-use super::shared::{From, Kept, Shared};
+use super::ring::{Ring, SLOTS, Size, Slot, index, room_for, small_len};
+use super::shared::{From, Loaded, Shared};
 use super::store::Store;
 
 /// One layer that is being read.
@@ -129,8 +129,9 @@ impl Target {
         self.begin()?;
         let ready = self.shared.marks.put(self.shared.file_lane)?;
         let begun = self.begun.take().expect("put just before");
-        let kept = Kept { marks: (begun, ready), from: From::Files, pages: None, routes };
-        self.shared.arrived(self.job.load, kept);
+        let (from, pages, counted) = (From::Files, None, false);
+        let loaded = Loaded { begun, ready, from, pages, routes, counted };
+        self.shared.arrived(&mut self.shared.lock(), self.job.load, loaded);
         Ok(())
     }
 
@@ -173,7 +174,7 @@ impl Reading {
                 let first = memory.address();
                 // SAFETY: the stream accesses no host memory as a slice.
                 let target = unsafe { memory.share(0, memory.len()) };
-                (target, Place::Home(added(starts, first)))
+                (target, Place::Home(starts.iter().map(|start| first + start).collect()))
             }
             None => {
                 let slots = ring.memory().expect("what passes through slots has some");
@@ -422,14 +423,6 @@ fn small(engine: &Engine, ring: &Ring, unit: &Unit) -> Option<(Packing, Small)> 
     let each = packing.bytes().checked_div(packing.blocks())?;
     let small = Small { drives, each };
     ring.exceeds(small.room(engine)).then_some((packing, small))
-}
-
-fn added(starts: &[u64], first: u64) -> Vec<u64> {
-    starts.iter().map(|start| first + start).collect()
-}
-
-fn index(number: u64) -> usize {
-    usize::try_from(number).expect("far fewer than memory has bytes")
 }
 
 #[cfg(test)]

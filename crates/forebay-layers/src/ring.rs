@@ -231,7 +231,8 @@ impl Slot {
     }
 }
 
-fn index(number: u64) -> usize {
+/// A number of slots or blocks, as an index.
+pub(super) fn index(number: u64) -> usize {
     usize::try_from(number).expect("far fewer than memory has bytes")
 }
 

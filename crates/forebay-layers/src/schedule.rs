@@ -64,7 +64,7 @@ pub(super) enum Next {
 }
 
 /// The order, and the contents of the buffers.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Schedule {
     sequence: Sequence,
     buffers: Vec<Held>,

@@ -51,16 +51,6 @@ pub(super) struct Shared {
     pub(super) turned: Condvar,
 }
 
-/// Copies that were queued from a layer's host copy.
-pub(super) struct Kept {
-    /// Signaled when the first copy may begin, and when the last is done.
-    pub(super) marks: (Mark, Mark),
-    pub(super) from: From,
-    pub(super) pages: Option<FromPages>,
-    /// The routes by which it came from files.
-    pub(super) routes: Vec<RouteShare>,
-}
-
 /// The pages that a layer was copied from, which may be unpinned by now, and the earlier stamps of
 /// their files.
 #[derive(Debug, Clone)]
@@ -77,7 +67,8 @@ pub(super) enum From {
     Pages,
 }
 
-#[derive(Debug)]
+/// The state that the caller and the loader change under its lock.
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) turn: Turn,
     pub(super) schedule: Schedule,
@@ -146,31 +137,17 @@ impl Shared {
     ) -> Result<Arc<Self>> {
         let store = Store::new(&group.engine, device, &group.units, &counts)?;
         let count = store.buffers.len();
-        let failed = |source| device_failed(device, Operation::Allocate, 0, source);
+        let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
         let memory_lane = device.create_stream().map_err(failed)?;
         let file_lane = device.create_stream();
         let file_lane = file_lane.inspect_err(|_| drop(device.destroy_stream(memory_lane)));
         let file_lane = file_lane.map_err(failed)?;
         let state = State {
-            turn: Turn::Free,
             schedule: Schedule::new(sequence, count),
             store: Some(Arc::new(store)),
             frees: vec![Vec::new(); count],
             loads: vec![None; count],
-            failures: HashMap::new(),
-            lost: None,
-            closing: false,
-            closed: None,
-            is_marked: false,
-            writes: Writes::default(),
-            copied: Copied::default(),
-            turned: false,
-            taking: false,
-            taken: Vec::new(),
-            unmarked: None,
-            current: None,
-            times: Times::default(),
-            exports: Vec::new(),
+            ..State::default()
         };
         group.join();
         Ok(Arc::new(Self {
@@ -251,16 +228,14 @@ impl Shared {
     pub(super) fn tell(&self, layers: &[usize]) -> Result<()> {
         let mut turn = self.submit()?;
         turn.check_open()?;
-        let bad = |value: String, expected: String| {
-            Err(Error::BadOption { name: "prefetch".into(), value, expected })
-        };
+        let bad = |value: &str, expected: &str| Err(Error::bad_option("prefetch", value, expected));
         if !turn.schedule.sequence().is_told() {
             let expected = "a stream whose order is told while it runs (`order=\"told\"`)";
-            return bad("a layer".into(), expected.into());
+            return bad("a layer", expected);
         }
         let count = self.units().len() / self.slices;
         if let Some(unknown) = layers.iter().find(|&&layer| layer >= count) {
-            return bad(unknown.to_string(), format!("numbers of the {count} layers, from 0"));
+            return bad(&unknown.to_string(), &format!("numbers of the {count} layers, from 0"));
         }
         let units = |layer| (0..self.slices).map(move |slice| layer * self.slices + slice);
         layers.iter().copied().flat_map(units).for_each(|unit| turn.schedule.tell(unit));
@@ -317,17 +292,10 @@ impl Shared {
     }
 
     /// Records that all copies of a layer are queued.
-    pub(super) fn arrived(&self, load: Load, kept: Kept) {
-        self.arrived_in(&mut self.lock(), load, kept);
-    }
-
-    /// Like `arrived`, with the lock held.
-    pub(super) fn arrived_in(&self, state: &mut State, load: Load, kept: Kept) {
-        let Kept { marks: (begun, ready), from, pages, routes } = kept;
+    pub(super) fn arrived(&self, state: &mut State, load: Load, loaded: Loaded) {
         // The next contents of the buffer wait for these copies too, because the layer may never be
         // taken.
-        state.frees[load.buffer] = vec![ready.clone()];
-        let loaded = Loaded { begun, ready, from, pages, routes, counted: false };
+        state.frees[load.buffer] = vec![loaded.ready.clone()];
         state.loads[load.buffer] = Some(loaded);
         state.schedule.arrived(load.buffer);
         self.came.notify_all();
@@ -358,7 +326,7 @@ impl Shared {
     }
 
     pub(super) fn failed(&self, len: u64, source: DeviceError) -> Error {
-        device_failed(&self.device, Operation::Copy, len, source)
+        Error::of_device(Operation::Copy, self.device.id(), len, source)
     }
 }
 
@@ -423,14 +391,5 @@ pub(super) fn panicked() -> Error {
 }
 
 pub(super) fn refused(value: &str, expected: &str) -> Error {
-    Error::BadOption { name: "stream".into(), value: value.into(), expected: expected.into() }
-}
-
-pub(super) fn device_failed(
-    device: &Arc<dyn Device>,
-    operation: Operation,
-    len: u64,
-    source: DeviceError,
-) -> Error {
-    Error::Device { operation, device: device.id(), len, place: None, source }
+    Error::bad_option("stream", value, expected)
 }

@@ -7,13 +7,12 @@ use std::time::Duration;
 use forebay::RouteShare;
 
 use super::marks::Mark;
-use super::shared::From;
 
 /// Maximum number of visits and passes that are kept.
 const REMEMBERED: usize = 4096;
 
 /// Times of one layer in one visit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayerTimes {
     /// Position in the order, from 0.
@@ -46,31 +45,6 @@ pub struct LayerTimes {
 }
 
 impl LayerTimes {
-    pub(super) fn of(
-        (position, layer, slice): (u64, usize, usize),
-        bytes: u64,
-        from: From,
-    ) -> Self {
-        let (pinned, mapped) = (from == From::Memory, from == From::Pages);
-        let (began, entered, transfer) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        let (compute, stall) = (Duration::ZERO, Duration::ZERO);
-        Self {
-            position,
-            layer,
-            slice,
-            bytes,
-            drive_bytes: 0,
-            routes: Vec::new(),
-            pinned,
-            mapped,
-            began,
-            entered,
-            transfer,
-            compute,
-            stall,
-        }
-    }
-
     /// Time on the GPU: compute and stall.
     #[must_use]
     pub fn time(&self) -> Duration {
@@ -148,7 +122,7 @@ pub struct StreamStatistics {
 
 /// A layer that was taken and that the GPU has not finished.
 #[derive(Debug)]
-pub(super) struct Visit {
+struct Visit {
     times: LayerTimes,
     /// Its first and last copy, if it was loaded for this visit.
     load: Option<(Mark, Mark)>,
@@ -159,15 +133,6 @@ pub(super) struct Visit {
 }
 
 impl Visit {
-    pub(super) fn new(
-        times: LayerTimes,
-        load: Option<(Mark, Mark)>,
-        asked: Mark,
-        entered: Mark,
-    ) -> Self {
-        Self { times, load, asked, entered, freed: None, pass: 0 }
-    }
-
     /// Its times, if the GPU has finished it.
     fn done(&self, origin: &mut Option<Origin>) -> Option<LayerTimes> {
         let freed = self.freed.as_ref().filter(|freed| freed.is_passed().unwrap_or(true))?;
@@ -235,10 +200,16 @@ impl Times {
         from_drive.map(|share| share.bytes).sum()
     }
 
-    /// Records that a layer was taken; `pass` is the number of layers in a pass.
-    pub(super) fn enter(&mut self, visit: Visit, pass: u64) {
-        let number = visit.times.position.checked_div(pass).unwrap_or(0);
-        self.visits.push_back(Visit { pass: number, ..visit });
+    /// Records that a layer was taken; `pass_len` is the number of layers in a pass.
+    pub(super) fn enter(
+        &mut self,
+        times: LayerTimes,
+        load: Option<(Mark, Mark)>,
+        (asked, entered): (Mark, Mark),
+        pass_len: u64,
+    ) {
+        let pass = times.position.checked_div(pass_len).unwrap_or(0);
+        self.visits.push_back(Visit { times, load, asked, entered, freed: None, pass });
     }
 
     /// Records that it was released.

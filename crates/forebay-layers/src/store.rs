@@ -33,12 +33,10 @@ impl Store {
             let buffers = (0..count).map(|_| engine.allocate(device.id(), largest));
             buffers.collect::<Result<Vec<Buffer>>>()
         };
-        let mut count = most;
-        let mut made = allocate(most);
-        if least < most && made.as_ref().is_err_and(is_want_of_memory) {
-            count = least;
-            made = allocate(least);
-        }
+        let (count, made) = match allocate(most) {
+            Err(error) if least < most && is_want_of_memory(&error) => (least, allocate(least)),
+            made => (most, made),
+        };
         let buffers = made.map_err(|error| match error {
             Error::Device { device, place, source, .. } if source.is_want_of_memory() => {
                 let (operation, len) = (Operation::GiveLayers, largest * count as u64);

@@ -10,7 +10,7 @@ use forebay::gpu::{CallerStream, DeviceError};
 use forebay::{Buffer, Error, Operation, Result};
 
 use super::marks::Mark;
-use super::shared::{Shared, device_failed};
+use super::shared::Shared;
 
 /// The result of requesting the next layer.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl LayerMemory {
 
     fn failed(&self, source: DeviceError) -> Error {
         let device = self.buffer.gpu().expect("layers lie on a GPU");
-        device_failed(device, Operation::Wait, self.buffer.len(), source)
+        Error::of_device(Operation::Wait, device.id(), self.buffer.len(), source)
     }
 }
 
@@ -155,10 +155,9 @@ impl Taken {
     /// # Errors
     /// The layer was released, or there is no such part.
     pub fn part(&self, part: usize) -> Result<LayerMemory> {
-        let range = self.parts().nth(part).ok_or_else(|| Error::BadOption {
-            name: "part".into(),
-            value: part.to_string(),
-            expected: format!("numbers of the {} parts, from 0", self.parts().count()),
+        let range = self.parts().nth(part).ok_or_else(|| {
+            let expected = format!("numbers of the {} parts, from 0", self.parts().count());
+            Error::bad_option("part", part.to_string(), expected)
         })?;
         self.lend(range)
     }

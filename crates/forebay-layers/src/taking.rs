@@ -18,8 +18,7 @@ use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
 use super::schedule::{Load, Next};
-use super::shared::{From, FromPages, Held, Kept, Shared, State, refused};
-use super::statistics::Visit;
+use super::shared::{From, FromPages, Held, Loaded, Shared, State, refused};
 use super::store::Store;
 use super::turn::Submit;
 use super::{LayerTimes, Step, Taken, refuse};
@@ -29,16 +28,6 @@ const NAN: u8 = 0xff;
 
 /// Interval for calling the `go_on` callback.
 const ASKS_EVERY: Duration = Duration::from_millis(50);
-
-/// The result of waiting for a layer.
-enum Found {
-    /// It is in this buffer.
-    There(usize),
-    /// There is nothing more to take.
-    Nothing,
-    /// The caller stopped waiting.
-    GaveUp,
-}
 
 impl Shared {
     /// # Safety
@@ -68,9 +57,8 @@ impl Shared {
             Ok((mut state, found)) => {
                 state.taking = false;
                 match found {
-                    Found::There(buffer) => (state, buffer),
-                    Found::Nothing => return Ok(Step::End),
-                    Found::GaveUp => return Ok(Step::Interrupted),
+                    Ok(buffer) => (state, buffer),
+                    Err(step) => return Ok(step),
                 }
             }
             Err(error) => {
@@ -103,12 +91,14 @@ impl Shared {
         }
         let &Unit { layer, slice, .. } = &self.units()[unit];
         let bytes = if load.is_some() { self.units()[unit].bytes() } else { 0 };
-        let mut times = LayerTimes::of((position, layer, slice), bytes, loaded.from);
+        let (pinned, mapped) = (loaded.from == From::Memory, loaded.from == From::Pages);
+        let fresh = LayerTimes::default();
+        let mut times = LayerTimes { position, layer, slice, bytes, pinned, mapped, ..fresh };
         if load.is_some() {
             times.drive_bytes = state.times.came(&loaded.routes).min(bytes);
             times.routes.clone_from(&loaded.routes);
         }
-        state.times.enter(Visit::new(times, load, asked, entered), pass);
+        state.times.enter(times, load, (asked, entered), pass);
         self.pump(&mut state)?;
         Ok(Step::Taken(Taken::new(self, position, unit)))
     }
@@ -128,20 +118,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Waits until the next layer is on the GPU.
+    /// Waits until the next layer is on the GPU; returns its buffer, or the step without a layer.
     fn wait_for_next<'a>(
         self: &'a Arc<Self>,
         mut state: Submit<'a>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(Submit<'a>, Found)> {
+    ) -> Result<(Submit<'a>, std::result::Result<usize, Step>)> {
         loop {
             match self.look_for_next(&mut state)? {
                 Next::Coming => {}
                 // The caller that takes it may change it again.
                 Next::There(buffer) if state.writes.of(buffer) => {}
                 Next::There(buffer) if self.is_stale(&mut state, buffer) => continue,
-                Next::There(buffer) => return Ok((state, Found::There(buffer))),
-                _ => return Ok((state, Found::Nothing)),
+                Next::There(buffer) => return Ok((state, Ok(buffer))),
+                _ => return Ok((state, Err(Step::End))),
             }
             let (waited, timed_out) = state.wait(ASKS_EVERY)?;
             state = waited;
@@ -150,7 +140,7 @@ impl Shared {
                 let asked = catch_unwind(AssertUnwindSafe(&mut *go_on));
                 match asked {
                     Ok(true) => state = self.submit()?,
-                    Ok(false) => return Ok((self.submit()?, Found::GaveUp)),
+                    Ok(false) => return Ok((self.submit()?, Err(Step::Interrupted))),
                     Err(panic) => {
                         self.lock().taking = false;
                         resume_unwind(panic);
@@ -198,7 +188,7 @@ impl Shared {
             let copied =
                 state.unlocked(|| self.copy_kept(&store, load, (self.memory_lane, &frees)));
             match copied {
-                Ok(Some(kept)) => self.arrived_in(state, load, kept),
+                Ok(Some(loaded)) => self.arrived(state, load, loaded),
                 Ok(None) => {
                     let (seat, since, unpinned) = (self.seat, Instant::now(), false);
                     self.group.ask(Job { seat, load, frees, since, unpinned });
@@ -223,7 +213,7 @@ impl Shared {
         store: &Store,
         load: Load,
         (lane, frees): (Stream, &[Mark]),
-    ) -> DeviceResult<Option<Kept>> {
+    ) -> DeviceResult<Option<Loaded>> {
         // This reference keeps the pages from being unpinned.
         let home = self.group.homes().filled(load.unit).cloned();
         let Some(home) = home else { return Ok(None) };
@@ -235,11 +225,12 @@ impl Shared {
             // largest unit. All stay alive until the lane is idle.
             unsafe { self.device.copy_batch_to_device(lane, &copies) }?;
         }
-        let marks = (begun, self.marks.put(lane)?);
+        let ready = self.marks.put(lane)?;
         let of = |pages: &Pages| FromPages { home: Arc::downgrade(&home), stamps: pages.stamps() };
         let pages = home.pages().map(of);
         let from = if pages.is_some() { From::Pages } else { From::Memory };
-        Ok(Some(Kept { marks, from, pages, routes: Vec::new() }))
+        let (routes, counted) = (Vec::new(), false);
+        Ok(Some(Loaded { begun, ready, from, pages, routes, counted }))
     }
 
     /// Whether a buffer was copied from pages of files that have changed since, and so must be

@@ -53,53 +53,19 @@ impl Ties {
         }
         ties.shared = vec![None; ties.files.len()];
         pieces.sort_by_key(|piece| (piece.file, piece.start));
-        // Before each piece: the one that reaches furthest of all, and of those in other units.
-        ties.sweep(pieces.iter(), |piece, other| piece.end > other.end, |a, b| a.end > b.start);
-        // After each piece: the nearest one, and the nearest of another unit.
-        ties.sweep(pieces.iter().rev(), |_, _| true, |a, b| a.start < b.end);
-        ties.within(&pieces);
+        // The piece that reaches furthest so far in its file overlaps whatever another one does.
+        let mut furthest: Option<&Piece> = None;
+        for piece in &pieces {
+            let before = furthest.filter(|before| before.file == piece.file);
+            if let Some(before) = before.filter(|before| before.end > piece.start) {
+                ties.shared[piece.unit].get_or_insert((piece.part, before.unit));
+                ties.shared[before.unit].get_or_insert((before.part, piece.unit));
+            }
+            if before.is_none_or(|before| piece.end > before.end) {
+                furthest = Some(piece);
+            }
+        }
         ties
-    }
-
-    /// Finds overlaps between pieces of the same unit.
-    fn within(&mut self, pieces: &[Piece]) {
-        let mut reached = HashMap::new();
-        for piece in pieces {
-            let end = reached.entry((piece.file, piece.unit)).or_insert(0);
-            if *end > piece.start {
-                self.shared[piece.unit].get_or_insert((piece.part, piece.unit));
-            }
-            *end = piece.end.max(*end);
-        }
-    }
-
-    /// For each piece, checks whether it overlaps the best earlier piece of another unit.
-    fn sweep<'a>(
-        &mut self,
-        pieces: impl Iterator<Item = &'a Piece>,
-        is_better: impl Fn(&Piece, &Piece) -> bool,
-        meets: impl Fn(&Piece, &Piece) -> bool,
-    ) {
-        // The best of all, and the best of a different unit than that one.
-        let mut best: [Option<&Piece>; 2] = [None; 2];
-        for piece in pieces {
-            if best[0].is_some_and(|other| other.file != piece.file) {
-                best = [None; 2];
-            }
-            let other = best.into_iter().flatten().find(|other| other.unit != piece.unit);
-            if let Some(other) = other.filter(|other| meets(other, piece)) {
-                self.shared[piece.unit].get_or_insert((piece.part, other.unit));
-            }
-            let is_best = |place: Option<&Piece>| place.is_none_or(|it| is_better(piece, it));
-            best = match best {
-                [first, second] if first.is_none_or(|first| first.unit == piece.unit) => {
-                    [if is_best(first) { Some(piece) } else { first }, second]
-                }
-                [first, _] if is_best(first) => [Some(piece), first],
-                [first, second] if is_best(second) => [first, Some(piece)],
-                other => other,
-            };
-        }
     }
 
     /// A part of the unit that overlaps, and the other unit; itself if another part of it overlaps.

@@ -59,16 +59,16 @@ fn span(track: usize, name: &str, (at, took): (Duration, Duration), arguments: &
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::From;
     use super::*;
 
     #[test]
     fn copies_and_compute_have_tracks_of_their_own() {
-        let mut copied = LayerTimes::of((3, 1, 0), 4096, From::Pages);
+        let (bytes, fresh) = (4096, LayerTimes::default());
+        let mut copied = LayerTimes { position: 3, layer: 1, bytes, mapped: true, ..fresh };
         (copied.began, copied.transfer) = (Duration::from_micros(5), Duration::from_micros(10));
         (copied.entered, copied.compute) = (Duration::from_micros(15), Duration::from_micros(7));
         copied.stall = Duration::from_micros(2);
-        let there = LayerTimes::of((4, 0, 0), 0, From::Files);
+        let there = LayerTimes { position: 4, ..LayerTimes::default() };
         let mut json = Vec::new();
         write(&[copied, there], |times| ["a", "say \"b\""][times.layer], &mut json).unwrap();
         let json = String::from_utf8(json).unwrap();
