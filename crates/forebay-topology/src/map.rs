@@ -231,41 +231,18 @@ impl fmt::Display for Value {
     }
 }
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
+macro_rules! into_value {
+    ($($from:ty => $variant:ident),*) => {
+        $(impl From<$from> for Value {
+            fn from(value: $from) -> Self {
+                Self::$variant(value.into())
+            }
+        })*
+    };
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Self {
-        Self::Text(text)
-    }
-}
-
-impl From<u64> for Value {
-    fn from(number: u64) -> Self {
-        Self::Number(number)
-    }
-}
-
-impl From<u32> for Value {
-    fn from(number: u32) -> Self {
-        Self::Number(number.into())
-    }
-}
-
-impl From<bool> for Value {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
-}
-
-impl From<Vec<String>> for Value {
-    fn from(list: Vec<String>) -> Self {
-        Self::List(list)
-    }
-}
+into_value!(&str => Text, String => Text, u64 => Number, u32 => Number, bool => Flag);
+into_value!(Vec<String> => List);
 
 /// The queue that serves a file, with its drives.
 #[derive(Debug, Clone, PartialEq, Eq)]

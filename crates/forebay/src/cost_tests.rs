@@ -1,5 +1,5 @@
-//! Our own cost for each segment that is planned, each op of a ring, and each slot that goes from its
-//! reader to the copy engine and back, without I/O. Each case also runs once as a test.
+//! Our own cost for each segment that is planned, each op of a ring, and each slot that goes from
+//! its reader to the copy engine and back, without I/O. Each case also runs once as a test.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -39,6 +39,13 @@ fn guarded<T>(tell: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(tell)).ok()
 }
 
+/// Emits an event; a subscriber's panic is caught.
+macro_rules! tell {
+    ($level:ident, $($event:tt)*) => {
+        { guarded(|| $level!($($event)*)); }
+    };
+}
+
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -63,29 +70,21 @@ pub(crate) fn engine_ended(all: bool) {
 
 /// A note for users about a degraded engine.
 pub(crate) fn note(note: &str) {
-    guarded(|| {
-        info!(target: ENGINE, note, "the engine does without something");
-    });
+    tell!(info, target: ENGINE, note, "the engine does without something");
 }
 
 /// The kernel refused a faster method.
 pub(crate) fn refused(what: &'static str, errno: Errno) {
-    guarded(|| {
-        info!(target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
-    });
+    tell!(info, target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
 }
 
 pub(crate) fn readers_started(readers: usize) {
-    guarded(|| {
-        debug!(target: ENGINE, readers, "readers started");
-    });
+    tell!(debug, target: ENGINE, readers, "readers started");
 }
 
 /// The engine continues with fewer threads.
 pub(crate) fn thread_refused(what: &'static str, error: Cause<'_>) {
-    guarded(|| {
-        info!(target: ENGINE, what, error, "thread refused");
-    });
+    tell!(info, target: ENGINE, what, error, "thread refused");
 }
 
 pub(crate) fn gpu_found(info: &DeviceInfo) {
@@ -100,38 +99,28 @@ pub(crate) fn gpu_found(info: &DeviceInfo) {
 
 /// A panic left the engine in an unknown state: all its current and new transfers fail.
 pub(crate) fn engine_failed(cause: &str) {
-    guarded(|| {
-        warn!(target: ENGINE, cause, "engine failed");
-    });
+    tell!(warn, target: ENGINE, cause, "engine failed");
 }
 
 /// Every later call of this process to the GPU fails.
 pub(crate) fn gpu_lost(gpu: DeviceId, error: &DeviceError) {
-    guarded(|| {
-        warn!(target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
-    });
+    tell!(warn, target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
 }
 
 /// The GPU does not report whether a copy is over, so the copy's memory is leaked.
 pub(crate) fn copy_not_over(gpu: DeviceId, error: &DeviceError) {
-    guarded(|| {
-        warn!(
-            target: GPU, gpu = %gpu, error = error as Cause<'_>, "copy not over, memory given up"
-        );
-    });
+    tell!(
+        warn, target: GPU, gpu = %gpu, error = error as Cause<'_>, "copy not over, memory given up"
+    );
 }
 
 /// `gpu`: the GPU whose slots are in the memory.
 pub(crate) fn memory_made(len: u64, gpu: Option<DeviceId>) {
-    guarded(|| {
-        debug!(target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
-    });
+    tell!(debug, target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
 }
 
 pub(crate) fn memory_refused(error: &Error) {
-    guarded(|| {
-        warn!(target: MEMORY, error = error as Cause<'_>, "pinned memory refused");
-    });
+    tell!(warn, target: MEMORY, error = error as Cause<'_>, "pinned memory refused");
 }
 
 /// A new queue for a drive, or for a volume of several drives.
@@ -154,23 +143,19 @@ pub(crate) fn drive_found(found: &Found<'_>) {
 }
 
 pub(crate) fn ring_made(ring: usize) {
-    guarded(|| {
-        debug!(target: DRIVE, ring, "ring made");
-    });
+    tell!(debug, target: DRIVE, ring, "ring made");
 }
 
 /// `reopened`: why the file was opened again for its transfers.
 pub(crate) fn file_opened(path: &Path, file_system: &str, writes: bool, reopened: Option<&str>) {
-    guarded(|| {
-        debug!(target: FILE, path = %path.display(), file_system, writes, reopened, "file opened");
-    });
+    tell!(
+        debug, target: FILE, path = %path.display(), file_system, writes, reopened, "file opened"
+    );
 }
 
 /// A file got a second descriptor, for O_DIRECT.
 pub(crate) fn direct_opened(path: &Path, unit: u32) {
-    guarded(|| {
-        debug!(target: FILE, path = %path.display(), unit, "O_DIRECT opened");
-    });
+    tell!(debug, target: FILE, path = %path.display(), unit, "O_DIRECT opened");
 }
 
 /// Transfers use the page cache unless a route is demanded; `lasts`: permanently.
@@ -230,12 +215,10 @@ pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &B
     });
     let span = span.unwrap_or_else(Span::none);
     let (route, reason) = (route.map(|it| it.0.name()), route.map(|it| it.1.text()));
-    guarded(|| {
-        debug!(
-            target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len, pieces,
-            gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
-        );
-    });
+    tell!(
+        debug, target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len,
+        pieces, gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
+    );
     OpenSpan { span, direction }
 }
 
@@ -324,7 +307,5 @@ pub(crate) fn cancel_asked(path: &Path, range: ByteRange, done: u64) {
 
 /// A stream-ordered transfer made no progress for so long that it was abandoned.
 pub(crate) fn watchdog_fired(path: &Path, bound: Duration) {
-    guarded(|| {
-        warn!(target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");
-    });
+    tell!(warn, target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");
 }

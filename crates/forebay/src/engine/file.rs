@@ -8,9 +8,9 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
-use super::call::Call;
 use super::lent::Borrowed;
 use super::request::RequestOptions;
+use super::start::Call;
 use super::{Engine, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
@@ -446,7 +446,7 @@ impl File {
         let on_gpu = call.span.gpu.is_some();
         let borrowed = Borrowed::new(&self.engine, self.engine.start(&call, None)?);
         self.engine.help(&borrowed.state, &mut || {});
-        if on_gpu { borrowed.state.wait_awake().0 } else { borrowed.state.wait().0 }
+        borrowed.state.wait_awake(on_gpu)
     }
 
     pub(super) fn start(

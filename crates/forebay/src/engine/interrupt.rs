@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Engine;
-use super::call::Call;
 use super::file::File;
 use super::lent::{GoOn, OnUnwind};
 use super::many::{ManyOutcome, Piece};
 use super::request::RequestOptions;
+use super::start::Call;
 use crate::error::{Error, Result};
 use crate::gpu::DeviceId;
 use crate::memory::Buffer;

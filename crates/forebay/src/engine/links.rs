@@ -53,37 +53,13 @@ impl Links {
     pub(super) fn refused_lanes(&self) -> Vec<(DeviceId, Error)> {
         self.lock().iter().filter_map(|link| link.lanes.refusal()).collect()
     }
-
-    /// The first link whose GPU `is_same`, or a new one for `device`.
-    fn of(&self, device: &Arc<dyn Device>, is_same: impl Fn(&dyn Device) -> bool) -> Arc<GpuLink> {
-        let mut links = self.lock();
-        if let Some(link) = links.iter().find(|link| is_same(&*link.device)) {
-            return Arc::clone(link);
-        }
-        let link = Arc::new(GpuLink {
-            device: Arc::clone(device),
-            lanes: Arc::new(Lanes::new(Arc::clone(device))),
-            index: OnceLock::new(),
-            has_slots: AtomicBool::new(false),
-            turn: Lock::default(),
-        });
-        links.push(Arc::clone(&link));
-        link
-    }
-
-    /// The link of a GPU, however often the GPU was opened.
-    fn to(&self, device: &Arc<dyn Device>) -> Arc<GpuLink> {
-        let known = (device.id(), device.registry());
-        self.of(device, |other| (other.id(), other.registry()) == known)
-    }
 }
 
 impl Engine {
     /// The engine's device for the GPU of `device`, added if there is none.
     pub(super) fn bring_in(&self, device: &Arc<dyn Device>) -> Result<Arc<dyn Device>> {
         let id = device.id();
-        let link = self.inner.links.of(device, |other| other.id() == id);
-        self.begin(&link)?;
+        let (link, _) = self.begin(device, |other| other.id() == id)?;
         Ok(Arc::clone(&link.device))
     }
 
@@ -97,17 +73,45 @@ impl Engine {
 
     /// The index of a GPU's link; the first call starts its submitter.
     pub(super) fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
-        self.begin(&self.inner.links.to(device))
+        self.begun(device).map(|(_, index)| index)
     }
 
-    /// The index of a link, after its submitter is started.
-    fn begin(&self, link: &GpuLink) -> Result<usize> {
+    /// The link of a GPU, however often the GPU was opened, and its index.
+    fn begun(&self, device: &Arc<dyn Device>) -> Result<(Arc<GpuLink>, usize)> {
+        let known = (device.id(), device.registry());
+        self.begin(device, |other| (other.id(), other.registry()) == known)
+    }
+
+    /// The first link whose GPU `is_same`, or a new one for `device`, and its index, after its
+    /// submitter is started.
+    fn begin(
+        &self,
+        device: &Arc<dyn Device>,
+        is_same: impl Fn(&dyn Device) -> bool,
+    ) -> Result<(Arc<GpuLink>, usize)> {
+        let mut links = self.inner.links.lock();
+        let link = match links.iter().find(|link| is_same(&*link.device)) {
+            Some(link) => Arc::clone(link),
+            None => {
+                let link = Arc::new(GpuLink {
+                    device: Arc::clone(device),
+                    lanes: Arc::new(Lanes::new(Arc::clone(device))),
+                    index: OnceLock::new(),
+                    has_slots: AtomicBool::new(false),
+                    turn: Lock::default(),
+                });
+                links.push(Arc::clone(&link));
+                link
+            }
+        };
+        drop(links);
         if let Some(&index) = link.index.get() {
-            return Ok(index);
+            return Ok((link, index));
         }
         let turn = link.turn.lock();
         if let Some(&index) = link.index.get() {
-            return Ok(index);
+            drop(turn);
+            return Ok((link, index));
         }
         let (inner, device) = (&self.inner, &link.device);
         let node = seats::node_of(&System::live(), &device.info().pci_address);
@@ -121,7 +125,7 @@ impl Engine {
         link.index.get_or_init(|| index);
         drop(turn);
         events::gpu_found(device.info());
-        Ok(index)
+        Ok((link, index))
     }
 
     /// The lanes for small transfers of a GPU; `None` if the GPU is not available, or if much is
@@ -130,8 +134,7 @@ impl Engine {
     /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
     /// keeps the link busy and diverts all that follow.
     pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<Lanes>> {
-        let link = self.inner.links.to(device);
-        let index = self.begin(&link).ok()?;
+        let (link, index) = self.begun(device).ok()?;
         if self.inner.core.lock().queued_len(index) > QUEUED_MAX {
             return None;
         }
@@ -140,8 +143,7 @@ impl Engine {
 
     /// The index of a GPU's link, with slots.
     pub(super) fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
-        let link = self.inner.links.to(device);
-        let index = self.begin(&link)?;
+        let (link, index) = self.begun(device)?;
         if link.has_slots.load(Ordering::Acquire) {
             return Ok(index);
         }

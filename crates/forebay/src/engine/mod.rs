@@ -4,7 +4,6 @@
 //! have several engines. Threads, rings and pinned memory are created by the first transfer that
 //! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
-mod call;
 mod drives;
 mod file;
 mod interrupt;
@@ -15,7 +14,6 @@ mod notes;
 mod observe;
 mod ordered;
 mod overdue;
-mod peers;
 mod raw;
 mod readers;
 mod request;

@@ -1,20 +1,109 @@
 //! Turns a caller's call into a request for the scheduler: checks it, and chooses its route, its
-//! queue and its link.
+//! queue and its link. Direct reads and writes go between a drive and a GPU; what they do not cover
+//! is staged.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_base::units::ByteRange;
+use forebay_base::units::{ByteRange, align_down, align_up};
 
-use super::call::Call;
 use super::lent::OnUnwind;
-use super::{Engine, peers};
-use crate::error::Result;
-use crate::file::Handle;
-use crate::memory::Buffer;
+use super::request::RequestOptions;
+use super::{Engine, bad_request};
+use crate::direct::Session;
+use crate::error::{Error, Result};
+use crate::events::Begin;
+use crate::file::{Handle, Port, ResidencySource};
+use crate::gpu::Device;
+use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
-use crate::plan::{Access, Alignment, Direction, Reason, Route, split_write};
-use crate::queue::{Request, now_ns};
+use crate::plan::{Access, Alignment, Direction, Io, Reason, Route, split_write};
+use crate::queue::{Peer, Request, Share, now_ns};
 use crate::transfer::State;
+
+/// A call with its arguments.
+pub(super) struct Call<'a> {
+    pub(super) file: &'a Arc<Handle>,
+    pub(super) direction: Direction,
+    pub(super) offset: u64,
+    pub(super) span: Span,
+    pub(super) options: &'a RequestOptions,
+    /// Whether it represents all pieces of a larger call in this file.
+    pub(super) is_part: bool,
+    /// The file's size, if known.
+    pub(super) size: Option<u64>,
+    /// Whether it is part of an operation that is logged as a unit.
+    pub(super) is_block: bool,
+    /// Whether the caller's thread may wait for a drive.
+    pub(super) may_wait: bool,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        file: &'a Arc<Handle>,
+        direction: Direction,
+        offset: u64,
+        span: Span,
+        options: &'a RequestOptions,
+    ) -> Self {
+        Self {
+            file,
+            direction,
+            offset,
+            span,
+            options,
+            is_part: false,
+            size: None,
+            is_block: false,
+            may_wait: true,
+        }
+    }
+
+    pub(super) fn range(&self) -> Result<ByteRange> {
+        // The kernel's offsets are signed.
+        match self.offset.checked_add(self.span.len) {
+            Some(end) if i64::try_from(end).is_ok() => Ok(ByteRange { start: self.offset, end }),
+            _ => Err(bad_request(
+                self.direction.into(),
+                self.file.place(self.offset, self.span.len),
+                "no file reaches so far".into(),
+            )),
+        }
+    }
+
+    /// The fields of its start event.
+    pub(super) fn begin(&self, access: Option<Access>) -> Begin {
+        let gpu = self.span.gpu.as_ref().map(|gpu| gpu.id());
+        let route = access.map(|access| (access.io().route(gpu.is_some()), access.reason));
+        let direction = self.direction.name();
+        Begin { direction, pieces: None, gpu, route, not_direct: None }
+    }
+
+    pub(super) fn unavailable(&self, route: Route, reason: String) -> Error {
+        let place = self.file.place(self.offset, self.span.len);
+        Error::RouteUnavailable { route, place, reason }
+    }
+}
+
+/// The direct part of a transfer, and the rest.
+#[derive(Debug)]
+struct DirectPart {
+    port: Arc<dyn Port>,
+    reason: Reason,
+    /// Whole units, in one range.
+    body: ByteRange,
+    /// The parts before and after the body.
+    edges: Vec<ByteRange>,
+}
+
+/// The direct part; otherwise the reason why there is none, if there may be a path.
+type FoundDirectPart = Result<DirectPart, Option<Arc<str>>>;
+
+/// Why pieces of one call, stream-ordered transfers and writes are not direct.
+pub(super) const OF_PIECES: &str = "pieces of one call use slots";
+pub(super) const WRITE_NOT_REQUIRED: &str = "writes are direct only if the route is required";
+pub(super) const RESIDENT: &str = "the bytes are in the page cache, which is faster";
+pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 
 impl Engine {
     /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
@@ -50,9 +139,18 @@ impl Engine {
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
         let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
-            let begin = peers::with_direct_part(&direct, call.begin(Some(access)));
+            let begin = call.begin(Some(access));
+            let begin = match &direct {
+                Ok(part) => Begin { route: Some((Route::Direct, part.reason)), ..begin },
+                Err(why) => Begin { not_direct: why.clone(), ..begin },
+            };
             state.emit_begin(call.file, &begin);
         }
+        let first = ByteRange { start: range.start, end: range.start.saturating_add(1) };
+        let source = call.file.residency_source();
+        let is_known = matches!(source, ResidencySource::Cachestat | ResidencySource::Mincore);
+        let is_cold = access.requires_o_direct()
+            || access.is_o_direct() && is_known && !call.file.is_resident(first);
         let mut request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),
@@ -68,7 +166,7 @@ impl Engine {
             parts,
             shares: Vec::new(),
             alignment: access.direct,
-            cold: call.begins_cold(access),
+            cold: is_cold,
             exact: call.options.exact,
             sync: call.options.sync,
             priority: call.options.priority,
@@ -167,6 +265,174 @@ impl Engine {
         match self.around_cache(file) {
             Ok(alignment) => Access::o_direct(alignment, Reason::NotResident),
             Err(_) => Access::cached(Reason::NoDirectIo),
+        }
+    }
+}
+
+impl Engine {
+    /// Why a transfer to or from a GPU is not direct; `None` if there is no direct path anyway.
+    pub(super) fn why_not_direct(
+        &self,
+        gpu: Option<&Arc<dyn Device>>,
+        why: &str,
+    ) -> Option<Arc<str>> {
+        let may = |gpu: &&Arc<dyn Device>| self.inner.providers.may_serve(&***gpu);
+        gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
+    }
+
+    /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
+    #[must_use]
+    pub fn cufile(&self) -> Option<Arc<Session>> {
+        self.inner.providers.in_use()
+    }
+
+    /// The direct part of a call's range, or why there is none. `is_sized`: the file is known to
+    /// reach that far, which is not required for a write.
+    ///
+    /// # Errors
+    /// Why there is none, if the route was demanded.
+    fn direct_part(
+        &self,
+        call: &Call<'_>,
+        range: ByteRange,
+        is_sized: bool,
+    ) -> Result<FoundDirectPart> {
+        let demanded = call.options.route == Some(Route::Direct);
+        let is_sized = is_sized || call.direction == Direction::Write;
+        let gpu = call.span.gpu.as_ref().filter(|_| self.options().cufile);
+        // Without a demanded route; on most machines no read is. Writes go through the page cache,
+        // and so do files that exist only there.
+        let may_be = call.direction == Direction::Read
+            && !call.is_part
+            && !call.is_block
+            && !call.file.is_memory()
+            && gpu.is_some_and(|gpu| self.inner.providers.may_serve(&**gpu));
+        if !demanded && (call.options.route.is_some() || !is_sized || !may_be) {
+            let plain = call.direction == Direction::Write && call.options.route.is_none();
+            let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
+            let why = self.why_not_direct(gpu, WRITE_NOT_REQUIRED);
+            return Ok(Err(why));
+        }
+        if !is_sized {
+            let why = "its file system does not say how long the file is";
+            return Err(call.unavailable(Route::Direct, why.into()));
+        }
+        let found = self.find_direct_part(call, range, demanded);
+        if let (Err(Some(why)), true) = (&found, demanded) {
+            return Err(call.unavailable(Route::Direct, why.to_string()));
+        }
+        Ok(found)
+    }
+
+    fn find_direct_part(
+        &self,
+        call: &Call<'_>,
+        range: ByteRange,
+        demanded: bool,
+    ) -> FoundDirectPart {
+        let why = |text: &str| Err(Some(text.into()));
+        let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
+        let (options, providers) = (self.options(), &self.inner.providers);
+        if !options.cufile {
+            return why("cuFile is switched off (`FOREBAY_CUFILE=off`)");
+        }
+        if options.direct_io == DirectIo::Off {
+            return why("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)");
+        }
+        if call.direction == Direction::Write && copies_writes(call.file) {
+            let system = call.file.file_system();
+            return why(&format!("cuFile writes to `{system}` file systems through the host"));
+        }
+        let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
+        let port = port.map_err(|no| Some(no.into()))?;
+        let unit = port.unit();
+        let whole = match call.direction {
+            Direction::Read => unit,
+            Direction::Write => unit.max(call.file.cache_unit()),
+        };
+        if unit > options.segment_size {
+            let below = "which `FOREBAY_SEGMENT_SIZE` is below";
+            return why(&format!("it takes units of {unit} bytes, {below}"));
+        }
+        let (body, edges) = cut(range, whole);
+        if range.is_empty() {
+            return Err(None);
+        }
+        if body.is_empty() {
+            return why(&format!("the range holds no whole unit of {whole} bytes"));
+        }
+        let address = call.span.address + (body.start - range.start);
+        if !address.is_multiple_of(unit) {
+            let within = format!("within units of {unit} bytes");
+            return why(&format!("the memory does not lie at the file's offset {within}"));
+        }
+        if !demanded && call.file.is_resident(body) {
+            return why(RESIDENT);
+        }
+        let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
+        Ok(DirectPart { port, reason, body, edges })
+    }
+
+    /// Converts a staged request to a direct one, as far as `part` covers it.
+    fn use_direct_part(&self, part: DirectPart, request: &mut Request) {
+        let Request { link: Some(link), drive, alignment, .. } = *request else { return };
+        let DirectPart { port, reason, body, edges } = part;
+        let unit = port.unit();
+        let edges = edges.into_iter().map(|edge| (edge, Io::Buffered, Reason::UnalignedEdge));
+        let parts: VecDeque<_> = edges.collect();
+        let share = (!parts.is_empty()).then_some(Share { drive, parts });
+        request.shares = share.into_iter().collect();
+        request.peer = Some(Peer { port, link, alignment });
+        request.link = None;
+        request.parts = [(body, Io::ODirect, reason)].into();
+        request.alignment = Some(Alignment::of(unit, unit));
+        request.cold = false;
+    }
+}
+
+/// True if cuFile writes through host memory on the file system of `file`, whatever its settings
+/// (cuFile's reference, "cuFile Compatibility Mode"): GPFS, and WekaFS, which has no name here.
+fn copies_writes(file: &Handle) -> bool {
+    matches!(file.file_system(), "gpfs" | "unknown")
+}
+
+/// Cuts a range into its whole units and the edges. A unit that the page cache writes as one must
+/// not be split between them.
+fn cut(range: ByteRange, unit: u64) -> (ByteRange, Vec<ByteRange>) {
+    let start = align_up(range.start, unit).min(range.end);
+    let body = ByteRange { start, end: align_down(range.end, unit).max(start) };
+    let edges = [
+        ByteRange { start: range.start, end: body.start },
+        ByteRange { start: body.end, end: range.end },
+    ];
+    (body, edges.into_iter().filter(|edge| !edge.is_empty()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_byte_is_in_the_body_or_in_one_edge(start in 0_u64..1 << 20, len in 0_u64..1 << 20,
+            unit in (0_u32..21).prop_map(|bits| 1 << bits)) {
+            let range = ByteRange::at(start, len);
+            let (body, edges) = cut(range, unit);
+            let mut parts = edges;
+            if !body.is_empty() {
+                prop_assert_eq!((body.start % unit, body.end % unit), (0, 0));
+                parts.push(body);
+            }
+            parts.sort_by_key(|part| part.start);
+            let mut at = range.start;
+            for part in parts {
+                prop_assert!(part.start == at && !part.is_empty());
+                prop_assert!(part == body || part.len() < 2 * unit);
+                at = part.end;
+            }
+            prop_assert_eq!(at, range.end);
         }
     }
 }

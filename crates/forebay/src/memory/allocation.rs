@@ -38,12 +38,6 @@ pub(super) enum Memory {
     },
 }
 
-impl Memory {
-    pub(super) fn device(device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
-        Self::Device { device, address, ours, lost: OnceLock::new() }
-    }
-}
-
 impl Allocation {
     pub(super) fn new(memory: Memory) -> Self {
         Self { memory, owners: Vec::new(), adrift: AtomicUsize::new(0) }

@@ -9,14 +9,14 @@
 mod allocation;
 mod host;
 mod node;
-mod parts;
 mod room;
 
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use forebay_base::lock::Lock;
 use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use forebay_topology::System;
 use rustix::io::Errno;
@@ -30,8 +30,11 @@ pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;
-pub(crate) use parts::Parts;
 pub(crate) use room::Room;
+
+/// An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped
+/// before the last ring is dropped.
+pub(crate) type Parts = Lock<Vec<HostMemory>>;
 
 /// Memory on a GPU, or on the host and pinned for every GPU of its engine.
 ///
@@ -85,17 +88,13 @@ impl Buffer {
     pub(crate) fn on_device(device: Arc<dyn Device>, len: u64) -> Result<Self> {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let address = device.allocate(len.max(1)).map_err(failed)?;
-        Ok(Self::at(device, address, len, true))
+        Ok(Self::of(Memory::Device { device, address, ours: true, lost: OnceLock::new() }, len))
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
     /// dropped.
     pub(crate) fn borrowed(device: Arc<dyn Device>, address: u64, len: u64) -> Self {
-        Self::at(device, address, len, false)
-    }
-
-    fn at(device: Arc<dyn Device>, address: u64, len: u64, ours: bool) -> Self {
-        Self::of(Memory::device(device, address, ours), len)
+        Self::of(Memory::Device { device, address, ours: false, lost: OnceLock::new() }, len)
     }
 
     /// Length in bytes.

@@ -11,8 +11,7 @@ use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
 use super::op::now_ns;
-use super::parking::{Parking, Waker};
-use super::pool::Pool;
+use super::parking::{Parking, Pool, Waker};
 use super::scheduler::{Depth, Effects, Scheduler};
 use super::small_writes::SmallWrites;
 use super::spans;
@@ -184,46 +183,42 @@ impl Core {
     /// Runs side effects. Must not be called under the lock. Events are emitted last, so that
     /// subscribers delay no waiting thread.
     pub(crate) fn act(&self, effects: Effects) {
-        let mut more = self.act_once(effects);
-        while let Some(effects) = more.pop() {
-            more.extend(self.act_once(effects));
-        }
-    }
-
-    /// Runs side effects, and returns those of threads that could not be started. Each may end a
-    /// transfer that thousands wait for, so this must not recurse.
-    fn act_once(&self, mut effects: Effects) -> Vec<Effects> {
-        (0..effects.readers).for_each(|_| self.readers.wake());
-        if !effects.rings.is_empty() {
-            let wakeups = woken(self.rings.read());
-            effects.rings.iter().for_each(|&ring| wakeups[ring].wake());
-        }
-        (0..effects.pool).for_each(|_| self.pool.wake());
-        let (mut more, mut refused) = (Vec::new(), Vec::new());
-        for _ in 0..effects.starts {
-            if let Err(errno) = self.pool.start() {
-                more.push(self.hold(|scheduler| scheduler.cannot_start(errno)).1);
-                refused.push(errno);
+        // Threads that could not be started have effects of their own. Each may end a transfer that
+        // thousands wait for, so this must not recurse.
+        let (mut next, mut more) = (Some(effects), Vec::new());
+        while let Some(mut effects) = next {
+            (0..effects.readers).for_each(|_| self.readers.wake());
+            if !effects.rings.is_empty() {
+                let wakeups = woken(self.rings.read());
+                effects.rings.iter().for_each(|&ring| wakeups[ring].wake());
             }
+            (0..effects.pool).for_each(|_| self.pool.wake());
+            let mut refused = Vec::new();
+            for _ in 0..effects.starts {
+                if let Err(errno) = self.pool.start() {
+                    more.push(self.hold(|scheduler| scheduler.cannot_start(errno)).1);
+                    refused.push(errno);
+                }
+            }
+            if !effects.links.is_empty() {
+                let wakeups = woken(self.links.read());
+                effects.links.iter().for_each(|&link| wakeups[link].wake());
+            }
+            effects.gates.iter().for_each(|gate| gate.notify());
+            effects.finished.reverse();
+            while let Some((state, result)) = effects.finished.pop() {
+                spans::ended(&self.recorder, &state, result.is_err());
+                self.end(state, result);
+            }
+            spans::slots(&self.recorder, std::mem::take(&mut effects.slots));
+            for errno in &refused {
+                events::thread_refused("thread that waits for drives", errno);
+            }
+            for (path, reason) in &effects.refused {
+                events::direct_refused(path, reason, true);
+            }
+            next = more.pop();
         }
-        if !effects.links.is_empty() {
-            let wakeups = woken(self.links.read());
-            effects.links.iter().for_each(|&link| wakeups[link].wake());
-        }
-        effects.gates.iter().for_each(|gate| gate.notify());
-        effects.finished.reverse();
-        while let Some((state, result)) = effects.finished.pop() {
-            spans::ended(&self.recorder, &state, result.is_err());
-            self.end(state, result);
-        }
-        spans::slots(&self.recorder, std::mem::take(&mut effects.slots));
-        for errno in &refused {
-            events::thread_refused("thread that waits for drives", errno);
-        }
-        for (path, reason) in &effects.refused {
-            events::direct_refused(path, reason, true);
-        }
-        more
     }
 
     /// Ends a transfer that the scheduler does not know, or does not know any more.

@@ -17,7 +17,6 @@ mod kernel_threads;
 mod op;
 mod parking;
 mod planner;
-mod pool;
 mod pread;
 mod scheduler;
 #[cfg(test)]
@@ -36,9 +35,8 @@ pub(crate) use core::{Core, SmallWrite, Wakeup};
 pub(crate) use gate::Gate;
 pub(crate) use kernel_threads::KernelThreads;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
-pub(crate) use parking::{Parking, Waker};
+pub(crate) use parking::{Parking, Pool, Waker};
 pub(crate) use planner::{Plan, Planner};
-pub(crate) use pool::Pool;
 pub(crate) use pread::PreadRing;
 pub use scheduler::Priority;
 pub(crate) use scheduler::{

@@ -4,8 +4,10 @@
 //! later than the one before: 50 µs on an idle virtual machine. A thread that waits in a ring is
 //! woken by an eventfd.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_base::lock::{Condvar, Lock, woken};
 use rustix::event::{EventfdFlags, eventfd};
@@ -29,13 +31,6 @@ struct ParkedThread {
     bell: Condvar,
 }
 
-impl ParkedThread {
-    fn wake(&self) {
-        *self.is_woken.lock() = true;
-        self.bell.notify_one();
-    }
-}
-
 impl Parking {
     /// Wakes one thread: the last to park, whose core is the warmest.
     pub(crate) fn wake(&self) {
@@ -43,7 +38,8 @@ impl Parking {
         match state.parked.pop() {
             Some(thread) => {
                 drop(state);
-                thread.wake();
+                *thread.is_woken.lock() = true;
+                thread.bell.notify_one();
             }
             None => state.pending += 1,
         }
@@ -63,6 +59,53 @@ impl Parking {
         while !*is_woken {
             is_woken = woken(thread.bell.wait(is_woken));
         }
+    }
+}
+
+/// Starts the thread with this number.
+type Start = Box<dyn Fn(usize) -> Result<(), Errno> + Send + Sync>;
+
+/// Started threads park here; further threads are started up to a maximum.
+pub(crate) struct Pool {
+    parking: Parking,
+    started: AtomicUsize,
+    most: usize,
+    start: Start,
+}
+
+impl Pool {
+    /// At most `most` threads, each started by `start`.
+    pub(crate) fn new(most: usize, start: Start) -> Self {
+        Self { parking: Parking::default(), started: AtomicUsize::new(0), most, start }
+    }
+
+    /// Maximum number of threads.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Starts one more thread.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub(super) fn start(&self) -> Result<(), Errno> {
+        (self.start)(self.started.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Wakes a thread that is parked or about to park.
+    pub(super) fn wake(&self) {
+        self.parking.wake();
+    }
+
+    /// Parks until woken.
+    pub(crate) fn park(&self) {
+        self.parking.park();
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({:?} of {})", self.started, self.most)
     }
 }
 

@@ -155,14 +155,6 @@ impl UringRing {
         })
     }
 
-    /// The address to which an op's bytes move; `None` if it must wait for a bounce buffer.
-    fn base(&mut self, op: &Op) -> Result<Option<u64>, Errno> {
-        if !op.segment.bounce {
-            return Ok(Some(op.address));
-        }
-        self.bounce.enter(op)
-    }
-
     fn prepare(&mut self, op: &Op, base: u64, index: usize) -> Result<squeue::Entry, Errno> {
         let fd = types::Fd(op.descriptor()?.as_raw_fd());
         let rest = op.rest();
@@ -347,8 +339,10 @@ impl Ring for UringRing {
         if !op.file.supports_nowait() || rustix::fs::major(op.file.identity().0) == 0 {
             self.kernel_threads.take_more(&self.ring);
         }
-        let base = match self.base(&op) {
+        let bounces = op.segment.bounce;
+        let base = match if bounces { self.bounce.enter(&op) } else { Ok(Some(op.address)) } {
             Ok(Some(base)) => base,
+            // It waits for a bounce buffer.
             Ok(None) => return self.held.push_back(op),
             Err(errno) => return self.refuse(op, errno),
         };

@@ -55,7 +55,7 @@ pub(crate) struct Window {
     filled: u64,
     /// Time of the claim; later, of the last completion of its ops.
     pub(crate) filled_ns: u64,
-    sent: u64,
+    pub(crate) sent: u64,
     /// Copies between the slot and the GPU that are queued or running.
     pub(crate) copies: u32,
     /// Segments of a write that wait for the copy from the GPU.
@@ -147,10 +147,6 @@ impl Window {
         Run { pieces: 0, range: self.range }
     }
 
-    pub(crate) fn mark_sent(&mut self, pieces: u64) {
-        self.sent |= pieces;
-    }
-
     /// True if every filled piece has been sent.
     pub(crate) fn all_sent(&self) -> bool {
         self.filled & !self.sent == 0
@@ -185,10 +181,10 @@ mod tests {
         let mut w = window(&[0, 1, 5, 6, 7, 62]);
         let run = w.longest_run().unwrap();
         assert_eq!(run.range, ByteRange { start: 500, end: 800 });
-        w.mark_sent(run.pieces);
+        w.sent |= run.pieces;
         let run = w.longest_run().unwrap();
         assert_eq!(run.range, ByteRange { start: 100, end: 200 });
-        w.mark_sent(run.pieces);
+        w.sent |= run.pieces;
         assert_eq!(w.longest_run().unwrap().range, ByteRange { start: 6200, end: 6300 });
     }
 
@@ -198,7 +194,7 @@ mod tests {
         let mut w = window(&all);
         let run = w.longest_run().unwrap();
         assert_eq!(run.range, w.range);
-        w.mark_sent(run.pieces);
+        w.sent |= run.pieces;
         assert!(w.all_sent() && w.is_full() && w.longest_run().is_none());
     }
 }

@@ -170,21 +170,18 @@ impl Submitter {
                 continue;
             }
             self.lists.push(group);
+            let age = |last: &Group| u128::from(now_ns().saturating_sub(last.since_ns));
+            let is_fresh = |lane: &&CopyLane| {
+                lane.queued.back().is_some_and(|last| age(last) < WATCH_MAX.as_nanos())
+            };
             return match () {
                 () if ended => Pause::Stop,
                 () if self.parked => Pause::Wait,
-                () if soon && self.is_fresh() => Pause::Watch,
+                // The last copy was queued so recently that it may end soon.
+                () if soon && self.lanes().iter().any(is_fresh) => Pause::Watch,
                 () => Pause::Nap,
             };
         }
-    }
-
-    /// Whether the last copy was queued so recently that it may end soon.
-    fn is_fresh(&self) -> bool {
-        let now = now_ns();
-        let is_fresh =
-            |last: &Group| u128::from(now.saturating_sub(last.since_ns)) < WATCH_MAX.as_nanos();
-        self.lanes().iter().any(|lane| lane.queued.back().is_some_and(is_fresh))
     }
 
     /// Removes completed and failed groups from their queues.

@@ -23,14 +23,14 @@ const LONG: Duration = Duration::from_secs(3600);
 const CLOSING_MAX: Duration = Duration::from_millis(250);
 
 impl State {
-    /// Blocks until the transfer has drained, like [`wait`](Self::wait), but polls when the end of
-    /// a GPU transfer is near. Waking a thread on an idle core took up to 200 µs on a virtual
+    /// Blocks until the transfer has drained. If it `polls`, it does so when the end of a GPU
+    /// transfer is near. Waking a thread on an idle core took up to 200 µs on a virtual
     /// machine, 4 % of the time for 256 MiB. Polling takes at most a fifth of the waiting time, and
     /// at most 1 ms.
-    pub(crate) fn wait_awake(&self) -> (Result<Outcome>, Option<Buffer>) {
-        let ended = self.wait_near_end(LONG, &mut || true);
+    pub(crate) fn wait_awake(&self, polls: bool) -> Result<Outcome> {
+        let ended = !polls || self.wait_near_end(LONG, &mut || true);
         debug_assert!(ended, "it goes on until it has ended");
-        self.wait()
+        self.wait_for_all().0
     }
 
     /// The result; `None` while the transfer is in progress. Takes no lock until then.

@@ -161,20 +161,26 @@ impl DepthTuner {
 
     /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
     /// flight, including these, when the queue was last filled. Requests that were reaped together
-    /// have the same `now_ns`.
-    pub(crate) fn completed(&mut self, now_ns: u64, len: u64, took_ns: u64, in_flight_len: u64) {
+    /// have the same `now_ns`. True if the depth or the block size has changed.
+    pub(crate) fn completed(
+        &mut self,
+        now_ns: u64,
+        len: u64,
+        took_ns: u64,
+        in_flight_len: u64,
+    ) -> bool {
+        let before = (self.depth, self.size);
         let ended = self.round.ended(now_ns, self.size, self.window(), self.least.0);
         if let Some((rate, ns)) = ended {
-            let before = (self.depth, self.size);
             self.measured(rate, ns);
-            let is_same = before == (self.depth, self.size);
-            self.round.restart(if is_same { 0 } else { in_flight_len });
+            self.round.restart(if before == (self.depth, self.size) { 0 } else { in_flight_len });
         }
         if len >= self.size / 2 {
             self.least = self.least.min((took_ns, len));
         }
         let full = in_flight_len >= self.window().saturating_mul(FULL) / 100;
         self.round.add(now_ns, len, took_ns, full, self.window());
+        before != (self.depth, self.size)
     }
 
     fn measured(&mut self, rate: Rate, ns: u64) {

@@ -343,8 +343,7 @@ impl Engine {
         let (state, mut results) = self.start_many(many, Vec::new())?;
         let borrowed = Borrowed::new(self, state);
         self.help(&borrowed.state, &mut || {});
-        let (end, _) = if on_gpu { borrowed.state.wait_awake() } else { borrowed.state.wait() };
-        Ok(results.outcome(end?))
+        Ok(results.outcome(borrowed.state.wait_awake(on_gpu)?))
     }
 
     /// Like `run_many`, while the caller is to continue: the buffers outlive the ops in flight.

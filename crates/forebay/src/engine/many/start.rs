@@ -7,9 +7,9 @@ use forebay_base::units::ByteRange;
 use rustc_hash::FxHashMap;
 
 use super::{OfStrip, Piece, Results, part};
-use crate::engine::call::Call;
-use crate::engine::peers::OF_PIECES;
 use crate::engine::request::RequestOptions;
+use crate::engine::start::Call;
+use crate::engine::start::OF_PIECES;
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;

@@ -26,8 +26,7 @@ use keeper::Ordered;
 use track::Track;
 use work::OrderedWork;
 
-use super::call::Call;
-use super::peers::IN_ORDER;
+use super::start::{Call, IN_ORDER};
 use super::{Engine, File, RequestOptions, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Result};

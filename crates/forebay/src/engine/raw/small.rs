@@ -14,9 +14,9 @@ use forebay_base::lock::{Lock, Mutex};
 use forebay_base::units::{ByteRange, MIB};
 
 use crate::engine::Engine;
-use crate::engine::call::Call;
-use crate::engine::peers::{RESIDENT, WRITE_NOT_REQUIRED};
 use crate::engine::readers::cores;
+use crate::engine::start::Call;
+use crate::engine::start::{RESIDENT, WRITE_NOT_REQUIRED};
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};

@@ -90,7 +90,7 @@ impl Scheduler {
             let active = &self.transfers[window.transfer];
             let end = if active.is_stopped() { 0 } else { active.end };
             let range = ByteRange { start: run.range.start, end: run.range.end.min(end) };
-            window.mark_sent(run.pieces);
+            window.sent |= run.pieces;
             if range.is_empty() {
                 self.close_if_done(key);
                 continue;
@@ -151,7 +151,12 @@ impl Scheduler {
         }
         window.copies += 1;
         let active = &mut self.transfers[window.transfer];
-        active.copied = self.links[link].begin_copy(run.range.len());
+        let (state, len) = (&mut self.links[link], run.range.len());
+        state.begun += 1;
+        state.copies += 1;
+        state.queued_len += len;
+        state.busy_len += len;
+        active.copied = state.begun;
         let request = &active.request;
         Copy {
             window: key,
@@ -179,7 +184,12 @@ impl Scheduler {
         }
         let window = &mut self.windows[copy.window];
         window.copies -= 1;
-        self.links[link].end_copy(copy.run.range.len());
+        let state = &mut self.links[link];
+        state.copies -= 1;
+        state.queued_len -= copy.run.range.len();
+        if state.copies == 0 {
+            state.busy_len = 0;
+        }
         let key = window.transfer;
         let segments = std::mem::take(&mut window.waiting);
         let active = &self.transfers[key];

@@ -26,44 +26,18 @@ pub(crate) enum Crew {
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     /// Parked, without a pending wake-up.
-    waiting: usize,
+    pub(super) waiting: usize,
     /// With a pending wake-up, not yet running.
-    woken: usize,
+    pub(super) woken: usize,
 }
 
 impl Parked {
-    /// Counts a thread that is about to park.
-    pub(super) fn park(&mut self) {
-        self.waiting += 1;
-    }
-
-    /// Uncounts a thread that has resumed, with or without a wake-up. It does not matter which of
-    /// several threads was meant: the counts come out the same.
-    pub(super) fn resume(&mut self) {
-        if self.woken > 0 {
-            self.woken -= 1;
-        } else {
-            self.waiting -= 1;
-        }
-    }
-
     /// Marks at most `most` parked threads for a wake-up; returns how many.
     pub(super) fn wake(&mut self, most: usize) -> usize {
         let woken = most.min(self.waiting);
         self.waiting -= woken;
         self.woken += woken;
         woken
-    }
-
-    /// True if every parked thread has a pending wake-up.
-    #[cfg(test)]
-    pub(super) fn all_are_woken(&self) -> bool {
-        self.waiting == 0
-    }
-
-    /// Number of threads with a pending wake-up that are not yet running.
-    pub(super) fn woken(&self) -> usize {
-        self.woken
     }
 }
 

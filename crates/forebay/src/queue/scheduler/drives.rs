@@ -312,23 +312,16 @@ impl Depth {
         self.tuner(direction).ok().map(DepthTuner::block_size)
     }
 
-    /// Records a completed request. True if the depth or the block size has changed.
-    pub(super) fn completed(&mut self, direction: Direction, landed: Landed) -> bool {
+    /// Records a completed request, as a tuner does. True if the depth or the block size has
+    /// changed.
+    pub(super) fn completed(
+        &mut self,
+        direction: Direction,
+        at_ns: u64,
+        len: u64,
+        (took_ns, filled_len): (u64, u64),
+    ) -> bool {
         let Self::Tuned(tuners) = self else { return false };
-        let Landed { at_ns, len, took_ns, filled_len } = landed;
-        let tuner = &mut tuners[direction as usize];
-        let before = (tuner.depth(), tuner.block_size());
-        tuner.completed(at_ns, len, took_ns, filled_len);
-        (tuner.depth(), tuner.block_size()) != before
+        tuners[direction as usize].completed(at_ns, len, took_ns, filled_len)
     }
-}
-
-/// A completed request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Landed {
-    pub(super) at_ns: u64,
-    pub(super) len: u64,
-    pub(super) took_ns: u64,
-    /// Bytes in flight when the drive was given its last request.
-    pub(super) filled_len: u64,
 }

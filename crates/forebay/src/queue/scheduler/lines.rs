@@ -5,8 +5,7 @@
 //! in flight hold memory, which stays in a CPU cache (`docs/internals/hot-slots.md`).
 
 use super::Scheduler;
-use super::active::Queue;
-use super::request::Request;
+use super::active::{Queue, Request};
 use super::turns::{End, Listed, Turn, Turns};
 use crate::queue::op::{Line, Op, RunBy};
 
@@ -161,7 +160,7 @@ impl Scheduler {
             active.listed = Listed::Nowhere;
         }
         self.drives[active.request.drive].queued -= ops.len();
-        ops.into_iter().for_each(|op| self.queue(key, op));
+        ops.into_iter().for_each(|op| self.queue(key, op, End::Back));
         if was_to_open {
             self.list(key);
         }

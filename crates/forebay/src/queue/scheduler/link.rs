@@ -1,11 +1,380 @@
-//! Scheduler state of one GPU's link.
+//! The state of a GPU's link: its slots, whole or split into parts, the transfers that wait for
+//! them, and its copies.
+//!
+//! Resident bytes use whole slots, since the link is faster with large copies. A drive is slower
+//! than the link, so its bytes use parts: a few, reused while they are still in a CPU cache
+//! (measured: `docs/internals/hot-slots.md`).
+//!
+//! A slot is split into quarters, and these into quarters. The part given back last is taken first.
+//! Larger parts are merged or split only if no part of the wanted size is free. If that fails and
+//! no more slots can be allocated, a smaller part is used: a drive that hangs may hold a part of
+//! each slot.
+//!
+//! A drive may hold as much as it leaves to other drives, so that a drive that hangs never holds
+//! everything: half of the slots if it is alone, a third next to one other drive. One more slot's
+//! worth of parts is reserved for the first window of short transfers, so that they do not wait for
+//! a long transfer. While a long transfer waits, short ones get only this reserve. Otherwise they
+//! would take every part before a whole slot is free again.
+//!
+//! Transfers wait in separate queues for each drive. The next one is chosen for every slot that is
+//! given back, so only the head of each queue is examined. If the head may not have more, those
+//! after it may not either. Transfers without a bound, or without a slot so far, have separate
+//! queues, since they may take slots that are refused to the rest.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use super::crews::Parked;
-use super::slots::{Slots, Waiting};
+use super::turns::Priority;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::WindowKey;
+use crate::queue::window::Slot;
+
+/// Parts into which a slot or a part is split.
+pub(super) const PARTS: u64 = 4;
+
+/// Number of sizes: a slot, its quarters and their quarters.
+const SIZES: usize = 3;
+
+/// The slots of a link, and how much of them each drive holds.
+#[derive(Debug, Clone)]
+pub(super) struct Slots {
+    /// Bytes of a whole slot.
+    size: u64,
+    /// Free slots and parts by size, the largest first. Has only sizes that hold a segment.
+    free: Vec<Vec<Slot>>,
+    made: usize,
+    /// Maximum number of slots.
+    pub(super) most: usize,
+    /// Bytes that each drive's windows hold, by drive index.
+    held: Vec<u64>,
+    /// Bytes of parts that were taken with a bound, by drive index.
+    parts: Vec<u64>,
+    /// Bytes of the reserve for short transfers, by drive index; not counted in `held`.
+    firsts: Vec<u64>,
+    used: u64,
+}
+
+/// A window's requirements for its slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    /// Minimum size in bytes.
+    pub(super) len: u64,
+    /// Bytes that the drive may have in flight, for windows that its ring fills; `u64::MAX` for no
+    /// bound.
+    pub(super) in_flight: u64,
+    /// True if its transfer is short and has no slot yet.
+    pub(super) is_first: bool,
+    /// True if other transfers of the drive wait that are not short, or that have a slot already.
+    pub(super) others_wait: bool,
+}
+
+/// Parts that a drive may hold beyond those for bytes in flight, to be copied. For many parts, an
+/// eighth of them if that is more.
+const SPARE: u64 = 4;
+
+impl Slots {
+    /// At most `most` slots of `size` bytes, with no part smaller than `least`.
+    pub(super) fn new(size: u64, least: u64, most: usize) -> Self {
+        let sizes = (0..SIZES).filter(|&index| index == 0 || len_of(size, index) >= least).count();
+        Self {
+            size,
+            free: vec![Vec::new(); sizes],
+            made: 0,
+            most,
+            held: Vec::new(),
+            parts: Vec::new(),
+            firsts: Vec::new(),
+            used: 0,
+        }
+    }
+
+    /// Bytes of a whole slot.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Number of slots that were allocated and not lost.
+    pub(super) fn made(&self) -> usize {
+        self.made
+    }
+
+    pub(super) fn add(&mut self, slots: &[Slot]) {
+        self.made += slots.len();
+        self.free[0].extend_from_slice(slots);
+    }
+
+    /// True if `drive` may hold `len` more bytes. Two slots are always allowed: with fewer, nothing
+    /// overlaps.
+    fn is_share(&self, drive: usize, len: u64) -> bool {
+        let all = self.most as u64 * self.size;
+        let left = all.saturating_sub(self.used + len);
+        let held = self.held.get(drive).copied().unwrap_or(0);
+        held + len <= left.max(2 * self.size)
+    }
+
+    /// True if `drive` may take `len` bytes of the reserve for short transfers. There is no reserve
+    /// if a drive may have two of three slots anyway.
+    fn is_kept(&self, drive: usize, len: u64) -> bool {
+        let firsts = self.firsts.get(drive).copied().unwrap_or(0);
+        self.most > 3 && len < self.size && firsts + len <= self.size
+    }
+
+    /// True if the limits of `drive` allow what it needs, whether or not a slot is free.
+    pub(super) fn admits(&self, drive: usize, need: Need) -> bool {
+        let len = self.index_of(need.len).map_or(0, |index| len_of(self.size, index));
+        let may = match need.is_first {
+            true => self.is_kept(drive, len) || (!need.others_wait && self.is_share(drive, len)),
+            false => self.is_share(drive, len),
+        };
+        // One more part, while the drive's limit is this many bytes in flight.
+        let parts = need.in_flight.div_ceil(len);
+        let most = parts.saturating_add(SPARE.max(parts / 8)).saturating_mul(len);
+        let held = self.parts.get(drive).copied().unwrap_or(0);
+        may && (len == self.size || held + len <= most)
+    }
+
+    /// The index of the smallest size that holds `len` bytes.
+    fn index_of(&self, len: u64) -> Option<usize> {
+        (0..self.free.len()).rev().find(|&index| len_of(self.size, index) >= len)
+    }
+
+    /// True if no slot and no part is free.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.iter().all(Vec::is_empty)
+    }
+
+    /// True if a part of a slot is free, but not the whole slot.
+    pub(super) fn is_split(&self) -> bool {
+        self.free[1..].iter().any(|parts| !parts.is_empty())
+    }
+
+    /// Takes a slot, or the smallest part that is large enough. If there is none and no slot will
+    /// be allocated, takes a smaller part.
+    pub(super) fn take(&mut self, drive: usize, need: Need) -> Option<Slot> {
+        if !self.admits(drive, need) {
+            return None;
+        }
+        let index = self.index_of(need.len)?;
+        let mut slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
+        if self.held.len() <= drive {
+            self.held.resize(drive + 1, 0);
+            self.parts.resize(drive + 1, 0);
+            self.firsts.resize(drive + 1, 0);
+        }
+        slot.is_first = need.is_first && self.is_kept(drive, slot.len);
+        let held = if slot.is_first { &mut self.firsts } else { &mut self.held };
+        held[drive] += slot.len;
+        slot.counted = slot.len < self.size && need.in_flight != u64::MAX;
+        self.parts[drive] += if slot.counted { slot.len } else { 0 };
+        self.used += slot.len;
+        Some(slot)
+    }
+
+    fn take_of(&mut self, index: usize) -> Option<Slot> {
+        if let Some(slot) = self.free[index].pop().or_else(|| self.made_whole(index)) {
+            return Some(slot);
+        }
+        let Slot { address, whole, .. } = self.take_of(index.checked_sub(1)?)?;
+        let len = len_of(self.size, index);
+        let part = |number| Slot {
+            address: address + number * len,
+            whole,
+            len,
+            counted: false,
+            is_first: false,
+        };
+        // The first part is taken first.
+        self.free[index].extend((1..PARTS).rev().map(part));
+        Some(part(0))
+    }
+
+    /// Merges parts that are all free.
+    fn made_whole(&mut self, index: usize) -> Option<Slot> {
+        let parts = index + 1;
+        if parts >= self.free.len() {
+            return None;
+        }
+        let len = len_of(self.size, index);
+        let whole_of = |part: &Slot| part.whole + (part.address - part.whole) / len * len;
+        while let Some(larger) = self.made_whole(parts) {
+            self.free[parts].push(larger);
+        }
+        let is_free = |address: u64| {
+            let of_it = self.free[parts].iter().filter(|part| whole_of(part) == address);
+            of_it.count() as u64 == PARTS
+        };
+        let found = self.free[parts].iter().rev().find(|part| is_free(whole_of(part)))?;
+        let slot = Slot {
+            address: whole_of(found),
+            whole: found.whole,
+            len,
+            counted: false,
+            is_first: false,
+        };
+        self.free[parts].retain(|part| whole_of(part) != slot.address);
+        Some(slot)
+    }
+
+    fn take_smaller(&mut self, index: usize) -> Option<Slot> {
+        let grows = self.made < self.most;
+        (index + 1..self.free.len()).filter(|_| !grows).find_map(|index| self.free[index].pop())
+    }
+
+    /// Takes back the slot of a window of `drive`.
+    pub(super) fn give(&mut self, drive: usize, slot: Slot) {
+        self.count_back(drive, slot);
+        let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
+        let slot = Slot { counted: false, is_first: false, ..slot };
+        self.free[index.expect("it was taken here")].push(slot);
+    }
+
+    /// Removes a slot for good: a device may still write into it. If the slot was split, its other
+    /// parts stay in use.
+    pub(super) fn lose(&mut self, drive: usize, slot: Slot) {
+        self.count_back(drive, slot);
+        if slot.len == self.size {
+            self.made -= 1;
+        }
+    }
+
+    fn count_back(&mut self, drive: usize, slot: Slot) {
+        let held = if slot.is_first { &mut self.firsts } else { &mut self.held };
+        held[drive] -= slot.len;
+        self.parts[drive] -= if slot.counted { slot.len } else { 0 };
+        self.used -= slot.len;
+    }
+
+    /// Free slots and parts.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> impl Iterator<Item = &Slot> {
+        self.free.iter().flatten()
+    }
+
+    /// True if a window of `drive` would get what it needs now.
+    #[cfg(test)]
+    pub(super) fn has(&self, drive: usize, need: Need) -> bool {
+        self.clone().take(drive, need).is_some()
+    }
+}
+
+/// Bytes of the size at `index`.
+fn len_of(slot: u64, index: usize) -> u64 {
+    (0..index).fold(slot, |len, _| len / PARTS)
+}
+
+/// Key of a queue: urgent or not, drive, limited number of slots or not, first slot or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Class {
+    /// False for urgent transfers, which come first regardless of arrival.
+    pub(super) is_normal: bool,
+    pub(super) drive: usize,
+    pub(super) is_bounded: bool,
+    pub(super) is_first: bool,
+}
+
+impl Class {
+    pub(super) fn new(drive: usize, priority: Priority, need: Need) -> Self {
+        let is_normal = priority == Priority::Normal;
+        let Need { in_flight, is_first, .. } = need;
+        Self { is_normal, drive, is_bounded: in_flight != u64::MAX, is_first }
+    }
+}
+
+/// Order of arrival and key of a transfer.
+type Waiter = (u64, usize);
+
+/// The queues of transfers that wait for a slot of one link.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    /// No queue in the map is empty.
+    lines: BTreeMap<Class, BTreeMap<u64, usize>>,
+    came: u64,
+}
+
+/// The head of each queue, in the order in which to serve them.
+#[derive(Debug)]
+pub(super) struct Heads(BinaryHeap<Reverse<(bool, Waiter, Class)>>);
+
+impl Waiting {
+    /// Appends a transfer to a queue; returns its ticket.
+    pub(super) fn push(&mut self, line: Class, key: usize) -> u64 {
+        self.came += 1;
+        self.lines.entry(line).or_default().insert(self.came, key);
+        self.came
+    }
+
+    /// Removes the transfer with this ticket from its drive's queues.
+    pub(super) fn remove(&mut self, drive: usize, since: u64) {
+        self.lines.retain(|line, waiters| {
+            let removed = line.drive == drive && waiters.remove(&since).is_some();
+            !removed || !waiters.is_empty()
+        });
+    }
+
+    /// True if a transfer is waiting for its first slot.
+    pub(super) fn has_first(&self) -> bool {
+        self.lines.keys().any(|line| line.is_first)
+    }
+
+    /// True if anything but a short transfer's first window is waiting on `drive`.
+    pub(super) fn has_others(&self, drive: usize) -> bool {
+        self.lines.keys().any(|line| line.drive == drive && !line.is_first)
+    }
+
+    /// The head of each queue, in no particular order.
+    pub(super) fn first(&self) -> impl Iterator<Item = usize> {
+        self.lines.values().filter_map(|line| Some(*line.first_key_value()?.1))
+    }
+
+    pub(super) fn heads(&self) -> Heads {
+        let of = |(&line, waiters): (&Class, &BTreeMap<u64, usize>)| {
+            Some(Reverse((line.is_normal, first_of(waiters)?, line)))
+        };
+        Heads(self.lines.iter().filter_map(of).collect())
+    }
+
+    /// Removes the head of a queue and adds the new head to `heads`.
+    pub(super) fn serve(&mut self, line: Class, heads: &mut Heads) {
+        let Some(waiters) = self.lines.get_mut(&line) else { return };
+        waiters.pop_first();
+        match first_of(waiters) {
+            Some(next) => heads.0.push(Reverse((line.is_normal, next, line))),
+            None => drop(self.lines.remove(&line)),
+        }
+    }
+
+    /// Moves the head of a queue, whose class has changed, to the end of another queue; returns its
+    /// new ticket.
+    pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) -> Option<u64> {
+        let first = self.lines.get(&from).and_then(first_of);
+        self.serve(from, heads);
+        let (_, key) = first?;
+        let since = self.push(to, key);
+        if self.lines[&to].len() == 1 {
+            heads.0.push(Reverse((to.is_normal, (since, key), to)));
+        }
+        Some(since)
+    }
+
+    /// All waiting transfers.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> {
+        self.lines.values().flatten().map(|(_, &key)| key)
+    }
+}
+
+fn first_of(waiters: &BTreeMap<u64, usize>) -> Option<Waiter> {
+    waiters.first_key_value().map(|(&came, &key)| (came, key))
+}
+
+impl Iterator for Heads {
+    type Item = (usize, Class);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.pop().map(|Reverse((_, (_, key), line))| (key, line))
+    }
+}
 
 /// Maximum queued groups of copies per direction: one runs while the next is ready.
 pub(super) const COPIES_QUEUED_MAX: usize = 2;
@@ -25,13 +394,13 @@ pub(super) struct Link {
     /// Transfers that wait for a slot.
     pub(super) waiting: Waiting,
     /// Number of copies so far.
-    begun: u64,
+    pub(super) begun: u64,
     /// Number of queued copies.
-    copies: u32,
+    pub(super) copies: u32,
     /// Bytes of the queued copies.
-    queued_len: u64,
+    pub(super) queued_len: u64,
     /// Bytes queued since the link was last idle.
-    busy_len: u64,
+    pub(super) busy_len: u64,
     /// True if the last queued group began with a transfer's first copy, although transfers that
     /// had copied before were ready.
     pub(super) overtook: bool,
@@ -59,35 +428,6 @@ impl Link {
         }
     }
 
-    /// Counts a copy of `len` bytes as queued; returns its number.
-    pub(super) fn begin_copy(&mut self, len: u64) -> u64 {
-        self.begun += 1;
-        self.copies += 1;
-        self.queued_len += len;
-        self.busy_len += len;
-        self.begun
-    }
-
-    /// Uncounts a copy of `len` bytes.
-    pub(super) fn end_copy(&mut self, len: u64) {
-        self.copies -= 1;
-        self.queued_len -= len;
-        if self.copies == 0 {
-            self.busy_len = 0;
-        }
-    }
-
-    /// Number of queued copies.
-    #[cfg(test)]
-    pub(super) fn copies(&self) -> u32 {
-        self.copies
-    }
-
-    /// Bytes of the queued copies.
-    pub(super) fn queued_len(&self) -> u64 {
-        self.queued_len
-    }
-
     /// True if the link has been busy for long. Drives complete requests in bursts, and one burst
     /// keeps the link busy only for a moment.
     pub(super) fn is_behind(&self) -> bool {
@@ -104,5 +444,172 @@ impl Link {
     pub(super) fn forget(&mut self, window: WindowKey) {
         self.filling.retain(|&key| key != window);
         self.unloading.retain(|&key| key != window);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(count: u64, least: u64) -> Slots {
+        let mut slots = Slots::new(16, least, usize::try_from(count).unwrap());
+        let all: Vec<Slot> = (0..count).map(|n| Slot::whole(16 * n, 16)).collect();
+        slots.add(&all);
+        slots
+    }
+
+    fn need(len: u64, in_flight: u64) -> Need {
+        Need { len, in_flight, is_first: false, others_wait: false }
+    }
+
+    #[test]
+    fn parts_come_from_one_slot_and_become_one_again() {
+        let mut slots = slots(4, 1);
+        let parts: Vec<Slot> = (0..16).map(|_| slots.take(0, need(1, u64::MAX)).unwrap()).collect();
+        assert!(parts.iter().all(|part| part.whole == 48 && part.len == 1));
+        let places: Vec<u64> = parts.iter().map(|part| part.address).collect();
+        assert_eq!(places, (48..64).collect::<Vec<_>>(), "in the order of memory");
+        parts.iter().for_each(|&part| slots.give(0, part));
+        assert_eq!(
+            slots.take(0, need(1, u64::MAX)),
+            Some(parts[15]),
+            "the last to come is the first to go"
+        );
+        slots.give(0, parts[15]);
+        let quarter = slots.take(0, need(3, u64::MAX)).unwrap();
+        assert_eq!((quarter.whole, quarter.len), (48, 4));
+        slots.give(0, quarter);
+        let whole: Vec<u64> =
+            (0..4).map(|drive| slots.take(drive, need(16, u64::MAX)).unwrap().address).collect();
+        assert_eq!(whole, [32, 16, 0, 48]);
+        assert!(slots.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_smaller_than_a_segment() {
+        assert_eq!(slots(1, 4).take(0, need(1, u64::MAX)).unwrap().len, 4);
+        assert_eq!(slots(1, 5).take(0, need(1, u64::MAX)).unwrap().len, 16);
+        assert_eq!(slots(1, 16).take(0, need(16, u64::MAX)).unwrap().len, 16);
+    }
+
+    #[test]
+    fn parts_serve_where_nothing_is_whole() {
+        let mut slots = slots(4, 1);
+        let held = [0, 0, 1].map(|drive| slots.take(drive, need(16, u64::MAX)).unwrap());
+        let part = slots.take(2, need(1, u64::MAX)).unwrap();
+        assert_eq!(slots.take(3, need(16, u64::MAX)).unwrap().len, 4, "the largest that is free");
+        slots.give(2, part);
+        slots.give(1, held[2]);
+        assert_eq!(slots.take(3, need(16, u64::MAX)).unwrap().len, 16);
+        let mut grows = Slots::new(16, 1, 2);
+        grows.add(&[Slot::whole(0, 16)]);
+        assert!(grows.take(0, need(1, u64::MAX)).is_some());
+        assert_eq!(grows.take(1, need(16, u64::MAX)), None, "another will be made");
+    }
+
+    #[test]
+    fn nobody_holds_more_than_is_left() {
+        let mut slots = slots(16, 1);
+        let mut take = |drive| std::iter::from_fn(|| slots.take(drive, need(16, u64::MAX))).count();
+        assert_eq!((take(0), take(1), take(2), take(3), take(4)), (8, 4, 2, 2, 0));
+    }
+
+    #[test]
+    fn no_more_parts_than_are_needed() {
+        let mut slots = slots(4, 1);
+        // Six bytes in flight, and the four spare parts.
+        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(1, 6))).collect();
+        assert_eq!(held.len(), 10);
+        assert!(
+            !slots.admits(0, need(1, 6))
+                && slots.admits(0, need(1, 7))
+                && slots.admits(1, need(1, 6))
+        );
+        assert!(slots.admits(0, need(16, 6)), "whole slots are for what is resident");
+        assert!(
+            slots.take(0, need(1, u64::MAX)).is_some()
+                && slots.take(1, need(1, u64::MAX)).is_some()
+        );
+        slots.give(0, held[9]);
+        assert_eq!(slots.take(0, need(1, 6)), Some(held[9]));
+        // With parts that hold several requests, only as many as the requests need.
+        let quarters = std::iter::from_fn(|| slots.take(1, need(3, 6))).count();
+        assert_eq!(quarters, 2 + 4);
+    }
+
+    #[test]
+    fn who_has_nothing_yet_gets_a_part_beyond_the_share() {
+        let mut slots = slots(8, 1);
+        let whole: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(16, u64::MAX))).collect();
+        assert_eq!((whole.len(), slots.take(0, need(1, u64::MAX))), (4, None));
+        let first = Need { len: 1, in_flight: u64::MAX, is_first: true, others_wait: true };
+        let parts: Vec<Slot> = std::iter::from_fn(|| slots.take(0, first)).collect();
+        assert_eq!(parts.len(), 16, "one slot's worth");
+        // The long transfer gets whatever is given back.
+        slots.give(0, whole[0]);
+        assert_eq!(slots.take(0, first), None);
+        assert!(slots.take(0, need(16, u64::MAX)).is_none(), "as much as is left");
+        parts.iter().for_each(|&part| slots.give(0, part));
+        assert!(slots.take(0, need(16, u64::MAX)).is_some());
+        let alone = Need { others_wait: false, ..first };
+        let parts = std::iter::from_fn(|| slots.take(1, alone)).count();
+        assert_eq!(parts, 16 + 32, "those and the two slots that are never refused");
+    }
+
+    fn line(drive: usize, priority: Priority, in_flight: u64) -> Class {
+        Class::new(drive, priority, Need { len: 1, in_flight, is_first: false, others_wait: false })
+    }
+
+    /// The transfers that are served if those in `refused` are not.
+    fn served(waiting: &mut Waiting, refused: &[usize]) -> Vec<usize> {
+        let mut heads = waiting.heads();
+        let mut served = Vec::new();
+        while let Some((key, line)) = heads.next() {
+            if !refused.contains(&key) {
+                waiting.serve(line, &mut heads);
+                served.push(key);
+            }
+        }
+        served
+    }
+
+    #[test]
+    fn who_came_first_is_served_first_and_urgent_ones_before() {
+        let mut waiting = Waiting::default();
+        let (a, b) = (line(0, Priority::Normal, 9), line(1, Priority::Normal, 9));
+        let urgent = line(0, Priority::Urgent, u64::MAX);
+        for (key, line) in [(1, a), (2, b), (3, a), (4, urgent), (5, b)] {
+            waiting.push(line, key);
+        }
+        assert_eq!(served(&mut waiting, &[]), [4, 1, 2, 3, 5]);
+        assert!(waiting.lines.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_refused_holds_up_its_own_line_alone() {
+        let mut waiting = Waiting::default();
+        let bounded = line(0, Priority::Normal, 9);
+        let unbounded = line(0, Priority::Normal, u64::MAX);
+        let lines = [(1, bounded), (2, bounded), (3, unbounded)];
+        let since = lines.map(|(key, line)| waiting.push(line, key));
+        assert_eq!(served(&mut waiting, &[1]), [3]);
+        assert_eq!(waiting.all().collect::<Vec<_>>(), [1, 2]);
+        waiting.remove(0, since[0]);
+        assert_eq!(served(&mut waiting, &[]), [2]);
+    }
+
+    #[test]
+    fn one_that_has_changed_stands_last_in_its_new_line() {
+        let mut waiting = Waiting::default();
+        let (from, to) = (line(0, Priority::Normal, 9), line(0, Priority::Normal, u64::MAX));
+        for (key, line) in [(1, from), (2, from), (3, to)] {
+            waiting.push(line, key);
+        }
+        let mut heads = waiting.heads();
+        assert_eq!(heads.next(), Some((1, from)));
+        waiting.change(from, to, &mut heads);
+        let rest: Vec<usize> = heads.map(|(key, _)| key).collect();
+        assert_eq!(rest, [2, 3]);
+        assert_eq!(served(&mut waiting, &[]), [2, 3, 1]);
     }
 }

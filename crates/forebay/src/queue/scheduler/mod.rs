@@ -24,13 +24,10 @@ mod ops;
 #[cfg(test)]
 mod peer_tests;
 mod peers;
-mod request;
-mod slots;
 #[cfg(test)]
 mod tests;
 mod transfers;
 mod turns;
-mod wakeups;
 mod windows;
 mod work;
 #[cfg(test)]
@@ -41,20 +38,24 @@ mod writes;
 use std::sync::Arc;
 
 use active::Active;
+pub(crate) use active::{Peer, Request, Share};
 pub(crate) use crews::Crew;
-use crews::{PoolState, Readers, RingState};
+use crews::{Parked, PoolState, Readers, RingState};
 use drives::Drives;
 pub(crate) use drives::{Depth, EACH_MAX};
 use forebay_base::units::ByteRange;
 use link::Link;
-pub(crate) use request::{Peer, Request, Share};
 use slab::Slab;
 pub use turns::Priority;
 pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, Effects, Limits, ReaderWork, SlotUse};
 use writers::Writers;
 
+use rustix::io::Errno;
+
 use super::SmallWrites;
+use super::op::RunBy;
 use super::window::{Slot, Window};
+use crate::error::Error;
 use crate::plan::Direction;
 use crate::statistics::Statistics;
 
@@ -162,17 +163,13 @@ impl Scheduler {
     /// Returns and clears the pending side effects, to be run without the lock.
     pub(crate) fn take_effects(&mut self) -> Effects {
         let mut effects = std::mem::take(&mut self.effects);
-        if effects.work == 0 && self.readers.parked.woken() == 0 && self.link_wants_slots() {
+        let wants_slots = || self.links.iter().any(|link| self.wants_slots(link));
+        if effects.work == 0 && self.readers.parked.woken == 0 && wants_slots() {
             effects.work = 1; // whatever left a transfer without a slot
         }
         let most = effects.work.min(WOKEN_AT_ONCE);
         effects.readers += self.readers.parked.wake(most);
         effects
-    }
-
-    /// True if a link wants more slots, which a reader allocates.
-    fn link_wants_slots(&self) -> bool {
-        self.links.iter().any(|link| self.wants_slots(link))
     }
 
     /// The state shared with callers that write small ranges themselves.
@@ -188,7 +185,7 @@ impl Scheduler {
 
     /// Bytes of the queued copies of a link. Copies of other streams wait until they are done.
     pub(crate) fn queued_len(&self, link: usize) -> u64 {
-        self.links[link].queued_len()
+        self.links[link].queued_len
     }
 
     /// Enables statistics, or disables and clears them.
@@ -229,5 +226,96 @@ impl Scheduler {
     /// True if the engine is shutting down and nothing is in flight or queued.
     pub(crate) fn has_ended(&self) -> bool {
         !matches!(self.life, Life::Runs) && self.transfers.is_empty()
+    }
+
+    /// Counts a thread that is about to park.
+    pub(crate) fn parks(&mut self, crew: Crew) {
+        self.parked(crew).waiting += 1;
+    }
+
+    /// Uncounts a thread that has resumed, with or without a wake-up. It does not matter which of
+    /// several threads was meant: the counts come out the same.
+    pub(crate) fn resumes(&mut self, crew: Crew) {
+        // The counts were reset when it closed.
+        if !self.is_closed() {
+            let parked = self.parked(crew);
+            match parked.woken {
+                0 => parked.waiting -= 1,
+                _ => parked.woken -= 1,
+            }
+        }
+    }
+
+    fn parked(&mut self, crew: Crew) -> &mut Parked {
+        match crew {
+            Crew::Readers => &mut self.readers.parked,
+            Crew::Ring(ring) => &mut self.rings[ring].parked,
+            Crew::Pool => &mut self.pool.parked,
+            Crew::Link(link) => &mut self.links[link].parked,
+        }
+    }
+
+    /// Wakes the worker of a drive's ring if the drive may have one more op in flight. Otherwise
+    /// the completion of an op in flight brings the worker back.
+    pub(super) fn wake_ring_for(&mut self, drive: usize) {
+        if let Some(ring) = self.drives[drive].ring
+            && self.drives.has_room(drive, RunBy::Ring)
+        {
+            self.wake_ring(ring);
+        }
+    }
+
+    /// Wakes the worker of a ring, however many ops its drives have in flight.
+    pub(super) fn wake_ring(&mut self, ring: usize) {
+        if self.rings[ring].parked.wake(1) > 0 {
+            self.effects.rings.push(ring);
+        }
+    }
+
+    /// Wakes a pool worker for a drive if the drive may have one more op in flight. Otherwise a
+    /// worker that completes an op takes the next. Running workers without an op look for one
+    /// before they park, so only as many more are woken as the drive can use in addition.
+    pub(super) fn wake_pool_for(&mut self, drive: usize) {
+        if !self.pool.can_wake()
+            || !self.pool_has_room(drive)
+            || self.pool.awake(self.drives.in_pool()) >= self.drives[drive].pool_room()
+        {
+            return;
+        }
+        let woken = self.pool.parked.wake(1);
+        self.effects.pool += woken;
+        if woken == 0 {
+            // No worker is parked.
+            self.pool.start();
+            self.effects.starts += 1;
+        }
+    }
+
+    /// Handles a pool thread that could not be started. Existing workers look for work before they
+    /// park. Without any worker, queued pool ops would never run, so their transfers fail.
+    pub(crate) fn cannot_start(&mut self, errno: Errno) {
+        if self.is_closed() || !self.pool.cannot_start() {
+            return;
+        }
+        let waits = |active: &Active| !active.for_pool.ops.is_empty();
+        let stuck = self.transfers.iter().filter(|(_, active)| waits(active)).map(|(key, _)| key);
+        for key in stuck.collect::<Vec<_>>() {
+            self.fail(key, Error::Resource { what: "drive threads", source: errno });
+            self.finish_if_done(key);
+        }
+    }
+
+    pub(super) fn wake_link(&mut self, link: usize) {
+        if self.links[link].parked.wake(1) > 0 {
+            self.effects.links.push(link);
+        }
+    }
+
+    /// Wakes all threads: the engine shuts down.
+    pub(super) fn wake_all(&mut self) {
+        self.effects.readers += self.readers.parked.wake(usize::MAX);
+        (0..self.rings.len()).for_each(|ring| self.wake_ring(ring));
+        self.effects.pool += self.pool.parked.wake(usize::MAX);
+        (0..self.links.len()).for_each(|link| self.wake_link(link));
     }
 }

@@ -6,9 +6,8 @@ use forebay_base::units::{ByteRange, align_down};
 use rustix::io::Errno;
 
 use super::Scheduler;
+use super::active::Request;
 use super::crews::Crew;
-use super::drives::Landed;
-use super::request::Request;
 use super::turns::{End, Listed};
 use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
@@ -64,7 +63,7 @@ impl Scheduler {
     /// Takes a work item that a thread waiting for this transfer can run itself. `None` if there is
     /// none, or if other transfers come first.
     pub(crate) fn take_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        let work = self.next_work_of(state);
+        let work = self.shares_of(state).find_map(|key| self.next_work_of(key));
         // The caller's own op may block on a drive for long.
         let waits = |work: &ReaderWork| matches!(work, ReaderWork::Op(op) if !op.is_in_memory());
         self.effects.work = match &work {
@@ -79,11 +78,7 @@ impl Scheduler {
         work
     }
 
-    fn next_work_of(&mut self, state: &Arc<State>) -> Option<ReaderWork> {
-        self.shares_of(state).find_map(|key| self.next_work_at(key))
-    }
-
-    fn next_work_at(&mut self, key: usize) -> Option<ReaderWork> {
+    fn next_work_of(&mut self, key: usize) -> Option<ReaderWork> {
         let active = self.transfers.get(key)?;
         // Ignores the turn order: the transfers ahead may wait for a file that hangs.
         if active.for_readers.ops.is_empty()
@@ -219,7 +214,7 @@ impl Scheduler {
         if op.counted.is_some() && (op.is_o_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
             let (len, filled_len) = (op.segment.covered.len(), drive.filled_len());
-            if drive.depth.completed(direction, Landed { at_ns, len, took_ns, filled_len }) {
+            if drive.depth.completed(direction, at_ns, len, (took_ns, filled_len)) {
                 // Transfers at the limit of slots that the drive needed may now have more.
                 (0..self.links.len()).for_each(|link| self.admit_waiting(link));
             }
@@ -416,27 +411,20 @@ impl Scheduler {
         if self.transfers[key].is_stopped() {
             return self.count_out(&op);
         }
-        let line = self.line_of(key, &op);
-        self.push_op(key, line, op, End::Front);
-        self.wake_for(key, line);
+        self.queue(key, op, End::Front);
     }
 
-    /// The queue that an op belongs to.
-    pub(super) fn line_of(&self, key: usize, op: &Op) -> Line {
-        let has_ring = self.drives[self.transfers[key].request.drive].ring.is_some();
-        let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;
-        if op.is_o_direct() && has_ring && by_ring {
-            Line::Ring
-        } else if op.is_in_memory() {
-            Line::Readers
-        } else {
-            Line::Pool
-        }
-    }
-
-    /// Wakes a thread for a transfer's queue.
-    pub(super) fn wake_for(&mut self, key: usize, line: Line) {
+    /// Queues an op of a transfer and wakes a thread for it.
+    pub(super) fn queue(&mut self, key: usize, op: Op, end: End) {
         let drive = self.transfers[key].request.drive;
+        let has_ring = self.drives[drive].ring.is_some();
+        let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;
+        let line = match op.is_in_memory() {
+            _ if op.is_o_direct() && has_ring && by_ring => Line::Ring,
+            true => Line::Readers,
+            false => Line::Pool,
+        };
+        self.push_op(key, line, op, end);
         match line {
             Line::Ring => self.wake_ring_for(drive),
             Line::Pool => self.wake_pool_for(drive),

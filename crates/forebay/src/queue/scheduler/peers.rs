@@ -10,8 +10,7 @@ use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::Scheduler;
-use super::active::{Active, Phase};
-use super::request::{Peer, Share};
+use super::active::{Active, Peer, Phase, Share};
 use crate::error::Error;
 use crate::file::PortError;
 use crate::plan::{Direction, Io, Reason, Route};

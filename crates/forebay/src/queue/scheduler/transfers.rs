@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
 
-use super::active::{Active, Phase};
-use super::request::{Request, Share};
+use super::active::{Active, Phase, Request, Share};
 use super::turns::{End, Listed};
 use super::work::Claim;
 use super::{Life, Scheduler};
@@ -257,7 +256,8 @@ impl Scheduler {
         let segment = Segment::plain(at, Io::Buffered, Reason::Demanded);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {
-            self.queue(key, Op::new(Owner::Transfer(key), file, kind, segment, 0));
+            let op = Op::new(Owner::Transfer(key), file, kind, segment, 0);
+            self.queue(key, op, End::Back);
         }
     }
 

@@ -8,10 +8,8 @@ use std::sync::Arc;
 use forebay_base::units::{ByteRange, align_down};
 
 use super::Scheduler;
-use super::active::Active;
-use super::link::Link;
-use super::request::Request;
-use super::slots::{self, Class, Need};
+use super::active::{Active, Request};
+use super::link::{self, Class, Link, Need};
 use super::turns::{End, Listed, Priority};
 use super::work::Claim;
 use crate::plan::{Direction, Io, Layout, Reason, Segment};
@@ -150,7 +148,23 @@ impl Scheduler {
         let start = state.range.start;
         // Ops in the queue of a drive that hangs are never taken, so don't queue unwanted ones.
         let segments = if self.transfers[key].is_stopped() { Vec::new() } else { segments };
-        self.note_pace(key, start, &segments);
+        let has_ring = self.has_ring(&self.transfers[key].request);
+        let active = &mut self.transfers[key];
+        let reads = active.request.direction == Direction::Read;
+        let waits = |s: &Segment| s.io == Io::ODirect || (reads && !s.reason.is_in_memory());
+        // The queue that fills the windows.
+        active.pace = if has_ring && segments.iter().any(|s| s.io == Io::ODirect) {
+            Line::Ring
+        } else if segments.iter().any(waits) {
+            Line::Pool
+        } else {
+            Line::Readers
+        };
+        if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
+            // An attempt starts read-ahead, so there is at most one per slot's worth of bytes.
+            let slot_size = self.limits.slot_size;
+            active.tried = align_down(start, slot_size).saturating_add(slot_size);
+        }
         let state = &mut self.windows[window];
         if state.direction == Direction::Write && state.slot.is_some() && !segments.is_empty() {
             state.waiting = segments;
@@ -197,16 +211,9 @@ impl Scheduler {
             if op.is_write() {
                 self.push_write(transfer, op);
             } else {
-                self.queue(transfer, op);
+                self.queue(transfer, op, End::Back);
             }
         }
-    }
-
-    /// Queues an op of a transfer and wakes a thread for it.
-    pub(super) fn queue(&mut self, key: usize, op: Op) {
-        let line = self.line_of(key, &op);
-        self.push_op(key, line, op, End::Back);
-        self.wake_for(key, line);
     }
 
     pub(super) fn close_if_done(&mut self, key: WindowKey) {
@@ -248,31 +255,29 @@ impl Scheduler {
 
     /// Gives free slots to the transfers that have waited longest and whose drives may hold more.
     pub(super) fn admit_waiting(&mut self, link: usize) {
-        // If only short transfers are still waiting, they may have more.
-        while self.admit_heads(link) && self.links[link].waiting.has_first() {}
-    }
-
-    /// Serves each queue head once; returns true if any long transfer got a slot.
-    fn admit_heads(&mut self, link: usize) -> bool {
-        let mut served_others = false;
-        let mut heads = self.links[link].waiting.heads();
-        while !self.links[link].slots.is_empty()
-            && let Some((key, line)) = heads.next()
-        {
-            let need = self.need(key);
-            let Request { drive, priority, .. } = self.transfers[key].request;
-            let Link { slots, waiting, .. } = &mut self.links[link];
-            let now = Class::new(drive, priority, need);
-            if now != line {
-                let since = waiting.change(line, now, &mut heads);
-                since.into_iter().for_each(|s| self.transfers[key].listed = Listed::Link(s));
-            } else if let Some(slot) = slots.take(drive, need) {
-                waiting.serve(line, &mut heads);
-                served_others |= !line.is_first;
-                self.give_waited_for(key, slot);
+        let mut served_others = true;
+        // If only short transfers are still waiting after others were served, they may have more.
+        while std::mem::take(&mut served_others) {
+            // Each head of a queue is served once.
+            let mut heads = self.links[link].waiting.heads();
+            while !self.links[link].slots.is_empty()
+                && let Some((key, line)) = heads.next()
+            {
+                let need = self.need(key);
+                let Request { drive, priority, .. } = self.transfers[key].request;
+                let Link { slots, waiting, .. } = &mut self.links[link];
+                let now = Class::new(drive, priority, need);
+                if now != line {
+                    let since = waiting.change(line, now, &mut heads);
+                    since.into_iter().for_each(|s| self.transfers[key].listed = Listed::Link(s));
+                } else if let Some(slot) = slots.take(drive, need) {
+                    waiting.serve(line, &mut heads);
+                    served_others |= !line.is_first;
+                    self.give_waited_for(key, slot);
+                }
             }
+            served_others &= self.links[link].waiting.has_first();
         }
-        served_others
     }
 
     /// Gives a waiting transfer its slot.
@@ -291,41 +296,6 @@ impl Scheduler {
             active.listed = Listed::Openable(ticket);
             self.effects.work += 1;
         }
-    }
-
-    /// Records, from the plan of a window that starts at `start`, which queue fills the windows.
-    /// Also records that an attempt found no resident pages.
-    pub(super) fn note_pace(&mut self, key: usize, start: u64, segments: &[Segment]) {
-        let direction = self.transfers[key].request.direction;
-        let has_ring = self.has_ring(&self.transfers[key].request);
-        let reads = direction == Direction::Read;
-        let waits = |s: &Segment| s.io == Io::ODirect || (reads && !s.reason.is_in_memory());
-        let slot_size = self.limits.slot_size;
-        let active = &mut self.transfers[key];
-        active.pace = if has_ring && segments.iter().any(|s| s.io == Io::ODirect) {
-            Line::Ring
-        } else if segments.iter().any(waits) {
-            Line::Pool
-        } else {
-            Line::Readers
-        };
-        if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
-            // An attempt starts read-ahead, so there is at most one per slot's worth of bytes.
-            active.tried = align_down(start, slot_size).saturating_add(slot_size);
-        }
-    }
-
-    /// Bytes that a transfer's drive may have in flight if its ring opens the next window; no slots
-    /// beyond these bytes are taken. Urgent transfers have no bound, and neither have windows
-    /// shorter than a request, whose parts are mostly empty.
-    pub(super) fn may_fly(&self, key: usize) -> u64 {
-        let Request { drive, direction, priority, .. } = self.transfers[key].request;
-        let is_short = self.left_of_part(key) < self.block_size(key);
-        if !self.transfers[key].is_ring_to_open() || is_short || priority == Priority::Urgent {
-            return u64::MAX;
-        }
-        let requests = self.drives[drive].depth.requests(direction) as u64;
-        requests.saturating_mul(self.block_size(key))
     }
 
     /// Bytes of a transfer's current part that are in no window yet, aligned down to its unit.
@@ -376,13 +346,24 @@ impl Scheduler {
 
     /// True if the transfer fits a quarter of a slot.
     pub(super) fn is_short(&self, key: usize) -> bool {
-        self.transfers[key].request.range.len() <= self.limits.slot_size / slots::PARTS
+        self.transfers[key].request.range.len() <= self.limits.slot_size / link::PARTS
     }
 
     /// The slot requirements of a transfer's next window.
     pub(super) fn need(&self, key: usize) -> Need {
-        let (len, in_flight) = (self.next_window_len(key), self.may_fly(key));
-        let Active { has_opened, request, .. } = &self.transfers[key];
+        let (len, block_size) = (self.next_window_len(key), self.block_size(key));
+        let active @ Active { has_opened, request, .. } = &self.transfers[key];
+        // No slots beyond the bytes that the drive may have in flight are taken if its ring opens
+        // the window. Urgent transfers have no bound, and neither have windows shorter than a
+        // request, whose parts are mostly empty.
+        let is_long = self.left_of_part(key) >= block_size;
+        let is_bounded = request.priority != Priority::Urgent && is_long;
+        let in_flight = if active.is_ring_to_open() && is_bounded {
+            let requests = self.drives[request.drive].depth.requests(request.direction) as u64;
+            requests.saturating_mul(block_size)
+        } else {
+            u64::MAX
+        };
         let is_first = !has_opened && self.is_short(key);
         let waiting = request.link.map(|link| &self.links[link].waiting);
         let others_wait =
@@ -398,7 +379,7 @@ impl Scheduler {
         let block_size = self.block_size(key);
         let left = self.left_of_part(key);
         match (self.transfers[key].pace, self.transfers[key].request.link) {
-            (Line::Readers, Some(_)) if left <= slot_size / slots::PARTS => left,
+            (Line::Readers, Some(_)) if left <= slot_size / link::PARTS => left,
             (Line::Readers, _) => slot_size,
             // Each piece of a batch may be a request, so only a few are cut at a time.
             (_, None) if self.transfers[key].request.batch.is_some() => block_size,
@@ -409,7 +390,7 @@ impl Scheduler {
                 block_size
             }
             // A link that is behind needs copies larger than single requests.
-            (_, Some(_)) => (slot_size / slots::PARTS).max(self.limits.segment),
+            (_, Some(_)) => (slot_size / link::PARTS).max(self.limits.segment),
         }
     }
 

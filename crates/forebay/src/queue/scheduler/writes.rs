@@ -11,7 +11,7 @@ impl Scheduler {
     pub(super) fn push_write(&mut self, key: usize, op: Op) {
         let file = op.file.identity();
         match self.writers.add(op) {
-            Entry::Starts(op) => self.queue(key, op),
+            Entry::Starts(op) => self.queue(key, op, End::Back),
             Entry::Waits(ticket) => {
                 self.transfers[key].writes_waiting.insert(ticket, file);
                 self.start_next_writes(file);
@@ -60,7 +60,7 @@ impl Scheduler {
                 for (ticket, op) in ops {
                     let key = self.transfer_of(&op);
                     self.transfers[key].writes_waiting.remove(&ticket);
-                    self.queue(key, op);
+                    self.queue(key, op, End::Back);
                 }
             }
         }
