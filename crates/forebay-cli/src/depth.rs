@@ -19,7 +19,7 @@ use forebay_measure::make::Room;
 use forebay_measure::plain::plain;
 use forebay_measure::program::Program;
 use forebay_measure::results::machine;
-use forebay_measure::stats::{Spread, rate};
+use forebay_measure::stats::{Spread, float, rate};
 use forebay_measure::stdio::say;
 use forebay_measure::steps::{self, Step};
 use forebay_measure::warnings;
@@ -169,7 +169,7 @@ impl Drive {
         let folder = self.subject.folder.clone();
         let room = || Room::of(&folder);
         room()?.check(&folder, first).map_err(hint)?;
-        let spinner = spinner(true, first);
+        let spinner = spinner(first);
         let start = Instant::now();
         self.subject.make_first(first).map_err(hint)?;
         let rate = rate(first, start.elapsed().as_secs_f64());
@@ -373,11 +373,6 @@ fn time(seconds: f64) -> String {
         0.001.. => format!("{:.1} ms", seconds * 1e3),
         _ => format!("{:.0} µs", seconds * 1e6),
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
-fn float(bytes: u64) -> f64 {
-    bytes as f64
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::cleanup;
+use crate::stats::float;
 
 /// Time of its sample.
 const MILLISECONDS: u32 = 500;
@@ -70,33 +71,18 @@ fn run(file: &File, engine: &str, memory: &str) -> Result<f64, String> {
 }
 
 fn arguments(filename: &str, engine: &str, memory: &str) -> Vec<String> {
-    let mut arguments: Vec<String> = [
-        "--name=limit",
-        "--readonly",
-        "--allow_file_create=0",
-        "--rw=read",
-        "--bs=1M",
-        "--direct=1",
-        "--thread",
-        "--time_based",
-        "--group_reporting",
-        "--output-format=json",
-    ]
-    .map(String::from)
-    .into();
-    arguments.push(format!("--filename={filename}"));
-    arguments.push(format!("--ioengine={engine}"));
-    arguments.push(format!("--iomem={memory}"));
-    arguments.push(format!("--runtime={MILLISECONDS}ms"));
     // A thread of `psync` has one request at a time, so the number of threads is the depth.
     let (depth, threads) = if engine == "psync" { (1, DEPTH) } else { (DEPTH, 1) };
-    arguments.push(format!("--iodepth={depth}"));
-    arguments.push(format!("--numjobs={threads}"));
-    arguments
+    let line = format!(
+        "--name=limit --readonly --allow_file_create=0 --rw=read --bs=1M --direct=1 --thread \
+         --time_based --group_reporting --output-format=json --filename={filename} \
+         --ioengine={engine} --iomem={memory} --runtime={MILLISECONDS}ms --iodepth={depth} \
+         --numjobs={threads}"
+    );
+    line.split(' ').map(String::from).collect()
 }
 
 /// The rate in `fio`'s report.
-#[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
 fn parse(text: &str) -> Result<f64, String> {
     // Some versions put notes before the report.
     let start = text.find('{').ok_or("it printed no report")?;
@@ -106,7 +92,7 @@ fn parse(text: &str) -> Result<f64, String> {
         return Err(format!("error {code}"));
     }
     let rate = job["read"]["bw_bytes"].as_u64().filter(|rate| *rate > 0);
-    rate.map(|rate| rate as f64).ok_or_else(|| "its report has no rate".into())
+    rate.map(float).ok_or_else(|| "its report has no rate".into())
 }
 
 #[cfg(test)]

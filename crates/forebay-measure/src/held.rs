@@ -5,15 +5,15 @@
 //! `/proc/PID/fd/N` leads to the file that descriptor `N` of this process has open.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, openat, stat, statat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, lstat, openat, stat, statat, unlinkat};
 use rustix::io::retry_on_intr;
 
 /// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
@@ -27,9 +27,12 @@ static DESCRIPTORS: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
 /// as `fd` is open. `None` without `/proc`.
 pub fn path(fd: impl AsFd) -> Option<PathBuf> {
     let path = DESCRIPTORS.as_ref()?.join(fd.as_fd().as_raw_fd().to_string());
-    let number = |facts: Stat| (facts.st_dev, facts.st_ino);
-    let is_it = number(stat(&path).ok()?) == number(fstat(&fd).ok()?);
-    is_it.then_some(path)
+    (identity(stat(&path).ok()?) == identity(fstat(&fd).ok()?)).then_some(path)
+}
+
+/// The device and inode number of a file.
+pub(crate) fn identity(facts: Stat) -> (u64, u64) {
+    (facts.st_dev, facts.st_ino)
 }
 
 /// Opens `path`, which must not be a link, without blocking on special files.
@@ -43,8 +46,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// If it does not; system errors.
 pub fn check(file: &File, name: &Path) -> io::Result<()> {
-    let number = |facts: Metadata| (facts.dev(), facts.ino());
-    if number(fs::symlink_metadata(name)?) == number(file.metadata()?) {
+    if identity(lstat(name)?) == identity(fstat(file)?) {
         return Ok(());
     }
     Err(io::Error::other("another file has its name now"))
@@ -89,24 +91,20 @@ impl Made {
         let how = how | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(mode);
         let file = File::from(retry_on_intr(|| openat(&*folder, &name, how, mode))?);
-        let facts = file.metadata()?;
-        let identity = (facts.dev(), facts.ino());
+        let identity = identity(fstat(&file)?);
         Ok((Self { folder, parent: parent.to_owned(), name, identity }, file))
     }
 
     /// True if the file was made in the folder that has the name `parent` now.
     fn is_in(&self, parent: &Path) -> bool {
-        let identity = |facts: Stat| (facts.st_dev, facts.st_ino);
-        match (stat(parent), fstat(&*self.folder)) {
-            (Ok(named), Ok(held)) => identity(named) == identity(held),
-            _ => false,
-        }
+        let named = stat(parent).map(identity);
+        named.is_ok() && named == fstat(&*self.folder).map(identity)
     }
 
     /// Removes the file, wherever its folder is now, if it still has its name.
     pub(crate) fn remove(&self) {
         let found = statat(&*self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if found.is_ok_and(|facts| (facts.st_dev, facts.st_ino) == self.identity) {
+        if found.map(identity) == Ok(self.identity) {
             let _ = unlinkat(&*self.folder, &self.name, AtFlags::empty());
         }
     }

@@ -84,8 +84,8 @@ impl Folder {
 
     /// Checks that its name still leads to it.
     fn is_there(&self) -> io::Result<()> {
-        let number = |facts: Stat| (facts.st_dev, facts.st_ino);
-        if number(rustix::fs::lstat(&self.path)?) == number(fstat(&self.itself)?) {
+        let named = held::identity(rustix::fs::lstat(&self.path)?);
+        if named == held::identity(fstat(&self.itself)?) {
             return Ok(());
         }
         Err(replaced())

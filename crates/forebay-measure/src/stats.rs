@@ -36,11 +36,17 @@ impl Spread {
     }
 }
 
-/// Bytes per second. A span too short for the clock counts as a nanosecond.
+/// A count or a size, to compute a rate or a ratio.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a rate needs no more than 52 bits")]
+pub const fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Bytes per second. A span too short for the clock counts as a nanosecond.
+#[must_use]
 pub fn rate(bytes: u64, seconds: f64) -> f64 {
-    bytes as f64 / seconds.max(1e-9)
+    float(bytes) / seconds.max(1e-9)
 }
 
 #[cfg(test)]

@@ -669,8 +669,8 @@ pub(crate) fn progress(steps: u64, is_quiet: bool) -> ProgressBar {
 }
 
 /// Shows a spinner while scratch is made, on a terminal.
-pub(crate) fn spinner(scratch: bool, len: u64) -> ProgressBar {
-    if !scratch || log::is_on() {
+pub(crate) fn spinner(len: u64) -> ProgressBar {
+    if log::is_on() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new_spinner();

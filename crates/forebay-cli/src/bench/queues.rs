@@ -1,18 +1,28 @@
 //! The number of queues and connections of a run's files, as the kernel reports it. A target may
 //! grant another number than requested; results that differ in it do not belong to the same run.
 
+use std::collections::HashSet;
+
 use forebay_topology::{LayerKind, StorageMap};
+
+/// The number of queues of each controller, or of connections of each mount, with its name and the
+/// word for one.
+fn counts(map: &StorageMap) -> impl Iterator<Item = (&str, u64, &'static str)> {
+    map.root.walk().filter_map(|(_, layer)| {
+        let (fact, word) = match layer.kind {
+            LayerKind::NvmeController => ("io_queues", "I/O queue"),
+            LayerKind::Network => ("connections", "connection"),
+            _ => return None,
+        };
+        Some((layer.name.as_str(), layer.number(fact)?, word))
+    })
+}
 
 /// The number of queues or connections that a path has; none if the kernel does not report it. With
 /// several controllers or mounts, the number that differs most from the requested number, `asked`.
 #[must_use]
 pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
-    let counts = map.root.walk().filter_map(|(_, layer)| match layer.kind {
-        LayerKind::NvmeController => layer.number("io_queues"),
-        LayerKind::Network => layer.number("connections"),
-        _ => None,
-    });
-    let counts = counts.filter_map(|count| u32::try_from(count).ok());
+    let counts = counts(map).filter_map(|(_, count, _)| u32::try_from(count).ok());
     counts.max_by_key(|count| count.abs_diff(asked))
 }
 
@@ -20,20 +30,9 @@ pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
 /// of several paths counts once.
 #[must_use]
 pub fn described(maps: &[StorageMap]) -> Vec<String> {
-    let (mut seen, mut found) = (Vec::new(), Vec::new());
-    for (_, layer) in maps.iter().flat_map(|map| map.root.walk()) {
-        let (fact, one, several) = match layer.kind {
-            LayerKind::NvmeController => ("io_queues", "I/O queue", "I/O queues"),
-            LayerKind::Network => ("connections", "connection", "connections"),
-            _ => continue,
-        };
-        let Some(count) = layer.number(fact) else { continue };
-        if seen.contains(&&layer.name) {
-            continue;
-        }
-        seen.push(&layer.name);
-        // No names: a controller that is connected again may have another one.
-        found.push(format!("{count} {}", if count == 1 { one } else { several }));
-    }
-    found
+    let mut seen = HashSet::new();
+    let new = maps.iter().flat_map(counts).filter(|(name, ..)| seen.insert(*name));
+    // No names: a controller that is connected again may have another one.
+    new.map(|(_, count, word)| format!("{count} {word}{}", if count == 1 { "" } else { "s" }))
+        .collect()
 }

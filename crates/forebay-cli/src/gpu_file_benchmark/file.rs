@@ -133,7 +133,7 @@ impl TestFile {
         if self.kind == Kind::Folder {
             return Ok(());
         }
-        let bar = spinner(true, len);
+        let bar = spinner(len);
         let made = make::fill(&self.path(), Pattern::new(0), len);
         bar.finish_and_clear();
         made

@@ -8,7 +8,7 @@ use super::worker::{Counter, Phase};
 use super::{End, Load, steady};
 use crate::cpu;
 use crate::results::Steady;
-use crate::stats::rate;
+use crate::stats::{float, rate};
 
 /// Number of parts of a span by which its steadiness is judged, and the shortest one.
 const PARTS: u32 = 20;
@@ -58,7 +58,8 @@ impl Span {
         });
         // The last part may be very short: it ends when the threads' end is noticed.
         let parts: Vec<(f64, f64)> = parts.filter(|(_, span)| *span > 0.0).collect();
-        let usual = parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1));
+        let usual =
+            parts.iter().map(|(_, span)| span).sum::<f64>() / float(parts.len().max(1) as u64);
         let whole = parts.iter().filter(|(_, span)| *span > usual / 2.0);
         let rates: Vec<f64> = whole.map(|(rate, _)| *rate).collect();
         steady::judge(&rates, usual)
@@ -117,9 +118,4 @@ fn sleep_until(until: Instant, done: &dyn Fn() -> bool) {
         // Every thread that ends wakes this one.
         thread::park_timeout(left);
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of parts")]
-fn float(count: usize) -> f64 {
-    count as f64
 }

@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
 use crate::results::{Cache, Direction};
 use crate::results::{CpuCost, Share, Steady};
 use crate::scratch::random;
-use crate::stats::rate;
+use crate::stats::{float, rate};
 use crate::{cpu, proof};
 
 /// The result of a load.
@@ -267,9 +267,9 @@ impl<'a> Ready<'a> {
             life: &life,
         };
         let due = load.rate.map(|rate| {
-            let distance = (float(of) * float(batch) / rate).min(86_400.0);
+            let distance = (float((of * batch) as u64) / rate).min(86_400.0);
             let distance = Duration::from_secs_f64(distance);
-            (distance.mul_f64(float(index) / float(of)), distance)
+            (distance.mul_f64(float(index as u64) / float(of as u64)), distance)
         });
         Ok(Worker {
             backend: backend::make(load.method, &context)?,
@@ -398,11 +398,6 @@ fn shares(
         }
     };
     targets.iter().enumerate().map(share).collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of threads or parts")]
-fn float(count: usize) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! squares. If it hardly rises or falls, the rate is steady.
 
 use crate::results::Steady;
+use crate::stats::float;
 
 /// The line may rise or fall by this share of the mean from one end of the span to the other.
 pub const SLOPE_MAX: f64 = 0.05;
@@ -17,24 +18,19 @@ pub fn judge(rates: &[f64], part_s: f64) -> Option<Steady> {
     if rates.len() < PARTS_MIN {
         return None;
     }
-    let count = float(rates.len());
+    let count = float(rates.len() as u64);
     let mean = rates.iter().sum::<f64>() / count;
     if mean <= 0.0 || !mean.is_finite() {
         return None;
     }
     let middle = (count - 1.0) / 2.0;
-    let places = || (0..rates.len()).map(|place| float(place) - middle);
+    let places = || (0..rates.len() as u64).map(|place| float(place) - middle);
     let squares: f64 = places().map(|place| place * place).sum();
     let rise: f64 = places().zip(rates).map(|(place, rate)| place * rate).sum();
     let slope = rise / squares * (count - 1.0) / mean;
     let deviation = rates.iter().map(|rate| (rate - mean).abs()).fold(0.0, f64::max) / mean;
     let reached = slope.abs() <= SLOPE_MAX;
     Some(Steady { rates: rates.to_vec(), part_s, slope, deviation, reached })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of parts")]
-fn float(count: usize) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use forebay::Route;
 use forebay_measure::parallel::cores;
 use forebay_measure::results::{Bound, Measured};
 use forebay_measure::results::{Cache, Direction};
+use forebay_measure::stats::float;
 use forebay_measure::workload::backend::Method;
 
 use super::Limits;
@@ -46,7 +47,7 @@ pub(in crate::bench) fn bound(
     let on_way: Vec<(&str, f64)> = on_way.collect();
     let lowest = on_way.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
     let share = lowest.map(|(_, limit)| measured.bytes_per_second / limit.max(1.0));
-    let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * core_count());
+    let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * float(cores() as u64));
     let asked = planned.load.rate.zip(measured.requests_per_second);
     // The rate of a drive under mixed reads and writes was not measured.
     let is_mixed = !matches!(point.read_percent, 0 | 100);
@@ -82,11 +83,6 @@ fn links(planned: &Planned, direction: Direction, limits: &Limits) -> Option<(&'
     let shared = shared.next().filter(|_| method != Method::Forebay(Some(Route::Direct)));
     let sum = || point.targets.iter().map(|target| of("link", target)).sum::<Option<f64>>();
     shared.or_else(|| sum().map(|rate| ("link", rate)))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a number of cores")]
-fn core_count() -> f64 {
-    cores() as f64
 }
 
 #[cfg(test)]

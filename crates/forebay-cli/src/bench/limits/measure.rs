@@ -30,10 +30,12 @@ const LINK_TIME: f64 = 0.05;
 const LINK_FIRST: u64 = MIB;
 /// Most bytes of a copy of one GPU of several.
 const PART_LEN: u64 = 64 * MIB;
-const PART_MIN: u64 = 64 * KIB;
-/// Intended time of such a copy, and of all of them.
+/// Target time of such a copy.
 const PART_TIME: f64 = 0.003;
-const TOGETHER: Duration = Duration::from_millis(60);
+/// Fewest bytes of a copy.
+const LINK_MIN: u64 = 64 * KIB;
+/// Time of a sample: copies follow each other for so long.
+const SAMPLE_TIME: Duration = Duration::from_millis(60);
 /// Block size of the storage's limit, and the queue depths that are tried.
 const STORAGE_BLOCK: u64 = MIB;
 const STORAGE_DEPTHS: [u32; 2] = [8, 32];
@@ -43,54 +45,29 @@ const STORAGE_WARM_UP: Duration = Duration::from_millis(50);
 /// A limit is the best of this many samples.
 const SAMPLES: usize = 3;
 
-/// Measures the link of a GPU, or copies in host memory.
+/// Measures the links of GPUs that work concurrently, or copies in host memory; returns the rate of
+/// all, and how it was measured.
 ///
 /// # Errors
 /// GPU errors, and system errors for lack of memory.
-pub(super) fn link(
+pub(super) fn links(
     engine: &Engine,
-    device: Option<&Arc<dyn Device>>,
+    devices: &[Option<Arc<dyn Device>>],
     direction: Direction,
-) -> Result<Limit> {
+) -> Result<(f64, String)> {
+    let (most, time) =
+        if devices.len() == 1 { (LINK_LEN, LINK_TIME) } else { (PART_LEN, PART_TIME) };
     // Both ends of a copy may be host memory.
-    let most = fitting(LINK_LEN, 2);
-    let mut link = Link::new(engine, device, most)?;
-    if device.is_some() {
-        // A slow link gets shorter copies.
-        link.shorten(LINK_FIRST);
-        link.sample(direction)?;
-        let first = link.sample(direction)?;
-        link.shorten(len_of(rate(LINK_FIRST, first), LINK_TIME, (LINK_FIRST, most)));
-    }
-    let mut best = 0.0_f64;
-    for _ in 0..SAMPLES {
-        best = best.max(rate(link.bytes(), link.sample(direction)?));
-    }
-    let simulated = device.is_some_and(|device| device.info().simulated);
-    Ok(Limit { simulated, ..limit("link", super::name(device), direction, best, link.how()) })
-}
-
-/// Bytes that take `seconds` at a rate, within bounds.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
-fn len_of(rate: f64, seconds: f64, (min, max): (u64, u64)) -> u64 {
-    ((rate * seconds) as u64).clamp(min, max)
-}
-
-/// Copies to or from all of these GPUs at once; `alone` are the rates of their links one by one.
-///
-/// # Errors
-/// GPU errors, and system errors for lack of memory.
-pub(super) fn together(
-    engine: &Engine,
-    devices: &[Arc<dyn Device>],
-    direction: Direction,
-    alone: &[f64],
-) -> Result<f64> {
-    let ready = devices.iter().zip(alone).map(|(device, alone)| {
-        let most = fitting(PART_LEN, 2 * devices.len() as u64);
-        let len = len_of(*alone, PART_TIME, (PART_MIN, most));
-        let mut link = Link::new(engine, Some(device), len)?;
-        link.sample(direction)?;
+    let most = fitting(most, 2 * devices.len() as u64);
+    let ready = devices.iter().map(|device| {
+        let mut link = Link::new(engine, device.as_ref(), most)?;
+        if device.is_some() {
+            // A slow link gets shorter copies.
+            link.shorten(LINK_FIRST);
+            link.sample(direction)?;
+            let first = link.sample(direction)?;
+            link.shorten(len_of(rate(LINK_FIRST, first), time, (LINK_MIN, most)));
+        }
         Ok(link)
     });
     let mut ready = ready.collect::<Result<Vec<_>>>()?;
@@ -98,7 +75,13 @@ pub(super) fn together(
     for _ in 0..SAMPLES {
         best = best.max(at_once(&mut ready, direction)?);
     }
-    Ok(best)
+    Ok((best, ready[0].how()))
+}
+
+/// Bytes that take `seconds` at a rate, within bounds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
+fn len_of(rate: f64, seconds: f64, (min, max): (u64, u64)) -> u64 {
+    ((rate * seconds) as u64).clamp(min, max)
 }
 
 /// One sample of all: the sum of their rates from a common start on.
@@ -110,7 +93,7 @@ fn at_once(links: &mut [Link], direction: Direction) -> Result<f64> {
             scope.spawn(move || -> Result<f64> {
                 barrier.wait();
                 let (start, mut bytes) = (Instant::now(), 0);
-                while start.elapsed() < TOGETHER {
+                while start.elapsed() < SAMPLE_TIME {
                     link.sample(direction)?;
                     bytes += link.bytes();
                 }

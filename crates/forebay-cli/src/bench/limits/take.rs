@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 
-use forebay::gpu::{Device, DeviceInfo};
+use forebay::gpu::DeviceInfo;
 use forebay::units::MIB;
 use forebay_measure::failure::Result;
 use forebay_measure::fio;
@@ -13,7 +12,7 @@ use forebay_measure::results::{Cache, Direction, Limit, Record};
 use forebay_topology::{PciDevice, gpu_at};
 use indicatif::ProgressBar;
 
-use super::{limit, measure};
+use super::{limit, measure, name};
 use crate::bench::plan::Planned;
 use crate::bench::targets::{self, Together};
 use crate::bench::{Bench, FIRST_LEN};
@@ -80,44 +79,34 @@ impl Bench<'_> {
     fn links(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
         let host = self.targets.iter().flatten().any(Option::is_none).then_some(None);
         let gpus = targets::gpus(&self.targets).cloned().map(Some);
-        let devices: Together = host.into_iter().chain(gpus).collect();
-        // With many GPUs it takes minutes.
-        let all = devices.len();
-        for (number, device) in devices.iter().enumerate() {
-            bar.set_message(format!("measuring links, {} of {all}", number + 1));
-            self.keep(measure::link(&self.engine, device.as_ref(), direction))?;
-        }
-        let several = self.targets.iter().filter(|several| several.len() > 1);
-        let several: Vec<Vec<Arc<dyn Device>>> =
-            several.filter_map(|several| several.iter().cloned().collect()).collect();
-        for devices in several {
-            bar.set_message(format!("measuring the links of {} GPUs", devices.len()));
-            if let Some(found) = self.links_of(&devices, direction) {
-                self.keep(found)?;
-            }
+        let single = host.into_iter().chain(gpus).map(|device| vec![device]);
+        let several = self.targets.iter().filter(|several| several.len() > 1).cloned();
+        let groups: Vec<Together> = single.chain(several).collect();
+        for (number, devices) in groups.iter().enumerate() {
+            // With many GPUs it takes minutes.
+            bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
+            self.keep(self.links_of(devices, direction))?;
         }
         Ok(())
     }
 
-    /// The rate of GPUs at the same time, if each of their links could be measured.
-    fn links_of(&self, devices: &[Arc<dyn Device>], direction: Direction) -> Option<Result<Limit>> {
-        let names: Vec<String> = devices.iter().map(|device| device.id().to_string()).collect();
-        let own = |name: &String| self.limits.rate("link", name, direction);
-        let alone = names.iter().map(own).collect::<Option<Vec<f64>>>()?;
-        let simulated = devices.iter().any(|device| device.info().simulated);
-        let found = measure::together(&self.engine, devices, direction, &alone).map(|rate| {
-            let places = devices.iter().filter_map(|device| self.place(device.info()));
-            let places: Vec<PciDevice> = places.collect();
-            let uplink = shared_uplink(&places);
-            let how = "copies of pinned memory, all GPUs at once";
-            let (name, how) = match uplink {
-                _ if rate >= ALONE * alone.iter().sum::<f64>() => ("links", how.to_owned()),
-                Some(uplink) => ("uplink", format!("{how}; they share the uplink {uplink}")),
-                None => ("shared", how.to_owned()),
-            };
-            Limit { simulated, ..limit(name, names.join("+"), direction, rate, how) }
-        });
-        Some(found)
+    /// The rate of the links of GPUs at the same time, or of one.
+    fn links_of(&self, devices: &Together, direction: Direction) -> Result<Limit> {
+        let names: Vec<String> = devices.iter().map(|device| name(device.as_ref())).collect();
+        let (rate, how) = measure::links(&self.engine, devices, direction)?;
+        let gpus = || devices.iter().flatten().map(|device| device.info());
+        let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
+        let own = |name| self.limits.rate("link", name, direction).unwrap_or(0.0);
+        let alone: f64 = names.iter().map(|name| own(name)).sum();
+        let together = "copies of pinned memory, all GPUs at once";
+        let (name, how) = match shared_uplink(&places) {
+            _ if devices.len() == 1 => ("link", how),
+            _ if rate >= ALONE * alone => ("links", together.into()),
+            Some(uplink) => ("uplink", format!("{together}; they share the uplink {uplink}")),
+            None => ("shared", together.into()),
+        };
+        let simulated = gpus().any(|info| info.simulated);
+        Ok(Limit { simulated, ..limit(name, names.join("+"), direction, rate, how) })
     }
 
     fn place(&self, info: &DeviceInfo) -> Option<PciDevice> {
