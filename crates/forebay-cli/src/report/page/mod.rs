@@ -58,7 +58,7 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                 (tiles(model, comparisons, metric))
                 @if !model.warnings.is_empty() { (warnings(model)) }
                 (machines(model))
-                @if let Some(charts) = &charts { (drawn(charts)) }
+                @if !charts.charts.is_empty() { (drawn(&charts)) }
                 @for found in comparisons {
                     section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
                 }
@@ -68,8 +68,7 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                 @if !model.limits.is_empty() {
                     section { h2 { "Limits" } (table(&show::limits(model))) }
                 }
-                @let data = charts.as_ref().map_or_else(Charts::none, Charts::json);
-                script type="application/json" id="data" { (PreEscaped(data)) }
+                script type="application/json" id="data" { (PreEscaped(charts.json())) }
                 script { (PreEscaped(UPLOT)) }
                 script { (PreEscaped(SCRIPT)) }
             }
@@ -207,7 +206,7 @@ fn drawn(charts: &Charts) -> Markup {
                 @for (number, name) in charts.series.iter().enumerate() {
                     li { i class=(format!("s{}", number % 8)) {} (plain(name)) }
                 }
-                @if let Some(limit) = &charts.limit { li { i.limit.s7 {} (plain(limit)) } }
+                @if let Some(limit) = &charts.charts[0].limit { li { i.limit.s7 {} (plain(limit)) } }
             }
             @if charts.left_out > 0 {
                 p.soft { (charts.left_out) " more lines are in the table" }
@@ -217,9 +216,9 @@ fn drawn(charts: &Charts) -> Markup {
                     figure {
                         figcaption {
                             b { (chart.metric.name()) } " "
-                            span data-usual=(chart.note()) { (chart.note()) }
+                            span data-usual=(chart.note) { (chart.note) }
                         }
-                        div.plot id=(chart.id()) {}
+                        div.plot id=(chart.id) {}
                     }
                 }
             }
