@@ -29,8 +29,8 @@ pub struct Comparison {
     pub pairs: Vec<Pair>,
     /// Points of the base that have a rate.
     pub base_points: usize,
-    /// Points that are not compared: the side, why, and their name.
-    pub alone: Vec<(String, &'static str, String)>,
+    /// Points that are not compared, by their side and why.
+    pub alone: BTreeMap<(String, &'static str), Vec<String>>,
 }
 
 /// A point of both sides.
@@ -216,8 +216,9 @@ fn compared(model: &Model, by: Option<Axis>, base: &Side<'_>, other: &Side<'_>) 
             found.pairs.push(pair(name, &own, &others));
             continue;
         }
-        let whys = whys.into_iter().filter_map(|(side, why)| Some((side, why?)));
-        found.alone.extend(whys.map(|(side, why)| (side.clone(), why, name.clone())));
+        for (side, why) in whys.into_iter().filter_map(|(side, why)| Some((side, why?))) {
+            found.alone.entry((side.clone(), why)).or_default().push(name.clone());
+        }
     }
     found
 }
@@ -327,12 +328,7 @@ impl Comparison {
                 if least == 1 { "1 sample is".into() } else { format!("{least} samples are") },
             ));
         }
-        // The points of each side, by the reason.
-        let mut alone: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-        for (side, why, point) in &self.alone {
-            alone.entry((side, why)).or_default().push(point);
-        }
-        for ((side, why), names) in alone {
+        for ((side, why), names) in &self.alone {
             let (has, more) = if names.len() == 1 { ("has", "") } else { ("have", ", …") };
             let points = counted(names.len(), "point");
             notes.push(format!("{points} of `{side}` {has} {why}: {}{more}", names[0]));

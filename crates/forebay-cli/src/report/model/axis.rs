@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use forebay::units::{format_size, parse_size};
 
-use super::{Line, Model};
+use super::{Line, Model, grouped};
 
 /// A property by which points differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -130,16 +130,11 @@ fn targets(names: &[String]) -> String {
     };
     found.sort_unstable();
     found.dedup();
-    let mut spans: Vec<(u32, u32)> = Vec::new();
-    for index in &found {
-        match spans.last_mut() {
-            Some((_, last)) if last.checked_add(1) == Some(*index) => *last = *index,
-            _ => spans.push((*index, *index)),
-        }
-    }
-    let spans = spans.into_iter().map(|(first, last)| match last - first {
-        0 => first.to_string(),
-        _ => format!("{first}-{last}"),
+    // Neighbours are as far from their places.
+    let spans = grouped(found.iter().zip(0_u32..).map(|(index, at)| (index - at, index)));
+    let spans = spans.iter().map(|(_, span)| match span.as_slice() {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(ToString::to_string).collect(),
     });
     let spans: Vec<String> = spans.collect();
     let kind = if kind == "sim" { "simulated GPUs" } else { "GPUs" };

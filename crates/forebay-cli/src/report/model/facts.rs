@@ -34,7 +34,7 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
     let versions = &facts.versions;
     let mut found = vec![
         ("GPU", Some(gpus_text(gpus))),
-        ("drive", drives(facts)),
+        ("drive", Some(drives(facts))),
         ("queues", queues),
         ("file system", system.map(|system| format!("{} at {}", system.kind, system.mount_point))),
         ("processor", Some(format!("{} × {}", facts.cpu.cores, facts.cpu.model))),
@@ -94,13 +94,12 @@ fn gpus_text(gpus: &[Gpu]) -> String {
     if texts.is_empty() { "none".into() } else { texts.join(" + ") }
 }
 
-fn drives(facts: &Environment) -> Option<String> {
+fn drives(facts: &Environment) -> String {
     let named = |drive: &DriveFacts| match &drive.model {
         Some(model) => format!("{model} ({})", drive.name),
         None => drive.name.clone(),
     };
-    let all: Vec<String> = facts.drives.iter().take(LISTED_MAX).map(named).collect();
-    (!all.is_empty()).then(|| all.join(" + "))
+    facts.drives.iter().take(LISTED_MAX).map(named).collect::<Vec<_>>().join(" + ")
 }
 
 #[cfg(test)]

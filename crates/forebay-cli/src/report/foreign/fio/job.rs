@@ -70,7 +70,7 @@ pub(super) struct Job {
     pub(super) group: u64,
     /// The global options, and its own.
     options: Options,
-    error: i32,
+    error: i64,
     /// The sum of its threads' seconds.
     thread_s: Option<f64>,
     cpu_s: Option<(f64, f64)>,
@@ -141,9 +141,7 @@ impl Job {
             name: text("jobname"),
             group: value["groupid"].as_u64().unwrap_or_default(),
             options: Options(options),
-            error: value["error"]
-                .as_i64()
-                .map_or(0, |code| i32::try_from(code).unwrap_or(i32::MAX)),
+            error: value["error"].as_i64().unwrap_or_default(),
             thread_s,
             cpu_s: cpu.map(|((user, system), s)| (user / 100.0 * s, system / 100.0 * s)),
             read: if is_one { both } else { Moved::of(&value["read"]) },
@@ -218,8 +216,9 @@ impl Job {
         let others = self.options.0.iter().filter(|option| !known(option)).take(OPTIONS_MAX);
         row.settings = others.map(|(name, value)| (short(name), short(value))).collect();
         if self.error != 0 {
-            let error = std::io::Error::from_raw_os_error(self.error).to_string();
-            row.error = Some(format!("fio ended the job with an error: {}", lower(&error)));
+            let code = i32::try_from(self.error).unwrap_or(i32::MAX);
+            let error = lower(&std::io::Error::from_raw_os_error(code).to_string());
+            row.error = Some(format!("fio ended the job with an error: {error}"));
             return Some(row);
         }
         let all = self.read.clone().with(self.write.clone());
