@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
 
 #[cfg(test)]
-mod header;
+mod header_tests;
 
 /// `CUfileDrvProps_t`.
 #[repr(C)]

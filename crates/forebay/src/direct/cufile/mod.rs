@@ -14,7 +14,7 @@ mod failure;
 mod layout;
 mod library;
 #[cfg(test)]
-mod loaded;
+mod loaded_tests;
 mod port;
 mod probe;
 mod reach;

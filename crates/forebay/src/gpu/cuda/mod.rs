@@ -7,7 +7,7 @@ mod address;
 mod batch;
 mod capture;
 #[cfg(test)]
-mod corrupt;
+mod corrupt_tests;
 mod device;
 mod driver;
 mod events;
