@@ -118,7 +118,7 @@ struct Drive {
 
 impl Drive {
     fn find(path: Option<&Path>, args: &BenchArgs, program: &Program) -> Result<Self> {
-        let mut options = crate::limits::limits(program)?;
+        let mut options = program.engine_options()?;
         options.depth = None;
         if options.direct_io == DirectIo::Off {
             return Err(Failure::new("cannot find a depth: O_DIRECT is switched off")

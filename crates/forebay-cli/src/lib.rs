@@ -15,7 +15,6 @@ mod depth;
 pub mod doctor;
 pub mod gdsio;
 pub mod gpu_file_benchmark;
-mod limits;
 mod log;
 mod manual;
 pub mod map;
@@ -96,46 +95,34 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
         Err(error) => return not_a_verb(&error),
     };
     signals::install();
-    if is_shown(verb)
-        && let Err(failure) = stdio::check()
-    {
-        return end(Err(failure));
+    end(run_parsed(verb, program, &command_line(arguments)))
+}
+
+fn run_parsed(verb: &Verb, program: &Program, line: &str) -> failure::Result<()> {
+    if !matches!(verb, Verb::Report(args) if args.output.is_some()) {
+        stdio::check()?;
     }
-    let moves = matches!(
-        verb,
-        Verb::Bench(_)
-            | Verb::Read(_)
-            | Verb::Doctor(_)
-            | Verb::Gdsio(_)
-            | Verb::GpuFileBenchmark(_)
-    );
-    // The doctor has its own time limits, and reports its findings.
-    if matches!(verb, Verb::Report(_)) || (moves && !matches!(verb, Verb::Doctor(_))) {
-        steps::watch();
-    }
-    if moves {
-        variables::warn_of_unknown();
-    }
-    let is_about_us = matches!(verb, Verb::Completions { .. } | Verb::Man { .. });
-    if !is_about_us && let Err(failure) = log::begin() {
-        return end(Err(failure));
-    }
-    let result = match verb {
-        Verb::Bench(args) if args.find_depth => {
-            depth::command(args, &command_line(arguments), program)
+    if !matches!(verb, Verb::Completions { .. } | Verb::Man { .. }) {
+        // The doctor has its own time limits, and reports its findings.
+        if !matches!(verb, Verb::Doctor(_)) {
+            steps::watch();
         }
-        Verb::Bench(args) => bench::command(args, &command_line(arguments), program),
+        if !matches!(verb, Verb::Report(_)) {
+            variables::warn_of_unknown();
+        }
+        log::begin()?;
+    }
+    match verb {
+        Verb::Bench(args) if args.find_depth => depth::command(args, line, program),
+        Verb::Bench(args) => bench::command(args, line, program),
         Verb::Read(args) => read::command(args, program),
-        Verb::Doctor(args) => doctor::command(args, &command_line(arguments), program),
+        Verb::Doctor(args) => doctor::command(args, line, program),
         Verb::Report(args) => report::command::command(args),
         Verb::Gdsio(args) => gdsio::command(args, program),
-        Verb::GpuFileBenchmark(args) => {
-            gpu_file_benchmark::command(args, &command_line(arguments), program)
-        }
+        Verb::GpuFileBenchmark(args) => gpu_file_benchmark::command(args, line, program),
         Verb::Completions { shell } => manual::completions(*shell),
         Verb::Man { verb } => manual::man_page(verb.as_deref()),
-    };
-    end(result)
+    }
 }
 
 fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
@@ -149,14 +136,6 @@ fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
         Internal::Cufile(args) => {
             workload::backend::library::child::command(args.library.as_deref(), &args.packages)
         }
-    }
-}
-
-/// Whether the verb writes to stdout.
-fn is_shown(verb: &Verb) -> bool {
-    match verb {
-        Verb::Report(args) => args.output.is_none(),
-        _ => true,
     }
 }
 

@@ -38,19 +38,12 @@ const NAMED_BY: &str = "CUFILE_ENV_PATH_JSON";
 const LEN_MAX: usize = 64 << 10;
 /// Names of the text settings that checks use; a record masks all other texts.
 const KEPT: [&str; 4] = ["drivers", "devices", "mounts", "filesystems"];
-/// A setting of the whole library, and the environment variable that overrides it.
-struct Setting {
-    names: [&'static str; 2],
-    variable: &'static str,
-}
+/// A setting of the whole library: its name, and the environment variable that overrides it.
+type Setting = (&'static str, &'static str);
 
-const fn of_all(key: &'static str, variable: &'static str) -> Setting {
-    Setting { names: ["properties", key], variable }
-}
-
-const GLOBAL: Setting = of_all("use_pci_p2pdma", "CUFILE_USE_PCIP2PDMA");
-const ALLOWED: Setting = of_all("allow_compat_mode", "CUFILE_ALLOW_COMPAT_MODE");
-const FORCED: Setting = of_all("force_compat_mode", "CUFILE_FORCE_COMPAT_MODE");
+const GLOBAL: Setting = ("properties.use_pci_p2pdma", "CUFILE_USE_PCIP2PDMA");
+const ALLOWED: Setting = ("properties.allow_compat_mode", "CUFILE_ALLOW_COMPAT_MODE");
+const FORCED: Setting = ("properties.force_compat_mode", "CUFILE_FORCE_COMPAT_MODE");
 
 /// cuFile's settings, and the environment variables that override them.
 #[derive(Debug)]
@@ -84,34 +77,34 @@ impl Config {
         Self { path, is_named: named.is_some(), settings, twice, variables }
     }
 
-    fn flag(&self, names: &[&str]) -> Option<bool> {
-        at(self.settings.as_ref().ok()?, names)?.as_bool()
+    fn flag(&self, name: &str) -> Option<bool> {
+        at(self.settings.as_ref().ok()?, name)?.as_bool()
     }
 
     /// The value of a variable; `None` if it is neither `true` nor `false`.
-    fn variable(&self, setting: &Setting) -> Option<bool> {
-        self.variables.get(setting.variable)?.to_ascii_lowercase().parse().ok()
+    fn variable(&self, (_, variable): Setting) -> Option<bool> {
+        self.variables.get(variable)?.to_ascii_lowercase().parse().ok()
     }
 
     /// The effective value, and its source.
-    fn ruling(&self, setting: &Setting) -> (Option<bool>, String) {
+    fn ruling(&self, setting: Setting) -> (Option<bool>, String) {
         match self.variable(setting) {
-            Some(value) => (Some(value), format!("`{}`", setting.variable)),
-            None => (self.flag(&setting.names), format!("`{}`", setting.names.join("."))),
+            Some(value) => (Some(value), format!("`{}`", setting.1)),
+            None => (self.flag(setting.0), format!("`{}`", setting.0)),
         }
     }
 
     /// The step that changes a setting to `value`.
-    fn step(&self, setting: &Setting, value: bool) -> String {
+    fn step(&self, setting: Setting, value: bool) -> String {
         match self.variable(setting) {
-            Some(_) => format!("leave `{}` out, or set it to {value}", setting.variable),
-            None => format!("set `{}` to {value} in {}", setting.names.join("."), self.path),
+            Some(_) => format!("leave `{}` out, or set it to {value}", setting.1),
+            None => format!("set `{}` to {value} in {}", setting.0, self.path),
         }
     }
 
     /// Whether P2PDMA is enabled.
     pub(super) fn wants_p2pdma(&self) -> bool {
-        self.ruling(&GLOBAL).0 == Some(true)
+        self.ruling(GLOBAL).0 == Some(true)
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
@@ -144,7 +137,7 @@ impl Config {
             Ok(_) if !self.twice.is_empty() => FILE
                 .warning(format!("{path}{by}: `{}` stands twice in it", self.twice.join("`, `")))
                 .step("leave one of them: which one counts is not said"),
-            Ok(settings) if at(settings, &["fs", "block"]).is_some() => FILE
+            Ok(settings) if at(settings, "fs.block").is_some() => FILE
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
                 .step("move `block` out of `fs`, next to `properties`: cuFile ignores it there")
                 .broken_if(true),
@@ -186,56 +179,45 @@ impl Config {
 
     /// The settings that should be flags but hold another type.
     fn no_flags(&self, settings: &Value) -> String {
-        let all = [&GLOBAL, &ALLOWED, &FORCED].map(|setting| setting.names);
-        let is_none =
-            |names: &[&str; 2]| at(settings, names).is_some_and(|value| !value.is_boolean());
-        let found = all.iter().filter(|names| is_none(names));
-        found.map(|names| format!("`{}`", names.join("."))).collect::<Vec<_>>().join(", ")
+        let is_none = |name: &str| at(settings, name).is_some_and(|value| !value.is_boolean());
+        let found = [GLOBAL, ALLOWED, FORCED].into_iter().filter(|(name, _)| is_none(name));
+        found.map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     }
 
     /// Source: NVIDIA's "Setting cufile.json Configuration", and the keys of `block` since 1.16.
     fn keys(&self, facts: &Facts) -> Check {
-        let (global, who) = self.ruling(&GLOBAL);
+        let (global, who) = self.ruling(GLOBAL);
         if let Err(Unread::Unreadable(_) | Unread::Damaged(_) | Unread::TooLong) = &self.settings {
             let seen = format!("{} cannot be read", self.path);
             return KEYS.unknown(seen).step("put the file right first (`cufile_json`)");
         }
-        let key = facts.storage.key();
+        let key = facts.storage.key().map(|(section, key)| format!("{section}.{key}"));
+        let names = key.as_ref().map(|key| format!("{key}.use_pci_p2pdma"));
+        let own = names.as_deref().and_then(|names| self.flag(names));
         if global != Some(true) {
             let seen = if global.is_some() { "is false" } else { "is not set" };
             // If the storage's key is set, the user wants P2PDMA.
-            let own = key.filter(|(section, key)| {
-                self.flag(&[section, key, "use_pci_p2pdma"]) == Some(true)
-            });
-            let own = own
-                .map(|(section, key)| format!(", though `{section}.{key}.use_pci_p2pdma` is true"));
+            let own = names.filter(|_| own == Some(true));
             let is_half = own.is_some();
+            let own = own.map_or_else(String::new, |names| format!(", though `{names}` is true"));
             return KEYS
-                .problem(format!("{who} {seen}{}", own.unwrap_or_default()), P2PDMA)
-                .step(self.step(&GLOBAL, true))
+                .problem(format!("{who} {seen}{own}"), P2PDMA)
+                .step(self.step(GLOBAL, true))
                 .needs("`use_pci_p2pdma` in cuFile's settings")
                 .broken_if(is_half);
         }
-        let Some((section, key)) = key else {
-            return KEYS.ok(format!("{who} is true"));
-        };
-        let names = format!("{section}.{key}.use_pci_p2pdma");
-        match self.flag(&[section, key, "use_pci_p2pdma"]) {
-            Some(true) => KEYS.ok(format!("both keys are true, `{names}` too")),
-            Some(false) => KEYS
-                .problem(format!("`{names}` is false, the global key is true"), P2PDMA)
-                .step(format!("set `{names}` to true in {}", self.path))
-                .needs(format!("`{names}` in cuFile's settings"))
-                .broken_if(true),
-            // Versions before 1.16 have no such key.
-            None if facts.library_version().is_some_and(|version| version < (1, 16)) => {
-                KEYS.ok(format!("{who} is true"))
+        // Versions before 1.16 have no such key.
+        let is_old = facts.library_version().is_some_and(|version| version < (1, 16));
+        match (names, own) {
+            (Some(names), Some(true)) => KEYS.ok(format!("both keys are true, `{names}` too")),
+            (Some(names), own) if own.is_some() || !is_old => {
+                let seen = if own.is_some() { "is false" } else { "is not set" };
+                KEYS.problem(format!("`{names}` {seen}, the global key is true"), P2PDMA)
+                    .step(format!("set `{names}` to true in {}", self.path))
+                    .needs(format!("`{names}` in cuFile's settings"))
+                    .broken_if(true)
             }
-            None => KEYS
-                .problem(format!("`{names}` is not set, the global key is true"), P2PDMA)
-                .step(format!("set `{names}` to true in {}", self.path))
-                .needs(format!("`{names}` in cuFile's settings"))
-                .broken_if(true),
+            _ => KEYS.ok(format!("{who} is true")),
         }
     }
 
@@ -243,7 +225,7 @@ impl Config {
         let Ok(settings) = &self.settings else { return Vec::new() };
         let list = |name: &str| {
             // The second is its older name.
-            let lists = ["denylist", "blacklist"].map(|section| at(settings, &[section, name]));
+            let lists = ["denylist", "blacklist"].map(|list| settings.get(list)?.get(name));
             let values = lists.into_iter().flatten().filter_map(Value::as_array).flatten();
             values.filter_map(Value::as_str).collect::<Vec<_>>()
         };
@@ -272,19 +254,19 @@ impl Config {
     }
 
     fn compat(&self) -> Option<Check> {
-        let ((allowed, allows), (forced, forces)) = (self.ruling(&ALLOWED), self.ruling(&FORCED));
+        let ((allowed, allows), (forced, forces)) = (self.ruling(ALLOWED), self.ruling(FORCED));
         if self.settings.is_err() && (allowed, forced) == (None, None) {
             return None; // unreadable settings prove nothing
         }
         Some(match (allowed, forced) {
             (Some(false), Some(true)) => COMPAT
                 .problem(format!("{forces} is true and {allows} is false"), BOTH)
-                .step(format!("leave one of them: {}", self.step(&FORCED, false)))
+                .step(format!("leave one of them: {}", self.step(FORCED, false)))
                 .needs("settings of cuFile that do not contradict each other")
                 .broken_if(true),
             (_, Some(true)) => COMPAT
                 .problem(format!("{forces} is true"), BOTH)
-                .step(self.step(&FORCED, false))
+                .step(self.step(FORCED, false))
                 .needs("cuFile's `force_compat_mode` off"),
             (Some(false), _) => {
                 COMPAT.ok(format!("not allowed ({allows}): what cannot go directly fails"))
@@ -294,9 +276,9 @@ impl Config {
     }
 }
 
-/// The value at this path of names.
-fn at<'a>(settings: &'a Value, names: &[&str]) -> Option<&'a Value> {
-    names.iter().try_fold(settings, |value, name| value.get(name))
+/// The value of this name; dots divide it into names of objects.
+fn at<'a>(settings: &'a Value, name: &str) -> Option<&'a Value> {
+    name.split('.').try_fold(settings, |value, name| value.get(name))
 }
 
 fn read(system: &System, path: &Path) -> Result<(Value, Vec<String>), Unread> {

@@ -3,6 +3,7 @@
 use forebay_topology::System;
 
 use super::facts::Facts;
+use super::peers::number;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
 
 const DRIVER: Topic =
@@ -36,7 +37,7 @@ const DROPPED: [&str; 5] = ["P100", "P40", "P4", "P6", "V100"];
 /// Options of the driver's module that P2PDMA needs on x86 (NVIDIA's troubleshooting guide,
 /// "Setting the Driver Registries for Enabling PCI P2PDMA"). The second is needed only before
 /// Hopper, as NVIDIA's own check (`gds-diag`) requires.
-const WANTED: [(&str, u32); 3] =
+const WANTED: [(&str, u64); 3] =
     [("RMForceStaticBar1", 1), ("ForceP2P", 0), ("RmForceDisableIomapWC", 1)];
 
 const LEN_MAX: usize = 64 << 10;
@@ -209,9 +210,9 @@ impl Driver {
                 .unknown("/proc/driver/nvidia/params cannot be read")
                 .step("`grep RegistryDwords /proc/driver/nvidia/params` as root");
         };
-        let is_set = |wanted: &str, value: u32| {
+        let is_set = |wanted: &str, value: u64| {
             keys.iter().filter_map(|key| key.split_once('=')).any(|(name, found)| {
-                name.trim().eq_ignore_ascii_case(wanted) && number(found) == Some(value)
+                name.trim().eq_ignore_ascii_case(wanted) && number(found.trim()) == Some(value)
             })
         };
         // For an unknown GPU the options are those of newer ones, so that no needless option is
@@ -221,7 +222,7 @@ impl Driver {
             parts.any(|part| part.starts_with(['H', 'B']) || part.starts_with("GH"))
         });
         let wanted = WANTED.iter().filter(|(name, _)| *name != "ForceP2P" || !is_hopper);
-        let text = |(name, value): &(&str, u32)| format!("{name}={value}");
+        let text = |(name, value): &(&str, u64)| format!("{name}={value}");
         let missing: Vec<String> =
             wanted.clone().filter(|(name, value)| !is_set(name, *value)).map(text).collect();
         let options = wanted.map(|option| text(option) + ";").collect::<String>();
@@ -335,15 +336,6 @@ fn options(line: &str) -> Vec<String> {
     let value = line.split_once(':').map_or("", |(_, value)| value).trim().trim_matches('"');
     let options = value.split([';', ',']).map(str::trim).filter(|option| !option.is_empty());
     options.map(str::to_owned).collect()
-}
-
-/// Parses the value of an option, `1` or `0x1`.
-fn number(text: &str) -> Option<u32> {
-    let text = text.trim();
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
 }
 
 /// The words of a text, whatever separates them.

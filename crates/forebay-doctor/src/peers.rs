@@ -138,7 +138,7 @@ fn bridges(text: &str) -> Vec<String> {
 }
 
 /// Parses `0x0003` or `3`.
-fn number(word: &str) -> Option<u64> {
+pub(super) fn number(word: &str) -> Option<u64> {
     match word.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => word.parse().ok(),

@@ -41,6 +41,17 @@ impl Program {
         forebay::direct::Program { file: self.words[0].clone().into(), arguments }
     }
 
+    /// The engine's options by the environment variables, with this program to probe cuFile's
+    /// driver first.
+    ///
+    /// # Errors
+    /// A variable has a wrong value.
+    pub fn engine_options(&self) -> forebay::Result<forebay::Options> {
+        let mut options = forebay::Options::from_env()?;
+        options.probe = Some(self.verb("probe"));
+        Ok(options)
+    }
+
     /// A command that runs `verb`.
     #[must_use]
     pub fn command(&self, verb: &str) -> Command {

@@ -54,7 +54,6 @@ pub(crate) use self::print::show;
 use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
-use crate::limits as settings;
 use crate::log;
 use crate::report::numbers::counted;
 use crate::sockets;
@@ -78,7 +77,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     let args = plan::with_paths(args)?;
     switch::check(&args)?;
     state::check_name(args.output.as_deref())?;
-    let engine = Engine::new(settings::limits(program)?)?;
+    let engine = Engine::new(program.engine_options()?)?;
     let records = Bench::new(&args, engine, program, command)?.run()?;
     show(&args, &records)
 }

@@ -25,7 +25,6 @@ use forebay_topology::System;
 
 use self::json::DoctorReport;
 use crate::args::DoctorArgs;
-use crate::limits::limits;
 use crate::map::{self, look::Look};
 use crate::reach;
 
@@ -85,7 +84,7 @@ fn examined(
     gpu: Option<&GpuSelector>,
     program: &Program,
 ) -> Result<DoctorReport> {
-    let engine = Engine::new(limits(program)?)?;
+    let engine = Engine::new(program.engine_options()?)?;
     let opened = cufile(program);
     let (wish, target) = match Target::find(&engine, gpu) {
         Ok(target) => {

@@ -60,16 +60,15 @@ pub(super) fn all(
     path: &Path,
     direct: Option<String>,
 ) -> Moved {
-    let (sender, transfers) = channel();
+    let (done, transfers) = channel();
     let (engine, target, path) = (engine.clone(), target.clone(), path.to_owned());
-    let thread =
-        thread::spawn(move || match Run::prepare(bound, &engine, &target, &path, direct, sender) {
-            Err(failure) => (Some(failure.in_one_line()), false),
-            Ok(mut run) => {
-                let ended = run.each().err().map(|failure| failure.in_one_line());
-                (ended.clone(), ended.is_some())
-            }
-        });
+    let thread = thread::spawn(move || match Run::prepare(bound, engine, target, path, done) {
+        Err(failure) => (Some(failure.in_one_line()), false),
+        Ok(run) => {
+            let ended = run.each(direct).err().map(|failure| failure.in_one_line());
+            (ended.clone(), ended.is_some())
+        }
+    });
     gathered(&transfers, bound * LIMITS_PER_STEP, thread)
 }
 
@@ -97,62 +96,48 @@ fn gathered(
     }
 }
 
-struct Run<'a> {
+struct Run {
     /// Time limit of one transfer.
     bound: Duration,
-    engine: &'a Engine,
-    target: &'a Target,
+    engine: Engine,
+    target: Target,
     file: PathBuf,
     len: u64,
     /// Set if the file is ours, so that it may be written.
     scratch: Option<Scratch>,
-    key: u64,
-    /// Why the direct route should not be tried.
-    direct: Option<String>,
     prover: Prover,
     done: Sender<Transfer>,
 }
 
-impl<'a> Run<'a> {
+impl Run {
     fn prepare(
         bound: Duration,
-        engine: &'a Engine,
-        target: &'a Target,
-        path: &Path,
-        direct: Option<String>,
+        engine: Engine,
+        target: Target,
+        path: PathBuf,
         done: Sender<Transfer>,
     ) -> Result<Self> {
-        let facts = std::fs::metadata(path).map_err(|e| Failure::at("inspect", path, &e))?;
-        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-        let mut run = Self {
-            bound,
-            engine,
-            target,
-            file: path.into(),
-            len: LEN,
-            scratch: None,
-            key,
-            direct,
-            prover: Prover::new(target.device.as_ref().map(|device| device.info())),
-            done,
-        };
-        if facts.is_dir() {
-            let scratch = Scratch::create(path)?;
-            run.file = scratch.add(0)?;
+        let facts = std::fs::metadata(&path).map_err(|e| Failure::at("inspect", &path, &e))?;
+        let (scratch, file, len) = if facts.is_dir() {
+            let scratch = Scratch::create(&path)?;
+            let file = scratch.add(0)?;
             scratch.check()?;
-            make::fill(&run.file, Pattern::new(key), LEN)?;
-            run.scratch = Some(scratch);
-            return Ok(run);
+            make::fill(&file, Pattern::new(0), LEN)?;
+            (Some(scratch), file, LEN)
+        } else {
+            let len = engine.open(&path)?.len()?.min(LEN);
+            (None, path, len)
+        };
+        if len == 0 {
+            return Err(Failure::new(format!("cannot move bytes of `{}`", file.display()))
+                .because("it is empty"));
         }
-        run.len = engine.open(path)?.len()?.min(LEN);
-        match run.len {
-            0 => Err(Failure::new(format!("cannot move bytes of `{}`", path.display()))
-                .because("it is empty")),
-            _ => Ok(run),
-        }
+        let prover = Prover::new(target.device.as_ref().map(|device| device.info()));
+        Ok(Self { bound, engine, target, file, len, scratch, prover, done })
     }
 
-    fn each(&mut self) -> Result<()> {
+    fn each(&self, mut closed: Option<String>) -> Result<()> {
+        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
         // The direct route is tried whenever there is a GPU: a provider answers, or its absence is
         // reported.
         let routes: &[Route] = match self.target.device {
@@ -160,28 +145,23 @@ impl<'a> Run<'a> {
             None => &[Route::Host],
         };
         if self.target.device.is_some()
-            && self.direct.is_none()
+            && closed.is_none()
             && let Err(failure) = self.begin_direct()
         {
             // It was a read, so the file is unchanged and the other routes can still be tried.
             let blank = blank(Direction::Read, Route::Direct);
             self.done(blank.ending(End::Failed, failure.in_one_line()));
-            self.direct = Some("the first read did not end".into());
+            closed = Some("the first read did not end".into());
         }
+        let write = self.scratch.as_ref().map(|_| Direction::Write);
         for (number, &route) in routes.iter().enumerate() {
-            if let Some(reason) = self.direct.clone().filter(|_| route == Route::Direct) {
-                let writes = self.scratch.as_ref().map(|_| Direction::Write);
-                for direction in writes.into_iter().chain([Direction::Read]) {
-                    self.done(blank(direction, route).ending(End::Refused, reason.clone()));
-                }
-                continue;
+            for direction in write.into_iter().chain([Direction::Read]) {
+                let pattern = Pattern::new(key.wrapping_add(number as u64));
+                self.done(match closed.as_ref().filter(|_| route == Route::Direct) {
+                    Some(reason) => blank(direction, route).ending(End::Refused, reason),
+                    None => self.transfer(direction, route, pattern)?,
+                });
             }
-            if let Some(scratch) = &self.scratch {
-                scratch.check()?;
-                let pattern = Pattern::new(self.key.wrapping_add(number as u64 + 1));
-                self.done(self.write(route, pattern)?);
-            }
-            self.done(self.read(route)?);
         }
         Ok(())
     }
@@ -206,40 +186,33 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn write(&self, route: Route, pattern: Pattern) -> Result<Transfer> {
-        let mut bytes = vec![0; whole(self.len)];
-        pattern.fill(0, &mut bytes);
+    /// Makes one transfer, and verifies its bytes; a write is of `pattern`.
+    fn transfer(&self, direction: Direction, route: Route, pattern: Pattern) -> Result<Transfer> {
+        let is_write = direction == Direction::Write;
+        let mut expected = vec![0; whole(self.len)];
+        if is_write {
+            self.scratch.as_ref().map_or(Ok(()), Scratch::check)?;
+            pattern.fill(0, &mut expected);
+        } else {
+            expected = self.plain()?;
+        }
         let mut buffer = self.buffer()?;
-        buffer.upload(0, &bytes)?;
-        let mut how = OpenOptions::default();
-        how.write = true;
-        let request = RequestOptions::by_route(route).synced(SyncMode::Data);
-        let opened = self.engine.open_with(&self.file, &how);
-        let start = |file: &forebay::File| file.start_write(0, buffer, &request);
-        let (mut transfer, _) = self.moved(Direction::Write, route, opened, start)?;
-        if transfer.is_right() && self.plain()? != bytes {
+        // Before a read, the contents that it should leave would look as if they had been read.
+        let inverse = |byte: &u8| if is_write { *byte } else { !byte };
+        buffer.upload(0, &expected.iter().map(inverse).collect::<Vec<_>>())?;
+        let (mut transfer, buffer) = self.moved(direction, route, buffer)?;
+        if !transfer.is_right() {
+            return Ok(transfer);
+        }
+        if is_write && self.plain()? != expected {
             transfer = transfer.ending(End::Failed, "the file differs from what was written");
         }
-        Ok(transfer)
-    }
-
-    fn read(&self, route: Route) -> Result<Transfer> {
-        let before = self.plain()?;
-        let mut buffer = self.buffer()?;
-        // The previous contents would look as if they had been read.
-        let inverse: Vec<u8> = before.iter().map(|byte| !byte).collect();
-        buffer.upload(0, &inverse)?;
-        let mut request = RequestOptions::by_route(route);
-        request.exact = true;
-        let opened = self.engine.open(&self.file);
-        let start = |file: &forebay::File| file.start_read(0, buffer, &request);
-        let (mut transfer, buffer) = self.moved(Direction::Read, route, opened, start)?;
-        let Some(buffer) = buffer.filter(|_| transfer.is_right()) else { return Ok(transfer) };
-        let mut bytes = inverse;
+        let Some(buffer) = buffer.filter(|_| !is_write) else { return Ok(transfer) };
+        let mut bytes = vec![0; expected.len()];
         buffer.download(0, &mut bytes)?;
-        if bytes != before {
+        if bytes != expected {
             // Another process may write to a file that is not ours.
-            let (end, reason) = match self.plain()? == before {
+            let (end, reason) = match self.plain()? == expected {
                 true => (End::Failed, "the bytes that arrived differ from the file"),
                 false => (End::Refused, "the file changed during the read"),
             };
@@ -253,16 +226,23 @@ impl<'a> Run<'a> {
         &self,
         direction: Direction,
         route: Route,
-        opened: forebay::Result<forebay::File>,
-        start: impl FnOnce(&forebay::File) -> forebay::Result<forebay::Transfer>,
+        buffer: Buffer,
     ) -> Result<(Transfer, Option<Buffer>)> {
-        let file = match opened {
+        let mut how = OpenOptions::default();
+        how.write = direction == Direction::Write;
+        let file = match self.engine.open_with(&self.file, &how) {
             Ok(file) => file,
             Err(error) => return Ok((ended_as(direction, route, Err(error)), None)),
         };
-        let sources = self.prover.sources(self.engine, &[(file.clone(), self.len)], &[]);
+        let sources = self.prover.sources(&self.engine, &[(file.clone(), self.len)], &[]);
+        let mut request = RequestOptions::by_route(route);
         let span = sources.begin();
-        let started = start(&file);
+        let started = if how.write {
+            file.start_write(0, buffer, &request.synced(SyncMode::Data))
+        } else {
+            request.exact = true;
+            file.start_read(0, buffer, &request)
+        };
         let has_begun = started.is_ok();
         let (outcome, buffer) = self.ended(started)?;
         let evidence = span.end();
@@ -281,12 +261,10 @@ impl<'a> Run<'a> {
 
     /// Waits for a transfer; it is an error if the transfer does not end.
     fn ended(&self, started: forebay::Result<forebay::Transfer>) -> Result<Ended> {
-        match started {
+        match started.map(|transfer| transfer.wait_at_most(self.bound)) {
             Err(error) => Ok((Err(error), None)),
-            Ok(transfer) => match transfer.wait_at_most(self.bound) {
-                (Err(error @ Error::TimedOut { .. }), _) => Err(error.into()),
-                ended => Ok(ended),
-            },
+            Ok((Err(error @ Error::TimedOut { .. }), _)) => Err(error.into()),
+            Ok(ended) => Ok(ended),
         }
     }
 

@@ -11,7 +11,6 @@ pub mod options;
 mod place;
 mod proved;
 mod run;
-mod task;
 pub(crate) mod words;
 
 use std::sync::Arc;
@@ -22,14 +21,14 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::plain;
 use forebay_measure::program::Program;
 use forebay_measure::stdio::{print, say, tell};
+use forebay_measure::target::Target;
 use forebay_measure::workload::Lane;
 use forebay_measure::workload::backend::Method;
 
 use self::node::Kept;
 use self::options::{Asked, GdsioArgs, Job};
 use self::place::Files;
-use self::run::{at_once, run_all};
-use self::task::Task;
+use self::run::{Task, at_once, run_all};
 use self::words::{Io, Transfer};
 
 /// Runs the verb.
@@ -44,25 +43,18 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     };
     asked.notes.iter().for_each(|note| say(note));
     asked.transfer.stands_for().into_iter().for_each(say);
-    let mut limits = crate::limits::limits(program)?;
+    let mut limits = program.engine_options()?;
     if asked.cached {
         limits.direct_io = DirectIo::Off;
     }
     let engine = Engine::new(limits)?;
     for job in &asked.jobs {
-        place::check_device(&asked, job, args)?;
         drop(Kept::to(job.node)?);
     }
     let devices = devices(&engine, args, &asked)?;
-    let mut tasks: Vec<Task<'_>> = Vec::new();
-    for (job, device) in asked.jobs.iter().zip(&devices) {
-        let (method, plain) = match asked.transfer.is_direct() {
-            true => (Method::Forebay(None), asked.transfer),
-            false => run::plain_method(asked.transfer, asked.cached, device.is_some()),
-        };
-        let (on_gpu, lanes) = (device.is_some(), Vec::new());
-        tasks.push(Task { asked: &asked, job, method, plain, on_gpu, lanes });
-    }
+    let jobs = asked.jobs.iter().zip(devices);
+    let mut tasks: Vec<Task<'_>> =
+        jobs.map(|(job, device)| Task::new(&asked, job, device)).collect();
     // Requests that can be refused without files are refused before any is made.
     run::check_memory(&tasks)?;
     let mut files = Vec::new();
@@ -72,15 +64,16 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     if asked.writes() {
         place::check_apart(&files)?;
     }
-    for ((task, device), files) in tasks.iter_mut().zip(&devices).zip(&files) {
-        let lane = |(path, region, content): &(_, _, _)| Lane {
+    for (task, files) in tasks.iter_mut().zip(&files) {
+        let device = &task.device;
+        let lane = |(path, region, content)| Lane {
             target: 0,
             device: device.clone(),
-            path: std::path::PathBuf::clone(path),
-            region: *region,
-            content: *content,
+            path,
+            region,
+            content,
         };
-        task.lanes = files.parts.iter().map(lane).collect();
+        task.lanes = files.parts.iter().cloned().map(lane).collect();
     }
     take_direct_route(&engine, args, &mut tasks)?;
     if asked.writes() {
@@ -92,19 +85,14 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
 /// Runs all tasks, and shows their lines.
 fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
     let reads_back = asked.verify && asked.io.writes();
+    let again = reads_back.then(|| (asked.io.reading(), true));
     // The run ends and is judged even if stdout is closed.
-    let mut shown = Ok(());
-    if asked.verify && !reads_back {
-        shown = shown.and_then(|()| show("Verifying data "));
-    }
-    let (done, proofs) = run_all(engine, tasks, asked.io, false)?;
-    shown = shown.and_then(|()| lines(asked, asked.io, &done));
-    proved::show(&proofs);
-    let mut right = at_once(&done).right;
-    if reads_back {
-        shown = shown.and_then(|()| show("Verifying data "));
-        let io = asked.io.reading();
-        let (done, proofs) = run_all(engine, tasks, io, true)?;
+    let (mut shown, mut right) = (Ok(()), None);
+    for (io, is_second) in std::iter::once((asked.io, false)).chain(again) {
+        if asked.verify && is_second == reads_back {
+            shown = shown.and_then(|()| show("Verifying data "));
+        }
+        let (done, proofs) = run_all(engine, tasks, io, is_second)?;
         shown = shown.and_then(|()| lines(asked, io, &done));
         proved::show(&proofs);
         right = [right, at_once(&done).right].into_iter().flatten().reduce(|a, b| a && b);
@@ -148,23 +136,16 @@ fn devices(
     args: &GdsioArgs,
     asked: &Asked,
 ) -> Result<Vec<Option<Arc<dyn Device>>>> {
-    let nothing = || asked.jobs.iter().map(|_| None).collect();
+    let all = |device| vec![device; asked.jobs.len()];
     if asked.in_host_memory || asked.transfer == Transfer::CpuOnly {
-        return Ok(nothing());
+        return Ok(all(None));
     }
-    let why = match (&args.gpu, gpu::visible()) {
-        (Some(GpuSelector::None), _) => "`--gpu none` was given".to_owned(),
-        (Some(wanted), _) => {
-            let device = engine.device(wanted)?;
-            return Ok(asked.jobs.iter().map(|_| device.clone()).collect());
-        }
-        (None, Ok(gpus)) if !gpus.is_empty() => {
-            let one = |job: &Job| engine.device(&GpuSelector::Cuda(job.device.to_string()));
-            return Ok(asked.jobs.iter().map(one).collect::<forebay::Result<_>>()?);
-        }
-        (None, Ok(_)) => "no GPU was found".into(),
-        (None, Err(reason)) => reason,
-    };
+    if args.gpu.is_none() && gpu::visible().is_ok_and(|gpus| !gpus.is_empty()) {
+        let one = |job: &Job| engine.device(&GpuSelector::Cuda(job.device.to_string()));
+        return Ok(asked.jobs.iter().map(one).collect::<forebay::Result<_>>()?);
+    }
+    let Target { device, reason } = Target::find(engine, args.gpu.as_ref())?;
+    let Some(why) = reason else { return Ok(all(device)) };
     if args.strict {
         let number = asked.transfer.number();
         return Err(Failure::new(format!("cannot run `-x {number}` without a GPU"))
@@ -172,7 +153,7 @@ fn devices(
             .hint("omit `--strict` to use host memory"));
     }
     say(&format!("no GPU ({why}): using host memory, as CPUONLY"));
-    Ok(nothing())
+    Ok(all(None))
 }
 
 /// Requires the direct route of the tasks that should take it, if it is available.
@@ -182,7 +163,7 @@ fn devices(
 fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) -> Result<()> {
     let mut is_told = false;
     for task in tasks.iter_mut().filter(|task| task.asked.transfer.is_direct()) {
-        let tried = match (task.on_gpu, task.asked.in_host_memory) {
+        let tried = match (task.device.is_some(), task.asked.in_host_memory) {
             (true, _) => task.try_direct(engine),
             (false, true) => Err(Failure::new("cannot use the route `direct` for host memory")
                 .hint("`-m 0` moves bytes to the GPU")),

@@ -281,6 +281,14 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
     let path = &need.path;
     let step = Step::begin("inspect", path);
     match fs::metadata(path) {
+        Ok(facts) if facts.file_type().is_block_device() && !args.overwrite_device => {
+            return Err(Failure::new(format!(
+                "cannot write to the device `{}`",
+                held::name(path).display()
+            ))
+            .because("its content would be lost, and `--overwrite-device` was not given")
+            .hint("give a folder on it, or `--overwrite-device`, which destroys its content"));
+        }
         Ok(_) => drop(step),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(Failure::at("inspect", path, &error)),
@@ -321,24 +329,6 @@ fn grow(need: &Need, len: u64) -> Result<()> {
     let file = how.write(true).custom_flags(held::no_link(&path, true)).open(&path);
     let grown = file.and_then(|file| file.set_len(need.to).and_then(|()| close(file)));
     grown.map_err(|error| Failure::at("write to", &path, &error))
-}
-
-/// Refuses to write to a device without the user's permission, before it is opened.
-///
-/// # Errors
-/// It is a device.
-pub(super) fn check_device(asked: &Asked, job: &Job, args: &GdsioArgs) -> Result<()> {
-    let Where::File(path) = &job.at else { return Ok(()) };
-    if !asked.writes() || args.overwrite_device {
-        return Ok(());
-    }
-    let _step = Step::begin("inspect", path);
-    if !fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device()) {
-        return Ok(());
-    }
-    Err(Failure::new(format!("cannot write to the device `{}`", path.display()))
-        .because("its content would be lost, and `--overwrite-device` was not given")
-        .hint("give a folder on it, or `--overwrite-device`, which destroys its content"))
 }
 
 /// Refuses jobs of which two write to the same bytes, by any paths.

@@ -15,7 +15,7 @@ use forebay_measure::workload::backend::add;
 use forebay_measure::workload::measure::{files_of, proofs_of};
 use forebay_measure::workload::run::{OfTarget, Ran};
 
-use super::task::Task;
+use super::run::Task;
 
 /// Most files whose cached pages are queried, each of which stays open during the run.
 const FILES_MAX: usize = 64;

@@ -1,8 +1,10 @@
 //! Runs all jobs concurrently, and merges their results.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use forebay::gpu::Device;
 use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
 use forebay_measure::demand::check_requests;
@@ -14,14 +16,26 @@ use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOU
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 use forebay_measure::workload::run::{Moved, Ran, Ready};
-use forebay_measure::workload::{End, Load};
+use forebay_measure::workload::{End, Lane, Load};
 
 use super::line::Line;
 use super::node::Kept;
 use super::options::{Asked, Job};
 use super::proved::Watched;
-use super::task::Task;
 use super::words::{Io, Sizes, Transfer};
+
+/// A job with its parameters.
+pub(super) struct Task<'a> {
+    pub(super) asked: &'a Asked,
+    job: &'a Job,
+    /// The method that moves its bytes, and the type that a plain method counts as.
+    pub(super) method: Method,
+    plain: Transfer,
+    /// The GPU that is the target.
+    pub(super) device: Option<Arc<dyn Device>>,
+    /// One for each thread; empty before the files exist.
+    pub(super) lanes: Vec<Lane>,
+}
 
 /// The result of one job.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +51,15 @@ pub(super) struct Done {
     pub(super) right: Option<bool>,
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
+    pub(super) fn new(asked: &'a Asked, job: &'a Job, device: Option<Arc<dyn Device>>) -> Self {
+        let (method, plain) = match asked.transfer.is_direct() {
+            true => (Method::Forebay(None), asked.transfer),
+            false => plain_method(asked.transfer, asked.cached, device.is_some()),
+        };
+        Self { asked, job, method, plain, device, lanes: Vec::new() }
+    }
+
     const fn depth(&self) -> u32 {
         match self.method {
             Method::Plain(plain) => match plain.places() {
@@ -114,7 +136,7 @@ impl Task<'_> {
         let threads = if self.asked.transfer.is_batch() { 1 } else { u64::from(self.job.threads) };
         let calls = threads * u64::from(self.depth());
         let bytes = self.job.sizes.max.saturating_mul(u64::from(self.batch()));
-        bytes.saturating_mul(calls).saturating_mul(if self.on_gpu { 2 } else { 1 })
+        bytes.saturating_mul(calls).saturating_mul(if self.device.is_some() { 2 } else { 1 })
     }
 
     fn done(&self, ran: &Ran, right: Option<bool>) -> Done {
@@ -310,7 +332,7 @@ pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
 }
 
 /// The plain method of a type that goes through the host, and its type without a GPU.
-pub(super) fn plain_method(transfer: Transfer, cached: bool, gpu: bool) -> (Method, Transfer) {
+fn plain_method(transfer: Transfer, cached: bool, gpu: bool) -> (Method, Transfer) {
     let plain = transfer.plain().filter(|_| !cached).unwrap_or(Plain::CpuCachedGpu);
     let kind = Transfer::all().find(|kind| gpu && kind.plain() == Some(plain));
     (Method::Plain(plain), kind.unwrap_or(Transfer::CpuOnly))
@@ -421,9 +443,8 @@ mod tests {
             let asked = Asked::of_options(&args).unwrap();
             let region = forebay_measure::workload::pattern::Region { start: 0, len: 1 << 20 };
             let (path, device) = (path.clone(), device.clone());
-            let lanes = vec![Lane { target: 0, device, path: path.clone(), region, content: None }];
-            let (method, plain, job) = (Method::Forebay(None), Transfer::Direct, &asked.jobs[0]);
-            let task = Task { asked: &asked, job, method, plain, on_gpu: true, lanes };
+            let mut task = Task::new(&asked, &asked.jobs[0], device.clone());
+            task.lanes.push(Lane { target: 0, device, path: path.clone(), region, content: None });
             task.try_direct(&engine).unwrap();
             assert_eq!(std::fs::read(&path).unwrap() != vec![7; 1 << 20], writes, "{words}");
         }

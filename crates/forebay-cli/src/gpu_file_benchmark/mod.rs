@@ -33,7 +33,7 @@ const WITHOUT_DIRECT: &str =
 
 /// Runs the verb.
 pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> Result<()> {
-    let engine = Engine::new(crate::limits::limits(program)?)?;
+    let engine = Engine::new(program.engine_options()?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     target
         .check((args.mode == Mode::Dma).then_some(Route::Direct))

@@ -1,8 +1,6 @@
 //! The location of a file's bytes on its drives: adjacent runs are merged and summed for each
 //! drive.
 
-use std::collections::BTreeMap;
-
 use forebay::units::MIB;
 use forebay_topology::{Extent, Piece, Resolver, StorageMap};
 
@@ -35,29 +33,23 @@ fn summed(
     complete: bool,
     mut locate: impl FnMut(&Extent) -> Result<Vec<Piece>, String>,
 ) -> Extents {
-    let mut sum = Sum::default();
-    let mut bytes = 0_u64;
+    let mut sum = Extents { count: extents.len(), complete, ..Extents::default() };
+    let mut open = None;
     for extent in extents {
-        bytes = bytes.saturating_add(extent.len);
+        sum.bytes = sum.bytes.saturating_add(extent.len);
         for part in parts(extent) {
             match locate(&part) {
-                Ok(pieces) => pieces.into_iter().for_each(|piece| sum.add(piece)),
-                Err(reason) => *sum.unplaced.entry(reason).or_default() += part.len,
+                Ok(pieces) => pieces.into_iter().for_each(|piece| add(&mut sum, &mut open, piece)),
+                Err(reason) => match sum.unplaced.iter_mut().find(|known| known.reason == reason) {
+                    Some(known) => known.bytes += part.len,
+                    None => sum.unplaced.push(Unplaced { reason, bytes: part.len }),
+                },
             }
         }
     }
-    sum.end_run();
-    let unplaced = sum.unplaced.into_iter().map(|(reason, bytes)| Unplaced { reason, bytes });
-    Extents {
-        count: extents.len(),
-        complete,
-        bytes,
-        drives: sum.drives,
-        unplaced: unplaced.collect(),
-        first: sum.first,
-        runs: sum.runs,
-        refused: None,
-    }
+    end_run(&mut sum, &mut open);
+    sum.unplaced.sort_by(|one, other| one.reason.cmp(&other.reason));
+    sum
 }
 
 fn parts(extent: &Extent) -> impl Iterator<Item = Extent> {
@@ -73,44 +65,32 @@ fn parts(extent: &Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-#[derive(Default)]
-struct Sum {
-    drives: Vec<OnDrive>,
-    unplaced: BTreeMap<String, u64>,
-    first: Vec<Run>,
-    runs: u64,
-    open: Option<Run>,
+/// Adds a piece to the open run, or begins another one.
+fn add(sum: &mut Extents, open: &mut Option<Run>, piece: Piece) {
+    let Piece { logical, offset, len, .. } = piece;
+    if let Some(open) = open
+        && open.drive == piece.drive.as_str()
+        && open.logical.checked_add(open.len) == Some(logical)
+        && open.offset.checked_add(open.len) == Some(offset)
+    {
+        open.len += len;
+        return;
+    }
+    end_run(sum, open);
+    *open = Some(Run { logical, drive: piece.drive.as_str().into(), offset, len });
 }
 
-impl Sum {
-    fn add(&mut self, piece: Piece) {
-        if let Some(open) = &mut self.open
-            && open.drive == piece.drive.as_str()
-            && open.logical.checked_add(open.len) == Some(piece.logical)
-            && open.offset.checked_add(open.len) == Some(piece.offset)
-        {
-            open.len += piece.len;
-            return;
+fn end_run(sum: &mut Extents, open: &mut Option<Run>) {
+    let Some(run) = open.take() else { return };
+    sum.runs += 1;
+    match sum.drives.iter_mut().find(|drive| drive.drive == run.drive) {
+        Some(drive) => {
+            drive.bytes = drive.bytes.saturating_add(run.len);
+            drive.runs += 1;
         }
-        self.end_run();
-        let Piece { logical, offset, len, .. } = piece;
-        self.open = Some(Run { logical, drive: piece.drive.as_str().into(), offset, len });
+        None => sum.drives.push(OnDrive { drive: run.drive.clone(), bytes: run.len, runs: 1 }),
     }
-
-    fn end_run(&mut self) {
-        let Some(run) = self.open.take() else { return };
-        self.runs += 1;
-        match self.drives.iter_mut().find(|drive| drive.drive == run.drive) {
-            Some(drive) => {
-                drive.bytes = drive.bytes.saturating_add(run.len);
-                drive.runs += 1;
-            }
-            None => {
-                self.drives.push(OnDrive { drive: run.drive.clone(), bytes: run.len, runs: 1 });
-            }
-        }
-        if self.first.len() < RUNS_MAX {
-            self.first.push(run);
-        }
+    if sum.first.len() < RUNS_MAX {
+        sum.first.push(run);
     }
 }

@@ -39,7 +39,7 @@ const SPEED_MIN: f64 = 1e6;
 
 /// Runs the verb.
 pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
-    let engine = Engine::new(crate::limits::limits(program)?)?;
+    let engine = Engine::new(program.engine_options()?)?;
     let target = Target::find(&engine, args.gpu.as_ref())?;
     target.check(args.route)?;
     let opening = Step::begin("open", &args.file);
@@ -297,8 +297,7 @@ fn summary(report: &ReadReport, target: &Target, outcome: &Outcome) -> String {
 
 /// The path that independent counters prove, or why they prove none.
 pub(crate) fn proof(verdict: &VerdictFacts) -> String {
-    let missing = verdict.missing.first().map(|missing| &missing.why);
-    match verdict.contradictions.first().or(missing) {
+    match verdict.note() {
         Some(why) if verdict.shares.is_empty() => format!("{}: {why}", verdict.text),
         _ => verdict.text.clone(),
     }

@@ -75,10 +75,9 @@ struct Found {
 pub struct Meter {
     tracks: Arc<Mutex<Vec<Track>>>,
     absent: Vec<Absent>,
-    /// Requests an immediate reading of drivers; the answer follows it.
-    marks: Option<Sender<Sender<()>>>,
-    /// The threads end when these are dropped.
-    threads: Vec<Sender<Sender<()>>>,
+    /// The thread of the command, and of drivers. It ends when this is dropped; a message requests
+    /// an immediate reading, and the answer follows it.
+    threads: [Option<Sender<Sender<()>>>; 2],
     /// Ends a command that runs.
     stop: Arc<AtomicBool>,
     /// Closed as soon as all threads have ended.
@@ -105,10 +104,11 @@ impl Meter {
     fn of(found: Found, command: Option<Sensor>, stop: Arc<AtomicBool>) -> Self {
         let (living, ended) = channel();
         let (tracks, absent) = (Arc::default(), found.absent);
-        let (marks, threads) = (None, Vec::new());
-        let mut meter = Self { tracks, absent, marks, threads, stop, ended };
-        meter.start(command.into_iter().collect(), command::PERIOD, &living);
-        meter.marks = meter.start(found.quick, PERIOD, &living);
+        let mut meter = Self { tracks, absent, threads: [None, None], stop, ended };
+        meter.threads = [
+            meter.start(command.into_iter().collect(), command::PERIOD, &living),
+            meter.start(found.quick, PERIOD, &living),
+        ];
         meter.mark();
         meter
     }
@@ -157,18 +157,15 @@ impl Meter {
             self.absent.extend(names.into_iter().map(lack));
             return None;
         }
-        self.threads.push(requests.clone());
         Some(requests)
     }
 
     /// Makes all drivers report at once, where a span begins; returns when that was done. It does
     /// not wait for a hanging driver.
     pub fn mark(&self) -> Instant {
-        if let Some(marks) = &self.marks {
-            let (answer, answered) = channel();
-            if marks.send(answer).is_ok() {
-                let _ = answered.recv_timeout(MARK_MAX);
-            }
+        let (answer, answered) = channel();
+        if self.threads[1].as_ref().is_some_and(|drivers| drivers.send(answer).is_ok()) {
+            let _ = answered.recv_timeout(MARK_MAX);
         }
         Instant::now()
     }
@@ -203,8 +200,7 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.marks = None;
-        self.threads.clear();
+        self.threads = [None, None];
         // Closed when the last thread ends: nothing is ever sent.
         let _ = self.ended.recv_timeout(END_MAX);
     }
