@@ -2,9 +2,7 @@
 //! job.
 
 use std::error::Error as _;
-use std::fs::OpenOptions;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args as _, Command, FromArgMatches as _};
@@ -12,6 +10,7 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::steps::Step;
 
 use super::options::{Asked, GdsioArgs, JOBS_MAX, Own, Where, count, number};
+use super::place;
 use super::words::{self, Io, Sizes};
 use crate::near::near;
 
@@ -26,9 +25,8 @@ pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
     let cannot = |error| Failure::at("read", path, &error);
     let step = Step::begin("read", path);
     let mut bytes = Vec::new();
-    // O_NONBLOCK: a pipe without a writer is opened and then refused, instead of blocking.
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    let file = opened.map_err(cannot)?;
+    // A pipe without a writer is opened and then refused, instead of blocking.
+    let file = place::open(path).map_err(cannot)?;
     if !file.metadata().map_err(cannot)?.is_file() {
         return Err(Failure::usage(format!("`{}` is not a job file", path.display()))
             .hint("a job file is text; use `-D` for a folder of data, `-f` for a file"));

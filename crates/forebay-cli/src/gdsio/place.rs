@@ -303,7 +303,8 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
         None => open(path).map_err(|error| Failure::at("open", path, &error))?,
     };
     let facts = file.metadata().map_err(|error| Failure::at("inspect", path, &error))?;
-    if args.overwrite_device && facts.file_type().is_block_device() {
+    let is_device = args.overwrite_device && facts.file_type().is_block_device();
+    if is_device {
         check_end(&file, need)?;
     } else if !facts.is_file() || (!args.overwrite && !is_ours(&file)) {
         let path = held::path(&file).map_or_else(|| path.clone(), |path| held::name(&path));
@@ -313,6 +314,10 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
     }
     need.file = Some(file);
     drop(step);
+    if is_device {
+        // Only a check: another job may write to another part of it.
+        drop(make::claim(&need.at()?)?);
+    }
     if facts.is_file() && facts.len() < need.to { grow(need, facts.len()) } else { Ok(()) }
 }
 
@@ -379,7 +384,7 @@ fn check_end(device: &File, need: &Need) -> Result<()> {
 }
 
 /// Opens a file for inspection, without blocking on pipes.
-fn open(path: &Path) -> io::Result<File> {
+pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 

@@ -9,14 +9,17 @@ use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
 use forebay_measure::demand::check_requests;
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::output::folder_of;
 use forebay_measure::proof::Proof;
 use forebay_measure::results::Cache;
+use forebay_measure::scratch::Scratch;
 use forebay_measure::stdio::tell;
 use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 use forebay_measure::workload::run::{Moved, Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
+use forebay_measure::{data, held, make};
 
 use super::line::Line;
 use super::node::Kept;
@@ -108,14 +111,13 @@ impl<'a> Task<'a> {
     }
 
     /// Makes a few of the job's requests by the route `direct`, of its sizes, the first ones of two
-    /// files. It writes only if the job overwrites these bytes: random and timed jobs need not.
+    /// files.
     ///
     /// # Errors
     /// The route is unavailable, or refuses these requests; the text says why, and what to do.
     pub(super) fn try_direct(&self, engine: &Engine) -> Result<()> {
-        let Asked { read_percent, time, io, .. } = *self.asked;
-        let overwrites = read_percent == 0 && time.is_none() && !io.is_random();
         let lanes = &self.lanes[..self.lanes.len().min(2)];
+        let (written, _scratch) = self.writable(lanes)?;
         let sizes = self.job.sizes.all();
         for &size in sizes.iter().take(2).chain(sizes.last()) {
             // Every alignment that a route requires divides a MiB, so longer requests end alike.
@@ -123,12 +125,36 @@ impl<'a> Task<'a> {
             let method = Method::Forebay(Some(Route::Direct));
             let reads = Load::reads(method, size, End::Bytes(2 * size));
             let reads = Load { cache: Cache::Resident, ..reads };
-            let writes = Load { read_percent: 0, ..reads };
-            for load in std::iter::once(reads).chain(overwrites.then_some(writes)) {
-                Ready::new(engine, &load, lanes)?.run(&[String::new()])?;
+            Ready::new(engine, &reads, lanes)?.run(&[String::new()])?;
+            if !written.is_empty() {
+                let writes = Load { read_percent: 0, ..reads };
+                Ready::new(engine, &writes, &written)?.run(&[String::new()])?;
             }
         }
         Ok(())
+    }
+
+    /// Where a trial may write: to devices and to `lanes` that the job overwrites. For other jobs,
+    /// such as random and timed ones, to scratch beside the files; nowhere if there can be none.
+    fn writable(&self, lanes: &[Lane]) -> Result<(Vec<Lane>, Option<Scratch>)> {
+        let Asked { read_percent, time, io, .. } = *self.asked;
+        if read_percent == 100 {
+            return Ok((Vec::new(), None));
+        }
+        let is_file = std::fs::metadata(&lanes[0].path).is_ok_and(|facts| facts.is_file());
+        if !is_file || (read_percent == 0 && time.is_none() && !io.is_random()) {
+            return Ok((lanes.to_vec(), None));
+        }
+        let folder = folder_of(&held::name(&lanes[0].path)).to_owned();
+        let Ok(scratch) = Scratch::create(&folder) else { return Ok((Vec::new(), None)) };
+        let mut lanes = lanes.to_vec();
+        for (number, lane) in (0..).zip(&mut lanes) {
+            lane.path = scratch.add(number)?;
+            lane.region.start %= MIB;
+            lane.region.len = lane.region.len.min(4 * MIB);
+            make::fill(&lane.path, data::Pattern::new(0), lane.region.start + lane.region.len)?;
+        }
+        Ok((lanes, Some(scratch)))
     }
 
     /// Bytes of memory that it needs, on the GPU and the host together.
@@ -433,9 +459,12 @@ mod tests {
         let device = engine.device(&"sim:cufile".parse().unwrap()).unwrap();
         let folder = tempfile::tempdir_in(".").unwrap();
         let path = folder.path().join("file");
-        for (job, writes) in
-            [("-I 1", true), ("-I 1 -T 1", false), ("-I 3", false), ("-I 0", false)]
-        {
+        for (job, writes, in_scratch) in [
+            ("-I 1", true, false),
+            ("-I 1 -T 1", false, true),
+            ("-I 3", false, true),
+            ("-I 0", false, false),
+        ] {
             std::fs::write(&path, vec![7; 1 << 20]).unwrap();
             let words = format!("forebay gdsio -D x -s 1M -i 64K -x 0 {job}");
             let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
@@ -447,6 +476,12 @@ mod tests {
             task.lanes.push(Lane { target: 0, device, path: path.clone(), region, content: None });
             task.try_direct(&engine).unwrap();
             assert_eq!(std::fs::read(&path).unwrap() != vec![7; 1 << 20], writes, "{words}");
+            let (tried, scratch) = task.writable(&task.lanes).unwrap();
+            assert_eq!((tried.is_empty(), scratch.is_some()), (job == "-I 0", in_scratch));
+            assert_eq!(tried.iter().any(|lane| lane.path == path), writes, "{words}");
+            assert!(tried.iter().all(|lane| lane.path.exists() && lane.region.start == 0));
+            drop(scratch);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{words}");
         }
     }
 

@@ -56,6 +56,7 @@ fn a_device_is_written_with_overwrite_if_no_other_process_uses_it() {
     let write = ["--direction=write", "--block-size=4K", "--depth=1", "--size=1M"];
     for arguments in [
         &["gpu-file-benchmark", "-s", "2", "-f", device][..],
+        &["gdsio", "-f", device, "-s", "1M", "-x", "4", "-I", "1"],
         &[&["bench", device], &write[..]].concat(),
     ] {
         let mut command = Command::new(program());
