@@ -66,7 +66,7 @@ impl Ledger {
         let file = opened.map_err(|error| Failure::io(cannot_read(path), &error))?;
         let ledger = Self { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let mut ledger = ledger.locked()?;
-        let (records, whole) = records(&ledger.file, path, |_| {})?;
+        let (records, whole) = records(&ledger.file, path, true)?;
         let len = ledger.file.metadata().map_err(|error| ledger.failed(&error))?.len();
         (ledger.len, ledger.is_torn) = (whole, len > whole);
         Ok((ledger, records))
@@ -198,23 +198,12 @@ pub fn read(path: &Path) -> Result<Vec<Record>> {
 /// # Errors
 /// The same as of [`read`].
 pub fn read_from(reader: impl Read, path: &Path) -> Result<Vec<Record>> {
-    let without_evidence = |record: &mut Record| {
-        if let Record::Sample(sample) = record
-            && let Some(measured) = &mut sample.measured
-        {
-            measured.evidence = None;
-        }
-    };
-    Ok(records(reader, path, without_evidence)?.0)
+    Ok(records(reader, path, false)?.0)
 }
 
-/// The records of a file, each changed by `change`, and the bytes of its whole lines: the last may
+/// The records of a file, with or without evidence, and the bytes of its whole lines: the last may
 /// have been cut.
-fn records(
-    reader: impl Read,
-    path: &Path,
-    change: impl Fn(&mut Record),
-) -> Result<(Vec<Record>, u64)> {
+fn records(reader: impl Read, path: &Path, evidence: bool) -> Result<(Vec<Record>, u64)> {
     let mut reader = BufReader::new(reader);
     let (mut records, mut whole, mut number) = (Vec::new(), 0, 0_u64);
     let (mut last, mut kept) = (None, 0);
@@ -236,7 +225,11 @@ fn records(
         let memory = json_memory::check(text, kept)
             .map_err(|why| foreign(path, format!("line {number}: {why}")))?;
         let mut record = record(text, number, path)?;
-        change(&mut record);
+        if let Record::Sample(sample) = &mut record
+            && let Some(measured) = sample.measured.as_mut().filter(|_| !evidence)
+        {
+            measured.evidence = None;
+        }
         if let Record::Run(run) = &mut record {
             // A run that was continued often has many equal runs; they share one copy in memory.
             match &last {

@@ -116,17 +116,17 @@ const DRIVES_MAX: usize = 4;
 pub fn place(facts: &Environment, several: bool) -> Option<String> {
     // The file system is only the first path's.
     let file_system = facts.file_system.as_ref().filter(|_| !several);
-    let kind = || file_system.map(|file_system| file_system.kind.as_str());
-    if !facts.drives.is_empty() && kind().is_none_or(|kind| kind != facts.drives[0].transport) {
-        let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
-        match facts.drives.len().saturating_sub(DRIVES_MAX) {
-            0 => {}
-            more => names.push(format!("{more} more")),
-        }
-        let names = names.join(" + ");
-        return Some(kind().map_or_else(|| names.clone(), |kind| format!("{kind} on {names}")));
+    let kind = file_system.map(|file_system| file_system.kind.clone());
+    let is_other = |drive: &DriveFacts| kind.as_ref() != Some(&drive.transport);
+    let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
+    if facts.drives.len() > DRIVES_MAX {
+        names.push(format!("{} more", facts.drives.len() - DRIVES_MAX));
     }
-    kind().map(str::to_owned)
+    let names = facts.drives.first().is_some_and(is_other).then(|| names.join(" + "));
+    match (kind, names) {
+        (Some(kind), Some(names)) => Some(format!("{kind} on {names}")),
+        (kind, names) => names.or(kind),
+    }
 }
 
 /// A drive with its link speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.

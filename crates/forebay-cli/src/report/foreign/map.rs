@@ -12,47 +12,33 @@ use crate::near::near;
 /// Most characters of a value.
 const TEXT_MAX: usize = 4096;
 
-/// A quantity or an axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Field {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) is_axis: bool,
-    /// Headings of common tables that mean it.
-    headings: &'static str,
-}
-
-const fn quantity(name: &'static str, kind: Kind, headings: &'static str) -> Field {
-    Field { name, kind, is_axis: false, headings }
-}
-
-const fn axis(name: &'static str, kind: Kind, headings: &'static str) -> Field {
-    Field { name, kind, is_axis: true, headings }
-}
+/// A quantity or an axis: its name, its kind, whether it is an axis, and headings of common tables
+/// that mean it.
+type Field = (&'static str, Kind, bool, &'static str);
 
 const FIELDS: [Field; 22] = [
-    quantity("throughput", Kind::Rate, "bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s last"),
-    quantity("iops", Kind::Count, "iops last"),
-    quantity("bytes", Kind::Size, ""),
-    quantity("requests", Kind::Count, ""),
-    quantity("seconds", Kind::Time, "time"),
-    quantity("mean", Kind::Time, "avg|lat avg|io lat us avg"),
-    quantity("p50", Kind::Time, ""),
-    quantity("p90", Kind::Time, ""),
-    quantity("p99", Kind::Time, "io lat us p99"),
-    quantity("p99.9", Kind::Time, ""),
-    quantity("max", Kind::Time, "io lat us max"),
-    axis("method", Kind::Text, "tool"),
-    axis("path", Kind::Text, "file"),
-    axis("target", Kind::Text, ""),
-    axis("direction", Kind::Text, "operation|rw"),
-    axis("pattern", Kind::Text, ""),
-    axis("size", Kind::Size, "block size|block|bs"),
-    axis("depth", Kind::Count, "io depth|iodepth"),
-    axis("batch", Kind::Count, ""),
-    axis("threads", Kind::Count, ""),
-    axis("files", Kind::Count, ""),
-    axis("cache", Kind::Text, ""),
+    ("throughput", Kind::Rate, false, "bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s last"),
+    ("iops", Kind::Count, false, "iops last"),
+    ("bytes", Kind::Size, false, ""),
+    ("requests", Kind::Count, false, ""),
+    ("seconds", Kind::Time, false, "time"),
+    ("mean", Kind::Time, false, "avg|lat avg|io lat us avg"),
+    ("p50", Kind::Time, false, ""),
+    ("p90", Kind::Time, false, ""),
+    ("p99", Kind::Time, false, "io lat us p99"),
+    ("p99.9", Kind::Time, false, ""),
+    ("max", Kind::Time, false, "io lat us max"),
+    ("method", Kind::Text, true, "tool"),
+    ("path", Kind::Text, true, "file"),
+    ("target", Kind::Text, true, ""),
+    ("direction", Kind::Text, true, "operation|rw"),
+    ("pattern", Kind::Text, true, ""),
+    ("size", Kind::Size, true, "block size|block|bs"),
+    ("depth", Kind::Count, true, "io depth|iodepth"),
+    ("batch", Kind::Count, true, ""),
+    ("threads", Kind::Count, true, ""),
+    ("files", Kind::Count, true, ""),
+    ("cache", Kind::Text, true, ""),
 ];
 
 /// Values of axes by name: sizes in bytes, directions as a percentage of reads.
@@ -111,10 +97,18 @@ fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
 /// A column of the user's table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
-    pub(super) field: Field,
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) is_axis: bool,
     pub(super) heading: String,
     /// The factor of its unit, if the user gives one.
     pub(super) scale: Option<f64>,
+}
+
+impl Column {
+    fn of((name, kind, is_axis, _): Field, heading: &str, scale: Option<f64>) -> Self {
+        Self { name, kind, is_axis, heading: heading.into(), scale }
+    }
 }
 
 /// The value of `--map`.
@@ -138,16 +132,15 @@ impl FromStr for Map {
             let name = name.trim_end();
             let value_of = name.strip_suffix(':');
             let field = named(value_of.unwrap_or(name).trim())?;
-            if names.contains(&field.name) {
-                return Err(format!("`{}` is named twice", field.name));
+            let (name, _, is_axis, _) = field;
+            if names.contains(&name) {
+                return Err(format!("`{name}` is named twice"));
             }
-            names.push(field.name);
+            names.push(name);
             match value_of {
                 None => map.columns.push(column(field, rest.trim()).ok_or_else(wrong)??),
-                Some(_) if field.is_axis => set(&mut map.values, field.name, rest.trim())?,
-                Some(name) => {
-                    return Err(format!("`{name}` can only be a column: `{name}=COLUMN`"));
-                }
+                Some(_) if is_axis => set(&mut map.values, name, rest.trim())?,
+                Some(_) => return Err(format!("`{name}` can only be a column: `{name}=COLUMN`")),
             }
         }
         Ok(map)
@@ -170,22 +163,15 @@ impl Map {
             let has_unit = [Kind::Size, Kind::Rate, Kind::Time].into_iter().any(is_unit)
                 || last.ends_with("b/s");
             let of = |text: &str| {
-                FIELDS.into_iter().find(|field| {
-                    let is_meant = || field.headings.split('|').any(|other| other == text);
-                    field.name == text || (!text.is_empty() && is_meant())
+                FIELDS.into_iter().find(|(name, .., others)| {
+                    *name == text || (!text.is_empty() && others.split('|').any(|one| one == text))
                 })
             };
-            let found = of(&whole).or_else(|| has_unit.then(|| of(first))?);
-            let is_free = |field: &Field| {
-                columns.iter().all(|column| column.field != *field)
-                    && !self.values.contains_key(field.name)
-            };
-            let found = found.filter(is_free);
-            columns.extend(found.map(|field| Column {
-                field,
-                heading: heading.clone(),
-                scale: None,
-            }));
+            let Some(field) = of(&whole).or_else(|| has_unit.then(|| of(first))?) else { continue };
+            let is_taken = columns.iter().any(|column| column.name == field.0);
+            if !is_taken && !self.values.contains_key(field.0) {
+                columns.push(Column::of(field, heading, None));
+            }
         }
         columns
     }
@@ -205,7 +191,7 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
 
 /// One column, as `HEADING` or `HEADING:UNIT`; `None` if it is neither.
 fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
-    let scale = |unit: &str| scale(field.kind, unit);
+    let scale = |unit: &str| scale(field.1, unit);
     let (heading, unit) = match rest.strip_prefix('"') {
         Some(quoted) => {
             let (heading, behind) = quoted.split_once('"')?;
@@ -222,20 +208,20 @@ fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
             _ => (rest, None),
         },
     };
-    let column = |scale| Column { field, heading: heading.into(), scale };
     Some(match (heading, unit) {
         ("", _) => return None,
-        (_, None) => Ok(column(None)),
-        (_, Some(unit)) => scale(unit).map(|scale| column(Some(scale))).ok_or_else(|| {
-            format!("`{unit}` is not a unit of `{}`{}", field.name, field.kind.units())
-        }),
+        (_, None) => Ok(Column::of(field, heading, None)),
+        (_, Some(unit)) => match scale(unit) {
+            None => Err(format!("`{unit}` is not a unit of `{}`{}", field.0, field.1.units())),
+            scale => Ok(Column::of(field, heading, scale)),
+        },
     })
 }
 
 /// The quantity or the axis of this name.
 fn named(name: &str) -> Result<Field, String> {
-    let names = || FIELDS.into_iter().map(|field| field.name);
-    FIELDS.into_iter().find(|field| field.name == name).ok_or_else(|| match near(name, names()) {
+    let names = || FIELDS.into_iter().map(|(name, ..)| name);
+    FIELDS.into_iter().find(|(known, ..)| *known == name).ok_or_else(|| match near(name, names()) {
         Some(near) => format!("unknown name `{name}`: perhaps `{near}` was meant"),
         None => format!("unknown name `{name}`: use {}", names().collect::<Vec<_>>().join(", ")),
     })
@@ -252,7 +238,7 @@ mod tests {
             .parse()
             .unwrap();
         let columns: Vec<_> =
-            map.columns.iter().map(|c| (c.field.name, c.heading.as_str(), c.scale)).collect();
+            map.columns.iter().map(|c| (c.name, c.heading.as_str(), c.scale)).collect();
         assert_eq!(
             columns,
             [
@@ -299,10 +285,7 @@ mod tests {
             let headings: Vec<String> = headings.iter().map(|one| (*one).to_owned()).collect();
             let map = if map.is_empty() { Map::default() } else { map.parse().unwrap() };
             let found = map.columns_of(&headings);
-            found
-                .into_iter()
-                .map(|one| format!("{}={}", one.field.name, one.heading))
-                .collect::<Vec<_>>()
+            found.into_iter().map(|one| format!("{}={}", one.name, one.heading)).collect::<Vec<_>>()
         };
         let found = of("", &["Block Size", "BW (MiB/s)", "p99_us", "Threads", "note", "bw"]);
         assert_eq!(

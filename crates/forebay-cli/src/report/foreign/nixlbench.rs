@@ -30,26 +30,20 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
             // Names are at least two spaces apart.
             let names = line.split("  ").flat_map(|part| part.split('\t')).map(str::trim);
             columns = names.filter(|name| !name.is_empty()).take(LISTED_MAX).collect();
-            continue;
-        }
-        if let Some((name, value)) = option(line) {
+        } else if let Some((name, value)) = option(line) {
             // A repeated option begins another run.
             options.insert(name, value);
             columns.clear();
-            continue;
-        }
-        let lower = line.to_lowercase();
-        // Counters of errors are printed too.
-        if lower.contains("error:") || lower.contains("failed") {
+        } else if ["error:", "failed"].iter().any(|word| line.to_lowercase().contains(word)) {
+            // Counters of errors are printed too.
             contents.warn(number, &format!("nixlbench reported: {}", short(line)));
-            continue;
+        } else {
+            let values: Vec<&str> = line.split_whitespace().take(LISTED_MAX + 1).collect();
+            let begins_row = values.first().is_some_and(|first| self::number(first).is_some());
+            if !columns.is_empty() && begins_row {
+                contents.add(number, row(&columns, &values, &options))?;
+            }
         }
-        let values: Vec<&str> = line.split_whitespace().take(LISTED_MAX + 1).collect();
-        let begins_row = values.first().is_some_and(|first| self::number(first).is_some());
-        if columns.is_empty() || !begins_row {
-            continue;
-        }
-        contents.add(number, row(&columns, &values, &options))?;
     }
     if !contents.found.is_empty() {
         contents.note(
