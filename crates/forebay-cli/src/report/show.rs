@@ -100,7 +100,7 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     fields.text(("", CSV, "bytes"), |line| line.bytes.to_string());
     fields.text(("", CSV, "limit"), limit);
     fields.text(("", CSV, "verified"), verified);
-    fields.text(("", CSV, "steady"), |line| (line.unsteady == 0).to_string());
+    fields.text(("", CSV, "steady"), |line| line.steady.to_string());
     fields.text(("", CSV, "simulated"), |line| line.simulated.to_string());
     let best = model.best(|_| true).map(|(number, _)| number);
     Grid { best, bars, ..fields.grid(&model.lines, rows) }
@@ -134,10 +134,8 @@ fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
     let directions = unique(model.lines.iter().map(|line| line.point.read_percent));
     for direction in directions.into_iter().take(4) {
         let best = model.best(|line| line.point.read_percent == direction);
-        let Some((line, rate)) = best.and_then(|(_, line)| Some((line, line.rate()?))) else {
-            continue;
-        };
-        let mut text = format!("Best: {}", rate_text(rate));
+        let Some((_, line)) = best else { continue };
+        let mut text = format!("Best: {}", rate_text(line.rate().unwrap_or_default()));
         if !varying.is_empty() {
             text.push_str(&format!(" ({})", model.name(line, varying)));
         }
@@ -178,14 +176,11 @@ pub fn is_proven(line: &Line) -> bool {
 pub fn data(model: &Model) -> &'static str {
     // Samples too short for a rate are compared as well.
     let moved = |line: &&Line| line.rate().is_some() || line.verified.is_some();
-    let checks: Vec<Option<bool>> =
-        model.lines.iter().filter(moved).map(|line| line.verified).collect();
-    if checks.contains(&Some(false)) {
-        "Some data are WRONG."
-    } else if !checks.is_empty() && checks.iter().all(|check| *check == Some(true)) {
-        "All data verified."
-    } else {
-        "Data not verified."
+    let checks = unique(model.lines.iter().filter(moved).map(|line| line.verified));
+    match checks.as_slice() {
+        checks if checks.contains(&Some(false)) => "Some data are WRONG.",
+        [Some(true)] => "All data verified.",
+        _ => "Data not verified.",
     }
 }
 
@@ -221,17 +216,14 @@ pub fn limits(model: &Model) -> Grid {
 /// The machine of a run in one line.
 #[must_use]
 pub fn machine(model: &Model, run: usize) -> String {
+    let shown = |(name, text): (String, String)| match (name.as_str(), text.as_str()) {
+        ("GPU", "none") => Some("no GPU".into()),
+        ("measured by", tool) => Some(format!("measured by {tool}")),
+        ("GPU" | "drive" | "file system" | "processor" | "kernel", _) => Some(text),
+        _ => None,
+    };
     let all = facts::machine(&model.runs[run].record);
-    let shown = ["measured by", "GPU", "drive", "file system", "processor", "kernel"];
-    let named = all.iter().filter(|(name, _)| shown.contains(&name.as_str()));
-    let texts: Vec<String> = named
-        .map(|(name, text)| match (name.as_str(), text.as_str()) {
-            ("GPU", "none") => "no GPU".into(),
-            ("measured by", tool) => format!("measured by {tool}"),
-            (_, text) => text.to_owned(),
-        })
-        .collect();
-    texts.join(" · ")
+    all.into_iter().filter_map(shown).collect::<Vec<_>>().join(" · ")
 }
 
 /// A comparison: what differs, the points with a significant difference, and the means.
@@ -250,20 +242,21 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
     if !facts.is_empty() {
         blocks.push(Block::Line(format!("differs in: {}", facts.join("; "))));
     }
-    let all: Vec<(&Pair, &Compared)> = found.of(metric).collect();
     let is_shown =
         |one: &(&Pair, &Compared)| one.1.verdict().is_some() || one.1.ratio.interval().is_none();
-    let shown: Vec<(&Pair, &Compared)> = all.iter().copied().filter(is_shown).collect();
+    let (shown, same): (Vec<_>, Vec<_>) = found.of(metric).partition(is_shown);
     if !shown.is_empty() {
         let unit = metric.heading().rsplit(' ').next().filter(|unit| unit.contains('/'));
         let heading = [metric.name()].into_iter().chain(unit).collect::<Vec<_>>().join(", ");
         blocks.push(Block::Table(points(found, &heading, &shown, rows)));
     }
-    let same = all.len() - shown.len();
-    if same > 0 {
-        let of = if same == all.len() { String::new() } else { format!(" of {}", all.len()) };
-        let points = if same == 1 && of.is_empty() { "point" } else { "points" };
-        blocks.push(Block::Line(format!("{same}{of} {points}: no significant difference")));
+    if !same.is_empty() {
+        let text = match (same.len(), shown.len()) {
+            (1, 0) => "1 point".into(),
+            (count, 0) => format!("{count} points"),
+            (count, more) => format!("{count} of {} points", count + more),
+        };
+        blocks.push(Block::Line(format!("{text}: no significant difference")));
     }
     let means_of_all = Metric::compared().filter_map(|(_, metric)| found.mean(metric));
     let (significant, rest): (Vec<Mean>, Vec<Mean>) = means_of_all.partition(Mean::is_significant);
@@ -353,12 +346,7 @@ fn means(means: &[Mean]) -> Grid {
 /// All parts of a report, tables with `rows` rows at most. Several files are compared; if they have
 /// no point in common, their results are in one table.
 #[must_use]
-pub fn report(
-    model: &Model,
-    comparisons: &[Comparison],
-    metric: Metric,
-    rows: usize,
-) -> Vec<Block> {
+pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) -> Vec<Block> {
     let mut blocks = Vec::new();
     for (number, run) in model.runs.iter().enumerate() {
         let command = run.record.environment.command.as_str();
@@ -370,11 +358,9 @@ pub fn report(
             blocks.push(Block::Line(machine));
         }
     }
-    for found in comparisons {
-        blocks.extend(comparison(found, metric, rows));
-    }
-    if comparisons.is_empty() {
-        blocks.extend(all_results(model, rows));
+    match found {
+        [] => blocks.extend(all_results(model, rows)),
+        found => blocks.extend(found.iter().flat_map(|one| comparison(one, metric, rows))),
     }
     blocks
 }

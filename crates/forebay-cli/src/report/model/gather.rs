@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use forebay_measure::results::{Bound, Limit, Measured, Point, Record, Run, Sample};
+use forebay_measure::results::{Bound, Limit, Measured, Point, Record, Sample};
 use forebay_measure::scratch;
 
 use super::{Line, Metric, Model, RunFacts, grouped, notes, unique};
@@ -21,10 +21,8 @@ const BINDING: [&str; 4] = ["link", "uplink", "shared", "storage"];
 pub fn model(sources: &[(String, Vec<Record>)]) -> Model {
     let mut model = Model::default();
     let mut notes = notes::Collected::default();
-    for (number, (name, records)) in sources.iter().enumerate() {
-        let before = model.runs.len();
-        model.take(name, records, &mut notes);
-        model.runs[before..].iter_mut().for_each(|run| run.source = number);
+    for (source, (name, records)) in sources.iter().enumerate() {
+        model.take(source, name, records, &mut notes);
     }
     model.name_runs();
     model.warnings = notes::of(&model, notes);
@@ -42,13 +40,27 @@ fn place(path: &str) -> &str {
 }
 
 impl Model {
-    fn take(&mut self, name: &str, records: &[Record], notes: &mut notes::Collected) {
+    fn take(
+        &mut self,
+        source: usize,
+        name: &str,
+        records: &[Record],
+        notes: &mut notes::Collected,
+    ) {
         let mut samples = Vec::new();
         let mut known: HashMap<String, usize> = HashMap::new();
         let mut run = self.runs.len();
         for record in records {
             match record {
-                Record::Run(next) => run = self.take_run(name, next, &mut known),
+                // A run may continue an earlier one.
+                Record::Run(next) => {
+                    run = *known.entry(next.identity()).or_insert_with(|| {
+                        let given = next.label.clone().unwrap_or_else(|| name.to_owned());
+                        let (name, record) = (given.clone(), next.clone());
+                        self.runs.push(RunFacts { name, given, source, record });
+                        self.runs.len() - 1
+                    })
+                }
                 Record::Warning { text } => notes.add(text),
                 Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {
@@ -62,18 +74,6 @@ impl Model {
         for ((run, point), samples) in groups {
             self.take_point(run, point, &counted(&samples), notes);
         }
-    }
-
-    /// The number of a run: that of an earlier one which it continues.
-    fn take_run(&mut self, name: &str, run: &Run, known: &mut HashMap<String, usize>) -> usize {
-        let next = self.runs.len();
-        let number = *known.entry(run.identity()).or_insert(next);
-        if number == next {
-            let given = run.label.clone().unwrap_or_else(|| name.to_owned());
-            let record = Box::new(run.clone());
-            self.runs.push(RunFacts { name: given.clone(), given, source: 0, record });
-        }
-        number
     }
 
     /// Adds a limit. If it was measured again, the larger value counts: it was reached.
@@ -117,13 +117,10 @@ impl Model {
             queues_found: samples.iter().filter_map(|sample| sample.queues_found).collect(),
             samples: Metric::all().filter_map(values).collect(),
             bytes: all().filter_map(|one| one.bytes).fold(0, u64::saturating_add),
-            route: joined(all().filter_map(|one| one.route.as_deref())).unwrap_or_default(),
-            verdict: joined(all().filter_map(|one| Some(one.verdict.as_ref()?.text.as_str())))
-                .unwrap_or_default(),
+            route: joined(all().filter_map(|one| one.route.as_deref())),
+            verdict: joined(all().filter_map(|one| Some(one.verdict.as_ref()?.text.as_str()))),
             verified: checks.first().copied(),
-            unsteady: all()
-                .filter(|one| one.steady.as_ref().is_some_and(|steady| !steady.reached))
-                .count(),
+            steady: all().all(|one| one.steady.as_ref().is_none_or(|steady| steady.reached)),
             since_due: all().any(|one| one.latency.is_some_and(|latency| latency.since_due)),
             failed: failed().count(),
             error: failed().find_map(|sample| sample.error.clone()),
@@ -187,11 +184,11 @@ fn counted<'a>(samples: &[&'a Sample]) -> Vec<&'a Sample> {
 }
 
 /// Each text once.
-fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> Option<String> {
+fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut found = unique(texts);
     let more = if found.len() > TEXTS_MAX { " or others" } else { "" };
     found.truncate(TEXTS_MAX);
-    (!found.is_empty()).then(|| format!("{}{more}", found.join(" or ")))
+    found.join(" or ") + more
 }
 
 #[cfg(test)]

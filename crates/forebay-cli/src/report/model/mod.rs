@@ -65,8 +65,8 @@ pub struct Line {
     pub verdict: String,
     /// Whether the compared bytes were correct.
     pub verified: Option<bool>,
-    /// Samples whose rate was not steady.
-    pub unsteady: usize,
+    /// Whether the rates of all samples were steady.
+    pub steady: bool,
     /// Whether latencies begin when an I/O was due.
     pub since_due: bool,
     /// Samples that failed.
@@ -77,8 +77,8 @@ pub struct Line {
     pub simulated: bool,
     /// The lowest limit on its path: its name and its bytes per second.
     pub limit: Option<(String, f64)>,
-    /// What bound it, as the measuring program reports.
-    pub bound: Option<String>,
+    /// What bound it, as the measuring program reports; may be empty.
+    pub bound: String,
     /// Whether another tool measured it.
     pub imported: bool,
 }
@@ -115,7 +115,7 @@ impl Line {
     pub fn bound_by(&self) -> Option<&str> {
         let near = self.share().is_some_and(|share| share >= Bound::NEAR);
         let limit = self.limit.as_ref().filter(|_| near).map(|(name, _)| name.as_str());
-        self.bound.as_deref().or(limit)
+        Some(self.bound.as_str()).filter(|bound| !bound.is_empty()).or(limit)
     }
 
     /// Whether counters were found that prove no path, or contradict it.

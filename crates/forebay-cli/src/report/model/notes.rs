@@ -94,7 +94,7 @@ pub(super) fn of(model: &Model, collected: Collected) -> Vec<String> {
         add(&|line| line.failed > 0, &format!("failed, the first with: {why}"));
     }
     add(&Line::has_other_queues, "had another number of queues than requested");
-    add(&|line| line.unsteady > 0, "had no steady rate: measure for longer");
+    add(&|line| !line.steady, "had no steady rate: measure for longer");
     let is_short = |line: &Line| !line.imported && line.rate().is_none() && line.failed == 0;
     add(&is_short, "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`");
     add(&is_apart, &format!("have repeats more than {} apart", percent(SPREAD_MAX)));
