@@ -25,7 +25,7 @@ use forebay_measure::steps::{self, Step};
 use forebay_measure::warnings;
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::pattern::Region;
-use forebay_measure::workload::run::Ready;
+use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 
 use crate::bench::args::BenchArgs;
@@ -201,6 +201,16 @@ impl Drive {
 
     /// Bytes per second with the default depth, or with a fixed one.
     fn measure(&mut self, depth: Option<u64>) -> Result<f64> {
+        let ran = self.sample(depth, (WARM_UP, End::Time(TIME)))?;
+        match ran.requests {
+            // A slow drive: each thread makes at least one call, and all count.
+            0 => self.sample(depth, (Duration::ZERO, End::AtLeast(TIME))),
+            _ => Ok(ran),
+        }
+        .map(|ran| rate(ran.bytes, ran.span.as_secs_f64()))
+    }
+
+    fn sample(&mut self, depth: Option<u64>, (warm_up, end): (Duration, End)) -> Result<Ran> {
         self.subject.check()?;
         let path = self.subject.files[0].clone();
         let file = steps::open(&self.engine, &path)?;
@@ -218,8 +228,8 @@ impl Drive {
         };
         let load = Load {
             depth: u32::try_from(self.pending).unwrap_or(u32::MAX),
-            warm_up: WARM_UP,
-            ..Load::reads(Method::Forebay(None), self.options.segment_size, End::Time(TIME))
+            warm_up,
+            ..Load::reads(Method::Forebay(None), self.options.segment_size, end)
         };
         let region = Region { start: 0, len: self.len };
         let lanes = [Lane { target: 0, device: None, path, region, content: None }];
@@ -228,7 +238,7 @@ impl Drive {
         let direct = [Reason::NotResident, Reason::TriedNotResident].map(|reason| reason.text());
         let direct = ran.taken.iter().filter(|taken| direct.contains(&&*taken.reason));
         self.read.1 += direct.map(|taken| taken.bytes).sum::<u64>();
-        Ok(rate(ran.bytes, ran.span.as_secs_f64()))
+        Ok(ran)
     }
 
     /// Checks that the bytes came from the drive.

@@ -32,6 +32,7 @@ use forebay::gpu::Device;
 use self::backend::Method;
 use self::pattern::{Pattern, Region};
 use crate::data::Pattern as Data;
+use crate::memory::whole;
 use crate::results::Cache;
 
 /// A load on files.
@@ -116,6 +117,16 @@ impl Load {
                 Some(if self.once { calls.min(pass) } else { calls })
             }
         }
+    }
+
+    /// Calls in flight of one thread, one or more.
+    pub(crate) fn places(&self) -> usize {
+        whole(self.depth.max(1).into())
+    }
+
+    /// Requests of one call, one or more.
+    pub(crate) fn requests(&self) -> usize {
+        whole(self.batch.max(1).into())
     }
 
     /// Bytes of one call.

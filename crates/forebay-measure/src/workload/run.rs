@@ -110,7 +110,7 @@ pub struct Ready<'a> {
     lanes: &'a [Lane],
     phase: Arc<Phase>,
     counters: Arc<[Counter]>,
-    workers: Vec<Worker>,
+    workers: Vec<Worker<'a>>,
     engine: Engine,
     pool: Arc<Pool>,
     /// The key of the memory's initial contents. It is random, so that bytes left in the files by
@@ -238,10 +238,8 @@ impl<'a> Ready<'a> {
     }
 
     /// The thread of a lane.
-    fn worker(&self, index: usize) -> Result<Worker> {
+    fn worker(&self, index: usize) -> Result<Worker<'a>> {
         let (load, lane, of) = (self.load, &self.lanes[index], self.lanes.len());
-        let count = |number: u32| usize::try_from(number.max(1)).expect("a small number");
-        let (depth, batch) = (count(load.depth), count(load.batch));
         let size = load.request_size;
         // With equal seeds, all threads would read the same random offsets.
         let apart = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -261,27 +259,23 @@ impl<'a> Ready<'a> {
             writes: load.writes(),
             cache: load.cache,
             request_size: size,
-            depth,
-            batch,
+            depth: load.places(),
+            batch: load.requests(),
             key: self.key.wrapping_add(apart),
             life: &life,
         };
         let due = load.rate.map(|rate| {
-            let distance = (float((of * batch) as u64) / rate).min(86_400.0);
+            let distance = (float((of * load.requests()) as u64) / rate).min(86_400.0);
             let distance = Duration::from_secs_f64(distance);
             (distance.mul_f64(float(index as u64) / float(of as u64)), distance)
         });
         Ok(Worker {
+            load,
             backend: backend::make(load.method, &context)?,
             content: context.written(),
             stamps: false,
             offsets,
-            depth,
-            batch,
-            request_size: size,
-            read_percent: load.read_percent,
             calls: load.calls(lane.region),
-            counts_all: load.counts_all(),
             due,
             phase: Arc::clone(&self.phase),
             counters: Arc::clone(&self.counters),

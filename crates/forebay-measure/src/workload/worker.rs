@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay::{Buffer, Engine};
 
+use super::Load;
 use super::backend::{Backend, Call, Done};
 use super::latency::Latencies;
 use super::pattern::Offsets;
@@ -85,20 +86,15 @@ pub(super) struct Worked {
 }
 
 /// The parameters of one thread.
-pub(super) struct Worker {
+pub(super) struct Worker<'a> {
+    pub(super) load: &'a Load,
     pub(super) backend: Box<dyn Backend>,
     pub(super) offsets: Offsets,
-    pub(super) depth: usize,
-    pub(super) batch: usize,
-    pub(super) request_size: u64,
-    pub(super) read_percent: u8,
     /// The bytes of each written request, and whether they are stamped with its offset.
     pub(super) content: Data,
     pub(super) stamps: bool,
     /// Number of calls; `None` means no limit.
     pub(super) calls: Option<u64>,
-    /// Whether calls count that end after the last one was started.
-    pub(super) counts_all: bool,
     /// The start and the interval of due calls.
     pub(super) due: Option<(Duration, Duration)>,
     pub(super) phase: Arc<Phase>,
@@ -112,18 +108,18 @@ pub(super) struct Worker {
     pub(super) life: Arc<AtomicU64>,
 }
 
-impl Worker {
+impl Worker<'_> {
     /// Works until it is stopped, or all calls are made. `start` is the time when it began.
     pub(super) fn run(mut self, start: Instant) -> Worked {
         let mut progress = Progress {
             made: 0,
             mix: 0,
-            since: vec![start; self.depth],
-            calls: vec![None; self.depth],
+            since: vec![start; self.load.places()],
+            calls: vec![None; self.load.places()],
             latencies: Latencies::default(),
             moved: [0; 2],
         };
-        let all = (self.read_percent == 0).then(|| self.offsets.clone());
+        let all = (self.load.read_percent == 0).then(|| self.offsets.clone());
         let stamped = self.backend.memory(0).is_some_and(|memory| memory.as_slice().is_some());
         self.stamps = all.is_some() && stamped;
         let step = self.step();
@@ -132,7 +128,8 @@ impl Worker {
         let Progress { calls: last, latencies, moved: [read, written], .. } = progress;
         let done = Instant::now();
         let content = (self.content, self.stamps);
-        let wrote = all.map(|offsets| Written::new(offsets, self.request_size, content, written));
+        let size = self.load.request_size;
+        let wrote = all.map(|offsets| Written::new(offsets, size, content, written));
         Worked { backend: self.backend, latencies, read, written, last, wrote, done, result }
     }
 
@@ -150,7 +147,7 @@ impl Worker {
     }
 
     fn work(&mut self, start: Instant, progress: &mut Progress) -> Result<()> {
-        let mut free: Vec<usize> = (0..self.depth).rev().collect();
+        let mut free: Vec<usize> = (0..self.load.places()).rev().collect();
         let mut first = Ok(());
         loop {
             while first.is_ok() && self.goes_on(progress.made) {
@@ -176,7 +173,7 @@ impl Worker {
                     }
                 }
             }
-            if free.len() == self.depth {
+            if free.len() == self.load.places() {
                 break;
             }
             match self.backend.wait(None) {
@@ -205,7 +202,7 @@ impl Worker {
         progress: &mut Progress,
     ) -> Result<()> {
         let until = due.min(Instant::now() + SLEEP_MAX);
-        if free.len() == self.depth {
+        if free.len() == self.load.places() {
             self.life.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         } else if let Some(done) = self.backend.wait(Some(until))? {
@@ -229,14 +226,14 @@ impl Worker {
         };
         // Calls that become due while the last ones drain do not count.
         for (waited, calls) in missed(stopped.saturating_duration_since(due), distance) {
-            let requests = calls.saturating_mul(self.batch as u128);
+            let requests = calls.saturating_mul(self.load.batch.into());
             progress.latencies.add(waited, u64::try_from(requests).unwrap_or(u64::MAX));
         }
     }
 
     /// Whether to start a call. If all calls count, there is at least one.
     fn goes_on(&self, made: u64) -> bool {
-        let is_over = self.phase.is_over() && !(self.counts_all && made == 0);
+        let is_over = self.phase.is_over() && !(self.load.counts_all() && made == 0);
         !is_over && self.calls.is_none_or(|calls| made < calls)
     }
 
@@ -247,17 +244,18 @@ impl Worker {
         start: Instant,
         progress: &mut Progress,
     ) -> Result<Option<Instant>> {
-        let direction = progress.direction(self.read_percent);
+        let direction = progress.direction(self.load.read_percent);
         // The memory of the last call in this place is used again.
         let mut offsets = match progress.calls[place].take() {
             Some((_, offsets)) => offsets,
-            None => Vec::with_capacity(self.batch),
+            None => Vec::new(),
         };
         offsets.clear();
-        offsets.extend(self.offsets.by_ref().take(self.batch));
+        offsets.extend(self.offsets.by_ref().take(self.load.requests()));
         if self.stamps {
             let memory = self.backend.memory(place).and_then(Buffer::as_mut_slice);
-            let requests = memory.unwrap_or_default().chunks_exact_mut(whole(self.request_size));
+            let requests =
+                memory.unwrap_or_default().chunks_exact_mut(whole(self.load.request_size));
             for (bytes, &offset) in requests.zip(&offsets) {
                 self.content.stamp(offset, 0, bytes);
             }
@@ -272,7 +270,8 @@ impl Worker {
 
     fn end(&self, place: usize, at: Instant, progress: &mut Progress) {
         let (direction, _) = progress.calls[place].as_ref().expect("it was made");
-        let bytes = self.request_size * self.batch as u64;
+        let requests = u64::from(self.load.batch);
+        let bytes = self.load.call_len();
         progress.moved[usize::from(*direction == Direction::Write)] += bytes;
         // Only this thread writes its counter.
         let add = |counter: &AtomicU64, more| {
@@ -280,10 +279,10 @@ impl Worker {
         };
         let own = &self.counters[self.index];
         add(&own.bytes, bytes);
-        add(&own.requests, self.batch as u64);
-        if self.phase.counts(self.due.is_some() || self.counts_all) {
+        add(&own.requests, requests);
+        if self.phase.counts(self.due.is_some() || self.load.counts_all()) {
             let took = at.saturating_duration_since(progress.since[place]);
-            progress.latencies.add(took, self.batch as u64);
+            progress.latencies.add(took, requests);
         }
     }
 }

@@ -52,16 +52,22 @@ impl Home {
     /// # Errors
     /// The reason why it is not back.
     pub(super) fn wait(&self, limit: Duration) -> Result<(), String> {
-        let begun = Instant::now();
-        loop {
-            let step = Step::begin("inspect", &self.path);
-            let look = self.look();
-            drop(step);
-            if look.is_ok() || begun.elapsed() >= limit {
-                return look;
-            }
-            std::thread::sleep(LOOK);
+        wait(limit, || {
+            let _step = Step::begin("inspect", &self.path);
+            self.look()
+        })
+    }
+}
+
+/// Looks until it is well, for `limit` at most.
+fn wait<E>(limit: Duration, look: impl Fn() -> Result<(), E>) -> Result<(), E> {
+    let begun = Instant::now();
+    loop {
+        let found = look();
+        if found.is_ok() || begun.elapsed() >= limit {
+            return found;
         }
+        std::thread::sleep(LOOK);
     }
 }
 
@@ -92,14 +98,7 @@ fn open(path: &Path) -> Option<PathBuf> {
 /// # Errors
 /// The path that is still open.
 pub(super) fn let_go(path: &Path, limit: Duration) -> Result<(), PathBuf> {
-    let begun = Instant::now();
-    while let Some(held) = open(path) {
-        if begun.elapsed() >= limit {
-            return Err(held);
-        }
-        std::thread::sleep(LOOK);
-    }
-    Ok(())
+    wait(limit, || open(path).map_or(Ok(()), Err))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::failure::Failure;
-use crate::workload::backend::Done;
+use crate::workload::End;
+use crate::workload::backend::{Done, Method, Plain};
 use crate::workload::pattern::{Pattern, Region};
 
 const MS: Duration = Duration::from_millis(1);
@@ -71,16 +72,14 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) 
     let phase = Arc::new(Phase::default());
     phase.count();
     let region = Region { start: 0, len: 1 << 20 };
+    let method = Method::Plain(Plain::Cpu);
+    let load = Load { batch: 2, ..Load::reads(method, 4096, End::Time(Duration::ZERO)) };
     let worker = Worker {
-        counts_all: false,
+        load: &load,
         stamps: false,
         backend: Box::new(Still(Arc::clone(&phase), None)),
         offsets: Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap(),
-        depth: 1,
-        batch: 2,
-        request_size: 4096,
         content: Data::new(0),
-        read_percent: 100,
         calls,
         due: due.map(|distance| (Duration::ZERO, distance)),
         phase: Arc::clone(&phase),
