@@ -73,12 +73,7 @@ impl Driver {
             line.starts_with("RegistryDwords")
         });
         let keys = keys.ok().map(|lines| lines.iter().flat_map(|line| options(line)).collect());
-        let model = gpu.and_then(|address| {
-            let file = format!("proc/driver/nvidia/gpus/{address}/information");
-            let lines = system.lines_of(&file, LEN_MAX, |line| line.starts_with("Model:"));
-            let line = lines.ok()?.into_iter().next()?;
-            Some(line.strip_prefix("Model:")?.trim().to_owned()).filter(|name| !name.is_empty())
-        });
+        let model = gpu.and_then(|address| gpu_model(system, address));
         let pool = gpu.and_then(|address| {
             let folder = format!("sys/bus/pci/devices/{address}/p2pmem");
             for file in ["available", "published"] {
@@ -138,9 +133,9 @@ impl Driver {
     }
 
     fn class(&self, facts: &Facts) -> Check {
-        if facts.gpu.is_none() {
+        if let Err(reason) = &facts.gpu {
             return CLASS
-                .problem(facts.no_gpu.clone(), BOTH)
+                .problem(reason.clone(), BOTH)
                 .step("`lspci -d 10de:` lists NVIDIA's devices; a container takes `--gpus all`")
                 .needs("an NVIDIA GPU that this machine can see")
                 .broken_if(facts.gpu_is_wanted);
@@ -168,11 +163,11 @@ impl Driver {
     fn driver(&self, facts: &Facts) -> Check {
         let line = match &self.line {
             Ok(line) => line,
-            Err(reason) if facts.gpu.is_none() => {
+            Err(reason) if facts.gpu.is_err() => {
                 return DRIVER.unknown(reason.clone()).step("look for the GPU first (`gpu_class`)");
             }
             Err(reason) => {
-                let is_ours = !facts.process.is_container() && facts.gpu_is_free;
+                let is_free = facts.gpu.as_ref().is_ok_and(|gpu| gpu.pci.driver.is_none());
                 let step = if facts.process.is_container() {
                     "give the container the GPU (`--gpus all`)"
                 } else {
@@ -182,7 +177,7 @@ impl Driver {
                     .problem(reason.clone(), BOTH)
                     .step(step)
                     .needs("NVIDIA's driver")
-                    .broken_if(is_ours);
+                    .broken_if(is_free && !facts.process.is_container());
             }
         };
         let seen = line.split_once("NVIDIA UNIX").map_or(line.as_str(), |(_, rest)| rest.trim());
@@ -243,7 +238,7 @@ impl Driver {
     }
 
     fn given(&self, facts: &Facts) -> Check {
-        let Some(gpu) = &facts.gpu else {
+        let Ok(gpu) = &facts.gpu else {
             let check = POOL.unknown("there is no GPU to look at");
             return check.step("look for the GPU first (`gpu_class`)");
         };
@@ -320,6 +315,15 @@ impl Driver {
             .needs(format!("a driver `{wanted}` that knows nvidia-fs"));
         Some(check.broken_if(!facts.driver.has_pool()))
     }
+}
+
+/// The driver's name of the GPU at this PCI address.
+#[must_use]
+pub fn gpu_model(system: &System, address: &str) -> Option<String> {
+    let file = format!("proc/driver/nvidia/gpus/{address}/information");
+    let lines = system.lines_of(&file, LEN_MAX, |line| line.starts_with("Model:"));
+    let line = lines.ok()?.into_iter().next()?;
+    Some(line.strip_prefix("Model:")?.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Finds `580.159` in a line with `580.159.04`.

@@ -19,13 +19,10 @@ use super::{Answer, GpuWish, Wish};
 pub(super) struct Facts {
     pub(super) kernel: Kernel,
     pub(super) driver: Driver,
-    pub(super) gpu: Option<Gpu>,
-    /// Why there is no GPU.
-    pub(super) no_gpu: String,
+    /// The GPU, or why there is none.
+    pub(super) gpu: Result<Gpu, String>,
     /// Whether the user named a GPU.
     pub(super) gpu_is_wanted: bool,
-    /// Whether no driver is bound to the GPU.
-    pub(super) gpu_is_free: bool,
     pub(super) pcie: Pcie,
     pub(super) storage: Storage,
     pub(super) network: Network,
@@ -40,23 +37,19 @@ impl Facts {
         // If the path does not answer, this marks it as unresponsive, so that later reads skip it.
         let _ = system.reach(&wish.path);
         let map = Resolver::new(system.clone()).resolve(&wish.path);
-        let (gpu, no_gpu) = match gpu(system, &wish.gpu) {
-            Ok(gpu) => (Some(gpu), String::new()),
-            Err(reason) => (None, reason),
-        };
+        let found = gpu(system, &wish.gpu);
+        let gpu = found.as_ref().ok();
         Self {
             kernel: Kernel::read(system),
-            driver: Driver::read(system, gpu.as_ref().map(|gpu| gpu.pci.address.as_str())),
-            pcie: Pcie::read(system, gpu.as_ref(), &map),
+            driver: Driver::read(system, gpu.map(|gpu| gpu.pci.address.as_str())),
+            pcie: Pcie::read(system, gpu, &map),
             storage: Storage::read(system, map),
             network: Network::read(system),
             process: Process::read(system),
             devices: Devices::read(system),
             config: Config::read(system),
             gpu_is_wanted: matches!(wish.gpu, GpuWish::At(_)),
-            gpu_is_free: gpu.as_ref().is_some_and(|gpu| gpu.pci.driver.is_none()),
-            gpu,
-            no_gpu,
+            gpu: found,
             cufile,
         }
     }
@@ -77,7 +70,7 @@ impl Facts {
     }
 
     pub(super) fn shown_gpu(&self) -> Option<Shown> {
-        let gpu = self.gpu.as_ref()?;
+        let gpu = self.gpu.as_ref().ok()?;
         Some(Shown { address: gpu.pci.address.clone(), name: self.driver.model.clone() })
     }
 
@@ -103,12 +96,9 @@ fn gpu(system: &System, wish: &GpuWish) -> Result<Gpu, String> {
             first.ok_or_else(|| "/sys/bus/pci/devices shows no NVIDIA GPU".to_owned())
         }
         GpuWish::Index(index) => {
-            let mut gpus = forebay_topology::gpus(system);
-            let count = gpus.len();
-            match *index < count {
-                true => Ok(gpus.swap_remove(*index)),
-                false => Err(format!("there is no GPU {index}: /sys shows {count}")),
-            }
+            let gpus = forebay_topology::gpus(system);
+            let none = || format!("there is no GPU {index}: /sys shows {}", gpus.len());
+            gpus.get(*index).cloned().ok_or_else(none)
         }
         GpuWish::At(address) => forebay_topology::gpu_at(system, address)
             .ok_or_else(|| format!("/sys/bus/pci/devices has no `{address}`")),

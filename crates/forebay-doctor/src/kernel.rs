@@ -1,9 +1,13 @@
 //! Checks of the kernel: its support of peer-to-peer DMA, and known problems of its version.
 
+use std::io::{Read as _, Write as _};
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use forebay_topology::System;
 
 use super::facts::Facts;
-use super::gzip::{pack, unpack};
 use super::report::{Check, P2PDMA, Topic};
 
 const TRANSFERS: Topic = Topic {
@@ -192,20 +196,34 @@ fn booted(line: &[u8]) -> Vec<u8> {
 
 /// The wanted lines of the symbol table, without addresses.
 fn symbols(text: &[u8], wanted: impl Fn(&str) -> bool) -> Vec<u8> {
-    let mut found = String::new();
-    for line in text.split(|&byte| byte == b'\n') {
-        if let Ok(line) = std::str::from_utf8(line)
-            && wanted(line)
-            && let Some((_, name)) = line.split_once(' ')
-        {
-            found += &format!("0000000000000000 {name}\n");
-        }
+    let lines = text.split(|&byte| byte == b'\n').filter_map(|line| {
+        let line = std::str::from_utf8(line).ok().filter(|line| wanted(line))?;
+        Some(format!("0000000000000000 {}\n", line.split_once(' ')?.1))
+    });
+    lines.collect::<String>().into_bytes()
+}
+
+/// The unpacked bytes, or `None` if there are more than `most` or `packed` is not gzip.
+fn unpack(packed: &[u8], most: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let bound = u64::try_from(most).ok()?.saturating_add(1);
+    GzDecoder::new(packed).take(bound).read_to_end(&mut bytes).ok()?;
+    (bytes.len() <= most).then_some(bytes)
+}
+
+/// Packs bytes; a write to memory does not fail.
+fn pack(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    if packed.write_all(bytes).is_err() {
+        return Vec::new();
     }
-    found.into_bytes()
+    packed.finish().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -251,6 +269,25 @@ mod tests {
         assert_eq!(version("6.1"), Some((6, 1)));
         for name in ["", "6", "six.one", "99999999999.1", "-6.1"] {
             assert_eq!(version(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_bytes_are_refused_or_bounded(
+            bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+            at in any::<prop::sample::Index>(),
+            with in any::<u8>(),
+        ) {
+            let mut packed = pack(&bytes);
+            prop_assert_eq!(unpack(&packed, 4096), Some(bytes.clone()));
+            if let Some(fewer) = bytes.len().checked_sub(1) {
+                prop_assert_eq!(unpack(&packed, fewer), None);
+            }
+            let at = at.index(packed.len());
+            prop_assert_eq!(unpack(&packed[..at], 4096), None);
+            packed[at] = with;
+            prop_assert!(unpack(&packed, 100).is_none_or(|found| found.len() <= 100));
         }
     }
 }

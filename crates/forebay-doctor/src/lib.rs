@@ -14,7 +14,6 @@ mod cufile;
 mod devices;
 mod driver;
 mod facts;
-mod gzip;
 mod jsonc;
 mod kernel;
 mod network;
@@ -28,6 +27,7 @@ mod volumes;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use driver::gpu_model;
 pub use forebay::direct::Answer;
 pub use report::{Check, Gpu, Outlook, Report, State, Way};
 

@@ -39,17 +39,16 @@ impl Network {
         // A kernel without the module has no such folder, and so no such card.
         let cards = cards.or_else(|| system.is_there("sys/class").then(Vec::new));
         let ports = cards.map(|cards| {
-            let mut ports = Vec::new();
-            for card in cards.iter().take(CARDS_MAX) {
+            let ports = cards.iter().take(CARDS_MAX).flat_map(|card| {
                 let folder = format!("sys/class/infiniband/{card}/ports");
                 let numbers = system.list(folder.as_ref()).unwrap_or_default();
-                for number in numbers.iter().take(CARDS_MAX) {
+                numbers.into_iter().take(CARDS_MAX).map(move |number| {
                     let state = system.text(format!("{folder}/{number}/state").as_ref());
                     let state = state.unwrap_or_else(|absent| absent.to_string());
-                    ports.push((format!("{card}/{number}"), state));
-                }
-            }
-            ports
+                    (format!("{card}/{number}"), state)
+                })
+            });
+            ports.collect()
         });
         Self {
             ports,

@@ -95,7 +95,7 @@ impl Pcie {
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
-        let Some(gpu) = &facts.gpu else { return self.drive_links() };
+        let Ok(gpu) = &facts.gpu else { return self.drive_links() };
         let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci, facts)];
         // The farthest drive matters most.
         checks.extend(self.drives.iter().map(distance).min_by_key(|check| check.state));

@@ -4,7 +4,7 @@
 //! The formats are those of its source (`nvfs-proc.c`, `nvfs-pci.c`). A malformed line is skipped,
 //! because the tables have grown between versions.
 
-use forebay_topology::{PciDevice, System};
+use forebay_topology::{PciDevice, System, is_address};
 
 use super::facts::Facts;
 use super::report::{Check, Topic};
@@ -72,7 +72,7 @@ impl Peers {
         drives: impl Iterator<Item = &'a PciDevice>,
     ) -> Option<Check> {
         facts.driver.nvidia_fs.as_ref()?;
-        let gpu = facts.gpu.as_ref()?.pci.address.as_str();
+        let gpu = facts.gpu.as_ref().ok()?.pci.address.as_str();
         let drives: Vec<&str> = drives.map(|pci| pci.address.as_str()).collect();
         let is_ours = |row: &&Distance| match facts.storage.is_remote() {
             true => row.kind == "network",
@@ -121,14 +121,7 @@ fn words(distance: u64) -> String {
 /// Parses a PCI address as the kernel writes it: `0000:40:01.0`.
 fn address(word: &str) -> Option<String> {
     let word = word.trim_end_matches(':');
-    let (domain, rest) = word.split_once(':')?;
-    let (bus, rest) = rest.split_once(':')?;
-    let (device, function) = rest.split_once('.')?;
-    let is = |text: &str, len: std::ops::RangeInclusive<usize>| {
-        len.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let fits = is(domain, 4..=8) && is(bus, 2..=2) && is(device, 2..=2) && is(function, 1..=1);
-    fits.then(|| word.to_ascii_lowercase())
+    is_address(word).then(|| word.to_ascii_lowercase())
 }
 
 /// Parses one address per line.

@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
+
+use crate::process::processor_time;
 
 /// Total in nanoseconds.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
@@ -17,9 +19,7 @@ thread_local! {
 /// Adds the CPU time that the calling thread has used since its last call to this function. Returns
 /// the CPU time it has used in all.
 pub fn add() -> Duration {
-    let used = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(used.tv_sec).unwrap_or(0);
-    let used = Duration::from_secs(seconds) + Duration::from_nanos(used.tv_nsec.unsigned_abs());
+    let used = processor_time(ClockId::ThreadCPUTime);
     let nanos = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);
     let before = ADDED.replace(nanos);
     TOTAL.fetch_add(nanos.saturating_sub(before), Ordering::Relaxed);

@@ -60,7 +60,7 @@ pub use magic::FileSystem;
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use nfs::part_of;
-pub use pci::{Bridge, Link, PciDevice};
+pub use pci::{Bridge, Link, PciDevice, is_address};
 pub use placement::Piece;
 pub use probe::Extent;
 pub use quoted::quoted;

@@ -189,7 +189,8 @@ pub(super) fn hex(folder: &Folder, name: &str) -> Option<u32> {
 
 /// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`. Domains of more than four digits belong to a drive
 /// controller that bundles others (such as VMD).
-pub(super) fn is_address(text: &str) -> bool {
+#[must_use]
+pub fn is_address(text: &str) -> bool {
     let digits = |text: &str, lens: std::ops::RangeInclusive<usize>| {
         lens.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
     };

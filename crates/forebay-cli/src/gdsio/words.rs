@@ -3,6 +3,7 @@
 use std::fmt;
 
 use forebay::units::{GIB, KIB, MIB};
+use forebay_measure::memory::whole;
 use forebay_measure::workload::backend::Plain;
 
 /// Limit of a plausible size.
@@ -199,13 +200,7 @@ impl Sizes {
 
     /// All of them.
     pub(crate) fn all(self) -> Vec<u64> {
-        let mut size = self.min;
-        std::iter::from_fn(move || {
-            let now = (size <= self.max).then_some(size);
-            size = size.saturating_add(self.step);
-            now
-        })
-        .collect()
+        (self.min..=self.max).step_by(whole(self.step)).collect()
     }
 }
 

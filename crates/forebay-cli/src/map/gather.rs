@@ -1,6 +1,5 @@
 //! Converts the topology's answers to the report. It decides nothing and leaves nothing out.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_measure::results::drives::{DriveFacts, PciFacts};
@@ -19,8 +18,7 @@ pub(crate) fn gather(
     let found = forebay_topology::gpus(resolver.system());
     let gpus = found.iter().enumerate().map(|(index, gpu)| Gpu {
         index,
-        // A record holds no names, and this machine's names belong to other GPUs.
-        name: if record.is_none() { name_of(&gpu.pci.address) } else { None },
+        name: forebay_doctor::gpu_model(resolver.system(), &gpu.pci.address),
         bar1_size: gpu.bar1_size,
         pci: PciFacts::of(&gpu.pci),
     });
@@ -97,14 +95,6 @@ fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathM
 /// Whether a step concatenates its members.
 pub(crate) fn is_concatenated(step: &Layer) -> bool {
     step.text("layout") == Some("concatenated") && step.children.len() > 1
-}
-
-/// The driver's name of the GPU at this address (`/proc/driver/nvidia/gpus`).
-fn name_of(address: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/driver/nvidia/gpus/{address}/information"));
-    let text = text.ok()?;
-    let model = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
-    Some(model.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// The names of network cards with RDMA. A record without the folder does not tell whether there

@@ -108,20 +108,15 @@ impl Judge<'_> {
             return;
         }
         let what = "bytes from storage";
-        match seen.storage {
-            Storage::Nfs => {
-                self.missing.extend(seen.process.lack(what, COUNTED));
-                self.missing.extend(seen.nfs.lack(what, COUNTED));
-            }
-            Storage::Block => {
-                self.missing.extend(seen.process.lack(what, COUNTED));
-                self.missing.extend(seen.drives.lack(what, COUNTED));
-            }
+        let counted = match seen.storage {
+            Storage::Nfs => seen.nfs.lack(what, COUNTED),
+            Storage::Block => seen.drives.lack(what, COUNTED),
             Storage::Memory | Storage::Other => {
                 let why = format!("{what}: the kernel counts none of this file system");
-                self.lacks(why, "drop the file's pages before the span");
+                return self.lacks(why, "drop the file's pages before the span");
             }
-        }
+        };
+        self.missing.extend(seen.process.lack(what, COUNTED).into_iter().chain(counted));
         // Devices were counted, but none of them is under the file system.
         if self.missing.is_empty() {
             self.lacks(format!("{what}: no device of this file system is known"), COUNTED);

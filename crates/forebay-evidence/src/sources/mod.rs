@@ -10,6 +10,7 @@ use forebay::direct::Counters;
 use forebay::{Engine, File};
 use forebay_base::units::grown;
 use forebay_topology::{DriveKind, StorageMap, System};
+use rustix::time::ClockId;
 
 use super::cufile::cufile_counters;
 use super::dram;
@@ -40,7 +41,6 @@ pub struct Sources {
     domains: Vec<String>,
     gpus: Vec<GpuLink>,
     cufile: Option<AskCufile>,
-    elsewhere: bool,
 }
 
 impl fmt::Debug for Sources {
@@ -92,13 +92,6 @@ impl Sources {
     #[must_use]
     pub fn gpu(mut self, link: &GpuLink) -> Self {
         self.gpus.push(link.clone());
-        self
-    }
-
-    /// Marks the work as done by another process, so that this process's counters do not apply.
-    #[must_use]
-    pub fn elsewhere(mut self) -> Self {
-        self.elsewhere = true;
         self
     }
 
@@ -190,12 +183,8 @@ impl Inner {
         Self {
             drives: sources.devices.iter().map(drive).collect(),
             cufile: sources.cufile.as_ref().map_or_else(nobody, |ask| ask()),
-            process: if sources.elsewhere {
-                Seen::Nothing("another process did the work".into())
-            } else {
-                ProcessBytes::look(system)
-            },
-            processor: processor_time(),
+            process: ProcessBytes::look(system),
+            processor: processor_time(ClockId::ProcessCPUTime),
         }
     }
 }

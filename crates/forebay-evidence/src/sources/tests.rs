@@ -106,14 +106,6 @@ fn a_system_full_of_traps_is_read_without_a_hang() {
 }
 
 #[test]
-fn bytes_of_another_process_are_not_this_ones() {
-    let root = tempfile::tempdir().unwrap();
-    let sources = Sources::new(&crowded(root.path(), 1)).elsewhere();
-    let evidence = sources.begin().end();
-    assert_eq!(evidence.process, Seen::Nothing("another process did the work".into()));
-}
-
-#[test]
 fn cufile_is_asked_once_at_each_edge() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let root = tempfile::tempdir().unwrap();
