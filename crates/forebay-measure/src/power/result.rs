@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The measurements of one span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Power {
     /// How long the span was.
@@ -22,6 +23,7 @@ pub struct Power {
 
 /// The consumption of one source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Source {
     /// Its name: `gpu cuda:0`, `package-0`, `dram-0`, `psys`, `server`.
@@ -42,6 +44,7 @@ pub struct Source {
 
 /// The subject of a source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// A GPU with its memory.
@@ -62,6 +65,7 @@ pub enum Part {
 
 /// A throttled part, or one about to be.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Throttled {
     /// `gpu cuda:0`.
@@ -74,6 +78,7 @@ pub struct Throttled {
 
 /// A source that is not measured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Absent {
     /// The quantity that it would have measured.

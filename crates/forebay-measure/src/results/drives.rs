@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A drive at the bottom of a path. A network or memory may take its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DriveFacts {
     /// A unique id.
     pub id: String,
@@ -74,6 +75,7 @@ impl DriveFacts {
 
 /// One path to a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PathFacts {
     /// The controller, as `nvme3`, or the disk itself.
     pub name: String,
@@ -104,6 +106,7 @@ impl PathFacts {
 
 /// A function of a device on PCI.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PciFacts {
     /// Its address.
     pub address: String,
@@ -154,6 +157,7 @@ impl PciFacts {
 
 /// A bridge between a device and the processor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BridgeFacts {
     /// Its address.
     pub address: String,
@@ -165,6 +169,7 @@ pub struct BridgeFacts {
 
 /// Width and speed of a PCI Express link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LinkFacts {
     /// Lanes.
     pub width: Option<u32>,

@@ -10,9 +10,11 @@ use crate::results::unknown;
 /// The machine and the command. For imported results the machine is unknown: its texts are empty
 /// and its numbers 0 here, and null in JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Environment {
     /// The kernel's name and release.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub kernel: String,
     /// The processor.
     pub cpu: Cpu,
@@ -36,6 +38,7 @@ pub struct Environment {
     pub command: String,
     /// When the run began, in seconds since 1970.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub unix_time: u64,
 }
 
@@ -50,28 +53,35 @@ impl Environment {
 
 /// The processor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cpu {
     /// Its name; empty if the system does not report one.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub model: String,
     /// Threads that can run at once.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<usize>"))]
     pub cores: usize,
 }
 
 /// Host memory, in bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostMemoryFacts {
     /// The total.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub total: u64,
     /// The memory available when the run began.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub available: u64,
 }
 
 /// A GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Gpu {
     /// Its name here, such as `cuda:0`.
     pub id: String,
@@ -89,6 +99,7 @@ pub struct Gpu {
 
 /// A file system.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FileSystem {
     /// Its type, as `ext4`.
     #[serde(rename = "type")]
@@ -101,6 +112,7 @@ pub struct FileSystem {
 
 /// Versions of the programs that measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Versions {
     /// The version of this command.
     pub forebay: String,

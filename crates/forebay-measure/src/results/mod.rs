@@ -30,6 +30,7 @@ pub const SCHEMA: u32 = 1;
 
 /// One line of a results file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
     /// The tool, machine and request of the records that follow.
@@ -47,6 +48,7 @@ pub enum Record {
 
 /// A run of the command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -63,6 +65,7 @@ pub struct Run {
     pub unmetered: Vec<Absent>,
     /// The request: a file may be continued if this is the same.
     #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
+    #[cfg_attr(test, schemars(with = "Value"))]
     pub asked: Arc<Value>,
     /// The tool that measured, if another one did: then nothing is known about the machine, nor
     /// about any value that is null. No file has it.
@@ -97,6 +100,7 @@ pub struct Imported {
 
 /// The limit of a part of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limit {
     /// `link`, `storage`; for several GPUs at once `links`, or `uplink` if they share a
     /// link that binds, or `shared` if something else does.
@@ -118,9 +122,11 @@ pub struct Limit {
 /// No axis has the value 0 or an empty text. A value that an external tool does not report is 0 or
 /// empty here, and null in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Point {
     /// The file or the folder, as given.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub path: String,
     /// The memory: `host`, `cuda:0`, `sim:0`; several if they take part at the same time.
     pub targets: Vec<String>,
@@ -132,21 +138,27 @@ pub struct Point {
     pub read_percent: u8,
     /// The order of requests, as `sequential`, `random`, `strided:1M`, `kv`.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub pattern: String,
     /// Bytes of one request.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub request_size: u64,
     /// Concurrent calls of each thread.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub depth: u32,
     /// Requests in one call.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub batch: u32,
     /// Threads for each of the targets.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub threads: u32,
     /// Files that the threads share.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub files: u32,
     /// The initial page cache state of the files; null if unknown.
     pub cache: Option<Cache>,
@@ -157,6 +169,7 @@ pub struct Point {
 
 /// One measurement of one point, or why there is none.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sample {
     /// The point.
     pub point: Point,
@@ -164,6 +177,7 @@ pub struct Sample {
     pub repeat: u32,
     /// When it began, in seconds since 1970; 0 here and null in a file if unknown.
     #[serde(with = "unknown")]
+    #[cfg_attr(test, schemars(with = "Option<f64>"))]
     pub unix_time: f64,
     /// For queues that the run set: the number that the kernel then reported; null if it did not.
     #[serde(default)]
@@ -187,6 +201,7 @@ const SECONDS_MIN: f64 = 0.5;
 
 /// The results of one measurement; null marks a value that an external tool did not report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measured {
     /// Bytes that were moved in the span that counts.
     pub bytes: Option<u64>,
@@ -247,6 +262,7 @@ impl Measured {
 
 /// How long requests took, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Latency {
     /// How many were measured.
     pub count: Option<u64>,
@@ -269,6 +285,7 @@ pub struct Latency {
 
 /// The processor time of a span.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuCost {
     /// Seconds in the program.
     pub user_s: f64,
@@ -293,6 +310,7 @@ impl CpuCost {
 /// Shares of the files that were in the page cache, from 0 to 1; null if the kernel does not report
 /// them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PageCacheShare {
     /// Before the span.
     pub before: Option<f64>,
@@ -302,6 +320,7 @@ pub struct PageCacheShare {
 
 /// Bytes that drives moved, for any process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DriveBytes {
     /// Bytes that were read.
     pub read: u64,
@@ -311,6 +330,7 @@ pub struct DriveBytes {
 
 /// The energy of a part of the machine for the bytes moved.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Joules {
     /// The part.
     pub part: Part,
@@ -320,6 +340,7 @@ pub struct Joules {
 
 /// The limit of a measurement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bound {
     /// `rate` if the requested rate was reached; `link`, `uplink`, `shared` or `storage`
     /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
@@ -353,6 +374,7 @@ impl Point {
 
 /// Whether a rate was steady, by the bytes of equal parts of the span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Steady {
     /// Bytes per second in each part.
     pub rates: Vec<f64>,
@@ -368,6 +390,7 @@ pub struct Steady {
 
 /// The share of one of several targets.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Share {
     /// The target.
     pub target: String,
@@ -379,4 +402,19 @@ pub struct Share {
     pub first_done_s: f64,
     /// When the last one had finished.
     pub last_done_s: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_in_the_documentation_is_that_of_the_types() {
+        let schema = serde_json::to_string_pretty(&schemars::schema_for!(Record)).unwrap() + "\n";
+        if let Some(path) = std::env::var_os("FOREBAY_WRITE_SCHEMA") {
+            std::fs::write(path, &schema).unwrap();
+        }
+        let kept = include_str!("../../../../docs/results.schema.json");
+        assert!(kept == schema, "write it with `FOREBAY_WRITE_SCHEMA=PATH cargo test the_schema`");
+    }
 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// From or to the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// From the file to memory.
@@ -34,6 +35,7 @@ impl From<Direction> for forebay::Direction {
 
 /// The page cache state of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
     /// Dropped from the page cache before. A cold write counts once its bytes are on the drive.

@@ -12,6 +12,7 @@ const DIRECT: &str = "direct";
 
 /// The verdict on a row's bytes, and its evidence.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VerdictFacts {
     /// `direct (p2pdma)`, `direct (nvidia-fs)`, `staged`, `cached`, `compat`, `host (drive)`,
     /// `host (page cache)`, `mixed`, `unproven` or `contradictory`.
@@ -25,6 +26,7 @@ pub struct VerdictFacts {
     /// Its evidence, of the first sample.
     pub grounds: Vec<String>,
     /// The missing evidence, and how to get it.
+    #[cfg_attr(test, schemars(with = "Vec<std::collections::BTreeMap<String, String>>"))]
     pub missing: Vec<Missing>,
     /// Contradictory evidence.
     pub contradictions: Vec<String>,
@@ -36,6 +38,7 @@ pub struct VerdictFacts {
 
 /// The share of one route.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ShareFacts {
     /// The route, as in `word`.
     pub route: String,
