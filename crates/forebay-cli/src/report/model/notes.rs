@@ -53,29 +53,28 @@ impl Collected {
         for (number, run) in runs.iter().enumerate() {
             let own = groups.iter().filter(|((run, _), _)| *run == number);
             let samples: Vec<&Sample> = own.flat_map(|(_, samples)| samples).copied().collect();
-            if let Some((there, asked)) = incomplete(run, &samples).filter(|_| !samples.is_empty())
-            {
+            let Some(points) = asked(run).filter(|_| !samples.is_empty()) else { continue };
+            let repeats = run.record.asked["repeats"].as_u64().unwrap_or(1);
+            let was_asked = |sample: &&&Sample| {
+                u64::from(sample.repeat) < repeats && points.contains(&sample.point)
+            };
+            let there = samples.iter().filter(was_asked);
+            let there: HashSet<_> = there.map(|sample| (&sample.point, sample.repeat)).collect();
+            let all = (points.len() as u64).saturating_mul(repeats);
+            if (there.len() as u64) < all {
+                let (name, there) = (&run.name, there.len());
                 self.add(&format!(
-                    "`{}` is incomplete: {there} of {asked} samples; the same command continues it",
-                    run.name
+                    "`{name}` is incomplete: {there} of {all} samples; the same command continues it"
                 ));
             }
         }
     }
 }
 
-/// How many samples a run has and should have, if some are missing.
-fn incomplete(run: &RunFacts, samples: &[&Sample]) -> Option<(usize, usize)> {
+/// The points of a run, if it names them.
+fn asked(run: &RunFacts) -> Option<HashSet<Point>> {
     let asked = run.record.asked["points"].as_array()?.iter();
-    let points: HashSet<Point> =
-        asked.map(|point| Point::deserialize(point).ok()).collect::<Option<_>>()?;
-    let repeats = run.record.asked["repeats"].as_u64().unwrap_or(1);
-    let was_asked =
-        |sample: &&&Sample| u64::from(sample.repeat) < repeats && points.contains(&sample.point);
-    let there: HashSet<(&Point, u32)> =
-        samples.iter().filter(was_asked).map(|sample| (&sample.point, sample.repeat)).collect();
-    let all = points.len().saturating_mul(usize::try_from(repeats).unwrap_or(usize::MAX));
-    (there.len() < all).then_some((there.len(), all))
+    asked.map(|point| Point::deserialize(point).ok()).collect()
 }
 
 /// The warnings of a model, the gravest first.

@@ -99,25 +99,20 @@ fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
     let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best(|_| true)) {
         (Some(found), _) => compared_tiles(found, metric),
         (None, Some((_, best))) => {
+            let rate = best.rate().map(rate_text).unwrap_or_default();
             let share = best.share().filter(|share| *share < 1.1).map(|share| share.min(1.0));
+            let share = share.map_or_else(|| "unknown".into(), percent);
             let limit = best.limit.as_ref();
             let limit = limit.map(|(name, rate)| format!("{name}, {}", rate_text(*rate)));
+            let limit = limit.unwrap_or_else(|| "no limit was measured".into());
             let data = match best.verified {
                 Some(true) => "data verified",
                 Some(false) => "WRONG data",
                 None => "data not verified",
             };
             vec![
-                [
-                    "best rate".into(),
-                    best.rate().map(rate_text).unwrap_or_default(),
-                    model.name(best, &model.varying()),
-                ],
-                [
-                    "of its limit".into(),
-                    share.map_or_else(|| "unknown".into(), percent),
-                    limit.unwrap_or_else(|| "no limit was measured".into()),
-                ],
+                ["best rate".into(), rate, model.name(best, &model.varying())],
+                ["of its limit".into(), share, limit],
                 ["path".into(), show::path(best), data.into()],
             ]
         }
@@ -143,21 +138,17 @@ fn compared_tiles(found: &Comparison, metric: Metric) -> Vec<[String; 3]> {
     let (better, worse) = metric.words();
     let ratio = mean.map_or_else(|| "none".into(), |mean| compare::text(mean.ratio));
     let value = ratio.split(' ').next().unwrap_or_default().to_owned();
-    let counts = mean.map_or((0, 0, 0), |mean| (mean.better, mean.worse, mean.points));
+    let (more, less, points) =
+        mean.map_or((0, 0, 0), |mean| (mean.better, mean.worse, mean.points));
+    let counts = format!("{more} {better}, {less} {worse}");
     let sides = format!("{} over {}, geometric mean", found.other, found.base);
+    let interval = ratio.split_once('(').map_or("none", |(_, rest)| rest.trim_end_matches(')'));
     let samples = found.of(metric).map(|(_, one)| one.samples.0.min(one.samples.1)).min();
+    let samples = format!("{} of each point or more", counted(samples.unwrap_or(0), "sample"));
     vec![
         [metric.name().into(), value, sides],
-        [
-            "significant points".into(),
-            format!("{} {better}, {} {worse}", counts.0, counts.1),
-            format!("of {}", counted(counts.2, "point")),
-        ],
-        [
-            "interval of 95 %".into(),
-            ratio.split_once('(').map_or("none", |(_, rest)| rest.trim_end_matches(')')).into(),
-            format!("{} of each point or more", counted(samples.unwrap_or(0), "sample")),
-        ],
+        ["significant points".into(), counts, format!("of {}", counted(points, "point"))],
+        ["interval of 95 %".into(), interval.into(), samples],
     ]
 }
 
