@@ -94,24 +94,24 @@ impl File {
     /// report an alignment for O_DIRECT.
     #[must_use]
     pub fn no_io_uring(&self) -> Option<String> {
-        if !self.engine().home().is_here() {
+        if !self.engine.home().is_here() {
             return Some("the file was opened before this process was forked".into());
         }
-        let _ = self.handle().o_direct(); // this determines the alignment
-        let refuses = !self.handle().allows_io_uring();
-        refuses.then(|| notes::by_threads(self.handle().file_system()))
+        let _ = self.handle.o_direct(); // this determines the alignment
+        let refuses = !self.handle.allows_io_uring();
+        refuses.then(|| notes::by_threads(self.handle.file_system()))
     }
 
     /// The alignment of O_DIRECT reads, if the file supports them.
     #[must_use]
     pub fn direct_block(&self) -> Option<u64> {
-        self.handle().o_direct().ok().map(|direct| u64::from(direct.alignment().offset))
+        self.handle.o_direct().ok().map(|direct| u64::from(direct.alignment().offset))
     }
 
     /// The queue of the drive for O_DIRECT reads; `None` if they are not possible.
     #[must_use]
     pub fn drive_past_cache(&self) -> Option<usize> {
-        let (engine, handle) = (self.engine(), self.shared_handle());
+        let (engine, handle) = (&self.engine, &self.handle);
         let can_be = !handle.is_memory() && engine.around_cache(handle).is_ok();
         can_be.then(|| engine.drive(handle, true).ok()).flatten()
     }

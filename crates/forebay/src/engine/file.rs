@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
-use super::lent::Borrowed;
+use super::lent::OnUnwind;
 use super::request::RequestOptions;
 use super::start::Call;
 use super::{Engine, bad_request};
@@ -369,10 +369,6 @@ impl File {
         self.engine.home().is_here().then(|| self.handle.drive())
     }
 
-    pub(super) fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// Starts a block of a transfer of a file whose size is known.
     pub(super) fn start_sized(
         &self,
@@ -386,14 +382,6 @@ impl File {
         let call = Call { size: Some(size), is_block: true, ..call };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
-    }
-
-    pub(super) fn engine(&self) -> &Engine {
-        &self.engine
-    }
-
-    pub(super) fn shared_handle(&self) -> &Arc<Handle> {
-        &self.handle
     }
 
     pub(super) fn part(
@@ -444,9 +432,10 @@ impl File {
             return done;
         }
         let on_gpu = call.span.gpu.is_some();
-        let borrowed = Borrowed::new(&self.engine, self.engine.start(&call, None)?);
-        self.engine.help(&borrowed.state, &mut || {});
-        borrowed.state.wait_awake(on_gpu)
+        let state = self.engine.start(&call, None)?;
+        let _lent = OnUnwind::drained(&self.engine, &state);
+        self.engine.help(&state, &mut || {});
+        state.wait_awake(on_gpu)
     }
 
     pub(super) fn start(

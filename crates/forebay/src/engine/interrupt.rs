@@ -90,13 +90,13 @@ impl File {
         go_on: GoOn<'_>,
     ) -> Result<Outcome> {
         let call = self.call(direction, offset, memory, options)?;
-        let call = Call { may_wait: self.handle().is_memory(), ..call };
-        let has_server = self.handle().opens_slowly();
-        if !has_server && let Some(done) = self.engine().move_small(&call) {
+        let call = Call { may_wait: self.handle.is_memory(), ..call };
+        let has_server = self.handle.opens_slowly();
+        if !has_server && let Some(done) = self.engine.move_small(&call) {
             return done;
         }
-        let state = self.engine().start(&call, None)?;
-        self.engine().finish_while(&state, has_server, go_on)
+        let state = self.engine.start(&call, None)?;
+        self.engine.finish_while(&state, has_server, go_on)
     }
 }
 

@@ -19,6 +19,8 @@ pub(super) struct OnUnwind<'a> {
     engine: &'a Engine,
     /// `None`: there is no transfer yet.
     state: Option<Arc<State>>,
+    /// Whether it waits for the end of the transfer, whose memory the caller lent.
+    drains: bool,
     /// Whether the thread was already unwinding when the call began.
     was_panicking: bool,
 }
@@ -26,17 +28,21 @@ pub(super) struct OnUnwind<'a> {
 impl<'a> OnUnwind<'a> {
     pub(super) fn new(engine: &'a Engine, state: Option<&Arc<State>>) -> Self {
         let was_panicking = std::thread::panicking();
-        Self { engine, state: state.cloned(), was_panicking }
+        Self { engine, state: state.cloned(), drains: false, was_panicking }
     }
 
-    fn unwinds(&self) -> bool {
-        std::thread::panicking() && !self.was_panicking
+    /// Also waits for the end of the transfer if the call returns.
+    pub(super) fn drained(engine: &'a Engine, state: &Arc<State>) -> Self {
+        let mut guard = Self::new(engine, Some(state));
+        guard.drains = true;
+        guard
     }
 }
 
 impl Drop for OnUnwind<'_> {
     fn drop(&mut self) {
-        if !self.unwinds() {
+        if !std::thread::panicking() || self.was_panicking {
+            self.state.iter().filter(|_| self.drains).for_each(|state| state.wait_drained());
             return;
         }
         let core = &self.engine.inner.core;
@@ -47,29 +53,8 @@ impl Drop for OnUnwind<'_> {
         {
             // The scheduler did not know it yet.
             state.give_memory_up(&error);
-            self.engine.end(Arc::clone(state), Err(error));
+            core.end(Arc::clone(state), Err(error));
         }
         state.wait_untouched();
-    }
-}
-
-/// A transfer on memory that a caller lent.
-pub(super) struct Borrowed<'a> {
-    pub(super) state: Arc<State>,
-    // Dropped last.
-    guard: OnUnwind<'a>,
-}
-
-impl<'a> Borrowed<'a> {
-    pub(super) fn new(engine: &'a Engine, state: Arc<State>) -> Self {
-        Self { guard: OnUnwind::new(engine, Some(&state)), state }
-    }
-}
-
-impl Drop for Borrowed<'_> {
-    fn drop(&mut self) {
-        if !self.guard.unwinds() {
-            self.state.wait_drained();
-        }
     }
 }

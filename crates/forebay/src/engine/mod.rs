@@ -295,15 +295,6 @@ impl Engine {
         notes
     }
 
-    /// Ends a transfer that the scheduler does not know.
-    fn end(&self, state: Arc<State>, result: Result<u64>) {
-        self.inner.core.end(state, result);
-    }
-
-    fn keepers(&self) -> &ordered::Keepers {
-        &self.inner.keepers
-    }
-
     pub(crate) fn cancel(&self, state: &Arc<State>) {
         if !self.inner.home.is_here() {
             return; // the transfer belongs to the parent process

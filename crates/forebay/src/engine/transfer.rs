@@ -137,7 +137,7 @@ impl Transfer {
     /// Bytes by route and reason so far.
     #[must_use]
     pub fn routes(&self) -> Vec<RouteShare> {
-        self.state.routes()
+        self.state.routes(u64::MAX)
     }
 
     /// Why bytes are not transferred directly between drive and GPU, as far as known by now: see

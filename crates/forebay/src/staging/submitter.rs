@@ -288,36 +288,18 @@ impl Submitter {
         }
     }
 
+    /// Queues the copies of a group, and an event behind them. For a batch transfer each range is
+    /// copied to or from its own GPU address.
     fn start(&mut self, group: &[Copy]) -> DeviceResult<Event> {
         let event = match self.spare.pop() {
             Some(event) => event,
             None => self.device.create_event()?,
         };
-        let direction = group[0].direction;
-        let stream = self.lane(direction).stream;
-        // SAFETY: the windows own the slots, and the transfers keep the GPU memory, until the
-        // copies are handed back. That happens only after the event.
-        let queued = unsafe { self.copy(stream, direction, group) };
-        match queued.and_then(|()| self.device.record(event, stream)) {
-            Ok(()) => Ok(event),
-            Err(error) => {
-                self.spare.push(event);
-                Err(error)
-            }
-        }
-    }
-
-    /// Queues the copies of a group. For a batch transfer each range is copied to or from its own
-    /// GPU address.
-    ///
-    /// # Safety
-    /// As for a copy to or from the device, for each of them.
-    unsafe fn copy(
-        &self,
-        stream: Stream,
-        direction: Direction,
-        group: &[Copy],
-    ) -> DeviceResult<()> {
+        let device_copy = |host: u64, device, len: u64| DeviceCopy {
+            host: NonNull::new(host as *mut u8).expect("a slot is never at address zero"),
+            device,
+            len: usize::try_from(len).expect("a slot fits memory"),
+        };
         let mut copies = Vec::with_capacity(group.len());
         for copy in group {
             let range = copy.run.range;
@@ -331,8 +313,11 @@ impl Submitter {
                 ),
             }
         }
-        // SAFETY: the caller's promise.
-        unsafe {
+        let direction = group[0].direction;
+        let stream = self.lane(direction).stream;
+        // SAFETY: the windows own the slots, and the transfers keep the GPU memory, until the
+        // copies are handed back. That happens only after the event.
+        let queued = unsafe {
             match (direction, copies.as_slice()) {
                 (Direction::Read, &[DeviceCopy { host, device, len }]) => {
                     self.device.copy_to_device(stream, device, host, len)
@@ -342,6 +327,13 @@ impl Submitter {
                 }
                 (Direction::Read, several) => self.device.copy_batch_to_device(stream, several),
                 (Direction::Write, several) => self.device.copy_batch_to_host(stream, several),
+            }
+        };
+        match queued.and_then(|()| self.device.record(event, stream)) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                self.spare.push(event);
+                Err(error)
             }
         }
     }
@@ -367,14 +359,6 @@ impl Submitter {
                 }
             }
         });
-    }
-}
-
-fn device_copy(host: u64, device: u64, len: u64) -> DeviceCopy {
-    DeviceCopy {
-        host: NonNull::new(host as *mut u8).expect("a slot is never at address zero"),
-        device,
-        len: usize::try_from(len).expect("a slot fits memory"),
     }
 }
 

@@ -256,8 +256,9 @@ impl State {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Bytes by route and reason so far, the most first.
-    pub(crate) fn routes(&self) -> Vec<RouteShare> {
+    /// Bytes by route and reason so far, the most first; at most `most` together. If a file shrank
+    /// during the read, some bytes were read after the end that was found later.
+    pub(crate) fn routes(&self, most: u64) -> Vec<RouteShare> {
         let mut shares = Vec::new();
         for route in Route::ALL {
             for reason in Reason::ALL {
@@ -269,6 +270,13 @@ impl State {
             }
         }
         shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+        let mut excess = shares.iter().map(|share| share.bytes).sum::<u64>().saturating_sub(most);
+        for share in &mut shares {
+            let less = excess.min(share.bytes);
+            share.bytes -= less;
+            excess -= less;
+        }
+        shares.retain(|share| share.bytes > 0);
         shares
     }
 
@@ -290,7 +298,7 @@ impl State {
         let result = result.map(|bytes| batch.as_ref().map_or(bytes, |batch| batch.got()));
         let result = result.map(|bytes| Outcome {
             bytes,
-            routes: trimmed(self.routes(), bytes),
+            routes: self.routes(bytes),
             not_direct: self.not_direct(),
             stages: self.stages(),
             elapsed: self.started.elapsed(),
@@ -449,20 +457,6 @@ impl State {
     pub(crate) fn range(&self) -> ByteRange {
         self.range
     }
-}
-
-/// Trims shares so that they add up to `bytes`. If a file shrank during the read, some bytes were
-/// read after the end that was found later.
-fn trimmed(mut shares: Vec<RouteShare>, bytes: u64) -> Vec<RouteShare> {
-    let sum: u64 = shares.iter().map(|share| share.bytes).sum();
-    let mut excess = sum.saturating_sub(bytes);
-    for share in &mut shares {
-        let less = excess.min(share.bytes);
-        share.bytes -= less;
-        excess -= less;
-    }
-    shares.retain(|share| share.bytes > 0);
-    shares
 }
 
 impl fmt::Debug for State {

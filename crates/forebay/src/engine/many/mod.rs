@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use forebay_base::lock::Lock;
 
-use super::lent::Borrowed;
-use super::lent::GoOn;
+use super::lent::{GoOn, OnUnwind};
 use super::request::RequestOptions;
 use super::{Engine, File};
 use crate::engine::Transfer;
@@ -96,7 +95,7 @@ impl Drop for ManyTransfer {
 pub(super) enum Results {
     /// For one transfer of a strip.
     Strip(OfStrip),
-    /// Results recorded before the end.
+    /// Of an ordered transfer: results recorded before the end.
     Noted(Arc<OnceLock<Vec<PieceResult>>>),
 }
 
@@ -176,11 +175,6 @@ impl ManyTransfer {
 }
 
 impl Results {
-    /// Results of an ordered transfer.
-    pub(super) fn of_order(noted: Arc<OnceLock<Vec<PieceResult>>>) -> Self {
-        Self::Noted(noted)
-    }
-
     /// The results of the pieces of a transfer that ended with `whole`. Called once.
     pub(super) fn outcome(&mut self, whole: Outcome) -> ManyOutcome {
         match self {
@@ -341,9 +335,9 @@ impl Engine {
         }
         let on_gpu = many.spans.first().is_some_and(|span| span.gpu.is_some());
         let (state, mut results) = self.start_many(many, Vec::new())?;
-        let borrowed = Borrowed::new(self, state);
-        self.help(&borrowed.state, &mut || {});
-        Ok(results.outcome(borrowed.state.wait_awake(on_gpu)?))
+        let _lent = OnUnwind::drained(self, &state);
+        self.help(&state, &mut || {});
+        Ok(results.outcome(state.wait_awake(on_gpu)?))
     }
 
     /// Like `run_many`, while the caller is to continue: the buffers outlive the ops in flight.
@@ -360,7 +354,7 @@ impl Engine {
         }
         let spans = Many::spans(direction, pieces, buffers)?;
         let many = Many::new(direction, pieces, &spans, options);
-        let has_server = pieces.iter().any(|piece| piece.file.handle().opens_slowly());
+        let has_server = pieces.iter().any(|piece| piece.file.handle.opens_slowly());
         let (state, mut results) = self.start_many(&many, Vec::new())?;
         Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
     }

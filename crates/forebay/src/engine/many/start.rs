@@ -142,18 +142,16 @@ impl Engine {
 
     /// Checks that the pieces can be moved.
     pub(in crate::engine) fn check_many(&self, many: &Many<'_>) -> Result<()> {
-        many.pieces.iter().try_for_each(|piece| self.check_piece(many, piece))?;
-        many.one_memory().map(drop)
-    }
-
-    fn check_piece(&self, many: &Many<'_>, piece: &Piece<'_>) -> Result<()> {
-        // Drive indices of another engine are different.
-        if !std::ptr::eq(&*piece.file.engine().inner, &*self.inner) {
-            let reason = "the file was opened by another engine: open it with this one";
-            return Err(many.refusal(piece, reason.into()));
+        for piece in many.pieces {
+            // Drive indices of another engine are different.
+            if !piece.file.is_of(self) {
+                let reason = "the file was opened by another engine: open it with this one";
+                return Err(many.refusal(piece, reason.into()));
+            }
+            piece.file.check_access(many.direction, piece.offset, piece.len)?;
+            many.check(piece)?;
         }
-        piece.file.check_access(many.direction, piece.offset, piece.len)?;
-        many.check(piece)
+        many.one_memory().map(drop)
     }
 
     /// The files of a call and the bytes that each file has of each piece. Files of one drive are
@@ -170,13 +168,13 @@ impl Engine {
         let mut last = None;
         let mut reaches = None;
         for piece in many.pieces {
-            let file = Arc::as_ptr(piece.file.shared_handle());
+            let file = Arc::as_ptr(&piece.file.handle);
             let number = match last {
                 Some((same, number)) if same == file => number,
                 _ => match numbers.entry(file) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
-                        let reach = match piece.file.handle().opens_slowly() {
+                        let reach = match piece.file.handle.opens_slowly() {
                             true => reaches.get_or_insert_with(|| many.reaches())[&file],
                             false => 0,
                         };
@@ -211,7 +209,7 @@ impl Engine {
         gpu: Option<&Arc<dyn Device>>,
         reach: u64,
     ) -> Result<SourceFile> {
-        let file = piece.file.shared_handle();
+        let file = &piece.file.handle;
         let span = Span { address: 0, len: piece.len, gpu: gpu.cloned(), keep: None };
         let call = Call::new(file, many.direction, piece.offset, span, many.options);
         let call = Call { is_part: true, ..call };
@@ -265,14 +263,14 @@ impl<'a> Many<'a> {
     fn reaches(&self) -> FxHashMap<*const Handle, u64> {
         let mut reaches = FxHashMap::default();
         for piece in self.pieces {
-            let reach = reaches.entry(Arc::as_ptr(piece.file.shared_handle())).or_insert(0);
+            let reach = reaches.entry(Arc::as_ptr(&piece.file.handle)).or_insert(0);
             *reach = piece.offset.saturating_add(piece.len).max(*reach);
         }
         reaches
     }
 
     pub(in crate::engine) fn refusal(&self, piece: &Piece<'_>, reason: String) -> Error {
-        let place = piece.file.handle().place(piece.offset, piece.len);
+        let place = piece.file.handle.place(piece.offset, piece.len);
         bad_request(self.direction.into(), place, reason)
     }
 

@@ -212,7 +212,7 @@ impl Ordered {
     }
 
     fn bound(&self) -> Duration {
-        self.work.engine().options().watchdog
+        self.work.file.engine.options().watchdog
     }
 
     fn place(&self) -> Place {
@@ -232,7 +232,7 @@ impl Ordered {
     /// error. Its gates are opened, because the GPU waits for them, and memory that copies may
     /// touch is leaked.
     fn go_on(mut self, kept: &Lock<Kept>) -> Option<Self> {
-        let (state, engine) = (Arc::clone(&self.state), self.work.engine().clone());
+        let (state, engine) = (Arc::clone(&self.state), self.work.file.engine.clone());
         let core = &engine.inner.core;
         let mut is_over = None;
         core.guard(|| {
@@ -256,7 +256,7 @@ impl Ordered {
         }
         if let Some(error) = core.failure().filter(|_| !has_ended) {
             state.give_memory_up(&error);
-            engine.end(state, Err(error));
+            engine.inner.core.end(state, Err(error));
         }
         None
     }
@@ -395,7 +395,7 @@ impl Ordered {
         }
         let health = Arc::clone(&self.health);
         let (device, event) = (Arc::clone(&self.track().device), self.track().event);
-        self.work.engine().inner.core.aside(Chore::Free, move || {
+        self.work.file.engine.inner.core.aside(Chore::Free, move || {
             let said = if device.is_done(event).is_err() { GONE } else { UNKNOWN };
             std::thread::sleep(NAPS[1]); // limits the rate of queries
             health.store(said, Ordering::Relaxed);
@@ -416,7 +416,7 @@ impl Ordered {
         if let Some(Err(source)) = self.queued.get().cloned() {
             self.state.emit_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);
-            let core = &self.work.engine().inner.core;
+            let core = &self.work.file.engine.inner.core;
             core.aside(Chore::Free, move || track.settle(&state, &source));
             let (handles, engine) = self.work.into_parts();
             return engine.inner.core.aside(Chore::Close, move || drop(handles));
@@ -447,7 +447,7 @@ impl Ordered {
         // Freeing these may take long, and closing a file may hang.
         engine.inner.core.aside(Chore::Free, move || drop(rest));
         engine.inner.core.aside(Chore::Close, move || drop(handles));
-        engine.end(self.state, result);
+        engine.inner.core.end(self.state, result);
     }
 }
 
@@ -471,7 +471,7 @@ mod tests {
         let stream = device.create_stream().unwrap();
         let file = engine.open(folder.path().join("file")).unwrap();
         let target = engine.allocate(device.id(), 1 << 20).unwrap();
-        engine.keepers().state.lock().breaks = true;
+        engine.inner.keepers.state.lock().breaks = true;
         let options = RequestOptions::default();
         // SAFETY: the stream belongs to this device and is alive.
         let started =

@@ -84,7 +84,7 @@ impl Engine {
         else {
             return self.start_owned(direction, pieces, buffers, options); // nothing to order
         };
-        let (file, gpu) = (first.file.shared_handle(), spans[first.target].gpu.clone());
+        let (file, gpu) = (&first.file.handle, spans[first.target].gpu.clone());
         let span = Span { address: 0, len: first.len, gpu, keep: None };
         let call = Call::new(file, direction, first.offset, span, options);
         let asked = ByteRange::at(first.offset, first.len);
@@ -113,7 +113,7 @@ impl Engine {
         let work = OrderedWork::of_pieces(first.file, file.place(asked.start, asked.len()), work);
         // SAFETY: the stream is the caller's promise.
         unsafe { self.order(stream, &how, &state, work, copy) }?;
-        Ok(ManyTransfer::new(state, Results::of_order(published), self))
+        Ok(ManyTransfer::new(state, Results::Noted(published), self))
     }
 }
 

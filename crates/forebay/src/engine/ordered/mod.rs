@@ -52,7 +52,7 @@ impl Engine {
             return Err(Error::NoDevice { wanted: device.id().to_string(), reason });
         }
         self.link(device)?; // memory is pinned for the GPUs in the engine
-        self.keepers().prepare(self, device, transfers)
+        self.inner.keepers.prepare(self, device, transfers)
     }
 
     /// Queues all work for the GPU, and hands the host's part to the keeper thread.
@@ -72,8 +72,8 @@ impl Engine {
         let Ordering { device, direction, options, blocks, ref begin } = *how;
         self.link(device)?; // memory is pinned for the GPUs in the engine
         let (place, len) = (work.place.clone(), work.len);
-        let expected = self.keepers().expect()?;
-        let track = Arc::new(self.keepers().track(self, device, blocks)?);
+        let expected = self.inner.keepers.expect()?;
+        let track = Arc::new(self.inner.keepers.track(self, device, blocks)?);
         let queued = Arc::new(Queued::new());
         state.emit_begin(&work.file.handle, begin);
         let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
@@ -153,27 +153,23 @@ impl File {
         // SAFETY: the caller's promise.
         let device = unsafe { self.check_order(&call, stream, asked) }?;
         let range = self.prepare(direction, asked, options)?;
-        let blocks = Blocks { range, len: self.engine().options().slot_size };
+        let blocks = Blocks { range, len: self.engine.options().slot_size };
         if range.is_empty() {
             return self.start(direction, offset, memory, options); // nothing to order
         }
         if blocks.count() > BLOCKS_MAX {
             let most = blocks.len * (BLOCKS_MAX - 1);
-            let place = self.handle().place(offset, memory.len());
+            let place = self.handle.place(offset, memory.len());
             let reason = format!(
                 "a stream's queue holds the copies of {most} bytes: make several transfers"
             );
             return Err(bad_request(direction.into(), place, reason));
         }
-        let not_direct = self.engine().why_not_direct(Some(&device), IN_ORDER);
+        let not_direct = self.engine.why_not_direct(Some(&device), IN_ORDER);
         let begin = Begin { not_direct, ..call.begin(None) };
         let Span { address, keep, .. } = call.span;
-        let state = State::new(
-            Arc::clone(self.shared_handle()),
-            asked,
-            vec![memory],
-            keep.into_iter().collect(),
-        );
+        let state =
+            State::new(Arc::clone(&self.handle), asked, vec![memory], keep.into_iter().collect());
         let state = Arc::new(state);
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
@@ -190,8 +186,8 @@ impl File {
         };
         let work = OrderedWork::of_range(self, blocks);
         // SAFETY: the stream is the caller's promise.
-        unsafe { self.engine().order(stream, &how, &state, work, copy) }?;
-        Ok(Transfer::new(state, self.engine().clone()))
+        unsafe { self.engine.order(stream, &how, &state, work, copy) }?;
+        Ok(Transfer::new(state, self.engine.clone()))
     }
 
     /// The range of a call that exists in the file. Does the parts that may hang, because later
@@ -204,14 +200,14 @@ impl File {
     ) -> Result<ByteRange> {
         let end = self.prepared_end(direction, asked)?;
         if direction == Direction::Write && options.preallocate && !asked.is_empty() {
-            self.handle().preallocate(asked.start, asked.len())?;
+            self.handle.preallocate(asked.start, asked.len())?;
         }
         Ok(ByteRange { start: asked.start, end: end.clamp(asked.start, asked.end) })
     }
 
     /// The end of a file to be read, or no limit for a write; prepares the file for its drive.
     fn prepared_end(&self, direction: Direction, asked: ByteRange) -> Result<u64> {
-        let (engine, handle) = (self.engine(), self.shared_handle());
+        let (engine, handle) = (&self.engine, &self.handle);
         // A file that opens slowly was prepared when it was opened.
         if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
             let _ = handle.o_direct(); // the error is reported where it is needed
@@ -246,7 +242,7 @@ impl File {
         asked: ByteRange,
     ) -> Result<Arc<dyn Device>> {
         let refused = |reason: &str| {
-            let place = self.handle().place(asked.start, asked.len());
+            let place = self.handle.place(asked.start, asked.len());
             bad_request(call.direction.into(), place, reason.to_owned())
         };
         let Some(device) = call.span.gpu.clone() else {
@@ -274,7 +270,7 @@ impl File {
         source: DeviceError,
     ) -> crate::Error {
         let (operation, device, len) = (Operation::Copy, device.id(), range.len());
-        let place = Some(Box::new(self.handle().place(range.start, len)));
+        let place = Some(Box::new(self.handle.place(range.start, len)));
         crate::Error::Device { operation, device, len, place, source }
     }
 }

@@ -46,7 +46,7 @@ impl Pieces {
         let (mut asked, mut wanted) = (Vec::new(), Vec::new());
         for piece in many.pieces {
             let Piece { file, offset, len, target, at } = *piece;
-            let key = Arc::as_ptr(file.shared_handle());
+            let key = Arc::as_ptr(&file.handle);
             let number = match numbers.get(&key) {
                 Some(&number) => number,
                 None => {
@@ -57,7 +57,7 @@ impl Pieces {
                 }
             };
             if many.direction == Direction::Write && many.options.preallocate && len > 0 {
-                file.handle().preallocate(offset, len)?;
+                file.handle.preallocate(offset, len)?;
             }
             let there = len.min(ends[number].saturating_sub(offset));
             let address = many.spans[target].address + at;
@@ -88,7 +88,7 @@ impl Pieces {
 
     fn place_of(&self, piece: usize) -> Place {
         let (file, range) = self.asked[piece];
-        self.files[file].handle().place(range.start, range.len())
+        self.files[file].handle.place(range.start, range.len())
     }
 
     /// Begins a block, or after the last one the sync of all files.

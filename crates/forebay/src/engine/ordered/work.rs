@@ -46,10 +46,6 @@ impl OrderedWork {
         Self { file: file.clone(), place, len, blocks, moves: Moves::Pieces(pieces) }
     }
 
-    pub(super) fn engine(&self) -> &Engine {
-        &self.file.engine
-    }
-
     /// Number of steps; the syncs of many files are an extra one.
     pub(super) fn steps(&self, sync: SyncMode) -> u64 {
         let syncs_apart = matches!(self.moves, Moves::Pieces(_)) && sync != SyncMode::None;
@@ -78,7 +74,9 @@ impl OrderedWork {
                 let transfer = file.start_sized(direction, part.start, memory, &options, size)?;
                 Ok(Moving { transfer, step, results: None })
             }
-            Moves::Pieces(pieces) => pieces.begin(self.engine(), step, track, direction, &options),
+            Moves::Pieces(pieces) => {
+                pieces.begin(&self.file.engine, step, track, direction, &options)
+            }
         }
     }
 

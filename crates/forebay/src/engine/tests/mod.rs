@@ -276,7 +276,7 @@ fn whether_reads_wait_is_known_once_a_file_is_open() {
         let path = folder.path().join("data");
         std::fs::write(&path, [1; 100]).unwrap();
         let file = engine.open(&path).unwrap();
-        let handle = file.handle();
+        let handle = &file.handle;
         assert!(handle.is_memory() || handle.knows_nowait(), "{direct_io:?}");
     }
 }
