@@ -35,7 +35,6 @@
 
 mod after;
 mod closing;
-mod failing;
 mod group;
 mod homes;
 mod layer;

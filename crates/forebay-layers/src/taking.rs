@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 use forebay::gpu::{CallerStream, DeviceResult, Stream};
 use forebay::{Buffer, Error, Operation, Result};
 
-use super::failing::released;
 use super::group::Job;
 use super::homes::Home;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
 use super::schedule::{Load, Next};
-use super::shared::{From, FromPages, Held, Loaded, Shared, State, refused};
+use super::shared::{From, FromPages, Held, Loaded, Shared, State, refused, released};
 use super::store::Store;
 use super::turn::Submit;
 use super::{LayerTimes, Step, Taken, refuse};
