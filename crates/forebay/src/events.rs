@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_base::units::ByteRange;
+use forebay_topology::Queue;
 use rustix::io::Errno;
 use tracing::field::display;
 use tracing::{Level, Span, debug, debug_span, enabled, info, warn};
@@ -124,22 +125,11 @@ pub(crate) fn memory_refused(error: &Error) {
 }
 
 /// A new queue for a drive, or for a volume of several drives.
-#[derive(Debug)]
-pub(crate) struct Found<'a> {
-    pub(crate) queue: usize,
-    pub(crate) drive: Option<&'a str>,
-    pub(crate) layout: &'static str,
-    pub(crate) members: usize,
-    pub(crate) depth_max: usize,
-}
-
-pub(crate) fn drive_found(found: &Found<'_>) {
-    guarded(|| {
-        let Found { queue, drive, layout, members, depth_max } = *found;
-        debug!(
-            target: DRIVE, queue, drive, layout, members, depth_max, "drive found"
-        );
-    });
+pub(crate) fn drive_found(number: usize, drive: Option<&str>, queue: &Queue, depth_max: usize) {
+    let (layout, members) = (queue.layout.name(), queue.members.len());
+    tell!(
+        debug, target: DRIVE, queue = number, drive, layout, members, depth_max, "drive found"
+    );
 }
 
 pub(crate) fn ring_made(ring: usize) {

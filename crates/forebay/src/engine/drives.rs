@@ -12,7 +12,7 @@ use super::file::File;
 use super::overdue::{Overdue, TOLD_MAX};
 use super::{Engine, Inner, notes};
 use crate::error::Error;
-use crate::events::{self, Found};
+use crate::events;
 use crate::file::Handle;
 use crate::options::{Options, RingChoice};
 use crate::plan::Direction;
@@ -226,13 +226,7 @@ impl Engine {
             KnownQueue { index: core.add_drive(depth, most, &pieces), ..KnownQueue::default() };
         queues.insert(queue.id.clone(), new);
         drop(known);
-        events::drive_found(&Found {
-            queue: new.index,
-            drive: handle.drive().name(),
-            layout: queue.layout.name(),
-            members: queue.members.len(),
-            depth_max: most,
-        });
+        events::drive_found(new.index, handle.drive().name(), queue, most);
         new
     }
 

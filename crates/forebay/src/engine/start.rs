@@ -13,7 +13,7 @@ use super::{Engine, bad_request};
 use crate::direct::Session;
 use crate::error::{Error, Result};
 use crate::events::Begin;
-use crate::file::{Handle, Port, ResidencySource};
+use crate::file::{Handle, Port};
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
@@ -146,11 +146,8 @@ impl Engine {
             };
             state.emit_begin(call.file, &begin);
         }
-        let first = ByteRange { start: range.start, end: range.start.saturating_add(1) };
-        let source = call.file.residency_source();
-        let is_known = matches!(source, ResidencySource::Cachestat | ResidencySource::Mincore);
-        let is_cold = access.requires_o_direct()
-            || access.is_o_direct() && is_known && !call.file.is_resident(first);
+        let is_cold =
+            access.requires_o_direct() || access.is_o_direct() && call.file.is_absent(range.start);
         let mut request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),

@@ -139,6 +139,12 @@ impl Handle {
         }
     }
 
+    /// True if the kernel reports that the byte at `offset` is not resident.
+    pub(crate) fn is_absent(&self, offset: u64) -> bool {
+        let is_known = !matches!(self.residency_source(), ResidencySource::Unknown(_));
+        is_known && !self.is_resident(ByteRange::at(offset, 1))
+    }
+
     /// How much of `range` is resident, in whole pages but at most the range.
     pub(crate) fn residency(&self, range: ByteRange) -> Residency {
         let range = within_files(range);

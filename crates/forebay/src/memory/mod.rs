@@ -4,9 +4,8 @@
 //! A [`Buffer`] is the only safe way to hand memory to a non-blocking call: the transfer owns it
 //! until neither the kernel nor the GPU can touch it any more.
 
-#![expect(unsafe_code, reason = "hands out slices of memory that it maps itself")]
+#![expect(unsafe_code, reason = "maps memory, hands out slices of it, and frees that of GPUs")]
 
-mod allocation;
 mod host;
 mod node;
 mod room;
@@ -14,18 +13,18 @@ mod room;
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_base::lock::Lock;
+use forebay_base::process::Home;
 use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use forebay_topology::System;
 use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Place, Result};
-use crate::gpu::{Device, DeviceId, is_quiet};
+use crate::gpu::{Device, DeviceError, DeviceId, is_quiet};
 
-use allocation::{Allocation, Memory};
-pub(crate) use allocation::{Keep, Last};
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
@@ -330,7 +329,7 @@ impl Buffer {
                 && !is_quiet(&**device, stream)
             {
                 // The device may still touch the memory, for an unknown time.
-                Keep::of(&self.allocation).lose(error);
+                Keep(Arc::clone(&self.allocation)).lose(error);
                 return done;
             }
             device.destroy_stream(stream).and(done)
@@ -463,7 +462,122 @@ impl Span {
             address: buffer.address() + range.start,
             len: range.end - range.start,
             gpu: buffer.gpu().cloned(),
-            keep: Some(Keep::of(&buffer.allocation)),
+            keep: Some(Keep(Arc::clone(&buffer.allocation))),
         })
+    }
+}
+
+/// The memory behind a buffer; freed with the last buffer split from it.
+struct Allocation {
+    memory: Memory,
+    /// Values that keep borrowed memory alive; dropped with the last share.
+    owners: Vec<Box<dyn Any + Send + Sync>>,
+    /// Number of abandoned calls that still move bytes to or from it.
+    adrift: AtomicUsize,
+}
+
+enum Memory {
+    Host(HostMemory),
+    /// Borrowed memory of this process.
+    Lent {
+        address: u64,
+    },
+    Device {
+        device: Arc<dyn Device>,
+        address: u64,
+        /// Whether we allocated it and must free it.
+        ours: bool,
+        /// Error of a failed copy that may still touch the memory at any time.
+        lost: OnceLock<DeviceError>,
+    },
+}
+
+impl Allocation {
+    fn new(memory: Memory) -> Self {
+        Self { memory, owners: Vec::new(), adrift: AtomicUsize::new(0) }
+    }
+
+    /// The process that may use the memory; `None` for borrowed host memory, which a child
+    /// inherits.
+    fn home(&self) -> Option<&Home> {
+        match &self.memory {
+            Memory::Host(memory) => Some(memory.home()),
+            Memory::Lent { .. } => None,
+            Memory::Device { device, .. } => Some(device.home()),
+        }
+    }
+
+    /// Whether an abandoned call may still touch it.
+    fn is_adrift(&self) -> bool {
+        self.adrift.load(Ordering::Acquire) > 0
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let Memory::Device { device, address, ours, lost, .. } = &self.memory else { return };
+        if !device.home().is_here() {
+            return;
+        }
+        if lost.get().is_some() {
+            // A copy may still touch it at any time, so its owner must not free it either.
+            return std::mem::forget(std::mem::take(&mut self.owners));
+        }
+        if *ours {
+            // SAFETY: the address came from this device's `allocate` and is freed only here. A
+            // transfer keeps its buffer, and so this allocation, until all copies are done, and
+            // records a copy that may not be.
+            let freed = unsafe { device.free(*address) };
+            // If the driver refuses, the memory is leaked; nothing else can be done.
+            drop(freed);
+        }
+    }
+}
+
+/// A transfer's share in an allocation.
+#[derive(Clone)]
+pub(crate) struct Keep(Arc<Allocation>);
+
+/// An allocation without other shares. Freeing it may take long.
+pub(crate) struct Last(#[expect(dead_code, reason = "held for its drop")] Allocation);
+
+impl Keep {
+    /// Gives the memory up for good: the copy that failed with `source` may touch it at any time.
+    pub(crate) fn lose(&self, source: &DeviceError) {
+        if let Memory::Device { lost, .. } = &self.0.memory {
+            lost.get_or_init(|| source.clone());
+        }
+    }
+
+    /// Whether it is GPU memory.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        matches!(self.0.memory, Memory::Device { .. })
+    }
+
+    /// Marks the memory unusable for other calls, since its user has abandoned a call on it.
+    pub(crate) fn set_adrift(&self) {
+        self.0.adrift.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Undoes [`set_adrift`](Self::set_adrift): the call is over.
+    pub(crate) fn land(&self) {
+        self.0.adrift.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Drops the share; returns the allocation if it was the last one.
+    pub(crate) fn let_go(self) -> Option<Last> {
+        Arc::into_inner(self.0).map(Last)
+    }
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keep")
+    }
+}
+
+impl fmt::Debug for Last {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Last")
     }
 }

@@ -13,7 +13,7 @@ use forebay_base::units::ByteRange;
 
 use super::gate::Gate;
 use crate::error::{Error, Place};
-use crate::file::{Handle, ResidencySource};
+use crate::file::Handle;
 use crate::plan::{Alignment, Stretch, Strip};
 
 /// The sources, memory and results of a transfer of many items.
@@ -174,12 +174,7 @@ impl Batch {
     /// True if the kernel reports that its first byte is not in the page cache.
     pub(crate) fn begins_cold(&self) -> bool {
         let Some(stretch) = self.strip.stretches().first() else { return false };
-        let file = self.file_of(stretch);
-        let is_known = matches!(
-            file.residency_source(),
-            ResidencySource::Cachestat | ResidencySource::Mincore
-        );
-        is_known && !file.is_resident(ByteRange::at(stretch.offset, 1))
+        self.file_of(stretch).is_absent(stretch.offset)
     }
 
     /// The place of a range of the strip, for an error message: the part in its first stretch.
