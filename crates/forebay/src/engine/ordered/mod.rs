@@ -31,7 +31,7 @@ use super::{Engine, File, RequestOptions, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
-use crate::gpu::{CallerStream, Device, DeviceError, DeviceResult};
+use crate::gpu::{CallerStream, Device, DeviceResult};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::Direction;
@@ -152,7 +152,12 @@ impl File {
         let asked = call.range()?;
         // SAFETY: the caller's promise.
         let device = unsafe { self.check_order(&call, stream, asked) }?;
-        let range = self.prepare(direction, asked, options)?;
+        // The parts that may hang are done here, because later steps must not wait.
+        let end = self.prepared_end(direction, asked)?;
+        if direction == Direction::Write && options.preallocate && !asked.is_empty() {
+            self.handle.preallocate(asked.start, asked.len())?;
+        }
+        let range = ByteRange { start: asked.start, end: end.clamp(asked.start, asked.end) };
         let blocks = Blocks { range, len: self.engine.options().slot_size };
         if range.is_empty() {
             return self.start(direction, offset, memory, options); // nothing to order
@@ -188,21 +193,6 @@ impl File {
         // SAFETY: the stream is the caller's promise.
         unsafe { self.engine.order(stream, &how, &state, work, copy) }?;
         Ok(Transfer::new(state, self.engine.clone()))
-    }
-
-    /// The range of a call that exists in the file. Does the parts that may hang, because later
-    /// steps must not wait.
-    fn prepare(
-        &self,
-        direction: Direction,
-        asked: ByteRange,
-        options: &RequestOptions,
-    ) -> Result<ByteRange> {
-        let end = self.prepared_end(direction, asked)?;
-        if direction == Direction::Write && options.preallocate && !asked.is_empty() {
-            self.handle.preallocate(asked.start, asked.len())?;
-        }
-        Ok(ByteRange { start: asked.start, end: end.clamp(asked.start, asked.end) })
     }
 
     /// The end of a file to be read, or no limit for a write; prepares the file for its drive.
@@ -259,19 +249,12 @@ impl File {
         match unsafe { device.is_capturing(stream) } {
             Ok(false) => Ok(device),
             Ok(true) => Err(refused("the stream is being captured: end the capture first")),
-            Err(error) => Err(self.gpu_failed(&device, asked, error)),
+            Err(source) => {
+                let (operation, device, len) = (Operation::Copy, device.id(), asked.len());
+                let place = Some(Box::new(self.handle.place(asked.start, len)));
+                Err(Error::Device { operation, device, len, place, source })
+            }
         }
-    }
-
-    fn gpu_failed(
-        &self,
-        device: &Arc<dyn Device>,
-        range: ByteRange,
-        source: DeviceError,
-    ) -> crate::Error {
-        let (operation, device, len) = (Operation::Copy, device.id(), range.len());
-        let place = Some(Box::new(self.handle.place(range.start, len)));
-        crate::Error::Device { operation, device, len, place, source }
     }
 }
 
