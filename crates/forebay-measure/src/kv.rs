@@ -74,17 +74,15 @@ impl FromStr for Kv {
         let mut kv =
             Self { model, kind: TYPES[3], tensor_parallel: 1, page: 16, all_layers: false };
         for word in words {
-            let number = |digits: &str| {
-                let number = digits.parse().ok();
-                number.filter(|number| (1..=NUMBER_MAX).contains(number))
+            let number = |prefix| {
+                let digits = word.strip_prefix(prefix).filter(|digits| !digits.starts_with('+'));
+                digits?.parse().ok().filter(|number| (1..=NUMBER_MAX).contains(number))
             };
-            let numbers = word.find(|c: char| c.is_ascii_digit()).map(|at| word.split_at(at));
             if let Some(kind) = TYPES.into_iter().find(|kind| kind.0 == word) {
                 kv.kind = kind;
-            } else if let Some(tp) = numbers.and_then(|(w, n)| number(n).filter(|_| w == "tp")) {
+            } else if let Some(tp) = number("tp") {
                 kv.tensor_parallel = tp;
-            } else if let Some(page) = numbers.and_then(|(w, n)| number(n).filter(|_| w == "page"))
-            {
+            } else if let Some(page) = number("page") {
                 kv.page = page;
             } else if word == "layer" || word == "block" {
                 kv.all_layers = word == "block";

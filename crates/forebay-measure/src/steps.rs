@@ -58,12 +58,7 @@ pub struct Step {
 impl Step {
     /// Begins `operation` (an infinitive) on `path`, which should end soon, or report progress.
     pub fn begin(operation: &'static str, path: &Path) -> Self {
-        let count = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&count);
-        let life = move || counted.load(Ordering::Relaxed);
-        let mut step = Self::new(operation, path, Duration::ZERO, life);
-        step.count = count;
-        step
+        Self::new(operation, path, Duration::ZERO, || 0)
     }
 
     /// Like `begin`, for operations that are slow on healthy drives as well.
@@ -112,9 +107,12 @@ impl Step {
     ) -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let (path, last, life) = (path.to_owned(), life(), Arc::new(life));
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        let life = Arc::new(move || life().wrapping_add(counted.load(Ordering::Relaxed)));
+        let (path, last) = (path.to_owned(), life());
         steps().push(Open { number, operation, path, life, last, stood: None, least });
-        Self { number, count: Arc::default() }
+        Self { number, count }
     }
 
     /// Reports progress.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use forebay::Engine;
 use forebay::gpu::Device;
-use forebay::units::{GIB, format_size};
+use forebay::units::GIB;
 use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
@@ -235,14 +235,11 @@ impl Place {
     }
 
     /// The parts of the files for the threads of a point, grouped by `devices`.
-    ///
-    /// # Errors
-    /// They are too small.
     pub(super) fn lanes(
         &self,
         planned: &Planned,
         devices: &[Option<Arc<dyn Device>>],
-    ) -> Result<Vec<Lane>> {
+    ) -> Vec<Lane> {
         let point = &planned.point;
         let only_writes = point.read_percent == 0 && !self.targets.is_empty();
         let all_files = if only_writes { &self.targets } else { &self.files };
@@ -269,18 +266,7 @@ impl Place {
                 content: self.scratch.as_ref().filter(|_| !only_writes).map(|_| self.content(file)),
             }
         };
-        let lanes: Vec<Lane> = (0..all).map(lane).collect();
-        match lanes.iter().find(|lane| lane.region.len < point.request_size) {
-            None => Ok(lanes),
-            Some(lane) => {
-                let (wanted, have) =
-                    (format_size(point.request_size), format_size(lane.region.len));
-                let path = lane.path.display();
-                Err(Failure::new(format!("cannot make requests of {wanted} in `{path}`"))
-                    .because(format!("each of {all} threads has {have} of it"))
-                    .hint("give a larger `--size`, fewer `--threads`, or smaller blocks"))
-            }
-        }
+        (0..all).map(lane).collect()
     }
 }
 

@@ -40,7 +40,7 @@ use forebay_measure::warnings;
 use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
 use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
-use forebay_measure::workload::{End, Load};
+use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{environment, subject};
 use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -347,7 +347,7 @@ impl<'a> Bench<'a> {
             if repeat != round {
                 slowest = slowest.max(round_begun.elapsed());
                 (round, round_begun) = (repeat, Instant::now());
-                self.limits.begin_round();
+                self.limits.measured.clear(); // they are measured again
                 if self.is_whole
                     && self.args.repeats.is_none()
                     && self.begun.elapsed() + slowest > plan::BUDGET
@@ -455,10 +455,9 @@ impl<'a> Bench<'a> {
             let end = End::AtLeast(Duration::ZERO);
             let load = Load { cache: Cache::Resident, once: false, end, ..planned.load.clone() };
             let measurer = &self.measurers[planned.targets];
-            let warmed = self.lanes(planned).and_then(|lanes| {
-                let ready = Ready::with(&self.engine, &load, &lanes, &self.pool)?;
-                ready.run(measurer.targets()).map(drop)
-            });
+            let lanes = self.lanes(planned);
+            let warmed = Ready::with(&self.engine, &load, &lanes, &self.pool)
+                .and_then(|ready| ready.run(measurer.targets()).map(drop));
             // Without a required route, what fails here fails again, and is reported then.
             if planned.point.route.is_some() {
                 warmed?;
@@ -472,13 +471,10 @@ impl<'a> Bench<'a> {
         self.args.paths[index].display().to_string()
     }
 
-    fn lanes(&self, planned: &Planned) -> Result<Vec<forebay_measure::workload::Lane>> {
+    fn lanes(&self, planned: &Planned) -> Vec<Lane> {
         let devices = &self.targets[planned.targets];
-        let mut lanes = Vec::new();
-        for index in &planned.paths {
-            lanes.extend(self.places[*index].lanes(planned, devices)?);
-        }
-        Ok(lanes)
+        let places = planned.paths.iter().map(|index| &self.places[*index]);
+        places.flat_map(|place| place.lanes(planned, devices)).collect()
     }
 
     /// Reads whole files once more, as the engine's first row does, concurrently with other work.
@@ -496,7 +492,7 @@ impl<'a> Bench<'a> {
         if let Some(failure) = self.switch.as_ref().and_then(Switch::failed) {
             return Err(failure.clone());
         }
-        let lanes = self.lanes(planned)?;
+        let lanes = self.lanes(planned);
         let files: Vec<&Path> = lanes.iter().map(|lane| lane.path.as_path()).collect();
         for place in planned.paths.iter().map(|index| &self.places[*index]) {
             place.check()?;

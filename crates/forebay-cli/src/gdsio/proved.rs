@@ -56,7 +56,6 @@ impl Watched {
             return Ok(None);
         }
         let files = files_of(engine, lanes())?;
-        let files: Vec<_> = files.into_iter().map(|(_, file, len)| (file, len)).collect();
         let sources = first.sources(engine, &files, others);
         Ok(Some(Self { provers, sources, gpus }))
     }

@@ -2,7 +2,6 @@
 //! after it, and builds the result.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,12 +80,10 @@ impl Measurer {
     /// File, GPU and engine errors.
     pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
         let files = files_of(&self.engine, lanes)?;
-        let pairs: Vec<(File, u64)> =
-            files.iter().map(|(_, file, len)| (file.clone(), *len)).collect();
         let sources = self
             .provers
             .split_first()
-            .map(|(first, others)| first.sources(&self.engine, &pairs, others));
+            .map(|(first, others)| first.sources(&self.engine, &files, others));
         let begun = Instant::now();
         let mut sum: Option<(Ran, Option<f64>)> = None;
         let (ran, before, moved, seen) = loop {
@@ -127,7 +124,7 @@ impl Measurer {
         }
         let after = resident(&files);
         if load.cache == Cache::Cold && !load.writes() && !load.once {
-            let len = files.iter().map(|(.., len)| len).sum();
+            let len = files.iter().map(|(_, len)| len).sum();
             if came_through(ran.bytes, (before, after), len) {
                 drop(moved);
                 let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
@@ -204,8 +201,9 @@ fn came_through(bytes: u64, (before, after): (Option<f64>, Option<f64>), len: u6
 }
 
 /// Makes the files of a load cold or resident.
-fn make_ready(load: &Load, files: &[(PathBuf, File, u64)]) -> Result<()> {
-    for (path, file, len) in files {
+fn make_ready(load: &Load, files: &[(File, u64)]) -> Result<()> {
+    for (file, len) in files {
+        let path = file.path();
         let ready = match load.cache {
             Cache::Cold => make_cold(file, *len)?,
             Cache::Resident => make_resident(path, file, *len)?,
@@ -236,13 +234,13 @@ fn grown(before: Seen<Counters>, after: Seen<Counters>) -> Seen<Counters> {
 pub fn files_of<'a>(
     engine: &Engine,
     lanes: impl IntoIterator<Item = &'a Lane>,
-) -> Result<Vec<(PathBuf, File, u64)>> {
-    let mut files: Vec<(PathBuf, File, u64)> = Vec::new();
+) -> Result<Vec<(File, u64)>> {
+    let mut files: Vec<(File, u64)> = Vec::new();
     for Lane { path, region, .. } in lanes {
         let end = region.start + region.len;
-        match files.iter_mut().find(|(known, ..)| known == path) {
-            Some((.., len)) => *len = end.max(*len),
-            None => files.push((path.clone(), steps::open(engine, path)?, end)),
+        match files.iter_mut().find(|(known, _)| known.path() == path) {
+            Some((_, len)) => *len = end.max(*len),
+            None => files.push((steps::open(engine, path)?, end)),
         }
     }
     Ok(files)
@@ -253,10 +251,10 @@ fn name(target: Option<&Arc<dyn Device>>) -> String {
 }
 
 /// The share of the files that is in the page cache, from 0 to 1.
-fn resident(files: &[(PathBuf, File, u64)]) -> Option<f64> {
+fn resident(files: &[(File, u64)]) -> Option<f64> {
     let (mut there, mut all) = (0, 0);
-    for (path, file, len) in files {
-        let _step = steps::Step::begin("inspect", path);
+    for (file, len) in files {
+        let _step = steps::Step::begin("inspect", file.path());
         match file.residency(0, *len).ok()? {
             Residency::Known { resident, .. } => there += resident,
             Residency::Unknown(_) => return None,

@@ -111,11 +111,6 @@ pub struct Ready<'a> {
     phase: Arc<Phase>,
     counters: Arc<[Counter]>,
     workers: Vec<Worker<'a>>,
-    engine: Engine,
-    pool: Arc<Pool>,
-    /// The key of the memory's initial contents. It is random, so that bytes left in the files by
-    /// an earlier run never match.
-    key: u64,
 }
 
 /// The state of a load after its run: the bytes that its threads moved last.
@@ -173,12 +168,12 @@ impl<'a> Ready<'a> {
     ) -> Result<Self> {
         let phase = Arc::new(Phase::default());
         let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
+        // The key of the memory's initial contents is random, so that bytes left in the files by an
+        // earlier run never match.
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-        let (workers, engine) = (Vec::new(), engine.clone());
-        let pool = Arc::clone(pool);
-        let mut ready = Self { load, lanes, phase, counters, workers, engine, pool, key };
+        let mut ready = Self { load, lanes, phase, counters, workers: Vec::new() };
         for index in 0..lanes.len() {
-            let worker = ready.worker(index)?;
+            let worker = ready.worker(index, engine, pool, key)?;
             ready.workers.push(worker);
         }
         Ok(ready)
@@ -238,7 +233,13 @@ impl<'a> Ready<'a> {
     }
 
     /// The thread of a lane.
-    fn worker(&self, index: usize) -> Result<Worker<'a>> {
+    fn worker(
+        &self,
+        index: usize,
+        engine: &Engine,
+        pool: &Arc<Pool>,
+        key: u64,
+    ) -> Result<Worker<'a>> {
         let (load, lane, of) = (self.load, &self.lanes[index], self.lanes.len());
         let size = load.request_size;
         // With equal seeds, all threads would read the same random offsets.
@@ -252,8 +253,8 @@ impl<'a> Ready<'a> {
         })?;
         let life = Arc::default();
         let context = Context {
-            engine: &self.engine,
-            pool: &self.pool,
+            engine,
+            pool,
             device: lane.device.as_ref(),
             path: &lane.path,
             writes: load.writes(),
@@ -261,7 +262,7 @@ impl<'a> Ready<'a> {
             request_size: size,
             depth: load.places(),
             batch: load.requests(),
-            key: self.key.wrapping_add(apart),
+            key: key.wrapping_add(apart),
             life: &life,
         };
         let due = load.rate.map(|rate| {
@@ -281,7 +282,7 @@ impl<'a> Ready<'a> {
             counters: Arc::clone(&self.counters),
             index,
             // Writes have no time limit.
-            watched: (!load.writes()).then(|| (lane.path.clone(), self.engine.clone())),
+            watched: (!load.writes()).then(|| (lane.path.clone(), engine.clone())),
             life,
         })
     }

@@ -6,6 +6,7 @@ mod link;
 mod measure;
 mod take;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay::gpu::Device;
@@ -18,24 +19,10 @@ pub(super) use self::bound::bound;
 pub(super) struct Limits {
     pub(super) all: Vec<Limit>,
     /// The parts that were measured in this round, with the direction.
-    measured: Vec<(&'static str, Direction)>,
+    pub(super) measured: HashSet<(&'static str, Direction)>,
 }
 
 impl Limits {
-    /// Begins a round, in which limits are measured again.
-    pub(super) fn begin_round(&mut self) {
-        self.measured.clear();
-    }
-
-    /// Whether a part must be measured.
-    fn is_due(&mut self, part: &'static str, direction: Direction) -> bool {
-        let is_due = !self.measured.contains(&(part, direction));
-        if is_due {
-            self.measured.push((part, direction));
-        }
-        is_due
-    }
-
     fn rate(&self, name: &str, of: &str, direction: Direction) -> Option<f64> {
         let same = |limit: &&Limit| {
             limit.name == name && limit.of == of && limit.direction == Some(direction)

@@ -30,12 +30,12 @@ impl Bench<'_> {
         let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
         let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
         for direction in reads.into_iter().chain(writes) {
-            if self.limits.is_due("link", direction) {
+            if self.limits.measured.insert(("link", direction)) {
                 self.links(direction, bar)?;
             }
             // The storage limit with one queue count is no limit for another.
             let is_cold = planned.point.cache == Some(Cache::Cold) && self.switch.is_none();
-            if is_cold && self.limits.is_due("storage", direction) {
+            if is_cold && self.limits.measured.insert(("storage", direction)) {
                 bar.set_message("measuring the storage");
                 self.storage(direction, self.is_whole && direction == Direction::Read)?;
             }
