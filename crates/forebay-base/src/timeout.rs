@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -17,11 +18,26 @@ pub fn within<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
+    let answer = Arc::new(Mutex::new(None));
+    let kept = Arc::clone(&answer);
+    let answers = move || *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(work());
+    if !ends_within(limit, name, Box::new(answers))? {
+        return Ok(None);
+    }
+    let mut answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(answer.take())
+}
+
+/// Apart from `within`, so that threads and channels are compiled once, not for each type.
+fn ends_within(limit: Duration, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<bool> {
     let (tell, told) = sync_channel(1);
-    // The receiver may have timed out.
-    let works = move || tell.send(work()).unwrap_or(());
+    let works = move || {
+        work();
+        // The receiver may have timed out.
+        tell.send(()).unwrap_or(());
+    };
     Builder::new().name(name.into()).spawn(works)?;
-    Ok(told.recv_timeout(limit).ok())
+    Ok(told.recv_timeout(limit).is_ok())
 }
 
 #[cfg(test)]
