@@ -232,8 +232,7 @@ impl Handle {
     /// True if `size` is reliable. Some file systems report no real sizes, and a file may report a
     /// size of zero (many pseudo-files do). Then only a read finds the end.
     pub(crate) fn is_sized(&self, size: u64) -> bool {
-        let made_up = self.kind == Kind::Regular && self.file_system.makes_sizes_up();
-        size > 0 && !made_up
+        size > 0 && (self.kind == Kind::BlockDevice || !self.file_system.makes_sizes_up())
     }
 
     /// `len` bytes at `offset` of this file, for an error message.

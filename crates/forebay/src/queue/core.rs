@@ -18,7 +18,7 @@ use super::spans;
 use crate::error::Error;
 use crate::events;
 use crate::trace::{Recorder, Trace};
-use crate::transfer::{State, Unused};
+use crate::transfer::State;
 
 /// Spins before blocking on the lock. It is held for about a microsecond, and a thread that blocks
 /// on it resumes only after 50.
@@ -224,12 +224,7 @@ impl Core {
     /// Ends a transfer that the scheduler does not know, or does not know any more.
     pub(crate) fn end(&self, state: Arc<State>, result: Result<u64, Error>) {
         let unused = state.finish(result);
-        self.let_go(state, unused);
-    }
-
-    /// Releases resources owned only by an ended transfer, on another thread: this one has work to
-    /// do.
-    pub(super) fn let_go(&self, state: Arc<State>, unused: Option<Unused>) {
+        // What only it owned is released on another thread: this one has work to do.
         let waited_for = Arc::downgrade(&state);
         // Memory first: closing a file may hang.
         if let Some(state) = Arc::into_inner(state).filter(State::owns_memory) {

@@ -69,9 +69,8 @@ struct CopyLane {
 pub(crate) struct Submitter {
     link: usize,
     device: Arc<dyn Device>,
-    /// One lane per direction: the link is full duplex.
-    inward: CopyLane,
-    outward: CopyLane,
+    /// One for each [`Direction`]: the link is full duplex.
+    lanes: [CopyLane; 2],
     spare: Vec<Event>,
     /// Empty lists of completed groups, for reuse.
     lists: Vec<Vec<Copy>>,
@@ -105,12 +104,11 @@ impl Submitter {
             let stream = device.create_stream()?;
             Ok(CopyLane { stream, queued: VecDeque::new(), over_ns: 0 })
         };
-        let (inward, outward) = (lane()?, lane()?);
+        let lanes = [lane()?, lane()?];
         Ok(Self {
             link,
             device,
-            inward,
-            outward,
+            lanes,
             spare: Vec::new(),
             lists: Vec::new(),
             done: Vec::new(),
@@ -129,11 +127,7 @@ impl Submitter {
 
     /// Whether copies are queued.
     pub(crate) fn is_copying(&self) -> bool {
-        self.lanes().iter().any(|lane| !lane.queued.is_empty())
-    }
-
-    fn lanes(&self) -> [&CopyLane; 2] {
-        [&self.inward, &self.outward]
+        self.lanes.iter().any(|lane| !lane.queued.is_empty())
     }
 
     /// Completes finished copies and queues those that are worth it now. If the thread `lingers`,
@@ -144,7 +138,7 @@ impl Submitter {
         loop {
             let now = now_ns();
             let link = self.link;
-            let [inward, outward] = self.lanes().map(|lane| lane.queued.len());
+            let [inward, outward] = self.lanes.each_ref().map(|lane| lane.queued.len());
             let idle = inward + outward == 0;
             let crew = Crew::Link(link);
             let mut group = self.lists.pop().unwrap_or_default();
@@ -171,14 +165,14 @@ impl Submitter {
             }
             self.lists.push(group);
             let age = |last: &Group| u128::from(now_ns().saturating_sub(last.since_ns));
-            let is_fresh = |lane: &&CopyLane| {
+            let is_fresh = |lane: &CopyLane| {
                 lane.queued.back().is_some_and(|last| age(last) < WATCH_MAX.as_nanos())
             };
             return match () {
                 () if ended => Pause::Stop,
                 () if self.parked => Pause::Wait,
                 // The last copy was queued so recently that it may end soon.
-                () if soon && self.lanes().iter().any(is_fresh) => Pause::Watch,
+                () if soon && self.lanes.iter().any(is_fresh) => Pause::Watch,
                 () => Pause::Nap,
             };
         }
@@ -187,13 +181,16 @@ impl Submitter {
     /// Removes completed and failed groups from their queues.
     fn look(&mut self) {
         for direction in [Direction::Read, Direction::Write] {
-            while let Some(event) = self.lane(direction).queued.front().map(|first| first.event) {
+            while let Some(event) =
+                self.lanes[direction as usize].queued.front().map(|first| first.event)
+            {
                 let failed = match self.device.is_done(event) {
                     Ok(false) => break,
                     Ok(true) => None,
                     Err(source) => Some(source),
                 };
-                let first = self.lane(direction).queued.pop_front().expect("it is the first");
+                let first =
+                    self.lanes[direction as usize].queued.pop_front().expect("it is the first");
                 self.spare.push(event);
                 self.end(first.copies, Some(first.since_ns), failed.as_ref());
             }
@@ -215,7 +212,7 @@ impl Submitter {
         let Some(first) = copies.first() else { return };
         let over_ns = now_ns();
         let queued_ns = since_ns.unwrap_or(over_ns);
-        let last_ns = std::mem::replace(&mut self.lane(first.direction).over_ns, over_ns);
+        let last_ns = std::mem::replace(&mut self.lanes[first.direction as usize].over_ns, over_ns);
         let all = copies.iter().map(|copy| copy.run.range.len()).sum::<u64>().max(1);
         let ran = u128::from(over_ns.saturating_sub(queued_ns.max(last_ns)));
         let mut left = all;
@@ -247,16 +244,9 @@ impl Submitter {
         self.track.push(to, false, self.done.iter().map(span));
     }
 
-    fn lane(&mut self, direction: Direction) -> &mut CopyLane {
-        match direction {
-            Direction::Read => &mut self.inward,
-            Direction::Write => &mut self.outward,
-        }
-    }
-
     /// Waits until the device touches no slot any more; false if the device cannot confirm it.
     fn settle(&self) -> bool {
-        self.lanes().iter().all(|lane| is_quiet(&*self.device, lane.stream))
+        self.lanes.iter().all(|lane| is_quiet(&*self.device, lane.stream))
     }
 
     /// The failure to report for a copy. Memory of a copy that may still run is never freed.
@@ -281,7 +271,7 @@ impl Submitter {
         match self.start(&group) {
             Ok(event) => {
                 let queued = Group { copies: group, event, since_ns: now_ns() };
-                self.lane(direction).queued.push_back(queued);
+                self.lanes[direction as usize].queued.push_back(queued);
             }
             // The copies may be queued even though recording their event failed.
             Err(source) => self.end(group, None, Some(&source)),
@@ -314,7 +304,7 @@ impl Submitter {
             }
         }
         let direction = group[0].direction;
-        let stream = self.lane(direction).stream;
+        let stream = self.lanes[direction as usize].stream;
         // SAFETY: the windows own the slots, and the transfers keep the GPU memory, until the
         // copies are handed back. That happens only after the event.
         let queued = unsafe {
@@ -367,12 +357,12 @@ impl Drop for Submitter {
         if !self.settle() {
             return; // events and streams of copies that may still run are leaked
         }
-        let queued = self.lanes().into_iter().flat_map(|lane| &lane.queued);
+        let queued = self.lanes.iter().flat_map(|lane| &lane.queued);
         for event in queued.map(|queued| queued.event).chain(self.spare.iter().copied()) {
             let destroyed = self.device.destroy_event(event);
             drop(destroyed);
         }
-        for lane in self.lanes() {
+        for lane in &self.lanes {
             let destroyed = self.device.destroy_stream(lane.stream);
             drop(destroyed);
         }

@@ -146,8 +146,7 @@ impl Request {
 
     /// The position up to which it may be read now.
     pub(super) fn limit(&self) -> u64 {
-        let gate = self.batch.as_ref().and_then(|batch| batch.gate());
-        gate.map_or(u64::MAX, |gate| gate.limit())
+        self.batch.as_ref().and_then(|batch| batch.gate()).map_or(u64::MAX, |gate| gate.limit())
     }
 
     /// The place of its bytes, for an error message.
