@@ -299,12 +299,14 @@ impl Engine {
         let gpu = call.span.gpu.as_ref().filter(|_| self.options().cufile);
         // Without a demanded route; on most machines no read is. Writes go through the page cache,
         // and so do files that exist only there.
-        let may_be = call.direction == Direction::Read
-            && !call.is_part
-            && !call.is_block
-            && !call.file.is_memory()
-            && gpu.is_some_and(|gpu| self.inner.providers.may_serve(&**gpu));
-        if !demanded && (call.options.route.is_some() || !is_sized || !may_be) {
+        let may_be = || {
+            call.direction == Direction::Read
+                && !call.is_part
+                && !call.is_block
+                && !call.file.is_memory()
+                && gpu.is_some_and(|gpu| self.inner.providers.may_serve(&**gpu))
+        };
+        if !demanded && (call.options.route.is_some() || !is_sized || !may_be()) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
             let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
             let why = self.why_not_direct(gpu, WRITE_NOT_REQUIRED);
