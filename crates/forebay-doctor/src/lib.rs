@@ -24,7 +24,8 @@ mod report;
 mod storage;
 mod volumes;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 pub use driver::gpu_model;
@@ -90,15 +91,8 @@ pub fn record(
             let _ = Facts::read(system, &wish, cufile.clone()); // only reads files for the record
         }
     })?;
-    match lines {
-        Some(lines) => {
-            let file = dir.join(CUFILE_FILE);
-            let mut options = std::fs::OpenOptions::new();
-            let mut file = options.write(true).create_new(true).open(file)?;
-            io::Write::write_all(&mut file, lines.as_bytes())
-        }
-        None => Ok(()),
-    }
+    let Some(lines) = lines else { return Ok(()) };
+    File::create_new(dir.join(CUFILE_FILE))?.write_all(lines.as_bytes())
 }
 
 /// cuFile's answer in the record in `dir`; `None` if cuFile was not probed.

@@ -11,11 +11,10 @@ use forebay_measure::failure::Result;
 use forebay_measure::proof::{Proof, Prover};
 use forebay_measure::results::verdict::VerdictFacts;
 use forebay_measure::stdio::{say, tell};
+use forebay_measure::workload::Lane;
 use forebay_measure::workload::backend::add;
 use forebay_measure::workload::measure::{files_of, proofs_of};
 use forebay_measure::workload::run::{OfTarget, Ran};
-
-use super::run::Task;
 
 /// Most files whose cached pages are queried, each of which stays open during the run.
 const FILES_MAX: usize = 64;
@@ -29,14 +28,15 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// `None` if no bytes should be direct, or no GPU takes part.
+    /// The counters around the lanes of `jobs` whose bytes should be direct; `None` without jobs or
+    /// without a GPU.
     ///
     /// # Errors
     /// A file cannot be opened.
-    pub(super) fn new(engine: &Engine, tasks: &[Task<'_>]) -> Result<Option<Self>> {
+    pub(super) fn new(engine: &Engine, jobs: &[&[Lane]]) -> Result<Option<Self>> {
         let (mut known, mut gpus): (Vec<(DeviceId, Arc<Prover>)>, _) = (Vec::new(), Vec::new());
-        for task in tasks.iter().filter(|task| task.asked.transfer.is_direct()) {
-            let device = task.lanes.first().and_then(|lane| lane.device.as_ref());
+        for job in jobs {
+            let device = job.first().and_then(|lane| lane.device.as_ref());
             let Some(device) = device else { return Ok(None) };
             let number = known.iter().position(|(id, _)| *id == device.id());
             gpus.push(number.unwrap_or(known.len()));
@@ -46,7 +46,7 @@ impl Watched {
         }
         let provers: Vec<Arc<Prover>> = known.into_iter().map(|(_, prover)| prover).collect();
         let Some((first, others)) = provers.split_first() else { return Ok(None) };
-        let lanes = || tasks.iter().flat_map(|task| &task.lanes);
+        let lanes = || jobs.iter().copied().flatten();
         let paths: HashSet<&Path> = lanes().map(|lane| lane.path.as_path()).collect();
         if paths.len() > FILES_MAX {
             let many = paths.len();

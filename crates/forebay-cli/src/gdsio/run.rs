@@ -250,7 +250,9 @@ pub(super) fn run_all(
     io: Io,
     reads_back: bool,
 ) -> Result<(Vec<Done>, Vec<Proof>)> {
-    let watched = Watched::new(engine, tasks)?;
+    let direct = tasks.iter().filter(|task| task.asked.transfer.is_direct());
+    let direct: Vec<&[Lane]> = direct.map(|task| task.lanes.as_slice()).collect();
+    let watched = Watched::new(engine, &direct)?;
     let mut proofs = Vec::new();
     let loads: Vec<Vec<Load>> = tasks.iter().map(|task| task.loads(io, reads_back)).collect();
     let mut done: Vec<Vec<Done>> = tasks.iter().map(|_| Vec::new()).collect();

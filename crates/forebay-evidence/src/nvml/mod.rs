@@ -165,8 +165,8 @@ impl Nvml {
         Err(why)
     }
 
-    /// Finds a GPU by its PCI address, else by its UUID. A MIG instance has the address of the whole
-    /// GPU, whose link it shares.
+    /// Finds a GPU by its PCI address, else by its UUID. A MIG instance has the address of the
+    /// whole GPU, whose link it shares.
     fn look_up(&mut self, address: &str, uuid: &str) -> Result<(), String> {
         let mut why = "NVML cannot look for a GPU".to_owned();
         let ways = [
