@@ -167,9 +167,10 @@ impl Map {
                     *name == text || (!text.is_empty() && others.split('|').any(|one| one == text))
                 })
             };
-            let Some(field) = of(&whole).or_else(|| has_unit.then(|| of(first))?) else { continue };
-            let is_taken = columns.iter().any(|column| column.name == field.0);
-            if !is_taken && !self.values.contains_key(field.0) {
+            let found = of(&whole).or_else(|| has_unit.then(|| of(first))?);
+            let Some(field @ (name, ..)) = found else { continue };
+            let is_taken = columns.iter().any(|column| column.name == name);
+            if !is_taken && !self.values.contains_key(name) {
                 columns.push(Column::of(field, heading, None));
             }
         }
@@ -191,7 +192,8 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
 
 /// One column, as `HEADING` or `HEADING:UNIT`; `None` if it is neither.
 fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
-    let scale = |unit: &str| scale(field.1, unit);
+    let (name, kind, ..) = field;
+    let scale = |unit: &str| scale(kind, unit);
     let (heading, unit) = match rest.strip_prefix('"') {
         Some(quoted) => {
             let (heading, behind) = quoted.split_once('"')?;
@@ -212,7 +214,7 @@ fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
         ("", _) => return None,
         (_, None) => Ok(Column::of(field, heading, None)),
         (_, Some(unit)) => match scale(unit) {
-            None => Err(format!("`{unit}` is not a unit of `{}`{}", field.0, field.1.units())),
+            None => Err(format!("`{unit}` is not a unit of `{name}`{}", kind.units())),
             scale => Ok(Column::of(field, heading, scale)),
         },
     })

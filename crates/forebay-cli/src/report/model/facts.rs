@@ -32,7 +32,7 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
         texts.join(" + ")
     });
     let versions = &facts.versions;
-    let mut found = vec![
+    let found = vec![
         ("GPU", Some(gpus_text(gpus))),
         ("drive", Some(drives(facts))),
         ("queues", queues),
@@ -45,8 +45,10 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
         ("forebay", Some(versions.forebay.clone())),
         ("fio", versions.fio.clone()),
     ];
-    found.retain(|(_, value)| value.as_ref().is_some_and(|value| !value.is_empty()));
-    let found = found.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let known = |(name, value): (&str, Option<String>)| {
+        Some((name.to_owned(), value.filter(|value| !value.is_empty())?))
+    };
+    let found = found.into_iter().filter_map(known);
     let variables = facts.variables.iter().take(LISTED_MAX);
     found.chain(variables.map(|(name, value)| (name.clone(), value.clone()))).collect()
 }

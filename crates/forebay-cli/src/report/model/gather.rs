@@ -47,29 +47,28 @@ impl Model {
         records: &[Record],
         notes: &mut notes::Collected,
     ) {
-        let mut samples = Vec::new();
         let mut known: HashMap<String, usize> = HashMap::new();
         let mut run = self.runs.len();
-        for record in records {
+        let groups = grouped(records.iter().filter_map(|record| {
             match record {
-                // A run may continue an earlier one.
                 Record::Run(next) => {
+                    // A run may continue an earlier one.
                     run = *known.entry(next.identity()).or_insert_with(|| {
                         let given = next.label.clone().unwrap_or_else(|| name.to_owned());
                         let (name, record) = (given.clone(), next.clone());
                         self.runs.push(RunFacts { name, given, source, record });
                         self.runs.len() - 1
-                    })
+                    });
                 }
                 Record::Warning { text } => notes.add(text),
                 Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {
                     let path = place(&sample.point.path).to_owned();
-                    samples.push(((run, Point { path, ..sample.point.clone() }), &**sample));
+                    return Some(((run, Point { path, ..sample.point.clone() }), &**sample));
                 }
             }
-        }
-        let groups = grouped(samples);
+            None
+        }));
         notes.incomplete(&self.runs, &groups);
         for ((run, point), samples) in groups {
             self.take_point(run, point, &counted(&samples), notes);

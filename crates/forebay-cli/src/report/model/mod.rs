@@ -187,24 +187,21 @@ pub(crate) fn differ<T: PartialEq>(mut all: impl Iterator<Item = T>) -> bool {
 pub(crate) fn grouped<K: Clone + Eq + Hash, V>(
     all: impl IntoIterator<Item = (K, V)>,
 ) -> Vec<(K, Vec<V>)> {
-    let (mut groups, mut places) = (Vec::<(K, Vec<V>)>::new(), HashMap::new());
+    let (mut groups, mut places) = (Vec::<(K, Vec<V>)>::new(), HashMap::<K, usize>::new());
     for (key, value) in all {
-        let place = *places.entry(key.clone()).or_insert(groups.len());
-        match groups.get_mut(place) {
-            Some((_, values)) => values.push(value),
-            None => groups.push((key, vec![value])),
+        match places.get(&key) {
+            Some(place) => groups[*place].1.push(value),
+            None => {
+                places.insert(key.clone(), groups.len());
+                groups.push((key, vec![value]));
+            }
         }
     }
     groups
 }
 
 /// Each value once, in the order of the first ones.
-pub(crate) fn unique<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut found = Vec::new();
-    for one in all {
-        if !found.contains(&one) {
-            found.push(one);
-        }
-    }
-    found
+pub(crate) fn unique<T: Clone + Eq + Hash>(all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let groups = grouped(all.into_iter().map(|one| (one, ())));
+    groups.into_iter().map(|(one, _)| one).collect()
 }
