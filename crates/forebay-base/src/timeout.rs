@@ -4,10 +4,12 @@
 //! and is abandoned if it does not return in time.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
+
+use crate::lock::Lock;
 
 /// Runs `work` on a thread with this name; `None` if it takes longer than `limit`.
 ///
@@ -18,14 +20,17 @@ pub fn within<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
-    let answer = Arc::new(Mutex::new(None));
+    let answer = Arc::new(Lock::new(None));
     let kept = Arc::clone(&answer);
-    let answers = move || *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(work());
+    let answers = move || {
+        let found = work(); // before the lock: it may hang
+        *kept.lock() = Some(found);
+    };
     if !ends_within(limit, name, Box::new(answers))? {
         return Ok(None);
     }
-    let mut answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(answer.take())
+    let found = answer.lock().take();
+    Ok(found)
 }
 
 /// Apart from `within`, so that threads and channels are compiled once, not for each type.

@@ -22,7 +22,7 @@ pub(super) const SLOTS: u64 = 8;
 
 /// Minimum number of small slots for copies, in addition to those for reads in flight; for many
 /// reads it is an eighth of them. The engine's own transfers use the same number
-/// (`queue/scheduler/slots.rs`).
+/// (`queue/scheduler/link.rs`).
 const SPARE: u64 = 4;
 
 /// Bytes of a slot: half of the engine's, whose transfers forward parts of a slot while the rest

@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
 
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -56,8 +57,8 @@ impl Shared {
             Ok((mut state, found)) => {
                 state.taking = false;
                 match found {
-                    Ok(buffer) => (state, buffer),
-                    Err(step) => return Ok(step),
+                    Continue(buffer) => (state, buffer),
+                    Break(step) => return Ok(step),
                 }
             }
             Err(error) => {
@@ -122,15 +123,15 @@ impl Shared {
         self: &'a Arc<Self>,
         mut state: Submit<'a>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(Submit<'a>, std::result::Result<usize, Step>)> {
+    ) -> Result<(Submit<'a>, ControlFlow<Step, usize>)> {
         loop {
             match self.look_for_next(&mut state)? {
                 Next::Coming => {}
                 // The caller that takes it may change it again.
                 Next::There(buffer) if state.writes.of(buffer) => {}
                 Next::There(buffer) if self.is_stale(&mut state, buffer) => continue,
-                Next::There(buffer) => return Ok((state, Ok(buffer))),
-                _ => return Ok((state, Err(Step::End))),
+                Next::There(buffer) => return Ok((state, Continue(buffer))),
+                _ => return Ok((state, Break(Step::End))),
             }
             let (waited, timed_out) = state.wait(ASKS_EVERY)?;
             state = waited;
@@ -139,7 +140,7 @@ impl Shared {
                 let asked = catch_unwind(AssertUnwindSafe(&mut *go_on));
                 match asked {
                     Ok(true) => state = self.submit()?,
-                    Ok(false) => return Ok((self.submit()?, Err(Step::Interrupted))),
+                    Ok(false) => return Ok((self.submit()?, Break(Step::Interrupted))),
                     Err(panic) => {
                         self.lock().taking = false;
                         resume_unwind(panic);

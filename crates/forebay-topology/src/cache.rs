@@ -94,7 +94,8 @@ impl Resolver {
     pub fn known(&self, file: BorrowedFd<'_>) -> Option<Arc<Below>> {
         self.look_at_mounts();
         let stat = stat_of(file).ok()?;
-        self.memory.lock().find(self.key(&stat)?, stat.inode)
+        let key = self.key(&stat)?; // before the lock: it reads sysfs
+        self.memory.lock().find(key, stat.inode)
     }
 
     /// Clears the cache.

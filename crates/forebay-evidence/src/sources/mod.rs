@@ -27,7 +27,6 @@ use super::seen::Seen;
 type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 
 /// The counters to read around spans of the same work.
-#[derive(Default)]
 pub struct Sources {
     system: System,
     storage: Option<Storage>,
@@ -54,7 +53,20 @@ impl Sources {
     #[must_use]
     pub fn new(system: &System) -> Self {
         let (ports, domains) = (rdma::ports(system), dram::domains(system));
-        Self { system: system.clone(), ports, domains, ..Self::default() }
+        Self {
+            system: system.clone(),
+            storage: None,
+            files: Vec::new(),
+            bytes: 0,
+            encoded: 0,
+            block: 0,
+            devices: Vec::new(),
+            points: Vec::new(),
+            ports,
+            domains,
+            gpus: Vec::new(),
+            cufile: None,
+        }
     }
 
     /// Adds the counters of a range of a file: its pages, and the devices that `map` finds below

@@ -32,8 +32,22 @@ pub(crate) use node::nodes_of;
 pub(crate) use room::Room;
 
 /// An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped
-/// before the last ring is dropped.
-pub(crate) type Parts = Lock<Vec<HostMemory>>;
+/// before the last ring is dropped. Blocks are only added.
+#[derive(Debug, Default)]
+pub(crate) struct Parts(Lock<Vec<HostMemory>>);
+
+impl Parts {
+    pub(crate) fn add(&self, block: HostMemory) {
+        self.0.lock().push(block);
+    }
+
+    /// The address and length of each block.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> Vec<(u64, u64)> {
+        let blocks = self.0.lock();
+        blocks.iter().map(|block| (block.address(), block.len() as u64)).collect()
+    }
+}
 
 /// Memory on a GPU, or on the host and pinned for every GPU of its engine.
 ///

@@ -134,7 +134,7 @@ impl Arena {
         let slots = (0..len / self.slot_size)
             .map(|index| Slot::whole(first + index * self.slot_size, self.slot_size))
             .collect();
-        self.parts.lock().push(memory);
+        self.parts.add(memory);
         self.links.lock()[link].has_slots = true;
         Ok(slots)
     }

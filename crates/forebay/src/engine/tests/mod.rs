@@ -140,8 +140,8 @@ fn slots_and_readers_are_near_the_gpu() {
         let wanted = if near.count() > 0 { near } else { here };
         assert_eq!(read(&gpu(0, address)), [wanted], "on node {node}");
         assert_eq!(engine.notes(), [""; 0]);
-        for memory in engine.inner.tools.arena.parts().lock().iter() {
-            match crate::memory::nodes_of(memory.address(), memory.len() as u64) {
+        for (address, len) in engine.inner.tools.arena.parts().places() {
+            match crate::memory::nodes_of(address, len) {
                 Ok(nodes) => assert!(nodes.iter().all(|other| other == node), "on node {node}"),
                 Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
             }
