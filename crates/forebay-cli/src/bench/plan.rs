@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use forebay::Route;
 use forebay::units::{align_down, format_size};
 use forebay_measure::demand::check_requests;
 use forebay_measure::failure::{Failure, Result};
@@ -16,7 +15,7 @@ use forebay_measure::workload::{End, Load};
 use serde_json::{Value, json};
 
 use super::targets::Together;
-use crate::bench::args::{BenchArgs, direction_name};
+use crate::bench::args::{BenchArgs, Demand, direction_name};
 
 /// Points of one run at most: at 2 s and three times each, a week.
 const POINTS_MAX: usize = 100_000;
@@ -95,18 +94,15 @@ struct Requests {
 /// # Errors
 /// There are too many, or none.
 pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
-    let or = |given: &[u32], usual: &[u32]| if given.is_empty() { usual } else { given }.to_vec();
     let is_whole = axes.whole.is_some();
-    let depths = or(&args.depth, if is_whole { &[1] } else { &[DEPTH] });
-    let (batches, threads) = (or(&args.batch, &[1]), or(&args.threads, &[1]));
-    let files = or(&args.files, &[1]);
+    let depths = given_or(&args.depth, if is_whole { 1 } else { DEPTH });
+    let (batches, threads) = (given_or(&args.batch, 1), given_or(&args.threads, 1));
+    let files = given_or(&args.files, 1);
     let states = states(args, axes);
     let (requests, methods) = (requests(args), by_route(args, &axes.methods));
     let paths = paths(args, axes.paths.len());
-    let queues: Vec<Option<u32>> = match args.io_queues.as_slice() {
-        [] => vec![None],
-        numbers => numbers.iter().copied().map(Some).collect(),
-    };
+    let queues: Vec<Option<u32>> = args.io_queues.iter().copied().map(Some).collect();
+    let queues = given_or(&queues, None);
     let outer = [queues.len(), paths.len(), axes.targets.len(), states.len(), methods.len()];
     let inner = [requests.len(), depths.len(), batches.len(), threads.len(), files.len()];
     let count = outer.iter().chain(&inner).fold(1, |all: usize, axis| all.saturating_mul(*axis));
@@ -167,6 +163,11 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         }
     }
     if planned.is_empty() { Err(nothing()) } else { Ok(planned) }
+}
+
+/// The given values of an axis, or the usual one.
+fn given_or<T: Copy>(given: &[T], usual: T) -> Vec<T> {
+    if given.is_empty() { vec![usual] } else { given.to_vec() }
 }
 
 fn nothing() -> Failure {
@@ -342,15 +343,9 @@ fn requests(args: &BenchArgs) -> Vec<Requests> {
         });
         return kv.collect();
     }
-    let patterns = match args.pattern.as_slice() {
-        [] => &[Pattern::Sequential],
-        patterns => patterns,
-    };
-    let sizes = match args.block_size.as_slice() {
-        [] => &[BLOCK_SIZE],
-        sizes => sizes,
-    };
-    let each = patterns.iter().flat_map(|&pattern| {
+    let patterns = given_or(&args.pattern, Pattern::Sequential);
+    let sizes = given_or(&args.block_size, BLOCK_SIZE);
+    let each = patterns.into_iter().flat_map(|pattern| {
         sizes.iter().map(move |&size| Requests { size, pattern, name: pattern.to_string() })
     });
     each.collect()
@@ -358,12 +353,9 @@ fn requests(args: &BenchArgs) -> Vec<Requests> {
 
 /// The methods; the engine once for each required route.
 fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
-    let routes: Vec<Option<Route>> = match args.route.as_slice() {
-        [] => vec![None],
-        routes => routes.iter().map(|demand| demand.0).collect(),
-    };
+    let routes = given_or(&args.route, Demand(None));
     let of = |method: &Method| match method {
-        Method::Forebay(_) => routes.iter().map(|route| Method::Forebay(*route)).collect(),
+        Method::Forebay(_) => routes.iter().map(|route| Method::Forebay(route.0)).collect(),
         other => vec![*other],
     };
     methods.iter().flat_map(of).collect()
