@@ -62,9 +62,10 @@ impl Collected {
             let there: HashSet<_> = there.map(|sample| (&sample.point, sample.repeat)).collect();
             let all = (points.len() as u64).saturating_mul(repeats);
             if (there.len() as u64) < all {
-                let (name, there) = (&run.name, there.len());
+                let (name, count) = (&run.name, there.len());
                 self.add(&format!(
-                    "`{name}` is incomplete: {there} of {all} samples; the same command continues it"
+                    "`{name}` is incomplete: {count} of {all} samples; the same command continues \
+                     it"
                 ));
             }
         }

@@ -197,7 +197,9 @@ fn drawn(charts: &Charts) -> Markup {
                 @for (number, name) in charts.series.iter().enumerate() {
                     li { i class=(format!("s{}", number % 8)) {} (plain(name)) }
                 }
-                @if let Some(limit) = &charts.charts[0].limit { li { i.limit.s7 {} (plain(limit)) } }
+                @if let Some(limit) = &charts.charts[0].limit {
+                    li { i.limit.s7 {} (plain(limit)) }
+                }
             }
             @if charts.left_out > 0 {
                 p.soft { (charts.left_out) " more lines are in the table" }
