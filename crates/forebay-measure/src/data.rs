@@ -9,7 +9,7 @@ use forebay::units::{KIB, MIB};
 /// Bytes that one thread fills or hashes at a time.
 pub const PIECE: u64 = MIB;
 
-/// The distance of the stamps in a written request: no drive's block is larger.
+/// The distance of the stamps in a written request: one for each block of most drives.
 const STAMP_DISTANCE: u64 = 4 * KIB;
 
 const ODD: u64 = 0x0101_0101_0101_0101;

@@ -40,7 +40,8 @@ pub(crate) fn check(bytes: &[u8], offset: u64) -> Result<(), Stop> {
 
 /// Writes a new file of `len` bytes of data, down to the drive.
 pub(crate) fn write(path: &Path, len: u64) -> Result<(), Stop> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map_err(|error| Stop::Fail(format!("cannot make `{}`: {error}", path.display())))?;
     make::fill(path, DATA, len).map_err(|failure| Stop::Fail(failure.in_one_line()))
 }
 

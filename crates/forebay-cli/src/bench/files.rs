@@ -152,12 +152,18 @@ impl Place {
     /// # Errors
     /// System errors, above all for lack of space.
     pub(super) fn make(&self, direction: Direction) -> Result<()> {
+        if self.scratch.is_none() {
+            return Ok(());
+        }
         let (files, first) = match direction {
             Direction::Read => (&self.files, 0),
             Direction::Write => (&self.targets, self.files.len()),
         };
         // What was made before, to find out how fast the storage is, has the same contents.
-        let has = |file: &PathBuf| fs::metadata(file).map_or(0, |facts| facts.len());
+        let has = |file: &PathBuf| {
+            let _step = Step::begin("inspect", file);
+            fs::metadata(file).map_or(0, |facts| facts.len())
+        };
         let is_changed = direction == Direction::Read && self.is_changed.get();
         for (index, file) in files.iter().enumerate() {
             if is_changed || has(file) != self.len {

@@ -276,22 +276,29 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     is_shared
 }
 
+/// Refuses to write to a device without the user's permission; returns whether `path` exists.
+///
+/// # Errors
+/// It is such a device, or system errors.
+pub(super) fn check_device(path: &Path, args: &GdsioArgs) -> Result<bool> {
+    let _step = Step::begin("inspect", path);
+    match fs::metadata(path) {
+        Ok(facts) if facts.file_type().is_block_device() && !args.overwrite_device => Err(
+            Failure::new(format!("cannot write to the device `{}`", held::name(path).display()))
+                .because("its content would be lost, and `--overwrite-device` was not given")
+                .hint("give a folder on it, or `--overwrite-device`, which destroys its content"),
+        ),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Failure::at("inspect", path, &error)),
+    }
+}
+
 /// Opens a file that may be written to; leaves `need` without one if it does not exist.
 fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<()> {
     let path = &need.path;
-    let step = Step::begin("inspect", path);
-    match fs::metadata(path) {
-        Ok(facts) if facts.file_type().is_block_device() && !args.overwrite_device => {
-            return Err(Failure::new(format!(
-                "cannot write to the device `{}`",
-                held::name(path).display()
-            ))
-            .because("its content would be lost, and `--overwrite-device` was not given")
-            .hint("give a folder on it, or `--overwrite-device`, which destroys its content"));
-        }
-        Ok(_) => drop(step),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Failure::at("inspect", path, &error)),
+    if !check_device(path, args)? {
+        return Ok(());
     }
     // The engine's error names files that cannot be written to.
     drop(steps::open(engine, path)?);

@@ -1,5 +1,6 @@
 //! Runs all jobs concurrently, and merges their results.
 
+use std::os::unix::fs::FileTypeExt as _;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::output::folder_of;
 use forebay_measure::proof::Proof;
 use forebay_measure::results::Cache;
-use forebay_measure::scratch::Scratch;
+use forebay_measure::scratch::{Scratch, remove_leftovers};
 use forebay_measure::stdio::tell;
+use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
@@ -117,7 +119,7 @@ impl<'a> Task<'a> {
     /// The route is unavailable, or refuses these requests; the text says why, and what to do.
     pub(super) fn try_direct(&self, engine: &Engine) -> Result<()> {
         let lanes = &self.lanes[..self.lanes.len().min(2)];
-        let (written, _scratch) = self.writable(lanes)?;
+        let (written, _scratch) = self.writable(lanes);
         let sizes = self.job.sizes.all();
         for &size in sizes.iter().take(2).chain(sizes.last()) {
             // Every alignment that a route requires divides a MiB, so longer requests end alike.
@@ -136,25 +138,33 @@ impl<'a> Task<'a> {
 
     /// Where a trial may write: to devices and to `lanes` that the job overwrites. For other jobs,
     /// such as random and timed ones, to scratch beside the files; nowhere if there can be none.
-    fn writable(&self, lanes: &[Lane]) -> Result<(Vec<Lane>, Option<Scratch>)> {
+    fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Option<Scratch>) {
         let Asked { read_percent, time, io, .. } = *self.asked;
         if read_percent == 100 {
-            return Ok((Vec::new(), None));
+            return (Vec::new(), None);
         }
-        let is_file = std::fs::metadata(&lanes[0].path).is_ok_and(|facts| facts.is_file());
-        if !is_file || (read_percent == 0 && time.is_none() && !io.is_random()) {
-            return Ok((lanes.to_vec(), None));
+        let path = &lanes[0].path;
+        let step = Step::begin("inspect", path);
+        let is_device =
+            std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
+        drop(step);
+        if is_device || (read_percent == 0 && time.is_none() && !io.is_random()) {
+            return (lanes.to_vec(), None);
         }
-        let folder = folder_of(&held::name(&lanes[0].path)).to_owned();
-        let Ok(scratch) = Scratch::create(&folder) else { return Ok((Vec::new(), None)) };
-        let mut lanes = lanes.to_vec();
-        for (number, lane) in (0..).zip(&mut lanes) {
-            lane.path = scratch.add(number)?;
-            lane.region.start %= MIB;
-            lane.region.len = lane.region.len.min(4 * MIB);
-            make::fill(&lane.path, data::Pattern::new(0), lane.region.start + lane.region.len)?;
-        }
-        Ok((lanes, Some(scratch)))
+        let folder = folder_of(&held::name(path)).to_owned();
+        let _ = remove_leftovers(&folder);
+        let in_scratch = || -> Result<_> {
+            let scratch = Scratch::create(&folder)?;
+            let mut lanes = lanes.to_vec();
+            for (number, lane) in (0..).zip(&mut lanes) {
+                lane.path = scratch.add(number)?;
+                lane.region.start %= MIB;
+                lane.region.len = lane.region.len.min(4 * MIB);
+                make::fill(&lane.path, data::Pattern::new(0), lane.region.start + lane.region.len)?;
+            }
+            Ok((lanes, Some(scratch)))
+        };
+        in_scratch().unwrap_or_default()
     }
 
     /// Bytes of memory that it needs, on the GPU and the host together.
@@ -478,7 +488,7 @@ mod tests {
             task.lanes.push(Lane { target: 0, device, path: path.clone(), region, content: None });
             task.try_direct(&engine).unwrap();
             assert_eq!(std::fs::read(&path).unwrap() != vec![7; 1 << 20], writes, "{words}");
-            let (tried, scratch) = task.writable(&task.lanes).unwrap();
+            let (tried, scratch) = task.writable(&task.lanes);
             assert_eq!((tried.is_empty(), scratch.is_some()), (job == "-I 0", in_scratch));
             assert_eq!(tried.iter().any(|lane| lane.path == path), writes, "{words}");
             assert!(tried.iter().all(|lane| lane.path.exists() && lane.region.start == 0));

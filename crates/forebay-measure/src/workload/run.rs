@@ -462,13 +462,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_of_reads_and_writes_is_never_found_right() {
+    fn a_mix_of_reads_and_writes_is_counted_apart_and_never_found_right() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
-        let (load, lanes) = (load(50), lanes(file.path()));
+        let (load, lanes) = (Load { request_size: 2 << 10, ..load(75) }, lanes(file.path()));
         let ready = Ready::new(&engine, &load, &lanes).unwrap();
-        let (_, moved) = ready.run(&[String::new()]).unwrap();
+        let (ran, moved) = ready.run(&[String::new()]).unwrap();
+        let taken: Vec<_> = ran.taken.iter().map(|one| (one.direction, one.bytes)).collect();
+        assert_eq!(taken, [(Direction::Read, 12 << 10), (Direction::Write, 4 << 10)]);
         assert_eq!(moved.check(&engine, &Most::USUAL).unwrap(), Checked::default());
     }
 

@@ -69,7 +69,7 @@ impl Link {
     /// How the copies are made, for the report.
     pub(super) fn how(&self) -> String {
         match self.how {
-            How::Gpu { .. } => "one copy of pinned memory".into(),
+            How::Gpu { .. } => "copies of pinned memory, one after the other".into(),
             How::Host { threads } => {
                 let threads = threads.unwrap_or(1);
                 let s = if threads == 1 { "" } else { "s" };

@@ -64,7 +64,10 @@ pub(super) fn links(
         if device.is_some() {
             // A slow link gets shorter copies.
             link.shorten(LINK_FIRST);
-            link.sample(direction)?;
+        }
+        // The first copy is slower; in host memory it also finds the number of threads.
+        link.sample(direction)?;
+        if device.is_some() {
             let first = link.sample(direction)?;
             link.shorten(len_of(rate(LINK_FIRST, first), time, (LINK_MIN, most)));
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use forebay::gpu::DeviceInfo;
 use forebay::units::MIB;
-use forebay_measure::failure::Result;
+use forebay_measure::failure::{Failure, Result};
 use forebay_measure::fio;
 use forebay_measure::make::Room;
 use forebay_measure::results::{Cache, Direction, Limit, Record};
@@ -96,12 +96,13 @@ impl Bench<'_> {
         let (rate, how) = measure::links(&self.engine, devices, direction)?;
         let gpus = || devices.iter().flatten().map(|device| device.info());
         let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
-        let own = |name| self.limits.rate("link", name, direction).unwrap_or(0.0);
-        let alone: f64 = names.iter().map(|name| own(name)).sum();
+        let own = |name: &String| self.limits.rate("link", name, direction);
+        let alone = || names.iter().map(own).sum::<Option<f64>>();
+        let lacks = || Failure::new("the links of these GPUs were not all measured one by one");
         let together = "copies of pinned memory, all GPUs at once";
         let (name, how) = match shared_uplink(&places) {
             _ if devices.len() == 1 => ("link", how),
-            _ if rate >= ALONE * alone => ("links", together.into()),
+            _ if rate >= ALONE * alone().ok_or_else(lacks)? => ("links", together.into()),
             Some(uplink) => ("uplink", format!("{together}; they share the uplink {uplink}")),
             None => ("shared", together.into()),
         };

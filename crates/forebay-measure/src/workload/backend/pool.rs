@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::gpu::Device;
-use forebay::units::{KIB, MIB};
 use forebay::{Buffer, Engine};
 
 use super::library::kind::Kind;
@@ -14,11 +13,6 @@ use crate::program::Program;
 
 /// Host buffers begin at multiples of this, whatever the drive's block size.
 const ALIGN: u64 = 4096;
-
-/// Memory of at least this size is placed on huge pages.
-const HUGE: u64 = 2 * MIB;
-/// Buffers of at least this size are, even if they do not fill one.
-const LARGE: u64 = 256 * KIB;
 
 /// The memory of one thread's calls, a buffer for each place; returned to its pool when dropped.
 #[derive(Debug)]
@@ -64,9 +58,9 @@ impl Pool {
 
     /// `count` buffers of `len` bytes on `device`, or of pinned host memory, with any contents.
     ///
-    /// Host memory is allocated in one piece, so that small buffers share huge pages. The drive of
-    /// a virtual machine moved 5.5 to 5.9 GB/s into these, and 0.65 to 0.87 into small pages
-    /// (`benches/runs/2026-11-26-2-cores-bench/times.txt`).
+    /// Host memory is allocated in one piece, which is on huge pages from 2 MiB on. With 8 requests
+    /// of 1 MiB in flight, the drive of a virtual machine moved 5.5 to 5.9 GB/s into these, and
+    /// 0.65 to 0.87 into small pages (`benches/runs/2026-11-26-2-cores-bench/times.txt`).
     pub(super) fn take(
         self: &Arc<Self>,
         engine: &Engine,
@@ -92,9 +86,7 @@ impl Pool {
         }
         if missing > 0 {
             let distance = len.next_multiple_of(ALIGN);
-            let piece = distance * missing as u64;
-            let least = if len >= LARGE { HUGE } else { 0 };
-            let mut rest = engine.allocate_pinned(piece.max(least))?;
+            let mut rest = engine.allocate_pinned(distance * missing as u64)?;
             for _ in 0..missing {
                 let (own, more) = rest.split_at(distance);
                 places.buffers.push(Some(own.split_at(len).0));

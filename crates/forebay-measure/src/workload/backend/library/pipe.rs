@@ -97,7 +97,8 @@ pub(super) fn lines(
         let mut line = Vec::new();
         while input.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).is_ok() {
             let text = String::from_utf8_lossy(&line).into_owned();
-            if !line.ends_with(b"\n") || sender.send(text).is_err() {
+            // A line that was cut fits no request either, and is shown.
+            if line.is_empty() || sender.send(text).is_err() || !line.ends_with(b"\n") {
                 break;
             }
             line.clear();
