@@ -3,18 +3,16 @@
 //! [`workload`] keeps files busy by one of many methods, and [`results`] stores each measurement.
 //! [`proof`] proves the path by counters, [`power`] reads power sensors.
 //!
-//! Files: [`scratch`] and [`make`] make them, [`data`] has their contents, [`checksum`] sums them
-//! up, [`cache`] makes them cold or warm, and [`held`] keeps paths to open ones. Memory:
-//! [`memory`], [`demand`], [`control_group`]. The machine: [`environment`], [`target`], [`fio`],
-//! [`cpu`]. [`parallel`] runs work on all cores, [`stats`] summarizes samples, [`kv`] knows cache
-//! sizes of models.
+//! Files: [`scratch`] and [`make`] make them, [`data`] has their contents, [`cache`] makes them
+//! cold or warm, and [`held`] keeps paths to open ones. Memory: [`memory`], [`demand`],
+//! [`control_group`]. The machine: [`environment`], [`target`], [`fio`], [`cpu`]. [`parallel`] runs
+//! work on all cores, [`stats`] summarizes samples, [`kv`] knows cache sizes of models.
 //!
 //! [`failure`] is the error of all of these. [`steps`] ends a process whose file never responds,
 //! [`cleanup`] undoes what must not remain, [`program`] and [`shell`] start processes. Text from
 //! elsewhere is escaped by [`plain`] before [`stdio`] shows it.
 
 pub mod cache;
-pub mod checksum;
 pub mod cleanup;
 pub mod control_group;
 pub mod cpu;

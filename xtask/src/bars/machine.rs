@@ -16,6 +16,8 @@ pub(crate) struct Environment {
     /// `DATE-MACHINE`, as a folder's name.
     pub(crate) label: String,
     pub(crate) commit: String,
+    /// Why there is no GPU.
+    pub(crate) no_gpu: Option<String>,
     #[serde(flatten)]
     pub(crate) facts: Facts,
 }
@@ -24,7 +26,10 @@ impl Environment {
     /// Reads the facts of this machine; unknown ones stay empty.
     pub(crate) fn read(scratch: &Path, selector: &GpuSelector) -> Self {
         let date = printed(Command::new("date").args(["-u", "+%F"])).unwrap_or_default();
-        let gpus = forebay::gpu::visible().unwrap_or_default();
+        let (gpus, no_gpu) = match forebay::gpu::visible() {
+            Ok(gpus) => (gpus, None),
+            Err(reason) => (Vec::new(), Some(reason)),
+        };
         let command = std::env::args().collect::<Vec<_>>().join(" ");
         let facts = environment::collect(scratch, gpus.first(), &command);
         let (cores, cpu) = (facts.cpu.cores, &facts.cpu.model);
@@ -42,6 +47,7 @@ impl Environment {
             sentence: format!("{gpu}, {cores} × {cpu}, {kernel}, {drive}, commit {commit}"),
             label: format!("{date}-{name}"),
             commit,
+            no_gpu,
             facts,
         }
     }

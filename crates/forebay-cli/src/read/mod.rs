@@ -4,12 +4,12 @@
 pub mod json;
 
 use std::fs::File;
+use std::hash::Hasher as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
 use forebay::{Buffer, Engine, Outcome, Place, RequestOptions, Trace};
-use forebay_measure::checksum::Checksum;
 use forebay_measure::cleanup;
 use forebay_measure::demand::check_transfer;
 use forebay_measure::failure::{Failure, Result};
@@ -26,6 +26,7 @@ use forebay_measure::stdio;
 use forebay_measure::steps::Step;
 use forebay_measure::subject::check_size;
 use forebay_measure::target::Target;
+use twox_hash::XxHash3_64;
 
 use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
@@ -195,7 +196,7 @@ impl Drop for Output<'_> {
 
 /// Copies the bytes back from the target to `output`; returns their checksum.
 fn pass_on(memory: &Buffer, len: u64, mut output: Option<Output<'_>>) -> Result<u64> {
-    let (mut hash, mut step, mut start) = (Checksum::default(), Vec::new(), 0);
+    let (mut hash, mut step, mut start) = (XxHash3_64::new(), Vec::new(), 0);
     while start < len {
         let end = len.min(start + STEP);
         let bytes = match memory.as_slice() {
@@ -206,14 +207,14 @@ fn pass_on(memory: &Buffer, len: u64, mut output: Option<Output<'_>>) -> Result<
                 &step[..]
             }
         };
-        hash.add(bytes);
+        hash.write(bytes);
         if let Some(output) = &mut output {
             output.write(bytes)?;
         }
         start = end;
     }
     output.map_or(Ok(()), Output::finish)?;
-    Ok(hash.value())
+    Ok(hash.finish())
 }
 
 fn moved(bytes: u64) -> String {

@@ -18,6 +18,8 @@ use crate::sample::{Sample, Series, float};
 const OTHERS: usize = 3;
 /// Bytes of a file: two seconds.
 const LEN: u64 = 384 * MIB;
+/// Fewest bytes of the file whose drive hangs: on a busy machine a transfer of 6 MiB may end before.
+const STUCK_LEN_MIN: u64 = 64 * MIB;
 /// Time limit of operations that must not wait for a drive, and of those that must end.
 const SOON: Duration = Duration::from_secs(1);
 const AT_LAST: Duration = Duration::from_secs(20);
@@ -34,8 +36,9 @@ pub(super) fn run(ground: &Ground) -> Result<Measured, Stop> {
         ground.cap(&mut drive, RATE)?;
         drives.push(drive);
     }
-    let hung = ground.slow_drive("hung", len, Pace { latency_us: 1000, rate: RATE })?;
-    let mut stuck = [read(&engine, gpu, 0, &hung, len)?];
+    let stuck_len = len.max(STUCK_LEN_MIN);
+    let hung = ground.slow_drive("hung", stuck_len, Pace { latency_us: 1000, rate: RATE })?;
+    let mut stuck = [read(&engine, gpu, 0, &hung, stuck_len)?];
     reads::evict(&reads)?;
     reads::evict(&stuck)?;
     reads::run(&mut stuck, |_| true)?;
