@@ -18,7 +18,7 @@ use crate::sample::{Sample, Series, float};
 const OTHERS: usize = 3;
 /// Bytes of a file: two seconds.
 const LEN: u64 = 384 * MIB;
-/// Fewest bytes of the file whose drive hangs: on a busy machine a transfer of 6 MiB may end before.
+/// Fewest bytes of the file whose drive hangs: on a busy machine a transfer of 6 MiB may end first.
 const STUCK_LEN_MIN: u64 = 64 * MIB;
 /// Time limit of operations that must not wait for a drive, and of those that must end.
 const SOON: Duration = Duration::from_secs(1);
