@@ -37,7 +37,9 @@ impl Seen<String> {
             Err(Absent::Denied) => {
                 Self::missing(format!("`{path}` may not be read"), "run as root")
             }
-            Err(other) => Self::missing(format!("`{path}`: {other}"), "look at what is there"),
+            Err(other) => {
+                Self::missing(format!("`{path}`: {other}"), "try to read that file as this user")
+            }
         }
     }
 }

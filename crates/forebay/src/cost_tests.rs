@@ -216,7 +216,7 @@ fn every_case_of_our_own_cost_works() {
 }
 
 #[test]
-#[ignore = "prints our own cost, in a release build: --release --nocapture"]
+#[ignore = "measures; CONTRIBUTING.md has the command"]
 fn our_own_cost() {
     run_for(Duration::from_secs(1));
 }

@@ -136,8 +136,9 @@ impl<'a> Task<'a> {
         Ok(())
     }
 
-    /// Where a trial may write: to devices and to `lanes` that the job overwrites. For other jobs,
-    /// such as random and timed ones, to scratch beside the files; nowhere if there can be none.
+    /// The parts of files that a trial writes to, and their scratch. A device, and `lanes` that the
+    /// job overwrites, are tried themselves. Other jobs, such as random and timed ones, are tried
+    /// in scratch beside their files. Without room for scratch no write is tried.
     fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Option<Scratch>) {
         let Asked { read_percent, time, io, .. } = *self.asked;
         if read_percent == 100 {

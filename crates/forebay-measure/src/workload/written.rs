@@ -1,7 +1,7 @@
 //! The bytes that a write-only thread has left in its file.
 //!
-//! Requests of a thread write the same bytes, except that each 4 KiB of a request are stamped with
-//! their offset if the backend has their host memory. So the order of writes to one offset does not
+//! Requests of a thread write the same bytes, except that each 64 KiB of a request begin with
+//! their offset if this process has the host memory. So the order of writes to one offset does not
 //! matter, and writes that were swapped are found. While the clock runs, nothing is recorded: the
 //! pattern gives the offsets again.
 

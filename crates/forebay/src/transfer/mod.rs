@@ -445,7 +445,7 @@ impl State {
     /// at most 1 ms.
     pub(crate) fn wait_awake(&self, polls: bool) -> Result<Outcome> {
         let ended = !polls || self.wait_near_end(LONG, &mut || true);
-        debug_assert!(ended, "it goes on until it has ended");
+        debug_assert!(ended, "without a limit it returns only at the end");
         self.wait_for_all().0
     }
 
