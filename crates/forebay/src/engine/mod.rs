@@ -38,7 +38,7 @@ use rustix::io::Errno;
 pub use transfer::Transfer;
 
 use self::threads::ReaderTools;
-use crate::direct::Providers;
+use crate::direct::{Providers, Session};
 use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::{Handle, OpenOptions};
@@ -142,6 +142,12 @@ impl Engine {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.inner.options
+    }
+
+    /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
+    #[must_use]
+    pub fn cufile(&self) -> Option<Arc<Session>> {
+        self.inner.providers.in_use()
     }
 
     /// The GPU selected by `wanted`, added to this engine; `None` if it selects host memory.

@@ -10,7 +10,6 @@ use forebay_base::units::{ByteRange, align_down, align_up};
 use super::lent::OnUnwind;
 use super::request::RequestOptions;
 use super::{Engine, bad_request};
-use crate::direct::Session;
 use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::file::{Handle, Port};
@@ -277,12 +276,6 @@ impl Engine {
         gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
     }
 
-    /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
-    #[must_use]
-    pub fn cufile(&self) -> Option<Arc<Session>> {
-        self.inner.providers.in_use()
-    }
-
     /// The direct part of a call's range, or why there is none. `is_sized`: the file is known to
     /// reach that far, which is not required for a write.
     ///
@@ -297,8 +290,8 @@ impl Engine {
         let demanded = call.options.route == Some(Route::Direct);
         let is_sized = is_sized || call.direction == Direction::Write;
         let gpu = call.span.gpu.as_ref().filter(|_| self.options().cufile);
-        // Without a demanded route; on most machines no read is. Writes go through the page cache,
-        // and so do files that exist only there.
+        // If no route is demanded. Writes go through the page cache, and so do files that exist
+        // only there. On most machines no provider serves the GPU.
         let may_be = || {
             call.direction == Direction::Read
                 && !call.is_part
