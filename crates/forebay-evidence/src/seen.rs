@@ -186,8 +186,7 @@ mod tests {
         assert_eq!(seen(Absent::Denied), Seen::missing("`p` may not be read", "run as root"));
         assert_eq!(
             seen(Absent::NotText).absence().unwrap(),
-            "`p`: no readable text (look at what \
-                   is there)"
+            "`p`: no readable text (try to read that file as this user)"
         );
     }
 }
