@@ -20,7 +20,8 @@ use crate::data;
 /// drive lets pass uncapped after a pause.
 const BURST_S_INVERSE: u64 = 3;
 
-/// Room on a drive in addition to its data and what grows with it.
+/// Room on a drive in addition to its data and a quarter of that: files are only made where a tenth
+/// of the file system stays free.
 const ROOM: u64 = 256 * MIB;
 
 /// Room on each member of a striped file system: if one is full, stripes become narrower.
@@ -72,13 +73,13 @@ impl Ground {
 
     /// A drive of ext4 in memory, which no cap binds yet, with room for `len` bytes.
     pub(super) fn drive(&self, name: &str, len: u64) -> Result<Drive, Stop> {
-        let image = self.image(name, len + len / 16 + ROOM)?;
+        let image = self.image(name, len + len / 4 + ROOM)?;
         self.on(name, &image, None)
     }
 
     /// A drive with its own latency and rate, which bind all users.
     pub(super) fn slow_drive(&self, name: &str, len: u64, pace: Pace) -> Result<Drive, Stop> {
-        let image = self.image(name, len + len / 16 + ROOM)?;
+        let image = self.image(name, len + len / 4 + ROOM)?;
         let point = self.made(&format!("{name}-slow"))?;
         let server = Server::start(&image, &point, pace)?;
         self.on(name, &point.join("image"), Some(server))
@@ -89,7 +90,7 @@ impl Ground {
         let mut drives = Vec::new();
         for member in 0..members {
             let name = format!("member-{member}");
-            let image = self.image(&name, len / members as u64 + MEMBER_ROOM)?;
+            let image = self.image(&name, (len + len / 4) / members as u64 + MEMBER_ROOM)?;
             let device = attach(&image)?;
             drives.push(Drive {
                 number: number(&device)?,
