@@ -48,7 +48,7 @@ enum Chore {
     /// Compare maps and reads with the storage of a virtual machine.
     Lab(lab::Arguments),
     /// Run the engine under seeded faults for hours.
-    Soak(soak::Arguments),
+    Soak(soak::SoakArguments),
     /// Run the engine's tests under tools that find invalid memory accesses and races.
     Sanitize {
         /// Tools to use; all by default.

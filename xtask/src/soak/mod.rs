@@ -42,7 +42,7 @@ const KINDS: [Kind; 8] = [
 
 /// The first seed, and the duration.
 #[derive(Debug, Clone, Copy, PartialEq, clap::Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SoakArguments {
     /// First seed (default: from the clock; it is printed).
     #[arg(long)]
     seed: Option<u64>,
@@ -59,11 +59,11 @@ fn hours(text: &str) -> Result<Duration> {
 
 /// The short soak that belongs to the tests.
 pub(crate) fn for_tests(root: &Path) -> Result<bool> {
-    run(root, Arguments { seed: None, hours: Duration::from_secs(30) })
+    run(root, SoakArguments { seed: None, hours: Duration::from_secs(30) })
 }
 
 /// The chore; `Ok(false)` if a seed failed.
-pub(crate) fn run(root: &Path, Arguments { seed, hours: time }: Arguments) -> Result<bool> {
+pub(crate) fn run(root: &Path, SoakArguments { seed, hours: time }: SoakArguments) -> Result<bool> {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let seed = seed.unwrap_or_else(now);
     say!("soak: seed {seed}, for {} s", time.as_secs());

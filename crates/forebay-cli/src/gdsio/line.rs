@@ -9,7 +9,7 @@ use super::words::{Io, Sizes, Transfer};
 
 /// The contents of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct ResultLine {
     pub(crate) io: Io,
     /// The transfer that ran, which may differ from the request.
     pub(crate) transfer: Transfer,
@@ -27,7 +27,7 @@ pub(crate) struct Line {
     pub(crate) time: Duration,
 }
 
-impl Line {
+impl ResultLine {
     #[expect(clippy::cast_precision_loss, reason = "six digits are shown")]
     fn gib_per_second(&self) -> f64 {
         let seconds = self.time.as_secs_f64();
@@ -35,7 +35,7 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for ResultLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (io, transfer) = (self.io.label(), self.transfer.label());
         write!(f, "IoType: {io} XferType: {transfer} Threads: {} ", self.threads)?;
@@ -57,8 +57,8 @@ mod tests {
     use super::*;
 
     /// A run of gdsio 1.1 that is published with its line.
-    fn published() -> Line {
-        Line {
+    fn published() -> ResultLine {
+        ResultLine {
             io: Io::Write,
             transfer: Transfer::Direct,
             threads: 4,
@@ -84,14 +84,15 @@ mod tests {
 
     #[test]
     fn a_batch_names_its_depth() {
-        let line = Line { threads: 1, depth: Some(8), transfer: Transfer::Batch, ..published() };
+        let line =
+            ResultLine { threads: 1, depth: Some(8), transfer: Transfer::Batch, ..published() };
         let text = line.to_string();
         assert!(text.contains("XferType: GPU_BATCH Threads: 1 IoDepth: 8 DataSetSize: "), "{text}");
     }
 
     #[test]
     fn a_run_without_time_has_no_speed() {
-        let line = Line { time: Duration::ZERO, done: 0, requests: 0, ..published() };
+        let line = ResultLine { time: Duration::ZERO, done: 0, requests: 0, ..published() };
         assert!(line.to_string().contains("Throughput: 0.000000 GiB/sec"), "{line}");
     }
 }

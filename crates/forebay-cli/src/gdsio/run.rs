@@ -23,7 +23,7 @@ use forebay_measure::workload::run::{Moved, Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{data, held, make};
 
-use super::line::Line;
+use super::line::ResultLine;
 use super::node::Kept;
 use super::options::{Asked, Job};
 use super::proved::Watched;
@@ -345,7 +345,7 @@ fn together(all: &[Done], time: Duration) -> Done {
 }
 
 /// The line of the combined result of `jobs`.
-pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
+pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> ResultLine {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let is_batch = asked.transfer.is_batch();
     // One job without the direct route is enough for the line not to report it.
@@ -356,7 +356,7 @@ pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> Line {
         max: one.max.max(other.max),
         step: one.step.min(other.step),
     });
-    Line {
+    ResultLine {
         io,
         transfer: most.map_or(asked.transfer, |(kind, _)| *kind),
         threads: if is_batch { u32::try_from(jobs.len()).unwrap_or(1) } else { threads },

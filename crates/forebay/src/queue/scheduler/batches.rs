@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Scheduler;
-use super::turns::End;
+use super::turns::QueueEnd;
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Op, OpKind, Owner};
@@ -55,7 +55,7 @@ impl Scheduler {
             let segment = Segment::plain(part, Io::Buffered, Reason::HadToWait);
             self.windows[window].expect(piece);
             let one = Op::new(op.owner, Arc::clone(file), op.kind, segment, address);
-            self.queue(key, Op { shift, ..one }, End::Back);
+            self.queue(key, Op { shift, ..one }, QueueEnd::Back);
         }
         self.count_out(op);
     }

@@ -6,18 +6,18 @@
 
 use super::Scheduler;
 use super::active::{Queue, Request};
-use super::turns::{End, Listed, Turn, Turns};
+use super::turns::{Listed, QueueEnd, Turn, Turns};
 use crate::queue::op::{Line, Op, RunBy};
 
 impl Scheduler {
     /// Adds an op to its transfer's queue. The transfer enters its turn order at the same `end`, if
     /// it is not in it already.
-    pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op, end: End) {
+    pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op, end: QueueEnd) {
         let active = &mut self.transfers[key];
         let ops = &mut active.queue(line).ops;
         match end {
-            End::Back => ops.push_back(op),
-            End::Front => ops.push_front(op),
+            QueueEnd::Back => ops.push_back(op),
+            QueueEnd::Front => ops.push_front(op),
         }
         let (turn, drive) = (active.turn(key, line), active.request.drive);
         let (turns, queued) = self.turns_of(key, line);
@@ -25,8 +25,8 @@ impl Scheduler {
         turn.into_iter().for_each(|turn| turns.push(turn, end));
         if line == Line::Pool && !std::mem::replace(&mut self.drives[drive].in_line, true) {
             match end {
-                End::Back => self.pool.line.push_back(drive),
-                End::Front => self.pool.line.push_front(drive),
+                QueueEnd::Back => self.pool.line.push_back(drive),
+                QueueEnd::Front => self.pool.line.push_front(drive),
             }
         }
     }
@@ -61,7 +61,7 @@ impl Scheduler {
         let next = active.turn(turn.key, line);
         let (turns, queued) = self.turns_of(turn.key, line);
         *queued -= 1;
-        next.into_iter().for_each(|turn| turns.push(turn, End::Back));
+        next.into_iter().for_each(|turn| turns.push(turn, QueueEnd::Back));
         Some(op)
     }
 
@@ -108,7 +108,7 @@ impl Scheduler {
     }
 
     /// Gives a transfer a turn at its drive's ring, which then opens a window of it.
-    pub(super) fn offer_to_ring(&mut self, key: usize, end: End) {
+    pub(super) fn offer_to_ring(&mut self, key: usize, end: QueueEnd) {
         let active = &mut self.transfers[key];
         active.listed = Listed::Ring;
         let drive = active.request.drive;
@@ -160,7 +160,7 @@ impl Scheduler {
             active.listed = Listed::Nowhere;
         }
         self.drives[active.request.drive].queued -= ops.len();
-        ops.into_iter().for_each(|op| self.queue(key, op, End::Back));
+        ops.into_iter().for_each(|op| self.queue(key, op, QueueEnd::Back));
         if was_to_open {
             self.list(key);
         }

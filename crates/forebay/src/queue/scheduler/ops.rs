@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::Scheduler;
 use super::active::Request;
 use super::crews::Crew;
-use super::turns::{End, Listed};
+use super::turns::{Listed, QueueEnd};
 use super::work::{DriveWork, ReaderWork};
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Direction, Reason, Route};
@@ -411,11 +411,11 @@ impl Scheduler {
         if self.transfers[key].is_stopped() {
             return self.count_out(&op);
         }
-        self.queue(key, op, End::Front);
+        self.queue(key, op, QueueEnd::Front);
     }
 
     /// Queues an op of a transfer and wakes a thread for it.
-    pub(super) fn queue(&mut self, key: usize, op: Op, end: End) {
+    pub(super) fn queue(&mut self, key: usize, op: Op, end: QueueEnd) {
         let drive = self.transfers[key].request.drive;
         let has_ring = self.drives[drive].ring.is_some();
         let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;

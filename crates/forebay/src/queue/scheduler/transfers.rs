@@ -11,7 +11,7 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 
 use super::active::{Active, Phase, Request, Share};
-use super::turns::{End, Listed};
+use super::turns::{Listed, QueueEnd};
 use super::work::Claim;
 use super::{Life, Scheduler};
 use crate::error::Error;
@@ -172,7 +172,7 @@ impl Scheduler {
         }
         let drive = self.transfers[key].request.drive;
         if self.transfers[key].is_ring_to_open() {
-            self.offer_to_ring(key, End::Back);
+            self.offer_to_ring(key, QueueEnd::Back);
         } else if cached {
             self.add_openable(key);
         } else {
@@ -257,7 +257,7 @@ impl Scheduler {
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {
             let op = Op::new(Owner::Transfer(key), file, kind, segment, 0);
-            self.queue(key, op, End::Back);
+            self.queue(key, op, QueueEnd::Back);
         }
     }
 

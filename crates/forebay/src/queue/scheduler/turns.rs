@@ -25,7 +25,7 @@ pub(super) struct Turn {
 
 /// An end of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum QueueEnd {
     Front,
     Back,
 }
@@ -39,14 +39,14 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Adds a transfer to those of its priority.
-    pub(super) fn push(&mut self, turn: Turn, end: End) {
+    pub(super) fn push(&mut self, turn: Turn, end: QueueEnd) {
         let line = match turn.priority {
             Priority::Urgent => &mut self.urgent,
             Priority::Normal => &mut self.normal,
         };
         match end {
-            End::Back => line.push_back(turn),
-            End::Front => line.push_front(turn),
+            QueueEnd::Back => line.push_back(turn),
+            QueueEnd::Front => line.push_front(turn),
         }
     }
 

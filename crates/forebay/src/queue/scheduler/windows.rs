@@ -10,7 +10,7 @@ use forebay_base::units::{ByteRange, align_down};
 use super::Scheduler;
 use super::active::{Active, Request};
 use super::link::{self, Class, Link, Need};
-use super::turns::{End, Listed, Priority};
+use super::turns::{Listed, Priority, QueueEnd};
 use super::work::Claim;
 use crate::plan::{Direction, Io, Layout, Reason, Segment};
 use crate::queue::op::{Line, Op, OpKind, Owner, WindowKey};
@@ -211,7 +211,7 @@ impl Scheduler {
             if op.is_write() {
                 self.push_write(transfer, op);
             } else {
-                self.queue(transfer, op, End::Back);
+                self.queue(transfer, op, QueueEnd::Back);
             }
         }
     }
@@ -288,7 +288,7 @@ impl Scheduler {
         }
         active.slot = Some(slot);
         if active.is_ring_to_open() {
-            self.offer_to_ring(key, End::Front);
+            self.offer_to_ring(key, QueueEnd::Front);
         } else {
             // Before transfers that need no slot, but after urgent ones.
             let active = &mut self.transfers[key];

@@ -1,7 +1,7 @@
 //! Writes that take turns at their files.
 
 use super::Scheduler;
-use super::turns::End;
+use super::turns::QueueEnd;
 use super::writers::{Entry, Next};
 use crate::queue::op::{Line, Op, Owner};
 use crate::queue::small_writes::File;
@@ -11,7 +11,7 @@ impl Scheduler {
     pub(super) fn push_write(&mut self, key: usize, op: Op) {
         let file = op.file.identity();
         match self.writers.add(op) {
-            Entry::Starts(op) => self.queue(key, op, End::Back),
+            Entry::Starts(op) => self.queue(key, op, QueueEnd::Back),
             Entry::Waits(ticket) => {
                 self.transfers[key].writes_waiting.insert(ticket, file);
                 self.start_next_writes(file);
@@ -53,14 +53,14 @@ impl Scheduler {
             Next::Through(ticket, op) => {
                 let key = self.transfer_of(&op);
                 self.transfers[key].writes_waiting.remove(&ticket);
-                self.push_op(key, Line::Pool, op, End::Front);
+                self.push_op(key, Line::Pool, op, QueueEnd::Front);
                 self.wake_pool_for(self.transfers[key].request.drive);
             }
             Next::Around(ops) => {
                 for (ticket, op) in ops {
                     let key = self.transfer_of(&op);
                     self.transfers[key].writes_waiting.remove(&ticket);
-                    self.queue(key, op, End::Back);
+                    self.queue(key, op, QueueEnd::Back);
                 }
             }
         }

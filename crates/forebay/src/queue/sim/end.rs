@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::job::Job;
 use super::ring::SimRing;
-use super::run::{Machine, Phase, Run, Summary};
+use super::run::{Machine, Run, RunState, Summary};
 use crate::queue::{Crew, Ring, Scheduler};
 use crate::transfer::State;
 
@@ -20,7 +20,7 @@ impl Run {
         if self.jobs.len() < before {
             return true; // other transfers may start in its place, or all have ended
         }
-        let goes = |machine: &&Machine| machine.phase != Phase::Stopped;
+        let goes = |machine: &&Machine| machine.phase != RunState::Stopped;
         let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
         // Pool threads that were never needed were never started.
         let unstarted = self.core.lock().unstarted();

@@ -35,7 +35,7 @@ const STEPS_MAX: u64 = 400_000;
 
 /// State of a machine's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RunState {
     Runs,
     /// Parked until its bell rings. An earlier ring counts too.
     Sleeps,
@@ -53,7 +53,7 @@ enum ActorKind {
 pub(super) struct Machine {
     kind: ActorKind,
     pub(super) crew: Crew,
-    pub(super) phase: Phase,
+    pub(super) phase: RunState,
 }
 
 /// One simulated run.
@@ -97,18 +97,18 @@ impl Machine {
     fn can_step(&self, now: Duration, rung: usize) -> bool {
         let due = |ring: &SimRing| ring.next_due().is_some_and(|due| due <= now);
         match (&self.kind, self.phase) {
-            (_, Phase::Stopped) => false,
-            (_, Phase::Sleeps) => rung > 0,
+            (_, RunState::Stopped) => false,
+            (_, RunState::Sleeps) => rung > 0,
             // It waits in its ring, and its bell ends that wait too.
-            (ActorKind::Drive(worker, true), Phase::Runs) => {
+            (ActorKind::Drive(worker, true), RunState::Runs) => {
                 let ring = worker.held().0;
                 rung > 0 || !ring.is_blocked() || due(ring)
             }
             // Its thread is in a system call until its op is done.
-            (ActorKind::Reader(_) | ActorKind::Drive(..), Phase::Runs) => {
+            (ActorKind::Reader(_) | ActorKind::Drive(..), RunState::Runs) => {
                 self.ring().is_none_or(|ring| ring.in_flight() == 0 || due(ring))
             }
-            (ActorKind::Submitter(..), Phase::Runs) => true,
+            (ActorKind::Submitter(..), RunState::Runs) => true,
         }
     }
 
@@ -116,7 +116,7 @@ impl Machine {
     fn hear(&mut self, rung: &AtomicUsize) {
         if matches!(self.kind, ActorKind::Drive(_, true)) {
             rung.store(0, Ordering::Relaxed); // one check handles all rings
-        } else if self.phase == Phase::Sleeps {
+        } else if self.phase == RunState::Sleeps {
             rung.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -174,7 +174,7 @@ impl Run {
     }
 
     fn add(&mut self, kind: ActorKind, crew: Crew) {
-        self.machines.push(Machine { kind, crew, phase: Phase::Runs });
+        self.machines.push(Machine { kind, crew, phase: RunState::Runs });
     }
 
     fn bell(&mut self, crew: Crew) -> Wakeup {
@@ -188,7 +188,7 @@ impl Run {
             let ring = self.ring(1);
             let worker = RingWorker::woken(Crew::Pool, ring);
             let kind = ActorKind::Drive(worker, false);
-            self.machines.push(Machine { kind, crew: Crew::Pool, phase: Phase::Sleeps });
+            self.machines.push(Machine { kind, crew: Crew::Pool, phase: RunState::Sleeps });
         }
         self.core.lock().add_unstarted(self.shape.limits.pool);
         for index in 0..self.shape.rings {
@@ -346,9 +346,9 @@ impl Run {
             }
         };
         machine.phase = match next {
-            Next::Again => Phase::Runs,
-            Next::Wait => Phase::Sleeps,
-            Next::Stop => Phase::Stopped,
+            Next::Again => RunState::Runs,
+            Next::Wait => RunState::Sleeps,
+            Next::Stop => RunState::Stopped,
         };
     }
 
@@ -406,7 +406,7 @@ impl Run {
                 ActorKind::Submitter(..) => continue,
             };
             taken.extend(ring.ops().chain(done.iter().map(|completion| &completion.op)));
-            let stopped = machine.phase == Phase::Stopped;
+            let stopped = machine.phase == RunState::Stopped;
             assert!(!stopped || ring.in_flight() == 0, "a thread ended before its ops");
         }
         for job in &self.jobs {
