@@ -1,11 +1,12 @@
 //! A diagnosis as JSON, version 1; docs/json-schema.md describes every key.
 
+use forebay::Route;
 use forebay_doctor::Report;
+use forebay_measure::failure::Failure;
 use forebay_measure::results::Direction;
 use forebay_measure::results::verdict::VerdictFacts;
+use forebay_measure::workload::backend::{Taken, by_name};
 use serde::Serialize;
-
-pub use crate::read::json::Share;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
@@ -40,7 +41,8 @@ pub struct Transfer {
     /// Reads go from the file to the GPU.
     pub direction: Direction,
     /// The required route.
-    pub demanded: String,
+    #[serde(serialize_with = "by_name")]
+    pub demanded: Route,
     /// How it ended.
     pub end: End,
     /// Bytes that were moved.
@@ -48,7 +50,7 @@ pub struct Transfer {
     /// From the call to the end.
     pub seconds: f64,
     /// The engine's own account: bytes by route and reason.
-    pub routes: Vec<Share>,
+    pub routes: Vec<Taken>,
     /// The proven route, from independent counters; null if nothing was moved.
     pub verdict: Option<VerdictFacts>,
     /// Why it was refused or failed.
@@ -68,6 +70,20 @@ pub enum End {
 }
 
 impl Transfer {
+    /// A transfer that has moved nothing yet.
+    #[must_use]
+    pub fn new(direction: Direction, demanded: Route) -> Self {
+        let (routes, verdict, reason) = (Vec::new(), None, None);
+        let (end, bytes, seconds) = (End::Moved, 0, 0.0);
+        Self { direction, demanded, end, bytes, seconds, routes, verdict, reason }
+    }
+
+    /// A transfer that has failed.
+    #[must_use]
+    pub fn failed(direction: Direction, demanded: Route, failure: &Failure) -> Self {
+        Self::new(direction, demanded).ending(End::Failed, failure.in_one_line())
+    }
+
     /// Whether the bytes were moved and verified.
     #[must_use]
     pub fn is_right(&self) -> bool {
@@ -93,7 +109,7 @@ impl Transfer {
     /// Whether it should take the direct route.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        self.demanded == "direct"
+        self.demanded == Route::Direct
     }
 
     /// Whether it failed unexpectedly.

@@ -12,9 +12,9 @@ mod transfers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::Engine;
 use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
+use forebay::{Engine, Route};
 use forebay_doctor::{self as doctor, Answer, GpuWish, Wish};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;
@@ -109,7 +109,10 @@ fn examined(
             report.target = Some(name);
             let moved = match answers {
                 true => transfers::all(transfers::BOUND, &engine, &target, path, direct),
-                false => transfers::Moved::nothing("the path does not answer"),
+                false => transfers::Moved {
+                    ended: Some("the path does not answer".into()),
+                    ..transfers::Moved::default()
+                },
             };
             (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
             report.transfers.iter_mut().for_each(json::Transfer::judge);
@@ -142,7 +145,7 @@ fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
 
 /// The route of the bytes.
 fn sentence(report: &DoctorReport, target: &Target) -> String {
-    let went = |route: &str| {
+    let went = |route: Route| {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);
         asked.any(|transfer| {
             transfer.is_right() && transfer.routes.iter().all(|share| share.route == route)
@@ -155,13 +158,13 @@ fn sentence(report: &DoctorReport, target: &Target) -> String {
         (_, Some(device)) => format!("to {}", device.info().name),
         (_, None) => "to host memory, since no GPU is available".to_owned(),
     };
-    if went("direct") {
+    if went(Route::Direct) {
         return format!("bytes of `{path}` travel {to} without a copy in host memory");
     }
-    if went("staged") || went("cached") {
+    if went(Route::Staged) || went(Route::Cached) {
         return format!("bytes of `{path}` travel {to} through pinned host memory");
     }
-    if went("host") {
+    if went(Route::Host) {
         return format!("bytes of `{path}` travel {to}");
     }
     format!("nothing was moved, so the data path of `{path}` is unknown")
@@ -245,23 +248,16 @@ mod tests {
 
     #[test]
     fn a_library_that_lies_has_failed() {
-        let ends = |word: &str, demanded: &str| {
-            let mut transfer = json::Transfer {
-                direction: Direction::Read,
-                demanded: demanded.into(),
-                end: json::End::Moved,
-                bytes: 1,
-                seconds: 0.0,
-                routes: Vec::new(),
-                verdict: Some(verdict(word)),
-                reason: None,
-            };
+        let ends = |word: &str, demanded| {
+            let mut transfer = json::Transfer::new(Direction::Read, demanded);
+            transfer.verdict = Some(verdict(word));
             transfer.judge();
             transfer.has_failed()
         };
-        assert!(ends("compat", "direct") && ends("contradictory", "direct"));
-        assert!(!ends("direct (nvidia-fs)", "direct") && !ends("unproven", "direct"));
-        assert!(!ends("contradictory", "staged"), "others may read the same drive");
+        let direct = Route::Direct;
+        assert!(ends("compat", direct) && ends("contradictory", direct));
+        assert!(!ends("direct (nvidia-fs)", direct) && !ends("unproven", direct));
+        assert!(!ends("contradictory", Route::Staged), "others may read the same drive");
     }
 
     #[test]

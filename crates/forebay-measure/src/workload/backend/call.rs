@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use forebay::gpu::Device;
 use forebay::{Engine, Route};
+use serde::{Serialize, Serializer};
 
 use super::pool::{Places, Pool};
 use crate::data::Pattern;
@@ -95,18 +96,29 @@ impl Context<'_> {
 }
 
 /// Bytes that took one route.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Taken {
     /// From or to the file.
+    #[serde(skip)]
     pub direction: Direction,
     /// The route, or the closest equivalent.
+    #[serde(serialize_with = "by_name")]
     pub route: Route,
     /// Whether the engine reported it.
+    #[serde(skip)]
     pub is_engines: bool,
     /// The reason for the route.
     pub reason: Cow<'static, str>,
     /// Number of bytes.
     pub bytes: u64,
+}
+
+/// Serializes a route as its name.
+///
+/// # Errors
+/// The serializer's own.
+pub fn by_name<S: Serializer>(route: &Route, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(route.name())
 }
 
 /// Adds the bytes of a route to its sum.

@@ -14,7 +14,7 @@ mod uring;
 
 use forebay::Route;
 
-pub use self::call::{Call, Context, Done, Taken, add};
+pub use self::call::{Call, Context, Done, Taken, add, by_name};
 use self::copies::Copies;
 use self::engine::EngineBackend;
 use self::library::LibraryBackend;
