@@ -1,10 +1,12 @@
 //! The machine and the settings of a run, as names and values. Pure.
 
+use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
+
 use forebay::units::format_size;
 use forebay_measure::results::Run;
 use forebay_measure::results::drives::DriveFacts;
 use forebay_measure::results::machine::{Environment, Gpu};
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::grouped;
@@ -56,8 +58,12 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
 /// When a run began, in UTC.
 #[must_use]
 pub fn began(run: &Run) -> Option<String> {
-    let seconds = i64::try_from(run.environment.unix_time).ok().filter(|time| *time > 0)?;
-    Some(Timestamp::from_second(seconds).ok()?.strftime("%Y-%m-%d %H:%M UTC").to_string())
+    let seconds = Some(run.environment.unix_time).filter(|time| *time > 0)?;
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds))?;
+    // A year beyond 9999, in a damaged file, has no text.
+    let mut text = String::new();
+    write!(text, "{}", humantime::format_rfc3339_seconds(time)).ok()?;
+    Some(format!("{} UTC", text.get(..16)?.replace('T', " ")))
 }
 
 /// The settings that the points do not show.
@@ -123,5 +129,14 @@ mod tests {
         assert_eq!(of("processor"), Some("16 × Some CPU"));
         assert_eq!((of("fio"), began(run).as_deref()), (None, Some("2023-11-14 22:13 UTC")));
         assert!(settings(run).contains(&("seconds".into(), "2".into())));
+    }
+
+    #[test]
+    fn a_time_beyond_all_calendars_is_unknown() {
+        for unix_time in [0, 253_402_300_800, u64::MAX] {
+            let mut run = model_of(&[("a", &made::file(&Sweep::default()))]).runs.remove(0).record;
+            run.environment.unix_time = unix_time;
+            assert_eq!(began(&run), None, "{unix_time}");
+        }
     }
 }
