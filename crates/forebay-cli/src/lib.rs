@@ -24,7 +24,6 @@ mod reach;
 pub mod read;
 pub mod report;
 mod signals;
-pub mod sockets;
 mod usage;
 mod values;
 

@@ -55,8 +55,8 @@ use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
 use crate::log;
+use crate::map;
 use crate::report::numbers::counted;
-use crate::sockets;
 
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
@@ -280,7 +280,7 @@ impl<'a> Bench<'a> {
         let _step = Step::begin("inspect", &paths[0]);
         let gpus = targets::gpus(&self.targets).map(|gpu| gpu.info().pci_address.as_str());
         let gpus: Vec<&str> = gpus.filter(|address| !address.is_empty()).collect();
-        sockets::warnings(&self.resolver, paths, &gpus)
+        map::between_sockets(&self.resolver, paths, &gpus)
     }
 
     /// Stores a record, first on the drive.

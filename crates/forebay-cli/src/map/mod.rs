@@ -22,6 +22,7 @@ use forebay_topology::{Resolver, System};
 
 use self::json::MapReport;
 use self::look::Look;
+pub use self::warnings::between_sockets;
 use crate::args::DoctorArgs;
 
 /// Shows the map of `paths` on `system`.

@@ -1,50 +1,83 @@
 //! The words of a step in a line of the tree, from its facts.
 
-use std::path::Path;
+use std::path;
 
 use forebay::units::format_size;
 use forebay_measure::results::drives::{DriveFacts, PathFacts};
-use forebay_topology::{Layer, LayerKind, Value};
+use forebay_topology::LayerKind::{self, *};
+use forebay_topology::{Layer, Value};
 
 use super::json::{MapReport, PathMap};
+use super::look::Tone::{Bad, Fact};
 use super::look::{Tone, Word};
 
 /// Facts that the tree omits if they are unknown.
 const NOT_MISSED: [&str; 3] = ["numa_node", "cipher", "connections"];
 
-/// Values that the tree omits, since they are the usual ones.
-const USUAL: [(&str, &str); 4] =
-    [("subvolume", "/"), ("sync_action", "idle"), ("sync_action", "none"), ("state", "live")];
-
-/// The facts that are shown of a kind of step, in order. `{}` stands for the value.
-const SHOWN: [(&str, Tone, &str, &str); 23] = [
-    ("symlink", Tone::Fact, "target", "link → {}"),
-    ("mount", Tone::Fact, "bind_of", "bound from {}"),
-    ("mount", Tone::Fact, "hides", "over {}"),
-    ("file_system", Tone::Fact, "subvolume", "subvolume {}"),
-    ("file_system", Tone::Fact, "data_profile", "data {}"),
-    ("file_system", Tone::Fact, MEMBERS, ""),
-    ("file_system", Tone::Bad, "degraded", "degraded"),
-    ("file_system", Tone::Fact, "layer", "from its {} layer"),
-    ("partition", Tone::Fact, "number", "partition {}"),
-    ("partition", Tone::Fact, "size_bytes", "{}"),
-    ("partition", Tone::Fact, "start_bytes", "from {}"),
-    ("md", Tone::Fact, "level", "array, {}"),
-    ("md", Tone::Fact, MEMBERS, ""),
-    ("md", Tone::Fact, "chunk_bytes", "stripes of {}"),
-    ("md", Tone::Fact, "size_bytes", "{}"),
-    ("md", Tone::Bad, "degraded", "degraded"),
-    ("md", Tone::Bad, "sync_action", "{}"),
-    ("device_mapper", Tone::Fact, "cipher", "{}"),
-    ("device_mapper", Tone::Fact, "role", "{}"),
-    ("device_mapper", Tone::Fact, MEMBERS, ""),
-    ("device_mapper", Tone::Fact, "chunk_bytes", "stripes of {}"),
-    ("device_mapper", Tone::Fact, "size_bytes", "{}"),
-    ("device_mapper", Tone::Bad, "suspended", "suspended"),
+/// Usual values, which only a row of their own shows.
+const USUAL: [(&str, &str); 9] = [
+    ("subvolume", "/"),
+    ("members", "0"),
+    ("members", "1"),
+    ("sync_action", "idle"),
+    ("sync_action", "none"),
+    ("state", "live"),
+    ("made_by", "dm-crypt"),
+    ("target", "crypt"),
+    ("connections", "1"),
 ];
 
-/// The number of steps below, which is no fact of its own.
-const MEMBERS: &str = "members";
+/// What is shown of a kind of step, in order: a fact, or one value of it (flags are `yes` or `no`),
+/// and its text, in which `{}` stands for the value. Without a fact the text is always shown.
+const SHOWN: [(LayerKind, &str, Tone, &str); 47] = [
+    (Path, "compressed=yes", Bad, "compressed"),
+    (Path, "encrypted=yes", Bad, "encrypted"),
+    (Path, "verity=yes", Fact, "verity"),
+    (Path, "dax=yes", Fact, "dax"),
+    (Symlink, "target", Fact, "link → {}"),
+    (Mount, "bind_of", Fact, "bound from {}"),
+    (Mount, "hides", Fact, "over {}"),
+    (FileSystem, "subvolume", Fact, "subvolume {}"),
+    (FileSystem, "data_profile", Fact, "data {}"),
+    (FileSystem, "members", Fact, "{} members"),
+    (FileSystem, "degraded=yes", Bad, "degraded"),
+    (FileSystem, "layer", Fact, "from its {} layer"),
+    (Partition, "number", Fact, "partition {}"),
+    (Partition, "size_bytes", Fact, "{}"),
+    (Partition, "start_bytes", Fact, "from {}"),
+    (Md, "level", Fact, "array, {}"),
+    (Md, "members", Fact, "{} members"),
+    (Md, "chunk_bytes", Fact, "stripes of {}"),
+    (Md, "size_bytes", Fact, "{}"),
+    (Md, "degraded=yes", Bad, "degraded"),
+    (Md, "sync_action", Bad, "{}"),
+    (DeviceMapper, "device_name", Fact, "{}"),
+    (DeviceMapper, "made_by", Fact, "{} volume"),
+    (DeviceMapper, "target=crypt", Bad, "encrypted volume"),
+    (DeviceMapper, "target", Fact, "{}"),
+    (DeviceMapper, "cipher", Fact, "{}"),
+    (DeviceMapper, "role", Fact, "{}"),
+    (DeviceMapper, "members", Fact, "{} members"),
+    (DeviceMapper, "chunk_bytes", Fact, "stripes of {}"),
+    (DeviceMapper, "size_bytes", Fact, "{}"),
+    (DeviceMapper, "suspended=yes", Bad, "suspended"),
+    (Loop, "", Fact, "loop device"),
+    (Loop, "size_bytes", Fact, "{}"),
+    (Loop, "direct_io=yes", Fact, "direct I/O"),
+    (Loop, "direct_io=no", Bad, "no direct I/O"),
+    (BackingFile, "", Fact, "file"),
+    (BackingFile, "deleted=yes", Fact, "deleted"),
+    (NvmeController, "carried", Fact, "{}"),
+    (NvmeController, "live=no", Bad, "down"),
+    (NvmeController, "state", Fact, "{}"),
+    (PciDevice, "numa_node", Fact, "NUMA node {}"),
+    (Network, "version", Fact, "version {}"),
+    (Network, "protocol", Fact, "over {}"),
+    (Network, "server", Fact, "server {}"),
+    (Network, "connections=1", Fact, "1 connection"),
+    (Network, "connections", Fact, "{} connections"),
+    (Memory, "", Fact, "files in host memory, without a drive"),
+];
 
 /// The data from which a tree's words are made.
 #[derive(Clone, Copy)]
@@ -56,39 +89,31 @@ pub(crate) struct Scene<'a> {
 impl Scene<'_> {
     /// The words of the line for these steps, the upper one first.
     pub(crate) fn words(&self, steps: &[&Layer]) -> Vec<Word> {
-        let each = steps.iter().enumerate();
-        each.flat_map(|(index, step)| self.step(step, index == 0)).collect()
+        let mut words: Vec<Word> = steps.iter().flat_map(|step| self.step(step)).collect();
+        // What shares the line of the step above is a fact of that one.
+        words
+            .iter_mut()
+            .skip(1)
+            .filter(|word| word.tone == Tone::Name)
+            .for_each(|word| word.tone = Fact);
+        words
     }
 
-    fn step(&self, step: &Layer, is_first: bool) -> Vec<Word> {
-        let kind = step.kind.name();
-        // What shares the line of the step above is a fact of that one.
-        let tone = if is_first { Tone::Name } else { Tone::Fact };
-        let mut words = match (kind, step.text("drive").and_then(|id| self.report.drive(id))) {
-            ("path", _) => self.path(step),
-            ("mount", _) if step.name.is_empty() => vec![Word::new(tone, "unknown mount")],
-            ("file_system", _) => vec![Word::new(tone, step.text("called").unwrap_or(&step.name))],
-            ("device_mapper", _) => device_mapper(step),
-            ("loop", _) => loop_device(step),
-            ("backing_file", _) => {
-                let deleted = step.flag("deleted");
-                vec![name(step), fact(if deleted { "file, deleted" } else { "file" })]
-            }
-            ("pci_device", _) => self.pci(step, tone),
-            ("nvme_controller", _) => controller(step),
-            ("network", _) => network(step),
-            ("memory", _) => {
-                let text = "files in host memory, without a drive";
-                vec![Word::new(Tone::Drive, "memory"), fact(text)]
-            }
-            ("symlink" | "mount" | "partition" | "md", _) => vec![name(step)],
+    fn step(&self, step: &Layer) -> Vec<Word> {
+        let name = |tone| vec![Word::new(tone, name(step))];
+        let mut words = match (step.kind, step.text("drive").and_then(|id| self.report.drive(id))) {
+            (Path, _) => self.path(step),
+            (Mount, _) if step.name.is_empty() => vec![Word::new(Tone::Name, "unknown mount")],
+            (Network | Memory, _) => name(Tone::Drive),
             (_, Some(drive)) => self.drive(step, drive),
-            _ => vec![name(step)],
+            _ => name(Tone::Name),
         };
-        let shown = SHOWN.iter().filter(|(of, ..)| *of == kind);
-        words.extend(shown.filter_map(|(_, tone, fact, text)| match *fact {
-            MEMBERS => members(step),
-            fact => Some(Word::new(*tone, text.replace("{}", &value(step, fact)?))),
+        if step.kind == PciDevice {
+            words.extend(self.link(step));
+        }
+        let shown = SHOWN.iter().filter(|(of, ..)| *of == step.kind);
+        words.extend(shown.filter_map(|(_, fact, tone, text)| {
+            Some(Word::new(*tone, text.replace("{}", &value(step, fact)?)))
         }));
         if step.flag("shown_above") {
             words.push(Word::new(Tone::Dim, "as above"));
@@ -104,48 +129,37 @@ impl Scene<'_> {
     }
 
     fn path(&self, step: &Layer) -> Vec<Word> {
-        let mut words = vec![Word::new(Tone::Title, &self.map.path)];
+        let PathMap { path, real_path: real, exists, .. } = self.map;
+        let linked = step.children.iter().any(|step| step.kind == Symlink);
+        let mut words = vec![Word::new(Tone::Title, path)];
         words.extend(value(step, "size_bytes").map(fact));
-        let real = &self.map.real_path;
-        let linked = step.children.iter().any(|step| step.kind == LayerKind::Symlink);
         if let Some(Value::Unknown(_)) = step.fact("exists") {
             // The reason follows at the end of the line.
-        } else if !self.map.exists {
+        } else if !exists {
             let there = step.text("resolved_as").unwrap_or("the folder above");
             words.push(bad(format!("does not exist; shown for `{there}`")));
-        } else if Path::new(real) != Path::new(&self.map.path) && !linked {
+        } else if path::Path::new(real) != path::Path::new(path) && !linked {
             words.push(fact(format!("is {real}")));
-        }
-        for (flag, tone) in [
-            ("compressed", Tone::Bad),
-            ("encrypted", Tone::Bad),
-            ("verity", Tone::Fact),
-            ("dax", Tone::Fact),
-        ] {
-            words.extend(step.flag(flag).then(|| Word::new(tone, flag)));
         }
         words
     }
 
-    /// A PCI device under one of the drives.
-    fn pci(&self, step: &Layer, tone: Tone) -> Vec<Word> {
-        let mut words = vec![Word::new(tone, &step.name)];
+    /// The link of a PCI device under one of the drives.
+    fn link(&self, step: &Layer) -> Option<Word> {
         let paths = self.report.drives.iter().flat_map(|drive| &drive.paths);
-        let found = paths.filter_map(|path| path.pci.as_ref()).find(|p| p.address == step.name);
-        let Some(pci) = found else { return words };
-        if let Some(link) = &pci.link {
-            let is_below = pci.link_max.is_some_and(|max| link.is_below(&max));
-            let text = link.text(pci.link_max.as_ref());
-            words.push(if is_below { bad(text) } else { fact(text) });
-        }
-        words.extend(pci.numa_node.map(|node| fact(format!("NUMA node {node}"))));
-        words
+        let pci = paths.filter_map(|path| path.pci.as_ref()).find(|p| p.address == step.name)?;
+        let (link, max) = (pci.link?, pci.link_max.as_ref());
+        let (text, is_below) = (link.text(max), max.is_some_and(|max| link.is_below(max)));
+        Some(if is_below { bad(text) } else { fact(text) })
     }
 
     fn drive(&self, step: &Layer, drive: &DriveFacts) -> Vec<Word> {
         if let Some(path) = another_path(self.report, step) {
             let state = path.state.as_deref().unwrap_or("not live");
-            let mut words = vec![name(step), fact(format!("another path to {}", drive.name))];
+            let mut words = vec![
+                Word::new(Tone::Name, &step.name),
+                fact(format!("another path to {}", drive.name)),
+            ];
             words.extend((!path.live).then(|| bad(format!("down: {state}"))));
             return words;
         }
@@ -166,90 +180,45 @@ impl Scene<'_> {
     }
 }
 
-fn name(step: &Layer) -> Word {
-    Word::new(Tone::Name, &step.name)
-}
-
 fn fact(text: impl Into<String>) -> Word {
-    Word::new(Tone::Fact, text)
+    Word::new(Fact, text)
 }
 
 fn bad(text: impl Into<String>) -> Word {
-    Word::new(Tone::Bad, text)
+    Word::new(Bad, text)
 }
 
-/// A fact as text; `None` if it is unknown, usual or not so.
+/// The name of a step for people.
+fn name(step: &Layer) -> &str {
+    step.text("called").or(step.text("volume")).unwrap_or(&step.name)
+}
+
+/// A fact of [`SHOWN`] as text; `None` if it is unknown, usual or has another value.
 fn value(step: &Layer, fact: &str) -> Option<String> {
-    match step.fact(fact)? {
-        Value::Text(text) => (!USUAL.contains(&(fact, text))).then(|| text.clone()),
-        Value::Number(size) if fact.ends_with("_bytes") => Some(format_size(*size)),
-        Value::Number(number) => Some(number.to_string()),
-        Value::List(list) => (!list.is_empty()).then(|| list.join(", ")),
-        Value::Flag(true) => Some(String::new()),
-        _ => None,
-    }
+    let (fact, only) =
+        fact.split_once('=').map_or((fact, None), |(fact, value)| (fact, Some(value)));
+    let value = match (fact, step.fact(fact)) {
+        ("", _) => String::new(),
+        ("members", _) => members(step),
+        ("device_name", _) => step.text("volume").map(|_| step.name.clone())?,
+        (_, Some(Value::Text(text))) => text.clone(),
+        (_, Some(Value::Number(size))) if fact.ends_with("_bytes") => format_size(*size),
+        (_, Some(Value::Number(number))) => number.to_string(),
+        (_, Some(Value::List(list))) if !list.is_empty() => list.join(", "),
+        (_, Some(Value::Flag(flag))) => if *flag { "yes" } else { "no" }.into(),
+        _ => return None,
+    };
+    let is_shown = only.map_or_else(|| !USUAL.contains(&(fact, &value)), |only| only == value);
+    is_shown.then_some(value)
 }
 
-fn members(step: &Layer) -> Option<Word> {
-    let wanted = step.number("raid_disks").or(step.number("stripes"));
+/// The number of steps below, and of those that there should be.
+fn members(step: &Layer) -> String {
     let there = step.children.len() as u64;
-    match wanted {
-        Some(wanted) if wanted > there => Some(bad(format!("{there} of {wanted} members"))),
-        _ => (there > 1).then(|| fact(format!("{there} members"))),
+    match step.number("raid_disks").or(step.number("stripes")).filter(|wanted| *wanted > there) {
+        Some(wanted) => format!("{there} of {wanted}"),
+        None => there.to_string(),
     }
-}
-
-fn device_mapper(step: &Layer) -> Vec<Word> {
-    let mut words = match step.text("volume") {
-        Some(volume) => vec![Word::new(Tone::Name, volume), fact(&step.name)],
-        None => vec![name(step)],
-    };
-    let (maker, target) = (step.text("made_by"), step.text("target"));
-    let text = match (maker, target) {
-        (Some("dm-crypt"), _) => "encrypted volume".to_owned(),
-        (Some(maker), Some(target)) => format!("{maker} volume, {target}"),
-        (Some(maker), None) => format!("{maker} volume"),
-        (None, Some(target)) => format!("volume, {target}"),
-        (None, None) => "volume".into(),
-    };
-    let encrypts = target.is_some_and(|target| target.contains("crypt"));
-    words.push(if encrypts { bad(text) } else { fact(text) });
-    words
-}
-
-fn loop_device(step: &Layer) -> Vec<Word> {
-    let mut words = vec![name(step), fact("loop device")];
-    words.extend(value(step, "size_bytes").map(fact));
-    words.extend(match step.fact("direct_io") {
-        Some(Value::Flag(true)) => Some(fact("direct I/O")),
-        Some(Value::Flag(false)) => Some(bad("no direct I/O")),
-        _ => None,
-    });
-    words
-}
-
-fn controller(step: &Layer) -> Vec<Word> {
-    let mut words = vec![name(step)];
-    words.extend(step.text("carried").or(step.text("transport")).map(fact));
-    let state = value(step, "state");
-    if step.fact("live") == Some(&Value::Flag(false)) {
-        words.push(bad(state.map_or("down".into(), |state| format!("down: {state}"))));
-    } else {
-        words.extend(state.map(fact));
-    }
-    words
-}
-
-fn network(step: &Layer) -> Vec<Word> {
-    let mut words = vec![Word::new(Tone::Drive, &step.name)];
-    let over = step.text("protocol").map_or_else(String::new, |name| format!(" over {name}"));
-    words.extend(step.text("version").map(|version| fact(format!("version {version}{over}"))));
-    words.extend(step.text("server").map(|server| fact(format!("server {server}"))));
-    words.extend(step.number("connections").map(|count| match count {
-        1 => fact("1 connection"),
-        count => fact(format!("{count} connections")),
-    }));
-    words
 }
 
 /// The path of a step, if the step is another path to a drive that is already shown: the kernel has

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use forebay_cli::sockets::warnings;
+use forebay_cli::map::between_sockets;
 
 use crate::tree::Tree;
 
@@ -30,15 +30,14 @@ fn machine(node: &str, package: &str) -> Tree {
 }
 
 #[test]
-fn drives_on_another_socket_are_named_once_with_their_distance() {
+fn drives_on_another_socket_are_named_once() {
     let paths = ["/data/f", "/data/f"].map(PathBuf::from);
     let said = |node: &str, package: &str| {
         let tree = machine(node, package);
-        warnings(&tree.resolver(), &paths, &["0000:81:00.0", "0000:99:00.0", "", "../../x"])
+        between_sockets(&tree.resolver(), &paths, &["0000:81:00.0", "0000:99:00.0", "", "../../x"])
     };
-    let expected = "`nvme1n1` (NUMA node 0, distance 32, local is 10) is on another socket than \
-                    the GPU on NUMA node 1, so bytes cross the link between sockets: use a drive \
-                    or a GPU on the same socket; `forebay doctor --map` shows where they are";
+    let expected = "`nvme1n1` is on another socket than GPU 0, so bytes cross the link between \
+                    sockets: put the data on a drive of the GPU's socket";
     assert_eq!(said("1", "1"), [expected]);
     assert!(said("0", "0").is_empty() && said("-1", "1").is_empty());
 }

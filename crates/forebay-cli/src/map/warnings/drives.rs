@@ -1,11 +1,14 @@
 //! Rules about drives, their links, and their distance from the GPUs.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use forebay_measure::results::drives::{DriveFacts, LinkFacts, PathFacts};
+use forebay_topology::Resolver;
 
 use super::{Found, some};
 use crate::map::draw::drive_name;
+use crate::map::gather::gather;
 use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
 
@@ -62,6 +65,16 @@ pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
         Found { about, text }
     });
     found.collect()
+}
+
+/// The warnings on GPUs, given by PCI address, and the drives under `paths` that are on different
+/// sockets.
+#[must_use]
+pub fn between_sockets(resolver: &Resolver, paths: &[PathBuf], gpus: &[&str]) -> Vec<String> {
+    let mut report = gather(resolver, paths, None, false);
+    let MapReport { gpus: all, distances, .. } = &mut report;
+    distances.retain(|pair| gpus.contains(&all[pair.gpu].pci.address.as_str()));
+    across_sockets(&report).into_iter().map(|found| found.text).collect()
 }
 
 /// Drives and GPUs on different sockets.

@@ -7,6 +7,7 @@ mod drives;
 
 use forebay_topology::{Layer, LayerKind, Value};
 
+pub use self::drives::between_sockets;
 use super::gather::is_concatenated;
 use super::json::{MapReport, Warning};
 use super::words::Scene;

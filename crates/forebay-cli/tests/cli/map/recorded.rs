@@ -264,7 +264,7 @@ fn file_systems_of_every_kind() {
 
     /mnt/nfs/data.bin  16 MiB
     └─ /mnt/nfs  NFS
-       └─ ● 127.0.0.1:/mnt/plain/export  version 4.2 over tcp · server 127.0.0.1 ·
+       └─ ● 127.0.0.1:/mnt/plain/export  version 4.2 · over tcp · server 127.0.0.1 ·
              1 connection · (!)
     I/O queue  127.0.0.1:/mnt/plain/export
 
