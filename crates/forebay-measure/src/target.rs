@@ -51,6 +51,12 @@ impl Target {
         }
     }
 
+    /// Its name: `host`, `cuda:0`, `sim:0`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.device.as_ref().map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
+    }
+
     /// True if host memory simulates the GPU.
     #[must_use]
     pub fn is_simulated(&self) -> bool {

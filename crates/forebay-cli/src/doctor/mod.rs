@@ -105,8 +105,7 @@ fn examined(
     let mut report = DoctorReport::of(found, None);
     match target {
         Ok(target) => {
-            let name = target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string());
-            report.target = Some(name);
+            report.target = Some(target.name());
             let moved = match answers {
                 true => transfers::all(transfers::BOUND, &engine, &target, path, direct),
                 false => transfers::Moved {

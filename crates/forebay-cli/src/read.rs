@@ -1,15 +1,13 @@
 //! `forebay read`: moves a range of a file to the target by the engine; prints the checksum, the
 //! route and what verifies it.
 
-pub mod json;
-
 use std::fs::File;
 use std::hash::Hasher as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Buffer, Engine, Outcome, Place, RequestOptions, Trace};
+use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare, Trace};
 use forebay_measure::cleanup;
 use forebay_measure::demand::check_transfer;
 use forebay_measure::failure::{Failure, Result};
@@ -26,9 +24,9 @@ use forebay_measure::stdio;
 use forebay_measure::steps::Step;
 use forebay_measure::subject::check_size;
 use forebay_measure::target::Target;
+use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
-use self::json::{ReadReport, SCHEMA, Share, Stages};
 use crate::args::ReadArgs;
 use crate::report::numbers::rate_text;
 
@@ -84,11 +82,10 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let verdict = VerdictFacts::of(&[proof]);
     let to_stdout = matches!(output, Some(Output::Stdout));
     let sum = format!("{:016x}", pass_on(&memory, len, output)?);
-    let report = report(args, &engine, &target, &outcome, sum, verdict);
     let text = if args.json {
-        json_lines(&report)?
+        json_lines(&report(args, &engine, &target, &outcome, &sum, verdict.as_ref()))?
     } else {
-        let mut text = summary(&report, &target, &outcome);
+        let mut text = summary(args, &target, &outcome, &sum, verdict.as_ref());
         text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
         text
     };
@@ -236,62 +233,87 @@ fn trace_line(path: &Path, left_out: u64) -> String {
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")
 }
 
+/// The read as JSON, version 1; docs/json-schema.md describes every key.
 fn report(
     args: &ReadArgs,
     engine: &Engine,
     target: &Target,
     outcome: &Outcome,
-    xxh3_64: String,
-    verdict: Option<VerdictFacts>,
-) -> ReadReport {
-    ReadReport {
-        schema: SCHEMA,
-        path: args.file.display().to_string(),
-        offset: args.offset,
-        bytes: outcome.bytes,
-        target: target.device.as_ref().map_or("host".into(), |gpu| gpu.id().to_string()),
-        simulated: target.is_simulated(),
-        routes: outcome.routes.iter().map(Share::of).collect(),
-        not_direct: outcome.not_direct.as_deref().map(str::to_owned),
-        seconds: outcome.elapsed.as_secs_f64(),
-        xxh3_64,
-        verdict,
-        stages: Stages::of(&engine.statistics()),
-        notes: engine.notes(),
-    }
+    xxh3_64: &str,
+    verdict: Option<&VerdictFacts>,
+) -> Value {
+    let share = |share: &RouteShare| {
+        let (route, reason) = (share.route.name(), share.reason.text());
+        json!({ "route": route, "reason": reason, "bytes": share.bytes })
+    };
+    let seen = engine.statistics();
+    json!({
+        "schema": 1,
+        "path": args.file.display().to_string(),
+        "offset": args.offset,
+        "bytes": outcome.bytes,
+        "target": target.name(),
+        "simulated": target.is_simulated(),
+        "routes": outcome.routes.iter().map(share).collect::<Vec<_>>(),
+        "not_direct": outcome.not_direct.as_deref(),
+        "seconds": outcome.elapsed.as_secs_f64(),
+        "xxh3_64": xxh3_64,
+        "verdict": verdict,
+        "stages": {
+            "slot_wait": stage(&seen.slot_wait),
+            "file": stage(&seen.file),
+            "link_wait": stage(&seen.link_wait),
+            "copy": stage(&seen.copy),
+        },
+        "notes": engine.notes(),
+    })
 }
 
-fn summary(report: &ReadReport, target: &Target, outcome: &Outcome) -> String {
+/// How often a stage ran, and how long it took.
+fn stage(times: &Histogram) -> Value {
+    let share = |share| times.quantile(share).map(|time| time.as_secs_f64());
+    let max = Some(times.max().as_secs_f64()).filter(|_| times.count() > 0);
+    json!({
+        "count": times.count(),
+        "p50_s": share(0.5),
+        "p99_s": share(0.99),
+        "max_s": max,
+        "sum_s": times.sum().as_secs_f64(),
+    })
+}
+
+fn summary(
+    args: &ReadArgs,
+    target: &Target,
+    outcome: &Outcome,
+    xxh3_64: &str,
+    verdict: Option<&VerdictFacts>,
+) -> String {
     let to = match (&target.device, &target.reason) {
         (Some(device), _) if target.is_simulated() => format!("{} (simulated)", device.id()),
         (Some(device), _) => format!("{}, {}", device.id(), device.info().name),
         (None, Some(reason)) => format!("host memory: {reason}"),
         (None, None) => "host memory".into(),
     };
-    let seconds = report.seconds;
+    let seconds = outcome.elapsed.as_secs_f64();
     let mut lines = vec![
-        ("file", format!("{} at {}", report.path, report.offset)),
+        ("file", format!("{} at {}", args.file.display(), args.offset)),
         ("target", to),
-        ("moved", moved(report.bytes)),
+        ("moved", moved(outcome.bytes)),
     ];
     let shares = outcome.routes.iter().filter(|share| share.bytes > 0);
     let parts = shares.map(|share| (Some(share.route), share.reason.to_string(), share.bytes));
     if let (Some(route), Some(reason)) = describe(&parts.collect::<Vec<_>>()) {
         lines.push(("route", format!("{route}: {reason}")));
     }
-    if let Some(verdict) = &report.verdict {
-        lines.push(("proof", proof(verdict)));
-    }
-    if let Some(why) = &report.not_direct {
-        lines.push(("direct", format!("no: {why}")));
-    }
-    let speed = rate(report.bytes, seconds);
-    if speed >= SPEED_MIN {
-        lines.push(("speed", format!("{} in {seconds:.6} s", rate_text(speed))));
-    } else {
-        lines.push(("time", format!("{seconds:.6} s")));
-    }
-    lines.push(("xxh3-64", report.xxh3_64.clone()));
+    lines.extend(verdict.map(|verdict| ("proof", proof(verdict))));
+    lines.extend(outcome.not_direct.as_ref().map(|why| ("direct", format!("no: {why}"))));
+    let speed = rate(outcome.bytes, seconds);
+    lines.push(match speed >= SPEED_MIN {
+        true => ("speed", format!("{} in {seconds:.6} s", rate_text(speed))),
+        false => ("time", format!("{seconds:.6} s")),
+    });
+    lines.push(("xxh3-64", xxh3_64.into()));
     lines.iter().map(|(name, text)| format!("{name:<9}{}\n", plain(text))).collect()
 }
 
