@@ -206,6 +206,8 @@ def _map_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     for one in data["maps"]:
         for drive in one["drives"] or [None]:
             known = drives.get(drive, {})
+            paths = known.get("paths") or [{}]
+            used = next((path for path in paths if path.get("live")), paths[0])
             rows.append(
                 {
                     "path": one["path"],
@@ -213,8 +215,8 @@ def _map_rows(data: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "drive": known.get("name"),
                     "model": known.get("model"),
                     "bytes": known.get("size"),
-                    "transport": known.get("transport"),
-                    "NUMA node": known.get("numa_node"),
+                    "transport": used.get("transport"),
+                    "NUMA node": used.get("numa_node"),
                 }
             )
     return rows

@@ -6,7 +6,7 @@ use super::facts::Facts;
 use super::peers::Peers;
 use super::report::{BOTH, Check, P2PDMA, Topic};
 use forebay::units::{MIB, format_size};
-use forebay_topology::{Distance, Gpu, PciDevice, StorageMap, System};
+use forebay_topology::{Distance, Gpu, Link, PciDevice, StorageMap, System};
 
 const BAR1: Topic = Topic {
     name: "bar1",
@@ -236,31 +236,20 @@ fn distance(drive: &Drive) -> Check {
 /// Checks whether the link of a device runs below its maximum. `rests` is set for devices that slow
 /// down when idle.
 fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
-    let above = pci.bridges.iter().map(|bridge| (&bridge.address, bridge.link, bridge.link_max));
-    let all: Vec<_> =
-        std::iter::once((&pci.address, pci.link, pci.link_max)).chain(above).collect();
-    let most = |pick: fn(&forebay_topology::Link) -> Option<u32>| {
-        // The device and the port above it share a link, which runs at the lower maximum of both.
-        all.iter().take(2).filter_map(|(_, _, max)| pick(max)).min()
-    };
-    let (width, speed) = (most(|link| link.width), most(|link| link.megatransfers_per_s));
-    pci.link.width?;
-    let link = pci.link;
-    if link.width < width {
-        return Some(
-            LINK.warning(format!("{name} at {}: {link}, of {} lanes", pci.address, width?))
-                .step(both_ends(&pci.address)),
-        );
-    }
-    if link.megatransfers_per_s < speed {
-        let seen = format!("{name} at {}: {link}, of {}.0 GT/s", pci.address, speed? / 1000);
+    let link = pci.link.filter(|link| link.width.is_some())?;
+    // The device and the port above it share a link, which runs at the lower maximum of both.
+    let ends = [pci.link_max, pci.bridges.last().and_then(|port| port.link_max)];
+    let least = |of: fn(&Link) -> Option<u32>| ends.iter().flatten().filter_map(of).min();
+    let max = Link::new(least(|max| max.width), least(|max| max.megatransfers_per_s));
+    let seen = format!("{name} at {}: {}", pci.address, link.text(max.as_ref()));
+    Some(match max.filter(|max| link.is_below(max)) {
+        None => LINK.ok(seen),
         // An idle GPU lowers its link speed; only a copy shows the real one.
-        return Some(match rests {
-            true => LINK.ok(format!("{seen}, at rest")).step("`forebay bench` measures it"),
-            false => LINK.warning(seen).step(both_ends(&pci.address)),
-        });
-    }
-    Some(LINK.ok(format!("{name} at {}: {link}", pci.address)))
+        Some(max) if rests && link.width >= max.width => {
+            LINK.ok(format!("{seen}, at rest")).step("`forebay bench` measures it")
+        }
+        Some(_) => LINK.warning(seen).step(both_ends(&pci.address)),
+    })
 }
 
 /// The remedy for a slow link: compare its two ends with `lspci(8)`.

@@ -8,12 +8,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::gpu::DeviceInfo;
 use forebay::units::KIB;
-use forebay_topology::{LayerKind, Resolver, StorageMap};
+use forebay_topology::{Drive, LayerKind, Resolver, StorageMap};
 
 use crate::control_group;
 use crate::fio;
 use crate::parallel::cores;
-use crate::results::drives::DriveFacts;
 use crate::results::machine::{Cpu, Environment, FileSystem, Gpu, HostMemoryFacts, Versions};
 use crate::steps::Step;
 use crate::variables;
@@ -23,20 +22,19 @@ use crate::variables;
 pub fn collect(path: &Path, device: Option<&DeviceInfo>, command: &str) -> Environment {
     let looking = Step::begin("inspect", path);
     let map = Resolver::default().resolve(path);
-    let drives = map.drives.iter().map(|drive| DriveFacts::of(drive, &map.queue.id)).collect();
     drop(looking);
     Environment {
         gpu: device.map(gpu),
         driver: device.map(|info| info.driver.clone()).and_then(known),
         file_system: file_system(&map),
         versions: Versions { fio: fio::version(), ..versions() },
-        ..of_machine(command, drives)
+        ..of_machine(command, map.drives)
     }
 }
 
 /// The facts of this machine, with the given drives.
 #[must_use]
-pub fn of_machine(command: &str, drives: Vec<DriveFacts>) -> Environment {
+pub fn of_machine(command: &str, drives: Vec<Drive>) -> Environment {
     let uname = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::pci::PciDevice;
 
 /// Unique identity of a drive. It stays the same after a restart if the drive has a serial number
 /// or a worldwide name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DriveId(pub(super) String);
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DriveId(pub String);
 
 impl DriveId {
     /// The identity as text: `nvme:NQN/NSID`, `wwid:…`, `serial:…`, `device:MAJOR:MINOR`,
@@ -24,9 +27,11 @@ impl fmt::Display for DriveId {
     }
 }
 
-/// A physical device, or its counterpart for other storage: a file server, the host's memory.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
+/// A physical device, or its counterpart for other storage: a file server, the host's memory. As JSON
+/// it lacks what another version did not write.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
 pub struct Drive {
     /// Its unique identity.
     pub id: DriveId,
@@ -38,6 +43,7 @@ pub struct Drive {
     /// The kernel's name, such as `nvme1n1`, or the source of a network mount.
     pub name: String,
     /// Its device number, if it is a block device.
+    #[serde(skip)]
     pub device: Option<u64>,
     /// Its model name.
     pub model: Option<String>,
@@ -57,20 +63,7 @@ pub struct Drive {
 
 impl Drive {
     pub(super) fn new(id: DriveId, kind: DriveKind, name: impl Into<String>) -> Self {
-        Self {
-            hardware: id.clone(),
-            id,
-            kind,
-            name: name.into(),
-            device: None,
-            model: None,
-            firmware: None,
-            serial: None,
-            size: None,
-            logical_block_size: None,
-            rotational: None,
-            paths: Vec::new(),
-        }
+        Self { hardware: id.clone(), id, kind, name: name.into(), ..Self::default() }
     }
 
     /// The path in use: the first live one, or the first if none is live.
@@ -100,7 +93,9 @@ impl Drive {
 }
 
 /// The kind of a [`Drive`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum DriveKind {
     /// A block device with no other block device below it.
@@ -110,25 +105,14 @@ pub enum DriveKind {
     /// The host's memory.
     Memory,
     /// Storage that could not be examined.
+    #[default]
     Unknown,
 }
 
-impl DriveKind {
-    /// Its name, in lower case.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Network => "network",
-            Self::Memory => "memory",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 /// A path to a drive.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
 pub struct DrivePath {
     /// The controller, such as `nvme3`, or the disk itself.
     pub name: String,
@@ -144,8 +128,10 @@ pub struct DrivePath {
     pub numa_node: Option<u32>,
 }
 
-/// The transport between a drive and the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The transport between a drive and the host. In JSON it is its text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(into = "String", from = "String")]
 #[non_exhaustive]
 pub enum Transport {
     /// NVMe on the host's own PCI.
@@ -177,7 +163,21 @@ pub enum Transport {
     /// Another driver; holds its name.
     Other(String),
     /// Unknown.
+    #[default]
     Unknown,
+}
+
+impl From<Transport> for String {
+    fn from(transport: Transport) -> Self {
+        transport.to_string()
+    }
+}
+
+impl From<String> for Transport {
+    fn from(text: String) -> Self {
+        let known = [Self::Pcie, Self::Virtio, Self::Memory, Self::Unknown];
+        known.into_iter().find(|one| one.to_string() == text).unwrap_or(Self::Other(text))
+    }
 }
 
 impl Transport {

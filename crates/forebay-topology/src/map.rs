@@ -7,6 +7,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use serde::{Serialize, Serializer};
+
 use super::drive::{Drive, DriveId};
 use super::placement::Spread;
 use super::resolve::Span;
@@ -38,7 +40,7 @@ impl StorageMap {
 }
 
 /// One step between a path and its drives.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Layer {
     /// Its kind.
@@ -46,13 +48,20 @@ pub struct Layer {
     /// Its name, such as `/mnt/data`, `ext4`, `md0` or `0000:41:00.0`.
     pub name: String,
     /// The facts about it, including those that are unknown.
+    #[serde(serialize_with = "by_name")]
     pub facts: Vec<Fact>,
     /// The steps below it.
     pub children: Vec<Layer>,
     /// How it maps addresses to its children.
+    #[serde(skip)]
     pub(super) spread: Spread,
     /// The drives below it, if it is a block device.
+    #[serde(skip)]
     pub(super) span: Option<Span>,
+}
+
+fn by_name<S: Serializer>(facts: &[Fact], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(facts.iter().map(|fact| (fact.name, &fact.value)))
 }
 
 impl Layer {
@@ -122,7 +131,8 @@ impl Layer {
 }
 
 /// The kind of a [`Layer`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LayerKind {
     /// The requested path.
@@ -204,7 +214,8 @@ pub struct Fact {
 }
 
 /// The value of a fact.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 #[non_exhaustive]
 pub enum Value {
     /// Text.
@@ -216,7 +227,12 @@ pub enum Value {
     /// A list of texts.
     List(Vec<String>),
     /// Unknown; holds the reason.
+    #[serde(serialize_with = "unknown")]
     Unknown(String),
+}
+
+fn unknown<S: Serializer>(reason: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map([("unknown", reason)])
 }
 
 impl fmt::Display for Value {
@@ -245,8 +261,7 @@ into_value!(&str => Text, String => Text, u64 => Number, u32 => Number, bool => 
 into_value!(Vec<String> => List);
 
 /// The queue that serves a file, with its drives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Queue {
     /// Its unique identity.
     pub id: QueueId,
@@ -259,7 +274,7 @@ pub struct Queue {
 }
 
 /// Unique identity of a queue: files with equal ids share one queue.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct QueueId(pub(super) String);
 
 impl QueueId {
@@ -277,7 +292,8 @@ impl fmt::Display for QueueId {
 }
 
 /// The layout of a volume's bytes over its members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Layout {
     /// A single drive.
@@ -293,6 +309,7 @@ pub enum Layout {
     /// One member after the other.
     Concatenated,
     /// Unknown.
+    #[default]
     Unknown,
 }
 

@@ -3,14 +3,16 @@
 //! A device's folder in `/sys/devices` is inside the folders of the bridges above it, so its path
 //! is the path to the CPU. Facts are from the kernel's `Documentation/ABI/testing/sysfs-bus-pci`.
 
-use std::fmt;
 use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
 
 use super::system::{Folder, System};
 
 /// A PCI function.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(default)]
 pub struct PciDevice {
     /// Its address, `DOMAIN:BUS:DEVICE.FUNCTION`.
     pub address: String,
@@ -22,10 +24,10 @@ pub struct PciDevice {
     pub class: Option<u32>,
     /// The driver bound to it.
     pub driver: Option<String>,
-    /// Its current link. Idle devices may lower its speed.
-    pub link: Link,
+    /// Its current link, if it is known. Idle devices may lower its speed.
+    pub link: Option<Link>,
     /// The maximum of its link.
-    pub link_max: Link,
+    pub link_max: Option<Link>,
     /// The bridges above it, from the root port down.
     pub bridges: Vec<Bridge>,
     /// The host bridge above its bridges, such as `pci0000:40`.
@@ -33,6 +35,7 @@ pub struct PciDevice {
     /// The NUMA node that it is attached to.
     pub numa_node: Option<u32>,
     /// The socket of that node.
+    #[serde(rename = "socket")]
     pub package: Option<u32>,
     /// The distance of that node to each node; 10 is the distance to its own memory.
     pub node_distances: Vec<u32>,
@@ -41,75 +44,74 @@ pub struct PciDevice {
 }
 
 /// A bridge between a device and the CPU: a root port, or a port of a switch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bridge {
     /// Its address.
     pub address: String,
     /// Its PCI Express link: the one below a downstream port, or above an upstream port.
-    pub link: Link,
+    pub link: Option<Link>,
     /// The maximum of this link.
-    pub link_max: Link,
+    pub link_max: Option<Link>,
 }
 
 /// Width and speed of a PCI Express link.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Link {
     /// Lanes.
     pub width: Option<u32>,
     /// Millions of transfers per second on each lane: 16000 is `16.0 GT/s`, PCIe 4.0.
     pub megatransfers_per_s: Option<u32>,
-    /// The rate of a simulated link, which has neither width nor speed.
-    pub simulated_bytes_per_s: Option<u64>,
+    /// Bytes per second in each direction after line coding, before packet overhead.
+    pub bytes_per_second: Option<u64>,
 }
 
 impl Link {
-    pub(super) fn simulated(rate: Option<u64>) -> Self {
-        Self { simulated_bytes_per_s: rate, ..Self::default() }
-    }
-
-    /// Bytes per second in each direction after line coding, before packet overhead. The line code
-    /// leaves 8 of 10 bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
+    /// A link of this width and speed; `None` if neither is known. The line code leaves 8 of 10
+    /// bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
     #[must_use]
-    pub fn bytes_per_s(&self) -> Option<u64> {
-        if self.simulated_bytes_per_s.is_some() {
-            return self.simulated_bytes_per_s;
-        }
-        let (lanes, rate) = (u64::from(self.width?), u64::from(self.megatransfers_per_s?));
-        let bits = rate * 1_000_000 * lanes;
-        Some(match rate {
-            0..=5_000 => bits / 10,
-            5_001..64_000 => bits / 130 * 16,
-            _ => bits / 8,
-        })
+    pub fn new(width: Option<u32>, megatransfers_per_s: Option<u32>) -> Option<Self> {
+        let bytes_per_second = width.zip(megatransfers_per_s).map(|(lanes, rate)| {
+            let bits = u64::from(rate) * 1_000_000 * u64::from(lanes);
+            match rate {
+                0..=5_000 => bits / 10,
+                5_001..64_000 => bits / 130 * 16,
+                _ => bits / 8,
+            }
+        });
+        let link = Self { width, megatransfers_per_s, bytes_per_second };
+        (link != Self::default()).then_some(link)
     }
 
-    fn read(folder: &Folder, when: &str) -> Self {
+    fn read(folder: &Folder, when: &str) -> Option<Self> {
         // Conventional PCI devices and those of virtual machines have neither file.
-        let Some(width) = folder.number(format!("{when}_link_width")) else {
-            return Self::default();
-        };
+        let width = folder.number(format!("{when}_link_width"))?;
         let speed = folder.text(format!("{when}_link_speed"));
-        Self {
-            // The kernel reports 0 or 255 for a link that is down or unknown.
-            width: u32::try_from(width).ok().filter(|lanes| (1..=32).contains(lanes)),
-            megatransfers_per_s: speed.ok().and_then(|text| megatransfers(&text)),
-            simulated_bytes_per_s: None,
-        }
+        // The kernel reports 0 or 255 for a link that is down or unknown.
+        let width = u32::try_from(width).ok().filter(|lanes| (1..=32).contains(lanes));
+        Self::new(width, speed.ok().and_then(|text| megatransfers(&text)))
     }
-}
 
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.width {
-            Some(width) => write!(f, "x{width}")?,
-            None => f.write_str("width unknown")?,
-        }
-        match self.megatransfers_per_s {
-            Some(rate) => write!(f, ", {}.{} GT/s", rate / 1000, rate % 1000 / 100),
-            None => f.write_str(", speed unknown"),
-        }
+    /// Whether it is narrower or slower than its maximum, `max`.
+    #[must_use]
+    pub fn is_below(&self, max: &Self) -> bool {
+        let below = |now: Option<u32>, max: Option<u32>| now.zip(max).is_some_and(|(n, m)| n < m);
+        below(self.width, max.width) || below(self.megatransfers_per_s, max.megatransfers_per_s)
+    }
+
+    /// As text, with the maximum if that is more: `x4 at 16 GT/s`, `x2 of x4 at 8 of 16 GT/s`.
+    #[must_use]
+    pub fn text(&self, max: Option<&Self>) -> String {
+        let of = |now: Option<u32>, max: Option<u32>, shown: fn(u32) -> String| {
+            let (now, more) = (now?, max.filter(|max| now < Some(*max)));
+            Some(more.map_or_else(|| shown(now), |max| format!("{} of {}", shown(now), shown(max))))
+        };
+        let width = of(self.width, max.and_then(|max| max.width), |lanes| format!("x{lanes}"));
+        let speed_max = max.and_then(|max| max.megatransfers_per_s);
+        let giga = |mega: u32| (f64::from(mega / 100) / 10.0).to_string();
+        let speed = of(self.megatransfers_per_s, speed_max, giga).map(|text| text + " GT/s");
+        [width, speed].into_iter().flatten().collect::<Vec<_>>().join(" at ")
     }
 }
 
@@ -215,6 +217,10 @@ pub(super) fn is_below(path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    fn link(width: u32, rate: u32) -> Option<Link> {
+        Link::new(Some(width), Some(rate))
+    }
+
     #[test]
     fn addresses_are_told_from_other_names() {
         for address in ["0000:41:00.0", "10000:01:00.0", "ffff:ff:1f.7"] {
@@ -239,14 +245,22 @@ mod tests {
 
     #[test]
     fn a_link_carries_what_its_line_code_leaves() {
-        let link = |width, rate| Link {
-            width: Some(width),
-            megatransfers_per_s: Some(rate),
-            simulated_bytes_per_s: None,
-        };
-        assert_eq!(link(16, 32_000).bytes_per_s(), Some(63_015_384_608));
-        assert_eq!(link(4, 2_500).bytes_per_s(), Some(1_000_000_000));
-        assert_eq!(Link::default().bytes_per_s(), None);
-        assert_eq!(link(4, 16_000).to_string(), "x4, 16.0 GT/s");
+        let rate = |link: Option<Link>| link.and_then(|link| link.bytes_per_second);
+        assert_eq!(rate(link(16, 32_000)), Some(63_015_384_608));
+        assert_eq!(rate(link(4, 2_500)), Some(1_000_000_000));
+        assert_eq!((Link::new(None, None), rate(Link::new(Some(4), None))), (None, None));
+    }
+
+    #[test]
+    fn a_link_is_written_with_what_it_lacks() {
+        let link = |width, rate| link(width, rate).unwrap();
+        let max = link(4, 16_000);
+        assert_eq!(link(4, 16_000).text(Some(&max)), "x4 at 16 GT/s");
+        assert_eq!(link(2, 16_000).text(Some(&max)), "x2 of x4 at 16 GT/s");
+        assert_eq!(link(4, 2_500).text(Some(&max)), "x4 at 2.5 of 16 GT/s");
+        assert_eq!(link(4, 2_500).text(None), "x4 at 2.5 GT/s");
+        assert!(link(2, 16_000).is_below(&max) && link(4, 8_000).is_below(&max));
+        assert!(!max.is_below(&max) && !link(8, 32_000).is_below(&max));
+        assert!(!Link::default().is_below(&max) && Link::default().text(None).is_empty());
     }
 }

@@ -10,10 +10,13 @@ const HOST: &str = "sim";
 /// `uplink` that of the shared link above, in bytes per second.
 #[must_use]
 pub fn simulated_gpu(index: u32, bandwidth: Option<u64>, uplink: Option<u64>) -> PciDevice {
-    let link = Link::simulated(bandwidth);
-    let bridge = |address: String, rate: Option<u64>| {
-        let link = Link::simulated(rate);
-        Bridge { address, link, link_max: link }
+    let link = |rate: Option<u64>| {
+        rate.map(|rate| Link { bytes_per_second: Some(rate), ..Link::default() })
+    };
+    let bridge = |address: String, rate: Option<u64>| Bridge {
+        address,
+        link: link(rate),
+        link_max: link(rate),
     };
     let bridges = uplink.map(|rate| {
         let (up, down) = ("sim:switch".to_owned(), format!("sim:switch:{index}"));
@@ -21,8 +24,8 @@ pub fn simulated_gpu(index: u32, bandwidth: Option<u64>, uplink: Option<u64>) ->
     });
     PciDevice {
         address: format!("sim:{index}"),
-        link,
-        link_max: link,
+        link: link(bandwidth),
+        link_max: link(bandwidth),
         bridges: bridges.unwrap_or_default(),
         host_bridge: HOST.into(),
         ..PciDevice::default()

@@ -102,12 +102,12 @@ impl Tree<'_> {
 
     fn queue(&self, out: &mut String) {
         let map = self.scene.map;
-        let names = map.queue.members.iter().map(|id| drive_name(self.scene.report, id));
+        let names = map.queue.members.iter().map(|id| drive_name(self.scene.report, id.as_str()));
         let names: Vec<String> = names.collect();
-        let text = match (names.as_slice(), map.queue.layout.as_str()) {
+        let text = match (names.as_slice(), map.queue.layout.name()) {
             ([], _) => "of unknown drives".to_owned(),
             // A loop device has its own queue, whatever its image is stored on.
-            ([one], _) if map.queue.id != map.queue.members[0] => {
+            ([one], _) if map.queue.id.as_str() != map.queue.members[0].as_str() => {
                 format!("its own, above {one}")
             }
             ([one], _) => one.clone(),
@@ -203,7 +203,9 @@ fn draw_gpus(report: &MapReport, look: Look, out: &mut String) {
 fn gpu_words(gpu: &Gpu) -> Vec<Word> {
     let mut words = vec![Word::new(Tone::Drive, named(&[gpu.index]))];
     let mut fact = |text: Option<String>| words.extend(text.map(|t| Word::new(Tone::Fact, t)));
-    fact(gpu.name.clone().or_else(|| gpu.pci.id.as_ref().map(|id| format!("device {id}"))));
+    let id = gpu.pci.vendor.zip(gpu.pci.device);
+    let id = id.map(|(vendor, device)| format!("device {vendor:04x}:{device:04x}"));
+    fact(gpu.name.clone().or(id));
     fact(Some(gpu.pci.address.clone()));
     if let Some(link) = &gpu.pci.link {
         let rests = gpu.pci.link_max.is_some_and(|max| link.is_below(&max));
@@ -219,8 +221,7 @@ fn gpu_words(gpu: &Gpu) -> Vec<Word> {
 mod tests {
     use super::*;
     use crate::map::warnings::tests::map_of;
-    use forebay_measure::results::drives::PathFacts;
-    use forebay_topology::Value;
+    use forebay_topology::{DrivePath, Transport, Value};
 
     const WIDE: Look = Look(usize::MAX);
 
@@ -275,16 +276,17 @@ mod tests {
     fn two_disks_of_the_kernel_that_are_one_drive_are_marked_once() {
         let mut drive = crate::facts::drive();
         drive.name = "sda".into();
-        let path = |name: &str, live, state: &str| PathFacts {
+        let path = |name: &str, live, state: &str| DrivePath {
             name: name.into(),
             live,
+            transport: Transport::Pcie,
             state: Some(state.into()),
-            ..PathFacts::default()
+            ..DrivePath::default()
         };
         drive.paths = vec![path("sda", true, "running"), path("sdb", false, "offline")];
         let disk = |name: &str| {
             let mut disk = Layer::new(LayerKind::ScsiDisk, name);
-            disk.say("drive", drive.id.clone());
+            disk.say("drive", drive.id.as_str());
             disk
         };
         let volume = step(LayerKind::Stacked, "mpatha", vec![disk("sda"), disk("sdb")]);

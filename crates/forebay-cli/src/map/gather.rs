@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_measure::results::drives::{DriveFacts, PciFacts};
 use forebay_topology::{Distance, Layer, Resolver, StorageMap, System, Value};
 
 use super::extents;
-use super::json::{Failed, Gpu, MapReport, Pair, PathMap, Queue, SCHEMA};
+use super::json::{Failed, Gpu, MapReport, Pair, PathMap, SCHEMA};
 
 /// The maps of `paths`; `record` is the folder that is replayed.
 pub(crate) fn gather(
@@ -20,7 +19,7 @@ pub(crate) fn gather(
         index,
         name: forebay_doctor::gpu_model(resolver.system(), &gpu.pci.address),
         bar1_size: gpu.bar1_size,
-        pci: PciFacts::of(&gpu.pci),
+        pci: gpu.pci.clone(),
     });
     let mut report = MapReport {
         schema: SCHEMA,
@@ -36,14 +35,10 @@ pub(crate) fn gather(
             continue;
         }
         for drive in &map.drives {
-            let queue = &map.queue.id;
-            if let Some(known) = report.drives.iter_mut().find(|d| d.id == drive.id.as_str()) {
-                if known.queues.iter().all(|other| other != queue.as_str()) {
-                    known.queues.push(queue.as_str().into());
-                }
+            if report.drives.iter().any(|known| known.id == drive.id) {
                 continue;
             }
-            report.drives.push(DriveFacts::of(drive, queue));
+            report.drives.push(drive.clone());
             for (index, gpu) in found.iter().enumerate() {
                 report.distances.push(pair(index, &Distance::to_drive(&gpu.pci, drive), drive));
             }
@@ -66,13 +61,10 @@ fn pair(gpu: usize, distance: &Distance, drive: &forebay_topology::Drive) -> Pai
         Distance::Unknown(reason) => Some(reason.clone()),
         _ => None,
     };
-    let (drive, distance) = (drive.id.as_str().into(), distance.name().into());
-    Pair { gpu, drive, distance, reason }
+    Pair { gpu, drive: drive.id.clone(), distance: distance.name().into(), reason }
 }
 
 fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathMap {
-    let ids =
-        |ids: &[forebay_topology::DriveId]| ids.iter().map(|id| id.as_str().to_owned()).collect();
     // It matters for speed which of the concatenated members holds the bytes.
     let concatenated = || map.root.walk().any(|(_, step)| is_concatenated(step));
     let wanted = map.exists && (wants_extents || concatenated());
@@ -80,13 +72,8 @@ fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathM
         path: map.path.display().to_string(),
         real_path: map.real_path.display().to_string(),
         exists: map.exists,
-        queue: Queue {
-            id: map.queue.id.as_str().into(),
-            layout: map.queue.layout.name().into(),
-            members: ids(&map.queue.members),
-            hardware: ids(&map.queue.hardware),
-        },
-        drives: map.drives.iter().map(|drive| drive.id.as_str().into()).collect(),
+        queue: map.queue.clone(),
+        drives: map.drives.iter().map(|drive| drive.id.clone()).collect(),
         extents: wanted.then(|| extents::gather(resolver, map)),
         steps: map.root.clone(),
     }

@@ -2,11 +2,9 @@
 //!
 //! Plain data that holds everything drawn and warned about, so both are pure functions of it.
 
-use forebay_measure::results::drives::{DriveFacts, PciFacts};
 use forebay_measure::results::machine::Environment;
-use forebay_topology::{Layer, Value};
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use forebay_topology::{Drive, DriveId, Layer, PciDevice, Queue};
+use serde::Serialize;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
@@ -23,7 +21,7 @@ pub struct MapReport {
     /// The GPUs on PCI.
     pub gpus: Vec<Gpu>,
     /// All drives under the paths, each once.
-    pub drives: Vec<DriveFacts>,
+    pub drives: Vec<Drive>,
     /// Each GPU with each drive.
     pub distances: Vec<Pair>,
     /// Network cards with RDMA; null if unknown.
@@ -39,8 +37,8 @@ pub struct MapReport {
 impl MapReport {
     /// The drive with this id.
     #[must_use]
-    pub fn drive(&self, id: &str) -> Option<&DriveFacts> {
-        self.drives.iter().find(|drive| drive.id == id)
+    pub fn drive(&self, id: &str) -> Option<&Drive> {
+        self.drives.iter().find(|drive| drive.id.as_str() == id)
     }
 }
 
@@ -54,7 +52,7 @@ pub struct Gpu {
     /// Bytes of its memory that other devices can reach over PCI at once.
     pub bar1_size: Option<u64>,
     /// Its PCI location. `link` is its current state: most likely idle.
-    pub pci: PciFacts,
+    pub pci: PciDevice,
 }
 
 /// How far a drive is from a GPU.
@@ -63,7 +61,7 @@ pub struct Pair {
     /// The GPU's index.
     pub gpu: usize,
     /// The drive's id.
-    pub drive: String,
+    pub drive: DriveId,
     /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
     pub distance: String,
     /// Why it is unknown.
@@ -82,47 +80,11 @@ pub struct PathMap {
     /// Which queue serves the file.
     pub queue: Queue,
     /// The ids of its drives.
-    pub drives: Vec<String>,
+    pub drives: Vec<DriveId>,
     /// The steps, from the path down.
-    #[serde(serialize_with = "steps")]
     pub steps: Layer,
     /// Where its bytes are stored; null unless requested.
     pub extents: Option<Extents>,
-}
-
-/// Which queue serves a file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Queue {
-    /// A unique id.
-    pub id: String,
-    /// How bytes are spread over the members.
-    pub layout: String,
-    /// The ids of the drives that it feeds.
-    pub members: Vec<String>,
-    /// The ids of the underlying hardware.
-    pub hardware: Vec<String>,
-}
-
-/// A step as JSON: `kind`, `name`, `facts` and `children`.
-fn step(layer: &Layer) -> serde_json::Value {
-    let facts = layer.facts.iter().map(|fact| {
-        let value = match &fact.value {
-            Value::Text(text) => json!(text),
-            Value::Number(number) => json!(number),
-            Value::Flag(flag) => json!(flag),
-            Value::List(list) => json!(list),
-            Value::Unknown(reason) => json!({ "unknown": reason }),
-            other => json!({ "unknown": other.to_string() }),
-        };
-        (fact.name.to_owned(), value)
-    });
-    let facts: serde_json::Map<_, _> = facts.collect();
-    let children: Vec<_> = layer.children.iter().map(step).collect();
-    json!({ "kind": layer.kind.name(), "name": layer.name, "facts": facts, "children": children })
-}
-
-fn steps<S: Serializer>(layer: &Layer, serializer: S) -> Result<S::Ok, S::Error> {
-    step(layer).serialize(serializer)
 }
 
 /// The location of a file's bytes.

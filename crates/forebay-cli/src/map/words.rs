@@ -3,9 +3,8 @@
 use std::path;
 
 use forebay::units::format_size;
-use forebay_measure::results::drives::{DriveFacts, PathFacts};
 use forebay_topology::LayerKind::{self, *};
-use forebay_topology::{Layer, Value};
+use forebay_topology::{Drive, DriveId, DrivePath, Layer, Transport, Value};
 
 use super::json::{MapReport, PathMap};
 use super::look::Tone::{Bad, Fact};
@@ -153,7 +152,7 @@ impl Scene<'_> {
         Some(if is_below { bad(text) } else { fact(text) })
     }
 
-    fn drive(&self, step: &Layer, drive: &DriveFacts) -> Vec<Word> {
+    fn drive(&self, step: &Layer, drive: &Drive) -> Vec<Word> {
         if let Some(path) = another_path(self.report, step) {
             let state = path.state.as_deref().unwrap_or("not live");
             let mut words = vec![
@@ -173,8 +172,9 @@ impl Scene<'_> {
             words.push(if live < drive.paths.len() { bad(text) } else { fact(text) });
             words.extend(step.text("path_policy").map(|policy| fact(format!("policy {policy}"))));
         }
-        let is_plain = step.kind.name().starts_with("nvme") || drive.transport == "unknown";
-        words.extend((!is_plain).then(|| fact(&drive.transport)));
+        let transport = drive.transport();
+        let is_plain = step.kind.name().starts_with("nvme") || *transport == Transport::Unknown;
+        words.extend((!is_plain).then(|| fact(transport.to_string())));
         words.extend(distances(self.report, &drive.id));
         words
     }
@@ -223,7 +223,7 @@ fn members(step: &Layer) -> String {
 
 /// The path of a step, if the step is another path to a drive that is already shown: the kernel has
 /// several disks for one drive.
-pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'a PathFacts> {
+pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'a DrivePath> {
     let drive = report.drive(step.text("drive")?)?;
     let path = drive.paths.iter().find(|path| path.name == step.name)?;
     (drive.name != step.name).then_some(path)
@@ -231,12 +231,12 @@ pub(crate) fn another_path<'a>(report: &'a MapReport, step: &Layer) -> Option<&'
 
 /// Whether it is a spinning disk. The kernel reports disks of virtual machines as spinning unless
 /// their host says otherwise, which few do.
-pub(crate) fn spins(drive: &DriveFacts) -> bool {
-    drive.rotational == Some(true) && !drive.transport.starts_with("virtio")
+pub(crate) fn spins(drive: &Drive) -> bool {
+    drive.rotational == Some(true) && !drive.transport().to_string().starts_with("virtio")
 }
 
 /// The GPUs at each distance from a drive, the nearest first.
-fn distances(report: &MapReport, drive: &str) -> impl Iterator<Item = Word> {
+fn distances(report: &MapReport, drive: &DriveId) -> impl Iterator<Item = Word> {
     const ORDER: [(&str, Tone, &str); 6] = [
         ("same_switch", Tone::Good, "same switch as {}"),
         ("same_root_port", Tone::Good, "same root port as {}"),
@@ -246,7 +246,7 @@ fn distances(report: &MapReport, drive: &str) -> impl Iterator<Item = Word> {
         ("unknown", Tone::Dim, "unknown distance from {}"),
     ];
     ORDER.into_iter().filter_map(move |(distance, tone, text)| {
-        let pairs = report.distances.iter().filter(|pair| pair.drive == drive);
+        let pairs = report.distances.iter().filter(|pair| pair.drive == *drive);
         let gpus = pairs.filter(|pair| pair.distance == distance).map(|pair| pair.gpu);
         let gpus: Vec<usize> = gpus.collect();
         (!gpus.is_empty()).then(|| Word::new(tone, text.replace("{}", &named(&gpus))))

@@ -159,7 +159,7 @@ fn the_way_on_pci() {
     let link = |file: &'static str, text: &'static str| {
         after(move |m| m.tree.write(&format!("{}/{file}", gpu_folder()), text))
     };
-    warns(&link("current_link_width", "8\n"), "link", "x8, 32.0 GT/s, of 16 lanes");
+    warns(&link("current_link_width", "8\n"), "link", "x8 of x16 at 32 GT/s");
     assert!(check(&link("current_link_speed", "2.5 GT/s PCIe\n"), "link").seen.contains("at rest"));
     let report = after(|m| m.tree.write(&format!("{NVME}/current_link_speed"), "8.0 GT/s PCIe\n"));
     let drive = report.checks.iter().find(|c| c.name == "link" && c.seen.contains("nvme1n1"));

@@ -7,7 +7,7 @@ use forebay_evidence::{Missing, Seen, Sensed, Sensors};
 
 use super::result::{Absent, Part};
 use super::track::{About, Reading, Value};
-use super::{CHIP_WATTS_MAX, Found, PERIOD, Sensor, watts};
+use super::{CHIP_WATTS_MAX, Found, OTHERS, PERIOD, Sensor, watts};
 
 /// A shorter span has too few readings.
 const ROUGH: Duration = Duration::from_millis(500);
@@ -19,7 +19,7 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
         let sensors = match Sensors::find(info) {
             Seen::Value(sensors) => sensors,
             Seen::Missing(Missing { why, remedy }) => {
-                found.absent.push(Absent::silent(name, why).remedy(remedy));
+                found.absent.push(Absent::new(name, why).remedy(remedy));
                 continue;
             }
             none => {
@@ -27,7 +27,8 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
                 continue;
             }
         };
-        found.absent.extend(sensors.read().throttle.err().map(|why| Absent::silent(&name, why)));
+        let lack = |why| Absent::new(&name, why).remedy(OTHERS);
+        found.absent.extend(sensors.read().throttle.err().map(lack));
         let about = About {
             name,
             part: Part::Gpu,

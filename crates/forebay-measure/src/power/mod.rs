@@ -45,6 +45,8 @@ const MARK_MAX: Duration = Duration::from_millis(500);
 const END_MAX: Duration = Duration::from_millis(500);
 /// More than any chip consumes: higher values are errors.
 const CHIP_WATTS_MAX: f64 = 100e3;
+/// The remedy for a source that does not answer.
+const OTHERS: &str = "check if other programs can read it";
 
 /// The sources to measure, and where to look for them.
 #[derive(Debug, Clone, Default)]
@@ -153,7 +155,7 @@ impl Meter {
         };
         if let Err(error) = Builder::new().name("forebay-power".into()).spawn(work) {
             let why = format!("cannot start a thread to read it: {error}");
-            let lack = |name| Absent::silent(name, &why).remedy("raise the limit on threads");
+            let lack = |name| Absent::new(name, &why).remedy("raise the limit on threads");
             self.absent.extend(names.into_iter().map(lack));
             return None;
         }
@@ -188,12 +190,10 @@ impl Meter {
     /// The sources that could be measured and are not, as sentences with the next step: the same
     /// for all spans.
     pub fn warnings(&self) -> Vec<String> {
-        let lacks = self.absent.iter().filter(|absent| absent.there);
-        let sentence = |lack: &Absent| {
-            let remedy = lack.remedy.as_deref().unwrap_or("check if other programs can read it");
-            format!("`{}` is not measured: {}; {remedy}", lack.name, lack.why)
+        let sentence = |Absent { name, why, remedy }: &Absent| {
+            Some(format!("`{name}` is not measured: {why}; {}", remedy.as_ref()?))
         };
-        lacks.map(sentence).collect()
+        self.absent.iter().filter_map(sentence).collect()
     }
 }
 

@@ -13,7 +13,7 @@ use forebay_topology::System;
 
 use super::result::{Absent, Part};
 use super::track::{About, Value};
-use super::{CHIP_WATTS_MAX, Found, PERIOD, Sensor};
+use super::{CHIP_WATTS_MAX, Found, OTHERS, PERIOD, Sensor};
 
 const FOLDER: &str = "sys/class/powercap";
 /// The name of the source when it is absent.
@@ -79,10 +79,11 @@ pub(super) fn find(system: &System, found: &mut Found) {
     let mut zones: Vec<Zone> = names.filter_map(|name| zone(system, name)).collect();
     zones.sort_by(|one, other| one.name.cmp(&other.name));
     if zones.is_empty() {
-        let why = format!("no counter in `/{FOLDER}` that is visible here");
-        let remedy = "run outside of a container, and load the module `intel_rapl_msr`, which \
-                      serves AMD's processors as well";
-        found.absent.push(Absent::new(NAME, why).remedy(remedy));
+        let why = format!(
+            "no counter in `/{FOLDER}` that is visible here: a container hides them, and the \
+             module `intel_rapl_msr`, also for AMD's processors, brings them"
+        );
+        found.absent.push(Absent::new(NAME, why));
     }
     for zone in zones {
         match zone.counter() {
@@ -124,17 +125,17 @@ impl Zone {
     fn counter(&self) -> Result<u64, Absent> {
         let path = format!("{FOLDER}/{}/energy_uj", self.folder);
         let text = self.system.small_file(&path).map_err(|error| {
-            let lack = Absent::silent(&self.name, format!("cannot read `/{path}`: {error}"));
-            match error.kind() {
-                ErrorKind::PermissionDenied => {
-                    lack.remedy("run as root: only root may read this counter")
-                }
-                _ => lack,
-            }
+            let remedy = match error.kind() {
+                ErrorKind::PermissionDenied => "run as root: only root may read this counter",
+                _ => OTHERS,
+            };
+            let why = format!("cannot read `/{path}`: {error}");
+            Absent::new(&self.name, why).remedy(remedy)
         })?;
         text.parse().map_err(|_| {
             let shown: String = text.chars().take(40).collect();
-            Absent::silent(&self.name, format!("`/{path}` is not a number: `{shown}`"))
+            let why = format!("`/{path}` is not a number: `{shown}`");
+            Absent::new(&self.name, why).remedy(OTHERS)
         })
     }
 
@@ -236,7 +237,7 @@ mod tests {
         assert!(none.why.contains("`/sys/class/powercap`") && none.remedy.is_none(), "{none:?}");
         tree.file("sys/class/powercap/dtpm/enabled", "1\n");
         let none = found(&tree).absent.remove(0);
-        assert!(!none.there && none.remedy.unwrap().contains("intel_rapl_msr"));
+        assert!(none.remedy.is_none() && none.why.contains("intel_rapl_msr"));
         tree.zone("intel-rapl:0", "package-0", 5);
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "18446744073709551616");
         let none = found(&tree).absent.remove(0);
@@ -258,7 +259,7 @@ mod tests {
         let lack = &found.absent[1];
         assert_eq!(lack.name, "package-1");
         assert!(lack.why.contains("`/sys/class/powercap/intel-rapl:1/energy_uj`"), "{lack:?}");
-        assert!(lack.there && lack.remedy.as_ref().unwrap().starts_with("run as root"));
+        assert!(lack.remedy.as_ref().unwrap().starts_with("run as root"));
     }
 
     proptest::proptest! {

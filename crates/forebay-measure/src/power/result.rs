@@ -85,20 +85,13 @@ pub struct Absent {
     pub name: String,
     /// Why it does not.
     pub why: String,
-    /// What to do about it; null if nothing can or need be done.
+    /// What to do about it; null if the machine has no such source.
     pub remedy: Option<String>,
-    /// Whether the machine has it, so that it could be measured.
-    pub there: bool,
 }
 
 impl Absent {
     pub(super) fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { name: name.into(), why: why.into(), remedy: None, there: false }
-    }
-
-    /// A source that the machine has, but that does not answer.
-    pub(super) fn silent(name: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { there: true, ..Self::new(name, why) }
+        Self { name: name.into(), why: why.into(), remedy: None }
     }
 
     pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {

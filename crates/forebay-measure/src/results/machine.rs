@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use forebay_topology::Drive;
 use serde::{Deserialize, Serialize};
 
-use super::drives::DriveFacts;
 use crate::results::unknown;
 
 /// The machine and the command. For imported results the machine is unknown: its texts are empty
@@ -28,7 +28,7 @@ pub struct Environment {
     pub file_system: Option<FileSystem>,
     /// The physical drives below it, as the storage map finds them.
     #[serde(default)]
-    pub drives: Vec<DriveFacts>,
+    pub drives: Vec<Drive>,
     /// Versions of the programs that measured.
     pub versions: Versions,
     /// Limits of the engine that were set: the variables by name. Absent if there are none.
@@ -120,7 +120,7 @@ pub struct Versions {
     pub fio: Option<String>,
 }
 
-/// Drives that the head of a report names.
+/// Drives that a report names.
 const DRIVES_MAX: usize = 4;
 
 /// The file system and drives in words: `ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)`; with `several`
@@ -129,21 +129,27 @@ pub fn place(facts: &Environment, several: bool) -> Option<String> {
     // The file system is only the first path's.
     let file_system = facts.file_system.as_ref().filter(|_| !several);
     let kind = file_system.map(|file_system| file_system.kind.clone());
-    let is_other = |drive: &DriveFacts| kind.as_ref() != Some(&drive.transport);
-    let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
-    if facts.drives.len() > DRIVES_MAX {
-        names.push(format!("{} more", facts.drives.len() - DRIVES_MAX));
-    }
-    let names = facts.drives.first().is_some_and(is_other).then(|| names.join(" + "));
+    let is_other = |drive: &Drive| kind != Some(drive.transport().to_string());
+    let names = facts.drives.first().is_some_and(is_other).then(|| drives(facts));
     match (kind, names) {
         (Some(kind), Some(names)) => Some(format!("{kind} on {names}")),
         (kind, names) => names.or(kind),
     }
 }
 
+/// The drives in words, joined by `+`; empty if none is known.
+#[must_use]
+pub fn drives(facts: &Environment) -> String {
+    let mut names: Vec<String> = facts.drives.iter().take(DRIVES_MAX).map(with_link).collect();
+    if facts.drives.len() > DRIVES_MAX {
+        names.push(format!("{} more", facts.drives.len() - DRIVES_MAX));
+    }
+    names.join(" + ")
+}
+
 /// A drive with its link speed: `nvme0n1 (Fast One, x4 at 16 GT/s)`.
-fn with_link(drive: &DriveFacts) -> String {
-    let link = drive.link.map(|link| link.text(drive.link_max.as_ref()));
+fn with_link(drive: &Drive) -> String {
+    let link = drive.pci().and_then(|pci| Some(pci.link?.text(pci.link_max.as_ref())));
     let parts: Vec<String> = drive.model.clone().into_iter().chain(link).collect();
     match parts.as_slice() {
         [] => drive.name.clone(),

@@ -5,7 +5,6 @@
 //! nearest [`Run`] before them. docs/json-schema.md describes every key; values that do not apply
 //! are null.
 
-pub mod drives;
 pub mod file;
 pub mod machine;
 mod names;

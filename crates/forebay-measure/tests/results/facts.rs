@@ -2,32 +2,38 @@
 
 #![allow(dead_code, reason = "each package uses a part")]
 
-use forebay_measure::results::drives::{DriveFacts, LinkFacts};
 use forebay_measure::results::machine::{
     Cpu, Environment, FileSystem, Gpu, HostMemoryFacts, Versions,
 };
+use forebay_topology::{Drive, DriveId, DriveKind, DrivePath, Link, PciDevice, Transport};
 
 /// A drive of fixed data.
-pub(crate) fn drive() -> DriveFacts {
-    let link = |rate, bytes_per_second| LinkFacts {
-        width: Some(4),
-        megatransfers_per_s: Some(rate),
-        bytes_per_second: Some(bytes_per_second),
+pub(crate) fn drive() -> Drive {
+    let link = Link::new(Some(4), Some(16_000));
+    let pci = PciDevice {
+        address: "0000:41:00.0".into(),
+        link,
+        link_max: link,
+        numa_node: Some(0),
+        ..PciDevice::default()
     };
-    DriveFacts {
-        id: "nvme:nqn/1".into(),
-        hardware: "nvme:nqn".into(),
-        kind: "block".into(),
+    let path = DrivePath {
+        name: "nvme0".into(),
+        transport: Transport::Pcie,
+        live: true,
+        pci: Some(pci),
+        numa_node: Some(0),
+        ..DrivePath::default()
+    };
+    Drive {
+        id: DriveId("nvme:nqn/1".into()),
+        hardware: DriveId("nvme:nqn".into()),
+        kind: DriveKind::Block,
         name: "nvme0n1".into(),
         model: Some("Fast One".into()),
         firmware: Some("1.0".into()),
-        transport: "pcie".into(),
-        pci_address: Some("0000:41:00.0".into()),
-        link: Some(link(16_000, 7_876_923_072)),
-        link_max: Some(link(16_000, 7_876_923_072)),
-        numa_node: Some(0),
-        queues: vec!["nvme:nqn/1".into()],
-        ..DriveFacts::default()
+        paths: vec![path],
+        ..Drive::default()
     }
 }
 

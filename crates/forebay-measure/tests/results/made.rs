@@ -53,7 +53,7 @@ pub(crate) fn environment(command: &str) -> Value {
         "file_system": {"type": "ext4", "mount_point": "/data", "source": "/dev/nvme0n1p1"},
         "drives": [{"id": "nvme0n1", "hardware": "nvme0n1", "kind": "block", "name": "nvme0n1",
             "model": "Fast One", "size": 1_099_511_627_776_u64, "rotational": false,
-            "transport": "pcie", "network": false, "queues": [], "paths": []}],
+            "paths": []}],
         "versions": {"forebay": "0.1.0", "fio": null},
         "command": command,
         "unix_time": 1_700_000_000

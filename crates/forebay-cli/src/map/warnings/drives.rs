@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forebay_measure::results::drives::{DriveFacts, LinkFacts, PathFacts};
-use forebay_topology::Resolver;
+use forebay_topology::{Drive, DrivePath, Link, Resolver};
 
 use super::{Found, some};
 use crate::map::draw::drive_name;
@@ -13,7 +12,7 @@ use crate::map::json::MapReport;
 use crate::map::words::{named, spins};
 
 /// Each path to a drive.
-fn paths(report: &MapReport) -> impl Iterator<Item = (&DriveFacts, &PathFacts)> {
+fn paths(report: &MapReport) -> impl Iterator<Item = (&Drive, &DrivePath)> {
     report.drives.iter().flat_map(|drive| drive.paths.iter().map(move |path| (drive, path)))
 }
 
@@ -41,7 +40,7 @@ pub(super) fn link(report: &MapReport) -> Vec<Found> {
 
 /// A bridge above a drive carries less than the drive's own link.
 pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
-    let mut found: BTreeMap<&str, (Vec<String>, LinkFacts)> = BTreeMap::new();
+    let mut found: BTreeMap<&str, (Vec<String>, Link)> = BTreeMap::new();
     for (_, path) in paths(report) {
         let Some(pci) = &path.pci else { continue };
         let own = pci.link.and_then(|link| link.bytes_per_second);
@@ -131,7 +130,7 @@ pub(super) fn path_down(report: &MapReport) -> Vec<Found> {
 pub(super) fn shared_hardware(report: &MapReport) -> Vec<Found> {
     let found = report.maps.iter().filter_map(|map| {
         let (members, hardware) = (&map.queue.members, map.queue.hardware.len());
-        let about: Vec<String> = members.iter().map(|id| drive_name(report, id)).collect();
+        let about: Vec<String> = members.iter().map(|id| drive_name(report, id.as_str())).collect();
         let s = if hardware == 1 { "" } else { "s" };
         let text = format!(
             "{} are {hardware} physical drive{s}, so striping over them gains less: use separate \

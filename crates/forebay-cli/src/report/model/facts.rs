@@ -5,13 +5,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use forebay::units::format_size;
 use forebay_measure::results::Run;
-use forebay_measure::results::drives::DriveFacts;
-use forebay_measure::results::machine::{Environment, Gpu};
+use forebay_measure::results::machine::{Gpu, drives};
 use serde_json::Value;
 
 use super::grouped;
 
-/// Most settings of a run, and most GPUs and drives that are named.
+/// Most settings of a run, and most GPUs that are named.
 const LISTED_MAX: usize = 64;
 /// Most letters of a value.
 const VALUE_MAX: usize = 200;
@@ -102,14 +101,6 @@ fn gpus_text(gpus: &[Gpu]) -> String {
     if texts.is_empty() { "none".into() } else { texts.join(" + ") }
 }
 
-fn drives(facts: &Environment) -> String {
-    let named = |drive: &DriveFacts| match &drive.model {
-        Some(model) => format!("{model} ({})", drive.name),
-        None => drive.name.clone(),
-    };
-    facts.drives.iter().take(LISTED_MAX).map(named).collect::<Vec<_>>().join(" + ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +116,7 @@ mod tests {
         let of =
             |name: &str| all.iter().find(|(other, _)| other == name).map(|(_, text)| text.as_str());
         assert_eq!(of("GPU"), Some("2 × NVIDIA H200"));
-        assert_eq!(of("drive"), Some("Fast One (nvme0n1)"));
+        assert_eq!(of("drive"), Some("nvme0n1 (Fast One)"));
         assert_eq!(of("processor"), Some("16 × Some CPU"));
         assert_eq!((of("fio"), began(run).as_deref()), (None, Some("2023-11-14 22:13 UTC")));
         assert!(settings(run).contains(&("seconds".into(), "2".into())));

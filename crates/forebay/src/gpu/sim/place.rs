@@ -32,11 +32,11 @@ mod tests {
         let places = [&first, &second].map(|gpu| place(gpu.info()).unwrap());
         assert_eq!(Distance::between(&places[0], &places[1]), Distance::SameSwitch);
         assert_eq!(places[1].address, "sim:1");
-        assert_eq!(places[1].link.bytes_per_s(), Some(1_000_000_000));
-        assert_eq!(places[1].bridges[1].link.bytes_per_s(), Some(2_000_000_000));
+        assert_eq!(places[1].link.unwrap().bytes_per_second, Some(1_000_000_000));
+        assert_eq!(places[1].bridges[1].link.unwrap().bytes_per_second, Some(2_000_000_000));
         let alone = first.sibling(2, SimConfig::default());
         let alone = place(alone.info()).unwrap();
-        assert_eq!((alone.bridges.len(), alone.link.bytes_per_s()), (0, None));
+        assert_eq!((alone.bridges.len(), alone.link), (0, None));
         let mut real = first.info().clone();
         real.simulated = false;
         assert_eq!(place(&real), None);
