@@ -80,7 +80,7 @@ fn moved(out: &mut String, transfer: &Transfer, look: Look) {
         End::Refused => ("refused", State::Unknown),
         End::Failed => ("failed", State::Problem),
     };
-    let text = if transfer.is_right() {
+    let text = if transfer.end == End::Moved {
         let shares = transfer.routes.iter().map(|share| {
             format!("{} by `{}` ({})", format_size(share.bytes), share.route, share.reason)
         });

@@ -84,12 +84,6 @@ impl Transfer {
         Self::new(direction, demanded).ending(End::Failed, failure.in_one_line())
     }
 
-    /// Whether the bytes were moved and verified.
-    #[must_use]
-    pub fn is_right(&self) -> bool {
-        self.end == End::Moved
-    }
-
     /// Gives it another end, for this reason.
     #[must_use]
     pub fn ending(self, end: End, reason: impl Into<String>) -> Self {
@@ -97,19 +91,16 @@ impl Transfer {
     }
 
     /// Fails the transfer if its bytes were reported as direct, but provably were not.
-    pub fn judge(&mut self) {
-        let Some(verdict) = self.verdict.as_ref().filter(|_| self.is_right()) else { return };
-        let is_said = verdict.word.starts_with("direct") || verdict.word == "unproven";
-        if self.is_direct() && !is_said {
-            self.end = End::Failed;
-            self.reason = Some(format!("reported as direct, but counters: {}", verdict.text));
-        }
-    }
-
-    /// Whether it should take the direct route.
     #[must_use]
-    pub fn is_direct(&self) -> bool {
-        self.demanded == Route::Direct
+    pub fn judged(self) -> Self {
+        let is_said = |word: &str| word.starts_with("direct") || word == "unproven";
+        match &self.verdict {
+            Some(verdict) if self.demanded == Route::Direct && !is_said(&verdict.word) => {
+                let reason = format!("reported as direct, but counters: {}", verdict.text);
+                self.ending(End::Failed, reason)
+            }
+            _ => self,
+        }
     }
 
     /// Whether it failed unexpectedly.
@@ -140,8 +131,8 @@ impl DoctorReport {
 
     /// Whether bytes go to the GPU directly, and what is missing if not.
     pub(super) fn answer(&self) -> String {
-        let tried = || self.transfers.iter().filter(|transfer| transfer.is_direct());
-        if let Some(moved) = tried().rfind(|transfer| transfer.is_right()) {
+        let tried = || self.transfers.iter().filter(|transfer| transfer.demanded == Route::Direct);
+        if let Some(moved) = tried().rfind(|transfer| transfer.end == End::Moved) {
             return match moved.verdict.as_ref().filter(|verdict| verdict.word != "unproven") {
                 Some(verdict) => format!("yes. Counters verify it: {}", verdict.text),
                 None => "yes, as cuFile reports; no counter verifies it".into(),

@@ -23,7 +23,8 @@ use forebay_measure::stdio;
 use forebay_measure::target::Target;
 use forebay_topology::System;
 
-use self::json::DoctorReport;
+use self::json::{DoctorReport, End, Transfer};
+use self::transfers::Moved;
 use crate::args::DoctorArgs;
 use crate::map::{self, look::Look};
 use crate::reach;
@@ -85,61 +86,40 @@ fn examined(
     program: &Program,
 ) -> Result<DoctorReport> {
     let engine = Engine::new(program.engine_options()?)?;
-    let opened = cufile(program);
-    let (wish, target) = match Target::find(&engine, gpu) {
-        Ok(target) => {
-            let wish = match &target.device {
-                Some(device) if !target.is_simulated() => {
-                    GpuWish::At(device.info().pci_address.clone())
-                }
-                _ => gpu.map_or(GpuWish::First, wish_of),
-            };
-            (wish, Ok(target))
-        }
-        // A GPU that the driver does not show may still exist.
-        Err(failure) => (gpu.map_or(GpuWish::First, wish_of), Err(failure)),
-    };
-    let wish = Wish { path: path.to_owned(), gpu: wish };
-    let direct = closed(opened.as_ref(), target.as_ref().is_ok_and(Target::is_simulated));
-    let found = doctor::examine(system, &wish, opened);
+    let (opened, target) = (cufile(program), Target::find(&engine, gpu));
+    let device = target.as_ref().ok().and_then(|target| target.device.as_ref());
+    let real = device.filter(|device| !device.info().simulated);
+    // A GPU that the driver does not show may still exist.
+    let wish = real.map(|device| GpuWish::At(device.info().pci_address.clone()));
+    let wish = wish.unwrap_or_else(|| gpu.map_or(GpuWish::First, wish_of));
+    // An engine would wait for cuFile longer than this verb.
+    let direct = if device.is_some() && real.is_none() { None } else { closed(opened.as_ref()) };
+    let found = doctor::examine(system, &Wish { path: path.to_owned(), gpu: wish }, opened);
     let mut report = DoctorReport::of(found, None);
-    match target {
-        Ok(target) => {
-            report.target = Some(target.name());
-            let moved = match answers {
-                true => transfers::all(transfers::BOUND, &engine, &target, path, direct),
-                false => transfers::Moved {
-                    ended: Some("the path does not answer".into()),
-                    ..transfers::Moved::default()
-                },
-            };
-            (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
-            report.transfers.iter_mut().for_each(json::Transfer::judge);
-            let failed = report.transfers.iter().any(json::Transfer::has_failed);
-            report.broken |= failed || moved.has_failed;
-            report.sentence = sentence(&report, &target);
-        }
-        Err(failure) => {
-            let reason = failure.in_one_line();
-            report.sentence = format!("nothing was moved: {reason}");
-            report.not_moved = Some(reason);
-            report.broken = true;
-        }
-    }
+    report.target = target.as_ref().ok().map(Target::name);
+    let nothing = |reason| Moved { ended: Some(reason), ..Moved::default() };
+    let moved = match &target {
+        Ok(target) if answers => transfers::all(transfers::BOUND, &engine, target, path, direct),
+        Ok(_) => nothing("the path does not answer".into()),
+        Err(failure) => Moved { has_failed: true, ..nothing(failure.in_one_line()) },
+    };
+    report.broken |= moved.has_failed || moved.transfers.iter().any(Transfer::has_failed);
+    (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
+    report.sentence = match &target {
+        Ok(target) => sentence(&report, target),
+        Err(failure) => format!("nothing was moved: {}", failure.in_one_line()),
+    };
     report.answer = report.answer();
     Ok(report)
 }
 
-/// Why the direct route should not be tried: an engine would wait for cuFile longer than this verb.
-fn closed(answer: Option<&Answer>, is_simulated: bool) -> Option<String> {
-    match answer {
-        _ if is_simulated => None,
-        Some((seen, _)) if seen.opened => None,
-        Some((seen, _)) => {
-            Some(seen.failed.clone().unwrap_or_else(|| "cuFile's driver does not open".into()))
-        }
-        None => Some("could not check whether cuFile's driver opens".into()),
-    }
+/// Why the direct route should not be tried.
+fn closed(answer: Option<&Answer>) -> Option<String> {
+    let Some((seen, _)) = answer else {
+        return Some("could not check whether cuFile's driver opens".into());
+    };
+    let why = || seen.failed.clone().unwrap_or_else(|| "cuFile's driver does not open".into());
+    (!seen.opened).then(why)
 }
 
 /// The route of the bytes.
@@ -147,7 +127,7 @@ fn sentence(report: &DoctorReport, target: &Target) -> String {
     let went = |route: Route| {
         let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);
         asked.any(|transfer| {
-            transfer.is_right() && transfer.routes.iter().all(|share| share.route == route)
+            transfer.end == End::Moved && transfer.routes.iter().all(|share| share.route == route)
         })
     };
     let path = &report.found.path;
@@ -193,7 +173,8 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     }
     let step = report.found.checks.iter().find(|check| check.is_broken);
     let step = step.and_then(|check| check.step.clone());
-    let is_direct = |transfer: &json::Transfer| transfer.has_failed() && transfer.is_direct();
+    let is_direct =
+        |transfer: &Transfer| transfer.has_failed() && transfer.demanded == Route::Direct;
     Err(match step {
         Some(step) => failure.hint(step),
         None if report.transfers.iter().any(is_direct) => {
@@ -248,10 +229,9 @@ mod tests {
     #[test]
     fn a_library_that_lies_has_failed() {
         let ends = |word: &str, demanded| {
-            let mut transfer = json::Transfer::new(Direction::Read, demanded);
+            let mut transfer = Transfer::new(Direction::Read, demanded);
             transfer.verdict = Some(verdict(word));
-            transfer.judge();
-            transfer.has_failed()
+            transfer.judged().has_failed()
         };
         let direct = Route::Direct;
         assert!(ends("compat", direct) && ends("contradictory", direct));

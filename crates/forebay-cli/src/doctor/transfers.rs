@@ -205,7 +205,7 @@ impl Run {
             ..Transfer::new(direction, route)
         };
         let (end, reason) = match moved.check(&self.engine, &Most::USUAL)?.right {
-            Some(true) => return Ok(transfer),
+            Some(true) => return Ok(transfer.judged()),
             _ if is_write => (End::Failed, "the file differs from what was written"),
             // Another process may write to a file that is not ours.
             _ if self.plain()? != before => (End::Refused, "the file changed during the read"),
