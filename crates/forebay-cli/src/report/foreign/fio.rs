@@ -4,7 +4,6 @@
 //! ran together, and so are both directions of a mixed job.
 
 mod job;
-mod times;
 
 use forebay_measure::json_memory;
 use serde::Deserialize;
@@ -39,38 +38,44 @@ struct Object {
     jobs: Vec<Job>,
     line: u64,
     time: Option<u64>,
-    /// In milliseconds, and by how much that may be rounded down.
-    end_ms: Option<(u64, f64)>,
+    time_ms: Option<u64>,
 }
 
-/// Reads fio's JSON after any other output before it; several objects may follow each other.
+/// Reads fio's JSON between any other output; several objects may follow each other.
 ///
 /// # Errors
 /// It is no JSON, is truncated, is not a result of fio 3, or contradicts the user.
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     json_memory::check(text.as_bytes(), 0)?;
-    let text = &without_nan(text);
-    let (mut rest, mut line) = (text.as_str(), 1);
+    let mut text = text.to_owned();
+    for none in ["nan", "-nan", "inf", "-inf"] {
+        // fio writes a member a line.
+        for end in [",", "\n"] {
+            text = text.replace(&format!(" : {none}{end}"), &format!(" : null{end}"));
+        }
+    }
+    let (mut end, mut line, mut interim) = (0, 1, 0);
     let mut objects: Vec<Object> = Vec::new();
-    let mut interim = 0;
-    while let Some(begin) = object_in(rest) {
-        read_talk(&rest[..begin], &mut line, contents);
-        rest = &rest[begin..];
-        let mut stream = Deserializer::from_str(rest).into_iter::<Output>();
+    for (at, _) in text.match_indices(VERSION) {
+        let own = text[..at].trim_end().strip_suffix('{').map(str::len);
+        // Another program may have sorted the members.
+        let begin = own.or_else(|| Some(end + text.get(end..at)?.find('{')?));
+        let Some(begin) = begin.filter(|begin| *begin >= end) else { continue };
+        read_talk(&text[end..begin], &mut line, contents);
+        let mut stream = Deserializer::from_str(&text[begin..]).into_iter::<Output>();
         let Some(output) = stream.next() else { break };
         let output = output.map_err(|error| broken(line, &error))?;
-        let end = stream.byte_offset();
+        end = begin + stream.byte_offset();
         let object = Object::of(output, line, contents)?;
         if objects.last().is_some_and(|earlier| object.continues(earlier)) {
             objects.pop();
             interim += 1;
         }
         objects.push(object);
-        line += rest[..end].matches('\n').count() as u64;
-        rest = &rest[end..];
+        line += text[begin..end].matches('\n').count() as u64;
     }
     if objects.is_empty() {
-        return Err("no line begins a JSON object".into());
+        return Err("it holds no JSON object with a `fio version`".into());
     }
     objects.iter().try_for_each(|object| object.add_to(contents))?;
     if interim > 0 {
@@ -79,39 +84,8 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
              last result of each job includes them"
         ));
     }
-    read_talk(rest, &mut line, contents);
+    read_talk(&text[end..], &mut line, contents);
     Ok(())
-}
-
-/// Replaces numbers that are none (`nan`, `-nan`, `inf`) by null. fio writes a member a line.
-fn without_nan(text: &str) -> String {
-    let none = ["nan", "-nan", "inf", "-inf"];
-    let replaced = |line: &str| {
-        let (name, value) = line.rsplit_once(" : ")?;
-        let value = value.trim_end();
-        none.contains(&value.trim_end_matches(',')).then(|| {
-            let comma = if value.ends_with(',') { "," } else { "" };
-            format!("{name} : null{comma}\n")
-        })
-    };
-    let lines = text.split_inclusive('\n');
-    lines.map(|line| replaced(line).unwrap_or_else(|| line.to_owned())).collect()
-}
-
-/// The start of the first object: at a line's beginning, or after other text with fio's version as
-/// its first member.
-fn object_in(text: &str) -> Option<usize> {
-    let mut begins_line = true;
-    for (at, letter) in text.char_indices() {
-        match letter {
-            '{' if begins_line || text[at + 1..].trim_start().starts_with(VERSION) => {
-                return Some(at);
-            }
-            '\n' => begins_line = true,
-            letter => begins_line &= letter.is_whitespace(),
-        }
-    }
-    None
 }
 
 /// The error of an object that begins in a line.
@@ -171,25 +145,21 @@ impl Object {
                  its own numbers; `stonewall` runs one after the other",
             );
         }
-        let exact = output.timestamp_ms.map(|ms| (ms, 0.0));
-        let end_ms = exact.or(output.timestamp.map(|s| (s.saturating_mul(1000), 1e3)));
-        Ok(Self { jobs, line, time: output.timestamp, end_ms })
+        Ok(Self { jobs, line, time: output.timestamp, time_ms: output.timestamp_ms })
     }
 
     /// Whether this is a later report of the jobs of an earlier object, which were still running
     /// then (`--status-interval`): it includes their counts since the start.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
     fn continues(&self, earlier: &Self) -> bool {
+        let Some((end, before)) = self.time_ms.zip(earlier.time_ms) else { return false };
         let grew = |(now, before): (&Job, &Job)| now.is_later_report_of(before);
-        let Some(((end, off), (earlier_end, _))) = self.end_ms.zip(earlier.end_ms) else {
-            return false;
-        };
         let longest = self.jobs.iter().map(Job::seconds).fold(0.0, f64::max);
         longest > 0.0
             && self.jobs.len() == earlier.jobs.len()
             && self.jobs.iter().zip(&earlier.jobs).all(grew)
-            && (earlier_end..).contains(&end)
-            && end as f64 - longest * 1e3 + off <= earlier_end as f64
+            && before <= end
+            && end as f64 - longest * 1e3 <= before as f64
     }
 
     #[expect(clippy::cast_precision_loss, reason = "seconds since 1970")]
@@ -199,6 +169,22 @@ impl Object {
                 contents.warn(self.line, &format!("job `{}` moved nothing: left out", job.name));
                 continue;
             };
+            if job.lacks_percentiles() {
+                contents.note(
+                    "clones (`numjobs`) and both directions of a job are one measurement, without \
+                     percentiles, which cannot be merged: `group_reporting` merges those of clones",
+                );
+            }
+            if job.block_size().is_none() {
+                contents.warn(
+                    self.line,
+                    &format!(
+                        "job `{}` has no single block size that is read (`bsrange`, `kb_base`, \
+                         `KiB`): it is unknown",
+                        job.name
+                    ),
+                );
+            }
             if job.is_several() {
                 contents.warn(
                     self.line,

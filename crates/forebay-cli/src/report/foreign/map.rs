@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use forebay::units::parse_size;
 
-use super::units::{Kind, scale};
+use super::units::{Kind, scale, words};
 use crate::near::near;
 
 /// Most characters of a value.
@@ -155,20 +155,17 @@ impl Map {
         }
         let mut columns: Vec<Column> = Vec::new();
         for heading in headings {
-            // Brackets without a unit, as `[last]`, are part of the name.
-            let plain = heading.to_lowercase().replace(['(', ')', '[', ']'], " ");
-            let whole = plain.split_whitespace().collect::<Vec<_>>().join(" ");
-            let (first, last) = whole.rsplit_once([' ', '_']).unwrap_or((&whole, ""));
-            let is_unit = |kind| scale(kind, last).is_some();
-            let has_unit = [Kind::Size, Kind::Rate, Kind::Time].into_iter().any(is_unit)
-                || last.ends_with("b/s");
-            let of = |text: &str| {
-                FIELDS.into_iter().find(|(name, .., others)| {
-                    *name == text || (!text.is_empty() && others.split('|').any(|one| one == text))
-                })
+            let words = words(heading);
+            let means = |(name, kind, _, others): &Field| {
+                let is = |words: &[&str]| {
+                    let text = words.join(" ").to_lowercase();
+                    text == *name
+                        || others.split('|').any(|other| !text.is_empty() && text == other)
+                };
+                let unit = words.split_last().filter(|(unit, _)| scale(*kind, unit).is_some());
+                is(&words) || unit.is_some_and(|(_, words)| is(words))
             };
-            let found = of(&whole).or_else(|| has_unit.then(|| of(first))?);
-            let Some(field @ (name, ..)) = found else { continue };
+            let Some(field @ (name, ..)) = FIELDS.into_iter().find(means) else { continue };
             let is_taken = columns.iter().any(|column| column.name == name);
             if !is_taken && !self.values.contains_key(name) {
                 columns.push(Column::of(field, heading, None));
@@ -193,31 +190,24 @@ fn parts(text: &str) -> Result<Vec<&str>, String> {
 /// One column, as `HEADING` or `HEADING:UNIT`; `None` if it is neither.
 fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
     let (name, kind, ..) = field;
-    let scale = |unit: &str| scale(kind, unit);
-    let (heading, unit) = match rest.strip_prefix('"') {
-        Some(quoted) => {
-            let (heading, behind) = quoted.split_once('"')?;
-            match behind.trim() {
-                "" => (heading, None),
-                behind => (heading, Some(behind.strip_prefix(':')?.trim())),
-            }
-        }
+    let (heading, unit) = match rest.strip_prefix('"').map(|rest| rest.split_once('"')) {
+        Some(quoted) => match quoted?.1.trim() {
+            "" => (quoted?.0, None),
+            behind => (quoted?.0, Some(behind.strip_prefix(':')?)),
+        },
         // A heading may contain colons.
         None => match rest.rsplit_once(':') {
-            Some((heading, unit)) if scale(unit.trim()).is_some() => {
-                (heading.trim(), Some(unit.trim()))
-            }
+            Some((heading, unit)) if scale(kind, unit.trim()).is_some() => (heading, Some(unit)),
             _ => (rest, None),
         },
     };
-    Some(match (heading, unit) {
-        ("", _) => return None,
-        (_, None) => Ok(Column::of(field, heading, None)),
-        (_, Some(unit)) => match scale(unit) {
-            None => Err(format!("`{unit}` is not a unit of `{name}`{}", kind.units())),
-            scale => Ok(Column::of(field, heading, scale)),
-        },
-    })
+    if heading.trim().is_empty() {
+        return None;
+    }
+    let column = |scale| Column::of(field, heading.trim(), scale);
+    let Some(unit) = unit.map(str::trim) else { return Some(Ok(column(None))) };
+    let wrong = || format!("`{unit}` is not a unit of `{name}`{}", kind.units());
+    Some(scale(kind, unit).map(|scale| column(Some(scale))).ok_or_else(wrong))
 }
 
 /// The quantity or the axis of this name.

@@ -27,19 +27,6 @@ impl Kind {
     }
 }
 
-/// Prefixes of units: decimal ones, and powers of two.
-const PREFIXES: [(&str, f64); 9] = [
-    ("", 1.0),
-    ("k", 1e3),
-    ("Ki", 1024.0),
-    ("M", 1e6),
-    ("Mi", 1_048_576.0),
-    ("G", 1e9),
-    ("Gi", 1_073_741_824.0),
-    ("T", 1e12),
-    ("Ti", 1_099_511_627_776.0),
-];
-
 /// The factor of this unit; `None` for a unit of another kind.
 pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
     match (kind, unit) {
@@ -55,77 +42,72 @@ pub(super) fn scale(kind: Kind, unit: &str) -> Option<f64> {
     }
 }
 
-fn prefix(fits: impl Fn(&str) -> bool) -> Option<f64> {
-    PREFIXES.iter().find(|(name, _)| fits(name)).map(|(_, scale)| *scale)
+/// The factor of a prefix, as `M` or `Ki`.
+fn prefix(letters: &str) -> Option<f64> {
+    let binary = letters.strip_suffix(['i', 'I']);
+    let power = match (binary.unwrap_or(letters), binary) {
+        ("", None) => 0,
+        ("K", _) | ("k", None) => 1,
+        ("M", _) => 2,
+        ("G", _) => 3,
+        ("T", _) => 4,
+        _ => return None,
+    };
+    Some(if binary.is_some() { 1024.0_f64 } else { 1000.0 }.powi(power))
 }
 
 fn size(unit: &str) -> Option<f64> {
-    let lower = unit.to_lowercase();
-    match lower.as_str() {
-        "byte" | "bytes" => Some(1.0),
+    match unit.to_uppercase().as_str() {
+        "BYTE" | "BYTES" => Some(1.0),
         // A single letter is a power of two, as on the command line.
-        "k" | "m" | "g" | "t" => prefix(|name| name.to_lowercase() == format!("{lower}i")),
+        letter @ ("K" | "M" | "G" | "T") => prefix(&format!("{letter}i")),
         // `kb`, `MIB`: a size never means bits.
-        _ => {
-            let letters = lower.strip_suffix('b')?;
-            prefix(|name| name.to_lowercase() == letters)
-        }
+        upper => prefix(upper.strip_suffix('B')?),
     }
 }
 
 fn rate(unit: &str) -> Option<f64> {
     let ends = ["/s", "/sec", "/Sec", "/second", "ps"];
     let amount = ends.iter().find_map(|end| unit.strip_suffix(end))?;
-    let bits = ["bits", "bit", "b"].iter().find_map(|end| amount.strip_suffix(end));
-    let (amount, factor) = match bits {
-        Some(amount) => (amount, 0.125),
-        None => (amount.strip_suffix('B')?, 1.0),
-    };
-    // In rates, `KB/s` never means a power of two.
-    let amount = if amount == "K" { "k" } else { amount };
-    prefix(|name| name == amount).map(|scale| scale * factor)
+    match ["bits", "bit", "b"].iter().find_map(|end| amount.strip_suffix(end)) {
+        Some(amount) => prefix(amount).map(|scale| scale / 8.0),
+        None => prefix(amount.strip_suffix('B')?),
+    }
 }
 
-/// The unit at the end of a heading, as in `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`. Text
-/// in brackets that is no unit (`MiB/s [last]`) is part of the name.
+/// The words of a heading. Brackets, as in `BW (MiB/s)` or `MiB/s [last]`, are around some.
+pub(super) fn words(heading: &str) -> Vec<&str> {
+    let words = heading.split(|c: char| c.is_whitespace() || "_,:()[]".contains(c));
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// The unit at the end of a heading, as in `BW (MiB/s)`, `p99 [us]`, `lat_us` or `time, ms`, or
+/// before brackets, as in `MiB/s [last]`.
 ///
 /// # Errors
 /// The unit of a size is unknown, as in `bs (sectors)`.
 pub(super) fn of_heading(kind: Kind, heading: &str) -> Result<Option<f64>, String> {
-    let mut name = heading.trim();
-    while let Some((before, within)) = bracketed(name) {
-        if let Some(scale) = scale(kind, within) {
-            return Ok(Some(scale));
+    let (before, within) = heading.rsplit_once(['(', '[']).unwrap_or((heading, ""));
+    for (text, in_brackets) in [(within, true), (before, false)] {
+        let found = match words(text).as_slice() {
+            // Identifiers have no capitals, so `b` means bytes: `bw_gb_per_s`, `mib_s`.
+            [.., amount, "per", "s" | "sec" | "second"] | [.., amount, "s" | "sec"]
+                if kind == Kind::Rate && amount.contains('b') =>
+            {
+                size(amount)
+            }
+            // A letter alone is a name, as in `a`, `k`, `M`, except in brackets.
+            [.., last] if kind != Kind::Count || last.len() > 1 || in_brackets => scale(kind, last),
+            _ => None,
+        };
+        if found.is_some() {
+            return Ok(found);
         }
-        if kind == Kind::Size && !within.is_empty() {
-            return Err(within.to_owned());
-        }
-        name = before.trim();
     }
-    let last = name.rsplit([' ', '_', ',', ':']).next().unwrap_or(name);
-    // A letter alone is a name, as in `a`, `k`, `M`.
-    let found = [name, last].into_iter().find_map(|unit| scale(kind, unit));
-    let found = found.filter(|_| kind != Kind::Count || last.len() > 1);
-    Ok(found.or_else(|| (kind == Kind::Rate).then(|| underscored(name))?))
-}
-
-/// The text before brackets at the end of a heading, and within them.
-fn bracketed(heading: &str) -> Option<(&str, &str)> {
-    let heading = heading.trim();
-    [('(', ')'), ('[', ']')].into_iter().find_map(|(open, close)| {
-        let (name, within) = heading.strip_suffix(close)?.rsplit_once(open)?;
-        Some((name, within.trim()))
-    })
-}
-
-/// The unit in `…_mib_s`, `…_gb_per_s`, `…_bytes_per_second`: identifiers have no capitals, so `b`
-/// means bytes.
-fn underscored(name: &str) -> Option<f64> {
-    let lower = name.rsplit(' ').next().unwrap_or(name).to_lowercase();
-    let ends = ["_per_second", "_per_sec", "_per_s", "_sec", "_s"];
-    let amount = ends.iter().find_map(|end| lower.strip_suffix(end))?;
-    let amount = amount.rsplit('_').next()?;
-    size(amount).filter(|_| amount.contains('b'))
+    match kind {
+        Kind::Size if !words(within).is_empty() => Err(words(within).join(" ")),
+        _ => Ok(None),
+    }
 }
 
 /// The number of a cell in its own unit, else in that of its column.
@@ -139,13 +121,10 @@ pub(super) fn value(kind: Kind, cell: &str, of_column: Option<f64>) -> Result<Op
         return Ok(None);
     }
     let is_digit = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | '+' | '-');
-    let mut end = cell.find(|c| !is_digit(c)).unwrap_or(cell.len());
-    // An exponent, not the beginning of a unit.
-    let rest = cell[end..].strip_prefix(['e', 'E']);
-    let exponent = rest.filter(|rest| rest.starts_with(|c: char| is_digit(c) && c != ','));
-    if let Some(rest) = exponent {
-        end = cell.len() - rest.len() + rest.find(|c| !is_digit(c)).unwrap_or(rest.len());
-    }
+    let end = match number(cell) {
+        Some(_) => cell.len(),
+        None => cell.find(|c| !is_digit(c)).unwrap_or(cell.len()),
+    };
     let (digits, unit) = cell.split_at(end);
     let number = number(&pointed(digits)?).ok_or("it is not a number of 0 or more")?;
     let scale = match (unit.trim(), kind) {

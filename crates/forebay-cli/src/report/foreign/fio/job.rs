@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use forebay::units::parse_size;
 use forebay_measure::failure::lower;
 use forebay_measure::results::CpuCost;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -9,12 +10,9 @@ use serde_json::{Map, Value};
 
 use super::super::row::{Row, count, short};
 use super::super::units::number;
-use super::times::Times;
 
 /// Engines with one request in flight per thread, whatever depth was set.
 const SYNCHRONOUS: [&str; 7] = ["sync", "psync", "vsync", "pvsync", "pvsync2", "mmap", "libcufile"];
-/// fio's default block size.
-const BLOCK: f64 = 4096.0;
 /// Options that have an axis, or that only set the duration and the order of jobs, or what fio
 /// records. Points that differ only in these are the same.
 const KNOWN: &str = "description filename directory rw readwrite rwmixread rwmixwrite ioengine \
@@ -23,6 +21,9 @@ const KNOWN: &str = "description filename directory rw readwrite rwmixread rwmix
                      new_group randseed log_avg_msec write_bw_log write_lat_log write_iops_log \
                      write_hist_log percentile_list lat_percentiles clat_percentiles \
                      slat_percentiles unified_rw_reporting unlink";
+/// The percentiles of a row, with fio's names.
+const PERCENTILES: [(&str, &str); 4] =
+    [("p50", "50.000000"), ("p90", "90.000000"), ("p99", "99.000000"), ("p99.9", "99.900000")];
 /// Most options of one job without an axis that are kept.
 const OPTIONS_MAX: usize = 32;
 
@@ -80,26 +81,40 @@ pub(super) struct Job {
     entries: u32,
 }
 
-/// The bytes moved in one direction, with times.
+/// The bytes moved in one direction, with latencies in nanoseconds: from submission to completion
+/// (`clat`) or, with `lat_percentiles=1`, including the submission.
 #[derive(Debug, Default, Clone)]
 struct Moved {
     bytes: f64,
     requests: f64,
     seconds: f64,
     rate: f64,
-    times: Times,
+    mean: Option<f64>,
+    max: Option<f64>,
+    percentiles: [Option<f64>; 4],
+    /// Whether percentiles were known, but of parts.
+    lacks_percentiles: bool,
 }
 
 impl Moved {
     fn of(value: &Value) -> Self {
         let number = |key: &str| value[key].as_f64().filter(|number| *number > 0.0);
-        let requests = number("total_ios").unwrap_or_default();
+        let kinds = [&value["lat_ns"], &value["clat_ns"]];
+        let has_more =
+            |times: &&&Value| times["percentile"].as_object().is_some_and(|all| !all.is_empty());
+        // Unmeasured values are present as zeros.
+        let is_measured = |times: &&&Value| times["mean"].as_f64().is_some_and(|mean| mean > 0.0);
+        let times = kinds.iter().find(has_more).or_else(|| kinds.iter().find(is_measured));
+        let time = |key: &str| times?[key].as_f64();
         Self {
             bytes: number("io_bytes").unwrap_or_default(),
-            requests,
+            requests: number("total_ios").unwrap_or_default(),
             seconds: number("runtime").unwrap_or_default() / 1e3,
             rate: number("bw_bytes").unwrap_or_default(),
-            times: Times::of(value, requests),
+            mean: time("mean"),
+            max: time("max"),
+            percentiles: PERCENTILES.map(|(_, name)| times?["percentile"][name].as_f64()),
+            lacks_percentiles: false,
         }
     }
 
@@ -109,12 +124,20 @@ impl Moved {
             return if self.requests == 0.0 { other } else { self };
         }
         let (bytes, seconds) = (self.bytes + other.bytes, self.seconds.max(other.seconds));
+        let requests = self.requests + other.requests;
+        let weight = self.requests / requests;
+        let mean = |(a, b): (f64, f64)| a * weight + b * (1.0 - weight);
         Self {
             bytes,
-            requests: self.requests + other.requests,
+            requests,
             seconds,
             rate: if seconds > 0.0 { bytes / seconds } else { self.rate + other.rate },
-            times: self.times.with(other.times),
+            mean: self.mean.zip(other.mean).map(mean),
+            max: self.max.zip(other.max).map(|(a, b)| a.max(b)),
+            percentiles: [None; 4],
+            lacks_percentiles: [&self, &other]
+                .iter()
+                .any(|one| one.lacks_percentiles || one.percentiles.iter().any(Option::is_some)),
         }
     }
 }
@@ -229,7 +252,11 @@ impl Job {
         row.number("bytes", Some(all.bytes));
         row.number("requests", Some(all.requests));
         row.number("seconds", Some(all.seconds * 1e9));
-        all.times.add_to(&mut row);
+        row.number("mean", all.mean);
+        row.number("max", all.max);
+        for ((name, _), percentile) in PERCENTILES.into_iter().zip(all.percentiles) {
+            row.number(name, percentile);
+        }
         // Zeros mean that it ended before the kernel had counted any time.
         let cpu = self.cpu_s.filter(|(user, system)| user + system > 0.0 && all.seconds > 0.0);
         let bytes = count(all.bytes).unwrap_or_default();
@@ -314,63 +341,56 @@ impl Job {
         self.error == 0 && (other_size || !checks && (other_way || longer))
     }
 
-    /// The size of its requests, if all have the same.
-    fn block_size(&self) -> Option<f64> {
-        if self.option(&["bsrange", "blocksize_range", "bssplit"]).is_some() {
+    /// Whether percentiles were left out, which cannot be merged.
+    pub(super) fn lacks_percentiles(&self) -> bool {
+        self.read.clone().with(self.write.clone()).lacks_percentiles
+    }
+
+    /// The size of its requests, if all have the same. With `kb_base`, or as `KiB`, fio's units
+    /// have another meaning.
+    pub(super) fn block_size(&self) -> Option<f64> {
+        if self.option(&["bsrange", "blocksize_range", "bssplit", "kb_base"]).is_some() {
             return None;
         }
-        let (mut size, mut base_1000) = (Some(BLOCK), false);
-        for (name, value) in &self.options.0 {
-            match name.as_str() {
-                "kb_base" => base_1000 = value == "1000",
-                // fio parses a size by the base that was set before it.
-                "bs" | "blocksize" => size = block_size(value, base_1000),
-                _ => {}
-            }
-        }
-        size
+        block_size(self.option(&["bs", "blocksize"]).unwrap_or("4k"))
     }
 }
 
-/// The bytes of fio's `bs`: one size, or the same for each direction. Its letters are powers of two
-/// and its `KiB`, `MiB`, … powers of ten, unless `kb_base` is 1000, with which each has its usual
-/// meaning.
-fn block_size(text: &str, base_1000: bool) -> Option<f64> {
-    let mut sizes = text.split(',').map(|size| one_size(size.trim(), base_1000));
+/// The bytes of fio's `bs`: one size, or the same for each direction.
+#[expect(clippy::cast_precision_loss, reason = "a size")]
+fn block_size(text: &str) -> Option<f64> {
+    let lower = text.to_lowercase();
+    let mut sizes = lower.split(',').map(|size| parse_size(size.trim().trim_end_matches('b')));
     let first = sizes.next()??;
-    sizes.all(|size| size == Some(first)).then_some(first)
-}
-
-fn one_size(text: &str, base_1000: bool) -> Option<f64> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let unit = unit.to_lowercase();
-    let power = match unit.trim_end_matches('b').trim_end_matches('i') {
-        "" if !unit.contains('i') => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        _ => return None,
-    };
-    let step: f64 = if unit.ends_with("ib") == base_1000 { 1024.0 } else { 1000.0 };
-    Some(number(digits)? * step.powi(power)).filter(|bytes| *bytes > 0.0)
+    (first > 0 && sizes.all(|size| size == Some(first))).then_some(first as f64)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
+    fn percentiles_are_of_the_latency_that_has_them_and_are_not_merged() {
+        let of = |count: u64, times: Value| {
+            Moved::of(&json!({"total_ios": count, "clat_ns": times, "lat_ns": {"mean": 9.0}}))
+        };
+        let one = of(3, json!({"mean": 2.5, "max": 4, "percentile": {"50.000000": 2}}));
+        assert_eq!((one.mean, one.percentiles), (Some(2.5), [Some(2.0), None, None, None]));
+        let both = one.clone().with(of(1, json!({"mean": 6.5, "max": 7, "percentile": {"x": 1}})));
+        assert_eq!((both.mean, both.max, both.percentiles), (Some(3.5), Some(7.0), [None; 4]));
+        assert_eq!(one.with(Moved::default()).percentiles[0], Some(2.0));
+        // Without percentiles the total latency counts.
+        assert_eq!(of(3, json!({"mean": 2.5})).mean, Some(9.0));
+    }
+
+    #[test]
     fn a_size_has_the_unit_that_fio_takes() {
-        let usual = |text| block_size(text, false);
         assert_eq!(
-            ["4k", "4K", "1m", "512", "64kb", "4Ki", "4kiB"].map(usual),
-            [4096.0, 4096.0, 1_048_576.0, 512.0, 65536.0, 4096.0, 4000.0].map(Some)
+            ["4k", "4K", "1m", "512", "64kb", "4k,4k"].map(block_size),
+            [4096.0, 4096.0, 1_048_576.0, 512.0, 65536.0, 4096.0].map(Some)
         );
-        assert_eq!(["4k", "4kib"].map(|text| block_size(text, true)), [4000.0, 4096.0].map(Some));
-        assert_eq!(
-            ["4k,4k", "4k,8k", "", "k", "0", "i", "-4k"].map(usual),
-            [Some(4096.0), None, None, None, None, None, None]
-        );
+        assert_eq!(["4k,8k", "", "k", "0", "i", "-4k", "4kiB", "4Ki"].map(block_size), [None; 8]);
     }
 }

@@ -82,14 +82,14 @@ fn missing_columns_and_unclear_values_are_named() {
     let rows = "1 GB/s,read,1.5e300x\n-1 GB/s,read,1\n1,read,1\n,read,1\n1 GB/s,,1\n1 GB/s,up,1\n\
                 1,2\n\"1,234 GB/s\",read,1\n1e300 GB/s,read,1\n";
     insta::assert_snapshot!(warnings(&format!("a,b,c\n{rows}")).replace(" left out: ", "\n  "), @"
-    line 5:
-      it has no throughput, and no numbers that give one (and 1 more like it)
     line 2:
       `c` is `1.5e300x`: its unit is unknown: use k or M
     line 3:
       `a` is `-1 GB/s`: it is not a number of 0 or more
     line 4:
       `a` is `1`: it has no unit: use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
+    line 5:
+      it has no throughput, and no numbers that give one
     line 6:
       the direction is unknown: add `--map direction:=read`, or map a column to it
     line 7:
@@ -98,6 +98,8 @@ fn missing_columns_and_unclear_values_are_named() {
       2 fields below 3 headings
     line 9:
       `a` is `1,234 GB/s`: its comma is ambiguous: write numbers without it
+    line 10:
+      `a` is `1e300 GB/s`: its unit is unknown: use MiB/s, GiB/s, MB/s, GB/s, Gbit/s and so on
     ");
 }
 
