@@ -5,11 +5,14 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::drive::Drive;
 use super::pci::PciDevice;
 
 /// The distance between two devices.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "distance", content = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Distance {
     /// Below one PCI switch: bytes need not pass through the CPU.

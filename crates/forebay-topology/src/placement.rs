@@ -4,6 +4,8 @@
 //! children with a [`Spread`]. A step without a known mapping, or one that also transforms the
 //! data, ends the walk with a reason.
 
+use serde::Serialize;
+
 use super::drive::DriveId;
 use super::map::{Layer, LayerKind, StorageMap};
 use super::probe::Extent;
@@ -47,7 +49,7 @@ pub(super) struct Run {
 }
 
 /// A run of a file's bytes on a drive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Piece {
     /// Its offset in the file, in bytes.

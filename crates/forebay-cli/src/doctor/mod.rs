@@ -55,7 +55,13 @@ pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Re
     let wish = |path: &PathBuf| Wish { path: path.clone(), gpu: gpu.clone() };
     if let Some(dir) = &args.record {
         let wishes: Vec<Wish> = paths.iter().map(wish).collect();
-        return stdio::print(&record::write(&system, &wishes, cufile(program), dir, args.map)?);
+        return stdio::print(&record::write(
+            &system,
+            &wishes,
+            Some(cufile(program)),
+            dir,
+            args.map,
+        )?);
     }
     let report = match &args.fixture {
         Some(dir) => {
@@ -93,8 +99,8 @@ fn examined(
     let wish = real.map(|device| GpuWish::At(device.info().pci_address.clone()));
     let wish = wish.unwrap_or_else(|| gpu.map_or(GpuWish::First, wish_of));
     // An engine would wait for cuFile longer than this verb.
-    let direct = if device.is_some() && real.is_none() { None } else { closed(opened.as_ref()) };
-    let found = doctor::examine(system, &Wish { path: path.to_owned(), gpu: wish }, opened);
+    let direct = if device.is_some() && real.is_none() { None } else { closed(&opened) };
+    let found = doctor::examine(system, &Wish { path: path.to_owned(), gpu: wish }, Some(opened));
     let mut report = DoctorReport::of(found, None);
     report.target = target.as_ref().ok().map(Target::name);
     let nothing = |reason| Moved { ended: Some(reason), ..Moved::default() };
@@ -114,10 +120,7 @@ fn examined(
 }
 
 /// Why the direct route should not be tried.
-fn closed(answer: Option<&Answer>) -> Option<String> {
-    let Some((seen, _)) = answer else {
-        return Some("could not check whether cuFile's driver opens".into());
-    };
+fn closed((seen, _): &Answer) -> Option<String> {
     let why = || seen.failed.clone().unwrap_or_else(|| "cuFile's driver does not open".into());
     (!seen.opened).then(why)
 }
@@ -185,8 +188,8 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
 }
 
 /// What cuFile reports in a child process.
-fn cufile(program: &Program) -> Option<Answer> {
-    Some(ask_cufile(&program.verb("probe"), CUFILE_MAX))
+fn cufile(program: &Program) -> Answer {
+    ask_cufile(&program.verb("probe"), CUFILE_MAX)
 }
 
 /// The requested GPU, as far as a system without its driver can identify it.

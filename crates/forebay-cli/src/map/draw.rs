@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use forebay::units::format_size;
 use forebay_measure::failure::lower;
-use forebay_measure::plain::plain;
 use forebay_topology::{Layer, LayerKind};
 
 use super::json::{Extents, Gpu, MapReport, PathMap};
@@ -162,29 +161,18 @@ fn draw_extents(report: &MapReport, extents: &Extents, look: Look, out: &mut Str
     look.line(out, "", lead, &head(text));
     #[expect(clippy::cast_precision_loss, reason = "a share of four digits")]
     let share = |bytes: u64| bytes as f64 / extents.bytes.max(1) as f64 * 100.0;
-    let mut rows: Vec<[String; 4]> = Vec::new();
+    let mut row = |name: &str, bytes: u64, rest: String| {
+        let facts = [format_size(bytes), format!("{:.1} %", share(bytes)), rest];
+        let mut words = vec![Word::new(Tone::Drive, name)];
+        words.extend(facts.map(|text| Word::new(Tone::Fact, text)));
+        look.line(out, lead, lead, &words);
+    };
     for on in &extents.drives {
         let s = if on.runs == 1 { "" } else { "s" };
-        rows.push([
-            plain(&drive_name(report, &on.drive)),
-            format_size(on.bytes),
-            format!("{:.1} %", share(on.bytes)),
-            format!("{} run{s}", on.runs),
-        ]);
+        row(&drive_name(report, on.drive.as_str()), on.bytes, format!("{} run{s}", on.runs));
     }
-    for part in &extents.unplaced {
-        rows.push([
-            "(unknown)".into(),
-            format_size(part.bytes),
-            format!("{:.1} %", share(part.bytes)),
-            plain(&part.reason),
-        ]);
-    }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths = [0, 1, 2].map(|column| width(column).unwrap_or(0));
-    for [drive, size, share, rest] in rows {
-        let [first, second, third] = widths;
-        out.push_str(&format!("{lead}{drive:first$}  {size:second$}  {share:third$}  {rest}\n"));
+    for (reason, bytes) in &extents.unplaced {
+        row("(unknown)", *bytes, reason.clone());
     }
 }
 

@@ -4,7 +4,7 @@
 use forebay::units::MIB;
 use forebay_topology::{Extent, Piece, Resolver, StorageMap};
 
-use super::json::{Extents, OnDrive, Run, Unplaced};
+use super::json::{Extents, OnDrive};
 
 /// The most extents requested from the file system.
 const EXTENTS_MAX: usize = 64 << 10;
@@ -40,15 +40,10 @@ fn summed(
         for part in parts(extent) {
             match locate(&part) {
                 Ok(pieces) => pieces.into_iter().for_each(|piece| add(&mut sum, &mut open, piece)),
-                Err(reason) => match sum.unplaced.iter_mut().find(|known| known.reason == reason) {
-                    Some(known) => known.bytes += part.len,
-                    None => sum.unplaced.push(Unplaced { reason, bytes: part.len }),
-                },
+                Err(reason) => *sum.unplaced.entry(reason).or_default() += part.len,
             }
         }
     }
-    end_run(&mut sum, &mut open);
-    sum.unplaced.sort_by(|one, other| one.reason.cmp(&other.reason));
     sum
 }
 
@@ -66,31 +61,28 @@ fn parts(extent: &Extent) -> impl Iterator<Item = Extent> {
 }
 
 /// Adds a piece to the open run, or begins another one.
-fn add(sum: &mut Extents, open: &mut Option<Run>, piece: Piece) {
-    let Piece { logical, offset, len, .. } = piece;
+fn add(sum: &mut Extents, open: &mut Option<Piece>, piece: Piece) {
+    let known = sum.drives.iter().position(|on| on.drive == piece.drive);
+    let known = known.unwrap_or_else(|| {
+        sum.drives.push(OnDrive { drive: piece.drive.clone(), bytes: 0, runs: 0 });
+        sum.drives.len() - 1
+    });
+    let on = &mut sum.drives[known];
+    on.bytes = on.bytes.saturating_add(piece.len);
     if let Some(open) = open
-        && open.drive == piece.drive.as_str()
-        && open.logical.checked_add(open.len) == Some(logical)
-        && open.offset.checked_add(open.len) == Some(offset)
+        && open.drive == piece.drive
+        && open.logical.checked_add(open.len) == Some(piece.logical)
+        && open.offset.checked_add(open.len) == Some(piece.offset)
     {
-        open.len += len;
+        open.len += piece.len;
+        let is_shown = sum.first.len() as u64 == sum.runs;
+        sum.first.last_mut().filter(|_| is_shown).into_iter().for_each(|run| run.len = open.len);
         return;
     }
-    end_run(sum, open);
-    *open = Some(Run { logical, drive: piece.drive.as_str().into(), offset, len });
-}
-
-fn end_run(sum: &mut Extents, open: &mut Option<Run>) {
-    let Some(run) = open.take() else { return };
+    on.runs += 1;
     sum.runs += 1;
-    match sum.drives.iter_mut().find(|drive| drive.drive == run.drive) {
-        Some(drive) => {
-            drive.bytes = drive.bytes.saturating_add(run.len);
-            drive.runs += 1;
-        }
-        None => sum.drives.push(OnDrive { drive: run.drive.clone(), bytes: run.len, runs: 1 }),
-    }
     if sum.first.len() < RUNS_MAX {
-        sum.first.push(run);
+        sum.first.push(piece.clone());
     }
+    *open = Some(piece);
 }

@@ -40,7 +40,8 @@ pub(crate) fn gather(
             }
             report.drives.push(drive.clone());
             for (index, gpu) in found.iter().enumerate() {
-                report.distances.push(pair(index, &Distance::to_drive(&gpu.pci, drive), drive));
+                let distance = Distance::to_drive(&gpu.pci, drive);
+                report.distances.push(Pair { gpu: index, drive: drive.id.clone(), distance });
             }
         }
         report.maps.push(path_map(resolver, &map, wants_extents));
@@ -54,14 +55,6 @@ fn refusal(map: &StorageMap) -> Option<String> {
         (false, Some(Value::Unknown(reason))) => Some(reason.clone()),
         _ => None,
     }
-}
-
-fn pair(gpu: usize, distance: &Distance, drive: &forebay_topology::Drive) -> Pair {
-    let reason = match distance {
-        Distance::Unknown(reason) => Some(reason.clone()),
-        _ => None,
-    };
-    Pair { gpu, drive: drive.id.clone(), distance: distance.name().into(), reason }
 }
 
 fn path_map(resolver: &Resolver, map: &StorageMap, wants_extents: bool) -> PathMap {

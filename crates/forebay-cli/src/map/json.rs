@@ -2,8 +2,10 @@
 //!
 //! Plain data that holds everything drawn and warned about, so both are pure functions of it.
 
+use std::collections::BTreeMap;
+
 use forebay_measure::results::machine::Environment;
-use forebay_topology::{Drive, DriveId, Layer, PciDevice, Queue};
+use forebay_topology::{Distance, Drive, DriveId, Layer, PciDevice, Piece, Queue};
 use serde::Serialize;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
@@ -62,10 +64,9 @@ pub struct Pair {
     pub gpu: usize,
     /// The drive's id.
     pub drive: DriveId,
-    /// `same_switch`, `same_root_port`, `same_socket`, `across_sockets`, `network`, `unknown`.
-    pub distance: String,
-    /// Why it is unknown.
-    pub reason: Option<String>,
+    /// The distance, and why it is unknown.
+    #[serde(flatten)]
+    pub distance: Distance,
 }
 
 /// The map of one path.
@@ -98,10 +99,10 @@ pub struct Extents {
     pub bytes: u64,
     /// Bytes on each drive.
     pub drives: Vec<OnDrive>,
-    /// Bytes with unknown location.
-    pub unplaced: Vec<Unplaced>,
+    /// Bytes with unknown location, for each reason.
+    pub unplaced: BTreeMap<String, u64>,
     /// The first runs on drives, with adjacent runs merged.
-    pub first: Vec<Run>,
+    pub first: Vec<Piece>,
     /// Number of runs on drives, of which `first` has the first ones.
     pub runs: u64,
     /// Why the file system reports nothing.
@@ -109,36 +110,14 @@ pub struct Extents {
 }
 
 /// A file's bytes on one drive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct OnDrive {
     /// The drive's id.
-    pub drive: String,
+    pub drive: DriveId,
     /// Bytes.
     pub bytes: u64,
     /// Runs.
     pub runs: u64,
-}
-
-/// Bytes with unknown location.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Unplaced {
-    /// Why it is unknown.
-    pub reason: String,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// A run of a file's bytes on a drive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Run {
-    /// The offset in the file.
-    pub logical: u64,
-    /// The drive's id.
-    pub drive: String,
-    /// The offset on the drive.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
 }
 
 /// A path that could not be mapped.

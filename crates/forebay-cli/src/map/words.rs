@@ -247,7 +247,7 @@ fn distances(report: &MapReport, drive: &DriveId) -> impl Iterator<Item = Word> 
     ];
     ORDER.into_iter().filter_map(move |(distance, tone, text)| {
         let pairs = report.distances.iter().filter(|pair| pair.drive == *drive);
-        let gpus = pairs.filter(|pair| pair.distance == distance).map(|pair| pair.gpu);
+        let gpus = pairs.filter(|pair| pair.distance.name() == distance).map(|pair| pair.gpu);
         let gpus: Vec<usize> = gpus.collect();
         (!gpus.is_empty()).then(|| Word::new(tone, text.replace("{}", &named(&gpus))))
     })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forebay_topology::{Drive, DrivePath, Link, Resolver};
+use forebay_topology::{Distance, Drive, DrivePath, Link, Resolver};
 
 use super::{Found, some};
 use crate::map::draw::drive_name;
@@ -81,7 +81,8 @@ pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
     let mut groups: BTreeMap<Vec<usize>, Vec<String>> = BTreeMap::new();
     for drive in &report.drives {
         let pairs = report.distances.iter().filter(|pair| pair.drive == drive.id);
-        let far = pairs.filter(|pair| pair.distance == "across_sockets").map(|pair| pair.gpu);
+        let far =
+            pairs.filter(|pair| pair.distance == Distance::AcrossSockets).map(|pair| pair.gpu);
         let far: Vec<usize> = far.collect();
         if !far.is_empty() {
             groups.entry(far).or_default().push(drive.name.clone());

@@ -301,9 +301,9 @@ fn where_the_bytes_lie() {
              └─ nvme1  pcie · 0000:a4:00.0 · x1 at 2.5 GT/s · NUMA node 1
     I/O queue  one for 4 drives, striped
     bytes  1 MiB in 1 extent
-           nvme3n1   416 KiB  40.6 %  1 run
-           nvme4n1   512 KiB  50.0 %  1 run
-           nvme14n1  96 KiB   9.4 %   1 run
+           nvme3n1  416 KiB · 40.6 % · 1 run
+           nvme4n1  512 KiB · 50.0 % · 1 run
+           nvme14n1  96 KiB · 9.4 % · 1 run
 
     /mnt/btrfs/data.bin  64 MiB
     └─ /mnt/btrfs  btrfs · data raid0 · 2 members
@@ -313,7 +313,8 @@ fn where_the_bytes_lie() {
           └─ nvme6  pcie · 0000:48:00.0 · x1 at 2.5 GT/s · NUMA node 0
     I/O queue  one for 2 drives, striped
     bytes  64 MiB in 1 extent
-           (unknown)  64 MiB  100.0 %  btrfs reports its own addresses, not those of its drives
+           (unknown)  64 MiB · 100.0 % ·
+           btrfs reports its own addresses, not those of its drives
 
     GPUs  none on PCI, so there are no distances
     ");
