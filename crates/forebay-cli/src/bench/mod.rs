@@ -28,12 +28,12 @@ use forebay::units::{MIB, format_size};
 use forebay_measure::cleanup;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make::Room;
-use forebay_measure::power::{Meter, Part, Wanted, joules_per_gb};
+use forebay_measure::power::{Meter, Wanted};
 use forebay_measure::program::Program;
 use forebay_measure::results::file::Ledger;
 use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
-use forebay_measure::results::{Joules, Measured, Record, Run, SCHEMA, Sample};
+use forebay_measure::results::{Measured, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::tell;
 use forebay_measure::steps::Step;
 use forebay_measure::warnings;
@@ -507,12 +507,7 @@ impl<'a> Bench<'a> {
 
     fn measure(&self, planned: &Planned) -> Result<Measured> {
         let (mut measured, ran) = self.moved(planned)?;
-        let power = self.meter.between(ran.from, ran.from + ran.span);
-        let parts = [Part::Gpu, Part::Package, Part::Dram, Part::Platform, Part::Server];
-        let per_gb = |part| joules_per_gb(power.joules_of(part)?, measured.bytes?);
-        let of = |part| per_gb(part).map(|per_gb| Joules { part, per_gb });
-        measured.joules_per_gb = parts.into_iter().filter_map(of).collect();
-        measured.power = Some(power);
+        measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
         Ok(measured)
     }
 

@@ -35,7 +35,7 @@ use forebay_topology::System;
 use self::track::{About, Reading, Track};
 use crate::failure::Result;
 
-pub use self::result::{Absent, Part, Power, joules_per_gb};
+pub use self::result::{Absent, Part, Power};
 
 /// How often drivers are read.
 const PERIOD: Duration = Duration::from_millis(100);

@@ -114,13 +114,6 @@ impl Power {
     }
 }
 
-/// Joules for each GB (10⁹ bytes) moved; `None` if nothing was moved.
-pub fn joules_per_gb(joules: f64, bytes: u64) -> Option<f64> {
-    #[expect(clippy::cast_precision_loss, reason = "a ratio needs no more than 52 bits")]
-    let per_gb = joules / (bytes as f64 / 1e9);
-    (bytes > 0 && per_gb.is_finite()).then_some(per_gb)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,14 +138,6 @@ mod tests {
         assert_eq!(power.joules_of(Part::Server), Some(21.0));
         assert_eq!(power.joules_of(Part::Other), None, "each may hold the other");
         assert_eq!(power.joules_of(Part::Gpu), None);
-    }
-
-    #[test]
-    fn joules_per_gb_are_of_what_was_moved() {
-        assert_eq!(joules_per_gb(100.0, 4_000_000_000), Some(25.0));
-        assert_eq!(joules_per_gb(100.0, 0), None);
-        assert_eq!(joules_per_gb(f64::MAX, 1), None);
-        assert_eq!(joules_per_gb(f64::NAN, 1), None);
     }
 
     #[test]

@@ -5,16 +5,12 @@ use std::collections::BTreeMap;
 use forebay_topology::Drive;
 use serde::{Deserialize, Serialize};
 
-use crate::results::unknown;
-
 /// The machine and the command. For imported results the machine is unknown: its texts are empty
-/// and its numbers 0 here, and null in JSON.
+/// and its numbers 0.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Environment {
     /// The kernel's name and release.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub kernel: String,
     /// The processor.
     pub cpu: Cpu,
@@ -37,8 +33,6 @@ pub struct Environment {
     /// The command, ready to be typed again.
     pub command: String,
     /// When the run began, in seconds since 1970.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub unix_time: u64,
 }
 
@@ -56,12 +50,8 @@ impl Environment {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cpu {
     /// Its name; empty if the system does not report one.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub model: String,
     /// Threads that can run at once.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<usize>"))]
     pub cores: usize,
 }
 
@@ -70,12 +60,8 @@ pub struct Cpu {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostMemoryFacts {
     /// The total.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub total: u64,
     /// The memory available when the run began.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub available: u64,
 }
 

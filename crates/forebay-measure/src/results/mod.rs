@@ -8,7 +8,6 @@
 pub mod file;
 pub mod machine;
 mod names;
-pub mod unknown;
 pub mod verdict;
 
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use self::names::{Cache, Direction};
-use crate::power::result::{Absent, Part, Power};
+use crate::power::result::{Absent, Power};
 use crate::results::machine::{Environment, Gpu};
 use crate::results::verdict::VerdictFacts;
 use crate::stats::rate;
@@ -118,14 +117,11 @@ pub struct Limit {
 
 /// The settings of one measurement: one value of each axis.
 ///
-/// No axis has the value 0 or an empty text. A value that an external tool does not report is 0 or
-/// empty here, and null in a file.
+/// No axis has the value 0 or an empty text: those mean that an external tool does not report it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Point {
     /// The file or the folder, as given.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub path: String,
     /// The memory: `host`, `cuda:0`, `sim:0`; several if they take part at the same time.
     pub targets: Vec<String>,
@@ -136,28 +132,16 @@ pub struct Point {
     /// How many of 100 requests are reads.
     pub read_percent: u8,
     /// The order of requests, as `sequential`, `random`, `strided:1M`, `kv`.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub pattern: String,
     /// Bytes of one request.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub request_size: u64,
     /// Concurrent calls of each thread.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub depth: u32,
     /// Requests in one call.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub batch: u32,
     /// Threads for each of the targets.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub threads: u32,
     /// Files that the threads share.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<u32>"))]
     pub files: u32,
     /// The initial page cache state of the files; null if unknown.
     pub cache: Option<Cache>,
@@ -174,9 +158,7 @@ pub struct Sample {
     pub point: Point,
     /// Which of the repeats, from 0 on.
     pub repeat: u32,
-    /// When it began, in seconds since 1970; 0 here and null in a file if unknown.
-    #[serde(with = "unknown")]
-    #[cfg_attr(test, schemars(with = "Option<f64>"))]
+    /// When it began, in seconds since 1970; 0 if unknown.
     pub unix_time: f64,
     /// For queues that the run set: the number that the kernel then reported; null if it did not.
     #[serde(default)]
@@ -234,8 +216,6 @@ pub struct Measured {
     pub steady: Option<Steady>,
     /// The power of GPUs, processors and the server.
     pub power: Option<Power>,
-    /// Joules for each 1e9 bytes, by the parts that can be added up.
-    pub joules_per_gb: Vec<Joules>,
     /// Whether the bytes that were compared afterwards were correct.
     pub verified: Option<bool>,
     /// How many bytes were compared, each once: of writes all, or an evenly spread share.
@@ -325,16 +305,6 @@ pub struct DriveBytes {
     pub read: u64,
     /// Bytes that were written.
     pub written: u64,
-}
-
-/// The energy of a part of the machine for the bytes moved.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Joules {
-    /// The part.
-    pub part: Part,
-    /// Joules for each 1e9 bytes.
-    pub per_gb: f64,
 }
 
 /// The limit of a measurement.

@@ -174,7 +174,6 @@ impl Measurer {
             // Of one pass, or of whole files, the parts say nothing about the rate.
             steady: ran.steady.clone().filter(|_| !load.counts_all()),
             power: None,
-            joules_per_gb: Vec::new(),
             verified: checked.right,
             verified_bytes: checked.right.map(|_| checked.bytes),
             compared_with: checked.right.map(|_| content.into()),

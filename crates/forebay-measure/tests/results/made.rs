@@ -116,8 +116,7 @@ fn measured(sweep: &Sweep, method: &str, request_size: u64, depth: u64, repeat: 
             "advice": "add depth"},
         "steady": {"rates": [rate], "part_s": 0.5, "slope": 0.0, "deviation": 0.0,
             "reached": true},
-        "verified": true, "shares": shares,
-        "joules_per_gb": [{"part": "gpu", "per_gb": 20.5}], "simulated": false
+        "verified": true, "shares": shares, "simulated": false
     })
 }
 

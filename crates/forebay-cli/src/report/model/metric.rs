@@ -148,8 +148,8 @@ impl Metric {
 
     /// Its value in a record.
     #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of an I/O, and a number of bytes")]
     pub fn of(self, measured: &Measured) -> Option<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of an I/O")]
         let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 * 1e-9);
         let latency = measured.latency.as_ref();
         // A report of another tool may have the cost alone.
@@ -174,10 +174,7 @@ impl Metric {
             FirstDone => least(|share| share.first_done_s),
             LastDone => shares().map(|share| share.last_done_s).max_by(f64::total_cmp),
             Watts(part) => Some(power?.joules_of(part)? / power?.seconds),
-            Joules(part) => {
-                let found = measured.joules_per_gb.iter().find(|found| found.part == part);
-                found.map(|found| found.per_gb)
-            }
+            Joules(part) => Some(power?.joules_of(part)? / (measured.bytes? as f64 / 1e9)),
         };
         value.filter(|value| value.is_finite())
     }

@@ -144,11 +144,18 @@ fn power_is_listed_by_part() {
     let sources = [("gpu", 2.0), ("package", 4.0), ("package", 6.0), ("server", 40.0)];
     let sources: Vec<_> = sources.into_iter().map(source).collect();
     records[1]["measured"]["power"] = json!({"seconds": 2.0, "sources": sources});
+    records[1]["measured"]["bytes"] = 4_000_000_000_u64.into();
     let model = model_of(&[("a", &made::text(&records))]);
     for (part, watts) in [(Part::Gpu, 1.0), (Part::Package, 5.0), (Part::Server, 20.0)] {
         assert_eq!(model.lines[0].samples(Metric::Watts(part)), [watts], "{part:?}");
     }
-    assert_eq!(model.lines[0].samples(Metric::Joules(Part::Gpu)), [20.5]);
+    for (part, per_gb) in [(Part::Gpu, 0.5), (Part::Package, 2.5), (Part::Server, 10.0)] {
+        assert_eq!(model.lines[0].samples(Metric::Joules(part)), [per_gb], "{part:?}");
+    }
+    // Nothing was moved.
+    records[1]["measured"]["bytes"] = 0.into();
+    let model = model_of(&[("a", &made::text(&records))]);
+    assert!(model.lines[0].samples(Metric::Joules(Part::Gpu)).is_empty());
 }
 
 #[test]
