@@ -22,7 +22,6 @@ use forebay_measure::results::machine;
 use forebay_measure::stats::{Spread, float, rate};
 use forebay_measure::stdio::say;
 use forebay_measure::steps::{self, Step};
-use forebay_measure::warnings;
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::pattern::Region;
 use forebay_measure::workload::run::{Ran, Ready};
@@ -129,7 +128,6 @@ impl Drive {
         let engine = Engine::new(options.clone())?;
         let name = path.map_or_else(|| PathBuf::from("."), Path::to_owned);
         let subject = Place::find(&engine, &name, args, &[100])?;
-        warnings::leftovers(subject.leftovers).iter().for_each(|text| say(text));
         let place = if subject.is_scratch() { &subject.folder } else { &subject.files[0] };
         let place = place.clone();
         Ok(Self { options, engine, subject, name, place, len: 0, pending: 0, read: (0, 0) })
@@ -171,11 +169,11 @@ impl Drive {
         room()?.check(&folder, first).map_err(hint)?;
         let spinner = spinner(first);
         let start = Instant::now();
-        self.subject.make_first(first).map_err(hint)?;
+        self.subject.fill_first(first).map_err(hint)?;
         let rate = rate(first, start.elapsed().as_secs_f64());
         let len = [most, most / 2, most / 4].into_iter().find(|len| rate * seconds >= float(*len));
         let len = len.unwrap_or(first).min(room()?.usable() / 2).max(first);
-        self.subject.make_first(len).map_err(hint)?;
+        self.subject.fill_first(len).map_err(hint)?;
         spinner.finish_and_clear();
         Ok(len)
     }

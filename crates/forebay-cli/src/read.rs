@@ -1,18 +1,16 @@
 //! `forebay read`: moves a range of a file to the target by the engine; prints the checksum, the
 //! route and what verifies it.
 
-use std::fs::File;
 use std::hash::Hasher as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
 use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare, Trace};
-use forebay_measure::cleanup;
 use forebay_measure::demand::check_transfer;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::{close, whole};
-use forebay_measure::output;
+use forebay_measure::output::New;
 use forebay_measure::plain::{json_lines, plain};
 use forebay_measure::program::Program;
 use forebay_measure::proof::{Moved, Prover};
@@ -121,10 +119,11 @@ fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
     }
 }
 
-/// The destination of `--output`.
+/// The destination of `--output`. A file that is not finished is removed: a part of the bytes would
+/// look like all of them.
 enum Output<'a> {
     Stdout,
-    File { file: File, path: &'a Path, done: bool },
+    File(New, &'a Path),
 }
 
 impl<'a> Output<'a> {
@@ -137,7 +136,7 @@ impl<'a> Output<'a> {
 
     fn create_file(path: &'a Path) -> Result<Self> {
         let _step = Step::begin("create", path);
-        let file = output::create(path, 0o666).map_err(|error| {
+        let made = New::create(path, 0o666).map_err(|error| {
             let failure = Failure::at("create", path, &error);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => {
@@ -146,47 +145,38 @@ impl<'a> Output<'a> {
                 _ => failure,
             }
         })?;
-        Ok(Self::File { file, path, done: false })
+        Ok(Self::File(made, path))
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Stdout => io::stdout().write_all(bytes).map_err(|error| Failure::stdout(&error)),
-            Self::File { file, path, .. } => {
-                file.write_all(bytes).map_err(|error| Failure::at("write to", path, &error))
-            }
+            Self::File(made, path) => (&*made.file)
+                .write_all(bytes)
+                .map_err(|error| Failure::at("write to", path, &error)),
         }
     }
 
     /// Writes the engine's trace, even if the read failed.
-    fn write_trace(mut self, trace: &Trace) -> Result<()> {
-        if let Self::File { file, path, .. } = &mut self {
-            let mut out = BufWriter::new(file);
+    fn write_trace(self, trace: &Trace) -> Result<()> {
+        if let Self::File(made, path) = &self {
+            let mut out = BufWriter::new(&*made.file);
             let written = trace.write_json(&mut out).and_then(|()| out.flush());
             written.map_err(|error| Failure::at("write to", path, &error))?;
         }
         self.finish()
     }
 
-    fn finish(mut self) -> Result<()> {
-        match &mut self {
+    fn finish(self) -> Result<()> {
+        match self {
             Self::Stdout => io::stdout().flush().map_err(|error| Failure::stdout(&error)),
-            Self::File { file, path, done } => {
+            Self::File(made, path) => {
                 // Some file systems report a failed write only when a descriptor is closed.
-                let closed = file.try_clone().and_then(close);
+                let closed = made.file.try_clone().and_then(close);
                 closed.map_err(|error| Failure::at("write to", path, &error))?;
-                *done = true;
+                made.keep();
                 Ok(())
             }
-        }
-    }
-}
-
-impl Drop for Output<'_> {
-    fn drop(&mut self) {
-        // A part of the bytes would look like all of them.
-        if let Self::File { done, path, .. } = self {
-            cleanup::end(*path, *done);
         }
     }
 }

@@ -144,7 +144,7 @@ mod tests {
         command.arg("-c").arg(format!("sh -c '{line}' & sleep {asleep}")).process_group(0);
         // A reader of this process's output must not wait for them.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = cleanup::spawn_group(&mut command).unwrap();
+        let (mut child, _entry) = cleanup::spawn_group(&mut command).unwrap();
         until("the child's child", || path.exists());
         rustix::process::kill_process(rustix::process::getpid(), Signal::TERM).unwrap();
         child.wait().unwrap();

@@ -1,15 +1,14 @@
 //! The cleanup of a command that ends early: scratch and half-written output are removed, and child
 //! processes are ended.
 //!
-//! Whatever must not remain is registered as a closure, under a [`Key`]. Things are made under the
-//! lock of the registry, so that a signal finds each of them whole or not at all. `signals` and
-//! `steps` run the closures.
+//! Whatever must not remain is registered as a closure, which an [`Entry`] stands for. Things are
+//! made under the lock of the registry, so that a signal finds each of them whole or not at all.
+//! `signals` and `steps` run the closures.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -26,28 +25,41 @@ const SAY_MAX: Duration = Duration::from_secs(1);
 /// Removes or ends what it was registered for.
 pub(crate) type Undo = Box<dyn FnOnce() + Send>;
 
-/// The name of an entry.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
-    /// A file or folder.
-    Path(PathBuf),
-    /// A child process, by its number.
-    Process(u32),
-}
+/// Something that is undone when this is dropped or the command ends early, unless it is kept.
+#[derive(Debug)]
+#[must_use]
+pub struct Entry(u64);
 
-impl<P: AsRef<Path> + ?Sized> From<&P> for Key {
-    fn from(path: &P) -> Self {
-        Self::Path(path.as_ref().to_owned())
+impl Entry {
+    /// Forgets what it stands for, so that it is never undone.
+    pub fn keep(self) {
+        let _ = self.take(&mut entries());
+    }
+
+    fn take(&self, entries: &mut Vec<Registered>) -> Option<Undo> {
+        let index = entries.iter().position(|entry| entry.number == self.0)?;
+        Some(entries.remove(index).undo)
     }
 }
 
-impl From<u32> for Key {
-    fn from(process: u32) -> Self {
-        Self::Process(process)
+impl Drop for Entry {
+    fn drop(&mut self) {
+        // An early end waits for the lock, and so for this.
+        let mut entries = entries();
+        if let Some(undo) = self.take(&mut entries) {
+            undo();
+        }
     }
 }
 
-static ENTRIES: Mutex<Vec<(Key, Undo)>> = Mutex::new(Vec::new());
+/// What an early end undoes.
+struct Registered {
+    number: u64,
+    is_process: bool,
+    undo: Undo,
+}
+
+static ENTRIES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 /// How far the command came, and what remains changed. Separate from `ENTRIES`, whose lock is held
 /// while a file is created, which may hang.
@@ -56,7 +68,7 @@ static NOTES: Mutex<(Option<String>, Option<String>)> = Mutex::new((None, None))
 /// Set once the process ends by other means than the verb's return.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-fn entries() -> MutexGuard<'static, Vec<(Key, Undo)>> {
+fn entries() -> MutexGuard<'static, Vec<Registered>> {
     // The registered entries stay valid even if a thread panicked with the lock.
     ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -65,37 +77,25 @@ fn notes() -> MutexGuard<'static, (Option<String>, Option<String>)> {
     NOTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes something by `make`; from then on an early end of the command undoes it, until
-/// [`end`] is called with its key.
-pub fn with<T, E>(make: impl FnOnce() -> Result<(T, Key, Undo), E>) -> Result<T, E> {
+/// Makes something by `make`, which also returns what undoes it.
+pub(crate) fn with<T>(make: impl FnOnce() -> io::Result<(T, Undo)>) -> io::Result<(T, Entry)> {
+    register(false, make)
+}
+
+fn register<T>(
+    is_process: bool,
+    make: impl FnOnce() -> io::Result<(T, Undo)>,
+) -> io::Result<(T, Entry)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut entries = entries();
-    let (made, key, undo) = make()?;
-    entries.push((key, undo));
-    Ok(made)
+    let (made, undo) = make()?;
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    entries.push(Registered { number, is_process, undo });
+    Ok((made, Entry(number)))
 }
 
-/// The regular end of an entry: it is forgotten if it shall be kept, and undone otherwise.
-pub fn end(key: impl Into<Key>, keep: bool) {
-    let (mut entries, key) = (entries(), key.into());
-    let Some(index) = entries.iter().position(|(other, _)| *other == key) else { return };
-    let (_, undo) = entries.remove(index);
-    if !keep {
-        undo();
-    }
-}
-
-/// Makes the folder `path` by `create`, which fails if it exists; an early end removes it with its
-/// contents.
-pub(crate) fn with_folder(path: &Path, create: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    with(|| {
-        create()?;
-        let owned = path.to_owned();
-        Ok(((), path.into(), Box::new(move || drop(fs::remove_dir_all(owned))) as Undo))
-    })
-}
-
-/// Starts `command`; an early end kills it. The caller must [`end`] the child's number.
-pub fn spawn(command: &mut Command) -> io::Result<Child> {
+/// Starts `command`; its entry kills it.
+pub fn spawn(command: &mut Command) -> io::Result<(Child, Entry)> {
     spawn_with(command, |pid| {
         // Before Linux 5.3 there is no handle that remains valid after the child's end; such a
         // child is left to end by itself.
@@ -106,10 +106,9 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-/// Starts `command`, which must lead its own process group; an early end kills the whole group. The
-/// caller must [`end`] the child's number before it waits for the child, as its number may be
-/// reused from then on.
-pub fn spawn_group(command: &mut Command) -> io::Result<Child> {
+/// Starts `command`, which must lead its own process group; its entry kills the whole group. It must
+/// be kept or dropped before the child is waited for, whose number may be reused from then on.
+pub fn spawn_group(command: &mut Command) -> io::Result<(Child, Entry)> {
     spawn_with(command, |pid| {
         Box::new(move || {
             let _ = kill_process_group(pid, Signal::KILL);
@@ -117,12 +116,11 @@ pub fn spawn_group(command: &mut Command) -> io::Result<Child> {
     })
 }
 
-fn spawn_with(command: &mut Command, kill: impl FnOnce(Pid) -> Undo) -> io::Result<Child> {
-    with(|| {
+fn spawn_with(command: &mut Command, kill: impl FnOnce(Pid) -> Undo) -> io::Result<(Child, Entry)> {
+    register(true, || {
         let child = command.spawn()?;
-        let key = child.id().into();
         let undo = kill(Pid::from_child(&child));
-        Ok((child, key, undo))
+        Ok((child, undo))
     })
 }
 
@@ -147,8 +145,8 @@ pub fn run(limit: Duration) {
     let undo = move || {
         let mut entries = entries();
         // Processes first: they may use the files.
-        entries.sort_by_key(|(key, _)| matches!(key, Key::Path(_)));
-        entries.drain(..).for_each(|(_, undo)| undo());
+        entries.sort_by_key(|entry| !entry.is_process);
+        entries.drain(..).for_each(|entry| (entry.undo)());
         let _ = done.send(());
         loop {
             thread::park();

@@ -57,11 +57,8 @@ fn run(file: &File, engine: &str, memory: &str) -> Result<f64, String> {
     // Run it in a system folder: `fio` may leave files in its working directory.
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(Stdio::piped());
-    let child = cleanup::spawn(&mut command).map_err(|error| error.to_string())?;
-    let id = child.id();
-    let output = child.wait_with_output().map_err(|error| error.to_string());
-    cleanup::end(id, true);
-    let output = output?;
+    let (child, _entry) = cleanup::spawn(&mut command).map_err(|error| error.to_string())?;
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         let line = text.lines().find(|line| !line.trim().is_empty());

@@ -4,17 +4,14 @@
 //! folders above a file, a path by names may lead to that user's file. A path through
 //! `/proc/PID/fd/N` leads to the file that descriptor `N` of this process has open.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, fstat, lstat, openat, stat, statat, unlinkat};
-use rustix::io::retry_on_intr;
+use rustix::fs::{Stat, fstat, lstat, stat};
 
 /// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
 /// `/proc`, which may be that of another PID namespace.
@@ -50,64 +47,6 @@ pub fn check(file: &File, name: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other("another file has its name now"))
-}
-
-/// A file that this process made. It can be removed even if another folder takes the name of its
-/// folder.
-#[derive(Debug)]
-pub(crate) struct Made {
-    /// Files that were made in one folder share its descriptor.
-    folder: Arc<OwnedFd>,
-    parent: PathBuf,
-    name: OsString,
-    /// Device and inode number: another file may have its name by now.
-    identity: (u64, u64),
-}
-
-impl Made {
-    /// Makes the file `path`, which must not exist. `last` is a file that may be in its folder.
-    ///
-    /// # Errors
-    /// It exists, or system errors.
-    pub(crate) fn create(
-        path: &Path,
-        how: OFlags,
-        mode: u32,
-        last: Option<&Self>,
-    ) -> io::Result<(Self, File)> {
-        let bytes = path.as_os_str().as_bytes();
-        let name = path.file_name().filter(|name| bytes.ends_with(name.as_bytes()));
-        let name = name.ok_or(io::Error::from_raw_os_error(libc::EISDIR))?.to_owned();
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        let parent = parent.unwrap_or(Path::new("."));
-        let same = last.filter(|last| last.parent == parent && last.is_in(parent));
-        let folder = match same {
-            Some(last) => Arc::clone(&last.folder),
-            None => {
-                let itself = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                Arc::new(retry_on_intr(|| rustix::fs::open(parent, itself, Mode::empty()))?)
-            }
-        };
-        let how = how | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(mode);
-        let file = File::from(retry_on_intr(|| openat(&*folder, &name, how, mode))?);
-        let identity = identity(fstat(&file)?);
-        Ok((Self { folder, parent: parent.to_owned(), name, identity }, file))
-    }
-
-    /// True if the file was made in the folder that has the name `parent` now.
-    fn is_in(&self, parent: &Path) -> bool {
-        let named = stat(parent).map(identity);
-        named.is_ok() && named == fstat(&*self.folder).map(identity)
-    }
-
-    /// Removes the file, wherever its folder is now, if it still has its name.
-    pub(crate) fn remove(&self) {
-        let found = statat(&*self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        if found.map(identity) == Ok(self.identity) {
-            let _ = unlinkat(&*self.folder, &self.name, AtFlags::empty());
-        }
-    }
 }
 
 /// The current name of a path made by [`path`]; any other path unchanged.
@@ -185,35 +124,6 @@ mod tests {
         assert_eq!(named(&text), format!("cannot read `{}/file` at 7", moved.display()));
         assert_ne!(no_link(&moved, true), 0);
         assert_eq!(no_link(&moved, false), 0);
-    }
-
-    #[test]
-    fn a_file_is_removed_from_its_own_folder_only() {
-        let place = tempfile::tempdir().unwrap();
-        let (at, moved, other) =
-            (place.path().join("at"), place.path().join("moved"), place.path().join("other"));
-        fs::create_dir(&at).unwrap();
-        fs::create_dir(&other).unwrap();
-        let (made, _) = Made::create(&at.join("file"), OFlags::RDWR, 0o600, None).unwrap();
-        let (next, _) = Made::create(&at.join("next"), OFlags::RDWR, 0o600, Some(&made)).unwrap();
-        assert!(Arc::ptr_eq(&made.folder, &next.folder), "one descriptor for one folder");
-        next.remove();
-        fs::rename(&at, &moved).unwrap();
-        symlink(&other, &at).unwrap();
-        let (apart, _) = Made::create(&at.join("next"), OFlags::RDWR, 0o600, Some(&made)).unwrap();
-        assert!(!Arc::ptr_eq(&made.folder, &apart.folder) && other.join("next").exists());
-        apart.remove();
-        // The file has the same name in the folder that the link leads to.
-        fs::hard_link(moved.join("file"), other.join("file")).unwrap();
-        made.remove();
-        assert!(!moved.join("file").exists() && other.join("file").exists());
-        fs::write(moved.join("file"), "precious").unwrap();
-        made.remove();
-        assert_eq!(fs::read(moved.join("file")).unwrap(), b"precious");
-        for wrong in ["..", "/", "new/", "new/.", "at"] {
-            assert!(Made::create(&place.path().join(wrong), OFlags::RDWR, 0o600, None).is_err());
-        }
-        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 3);
     }
 
     #[test]

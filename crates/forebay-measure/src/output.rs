@@ -1,31 +1,121 @@
-//! Files that this command makes, and removes if it ends early.
+//! Files that this command makes, and removes unless they shall stay.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, statat, unlinkat};
 
-use crate::cleanup::{self, Undo};
-use crate::held::Made;
+use crate::cleanup::{self, Entry, Undo};
+use crate::held;
+use crate::steps::Step;
 
 /// The folder that a file is in.
 pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// Makes the new file `path` with this `mode`; until [`cleanup::end`] an early end of the command
-/// removes it.
-pub fn create(path: &Path, mode: u32) -> io::Result<File> {
-    // Files in one folder share its descriptor.
-    static LAST: Mutex<Weak<Made>> = Mutex::new(Weak::new());
-    cleanup::with(|| {
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-        let neighbour = last.upgrade();
-        let (made, file) = Made::create(path, OFlags::RDWR, mode, neighbour.as_deref())?;
-        let made = Arc::new(made);
-        *last = Arc::downgrade(&made);
-        Ok((file, path.into(), Box::new(move || made.remove()) as Undo))
-    })
+/// A new file. It is removed with this value, or when the command ends early, unless it is kept.
+#[derive(Debug)]
+pub struct New {
+    /// The file, open for reads and to append to.
+    pub file: Arc<File>,
+    name: PathBuf,
+    entry: Entry,
+}
+
+impl New {
+    /// Makes the file `path` with this `mode`.
+    ///
+    /// # Errors
+    /// It exists, even as a link; or system errors.
+    pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
+        let mut how = OpenOptions::new();
+        how.read(true).append(true).create_new(true).mode(mode);
+        let (file, entry) = cleanup::with(|| {
+            let file = Arc::new(how.open(path)?);
+            let (made, name) = (Arc::clone(&file), path.to_owned());
+            let undo = move || {
+                let _step = Step::begin_long("remove", &name);
+                let _ = remove(&made, &name);
+            };
+            Ok((file, Box::new(undo) as Undo))
+        })?;
+        Ok(Self { file, name: path.to_owned(), entry })
+    }
+
+    /// The path that opens it, even if it was renamed.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        held::path(&self.file).unwrap_or_else(|| self.name.clone())
+    }
+
+    /// Lets the file stay.
+    pub fn keep(self) {
+        self.entry.keep();
+    }
+}
+
+/// Removes `file`, which had the name `name`, even if it or its folder was renamed. No other file
+/// is removed.
+pub(crate) fn remove(file: &File, name: &Path) -> io::Result<()> {
+    let now = held::path(file).map_or_else(|| name.to_owned(), |path| held::name(&path));
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder_of(&now), how, Mode::empty())?;
+    let name = now.file_name().unwrap_or_default();
+    let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if held::identity(found) == held::identity(fstat(file)?) {
+        unlinkat(&folder, name, AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_removed_wherever_it_is_and_no_other() {
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        fs::create_dir(at("folder")).unwrap();
+        fs::create_dir(at("other")).unwrap();
+        fs::write(at("other/file"), "precious").unwrap();
+        let (file, renamed) = (at("folder/file"), at("folder/renamed"));
+        let [made, next, kept] =
+            [&file, &renamed, &at("kept")].map(|path| New::create(path, 0o600).unwrap());
+        fs::rename(&renamed, at("next")).unwrap();
+        fs::rename(at("folder"), at("moved")).unwrap();
+        symlink(at("other"), at("folder")).unwrap();
+        if held::path(&made.file).is_none() {
+            return println!("skipped: files that were renamed: there is no /proc");
+        }
+        kept.keep();
+        drop((made, next));
+        assert_eq!(fs::read_dir(at("moved")).unwrap().count(), 0);
+        assert!(!at("next").exists() && at("kept").exists());
+        assert_eq!(fs::read(at("other/file")).unwrap(), b"precious");
+        // Another file has the name.
+        let made = New::create(&at("made"), 0o600).unwrap();
+        fs::remove_file(at("made")).unwrap();
+        fs::write(at("made"), "precious").unwrap();
+        drop(made);
+        assert_eq!(fs::read(at("made")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn only_new_files_are_made() {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("at")).unwrap();
+        symlink("nowhere", place.path().join("link")).unwrap();
+        for wrong in ["..", "/", "new/", "new/.", "at", "link"] {
+            New::create(&place.path().join(wrong), 0o600).unwrap_err();
+        }
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 2);
+    }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-use crate::cleanup;
+use crate::cleanup::{self, Entry};
 use crate::plain::plain;
 
 /// The interval of checks whether it has ended.
@@ -52,47 +52,48 @@ pub fn run(line: &str, limit: Duration, stop: &AtomicBool, rest: Rest) -> Result
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(line).process_group(0);
     shell.stdin(Stdio::null()).stdout(stdio(&output)).stderr(stdio(&errors));
-    let mut child =
+    let (mut child, entry) =
         cleanup::spawn_group(&mut shell).map_err(|error| format!("{NO_SHELL}: {error}"))?;
     let begun = Instant::now();
     let is_well = loop {
         match ended(&child) {
             Ok(Some(is_well)) => break is_well,
-            Err(why) => return Err(kill(child, why)),
+            Err(why) => return Err(kill(child, entry, why)),
             Ok(None) if begun.elapsed() >= limit => {
                 let why = format!("it takes more than {} s", limit.as_secs_f64());
-                return Err(kill(child, why));
+                return Err(kill(child, entry, why));
             }
             Ok(None) if stop.load(Ordering::Relaxed) => {
-                return Err(kill(child, "it was stopped".into()));
+                return Err(kill(child, entry, "it was stopped".into()));
             }
             Ok(None) => std::thread::sleep(LOOK),
         }
     };
     if !is_well {
         let last = last_line(&errors).or_else(|| last_line(&output));
-        return Err(kill(child, format!("it failed: {}", last.as_deref().unwrap_or("no output"))));
+        let why = format!("it failed: {}", last.as_deref().unwrap_or("no output"));
+        return Err(kill(child, entry, why));
     }
     if rest == Rest::Killed {
         kill_all(&child);
     }
-    cleanup::end(child.id(), true);
+    entry.keep();
     let _ = child.wait();
     Ok(tail(&output))
 }
 
 /// Kills the rest of it; adds to `why` what cannot be ended.
-fn kill(mut child: Child, why: String) -> String {
+fn kill(mut child: Child, entry: Entry, why: String) -> String {
     kill_all(&child);
     let begun = Instant::now();
     while ended(&child) == Ok(None) {
         if begun.elapsed() >= END_MAX {
-            cleanup::end(child.id(), true);
+            entry.keep();
             return format!("{why}, and cannot be ended");
         }
         std::thread::sleep(LOOK);
     }
-    cleanup::end(child.id(), true);
+    entry.keep();
     let _ = child.wait();
     why
 }

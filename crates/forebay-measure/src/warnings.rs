@@ -11,12 +11,3 @@ pub fn simulated() -> String {
 pub(crate) fn host_target(reason: &str) -> String {
     format!("the target is host memory: {reason}; `--gpu sim` shows every row with a simulated GPU")
 }
-
-/// Scratch of crashed runs was removed, if there was some.
-pub fn leftovers(count: usize) -> Option<String> {
-    match count {
-        0 => None,
-        1 => Some("removed the scratch that a crashed run had left".into()),
-        count => Some(format!("removed the scratch that {count} crashed runs had left")),
-    }
-}

@@ -1,9 +1,7 @@
 //! The arguments of `forebay bench`.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -253,9 +251,9 @@ pub struct BenchArgs {
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
-    /// The open file of the only path, which the caller made or may overwrite.
+    /// Make the file of the only path if it is missing; the caller fills it.
     #[arg(skip)]
-    pub open_file: Option<Arc<File>>,
+    pub fills_file: bool,
 
     /// Compare every byte, however many there are.
     #[arg(skip)]

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::{self, File, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +14,9 @@ use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
 use forebay_measure::make::{self, Room};
-use forebay_measure::output::folder_of;
+use forebay_measure::output::{New, folder_of};
 use forebay_measure::results::Direction;
-use forebay_measure::scratch::{Scratch, random, remove_leftovers};
+use forebay_measure::scratch::{self, random};
 use forebay_measure::steps::Step;
 use forebay_measure::subject::{check_size, is_folder};
 use forebay_measure::workload::Lane;
@@ -39,19 +40,18 @@ pub(crate) struct Place {
     targets: Vec<PathBuf>,
     /// The folder of scratch, or of a file.
     pub(crate) folder: PathBuf,
-    /// Scratch of crashed runs that was removed.
-    pub(crate) leftovers: usize,
-    scratch: Option<Scratch>,
-    /// The key of the first scratch file; each further file adds one.
-    key: u64,
+    /// The files that this run has made, which are removed with this value.
+    _made: Vec<New>,
+    /// The key of the first scratch file; each further file adds one. None if there is no scratch.
+    key: Option<u64>,
     /// Whether the files were written to since they were made.
     is_changed: Cell<bool>,
-    /// The user's file and its name, if it is written to.
-    held: Option<(File, PathBuf)>,
+    /// The file of the path and its name, if it is written to.
+    held: Option<(Arc<File>, PathBuf)>,
 }
 
 impl Place {
-    /// Inspects `path`. Files that [`make`](Self::make) makes are removed with this value.
+    /// Inspects `path`, and makes empty scratch files in a folder.
     ///
     /// # Errors
     /// The file is missing or empty, or would be written without the user's permission.
@@ -63,20 +63,16 @@ impl Place {
     ) -> Result<Self> {
         let any = |is: fn(u8) -> bool| directions.iter().any(|percent| is(*percent));
         let writes = any(|percent| percent < 100);
-        let most_files = args.files.iter().copied().max().unwrap_or(1);
+        let most_files = args.files.iter().copied().max().unwrap_or(1) as usize;
         if is_folder(path) {
-            let leftovers = remove_leftovers(path);
-            let scratch = Scratch::create(path)?;
-            let add = |numbers: std::ops::Range<u32>| {
-                numbers.map(|number| scratch.add(number)).collect::<Result<Vec<_>>>()
-            };
-            let reads = any(|percent| percent > 0);
-            let files = if reads { add(0..most_files)? } else { Vec::new() };
-            let targets =
-                if any(|percent| percent == 0) { add(most_files..2 * most_files)? } else { vec![] };
+            let reads = if any(|percent| percent > 0) { most_files } else { 0 };
+            let writes = if any(|percent| percent == 0) { most_files } else { 0 };
+            let made = scratch::create(path, reads + writes)?;
+            let mut files: Vec<PathBuf> = made.iter().map(New::path).collect();
+            let targets = files.split_off(reads);
             let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-            let (folder, scratch) = (path.to_owned(), Some(scratch));
-            return Ok(Self { files, targets, folder, leftovers, scratch, key, ..Self::default() });
+            let (folder, key) = (path.to_owned(), Some(key));
+            return Ok(Self { files, targets, folder, _made: made, key, ..Self::default() });
         }
         let text = path.display();
         if most_files > 1 {
@@ -84,38 +80,31 @@ impl Place {
                 .hint("give a folder, where scratch files are made, or omit `--files`"));
         }
         let opening = Step::begin("open", path);
+        let folder = folder_of(path).to_owned();
+        let found = fs::metadata(path);
+        if args.fills_file && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            let made = New::create(path, 0o666);
+            let made = made.map_err(|error| Failure::at("create", path, &error))?;
+            let held = Some((Arc::clone(&made.file), path.to_owned()));
+            let files = vec![made.path()];
+            return Ok(Self { files, folder, _made: vec![made], held, ..Self::default() });
+        }
+        let held = if writes { Some(may_write(path, args)?) } else { None };
         let len = engine.open(path)?.len()?;
         check_size(path, len)?;
         drop(opening);
-        let held = match &args.open_file {
-            Some(file) => {
-                let file = file.try_clone();
-                let file = file.map_err(|e| Failure::io(format!("cannot open `{text}`"), &e))?;
-                Some((file, path.to_owned()))
-            }
-            None if writes => Some(may_write(path, args.overwrite, args.overwrite_device)?),
-            None => None,
-        };
-        if len == 0 {
+        if len == 0 && !args.fills_file {
             return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
                 .hint("give a folder instead, and scratch files are made there"));
         }
-        let folder = folder_of(path).to_owned();
         let file = held.as_ref().and_then(|(file, _)| held::path(file));
         let file = file.map_or_else(|| real(path), Ok)?;
-        Ok(Self {
-            files: vec![file],
-            len,
-            leftovers: remove_leftovers(&folder),
-            folder,
-            held,
-            ..Self::default()
-        })
+        Ok(Self { files: vec![file], len, folder, held, ..Self::default() })
     }
 
     /// Whether the files are scratch.
     pub(crate) const fn is_scratch(&self) -> bool {
-        self.scratch.is_some()
+        self.key.is_some()
     }
 
     /// The bytes of each file: of scratch as many as `args` or its points need, of the user's file
@@ -124,7 +113,7 @@ impl Place {
     /// # Errors
     /// No file system has as much space.
     pub(super) fn fit(&mut self, args: &BenchArgs, of: &[&Planned]) -> Result<()> {
-        if self.scratch.is_none() {
+        if !self.is_scratch() {
             self.len = args.size.map_or(self.len, |size| size.min(self.len));
             return Ok(());
         }
@@ -143,7 +132,7 @@ impl Place {
     /// Bytes of scratch to make.
     pub(super) fn scratch_len(&self) -> u64 {
         let files = self.files.len() + self.targets.len();
-        self.scratch.as_ref().map_or(0, |_| self.len.saturating_mul(files as u64))
+        if self.is_scratch() { self.len.saturating_mul(files as u64) } else { 0 }
     }
 
     /// Makes the scratch that is read, or that loads only write to, if there is none yet, or if
@@ -152,7 +141,7 @@ impl Place {
     /// # Errors
     /// System errors, above all for lack of space.
     pub(super) fn make(&self, direction: Direction) -> Result<()> {
-        if self.scratch.is_none() {
+        if !self.is_scratch() {
             return Ok(());
         }
         let (files, first) = match direction {
@@ -167,18 +156,11 @@ impl Place {
         let is_changed = direction == Direction::Read && self.is_changed.get();
         for (index, file) in files.iter().enumerate() {
             if is_changed || has(file) != self.len {
-                self.fill(file, first + index, self.len)?;
+                make::fill(file, self.content(first + index), self.len)?;
             }
         }
         self.is_changed.set(self.is_changed.get() && !is_changed);
         Ok(())
-    }
-
-    /// Fills a scratch file.
-    fn fill(&self, file: &Path, index: usize, len: u64) -> Result<()> {
-        let Some(scratch) = &self.scratch else { return Ok(()) };
-        scratch.check()?;
-        make::fill(file, self.content(index), len)
     }
 
     /// Checks that there is room for all scratch.
@@ -192,13 +174,13 @@ impl Place {
         }
     }
 
-    /// Makes the first file with `len` bytes, before the length of all is known.
+    /// Fills the first file with `len` bytes, before the length of all is known.
     ///
     /// # Errors
     /// System errors.
-    pub(crate) fn make_first(&mut self, len: u64) -> Result<()> {
+    pub(crate) fn fill_first(&mut self, len: u64) -> Result<()> {
         let file = self.files.first().or(self.targets.first());
-        self.fill(file.expect("there is one"), 0, len)?;
+        make::fill(file.expect("there is one"), self.content(0), len)?;
         self.len = len;
         Ok(())
     }
@@ -223,7 +205,7 @@ impl Place {
 
     /// The intended contents of a scratch file.
     fn content(&self, index: usize) -> Pattern {
-        Pattern::new(self.key.wrapping_add(index as u64))
+        Pattern::new(self.key.unwrap_or(0).wrapping_add(index as u64))
     }
 
     /// Checks that written files still have their names.
@@ -231,13 +213,11 @@ impl Place {
     /// # Errors
     /// A name leads to another file.
     pub(crate) fn check(&self) -> Result<()> {
-        if let Some((file, name)) = &self.held {
-            held::check(file, name).map_err(|error| {
-                Failure::at("continue with", name, &error)
-                    .hint("give a folder that only you may write to")
-            })?;
-        }
-        self.scratch.as_ref().map_or(Ok(()), Scratch::check)
+        let Some((file, name)) = &self.held else { return Ok(()) };
+        held::check(file, name).map_err(|error| {
+            Failure::at("continue with", name, &error)
+                .hint("give a folder that only you may write to")
+        })
     }
 
     /// The parts of the files for the threads of a point, grouped by `devices`.
@@ -269,7 +249,7 @@ impl Place {
                 device: devices[target].clone(),
                 path: all_files[file].clone(),
                 region: Region { start, len: part },
-                content: self.scratch.as_ref().filter(|_| !only_writes).map(|_| self.content(file)),
+                content: (self.is_scratch() && !only_writes).then(|| self.content(file)),
             }
         };
         (0..all).map(lane).collect()
@@ -286,11 +266,7 @@ fn real(path: &Path) -> Result<PathBuf> {
 ///
 /// # Errors
 /// The user did not allow that; it is neither a file nor a device; system errors.
-pub(crate) fn may_write(
-    path: &Path,
-    overwrite: bool,
-    overwrite_device: bool,
-) -> Result<(File, PathBuf)> {
+fn may_write(path: &Path, args: &BenchArgs) -> Result<(Arc<File>, PathBuf)> {
     let text = path.display();
     let _step = Step::begin("open", path);
     let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
@@ -298,8 +274,8 @@ pub(crate) fn may_write(
     let found = kind(&fs::metadata(path).map_err(failed)?);
     let refused = || Failure::usage(format!("`{text}` would be written"));
     let (allowed, flag) = match found {
-        (true, _) => (overwrite, "`--overwrite`"),
-        (_, true) => (overwrite_device, "`--overwrite-device`"),
+        (true, _) => (args.overwrite, "`--overwrite`"),
+        (_, true) => (args.overwrite_device, "`--overwrite-device`"),
         _ => {
             return Err(refused()
                 .because("it is neither a regular file nor a block device")
@@ -319,5 +295,5 @@ pub(crate) fn may_write(
     if kind(&file.metadata().map_err(failed)?) != found {
         return Err(refused().because("another file has replaced it"));
     }
-    Ok((file, name))
+    Ok((Arc::new(file), name))
 }

@@ -36,7 +36,6 @@ use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::tell;
 use forebay_measure::steps::Step;
-use forebay_measure::warnings;
 use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
 use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
@@ -78,7 +77,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     switch::check(&args)?;
     state::check_name(args.output.as_deref())?;
     let engine = Engine::new(program.engine_options()?)?;
-    let records = Bench::new(&args, engine, program, command)?.run()?;
+    let records = Bench::new(&args, engine, None, program, command)?.run()?;
     show(&args, &records)
 }
 
@@ -109,13 +108,14 @@ pub(crate) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// Finds the files and GPUs, and plans the points.
+    /// Finds the GPUs, and the files where they are not those of `place`, and plans the points.
     ///
     /// # Errors
     /// The arguments contradict each other; system errors.
     pub(crate) fn new(
         args: &'a BenchArgs,
         engine: Engine,
+        place: Option<Place>,
         program: &Program,
         command: &'a str,
     ) -> Result<Self> {
@@ -128,8 +128,9 @@ impl<'a> Bench<'a> {
         let is_whole = args.moves_whole_files();
         let methods = methods(args, &engine, &targets, &pool, &mut warnings);
         let directions = directions(args, paths, is_whole);
-        let places = paths.iter().map(|path| Place::find(&engine, path, args, &directions));
-        let places = places.collect::<Result<Vec<Place>>>()?;
+        let find = |path: &PathBuf| Place::find(&engine, path, args, &directions);
+        let places =
+            place.map_or_else(|| paths.iter().map(find).collect(), |place| Ok(vec![place]))?;
         let resolver = Resolver::default();
         let maps = maps(&resolver, paths);
         let gpus = targets::gpus(&targets).map(|gpu| gpu.info().clone());
@@ -139,7 +140,6 @@ impl<'a> Bench<'a> {
         let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
         let environment = environment::collect(&paths[0], device, command);
         let in_memory = in_memory(args, &environment, &mut warnings)?;
-        warnings.extend(warnings::leftovers(places.iter().map(|place| place.leftovers).sum()));
         let mut bench = Self {
             args,
             begun,
@@ -255,7 +255,7 @@ impl<'a> Bench<'a> {
         let early = std::mem::replace(&mut self.records, kept);
         let run = Record::Run(Box::new(run));
         if let Some(ledger) = &mut self.ledger {
-            ledger.begin(&run)?;
+            ledger.append(&run)?;
         }
         self.records.push(run);
         early.into_iter().try_for_each(|record| self.note(record))

@@ -1,7 +1,7 @@
 //! Moves a few MiB in each direction between the path and the GPU, by each possible route: one
 //! request of the core's engine method, which verifies every byte.
 //!
-//! A named file is only read. In a folder scratch is made, by the rules of [`Scratch`]: only files
+//! A named file is only read. In a folder scratch is made, by the rules of [`scratch`]: only files
 //! made here are written. The first read by each route has a time limit. All of it runs on a
 //! separate thread, since other calls have none: a path may stop answering at any time.
 
@@ -20,10 +20,11 @@ use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make;
 use forebay_measure::memory::whole;
+use forebay_measure::output::New;
 use forebay_measure::proof::Prover;
 use forebay_measure::results::Direction;
 use forebay_measure::results::verdict::VerdictFacts;
-use forebay_measure::scratch::Scratch;
+use forebay_measure::scratch;
 use forebay_measure::target::Target;
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::check::Most;
@@ -102,8 +103,8 @@ struct Run {
     target: Target,
     file: PathBuf,
     len: u64,
-    /// Set if the file is ours, so that it may be written.
-    scratch: Option<Scratch>,
+    /// The file if it is ours, so that it may be written.
+    scratch: Vec<New>,
     prover: Arc<Prover>,
 }
 
@@ -111,14 +112,13 @@ impl Run {
     fn prepare(bound: Duration, engine: Engine, target: Target, path: PathBuf) -> Result<Self> {
         let facts = std::fs::metadata(&path).map_err(|e| Failure::at("inspect", &path, &e))?;
         let (scratch, file, len) = if facts.is_dir() {
-            let scratch = Scratch::create(&path)?;
-            let file = scratch.add(0)?;
-            scratch.check()?;
+            let scratch = scratch::create(&path, 1)?;
+            let file = scratch[0].path();
             make::fill(&file, Pattern::new(0), LEN)?;
-            (Some(scratch), file, LEN)
+            (scratch, file, LEN)
         } else {
             let len = engine.open(&path)?.len()?.min(LEN);
-            (None, path, len)
+            (Vec::new(), path, len)
         };
         if len == 0 {
             return Err(Failure::new(format!("cannot move bytes of `{}`", file.display()))
@@ -138,7 +138,7 @@ impl Run {
             Some(_) => &[Route::Direct, Route::Staged, Route::Cached],
             None => &[Route::Host],
         };
-        let write = self.scratch.as_ref().map(|_| Direction::Write);
+        let write = (!self.scratch.is_empty()).then_some(Direction::Write);
         for &route in routes {
             let refused = match direct.clone().filter(|_| route == Route::Direct) {
                 Some(reason) => Ok(Some(reason)),
@@ -188,7 +188,6 @@ impl Run {
             region: Region { start: 0, len: self.len },
             content: None,
         }];
-        self.scratch.as_ref().map_or(Ok(()), Scratch::check)?;
         let before = if is_write { Vec::new() } else { self.plain()? };
         let files = [(self.engine.open(&self.file)?, self.len)];
         let sources = self.prover.sources(&self.engine, &files, &[]);

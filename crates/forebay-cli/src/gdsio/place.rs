@@ -10,16 +10,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay::Engine;
 use forebay::units::{align_down, format_size};
-use forebay_measure::cleanup;
 use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::held;
 use forebay_measure::make::{self, Room};
 use forebay_measure::memory::close;
-use forebay_measure::output::{self, folder_of};
+use forebay_measure::output::{New, folder_of};
 use forebay_measure::scratch;
 use forebay_measure::stdio::{say, tell};
 use forebay_measure::steps::{self, Step};
@@ -37,18 +37,9 @@ pub(super) struct Files {
     /// For each thread, the path to open, its part of the file, and the contents, if known.
     pub(super) parts: Vec<(PathBuf, Region, Option<Pattern>)>,
     /// Descriptors that the paths of the parts go through.
-    held: Vec<File>,
+    held: Vec<Arc<File>>,
     /// Files that are removed with this value.
-    made: Vec<PathBuf>,
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        for path in &self.made {
-            let _step = Step::begin_long("remove", path);
-            cleanup::end(path, false);
-        }
-    }
+    made: Vec<New>,
 }
 
 /// A file that a job needs.
@@ -60,7 +51,7 @@ struct Need {
     /// The starts of the threads' parts.
     starts: Vec<u64>,
     /// The file once it was opened or made. The checks and the transfers use this same descriptor.
-    file: Option<File>,
+    file: Option<Arc<File>>,
     /// The pattern it was filled with here.
     content: Option<Pattern>,
 }
@@ -128,9 +119,7 @@ impl Files {
 
     /// Keeps the files that were made for writes.
     pub(super) fn keep(&mut self) {
-        for path in std::mem::take(&mut self.made) {
-            cleanup::end(&path, true);
-        }
+        self.made.drain(..).for_each(New::keep);
     }
 
     /// A path to `folder` that remains valid if another folder takes its name.
@@ -140,7 +129,7 @@ impl Files {
         how.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
         let opened = how.open(folder).map_err(|error| Failure::at("open", folder, &error))?;
         let path = held::path(&opened).unwrap_or_else(|| folder.to_owned());
-        self.held.push(opened);
+        self.held.push(opened.into());
         Ok(path)
     }
 
@@ -187,12 +176,11 @@ impl Files {
     fn make(&mut self, need: &mut Need) -> Result<()> {
         let path = &need.path;
         let _step = Step::begin("make", path);
-        let file =
-            output::create(path, 0o666).map_err(|error| Failure::at("make", path, &error))?;
-        self.made.push(path.clone());
+        let made = New::create(path, 0o666).map_err(|error| Failure::at("make", path, &error))?;
         // Without attributes, the next write needs the user's permission.
-        let _ = fsetxattr(&file, MARK.0, MARK.1, XattrFlags::empty());
-        need.file = Some(file);
+        let _ = fsetxattr(&made.file, MARK.0, MARK.1, XattrFlags::empty());
+        need.file = Some(Arc::clone(&made.file));
+        self.made.push(made);
         Ok(())
     }
 }
@@ -250,7 +238,7 @@ fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
         say(&format!("`{}` has holes: reads of them do not reach the drive", name.display()));
     }
     let is_incomplete = is_ours && (len < *to || has_hole);
-    need.file = Some(opened);
+    need.file = Some(opened.into());
     Ok(is_incomplete)
 }
 
@@ -307,7 +295,7 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
     // the one that is written.
     let file = match need.file.take() {
         Some(file) => file,
-        None => open(path).map_err(|error| Failure::at("open", path, &error))?,
+        None => Arc::new(open(path).map_err(|error| Failure::at("open", path, &error))?),
     };
     let facts = file.metadata().map_err(|error| Failure::at("inspect", path, &error))?;
     let is_device = args.overwrite_device && facts.file_type().is_block_device();

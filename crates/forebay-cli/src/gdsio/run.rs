@@ -10,10 +10,9 @@ use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
 use forebay_measure::demand::check_requests;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::output::folder_of;
+use forebay_measure::output::{New, folder_of};
 use forebay_measure::proof::Proof;
 use forebay_measure::results::Cache;
-use forebay_measure::scratch::{Scratch, remove_leftovers};
 use forebay_measure::stdio::tell;
 use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
@@ -21,7 +20,7 @@ use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 use forebay_measure::workload::run::{Moved, Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
-use forebay_measure::{data, held, make};
+use forebay_measure::{data, held, make, scratch};
 
 use super::line::ResultLine;
 use super::node::Kept;
@@ -139,10 +138,10 @@ impl<'a> Task<'a> {
     /// The parts of files that a trial writes to, and their scratch. A device, and `lanes` that the
     /// job overwrites, are tried themselves. Other jobs, such as random and timed ones, are tried
     /// in scratch beside their files. Without room for scratch no write is tried.
-    fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Option<Scratch>) {
+    fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Vec<New>) {
         let Asked { read_percent, time, io, .. } = *self.asked;
         if read_percent == 100 {
-            return (Vec::new(), None);
+            return (Vec::new(), Vec::new());
         }
         let path = &lanes[0].path;
         let step = Step::begin("inspect", path);
@@ -150,20 +149,19 @@ impl<'a> Task<'a> {
             std::fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
         drop(step);
         if is_device || (read_percent == 0 && time.is_none() && !io.is_random()) {
-            return (lanes.to_vec(), None);
+            return (lanes.to_vec(), Vec::new());
         }
         let folder = folder_of(&held::name(path)).to_owned();
-        let _ = remove_leftovers(&folder);
         let in_scratch = || -> Result<_> {
-            let scratch = Scratch::create(&folder)?;
+            let scratch = scratch::create(&folder, lanes.len())?;
             let mut lanes = lanes.to_vec();
-            for (number, lane) in (0..).zip(&mut lanes) {
-                lane.path = scratch.add(number)?;
+            for (made, lane) in scratch.iter().zip(&mut lanes) {
+                lane.path = made.path();
                 lane.region.start %= MIB;
                 lane.region.len = lane.region.len.min(4 * MIB);
                 make::fill(&lane.path, data::Pattern::new(0), lane.region.start + lane.region.len)?;
             }
-            Ok((lanes, Some(scratch)))
+            Ok((lanes, scratch))
         };
         in_scratch().unwrap_or_default()
     }
@@ -490,7 +488,7 @@ mod tests {
             task.try_direct(&engine).unwrap();
             assert_eq!(std::fs::read(&path).unwrap() != vec![7; 1 << 20], writes, "{words}");
             let (tried, scratch) = task.writable(&task.lanes);
-            assert_eq!((tried.is_empty(), scratch.is_some()), (job == "-I 0", in_scratch));
+            assert_eq!((tried.is_empty(), !scratch.is_empty()), (job == "-I 0", in_scratch));
             assert_eq!(tried.iter().any(|lane| lane.path == path), writes, "{words}");
             assert!(tried.iter().all(|lane| lane.path.exists() && lane.region.start == 0));
             drop(scratch);

@@ -1,157 +1,72 @@
-//! The file of the benchmark: new, or one of the user's that may be overwritten. In a folder
-//! `bench` makes scratch.
-//!
-//! An existing file is never touched without the user's permission.
+//! The file of the benchmark: new, or one of the user's that may be overwritten, or scratch in a
+//! folder.
 
-use std::fs::{self, File, Metadata};
-use std::io::{self, ErrorKind, Seek as _, SeekFrom};
+use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use forebay::units::format_size;
 use forebay::{Engine, Route};
-use forebay_measure::cleanup;
-use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::held;
-use forebay_measure::make::{self, Room};
-use forebay_measure::output::{self, folder_of};
+use forebay_measure::make::Room;
+use forebay_measure::output::folder_of;
 use forebay_measure::route::try_route;
-use forebay_measure::scratch::Scratch;
 use forebay_measure::steps::Step;
 use forebay_measure::target::Target;
 
-use super::args::GpuFileArgs;
-use crate::bench::files::may_write;
-use crate::bench::{TRY_LEN, spinner};
+use crate::bench::TRY_LEN;
+use crate::bench::args::BenchArgs;
+use crate::bench::files::Place;
 
-/// A folder, or a file that is written and read back.
-#[derive(Debug)]
-pub(super) struct TestFile {
-    pub(super) name: PathBuf,
-    /// The open file: another one may take its name. `None` for a folder.
-    pub(super) file: Option<Arc<File>>,
-    /// Its bytes when it was found.
-    had: u64,
-    kind: Kind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Folder,
-    New,
-    Given,
-    Device,
-}
-
-impl TestFile {
-    /// Finds the file or folder, or makes the file if there is none.
-    ///
-    /// # Errors
-    /// The file may not be overwritten, or is not a file; or system errors.
-    pub(super) fn find(args: &GpuFileArgs) -> Result<Self> {
-        let path = args.file.as_deref().unwrap_or(Path::new("."));
-        let looking = Step::begin("inspect", path);
-        let facts = fs::metadata(path);
-        // A dangling link belongs to the user as well.
-        let is_new = |error: &io::Error| error.kind() == ErrorKind::NotFound && !path.is_symlink();
-        let is_new = facts.as_ref().is_err_and(is_new);
-        drop(looking);
-        match facts {
-            Ok(facts) if facts.is_dir() => {
-                Ok(Self { name: path.to_owned(), file: None, had: 0, kind: Kind::Folder })
-            }
-            Ok(facts) => Self::given(path, &facts, args),
-            Err(_) if is_new => Self::create(path),
-            Err(error) => Err(Failure::at("inspect", path, &error)),
-        }
-    }
-
-    fn create(path: &Path) -> Result<Self> {
+/// Finds the file or folder of `args`, or makes the file if there is none.
+///
+/// # Errors
+/// The file may not be overwritten, or is not a file; or system errors.
+pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<Place> {
+    let path = &args.paths[0];
+    let step = Step::begin("inspect", path);
+    if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         check_mounted(path)?;
-        let _step = Step::begin("create", path);
-        let file =
-            output::create(path, 0o666).map_err(|error| Failure::at("create", path, &error))?;
-        Ok(Self { name: path.to_owned(), file: Some(Arc::new(file)), had: 0, kind: Kind::New })
     }
-
-    fn given(path: &Path, facts: &Metadata, args: &GpuFileArgs) -> Result<Self> {
-        let is_device = facts.file_type().is_block_device();
-        let kind = if is_device { Kind::Device } else { Kind::Given };
-        let (mut file, name) = may_write(path, args.overwrite, args.overwrite_device)?;
-        let had =
-            file.seek(SeekFrom::End(0)).map_err(|error| Failure::at("inspect", path, &error))?;
-        Ok(Self { name, file: Some(Arc::new(file)), had, kind })
-    }
-
-    /// Checks that it has enough space.
-    ///
-    /// # Errors
-    /// There is too little, or system errors.
-    pub(super) fn check_room(&self, len: u64) -> Result<()> {
-        let folder = match self.kind {
-            Kind::Device if len <= self.had => return Ok(()),
-            Kind::Device => {
-                let (name, len) = (self.name.display(), format_size(len));
-                return Err(Failure::new(format!("`{name}` has no room for {len}"))
-                    .because(format!("the device has {}", format_size(self.had)))
-                    .hint("give a smaller `--size`"));
-            }
-            Kind::Folder => &self.name,
-            Kind::New | Kind::Given => folder_of(&self.name),
-        };
-        Room::of(folder)?.check(folder, len.saturating_sub(self.had))
-    }
-
-    /// Reads a part by the route `direct`, to find out if it is available. Content of the user's
-    /// must not be lost if it is not.
-    ///
-    /// # Errors
-    /// It is not available.
-    pub(super) fn try_direct(&self, engine: &Engine, target: &Target) -> Result<()> {
-        if target.device.is_none() {
-            return Err(Failure::new("no GPU is available"));
-        }
-        let scratch = match self.kind {
-            Kind::Folder => Some(Scratch::create(&self.name)?),
-            _ => None,
-        };
-        let path = scratch.as_ref().map_or_else(|| Ok(self.path()), |one| one.add(0))?;
-        let len = if self.had > 0 { self.had.min(TRY_LEN) } else { TRY_LEN };
-        if self.had == 0 {
-            make::fill(&path, Pattern::new(0), len)?;
-        }
-        try_route(engine, target, &path, len, Route::Direct)
-    }
-
-    /// Fills the file with `len` bytes.
-    ///
-    /// # Errors
-    /// System errors.
-    pub(super) fn fill(&self, len: u64) -> Result<()> {
-        if self.kind == Kind::Folder {
-            return Ok(());
-        }
-        let bar = spinner(len);
-        let made = make::fill(&self.path(), Pattern::new(0), len);
-        bar.finish_and_clear();
-        made
-    }
-
-    /// The path that opens the file, even if another one has its name.
-    fn path(&self) -> PathBuf {
-        self.file.as_ref().and_then(held::path).unwrap_or_else(|| self.name.clone())
-    }
+    drop(step);
+    Place::find(engine, path, args, &args.direction)
 }
 
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        if self.kind == Kind::New {
-            let _step = Step::begin_long("remove", &self.name);
-            cleanup::end(&self.name, false);
-        }
+/// Checks that there is room for `len` bytes.
+///
+/// # Errors
+/// There is too little, or system errors.
+pub(super) fn check_room(place: &Place, name: &Path, len: u64) -> Result<()> {
+    let step = Step::begin("inspect", name);
+    let is_device =
+        fs::metadata(&place.files[0]).is_ok_and(|facts| facts.file_type().is_block_device());
+    drop(step);
+    if !is_device {
+        return Room::of(&place.folder)?.check(&place.folder, len.saturating_sub(place.len));
     }
+    if len <= place.len {
+        return Ok(());
+    }
+    let (name, len) = (name.display(), format_size(len));
+    Err(Failure::new(format!("`{name}` has no room for {len}"))
+        .because(format!("the device has {}", format_size(place.len)))
+        .hint("give a smaller `--size`"))
+}
+
+/// Reads a part by the route `direct`, to find out if it is available. Content of the user's must
+/// not be lost if it is not.
+///
+/// # Errors
+/// It is not available.
+pub(super) fn try_direct(place: &mut Place, engine: &Engine, target: &Target) -> Result<()> {
+    if target.device.is_none() {
+        return Err(Failure::new("no GPU is available"));
+    }
+    if place.len == 0 {
+        place.fill_first(TRY_LEN)?;
+    }
+    try_route(engine, target, &place.files[0], place.len.min(TRY_LEN), Route::Direct)
 }
 
 /// Refuses a new file where a file system should be mounted: directly in `/`, or at or in a mount
@@ -198,7 +113,10 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use clap::Parser;
+    use forebay_measure::held;
 
+    use super::super::args::GpuFileArgs;
+    use super::super::preset;
     use super::*;
 
     #[derive(Parser)]
@@ -207,9 +125,10 @@ mod tests {
         args: GpuFileArgs,
     }
 
-    fn find(path: &Path, flags: &[&str]) -> Result<TestFile> {
+    fn find(path: &Path, flags: &[&str]) -> Result<Place> {
         let words = ["x", "-f", path.to_str().unwrap()];
-        TestFile::find(&Line::parse_from(words.iter().chain(flags)).args)
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        super::find(&engine, &preset(&Line::parse_from(words.iter().chain(flags)).args))
     }
 
     #[test]
@@ -231,7 +150,7 @@ mod tests {
         }
         assert_eq!(fs::read(&path).unwrap(), b"bytes");
         let taken = find(&link, &["--overwrite"]).unwrap();
-        assert_eq!((&taken.name, taken.had), (&fs::canonicalize(&path).unwrap(), 5));
+        assert_eq!((held::name(&taken.files[0]), taken.len), (fs::canonicalize(&path).unwrap(), 5));
         drop(taken);
         assert!(path.exists(), "it is the user's");
     }
@@ -244,10 +163,10 @@ mod tests {
         assert!(path.exists());
         drop(file);
         assert!(!path.exists());
-        let file = find(&path, &[]).unwrap();
+        let mut file = find(&path, &[]).unwrap();
         fs::rename(&path, place.path().join("moved")).unwrap();
         fs::write(&path, "precious").unwrap();
-        file.fill(4096).unwrap();
+        file.fill_first(4096).unwrap();
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
@@ -267,8 +186,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         for path in [place.path().to_owned(), place.path().join("new")] {
             let file = find(&path, &[]).unwrap();
-            file.check_room(4096).unwrap();
-            assert!(file.check_room(u64::MAX / 2).is_err());
+            check_room(&file, &path, 4096).unwrap();
+            assert!(check_room(&file, &path, u64::MAX / 2).is_err());
         }
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
     }

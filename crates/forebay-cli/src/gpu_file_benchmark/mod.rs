@@ -20,9 +20,8 @@ use forebay_measure::workload::backend::{Method, Plain};
 
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
-use self::file::TestFile;
 use crate::bench::args::{BenchArgs, Demand};
-use crate::bench::{self, Bench};
+use crate::bench::{self, Bench, spinner};
 use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
 use crate::report::numbers::rate;
@@ -38,27 +37,21 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     target
         .check((args.mode == Mode::Dma).then_some(Route::Direct))
         .map_err(|failure| failure.hint(WITHOUT_DIRECT))?;
-    let file = TestFile::find(args)?;
-    file.check_room(args.size)?;
+    let mut preset = preset(args);
+    let mut place = file::find(&engine, &preset)?;
+    file::check_room(&place, &preset.paths[0], args.size)?;
     let is_in_host = target.device.is_none() || target.is_simulated();
     check_transfer(args.size, if is_in_host { args.size } else { 0 }, "--size")?;
     // Too little memory of the GPU is found before the file has its size.
     drop(target.allocate(&engine, args.size)?);
-    let routes = routes(args.mode, file.try_direct(&engine, &target))?;
-    file.fill(args.size)?;
-    let preset = BenchArgs {
-        paths: vec![file.name.clone()],
-        open_file: file.file.clone(),
-        gpu: args.gpu.iter().cloned().collect(),
-        size: Some(args.size),
-        method: vec![Method::Plain(Plain::Standard), Method::Forebay(None)],
-        route: routes.into_iter().map(Demand).collect(),
-        direction: vec![0, 100],
-        repeats: Some(args.runs),
-        verify_all: true,
-        ..BenchArgs::default()
-    };
-    let mut bench = Bench::new(&preset, engine.clone(), program, command)?;
+    let routes = routes(args.mode, file::try_direct(&mut place, &engine, &target))?;
+    preset.route = routes.into_iter().map(Demand).collect();
+    if !place.is_scratch() {
+        let bar = spinner(args.size);
+        place.fill_first(args.size)?;
+        bar.finish_and_clear();
+    }
+    let mut bench = Bench::new(&preset, engine.clone(), Some(place), program, command)?;
     let records = bench.run()?;
     let work = (args.mode == Mode::All).then(|| Work::new(&engine, &target, args.size));
     let work = match work.transpose() {
@@ -73,6 +66,23 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     let shown = bench::show(&preset, &records);
     let Some(work) = work else { return shown };
     shown.and(work.and_then(|work| print(&work.text()).and(work.verdict())))
+}
+
+/// What is measured, without the routes.
+fn preset(args: &GpuFileArgs) -> BenchArgs {
+    BenchArgs {
+        paths: vec![args.file.clone().unwrap_or_else(|| ".".into())],
+        fills_file: true,
+        overwrite: args.overwrite,
+        overwrite_device: args.overwrite_device,
+        gpu: args.gpu.iter().cloned().collect(),
+        size: Some(args.size),
+        method: vec![Method::Plain(Plain::Standard), Method::Forebay(None)],
+        direction: vec![0, 100],
+        repeats: Some(args.runs),
+        verify_all: true,
+        ..BenchArgs::default()
+    }
 }
 
 /// The routes that a mode requires of the engine; `None` leaves the choice to it.

@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::close;
+use forebay_measure::output::New;
 use forebay_measure::steps::Step;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-
-use forebay_measure::{cleanup, output};
 
 /// What to do about an output that is no regular file.
 const REGULAR: &str = "only a regular file is overwritten: name another with `-o`";
@@ -61,16 +60,17 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
             }
         }
     }
-    let file = output::create(path, 0o666).map_err(|error| match error.kind() {
+    let made = New::create(path, 0o666).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => {
             failed(&error).hint("name a new file, or give `--overwrite`")
         }
         _ => failed(&error),
     })?;
     // Some file systems report a failed write only when a descriptor is closed.
-    let written = put(&file).and_then(|()| close(file));
-    cleanup::end(path, written.is_ok());
-    written.map_err(|error| failed(&error))
+    let written = put(&made.file).and_then(|()| close(made.file.try_clone()?));
+    written.map_err(|error| failed(&error))?;
+    made.keep();
+    Ok(())
 }
 
 /// Reserves room for `len` bytes if the file system can: then a full disk leaves the old contents.

@@ -14,21 +14,14 @@ use forebay_measure::results::file::{read, samples};
 
 use crate::program::program;
 
-/// Files of ours in a folder: of scratch, and of `gdsio`.
+/// Files of ours in a folder: scratch, and those of `gdsio` and `gpu-file-benchmark`.
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let names = |folder: &Path| {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
-    let all = names(folder).into_iter().flat_map(|path| match path.is_dir() {
-        true => names(&path),
-        false => vec![path],
-    });
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_str().unwrap();
-        name.starts_with("file-") || name.starts_with("gdsio.")
+        [".forebay-scratch-", "gdsio.", "file-"].iter().any(|start| name.starts_with(start))
     };
-    all.filter(is_ours).collect()
+    entries.map(|entry| entry.path()).filter(is_ours).collect()
 }
 
 /// Runs a verb while the bytes at `at` of each of its files of 1 MiB are overwritten again and

@@ -38,10 +38,8 @@ impl Running {
         command.args(["bench", "--size", "4M", "--repeats", "1000", "--gpu", "none"]);
         let running = Self::spawn(folder, &mut command);
         running.wait_for(|| {
-            running
-                .scratch()
-                .iter()
-                .any(|path| fs::metadata(path.join("file-1")).is_ok_and(|facts| facts.len() > 0))
+            let is_made = |path: &&PathBuf| fs::metadata(path).is_ok_and(|facts| facts.len() > 0);
+            running.scratch().iter().filter(is_made).count() == 2
         });
         running
     }
@@ -146,7 +144,7 @@ fn a_hang_up_that_is_ignored_stays_so() {
     running.send(Signal::HUP);
     sleep(Duration::from_millis(100));
     assert!(running.child.try_wait().unwrap().is_none(), "it ended");
-    assert_eq!(running.scratch().len(), 1);
+    assert_eq!(running.scratch().len(), 2);
     running.send(Signal::TERM);
     assert_eq!(running.end().signal(), Some(Signal::TERM.as_raw()));
     assert!(running.scratch().is_empty());
@@ -157,46 +155,26 @@ fn the_next_run_removes_what_a_crash_left_and_nothing_else() {
     let mut crashed = Running::start(|command| command);
     crashed.send(Signal::KILL);
     crashed.end();
-    let left = crashed.scratch();
-    assert_eq!(left.len(), 1);
+    assert_eq!(crashed.scratch().len(), 2);
     let folder = crashed.folder.path();
     let other = folder.join(".forebay-scratch-mine");
-    fs::create_dir(&other).unwrap();
-    fs::write(other.join("read"), "precious").unwrap();
-    fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
-
-    let mut command = Command::new(program());
-    command.current_dir(folder).args([
-        "bench",
-        "file",
-        "--gpu",
-        "none",
-        "--time=10ms",
-        "--repeats=1",
-        "-v",
-    ]);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("removed the scratch that a crashed run had left"), "{text}");
+    fs::write(&other, "precious").unwrap();
+    short_run(folder);
     assert_eq!(scratch_in(folder), std::slice::from_ref(&other));
-    assert_eq!(fs::read(other.join("read")).unwrap(), b"precious");
+    assert_eq!(fs::read(other).unwrap(), b"precious");
+}
+
+/// A run that makes scratch in the same folder.
+pub(crate) fn short_run(folder: &Path) {
+    let mut command = Command::new(program());
+    let line = "bench --gpu none --size 1M --cache warm --time 10ms --repeats 1";
+    let output = command.current_dir(folder).args(line.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
 fn a_run_in_progress_keeps_its_scratch() {
     let running = Running::start(|command| command);
-    let folder = running.folder.path();
-    fs::write(folder.join("file"), vec![7; 100_000]).unwrap();
-    let mut command = Command::new(program());
-    command.current_dir(folder).args([
-        "bench",
-        "file",
-        "--gpu",
-        "none",
-        "--time=10ms",
-        "--repeats=1",
-    ]);
-    assert!(command.output().unwrap().status.success());
-    assert_eq!(running.scratch().len(), 1);
+    short_run(running.folder.path());
+    assert_eq!(running.scratch().len(), 2);
 }

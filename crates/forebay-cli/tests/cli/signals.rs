@@ -3,14 +3,14 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::interrupt::{ENDS, Running};
+use crate::interrupt::{ENDS, Running, short_run};
 use crate::lab::note;
 use crate::lab::seeds::{self, Dice, index};
 use crate::program::program;
@@ -62,12 +62,6 @@ fn left(folder: &Path) -> Vec<String> {
     names.filter(|name| name != "file").collect()
 }
 
-/// Whether the files of a folder have no bytes.
-fn is_empty(folder: &Path) -> bool {
-    let files = fs::read_dir(folder).unwrap();
-    files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>() == 0
-}
-
 fn run(seed: u64) -> Option<()> {
     let mut dice = Dice(seed);
     let line = LINES[index(seed % SEEDS)];
@@ -117,20 +111,11 @@ fn run(seed: u64) -> Option<()> {
     assert!(sent.elapsed() < Duration::from_secs(60), "it ended after {:?}", sent.elapsed());
     running.wait_for(|| processes(&mark).is_empty());
     if signal == Signal::KILL {
-        let mut next = Command::new(program());
-        next.current_dir(&folder).args([
-            "bench",
-            "file",
-            "--gpu",
-            "none",
-            "--time=10ms",
-            "--repeats=1",
-        ]);
-        let output = next.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        // Killed while a folder was being made, a command leaves it without a byte.
+        short_run(&folder);
+        // Killed before it has locked a file, a command leaves it without a byte.
         let left = running.scratch();
-        assert!(left.iter().all(|folder| is_empty(folder)), "the next run left {left:?}");
+        let is_empty = |path: &PathBuf| fs::metadata(path).unwrap().len() == 0;
+        assert!(left.iter().all(is_empty), "the next run left {left:?}");
     } else {
         assert!(left(&folder).is_empty(), "{:?}", left(&folder));
     }

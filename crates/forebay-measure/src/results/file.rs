@@ -10,15 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::units::{MIB, format_size};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 use super::{Record, Run, SCHEMA, Sample};
 use crate::failure::{Failure, Result};
-use crate::held::Made;
 use crate::json_memory;
 use crate::memory::close;
-use crate::output::folder_of;
+use crate::output::{New, folder_of};
 
 /// Most bytes of one line: the evidence of a sample with hundreds of drives is a MiB.
 const LINE_MAX: u64 = 64 * MIB;
@@ -29,9 +28,9 @@ const FILE_MAX: u64 = 1024 * MIB;
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
-    file: File,
-    /// Set if this run created the file.
-    made: Option<Made>,
+    file: Arc<File>,
+    /// The new file: without a first record it could not be continued, and is removed.
+    made: Option<New>,
     /// Bytes of whole lines.
     len: u64,
     /// Whether a partial line follows, which is removed on the next append.
@@ -44,9 +43,9 @@ impl Ledger {
     /// # Errors
     /// The file exists; or system errors.
     pub fn create(path: &Path) -> Result<Self> {
-        let made = Made::create(path, OFlags::RDWR | OFlags::APPEND, 0o666, None);
-        let (made, file) =
-            made.map_err(|error| Failure::at("create the results file", path, &error))?;
+        let made = New::create(path, 0o666)
+            .map_err(|error| Failure::at("create the results file", path, &error))?;
+        let file = Arc::clone(&made.file);
         // Sync the folder so that the name is stored as well; some file systems cannot.
         let _ = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
         let ledger = Self { path: path.to_owned(), file, made: Some(made), len: 0, is_torn: false };
@@ -63,10 +62,10 @@ impl Ledger {
             .read(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path);
-        let file = opened.map_err(|error| Failure::io(cannot_read(path), &error))?;
+        let file = Arc::new(opened.map_err(|error| Failure::io(cannot_read(path), &error))?);
         let ledger = Self { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let mut ledger = ledger.locked()?;
-        let (records, whole) = records(&ledger.file, path, true)?;
+        let (records, whole) = records(&*ledger.file, path, true)?;
         let len = ledger.file.metadata().map_err(|error| ledger.failed(&error))?.len();
         (ledger.len, ledger.is_torn) = (whole, len > whole);
         Ok((ledger, records))
@@ -84,19 +83,6 @@ impl Ledger {
             // Some file systems have no locks: there, the user must not start two runs on one file.
             Err(_) => Ok(self),
         }
-    }
-
-    /// Appends the first record of a new file, or removes the file.
-    ///
-    /// # Errors
-    /// The same as of [`append`](Self::append).
-    pub fn begin(&mut self, record: &Record) -> Result<()> {
-        let appended = self.append(record);
-        // A file without a first record cannot be continued.
-        if let Some(made) = self.made.take().filter(|_| appended.is_err() && self.len == 0) {
-            made.remove();
-        }
-        appended
     }
 
     /// Its path.
@@ -129,13 +115,16 @@ impl Ledger {
             self.file.set_len(self.len).map_err(|error| self.failed(&error))?;
             self.is_torn = false;
         }
-        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        let written = (&*self.file).write_all(format!("{line}\n").as_bytes());
         if let Err(error) = written {
             // If the partial line cannot be removed, readers skip it.
             let _ = self.file.set_len(self.len);
             return Err(self.failed(&error));
         }
         self.len += line.len() as u64 + 1;
+        if let Some(made) = self.made.take() {
+            made.keep();
+        }
         Ok(())
     }
 
@@ -375,7 +364,7 @@ mod tests {
     fn of_a_full_disk_it_is_told_how_to_go_on() {
         // Every write to it fails.
         let path = Path::new("/dev/full");
-        let file = OpenOptions::new().append(true).read(true).open(path).unwrap();
+        let file = Arc::new(OpenOptions::new().append(true).read(true).open(path).unwrap());
         let mut ledger = Ledger { path: path.to_owned(), file, made: None, len: 0, is_torn: false };
         let failure = ledger.append(&run("bench")).unwrap_err();
         assert!(failure.hint.unwrap().contains("continues where it stopped"));

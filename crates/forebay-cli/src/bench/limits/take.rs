@@ -51,7 +51,7 @@ impl Bench<'_> {
             let place = &mut self.places[index];
             if place.is_scratch() && place.len == 0 {
                 let room = Room::of(&place.folder)?.usable() / 4;
-                place.make_first(FIRST_LEN.min(room).max(MIB))?;
+                place.fill_first(FIRST_LEN.min(room).max(MIB))?;
             }
             let Some(file) = place.file_of(direction).map(Path::to_owned) else { continue };
             if direction == Direction::Write {

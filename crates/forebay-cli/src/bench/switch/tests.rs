@@ -84,7 +84,7 @@ fn swept(
     args.set_queues = Some(line.into());
     let engine = forebay::Engine::new(Options::default()).unwrap();
     let program = Program::of_this_process();
-    let mut bench = Bench::new(&args, engine, &program, "forebay bench").unwrap();
+    let mut bench = Bench::new(&args, engine, None, &program, "forebay bench").unwrap();
     let switch = bench.switch.as_mut().unwrap();
     switch.command_max = command_max;
     switch.away_max = Duration::from_millis(100);

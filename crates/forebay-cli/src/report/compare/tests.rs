@@ -149,17 +149,6 @@ fn axes_that_differ_as_a_whole_are_compared() {
 }
 
 #[test]
-fn two_runs_on_scratch_files_of_one_folder_are_compared() {
-    let of_scratch = |number: u32, faster: f64| {
-        let path = format!("/data/.forebay-scratch-{number}/read");
-        file(&Sweep { path, ..Sweep::default() }, faster, |_, _| {})
-    };
-    let (one, two) = (of_scratch(1, 1.0), of_scratch(2, 1.5));
-    let found = &of(&[("a", &one), ("b", &two)], None, None).unwrap()[0];
-    assert_eq!((found.pairs.len(), found.axes.len()), (15, 0));
-}
-
-#[test]
 fn the_values_of_an_axis_are_sides() {
     let sweep = Sweep { methods: vec!["forebay", "cpu-gpu"], ..Sweep::default() };
     let text = file(&sweep, 1.0, |_, _| {});

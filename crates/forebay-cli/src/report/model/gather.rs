@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use forebay_measure::results::{Bound, Limit, Measured, Point, Record, Sample};
-use forebay_measure::scratch;
 
 use super::{Line, Metric, Model, RunFacts, grouped, notes, unique};
 
@@ -27,16 +26,6 @@ pub fn model(sources: &[(String, Vec<Record>)]) -> Model {
     model.name_runs();
     model.warnings = notes::of(&model, notes);
     model
-}
-
-/// The path of a point: of a scratch file, which has a random name, it is the folder.
-fn place(path: &str) -> &str {
-    let Some((folder, _)) = path.split_once(scratch::PREFIX) else { return path };
-    match folder.strip_suffix('/') {
-        Some("") => "/",
-        Some(folder) => folder,
-        None => ".",
-    }
 }
 
 impl Model {
@@ -63,8 +52,7 @@ impl Model {
                 Record::Warning { text } => notes.add(text),
                 Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {
-                    let path = place(&sample.point.path).to_owned();
-                    return Some(((run, Point { path, ..sample.point.clone() }), &**sample));
+                    return Some(((run, sample.point.clone()), &**sample));
                 }
             }
             None
@@ -77,14 +65,14 @@ impl Model {
 
     /// Adds a limit. If it was measured again, the larger value counts: it was reached.
     fn take_limit(&mut self, run: usize, limit: &Limit) {
-        let limit = Limit { of: place(&limit.of).to_owned(), ..limit.clone() };
         let key = |limit: &Limit| (limit.name.clone(), limit.of.clone(), limit.direction);
-        let same =
-            |(other, found): &&mut (usize, Limit)| *other == run && key(found) == key(&limit);
+        let same = |(other, found): &&mut (usize, Limit)| *other == run && key(found) == key(limit);
         let has_room = self.limits.len() < LIMITS_MAX;
         match self.limits.iter_mut().find(same) {
-            Some((_, found)) if limit.bytes_per_second > found.bytes_per_second => *found = limit,
-            None if has_room => self.limits.push((run, limit)),
+            Some((_, found)) if limit.bytes_per_second > found.bytes_per_second => {
+                *found = limit.clone();
+            }
+            None if has_room => self.limits.push((run, limit.clone())),
             _ => {}
         }
     }

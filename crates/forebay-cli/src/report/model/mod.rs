@@ -49,7 +49,7 @@ pub struct RunFacts {
 pub struct Line {
     /// The number of its run.
     pub run: usize,
-    /// The point. A scratch file has the name of its folder.
+    /// The point.
     pub point: Point,
     /// The method, with the tool that measured it if that is another.
     pub method: String,

@@ -16,10 +16,8 @@ fn running(file: &[&str], path: &str) -> Running {
     command.args(["gpu-file-benchmark", "-m", "compare", "-s", "4", "-r", "1000", "--gpu", "none"]);
     let running = Running::spawn(folder(), command.args(file));
     running.wait_for(|| {
-        let found = running.scratch();
-        let scratch = found.iter().map(|folder| folder.join("file-0"));
         let named = (!path.is_empty()).then(|| running.folder.path().join(path));
-        let mut paths = scratch.chain(named);
+        let mut paths = running.scratch().into_iter().chain(named);
         paths.any(|path| fs::metadata(path).is_ok_and(|facts| facts.len() > 0))
     });
     running

@@ -73,26 +73,6 @@ fn a_failed_sample_that_was_repeated_did_not_fail() {
 }
 
 #[test]
-fn scratch_names_are_no_part_of_a_point() {
-    for (path, folder) in [
-        ("./.forebay-scratch-fec3d048fcf42f81/read", "."),
-        (".forebay-scratch-fec3d048fcf42f81/read", "."),
-        ("/data/.forebay-scratch-0/read", "/data"),
-        ("/.forebay-scratch-0/read", "/"),
-        ("/data/model", "/data/model"),
-    ] {
-        assert_eq!(place(path), folder, "{path}");
-    }
-    let scratch = |number| {
-        let path = format!("/data/.forebay-scratch-{number}/read");
-        made::file(&Sweep { path, ..Sweep::default() })
-    };
-    let model = model_of(&[("a", &scratch(1)), ("b", &scratch(2))]);
-    assert_eq!(model.lines[0].point, model.lines[15].point);
-    assert!(model.limits.iter().any(|(_, limit)| limit.of == "/data"));
-}
-
-#[test]
 fn a_sample_names_its_limit_or_its_rate_does() {
     let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
     let limit = |bounds: &[(&str, f64)]| {

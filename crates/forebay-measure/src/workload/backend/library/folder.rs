@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cleanup;
+use crate::cleanup::{self, Entry, Undo};
 use crate::scratch::random;
 
 /// The settings of this program; all others keep the library's defaults.
@@ -16,15 +16,19 @@ const SETTINGS: &str = r#"{ "properties": { "allow_compat_mode": true, "force_co
 
 /// The folder; removed with this value, or when a signal ends the command.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf, #[expect(dead_code, reason = "it is dropped")] Entry);
 
 impl Folder {
     /// Creates it, for this user only.
     pub(super) fn create() -> io::Result<Self> {
         let name = format!("forebay-cufile-{:016x}", random()?);
         let path = std::path::absolute(std::env::temp_dir())?.join(name);
-        cleanup::with_folder(&path, || fs::DirBuilder::new().mode(0o700).create(&path))?;
-        let folder = Self(path);
+        let ((), entry) = cleanup::with(|| {
+            fs::DirBuilder::new().mode(0o700).create(&path)?;
+            let path = path.clone();
+            Ok(((), Box::new(move || drop(fs::remove_dir_all(path))) as Undo))
+        })?;
+        let folder = Self(path, entry);
         fs::write(folder.settings(), SETTINGS)?;
         Ok(folder)
     }
@@ -41,12 +45,6 @@ impl Folder {
         command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
         // The same as in the file, in case that cuFile cannot read it.
         command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        cleanup::end(&self.0, false);
     }
 }
 

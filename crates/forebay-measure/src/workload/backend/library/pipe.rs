@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::cleanup;
+use crate::cleanup::{self, Entry};
 use crate::plain::plain;
 
 /// Maximum bytes of one request: less than a pipe's buffer, so that writing it never blocks.
@@ -30,18 +30,20 @@ pub(super) struct Pipe {
     child: Child,
     orders: ChildStdin,
     answers: Receiver<String>,
+    _entry: Entry,
 }
 
 impl Pipe {
     /// Starts it; `name` identifies it in reasons.
     pub(super) fn start(command: &mut Command, name: &str) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = cleanup::spawn(command)
+        let (mut child, entry) = cleanup::spawn(command)
             .map_err(|error| format!("`{name}` cannot be started: {error}"))?;
         let (orders, output) = (child.stdin.take(), child.stdout.take());
         // Its end ends with the process, which holds the other end of the pipe.
         let answers = lines(output.ok_or("no answers")?, || ());
-        Ok(Self { name: name.into(), child, orders: orders.ok_or("no orders")?, answers })
+        let orders = orders.ok_or("no orders")?;
+        Ok(Self { name: name.into(), child, orders, answers, _entry: entry })
     }
 
     /// Sends a request and waits for its answer for at most `bound`.
@@ -79,10 +81,8 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        let id = self.child.id();
         let _ = self.child.kill();
         wait(&mut self.child, END_MAX);
-        cleanup::end(id, true);
     }
 }
 
