@@ -102,12 +102,8 @@ impl Distance {
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SameSwitch => f.write_str("same switch"),
-            Self::SameRootPort => f.write_str("same root port"),
-            Self::SameSocket => f.write_str("same socket"),
-            Self::AcrossSockets => f.write_str("across sockets"),
-            Self::Network => f.write_str("network"),
             Self::Unknown(reason) => write!(f, "unknown: {reason}"),
+            known => f.write_str(&known.name().replace('_', " ")),
         }
     }
 }

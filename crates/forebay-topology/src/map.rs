@@ -175,34 +175,6 @@ pub enum LayerKind {
     Unknown,
 }
 
-impl LayerKind {
-    /// Its name, in lower case with underscores.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Path => "path",
-            Self::Symlink => "symlink",
-            Self::Mount => "mount",
-            Self::FileSystem => "file_system",
-            Self::Partition => "partition",
-            Self::Md => "md",
-            Self::DeviceMapper => "device_mapper",
-            Self::Loop => "loop",
-            Self::BackingFile => "backing_file",
-            Self::Stacked => "stacked",
-            Self::NvmeNamespace => "nvme_namespace",
-            Self::NvmeController => "nvme_controller",
-            Self::ScsiDisk => "scsi_disk",
-            Self::VirtioDisk => "virtio_disk",
-            Self::Disk => "disk",
-            Self::PciDevice => "pci_device",
-            Self::Network => "network",
-            Self::Memory => "memory",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
 /// A fact about a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

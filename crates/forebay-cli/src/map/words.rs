@@ -173,7 +173,8 @@ impl Scene<'_> {
             words.extend(step.text("path_policy").map(|policy| fact(format!("policy {policy}"))));
         }
         let transport = drive.transport();
-        let is_plain = step.kind.name().starts_with("nvme") || *transport == Transport::Unknown;
+        let is_plain =
+            matches!(step.kind, NvmeNamespace | NvmeController) || *transport == Transport::Unknown;
         words.extend((!is_plain).then(|| fact(transport.to_string())));
         words.extend(distances(self.report, &drive.id));
         words

@@ -37,7 +37,7 @@ fn kinds(map: &StorageMap) -> Vec<LayerKind> {
 #[track_caller]
 fn step(map: &StorageMap, kind: LayerKind) -> &Layer {
     let found = map.root.walk().map(|(_, layer)| layer).find(|layer| layer.kind == kind);
-    found.unwrap_or_else(|| panic!("no {} under {}", kind.name(), map.path.display()))
+    found.unwrap_or_else(|| panic!("no {kind:?} under {}", map.path.display()))
 }
 
 /// Why the fact `name` of a step is not known.
