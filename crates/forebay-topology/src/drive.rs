@@ -21,12 +21,6 @@ impl DriveId {
     }
 }
 
-impl fmt::Display for DriveId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// A physical device, or its counterpart for other storage: a file server, the host's memory. As JSON
 /// it lacks what another version did not write.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -209,7 +209,7 @@ fn btrfs_shows_all_its_members() {
     wanted.sort();
     assert_eq!(names, wanted);
     assert_eq!((map.queue.layout, map.drives.len()), (Layout::Striped, 2));
-    assert!(map.queue.id.as_str().starts_with("volume:btrfs:"), "{}", map.queue.id);
+    assert!(map.queue.id.as_str().starts_with("volume:btrfs:"), "{:?}", map.queue.id);
 
     // A subvolume has another device number, and the same members and queue.
     let sub = point.path().join("sub");
