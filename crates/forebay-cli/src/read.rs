@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare, Trace};
+use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare};
 use forebay_measure::demand::check_transfer;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::memory::{close, whole};
@@ -50,14 +50,14 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let mut memory = memory.map_err(|failure| {
         failure.hint("read the file in parts: `--len` bytes, from `--offset` on")
     })?;
-    let output = args.output.as_deref().map(Output::create).transpose()?;
-    let trace = args.trace.as_deref().map(Output::create_file).transpose()?;
+    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    let output = args.output.as_deref().filter(|_| !to_stdout).map(create).transpose()?;
+    let trace = args.trace.as_deref().map(create).transpose()?;
     if trace.is_some() {
         engine.start_trace();
     }
-    let mut request = RequestOptions::default();
+    let mut request = RequestOptions::exactly();
     request.route = args.route;
-    request.exact = true;
     let prover = Prover::new(target.device.as_ref().map(|device| device.info()));
     let inspecting = Step::begin("inspect", &args.file);
     let sources = prover.sources(&engine, &[(file.clone(), len)], &[]);
@@ -69,17 +69,20 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     drop(reading);
     let evidence = span.end();
     // Also for a failed read, since that is when a trace is useful.
-    let left_out = trace.map(|output| {
+    let mut left_out = 0;
+    if let Some(output) = trace {
         let trace = engine.end_trace();
-        output.write_trace(&trace).map(|()| trace.left_out())
-    });
-    let left_out = left_out.transpose()?.unwrap_or(0);
+        left_out = trace.left_out();
+        let mut out = BufWriter::new(&*output.0.file);
+        let written = trace.write_json(&mut out).and_then(|()| out.flush());
+        drop(out);
+        finish(written, output)?;
+    }
     let outcome = outcome?;
     let other = (&Moved::default(), 0);
     let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read.into(), other);
     let verdict = VerdictFacts::of(&[proof]);
-    let to_stdout = matches!(output, Some(Output::Stdout));
-    let sum = format!("{:016x}", pass_on(&memory, len, output)?);
+    let sum = format!("{:016x}", pass_on(&memory, len, output, to_stdout)?);
     let text = if args.json {
         json_lines(&report(args, &engine, &target, &outcome, &sum, verdict.as_ref()))?
     } else {
@@ -119,72 +122,49 @@ fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
     }
 }
 
-/// The destination of `--output`. A file that is not finished is removed: a part of the bytes would
-/// look like all of them.
-enum Output<'a> {
-    Stdout,
-    File(New, &'a Path),
+/// Makes a new file. It is removed if it is not finished: a part of the bytes would look like all
+/// of them.
+fn create(path: &Path) -> Result<(New, &Path)> {
+    let _step = Step::begin("create", path);
+    let made = New::create(path, 0o666).map_err(|error| {
+        let failure = Failure::at("create", path, &error);
+        match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                failure.hint("no file is ever overwritten: give the path of a new file")
+            }
+            _ => failure,
+        }
+    })?;
+    Ok((made, path))
 }
 
-impl<'a> Output<'a> {
-    fn create(path: &'a Path) -> Result<Self> {
-        if path == Path::new("-") {
-            return Ok(Self::Stdout);
-        }
-        Self::create_file(path)
-    }
-
-    fn create_file(path: &'a Path) -> Result<Self> {
-        let _step = Step::begin("create", path);
-        let made = New::create(path, 0o666).map_err(|error| {
-            let failure = Failure::at("create", path, &error);
-            match error.kind() {
-                io::ErrorKind::AlreadyExists => {
-                    failure.hint("no file is ever overwritten: give the path of a new file")
-                }
-                _ => failure,
-            }
-        })?;
-        Ok(Self::File(made, path))
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        match self {
-            Self::Stdout => io::stdout().write_all(bytes).map_err(|error| Failure::stdout(&error)),
-            Self::File(made, path) => (&*made.file)
-                .write_all(bytes)
-                .map_err(|error| Failure::at("write to", path, &error)),
-        }
-    }
-
-    /// Writes the engine's trace, even if the read failed.
-    fn write_trace(self, trace: &Trace) -> Result<()> {
-        if let Self::File(made, path) = &self {
-            let mut out = BufWriter::new(&*made.file);
-            let written = trace.write_json(&mut out).and_then(|()| out.flush());
-            written.map_err(|error| Failure::at("write to", path, &error))?;
-        }
-        self.finish()
-    }
-
-    fn finish(self) -> Result<()> {
-        match self {
-            Self::Stdout => io::stdout().flush().map_err(|error| Failure::stdout(&error)),
-            Self::File(made, path) => {
-                // Some file systems report a failed write only when a descriptor is closed.
-                let closed = made.file.try_clone().and_then(close);
-                closed.map_err(|error| Failure::at("write to", path, &error))?;
-                made.keep();
-                Ok(())
-            }
-        }
-    }
+/// Ends a new file that was `written`. Some file systems report a failed write only when a
+/// descriptor is closed.
+fn finish(written: io::Result<()>, (made, path): (New, &Path)) -> Result<()> {
+    let closed = written.and_then(|()| made.file.try_clone()).and_then(close);
+    closed.map_err(|error| Failure::at("write to", path, &error))?;
+    made.keep();
+    Ok(())
 }
 
-/// Copies the bytes back from the target to `output`; returns their checksum.
-fn pass_on(memory: &Buffer, len: u64, mut output: Option<Output<'_>>) -> Result<u64> {
-    let (mut hash, mut step, mut start) = (XxHash3_64::new(), Vec::new(), 0);
-    while start < len {
+/// Copies the bytes back from the target, to a file or to stdout; returns their checksum.
+fn pass_on(
+    memory: &Buffer,
+    len: u64,
+    output: Option<(New, &Path)>,
+    to_stdout: bool,
+) -> Result<u64> {
+    let mut out: Box<dyn Write> = match &output {
+        Some((made, _)) => Box::new(&*made.file),
+        None if to_stdout => Box::new(io::stdout()),
+        None => Box::new(io::sink()),
+    };
+    let failed = |error: io::Error| match &output {
+        Some((_, path)) => Failure::at("write to", path, &error),
+        None => Failure::stdout(&error),
+    };
+    let (mut hash, mut step) = (XxHash3_64::new(), Vec::new());
+    for start in (0..len).step_by(whole(STEP)) {
         let end = len.min(start + STEP);
         let bytes = match memory.as_slice() {
             Some(bytes) => &bytes[whole(start)..whole(end)],
@@ -195,12 +175,11 @@ fn pass_on(memory: &Buffer, len: u64, mut output: Option<Output<'_>>) -> Result<
             }
         };
         hash.write(bytes);
-        if let Some(output) = &mut output {
-            output.write(bytes)?;
-        }
-        start = end;
+        out.write_all(bytes).map_err(failed)?;
     }
-    output.map_or(Ok(()), Output::finish)?;
+    out.flush().map_err(failed)?;
+    drop(out);
+    output.map_or(Ok(()), |output| finish(Ok(()), output))?;
     Ok(hash.finish())
 }
 
