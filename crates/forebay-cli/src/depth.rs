@@ -231,10 +231,10 @@ impl Drive {
         };
         let region = Region { start: 0, len: self.len };
         let lanes = [Lane { target: 0, device: None, path, region, content: None }];
-        let (ran, _) = Ready::new(&engine, &load, &lanes)?.run(&["host".into()])?;
-        self.read.0 += ran.read;
+        let ran = Ready::new(&engine, &load, &lanes)?.run(&["host".into()])?;
+        self.read.0 += ran.of_targets[0].moved[0];
         let direct = [Reason::NotResident, Reason::TriedNotResident].map(|reason| reason.text());
-        let direct = ran.taken.iter().filter(|taken| direct.contains(&&*taken.reason));
+        let direct = ran.taken().into_iter().filter(|taken| direct.contains(&&*taken.reason));
         self.read.1 += direct.map(|taken| taken.bytes).sum::<u64>();
         Ok(ran)
     }

@@ -457,7 +457,7 @@ impl<'a> Bench<'a> {
             let measurer = &self.measurers[planned.targets];
             let lanes = self.lanes(planned);
             let warmed = Ready::with(&self.engine, &load, &lanes, &self.pool)
-                .and_then(|ready| ready.run(measurer.targets()).map(drop));
+                .and_then(|mut ready| ready.run(measurer.targets()).map(drop));
             // Without a required route, what fails here fails again, and is reported then.
             if planned.point.route.is_some() {
                 warmed?;

@@ -12,7 +12,6 @@ use forebay_measure::proof::{Proof, Prover};
 use forebay_measure::results::verdict::VerdictFacts;
 use forebay_measure::stdio::{say, tell};
 use forebay_measure::workload::Lane;
-use forebay_measure::workload::backend::add;
 use forebay_measure::workload::measure::{files_of, proofs_of};
 use forebay_measure::workload::run::{OfTarget, Ran};
 
@@ -71,12 +70,8 @@ impl Watched {
         ran: impl Iterator<Item = (usize, &'a Ran)>,
     ) -> Vec<Proof> {
         let mut of_gpus = vec![OfTarget::default(); self.provers.len()];
-        for (job, had) in ran.flat_map(|(job, ran)| ran.of_targets.iter().map(move |h| (job, h))) {
-            let own = &mut of_gpus[self.gpus[job]];
-            own.read += had.read;
-            own.written += had.written;
-            own.request = if own.request == 0 { had.request } else { own.request.min(had.request) };
-            had.taken.iter().for_each(|taken| add(&mut own.taken, taken.clone()));
+        for (job, ran) in ran {
+            ran.of_targets.iter().for_each(|had| of_gpus[self.gpus[job]].add(had));
         }
         proofs_of(&self.provers, seen, &of_gpus)
     }

@@ -18,7 +18,7 @@ use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
-use forebay_measure::workload::run::{Moved, Ran, Ready};
+use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{data, held, make, scratch};
 
@@ -195,17 +195,17 @@ impl<'a> Task<'a> {
             requests: ran.requests,
             time: ran.span,
             waited,
-            types: ran.taken.iter().map(|taken| (type_of(taken.route), taken.bytes)).collect(),
+            types: ran.taken().iter().map(|taken| (type_of(taken.route), taken.bytes)).collect(),
             right,
         }
     }
 
     /// Whether the bytes of a finished load are correct; `None` if they were not compared.
-    fn right(&self, engine: &Engine, load: &Load, moved: Moved<'_>) -> Result<Option<bool>> {
+    fn right(&self, engine: &Engine, load: &Load, mut ready: Ready<'_>) -> Result<Option<bool>> {
         if !self.asked.verify {
             return Ok(None);
         }
-        let checked = moved.check(engine, &Most::ALL)?;
+        let checked = ready.check(engine, &Most::ALL)?;
         if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
             tell(&format!(
                 "{} of the written bytes were verified: the order of requests that overlapped is \
@@ -271,14 +271,14 @@ pub(super) fn run_all(
         for (index, (task, loads)) in tasks.iter().zip(&loads).enumerate() {
             let Some(load) = loads.get(size) else { continue };
             let _kept = Kept::to(task.job.node)?;
-            let ready = Ready::new(engine, load, &task.lanes)
+            let mut ready = Ready::new(engine, load, &task.lanes)
                 .map_err(|failure| in_options(failure, task.asked.shift))?;
             works.push(move || {
                 let _kept = Kept::to(task.job.node)?;
-                let (ran, moved) = ready
+                let ran = ready
                     .run(&[String::new()])
                     .map_err(|failure| in_options(failure, task.asked.shift))?;
-                Ok((index, load, ran, moved))
+                Ok((index, load, ran, ready))
             });
         }
         let span = watched.as_ref().map(|watched| (watched, watched.begin()));
@@ -288,8 +288,8 @@ pub(super) fn run_all(
             proofs.extend(watched.proofs(&span.end_each(), ran));
         }
         // Comparing takes time of drives and processors from jobs still running.
-        for (index, load, ran, moved) in ended {
-            let right = tasks[index].right(engine, load, moved)?;
+        for (index, load, ran, ready) in ended {
+            let right = tasks[index].right(engine, load, ready)?;
             done[index].push(tasks[index].done(&ran, right));
         }
     }

@@ -14,9 +14,8 @@ use std::path::Path;
 use forebay::Engine;
 use forebay::units::{GIB, MIB};
 
-use super::Lane;
 use super::expected::{Expected, compare};
-use super::worker::Worked;
+use super::worker::Worker;
 use super::written::{Piece, pieces};
 use crate::failure::{Failure, Result};
 use crate::memory::whole;
@@ -57,11 +56,11 @@ pub struct Checked {
 ///
 /// # Errors
 /// System errors.
-pub(super) fn written(engine: &Engine, all: &[(&Path, Worked)], most: &Most) -> Result<Checked> {
+pub(super) fn written(engine: &Engine, all: &[Worker<'_>], most: &Most) -> Result<Checked> {
     let mut checked = Checked { right: None, bytes: 0, is_all: true };
     let count = all.len().max(1);
-    for (path, worked) in all {
-        let Some(wrote) = &worked.wrote else { continue };
+    for worker in all {
+        let (path, Some(wrote)) = (&worker.lane.path, worker.wrote()) else { continue };
         // Evict first, to compare the bytes on the drive, not those still in the page cache.
         steps::open(engine, path)?.evict()?;
         let (places, is_all) = wrote.places();
@@ -101,30 +100,26 @@ fn holds(path: &Path, pieces: &[Piece], fill: impl Fn(Piece, &mut [u8]) + Sync) 
 ///
 /// # Errors
 /// System and GPU errors.
-pub(super) fn last_reads(
-    all: &mut [(&Path, Worked)],
-    lanes: &[Lane],
-    request_size: u64,
-) -> Result<Checked> {
+pub(super) fn last_reads(all: &mut [Worker<'_>]) -> Result<Checked> {
     let (most, mut checked) = (CHECKED_MAX / (all.len() as u64).max(1), Checked::default());
-    for ((path, worked), lane) in all.iter_mut().zip(lanes) {
+    for Worker { load, lane, backend, progress, .. } in all {
+        let (size, path) = (load.request_size, &lane.path);
         // Each thread has its share, and at least one call.
         let mut left = None;
         let reading = Step::begin("read", path);
         let failed = |error| Failure::at("read", path, &error);
-        let file = File::open(&**path).map_err(failed)?;
+        let file = File::open(path).map_err(failed)?;
         let expected = lane.content.map_or(Expected::File(&file), Expected::Pattern);
-        let places = worked.last.iter().enumerate();
+        let places = progress.last.iter().enumerate();
         for (place, (_, offsets)) in places.filter_map(|(i, call)| Some((i, call.as_ref()?))) {
-            let bytes = request_size * offsets.len() as u64;
+            let bytes = size * offsets.len() as u64;
             if left.is_some_and(|left| bytes > left) {
                 break;
             }
             left = Some(left.unwrap_or(most).saturating_sub(bytes));
             let mut same = true;
             for (index, &offset) in offsets.iter().enumerate() {
-                let at = index as u64 * request_size;
-                same &= worked.backend.holds(place, at, request_size, &expected, offset)?;
+                same &= backend.holds(place, index as u64 * size, size, &expected, offset)?;
                 reading.goes_on();
             }
             checked.right = Some(checked.right.unwrap_or(true) && same);
@@ -139,13 +134,13 @@ pub(super) fn last_reads(
 ///
 /// # Errors
 /// System errors.
-pub(super) fn known_holds(lanes: &[Lane], most: &Most) -> Result<Option<bool>> {
-    let known = || lanes.iter().filter_map(|lane| Some((lane, lane.content?)));
+pub(super) fn known_holds(all: &[Worker<'_>], most: &Most) -> Result<Option<bool>> {
+    let known = || all.iter().filter_map(|worker| Some((worker.lane, worker.lane.content?)));
     let most = most.known / (known().count() as u64).max(1);
     let mut right = None;
-    for (Lane { path, region, .. }, content) in known() {
-        let pieces = pieces(&[region.start], region.len.min(most), MIB);
-        if !holds(path, &pieces, |piece, bytes| content.fill_at(piece.offset, bytes))? {
+    for (lane, content) in known() {
+        let pieces = pieces(&[lane.region.start], lane.region.len.min(most), MIB);
+        if !holds(&lane.path, &pieces, |piece, bytes| content.fill_at(piece.offset, bytes))? {
             return Ok(Some(false));
         }
         right = Some(true);

@@ -1,6 +1,7 @@
 //! The clock of a load: decides when the counted span begins and ends, and reads the counters at
 //! its edges and at those of its parts.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,10 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    pub(super) fn now(counters: &[Counter]) -> Self {
+    pub(super) fn now(counters: &[Arc<Counter>]) -> Self {
         let (user, system) = cpu::used_apart();
         let at = Instant::now();
-        let counts = counters.iter().map(Counter::read);
+        let counts = counters.iter().map(|counter| counter.read());
         let (bytes, requests): (Vec<u64>, Vec<u64>) = counts.unzip();
         Self { at, bytes, requests: requests.iter().sum(), user, system }
     }
@@ -71,7 +72,7 @@ impl Span {
 pub(super) fn keep_time(
     load: &Load,
     phase: &Phase,
-    counters: &[Counter],
+    counters: &[Arc<Counter>],
     (start, first): (Instant, Option<Edge>),
     done: &dyn Fn() -> bool,
 ) -> Span {

@@ -86,16 +86,16 @@ impl Measurer {
             .map(|(first, others)| first.sources(&self.engine, &files, others));
         let begun = Instant::now();
         let mut sum: Option<(Ran, Option<f64>)> = None;
-        let (ran, before, moved, seen) = loop {
+        let (ran, before, mut ready, seen) = loop {
             make_ready(load, &files)?;
             let before = resident(&files);
             // Prepared before the counters are read, so that they show only the load.
             let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
-            let (ran, mut moved) = ready.run(&self.targets)?;
+            let ran = ready.run(&self.targets)?;
             let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
-            if let (Some(before), Some(after)) = (counted, moved.counters()) {
+            if let (Some(before), Some(after)) = (counted, ready.counters()) {
                 let cufile = grown(before, after);
                 seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
             }
@@ -108,13 +108,13 @@ impl Measurer {
             };
             let time = load.time().filter(|_| load.once).unwrap_or_default();
             if ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time {
-                break (ran, before, moved, seen);
+                break (ran, before, ready, seen);
             }
             sum = Some((ran, before));
         };
         if let (0, End::Time(time)) = (ran.requests, load.end) {
             // No call ended within the span. So each thread makes at least one, and all count.
-            drop(moved);
+            drop(ready);
             if load.rate.is_some() {
                 let failure = Failure::new(format!("no call was due within {time:.1?}"));
                 return Err(failure.hint("use a longer `--time`, or a higher `--rate`"));
@@ -126,12 +126,12 @@ impl Measurer {
         if load.cache == Cache::Cold && !load.writes() && !load.once {
             let len = files.iter().map(|(_, len)| len).sum();
             if came_through(ran.bytes, (before, after), len) {
-                drop(moved);
+                drop(ready);
                 let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
                 return self.measure(&load, lanes);
             }
         }
-        let checked = moved.check(&self.engine, &self.most)?;
+        let checked = ready.check(&self.engine, &self.most)?;
         let content = if load.writes() || lanes.iter().all(|lane| lane.content.is_some()) {
             "what was written"
         } else {
@@ -151,8 +151,8 @@ impl Measurer {
         (checked, content): (Checked, &str),
     ) -> Measured {
         let proofs = proofs_of(&self.provers, seen, &ran.of_targets);
-        let parts = ran.taken.iter().map(|taken| {
-            (taken.is_engines.then_some(taken.route), taken.reason.to_string(), taken.bytes)
+        let parts = ran.taken().into_iter().map(|taken| {
+            (taken.is_engines.then_some(taken.route), taken.reason.into_owned(), taken.bytes)
         });
         let (route, reason) = describe(&parts.collect::<Vec<_>>());
         let seconds = ran.span.as_secs_f64();
@@ -160,7 +160,7 @@ impl Measurer {
             bytes: Some(ran.bytes),
             requests: Some(ran.requests),
             seconds: Some(seconds),
-            bytes_per_second: rate(ran.bytes, seconds),
+            bytes_per_second: ran.rate(),
             requests_per_second: Some(rate(ran.requests, seconds)),
             latency: ran.latencies.summary(load.rate.is_some()),
             cpu: Some(ran.cpu),

@@ -1,7 +1,6 @@
 //! Runs the threads of a load, and merges their results.
 
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::{self, ScopedJoinHandle};
@@ -12,12 +11,12 @@ use forebay::direct::Counters;
 use forebay::units::format_size;
 use forebay_evidence::Seen;
 
-use super::backend::{self, Context, Pool, Taken, add};
+use super::backend::{self, Context, Method, Pool, Taken, add};
 use super::check::{self, Checked, Most};
 use super::clock::{Edge, Span, keep_time};
 use super::latency::Latencies;
 use super::pattern::Offsets;
-use super::worker::{Counter, Phase, Worked, Worker};
+use super::worker::{Counter, Phase, Progress, Worker};
 use super::{Lane, Load};
 use crate::failure::{Failure, Result};
 use crate::results::{Cache, Direction};
@@ -37,18 +36,12 @@ pub struct Ran {
     pub span: Duration,
     /// When it began.
     pub from: Instant,
-    /// All bytes read, including those outside the span.
-    pub read: u64,
-    /// All bytes written, including those outside the span.
-    pub written: u64,
     /// Latencies of requests in the span. Each request of a call has the latency of the call.
     pub latencies: Latencies,
     /// The CPU time of the span.
     pub cpu: CpuCost,
     /// Whether the rate was steady.
     pub steady: Option<Steady>,
-    /// All bytes by route.
-    pub taken: Vec<Taken>,
     /// The share of each target in the span, if there are several.
     pub shares: Vec<Share>,
     /// The share of each target in all bytes.
@@ -56,19 +49,31 @@ pub struct Ran {
 }
 
 impl Ran {
+    /// Bytes per second in the span.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        rate(self.bytes, self.span.as_secs_f64())
+    }
+
+    /// All bytes by route.
+    #[must_use]
+    pub fn taken(&self) -> Vec<Taken> {
+        let mut all = OfTarget::default();
+        self.of_targets.iter().for_each(|own| all.add(own));
+        all.taken
+    }
+
     /// Adds a repetition of the same load, whose routes and targets are kept.
     pub(super) fn add(&mut self, more: Self) {
         self.bytes += more.bytes;
         self.requests += more.requests;
         self.span += more.span;
-        self.read += more.read;
-        self.written += more.written;
         self.latencies.add_all(&more.latencies);
         let (own, other) = (self.cpu, more.cpu);
         let (user_s, system_s) = (own.user_s + other.user_s, own.system_s + other.system_s);
         self.cpu = CpuCost::new(user_s, system_s, self.span.as_secs_f64(), self.bytes);
         self.steady = None;
-        (self.taken, self.of_targets) = (more.taken, more.of_targets);
+        self.of_targets = more.of_targets;
         for (own, other) in self.shares.iter_mut().zip(more.shares) {
             own.bytes += other.bytes;
             own.bytes_per_second = rate(own.bytes, self.span.as_secs_f64());
@@ -81,13 +86,11 @@ impl Ran {
 /// The share of one target in all bytes, including those outside the span.
 #[derive(Debug, Clone, Default)]
 pub struct OfTarget {
-    /// Bytes that were read.
-    pub read: u64,
-    /// Bytes that were written.
-    pub written: u64,
+    /// Bytes that were read, and bytes that were written.
+    pub moved: [u64; 2],
     /// All its bytes by route.
     pub taken: Vec<Taken>,
-    /// Bytes of its smallest request.
+    /// Bytes of its smallest request; 0 without requests.
     pub request: u64,
 }
 
@@ -95,56 +98,26 @@ impl OfTarget {
     /// Its bytes in one direction.
     #[must_use]
     pub fn moved(&self, direction: Direction) -> proof::Moved {
-        let bytes = match direction {
-            Direction::Read => self.read,
-            Direction::Write => self.written,
-        };
+        let bytes = self.moved[usize::from(direction == Direction::Write)];
         let own = self.taken.iter().filter(|taken| taken.direction == direction);
         proof::Moved { bytes, routes: own.map(|taken| (taken.route, taken.bytes)).collect() }
     }
+
+    /// Adds other bytes of the same target.
+    pub fn add(&mut self, more: &Self) {
+        for (own, more) in self.moved.iter_mut().zip(more.moved) {
+            *own += more;
+        }
+        more.taken.iter().for_each(|taken| add(&mut self.taken, taken.clone()));
+        let sizes = [self.request, more.request].into_iter().filter(|size| *size > 0);
+        self.request = sizes.min().unwrap_or(0);
+    }
 }
 
-/// A load that is ready to run: files are open and memory is allocated.
+/// A load whose files are open and whose memory is allocated, and what its threads moved last.
 pub struct Ready<'a> {
     load: &'a Load,
-    lanes: &'a [Lane],
-    phase: Arc<Phase>,
-    counters: Arc<[Counter]>,
     workers: Vec<Worker<'a>>,
-}
-
-/// The state of a load after its run: the bytes that its threads moved last.
-pub struct Moved<'a> {
-    load: &'a Load,
-    all: Vec<(&'a Path, Worked)>,
-    /// The part of its file that each thread used.
-    lanes: &'a [Lane],
-}
-
-impl Moved<'_> {
-    /// cuFile's counters in another process, if it did the work.
-    pub fn counters(&mut self) -> Option<Seen<Counters>> {
-        self.all.iter_mut().find_map(|(_, worked)| worked.backend.counters())
-    }
-
-    /// Compares the written bytes, or the last reads and the files with known contents, up to
-    /// `most`.
-    ///
-    /// # Errors
-    /// System and GPU errors.
-    pub fn check(mut self, engine: &Engine, most: &Most) -> Result<Checked> {
-        match self.load.read_percent {
-            0 => return check::written(engine, &self.all, most),
-            1..100 => return Ok(Checked::default()),
-            _ => {}
-        }
-        let mut checked = check::last_reads(&mut self.all, self.lanes, self.load.request_size)?;
-        if checked.right != Some(false) {
-            let known = check::known_holds(self.lanes, most)?;
-            checked.right = known.or(checked.right);
-        }
-        Ok(checked)
-    }
 }
 
 impl<'a> Ready<'a> {
@@ -166,17 +139,11 @@ impl<'a> Ready<'a> {
         lanes: &'a [Lane],
         pool: &Arc<Pool>,
     ) -> Result<Self> {
-        let phase = Arc::new(Phase::default());
-        let counters: Arc<[Counter]> = lanes.iter().map(|_| Counter::default()).collect();
         // The key of the memory's initial contents is random, so that bytes left in the files by an
         // earlier run never match.
         let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-        let mut ready = Self { load, lanes, phase, counters, workers: Vec::new() };
-        for index in 0..lanes.len() {
-            let worker = ready.worker(index, engine, pool, key)?;
-            ready.workers.push(worker);
-        }
-        Ok(ready)
+        let numbers = (0..lanes.len()).map(|index| worker(engine, load, (lanes, index), pool, key));
+        Ok(Self { load, workers: numbers.collect::<Result<_>>()? })
     }
 
     /// cuFile's counters in another process, if it does the work.
@@ -184,223 +151,212 @@ impl<'a> Ready<'a> {
         self.workers.iter_mut().find_map(|worker| worker.backend.counters())
     }
 
-    /// Runs it; `targets` are the names of the lanes' targets, by number.
+    /// Runs it, from the first request on; `targets` are the names of the lanes' targets, by
+    /// number.
     ///
     /// # Errors
     /// The first error of any thread.
-    pub fn run(mut self, targets: &[String]) -> Result<(Ran, Moved<'a>)> {
-        let Self { load, lanes, .. } = self;
-        let workers = std::mem::take(&mut self.workers);
+    pub fn run(&mut self, targets: &[String]) -> Result<Ran> {
+        let (load, phase) = (self.load, Arc::new(Phase::default()));
+        self.workers.iter_mut().for_each(|worker| worker.phase = Arc::clone(&phase));
+        let counters = self.workers.iter().map(|worker| Arc::clone(&worker.counter));
+        let counters: Vec<Arc<Counter>> = counters.collect();
         let ended = AtomicUsize::new(0);
         let clock = thread::current();
         let gate = RwLock::new(());
         let closed = gate.write().unwrap_or_else(PoisonError::into_inner);
-        let (worked, span, start) = thread::scope(|scope| {
+        let (span, start) = thread::scope(|scope| {
             let (ended, gate, clock) = (&ended, &gate, &clock);
-            let spawned = workers.into_iter().map(|worker| {
+            let spawned = self.workers.iter_mut().map(|worker| {
                 let work = move || {
                     drop(gate.read());
-                    let worked = worker.run(Instant::now());
+                    let result = worker.run(Instant::now());
                     ended.fetch_add(1, Ordering::Release);
                     clock.unpark();
-                    worked
+                    result
                 };
                 thread::Builder::new().name("load".into()).spawn_scoped(scope, work)
             });
             let spawned: io::Result<Vec<_>> = spawned.collect();
             if spawned.is_err() {
-                self.phase.stop(); // threads that were spawned end when the gate opens
+                phase.stop(); // threads that were spawned end when the gate opens
             }
             // If all requests count, threads may finish before the clock is first read.
             let all_counts = load.counts_all() && spawned.is_ok();
             let first = all_counts.then(|| {
-                self.phase.count();
-                Edge::now(&self.counters)
+                phase.count();
+                Edge::now(&counters)
             });
             let start = Instant::now();
             drop(closed);
             let threads = spawned
                 .map_err(|error| Failure::io("cannot start the threads of a load", &error))?;
             let done = || ended.load(Ordering::Acquire) == threads.len();
-            let span = keep_time(load, &self.phase, &self.counters, (start, first), &done);
-            let join = |thread: ScopedJoinHandle<'_, Worked>| {
+            let span = keep_time(load, &phase, &counters, (start, first), &done);
+            let join = |thread: ScopedJoinHandle<'_, Result<()>>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            Ok::<_, Failure>((threads.into_iter().map(join).collect::<Vec<Worked>>(), span, start))
+            threads.into_iter().try_for_each(join)?;
+            Ok::<_, Failure>((span, start))
         })?;
-        let all = lanes.iter().map(|lane| lane.path.as_path()).zip(worked).collect();
-        finish(load, all, (lanes, targets), &span, start)
+        self.finish(targets, &span, start)
     }
 
-    /// The thread of a lane.
-    fn worker(
-        &self,
-        index: usize,
-        engine: &Engine,
-        pool: &Arc<Pool>,
-        key: u64,
-    ) -> Result<Worker<'a>> {
-        let (load, lane, of) = (self.load, &self.lanes[index], self.lanes.len());
-        let size = load.request_size;
-        // With equal seeds, all threads would read the same random offsets.
-        let apart = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let seed = load.seed.wrapping_add(apart);
-        let offsets = Offsets::new(lane.region, size, load.pattern, seed).ok_or_else(|| {
-            let (wanted, have) = (format_size(size), format_size(lane.region.len));
-            Failure::new(format!("cannot make requests of {wanted} in `{}`", lane.path.display()))
-                .because(format!("each thread has {have} of it"))
-                .hint("use a larger `--size`, fewer `--threads`, or a smaller block size")
-        })?;
-        let life = Arc::default();
-        let context = Context {
-            engine,
-            pool,
-            device: lane.device.as_ref(),
-            path: &lane.path,
-            writes: load.writes(),
-            cache: load.cache,
-            request_size: size,
-            depth: load.places(),
-            batch: load.requests(),
-            key: key.wrapping_add(apart),
-            life: &life,
-        };
-        let due = load.rate.map(|rate| {
-            let distance = (float((of * load.requests()) as u64) / rate).min(86_400.0);
-            let distance = Duration::from_secs_f64(distance);
-            (distance.mul_f64(float(index as u64) / float(of as u64)), distance)
-        });
-        Ok(Worker {
-            load,
-            backend: backend::make(load.method, &context)?,
-            content: context.written(),
-            stamps: false,
-            offsets,
-            calls: load.calls(lane.region),
-            due,
-            phase: Arc::clone(&self.phase),
-            counters: Arc::clone(&self.counters),
-            index,
-            // Writes have no time limit.
-            watched: (!load.writes()).then(|| (lane.path.clone(), engine.clone())),
-            life,
+    /// Merges the results of all threads.
+    fn finish(&mut self, targets: &[String], counted: &Span, start: Instant) -> Result<Ran> {
+        let (first, mut last) = (counted.first().clone(), counted.last().clone());
+        let done = self.workers.iter().map(|worker| worker.progress.done).max().unwrap_or(last.at);
+        if self.load.counts_all() && done < last.at {
+            // The clock polls; the threads know exactly when they were done.
+            last.at = done;
+        }
+        if self.load.writes() && self.load.cache == Cache::Cold {
+            self.workers.iter_mut().try_for_each(|worker| worker.backend.sync())?;
+            last.at += Instant::now().saturating_duration_since(counted.last().at);
+            (last.user, last.system) = cpu::used_apart();
+        }
+        if self.load.writes() {
+            self.workers.iter_mut().try_for_each(|worker| worker.backend.flush())?;
+        }
+        let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
+        let mut of_targets = vec![OfTarget::default(); targets.len()];
+        let (mut latencies, mut elsewhere, mut all) = (Latencies::default(), Duration::ZERO, 0);
+        for Worker { lane, backend, progress, .. } in &self.workers {
+            let (moved, request) = (progress.moved, self.load.request_size);
+            of_targets[lane.target].add(&OfTarget { moved, taken: backend.routes(moved), request });
+            latencies.add_all(&progress.latencies);
+            elsewhere += backend.cpu();
+            all += moved.iter().sum::<u64>();
+        }
+        let bytes = last.sum() - first.sum();
+        // Of another process's processor time, the part of the bytes that count.
+        let elsewhere = elsewhere.as_secs_f64() * rate(bytes, rate(all.max(1), 1.0));
+        let user_s = last.user.saturating_sub(first.user).as_secs_f64() + elsewhere;
+        let system_s = last.system.saturating_sub(first.system).as_secs_f64();
+        Ok(Ran {
+            bytes,
+            requests: last.requests - first.requests,
+            span,
+            from: first.at,
+            latencies,
+            cpu: CpuCost::new(user_s, system_s, span.as_secs_f64(), bytes),
+            steady: counted.steady(),
+            shares: self.shares(targets, (&first, &last), start),
+            of_targets,
         })
     }
-}
 
-/// Merges the results of all threads.
-fn finish<'a>(
-    load: &'a Load,
-    mut all: Vec<(&'a Path, Worked)>,
-    (lanes, targets): (&'a [Lane], &[String]),
-    counted: &Span,
-    start: Instant,
-) -> Result<(Ran, Moved<'a>)> {
-    for (_, worked) in &mut all {
-        std::mem::replace(&mut worked.result, Ok(()))?;
-    }
-    let (first, mut last) = (counted.first().clone(), counted.last().clone());
-    let done = all.iter().map(|(_, worked)| worked.done).max().unwrap_or(last.at);
-    if load.counts_all() && done < last.at {
-        // The clock polls; the threads know exactly when they were done.
-        last.at = done;
-    }
-    if load.writes() && load.cache == Cache::Cold {
-        for (_, worked) in &mut all {
-            worked.backend.sync()?;
+    /// The share of each target, if there are several.
+    fn shares(
+        &self,
+        targets: &[String],
+        (first, last): (&Edge, &Edge),
+        start: Instant,
+    ) -> Vec<Share> {
+        if targets.len() < 2 {
+            return Vec::new();
         }
-        last.at += Instant::now().saturating_duration_since(counted.last().at);
-        (last.user, last.system) = cpu::used_apart();
-    }
-    if load.writes() {
-        for (_, worked) in &mut all {
-            worked.backend.flush()?;
-        }
-    }
-    let span = last.at.saturating_duration_since(first.at).max(Duration::from_nanos(1));
-    let mut taken = Vec::new();
-    let own = OfTarget { request: load.request_size, ..OfTarget::default() };
-    let mut of_targets = vec![own; targets.len()];
-    let mut latencies = Latencies::default();
-    for ((_, worked), lane) in all.iter().zip(lanes) {
-        let mut own = of_targets.get_mut(lane.target);
-        for more in worked.backend.routes([worked.read, worked.written]) {
-            if let Some(own) = &mut own {
-                add(&mut own.taken, more.clone());
+        let span = last.at.saturating_duration_since(first.at).as_secs_f64();
+        let share = |(number, target): (usize, &String)| {
+            let own = || (0..).zip(&self.workers).filter(|(_, own)| own.lane.target == number);
+            let bytes =
+                own().map(|(index, _): (usize, _)| last.bytes[index] - first.bytes[index]).sum();
+            let done = || own().map(|(_, own)| own.progress.done.saturating_duration_since(start));
+            Share {
+                target: target.clone(),
+                bytes,
+                bytes_per_second: rate(bytes, span),
+                first_done_s: done().min().unwrap_or_default().as_secs_f64(),
+                last_done_s: done().max().unwrap_or_default().as_secs_f64(),
             }
-            add(&mut taken, more);
-        }
-        if let Some(own) = own {
-            own.read += worked.read;
-            own.written += worked.written;
-        }
-        latencies.add_all(&worked.latencies);
+        };
+        targets.iter().enumerate().map(share).collect()
     }
-    let sum = |part: fn(&Worked) -> u64| all.iter().map(|(_, worked)| part(worked)).sum();
-    let (read, written) = (sum(|worked| worked.read), sum(|worked| worked.written));
-    let bytes = last.sum() - first.sum();
-    let ran = Ran {
-        bytes,
-        requests: last.requests - first.requests,
-        span,
-        from: first.at,
-        read,
-        written,
-        latencies,
-        cpu: cost((&first, &last), elsewhere(&all, bytes, read + written), span, bytes),
-        steady: counted.steady(),
-        taken,
-        shares: shares(lanes, targets, &all, (&first, &last), start),
-        of_targets,
-    };
-    Ok((ran, Moved { load, all, lanes }))
-}
 
-/// Seconds of other processes' processor time for the `bytes` that count of `all` bytes.
-fn elsewhere(workers: &[(&Path, Worked)], bytes: u64, all: u64) -> f64 {
-    let cpu: Duration = workers.iter().map(|(_, worked)| worked.backend.cpu()).sum();
-    cpu.as_secs_f64() * rate(bytes, rate(all.max(1), 1.0))
-}
-
-fn cost((first, last): (&Edge, &Edge), elsewhere: f64, span: Duration, bytes: u64) -> CpuCost {
-    let user_s = last.user.saturating_sub(first.user).as_secs_f64() + elsewhere;
-    let system_s = last.system.saturating_sub(first.system).as_secs_f64();
-    CpuCost::new(user_s, system_s, span.as_secs_f64(), bytes)
-}
-
-/// The share of each target, if there are several.
-fn shares(
-    lanes: &[Lane],
-    targets: &[String],
-    all: &[(&Path, Worked)],
-    (first, last): (&Edge, &Edge),
-    start: Instant,
-) -> Vec<Share> {
-    if targets.len() < 2 {
-        return Vec::new();
-    }
-    let span = last.at.saturating_duration_since(first.at).as_secs_f64();
-    let share = |(number, target): (usize, &String)| {
-        let own = || (0..lanes.len()).filter(|index| lanes[*index].target == number);
-        let bytes = own().map(|index| last.bytes[index] - first.bytes[index]).sum();
-        let done = || own().map(|index| all[index].1.done.saturating_duration_since(start));
-        Share {
-            target: target.clone(),
-            bytes,
-            bytes_per_second: rate(bytes, span),
-            first_done_s: done().min().unwrap_or_default().as_secs_f64(),
-            last_done_s: done().max().unwrap_or_default().as_secs_f64(),
+    /// Compares the written bytes, or the last reads and the files with known contents, up to
+    /// `most`.
+    ///
+    /// # Errors
+    /// System and GPU errors.
+    pub fn check(&mut self, engine: &Engine, most: &Most) -> Result<Checked> {
+        match self.load.read_percent {
+            0 => return check::written(engine, &self.workers, most),
+            1..100 => return Ok(Checked::default()),
+            _ => {}
         }
+        let mut checked = check::last_reads(&mut self.workers)?;
+        if checked.right != Some(false) {
+            let known = check::known_holds(&self.workers, most)?;
+            checked.right = known.or(checked.right);
+        }
+        Ok(checked)
+    }
+}
+
+/// The thread of a lane.
+fn worker<'a>(
+    engine: &Engine,
+    load: &'a Load,
+    (lanes, index): (&'a [Lane], usize),
+    pool: &Arc<Pool>,
+    key: u64,
+) -> Result<Worker<'a>> {
+    let (lane, of, size) = (&lanes[index], lanes.len(), load.request_size);
+    // With equal seeds, all threads would read the same random offsets.
+    let apart = (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let seed = load.seed.wrapping_add(apart);
+    let offsets = Offsets::new(lane.region, size, load.pattern, seed).ok_or_else(|| {
+        let (wanted, have) = (format_size(size), format_size(lane.region.len));
+        Failure::new(format!("cannot make requests of {wanted} in `{}`", lane.path.display()))
+            .because(format!("each thread has {have} of it"))
+            .hint("use a larger `--size`, fewer `--threads`, or a smaller block size")
+    })?;
+    let (life, has_file) = (Arc::default(), load.method != Method::Link);
+    let context = Context {
+        engine,
+        pool,
+        device: lane.device.as_ref(),
+        path: &lane.path,
+        writes: has_file && load.writes(),
+        cache: load.cache,
+        request_size: size,
+        depth: load.places(),
+        batch: load.requests(),
+        key: key.wrapping_add(apart),
+        life: &life,
     };
-    targets.iter().enumerate().map(share).collect()
+    let due = load.rate.map(|rate| {
+        let distance = (float((of * load.requests()) as u64) / rate).min(86_400.0);
+        let distance = Duration::from_secs_f64(distance);
+        (distance.mul_f64(float(index as u64) / float(of as u64)), distance)
+    });
+    let mut backend = backend::make(load.method, &context)?;
+    let is_host = backend.memory(0).is_some_and(|memory| memory.as_slice().is_some());
+    Ok(Worker {
+        load,
+        lane,
+        backend,
+        progress: Progress::new(Instant::now(), load, &offsets),
+        offsets,
+        content: (context.written(), load.read_percent == 0 && is_host),
+        calls: load.calls(lane.region),
+        due,
+        phase: Arc::default(),
+        counter: Arc::default(),
+        // Writes have no time limit.
+        watched: (has_file && !load.writes()).then(|| engine.clone()),
+        life,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::data::Pattern as Data;
     use crate::workload::End;
-    use crate::workload::backend::{Method, Plain};
+    use crate::workload::backend::Plain;
     use crate::workload::pattern::Region;
 
     #[test]
@@ -411,8 +367,8 @@ mod tests {
         let (load, lanes) = (load(100), lanes(file.path()));
         // The load is so short that threads end before the clock is first read.
         for turn in 0..20 {
-            let ready = Ready::new(&engine, &load, &lanes).unwrap();
-            let (ran, _) = ready.run(&[String::new()]).unwrap();
+            let mut ready = Ready::new(&engine, &load, &lanes).unwrap();
+            let ran = ready.run(&[String::new()]).unwrap();
             assert_eq!((ran.bytes, ran.requests), (16 << 10, 4), "turn {turn}");
             assert_eq!(ran.latencies.summary(false).and_then(|latency| latency.count), Some(4));
             assert!(ran.span < Duration::from_secs(3600) && !ran.span.is_zero());
@@ -426,14 +382,14 @@ mod tests {
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let (load, lanes) = (load(0), lanes(file.path()));
         for spoilt in [None, Some(0), Some(9000), Some((16 << 10) - 1)] {
-            let ready = Ready::new(&engine, &load, &lanes).unwrap();
-            let (_, moved) = ready.run(&[String::new()]).unwrap();
+            let mut ready = Ready::new(&engine, &load, &lanes).unwrap();
+            ready.run(&[String::new()]).unwrap();
             if let Some(at) = spoilt {
                 let mut bytes = std::fs::read(file.path()).unwrap();
                 bytes[at] = !bytes[at];
                 std::fs::write(file.path(), bytes).unwrap();
             }
-            let checked = moved.check(&engine, &Most::USUAL).unwrap();
+            let checked = ready.check(&engine, &Most::USUAL).unwrap();
             assert_eq!(checked.right, Some(spoilt.is_none()), "{spoilt:?}");
             assert!(spoilt.is_some() || (checked.is_all && checked.bytes == 16 << 10));
         }
@@ -448,14 +404,14 @@ mod tests {
         for method in [Method::Forebay(None), Method::Plain(Plain::Standard)] {
             let load = Load { method, ..load(0) };
             for swaps in [false, true] {
-                let ready = Ready::new(&engine, &load, &lanes).unwrap();
-                let (_, moved) = ready.run(&[String::new()]).unwrap();
+                let mut ready = Ready::new(&engine, &load, &lanes).unwrap();
+                ready.run(&[String::new()]).unwrap();
                 let mut bytes = std::fs::read(file.path()).unwrap();
                 if swaps {
                     bytes[..8 << 10].rotate_left(4 << 10);
                     std::fs::write(file.path(), bytes).unwrap();
                 }
-                let checked = moved.check(&engine, &Most::USUAL).unwrap();
+                let checked = ready.check(&engine, &Most::USUAL).unwrap();
                 assert_eq!(checked.right, Some(!swaps), "{method:?}");
             }
         }
@@ -467,11 +423,11 @@ mod tests {
         std::fs::write(file.path(), vec![1; 16 << 10]).unwrap();
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let (load, lanes) = (Load { request_size: 2 << 10, ..load(75) }, lanes(file.path()));
-        let ready = Ready::new(&engine, &load, &lanes).unwrap();
-        let (ran, moved) = ready.run(&[String::new()]).unwrap();
-        let taken: Vec<_> = ran.taken.iter().map(|one| (one.direction, one.bytes)).collect();
+        let mut ready = Ready::new(&engine, &load, &lanes).unwrap();
+        let ran = ready.run(&[String::new()]).unwrap();
+        let taken: Vec<_> = ran.taken().iter().map(|one| (one.direction, one.bytes)).collect();
         assert_eq!(taken, [(Direction::Read, 12 << 10), (Direction::Write, 4 << 10)]);
-        assert_eq!(moved.check(&engine, &Most::USUAL).unwrap(), Checked::default());
+        assert_eq!(ready.check(&engine, &Most::USUAL).unwrap(), Checked::default());
     }
 
     #[test]
@@ -489,8 +445,9 @@ mod tests {
                 let region = Region { start: lane.region.start + 3, len: (8 << 10) - 3 };
                 Lane { content, region, ..lane }
             });
-            let ready = Ready::new(&engine, &load, &lanes).unwrap();
-            ready.run(&[String::new()]).unwrap().1.check(&engine, &Most::USUAL).unwrap().right
+            let mut ready = Ready::new(&engine, &load, &lanes).unwrap();
+            ready.run(&[String::new()]).unwrap();
+            ready.check(&engine, &Most::USUAL).unwrap().right
         };
         assert_eq!(check(Some(data)), Some(true));
         assert_eq!(check(Some(data.inverse())), Some(false));

@@ -1,41 +1,37 @@
 //! Measures the limits of links and storage.
 
-use std::path::Path;
-use std::sync::{Arc, Barrier};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use forebay::Engine;
-use forebay::gpu::Device;
 use forebay::units::{KIB, MIB};
 use forebay_measure::demand::fitting;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::results::Direction;
-use forebay_measure::results::Limit;
-use forebay_measure::stats::rate;
+use forebay_measure::results::{Cache, Direction, Limit};
 use forebay_measure::steps;
 use forebay_measure::workload::backend::{Method, Plain, Pool};
 use forebay_measure::workload::pattern::Region;
-use forebay_measure::workload::run::Ready;
+use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 
 use super::limit;
-use super::link::Link;
+use crate::bench::targets::Together;
 
 /// From this size on the link reaches its full speed.
 const LINK_LEN: u64 = 256 * MIB;
 /// Target time of a copy, within the bounds of its length.
-const LINK_TIME: f64 = 0.05;
-/// The first copy, from which the length of later ones is chosen.
+const LINK_TIME_NS: u64 = 50_000_000;
+/// The first copies, from which the length of later ones is chosen.
 const LINK_FIRST: u64 = MIB;
 /// Most bytes of a copy of one GPU of several.
 const PART_LEN: u64 = 64 * MIB;
 /// Target time of such a copy.
-const PART_TIME: f64 = 0.003;
+const PART_TIME_NS: u64 = 3_000_000;
 /// Fewest bytes of a copy.
 const LINK_MIN: u64 = 64 * KIB;
 /// Time of a sample: copies follow each other for so long.
-const SAMPLE_TIME: Duration = Duration::from_millis(60);
+const SAMPLE_TIME: Duration = Duration::from_millis(50);
 /// Block size of the storage's limit, and the queue depths that are tried.
 const STORAGE_BLOCK: u64 = MIB;
 const STORAGE_DEPTHS: [u32; 2] = [8, 32];
@@ -52,63 +48,37 @@ const SAMPLES: usize = 3;
 /// GPU errors, and system errors for lack of memory.
 pub(super) fn links(
     engine: &Engine,
-    devices: &[Option<Arc<dyn Device>>],
+    devices: &Together,
     direction: Direction,
 ) -> Result<(f64, String)> {
-    let (most, time) =
-        if devices.len() == 1 { (LINK_LEN, LINK_TIME) } else { (PART_LEN, PART_TIME) };
+    let is_alone = devices.len() == 1;
+    let (most, time_ns) =
+        if is_alone { (LINK_LEN, LINK_TIME_NS) } else { (PART_LEN, PART_TIME_NS) };
     // Both ends of a copy may be host memory.
-    let most = fitting(most, 2 * devices.len() as u64);
-    let ready = devices.iter().map(|device| {
-        let mut link = Link::new(engine, device.as_ref(), most)?;
-        if device.is_some() {
-            // A slow link gets shorter copies.
-            link.shorten(LINK_FIRST);
-        }
-        // The first copy is slower; in host memory it also finds the number of threads.
-        link.sample(direction)?;
-        if device.is_some() {
-            let first = link.sample(direction)?;
-            link.shorten(len_of(rate(LINK_FIRST, first), time, (LINK_MIN, most)));
-        }
-        Ok(link)
-    });
-    let mut ready = ready.collect::<Result<Vec<_>>>()?;
-    let mut best = 0.0_f64;
-    for _ in 0..SAMPLES {
-        best = best.max(at_once(&mut ready, direction)?);
+    let mut len = fitting(most, 2 * devices.len() as u64);
+    let pool = Arc::default();
+    let copy = |len: u64, end: End, samples: usize| -> Result<Vec<Ran>> {
+        let load = Load { cache: Cache::Resident, ..Load::reads(Method::Link, len, end) };
+        let load = Load { read_percent: percent(direction), ..load };
+        let region = Region { start: 0, len };
+        let lanes: Vec<Lane> = devices
+            .iter()
+            .cloned()
+            .map(|device| Lane { target: 0, device, path: PathBuf::new(), region, content: None })
+            .collect();
+        let mut ready = Ready::with(engine, &load, &lanes, &pool)?;
+        (0..samples).map(|_| ready.run(&[String::new()])).collect()
+    };
+    if devices.iter().any(Option::is_some) {
+        // A slow link gets shorter copies. Of two, the first is slower.
+        let first = copy(LINK_FIRST, End::Bytes(2 * LINK_FIRST), 1)?;
+        let took = first[0].latencies.summary(false).and_then(|latency| latency.p50_ns);
+        len = (LINK_FIRST * time_ns / took.unwrap_or(1).max(1)).clamp(LINK_MIN, len);
     }
-    Ok((best, ready[0].how()))
-}
-
-/// Bytes that take `seconds` at a rate, within bounds.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
-fn len_of(rate: f64, seconds: f64, (min, max): (u64, u64)) -> u64 {
-    ((rate * seconds) as u64).clamp(min, max)
-}
-
-/// One sample of all: the sum of their rates from a common start on.
-fn at_once(links: &mut [Link], direction: Direction) -> Result<f64> {
-    let barrier = Barrier::new(links.len());
-    thread::scope(|scope| {
-        let spawned = links.iter_mut().map(|link| {
-            let barrier = &barrier;
-            scope.spawn(move || -> Result<f64> {
-                barrier.wait();
-                let (start, mut bytes) = (Instant::now(), 0);
-                while start.elapsed() < SAMPLE_TIME {
-                    link.sample(direction)?;
-                    bytes += link.bytes();
-                }
-                Ok(rate(bytes, start.elapsed().as_secs_f64()))
-            })
-        });
-        let spawned: Vec<_> = spawned.collect();
-        let rates = spawned
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        rates.sum()
-    })
+    let ran = copy(len, End::AtLeast(SAMPLE_TIME), SAMPLES)?;
+    let how = ran[0].taken().pop().map(|taken| taken.reason.into_owned());
+    let how = how.unwrap_or_else(|| "copies of pinned memory, one after the other".into());
+    Ok((ran.iter().map(Ran::rate).fold(0.0, f64::max), how))
 }
 
 /// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth.
@@ -151,9 +121,8 @@ fn sample(
     (plain, depth, threads): (Plain, u32, u32),
 ) -> Result<f64> {
     steps::open(engine, file)?.evict()?;
-    let is_read = direction == Direction::Read;
     let load = Load {
-        read_percent: if is_read { 100 } else { 0 },
+        read_percent: percent(direction),
         depth,
         warm_up: STORAGE_WARM_UP,
         ..Load::reads(Method::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME))
@@ -167,10 +136,18 @@ fn sample(
         content: None,
     };
     let lanes: Vec<Lane> = (0..threads).map(lane).collect();
-    let (ran, _) = Ready::with(engine, &load, &lanes, pool)?.run(&["host".into()])?;
+    let ran = Ready::with(engine, &load, &lanes, pool)?.run(&[String::new()])?;
     if ran.requests == 0 {
         let file = file.display();
         return Err(Failure::new(format!("no request to `{file}` ended within {STORAGE_TIME:?}")));
     }
-    Ok(rate(ran.bytes, ran.span.as_secs_f64()))
+    Ok(ran.rate())
+}
+
+/// The share of reads of a load in one direction.
+const fn percent(direction: Direction) -> u8 {
+    match direction {
+        Direction::Read => 100,
+        Direction::Write => 0,
+    }
 }

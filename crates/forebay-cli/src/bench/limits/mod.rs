@@ -2,7 +2,6 @@
 //! `measure` measures them, and `bound` decides which of them binds a point.
 
 mod bound;
-mod link;
 mod measure;
 mod take;
 

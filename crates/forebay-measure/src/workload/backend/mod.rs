@@ -5,6 +5,7 @@ mod call;
 mod copies;
 mod engine;
 pub mod library;
+mod link;
 mod mapping;
 mod pinned;
 mod plain;
@@ -19,6 +20,7 @@ use self::copies::Copies;
 use self::engine::EngineBackend;
 use self::library::LibraryBackend;
 pub use self::library::{Library, Tuning};
+use self::link::Link;
 use self::pinned::Pinned;
 pub use self::plain::Plain;
 pub use self::plain::{ACCEPTS_ANY_SIZE, WITHOUT_O_DIRECT};
@@ -36,6 +38,9 @@ pub enum Method {
     Plain(Plain),
     /// Another library, in its own process.
     Library(Library, Tuning),
+    /// Copies between pinned memory and the target, without a file: the limit of a link. No command
+    /// line can name it.
+    Link,
 }
 
 impl Method {
@@ -61,6 +66,7 @@ impl Method {
             Self::Library(Library::Cufile, Tuning::Tuned) => "cufile-compat-tuned",
             Self::Library(Library::Kvikio, Tuning::Defaults) => "kvikio",
             Self::Library(Library::Kvikio, Tuning::Tuned) => "kvikio-tuned",
+            Self::Link => "link",
         }
     }
 
@@ -70,7 +76,7 @@ impl Method {
         match self {
             Self::Forebay(_) => None,
             Self::Plain(plain) => plain.depth(),
-            Self::Library(..) => Some(1),
+            Self::Library(..) | Self::Link => Some(1),
         }
     }
 
@@ -99,6 +105,7 @@ impl Method {
             Self::Forebay(route) => matches!(route, Some(Route::Cached)),
             Self::Plain(plain) => !plain.is_direct(),
             Self::Library(..) => true,
+            Self::Link => false,
         }
     }
 }
@@ -117,6 +124,8 @@ pub fn make(method: Method, context: &Context<'_>) -> Result<Box<dyn Backend>> {
         Method::Library(library, tuning) => {
             Box::new(LibraryBackend::new(library, tuning, context)?)
         }
-        Method::Plain(plain) => Box::new(Pinned::new(plain, context)?),
+        Method::Plain(plain) => Box::new(Pinned::new(Some(plain), context)?),
+        Method::Link if context.device.is_some() => Box::new(Pinned::new(None, context)?),
+        Method::Link => Box::new(Link::new(context)?),
     })
 }

@@ -1,4 +1,5 @@
-//! The plain methods with pinned memory: each thread reads into it, then copies to the GPU.
+//! The plain methods with pinned memory: each thread reads into it, then copies to the GPU. Without
+//! a file only the copies remain, which show the limit of the link.
 
 #![expect(unsafe_code, reason = "copies to and from a GPU are queued by raw address")]
 
@@ -15,7 +16,6 @@ use super::plain::{Opened, Plain};
 use super::pool::Places;
 use super::submit::Backend;
 use crate::failure::{Failure, Result};
-use crate::memory::whole;
 use crate::results::Direction;
 
 /// A GPU's memory, and the stream of each place that fills it.
@@ -37,7 +37,7 @@ impl Drop for OnGpu {
 
 /// Makes requests without an engine.
 pub(super) struct Pinned {
-    file: Opened,
+    file: Option<Opened>,
     /// Dropped before `pinned`, which its copies use.
     gpu: Option<OnGpu>,
     pinned: Places,
@@ -50,11 +50,11 @@ impl Pinned {
     ///
     /// # Errors
     /// System and GPU errors, and a file system without O_DIRECT.
-    pub(super) fn new(plain: Plain, context: &Context<'_>) -> Result<Self> {
-        let file = Opened::new(plain, context)?;
+    pub(super) fn new(plain: Option<Plain>, context: &Context<'_>) -> Result<Self> {
+        let file = plain.map(|plain| Opened::new(plain, context)).transpose()?;
         let pinned = context.places(None)?;
         let mut gpu = None;
-        if let Some(device) = context.device.filter(|_| !plain.stays_in_host()) {
+        if let Some(device) = context.device.filter(|_| !plain.is_some_and(Plain::stays_in_host)) {
             let (memory, streams) = (context.places(Some(device))?, Vec::new());
             let own = gpu.insert(OnGpu { device: Arc::clone(device), memory, streams });
             for _ in 0..context.depth {
@@ -65,13 +65,14 @@ impl Pinned {
     }
 
     fn read(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
-        let size = whole(self.file.request_size);
         let bytes = self.pinned.get(place).as_mut_slice().expect("it is the host's");
-        for (bytes, &offset) in bytes.chunks_mut(size).zip(offsets) {
-            self.file.read(bytes, offset)?;
+        let (len, size) = (bytes.len(), bytes.len() / offsets.len());
+        if let Some(file) = &self.file {
+            let mut requests = bytes.chunks_mut(size).zip(offsets);
+            requests.try_for_each(|(bytes, &offset)| file.read(bytes, offset))?;
         }
         let Some(OnGpu { device, memory, streams }) = &mut self.gpu else { return Ok(()) };
-        let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+        let host = NonNull::from(bytes).cast();
         // SAFETY: both are this place's, `len` bytes long, and stay until `wait` or the drop of
         // the place has waited for the stream.
         let queued = unsafe {
@@ -81,20 +82,19 @@ impl Pinned {
     }
 
     fn write(&mut self, place: usize, offsets: &[u64]) -> Result<()> {
-        let size = whole(self.file.request_size);
         let bytes = self.pinned.get(place).as_mut_slice().expect("it is the host's");
+        let (len, size) = (bytes.len(), bytes.len() / offsets.len());
         if let Some(OnGpu { device, memory, streams }) = &mut self.gpu {
-            let (host, len) = (NonNull::from(&mut *bytes).cast(), size * offsets.len());
+            let host = NonNull::from(&mut *bytes).cast();
             let address = memory.get(place).address();
             // SAFETY: as in `read`, and `synchronize` below waits for the copy.
             unsafe { device.copy_to_host(streams[place], host, address, len) }
                 .and_then(|()| device.synchronize(streams[place]))
                 .map_err(|error| refused(&error))?;
         }
-        for (bytes, &offset) in bytes.chunks(size).zip(offsets) {
-            self.file.write(bytes, offset)?;
-        }
-        Ok(())
+        let Some(file) = &self.file else { return Ok(()) };
+        let mut requests = bytes.chunks(size).zip(offsets);
+        requests.try_for_each(|(bytes, &offset)| file.write(bytes, offset))
     }
 }
 
@@ -129,7 +129,7 @@ impl Backend for Pinned {
     }
 
     fn opened(&self) -> Option<&Opened> {
-        Some(&self.file)
+        self.file.as_ref()
     }
 }
 

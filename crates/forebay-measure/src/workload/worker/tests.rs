@@ -1,5 +1,7 @@
 //! Tests which calls count, and how long each has waited.
 
+use std::path::PathBuf;
+
 use super::*;
 use crate::failure::Failure;
 use crate::workload::End;
@@ -68,42 +70,43 @@ impl Backend for Still {
 }
 
 /// The result of a thread whose drive stalled for a second, and the time at which it was stopped.
-fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Worked, Duration) {
+fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Progress, Duration) {
     let phase = Arc::new(Phase::default());
     phase.count();
     let region = Region { start: 0, len: 1 << 20 };
+    let lane = Lane { target: 0, device: None, path: PathBuf::new(), region, content: None };
     let method = Method::Plain(Plain::Cpu);
     let load = Load { batch: 2, ..Load::reads(method, 4096, End::Time(Duration::ZERO)) };
-    let worker = Worker {
+    let offsets = Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap();
+    let start = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+    let mut worker = Worker {
         load: &load,
-        stamps: false,
+        lane: &lane,
         backend: Box::new(Still(Arc::clone(&phase), None)),
-        offsets: Offsets::new(region, 4096, Pattern::Sequential, 0).unwrap(),
-        content: Data::new(0),
+        progress: Progress::new(start, &load, &offsets),
+        offsets,
+        content: (Data::new(0), false),
         calls,
         due: due.map(|distance| (Duration::ZERO, distance)),
         phase: Arc::clone(&phase),
-        counters: [Counter::default()].into(),
-        index: 0,
+        counter: Arc::default(),
         watched: None,
         life: Arc::default(),
     };
-    let start = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-    let worked = worker.run(start);
-    assert!(worked.result.is_ok());
+    worker.run(start).unwrap();
     let stopped = phase.stopped.get().unwrap().saturating_duration_since(start);
-    (worked, stopped)
+    (worker.progress, stopped)
 }
 
 #[test]
 fn a_drive_that_stood_still_is_told_by_each_call_that_should_have_been_made() {
-    let told = |worked: &Worked| worked.latencies.summary(true).unwrap();
+    let told = |worked: &Progress| worked.latencies.summary(true).unwrap();
     let (worked, stopped) = stood_still(Some(MS * 10), None);
     // One was made, at the start; the others were due until the end.
     let missed = (stopped - MS * 10).as_nanos().div_ceil((MS * 10).as_nanos());
     let count = u64::try_from(2 * (1 + missed)).unwrap();
     assert!(count >= 200);
-    assert_eq!((worked.read, told(&worked).count), (8192, Some(count)));
+    assert_eq!((worked.moved, told(&worked).count), ([8192, 0], Some(count)));
     // The waits grow evenly, so half of the calls waited for less than half of the time.
     let half = u64::try_from(stopped.as_nanos() / 2).unwrap();
     assert!(told(&worked).p50_ns.unwrap().abs_diff(half) < 20_000_000, "{:?}", told(&worked));
