@@ -11,7 +11,6 @@
 
 pub mod args;
 pub mod bench;
-mod depth;
 pub mod doctor;
 pub mod gdsio;
 pub mod gpu_file_benchmark;
@@ -112,7 +111,7 @@ fn run_parsed(verb: &Verb, program: &Program, line: &str) -> failure::Result<()>
         log::begin()?;
     }
     match verb {
-        Verb::Bench(args) if args.find_depth => depth::command(args, line, program),
+        Verb::Bench(args) if args.find_depth => bench::depth::command(args, line, program),
         Verb::Bench(args) => bench::command(args, line, program),
         Verb::Read(args) => read::command(args, program),
         Verb::Doctor(args) => doctor::command(args, line, program),

@@ -12,6 +12,7 @@ use forebay::units::parse_duration;
 use forebay_measure::kv::Kv;
 use forebay_measure::results::Cache;
 use forebay_measure::workload::backend::Method;
+use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 
 use crate::values::{gpu, local_path, positive_size, route};
@@ -255,9 +256,9 @@ pub struct BenchArgs {
     #[arg(skip)]
     pub fills_file: bool,
 
-    /// Compare every byte, however many there are.
+    /// How many bytes are compared.
     #[arg(skip)]
-    pub verify_all: bool,
+    pub compared: Most,
 
     /// Name of these results in comparisons
     #[arg(long, value_name = "TEXT", hide_short_help = true, help_heading = OUTPUT)]

@@ -7,6 +7,7 @@
 //! stores each measurement immediately. `table` shows them. `switch` sets numbers of I/O queues.
 
 pub mod args;
+pub(crate) mod depth;
 pub(crate) mod files;
 pub mod limits;
 mod plan;
@@ -30,10 +31,10 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make::Room;
 use forebay_measure::power::{Meter, Wanted};
 use forebay_measure::program::Program;
-use forebay_measure::results::file::Ledger;
+use forebay_measure::results::file::{Ledger, samples};
 use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
-use forebay_measure::results::{Measured, Record, Run, SCHEMA, Sample};
+use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::tell;
 use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
@@ -47,10 +48,8 @@ use serde_json::Value;
 
 use self::args::BenchArgs;
 use self::files::Place;
-use self::limits::Limits;
 use self::plan::{Axes, Planned};
 pub(crate) use self::print::show;
-use self::state::Kept;
 use self::switch::Switch;
 use self::targets::Together;
 use crate::log;
@@ -59,7 +58,7 @@ use crate::report::numbers::counted;
 
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
-/// Interval of the spinner's steps.
+/// Interval of the progress bar's steps.
 const TICK: Duration = Duration::from_millis(100);
 /// The first part of scratch, which shows how fast the storage is.
 const FIRST_LEN: u64 = 128 * MIB;
@@ -96,13 +95,10 @@ pub(crate) struct Bench<'a> {
     /// `None` if results are only shown.
     ledger: Option<Ledger>,
     records: Vec<Record>,
-    /// The results so far of the same run.
-    kept: Kept,
     meter: Meter,
     resolver: Resolver,
-    /// The storage map of each path.
-    maps: Vec<StorageMap>,
-    limits: Limits,
+    /// The limits that were measured in this round, with the direction.
+    limited: HashSet<(&'static str, Direction)>,
     /// The command that sets the number of queues, if that is an axis.
     switch: Option<Switch>,
 }
@@ -124,7 +120,7 @@ impl<'a> Bench<'a> {
         let paths = &args.paths;
         refuse_same(paths)?;
         let pool = Arc::new(Pool::new(program));
-        let measurers = Measurer::all(&engine, &targets, &pool, args.verify_all);
+        let measurers = Measurer::all(&engine, &targets, &pool, args.compared);
         let is_whole = args.moves_whole_files();
         let methods = methods(args, &engine, &targets, &pool, &mut warnings);
         let directions = directions(args, paths, is_whole);
@@ -132,7 +128,6 @@ impl<'a> Bench<'a> {
         let places =
             place.map_or_else(|| paths.iter().map(find).collect(), |place| Ok(vec![place]))?;
         let resolver = Resolver::default();
-        let maps = maps(&resolver, paths);
         let gpus = targets::gpus(&targets).map(|gpu| gpu.info().clone());
         let gpus = gpus.collect();
         let power = Wanted { command: args.power_command.clone(), gpus, ..Wanted::default() };
@@ -152,11 +147,9 @@ impl<'a> Bench<'a> {
             places,
             ledger: None,
             records: Vec::new(),
-            kept: Kept::default(),
             meter,
             resolver,
-            maps,
-            limits: Limits::default(),
+            limited: HashSet::new(),
             switch: Switch::find(args, &paths[0])?,
         };
         let names = paths.iter().map(|path| path.display().to_string());
@@ -175,7 +168,7 @@ impl<'a> Bench<'a> {
         warnings.extend(bench.apart());
         bench.begin(environment)?;
         warnings.extend(bench.meter.warnings());
-        warnings.into_iter().try_for_each(|text| bench.note(Record::Warning { text }))?;
+        warnings.into_iter().try_for_each(|text| bench.warn(text))?;
         Ok(bench)
     }
 
@@ -193,41 +186,34 @@ impl<'a> Bench<'a> {
     /// The bytes of whole files of each path: as many as `--size` says, or as the storage reads in
     /// about half a second.
     fn whole_lens(&mut self, axes: &Axes, warnings: &mut Vec<String>) -> Result<Vec<u64>> {
+        let any_read = axes.directions.iter().any(|percent| *percent > 0);
+        let first = if any_read { Direction::Read } else { Direction::Write };
         if self.args.size.is_none() && axes.has_cache {
-            let any_read = axes.directions.iter().any(|percent| *percent > 0);
-            let first = if any_read { Direction::Read } else { Direction::Write };
             self.storage(first, false)?;
         }
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
-        let (memory, paths) = (environment::memory().available, self.places.len() as u64);
+        let fits = on_gpu.min(environment::memory().available / 8) / self.places.len() as u64;
         let mut lens = Vec::new();
-        for (index, place) in self.places.iter().enumerate() {
-            let whole = if place.is_scratch() { u64::MAX } else { place.len };
-            if let Some(size) = self.args.size {
-                if size > whole {
-                    let (wanted, have) = (format_size(size), format_size(whole));
-                    return Err(Failure::new(format!(
-                        "cannot read {wanted} of `{}`",
-                        axes.paths[index]
-                    ))
+        for (place, path) in self.places.iter().zip(&axes.paths) {
+            let (whole, room) = match place.is_scratch() {
+                true => (u64::MAX, Room::of(&place.folder)?.usable() / 4),
+                false => (place.len, u64::MAX),
+            };
+            let rate = limits::rate(&self.records, "storage", path, first);
+            let timely = rate.map_or(FIRST_LEN, whole_len);
+            let usual = timely.min(fits).min(room).max(64 << 10).min(whole);
+            let len = self.args.size.unwrap_or(usual);
+            let (shown, have) = (format_size(len), format_size(whole));
+            if len > whole {
+                return Err(Failure::new(format!("cannot read {shown} of `{path}`"))
                     .because(format!("it has {have}"))
                     .hint(format!("`--size {whole}` reads all of it")));
-                }
-                lens.push(size);
-                continue;
             }
-            let rate = self.limits.all.iter().find(|limit| limit.of == axes.paths[index]);
-            let timely = rate.map_or(FIRST_LEN, |limit| whole_len(limit.bytes_per_second));
-            let room = Room::of(&place.folder)?.usable() / 4;
-            let room = if place.is_scratch() { room } else { u64::MAX };
-            let len = timely.min(memory / (8 * paths)).min(room).min(on_gpu / paths);
-            let len = len.max(64 << 10).min(whole);
-            if !place.is_scratch() && len < whole {
+            if self.args.size.is_none() && !place.is_scratch() && len < whole {
                 warnings.push(format!(
-                    "only the first {} of {} are read, to save time; `--size {whole}` reads all",
-                    format_size(len),
-                    format_size(whole)
+                    "only the first {shown} of {have} are read, to save time; `--size {whole}` \
+                     reads all"
                 ));
             }
             lens.push(len);
@@ -247,15 +233,12 @@ impl<'a> Bench<'a> {
             asked: self.asked().into(),
             imported: None,
         };
-        if let Some(path) = &self.args.output {
-            let (ledger, kept) = state::open(path, &run.asked)?;
-            (self.ledger, self.kept) = (Some(ledger), kept);
-        }
-        let kept = std::mem::take(&mut self.kept.records);
-        let early = std::mem::replace(&mut self.records, kept);
+        let early = std::mem::take(&mut self.records);
+        let opened = self.args.output.as_ref().map(|path| state::open(path, &run.asked));
         let run = Record::Run(Box::new(run));
-        if let Some(ledger) = &mut self.ledger {
+        if let Some((mut ledger, kept)) = opened.transpose()? {
             ledger.append(&run)?;
+            (self.ledger, self.records) = (Some(ledger), kept);
         }
         self.records.push(run);
         early.into_iter().try_for_each(|record| self.note(record))
@@ -266,7 +249,7 @@ impl<'a> Bench<'a> {
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut asked = plan::asked(self.args, &self.planned, &real(&self.args.paths), &identities);
-        let queues = queues::described(&self.maps);
+        let queues = queues::described(&maps(&self.resolver, &self.args.paths));
         // If the run sets queue counts, the initial count says nothing about it.
         if !queues.is_empty() && self.switch.is_none() {
             asked["queues"] = queues.into();
@@ -298,131 +281,108 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// System errors, and those of a required route. A sample that fails is a record.
     pub(crate) fn run(&mut self) -> Result<Vec<Record>> {
+        // The samples of a part of the same run.
+        let kept = samples(&self.records).map(|(_, sample)| sample).filter(|one| one.is_good());
+        let kept: HashSet<(Point, u32)> =
+            kept.map(|sample| (sample.point.clone(), sample.repeat)).collect();
+        let is_kept = |one: &Planned, repeat| kept.contains(&(one.point.clone(), repeat));
         let repeats = plan::repeats(self.args, self.is_whole);
-        let todo: Vec<(usize, u32)> = (0..repeats)
-            .flat_map(|repeat| {
-                let order = plan::order(self.args, self.planned.len(), repeat);
-                order.into_iter().map(move |index| (index, repeat)).collect::<Vec<_>>()
-            })
-            .filter(|(index, repeat)| !self.kept.has(&self.planned[*index].point, *repeat))
-            .collect();
         let all = self.planned.len() * repeats as usize;
-        if let (true, Some(ledger)) = (todo.is_empty(), &self.ledger) {
-            let path = ledger.path().display();
-            self.tell(&format!(
-                "`{path}` has all samples of this run; name another file to measure again"
-            ));
+        let pairs =
+            (0..repeats).flat_map(|repeat| self.planned.iter().map(move |one| (one, repeat)));
+        let todo: Vec<Duration> = pairs
+            .filter(|(one, repeat)| !is_kept(one, *repeat))
+            .map(|(one, _)| one.time())
+            .collect();
+        let (mut done, mut left) = (all - todo.len(), todo.iter().sum::<Duration>());
+        self.announce(done, all, left);
+        if todo.is_empty() {
             return Ok(std::mem::take(&mut self.records));
         }
         let bar = progress(todo.len() as u64, self.args.quiet);
-        self.tell_kept(all - todo.len(), all, &bar);
-        match &self.switch {
-            None => self.make_scratch(&bar)?,
-            Some(_) => self.turn(&self.planned[todo[0].0].clone(), todo[0].1, &bar),
+        self.show_progress(done, all, &bar);
+        if self.switch.is_none() {
+            self.make_scratch(&bar)?;
         }
         self.warm(&bar)?;
-        self.measure_all(todo, all, &bar)?;
+        let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
+        for repeat in 0..repeats {
+            let begun = Instant::now();
+            self.limited.clear(); // limits are measured in each round
+            for index in plan::order(self.args, self.planned.len(), repeat) {
+                let planned = self.planned[index].clone();
+                // Of whole files, what has failed fails again.
+                if is_kept(&planned, repeat) || self.is_whole && failed.contains(&index) {
+                    continue;
+                }
+                self.turn(&planned, repeat, &bar);
+                self.limits_before(&planned, &bar)?;
+                let seconds = left.as_secs();
+                bar.set_message(format!("{seconds} s left, {}", plan::name(&planned.point)));
+                bar.tick();
+                let sample = self.sample(index, repeat);
+                match sample.is_good() {
+                    true => done += 1,
+                    false => _ = failed.insert(index),
+                }
+                self.note(Record::Sample(Box::new(sample)))?;
+                left = left.saturating_sub(planned.time());
+                bar.inc(1);
+                self.show_progress(done, all, &bar);
+            }
+            slowest = slowest.max(begun.elapsed());
+            let is_late = self.begun.elapsed() + slowest > plan::BUDGET;
+            if self.is_whole && self.args.repeats.is_none() && is_late {
+                break;
+            }
+        }
         bar.finish_and_clear();
         cleanup::set_progress_note(None);
         for note in self.engine.notes() {
             self.note(Record::Warning { text: note })?;
         }
-        let records = std::mem::take(&mut self.records);
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
-        Ok(records)
-    }
-
-    /// Measures these points and repeats, of `all`.
-    fn measure_all(
-        &mut self,
-        todo: Vec<(usize, u32)>,
-        all: usize,
-        bar: &ProgressBar,
-    ) -> Result<()> {
-        let mut left: Duration = todo.iter().map(|(index, _)| self.planned[*index].time()).sum();
-        self.announce(all - todo.len(), all, left, bar);
-        let (mut round, mut round_begun, mut slowest) = (0, Instant::now(), Duration::ZERO);
-        let (mut done, mut failed) = (all - todo.len(), HashSet::new());
-        for (index, repeat) in todo {
-            if repeat != round {
-                slowest = slowest.max(round_begun.elapsed());
-                (round, round_begun) = (repeat, Instant::now());
-                self.limits.measured.clear(); // they are measured again
-                if self.is_whole
-                    && self.args.repeats.is_none()
-                    && self.begun.elapsed() + slowest > plan::BUDGET
-                {
-                    break;
-                }
-            }
-            let planned = self.planned[index].clone();
-            if self.is_whole && failed.contains(&index) {
-                continue; // it fails again
-            }
-            self.turn(&planned, repeat, bar);
-            self.limits_before(&planned, bar)?;
-            bar.set_message(format!("{} s left, {}", left.as_secs(), plan::name(&planned.point)));
-            bar.tick();
-            let sample = self.sample(index, repeat);
-            if sample.is_good() {
-                done += 1;
-            } else {
-                failed.insert(index);
-            }
-            self.note(Record::Sample(Box::new(sample)))?;
-            self.tell_kept(done, all, bar);
-            left = left.saturating_sub(planned.time());
-            bar.inc(1);
-            if !bar.is_hidden()
-                && let Some(shown) = self.so_far()
-            {
-                bar.set_prefix(shown);
-            }
-        }
-        Ok(())
+        Ok(std::mem::take(&mut self.records))
     }
 
     /// Says how much will be measured, if results go to a file.
-    fn announce(&self, kept: usize, all: usize, left: Duration, bar: &ProgressBar) {
-        let Some(ledger) = &self.ledger else { return };
-        let (path, seconds, points) = (ledger.path().display(), left.as_secs(), self.planned.len());
+    fn announce(&self, kept: usize, all: usize, left: Duration) {
+        let Some(ledger) = self.ledger.as_ref().filter(|_| !self.args.quiet) else { return };
+        let (path, points) = (ledger.path().display(), self.planned.len());
+        let (repeats, points) = (all / points.max(1), counted(points, "point"));
+        if kept == all {
+            tell(&format!(
+                "`{path}` has all samples of this run; name another file to measure again"
+            ));
+            return;
+        }
         let kept = match kept {
             0 => String::new(),
             kept => format!(", {kept} of them kept from an earlier run"),
         };
-        let (repeats, points) = (all / points.max(1), counted(points, "point"));
-        let text =
-            format!("{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`");
-        bar.suspend(|| self.tell(&text));
+        let seconds = left.as_secs();
+        tell(&format!("{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`"));
     }
 
-    fn tell(&self, text: &str) {
-        if !self.args.quiet {
-            tell(text);
+    /// Shows the results so far: on a terminal now, else when a signal ends the run, which also
+    /// says how to continue. Tables of long runs are left out, as they would take time from it.
+    fn show_progress(&self, done: usize, all: usize, bar: &ProgressBar) {
+        let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
+        let table = || table::render(&table::model(&self.records), print::base(self.args));
+        let mut text = String::new();
+        if is_short && !bar.is_hidden() {
+            bar.set_prefix(table());
+        } else if is_short && !self.args.json && !self.args.quiet {
+            text = anstream::adapter::strip_str(&table()).to_string();
         }
-    }
-
-    /// What a signal prints: the results so far, and how to continue.
-    fn tell_kept(&self, done: usize, all: usize, bar: &ProgressBar) {
-        // A progress bar shows them already.
-        let is_wanted = done > 0 && bar.is_hidden() && !self.args.json && !self.args.quiet;
-        let shown = if is_wanted { self.so_far() } else { None }.unwrap_or_default();
-        let mut text = anstream::adapter::strip_str(&shown).to_string();
-        let path = self.ledger.as_ref().map(|ledger| ledger.path().display());
-        text.push_str(&match path {
+        text += &match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
             Some(path) => format!(
                 "stopped: `{path}` has {done} of {all} samples; the same command continues from \
                  there"
             ),
             None => format!("stopped: {done} of {all} samples were measured"),
-        });
+        };
         cleanup::set_progress_note(Some(text));
-    }
-
-    /// The results so far. Tables of long runs are left out, as they would take time from it.
-    fn so_far(&self) -> Option<String> {
-        let is_short = self.records.len() <= SHOWN_MAX;
-        is_short.then(|| table::render(&table::model(&self.records), print::base(self.args)))
     }
 
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
@@ -445,19 +405,18 @@ impl<'a> Bench<'a> {
     /// # Errors
     /// A required route is unavailable.
     fn warm(&self, bar: &ProgressBar) -> Result<()> {
-        let mut known: Vec<(Method, usize)> = Vec::new();
+        let mut known = HashSet::new();
         for planned in self.planned.iter().filter(|one| one.is_whole && !one.load.writes()) {
-            if known.contains(&(planned.load.method, planned.targets)) {
+            if !known.insert((planned.load.method, planned.targets)) {
                 continue;
             }
-            known.push((planned.load.method, planned.targets));
             bar.set_message(format!("warming up {}", planned.point.method));
             let end = End::AtLeast(Duration::ZERO);
             let load = Load { cache: Cache::Resident, once: false, end, ..planned.load.clone() };
             let measurer = &self.measurers[planned.targets];
             let lanes = self.lanes(planned);
             let warmed = Ready::with(&self.engine, &load, &lanes, &self.pool)
-                .and_then(|mut ready| ready.run(measurer.targets()).map(drop));
+                .and_then(|mut ready| ready.run(measurer.targets()));
             // Without a required route, what fails here fails again, and is reported then.
             if planned.point.route.is_some() {
                 warmed?;
@@ -484,11 +443,12 @@ impl<'a> Bench<'a> {
     pub(crate) fn read_by_engine(&self) -> Result<(Measured, Ran)> {
         let is_read = |one: &&Planned| one.point.method == "forebay" && !one.load.writes();
         let planned = self.planned.iter().find(is_read);
-        self.moved(planned.ok_or_else(|| Failure::new("the engine reads nothing"))?)
+        let planned = planned.ok_or_else(|| Failure::new("the engine reads nothing"))?;
+        self.moved(planned, &self.measurers[planned.targets])
     }
 
     /// Moves the bytes of a point.
-    fn moved(&self, planned: &Planned) -> Result<(Measured, Ran)> {
+    fn moved(&self, planned: &Planned, measurer: &Measurer) -> Result<(Measured, Ran)> {
         if let Some(failure) = self.switch.as_ref().and_then(Switch::failed) {
             return Err(failure.clone());
         }
@@ -502,13 +462,7 @@ impl<'a> Bench<'a> {
             }
         }
         self.meter.mark();
-        self.measurers[planned.targets].measure(&planned.load, &lanes)
-    }
-
-    fn measure(&self, planned: &Planned) -> Result<Measured> {
-        let (mut measured, ran) = self.moved(planned)?;
-        measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
-        Ok(measured)
+        measurer.measure(&planned.load, &lanes)
     }
 
     fn sample(&self, index: usize, repeat: u32) -> Sample {
@@ -516,8 +470,10 @@ impl<'a> Bench<'a> {
         let mut planned = self.planned[index].clone();
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
-        let result = self.measure(&planned).map(|mut measured| {
-            measured.bound = limits::bound(&planned, &measured, &self.limits);
+        let result = self.moved(&planned, &self.measurers[planned.targets]);
+        let result = result.map(|(mut measured, ran)| {
+            measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
+            measured.bound = limits::bound(&planned, &measured, &self.records);
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);
@@ -654,17 +610,6 @@ pub(crate) fn progress(steps: u64, is_quiet: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix}{bar:20} {pos}/{len} {wide_msg}");
     let bar =
         ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.enable_steady_tick(TICK);
-    bar
-}
-
-/// Shows a spinner while scratch is made, on a terminal.
-pub(crate) fn spinner(len: u64) -> ProgressBar {
-    if log::is_on() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new_spinner();
-    bar.set_message(format!("making {} of scratch", format_size(len)));
     bar.enable_steady_tick(TICK);
     bar
 }

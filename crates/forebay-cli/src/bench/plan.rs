@@ -51,6 +51,32 @@ impl Planned {
         threads.saturating_mul(calls)
     }
 
+    /// Sets what follows from the values of the axes.
+    fn complete(&mut self, args: &BenchArgs, axes: &Axes) {
+        let (point, load, targets) = (&mut self.point, &mut self.load, &axes.targets[self.targets]);
+        if let Some(len) = axes.whole_len(&self.paths, targets.len()) {
+            load.request_size = len;
+        }
+        point.depth = load.method.depth().unwrap_or(point.depth);
+        load.depth = load.method.places().unwrap_or(point.depth);
+        load.batch = point.batch;
+        // Pages that a warm-up leaves in the page cache would be written back, or hit, in the
+        // measured span.
+        let passes = load.writes() || load.method.is_cached() || self.is_whole;
+        load.once = load.cache == Cache::Cold && passes;
+        if !load.once && !self.is_whole {
+            load.warm_up = warm_up(args);
+        }
+        let names: Vec<&str> = self.paths.iter().map(|path| axes.paths[*path].as_str()).collect();
+        point.path = names.join(" + ");
+        point.targets.clone_from(targets);
+        point.method = load.method.name().into();
+        point.route = load.method.route().map(|route| route.name().into());
+        point.read_percent = load.read_percent;
+        point.request_size = load.request_size;
+        point.cache = Some(load.cache);
+    }
+
     /// The planned time of one sample.
     pub(super) fn time(&self) -> Duration {
         self.load.time().unwrap_or_default().saturating_add(self.load.warm_up)
@@ -82,87 +108,73 @@ impl Axes {
     }
 }
 
-/// A request size with the order of requests.
-struct Requests {
-    size: u64,
-    pattern: Pattern,
-    name: String,
-}
-
 /// All points: each combination of the axes' values, the first axis outermost.
 ///
 /// # Errors
 /// There are too many, or none.
 pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
     let is_whole = axes.whole.is_some();
-    let depths = given_or(&args.depth, if is_whole { 1 } else { DEPTH });
-    let (batches, threads) = (given_or(&args.batch, 1), given_or(&args.threads, 1));
-    let files = given_or(&args.files, 1);
-    let states = states(args, axes);
-    let (requests, methods) = (requests(args), by_route(args, &axes.methods));
-    let paths = paths(args, axes.paths.len());
+    let load = Load {
+        rate: args.rate,
+        seed: args.seed.unwrap_or(1),
+        ..Load::reads(Method::Forebay(None), BLOCK_SIZE, end(args, is_whole))
+    };
+    let first = Planned { point: Point::default(), paths: Vec::new(), is_whole, targets: 0, load };
     let queues: Vec<Option<u32>> = args.io_queues.iter().copied().map(Some).collect();
-    let queues = given_or(&queues, None);
-    let outer = [queues.len(), paths.len(), axes.targets.len(), states.len(), methods.len()];
-    let inner = [requests.len(), depths.len(), batches.len(), threads.len(), files.len()];
-    let count = outer.iter().chain(&inner).fold(1, |all: usize, axis| all.saturating_mul(*axis));
+    let targets: Vec<usize> = (0..axes.targets.len()).collect();
+    let depths = given_or(&args.depth, if is_whole { 1 } else { DEPTH });
+    // Outermost: changing the number of queues takes longest.
+    let all = each(&[first], &given_or(&queues, None), |one, value| one.point.queues = *value)?;
+    let all = each(&all, &paths(args, axes.paths.len()), |one, value| one.paths.clone_from(value))?;
+    let all = each(&all, &targets, |one, value| one.targets = *value)?;
+    let all = each(&all, &states(args, axes), |one, value| {
+        (one.load.read_percent, one.load.cache) = *value;
+    })?;
+    let all = each(&all, &by_route(args, &axes.methods), |one, value| one.load.method = *value)?;
+    let all = each(&all, &requests(args), |one, (pattern, size, name)| {
+        (one.load.pattern, one.load.request_size) = (*pattern, *size);
+        one.point.pattern.clone_from(name);
+    })?;
+    let all = each(&all, &depths, |one, value| one.point.depth = *value)?;
+    let all = each(&all, &given_or(&args.batch, 1), |one, value| one.point.batch = *value)?;
+    let all = each(&all, &given_or(&args.threads, 1), |one, value| one.point.threads = *value)?;
+    let all = each(&all, &given_or(&args.files, 1), |one, value| one.point.files = *value)?;
+    let (mut planned, mut known) = (Vec::new(), HashSet::new());
+    for mut one in all {
+        let threads = one.point.threads as usize * axes.targets[one.targets].len();
+        if is_impossible(&one.load, threads * one.paths.len()) {
+            continue;
+        }
+        one.complete(args, axes);
+        check(&one.load)?;
+        if known.insert(one.point.clone()) {
+            planned.push(one);
+        }
+    }
+    if planned.is_empty() {
+        return Err(Failure::usage("no method can measure these values").hint(
+            "`mmap` uses one thread, and `kvikio` is only measured with reads: add `forebay`",
+        ));
+    }
+    Ok(planned)
+}
+
+/// Each point with each of these values.
+///
+/// # Errors
+/// There are too many.
+fn each<T>(all: &[Planned], values: &[T], set: impl Fn(&mut Planned, &T)) -> Result<Vec<Planned>> {
+    let count = all.len().saturating_mul(values.len());
     if count > POINTS_MAX {
         return Err(Failure::usage(format!("{count} points are too many for one run"))
             .hint(format!("give fewer values: the limit is {POINTS_MAX} points")));
     }
-    let mut planned = Vec::with_capacity(count);
-    let mut known = HashSet::new();
-    for index in 0..count {
-        // Each axis is a digit of the point's number, the last the fastest.
-        let mut rest = index;
-        let mut digit = |of: usize| {
-            let value = rest % of;
-            rest /= of;
-            value
-        };
-        let files = files[digit(files.len())];
-        let threads = threads[digit(threads.len())];
-        let batch = batches[digit(batches.len())];
-        let depth = depths[digit(depths.len())];
-        let request = &requests[digit(requests.len())];
-        let method = methods[digit(methods.len())];
-        let (read_percent, cache) = states[digit(states.len())];
-        let target = digit(axes.targets.len());
-        let numbers = &paths[digit(paths.len())];
-        // Outermost: changing the number takes longest.
-        let queues = queues[digit(queues.len())];
-        let targets = &axes.targets[target];
-        if is_impossible(method, read_percent, numbers.len() * targets.len() * threads as usize) {
-            continue;
-        }
-        let size = axes.whole_len(numbers, targets.len()).unwrap_or(request.size);
-        let depth = method.depth().unwrap_or(depth);
-        let places = method.places().unwrap_or(depth);
-        let shape = (read_percent, places, batch, cache);
-        let load = load(args, is_whole, method, (request.pattern, size), shape);
-        check(&load)?;
-        let names: Vec<&str> = numbers.iter().map(|number| axes.paths[*number].as_str()).collect();
-        let point = Point {
-            path: names.join(" + "),
-            targets: targets.clone(),
-            method: method.name().into(),
-            route: method.route().map(|route| route.name().into()),
-            read_percent,
-            pattern: request.name.clone(),
-            request_size: size,
-            depth,
-            batch,
-            threads,
-            files,
-            cache: Some(cache),
-            queues,
-        };
-        if known.insert(point.clone()) {
-            let paths = numbers.clone();
-            planned.push(Planned { point, paths, is_whole, targets: target, load });
-        }
-    }
-    if planned.is_empty() { Err(nothing()) } else { Ok(planned) }
+    let pairs = all.iter().flat_map(|one| values.iter().map(move |value| (one.clone(), value)));
+    let with_value = |(mut one, value): (Planned, &T)| {
+        set(&mut one, value);
+        one
+    };
+    Ok(pairs.map(with_value).collect())
 }
 
 /// The given values of an axis, or the usual one.
@@ -170,17 +182,12 @@ fn given_or<T: Copy>(given: &[T], usual: T) -> Vec<T> {
     if given.is_empty() { vec![usual] } else { given.to_vec() }
 }
 
-fn nothing() -> Failure {
-    Failure::usage("no method can measure these values")
-        .hint("`mmap` uses one thread, and `kvikio` is only measured with reads: add `forebay`")
-}
-
 /// Whether a method cannot do that: a signal handler of this process knows one mapping only, and
 /// `KvikIO`'s process only reads.
-fn is_impossible(method: Method, read_percent: u8, threads: usize) -> bool {
-    match method {
+fn is_impossible(load: &Load, threads: usize) -> bool {
+    match load.method {
         Method::Plain(Plain::Mmap) => threads > 1,
-        Method::Library(Library::Kvikio, _) => read_percent < 100,
+        Method::Library(Library::Kvikio, _) => load.writes(),
         _ => false,
     }
 }
@@ -290,34 +297,6 @@ fn check(load: &Load) -> Result<()> {
         .hint(format!("the limit is {}", format_size(CALL_MAX))))
 }
 
-fn load(
-    args: &BenchArgs,
-    is_whole: bool,
-    method: Method,
-    (pattern, request_size): (Pattern, u64),
-    (read_percent, depth, batch, cache): (u8, u32, u32, Cache),
-) -> Load {
-    // Pages that a warm-up leaves in the page cache would be written back, or hit, in the measured
-    // span.
-    let passes = read_percent < 100 || method.is_cached() || is_whole;
-    let once = cache == Cache::Cold && passes;
-    let counts_all = once || is_whole;
-    Load {
-        method,
-        read_percent,
-        pattern,
-        request_size,
-        depth,
-        batch,
-        cache,
-        warm_up: if counts_all { Duration::ZERO } else { warm_up(args) },
-        end: end(args, is_whole),
-        once,
-        rate: args.rate,
-        seed: args.seed.unwrap_or(1),
-    }
-}
-
 fn end(args: &BenchArgs, is_whole: bool) -> End {
     match args.bytes {
         Some(bytes) => End::Bytes(bytes),
@@ -334,20 +313,17 @@ fn warm_up(args: &BenchArgs) -> Duration {
     })
 }
 
-fn requests(args: &BenchArgs) -> Vec<Requests> {
+/// The orders of requests, with the block sizes and the names of the patterns.
+fn requests(args: &BenchArgs) -> Vec<(Pattern, u64, String)> {
     if !args.kv.is_empty() {
-        let kv = args.kv.iter().map(|kv| Requests {
-            size: kv.request_size(),
-            pattern: Pattern::Random,
-            name: kv.to_string(),
-        });
+        let kv = args.kv.iter().map(|kv| (Pattern::Random, kv.request_size(), kv.to_string()));
         return kv.collect();
     }
     let patterns = given_or(&args.pattern, Pattern::Sequential);
     let sizes = given_or(&args.block_size, BLOCK_SIZE);
-    let each = patterns.into_iter().flat_map(|pattern| {
-        sizes.iter().map(move |&size| Requests { size, pattern, name: pattern.to_string() })
-    });
+    let each = patterns
+        .into_iter()
+        .flat_map(|pattern| sizes.iter().map(move |&size| (pattern, size, pattern.to_string())));
     each.collect()
 }
 

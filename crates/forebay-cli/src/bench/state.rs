@@ -1,33 +1,11 @@
 //! The results file of a run, and the results already there.
 
-use std::collections::HashSet;
 use std::path::Path;
 
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::results::file::{Ledger, samples};
-use forebay_measure::results::{Point, Record};
+use forebay_measure::results::Record;
+use forebay_measure::results::file::Ledger;
 use serde_json::Value;
-
-/// The results of a part of the same run.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    pub(super) records: Vec<Record>,
-    /// Points and repeats that were measured.
-    measured: HashSet<(Point, u32)>,
-}
-
-impl Kept {
-    fn of(records: Vec<Record>) -> Self {
-        let good = samples(&records).filter(|(_, sample)| sample.is_good());
-        let measured = good.map(|(_, sample)| (sample.point.clone(), sample.repeat)).collect();
-        Self { records, measured }
-    }
-
-    pub(super) fn has(&self, point: &Point, repeat: u32) -> bool {
-        // The clone costs nothing compared with a sample.
-        self.measured.contains(&(point.clone(), repeat))
-    }
-}
 
 /// Checks the name of the results file, which holds JSON.
 ///
@@ -48,9 +26,9 @@ pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
 ///
 /// # Errors
 /// The file holds something else; or system errors.
-pub(super) fn open(path: &Path, asked: &Value) -> Result<(Ledger, Kept)> {
+pub(super) fn open(path: &Path, asked: &Value) -> Result<(Ledger, Vec<Record>)> {
     if std::fs::symlink_metadata(path).is_err() {
-        return Ok((Ledger::create(path)?, Kept::default()));
+        return Ok((Ledger::create(path)?, Vec::new()));
     }
     let (ledger, records) = Ledger::reopen(path)?;
     let found = records.iter().find_map(|record| match record {
@@ -62,5 +40,5 @@ pub(super) fn open(path: &Path, asked: &Value) -> Result<(Ledger, Kept)> {
             .because("it holds the results of something else")
             .hint("name another file with `-o`"));
     }
-    Ok((ledger, Kept::of(records)))
+    Ok((ledger, records))
 }

@@ -33,11 +33,7 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, 
             for wanted in wanted {
                 let target = Target::find(engine, wanted)?;
                 args.route.iter().try_for_each(|demand| target.check(demand.0))?;
-                for warning in target.warnings() {
-                    if !warnings.contains(&warning) {
-                        warnings.push(warning);
-                    }
-                }
+                warnings.extend(target.warnings());
                 found.push(vec![target.device]);
             }
             return Ok((found, warnings));

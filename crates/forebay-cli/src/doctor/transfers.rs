@@ -181,29 +181,25 @@ impl Run {
         let end = workload::End::Bytes(self.len);
         let load = Load::reads(Method::Forebay(Some(route)), self.len, end);
         let load = Load { read_percent: if is_write { 0 } else { 100 }, ..load };
-        let lanes = [Lane {
-            target: 0,
-            device: self.target.device.clone(),
-            path: self.file.clone(),
-            region: Region { start: 0, len: self.len },
-            content: None,
-        }];
+        let (path, device) = (self.file.clone(), self.target.device.clone());
+        let region = Region { start: 0, len: self.len };
+        let lanes = [Lane { path, device, region, ..Lane::default() }];
         let before = if is_write { Vec::new() } else { self.plain()? };
         let files = [(self.engine.open(&self.file)?, self.len)];
         let sources = self.prover.sources(&self.engine, &files, &[]);
-        let ready = Ready::new(&self.engine, &load, &lanes)?;
+        let mut ready = Ready::new(&self.engine, &load, &lanes)?;
         let span = sources.begin();
-        let (ran, moved) = ready.run(&[String::new()])?;
+        let ran = ready.run(&[String::new()])?;
         let seen = span.end_each();
         let proofs = proofs_of(slice::from_ref(&self.prover), &seen, &ran.of_targets);
         let transfer = Transfer {
             bytes: ran.bytes,
             seconds: ran.span.as_secs_f64(),
-            routes: ran.taken.into_iter().filter(|taken| taken.bytes > 0).collect(),
+            routes: ran.taken().into_iter().filter(|taken| taken.bytes > 0).collect(),
             verdict: VerdictFacts::of(&proofs),
             ..Transfer::new(direction, route)
         };
-        let (end, reason) = match moved.check(&self.engine, &Most::USUAL)?.right {
+        let (end, reason) = match ready.check(&self.engine, &Most::USUAL)?.right {
             Some(true) => return Ok(transfer.judged()),
             _ if is_write => (End::Failed, "the file differs from what was written"),
             // Another process may write to a file that is not ours.

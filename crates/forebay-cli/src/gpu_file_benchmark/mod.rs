@@ -17,11 +17,12 @@ use forebay_measure::stats::Spread;
 use forebay_measure::stdio::{print, say};
 use forebay_measure::target::Target;
 use forebay_measure::workload::backend::{Method, Plain};
+use forebay_measure::workload::check::Most;
 
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use crate::bench::args::{BenchArgs, Demand};
-use crate::bench::{self, Bench, spinner};
+use crate::bench::{self, Bench, progress};
 use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
 use crate::report::numbers::rate;
@@ -47,7 +48,8 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     let routes = routes(args.mode, file::try_direct(&mut place, &engine, &target))?;
     preset.route = routes.into_iter().map(Demand).collect();
     if !place.is_scratch() {
-        let bar = spinner(args.size);
+        let bar = progress(1, false);
+        bar.set_message(format!("making {} of scratch", format_size(args.size)));
         place.fill_first(args.size)?;
         bar.finish_and_clear();
     }
@@ -80,7 +82,7 @@ fn preset(args: &GpuFileArgs) -> BenchArgs {
         method: vec![Method::Plain(Plain::Standard), Method::Forebay(None)],
         direction: vec![0, 100],
         repeats: Some(args.runs),
-        verify_all: true,
+        compared: Most::ALL,
         ..BenchArgs::default()
     }
 }

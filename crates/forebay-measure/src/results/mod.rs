@@ -118,7 +118,7 @@ pub struct Limit {
 /// The settings of one measurement: one value of each axis.
 ///
 /// No axis has the value 0 or an empty text: those mean that an external tool does not report it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Point {
     /// The file or the folder, as given.

@@ -25,7 +25,7 @@ use crate::steps::{self, Step};
 const CHECKED_MAX: u64 = 64 * MIB;
 
 /// The limits of a comparison.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Most {
     /// Bytes of files with known contents.
     known: u64,
@@ -39,6 +39,14 @@ impl Most {
     pub const USUAL: Self = Self { known: CHECKED_MAX, written: 4 * GIB, reads: 1 << 16 };
     /// No limits.
     pub const ALL: Self = Self { known: u64::MAX, written: u64::MAX, reads: usize::MAX };
+    /// Nothing is compared.
+    pub const NONE: Self = Self { known: 0, written: 0, reads: 0 };
+}
+
+impl Default for Most {
+    fn default() -> Self {
+        Self::USUAL
+    }
 }
 
 /// The result of a comparison.

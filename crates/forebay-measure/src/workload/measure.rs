@@ -37,14 +37,14 @@ pub struct Measurer {
 }
 
 impl Measurer {
-    /// A measurer for each group of targets that work concurrently; `None` is host memory. With
-    /// `verifies_all` every byte is compared, however many there are.
+    /// A measurer for each group of targets that work concurrently; `None` is host memory. It
+    /// compares `most`.
     #[must_use]
     pub fn all(
         engine: &Engine,
         groups: &[Vec<Option<Arc<dyn Device>>>],
         pool: &Arc<Pool>,
-        verifies_all: bool,
+        most: Most,
     ) -> Vec<Self> {
         // The facts of a target are found once, since some take a while.
         let mut known: HashMap<String, Arc<Prover>> = HashMap::new();
@@ -58,7 +58,6 @@ impl Measurer {
             let provers = names.iter().zip(targets).map(&mut prover).collect();
             let simulated = targets.iter().flatten().any(|gpu| gpu.info().simulated);
             let (engine, pool) = (engine.clone(), Arc::clone(pool));
-            let most = if verifies_all { Most::ALL } else { Most::USUAL };
             Self { engine, provers, targets: names, simulated, most, pool }
         };
         groups.iter().map(&mut measurer).collect()
@@ -85,33 +84,31 @@ impl Measurer {
             .split_first()
             .map(|(first, others)| first.sources(&self.engine, &files, others));
         let begun = Instant::now();
-        let mut sum: Option<(Ran, Option<f64>)> = None;
-        let (ran, before, mut ready, seen) = loop {
+        let (mut sum, mut first): (Option<Ran>, _) = (None, None);
+        let (ran, mut ready, seen) = loop {
             make_ready(load, &files)?;
-            let before = resident(&files);
+            first.get_or_insert_with(|| resident(&files));
             // Prepared before the counters are read, so that they show only the load.
             let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
-            let ran = ready.run(&self.targets)?;
+            let mut ran = ready.run(&self.targets)?;
             let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
             if let (Some(before), Some(after)) = (counted, ready.counters()) {
                 let cufile = grown(before, after);
                 seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
             }
-            let (ran, before) = match sum.take() {
-                None => (ran, before),
-                Some((mut all, first)) => {
-                    all.add(ran);
-                    (all, first)
-                }
-            };
+            if let Some(mut all) = sum.take() {
+                all.add(ran);
+                ran = all;
+            }
             let time = load.time().filter(|_| load.once).unwrap_or_default();
             if ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time {
-                break (ran, before, ready, seen);
+                break (ran, ready, seen);
             }
-            sum = Some((ran, before));
+            sum = Some(ran);
         };
+        let before = first.flatten();
         if let (0, End::Time(time)) = (ran.requests, load.end) {
             // No call ended within the span. So each thread makes at least one, and all count.
             drop(ready);
@@ -170,15 +167,14 @@ impl Measurer {
             reason,
             verdict: VerdictFacts::of(&proofs),
             evidence: seen.first().filter(|_| !proofs.is_empty()).map(Evidence::to_json),
-            bound: None,
             // Of one pass, or of whole files, the parts say nothing about the rate.
             steady: ran.steady.clone().filter(|_| !load.counts_all()),
-            power: None,
             verified: checked.right,
             verified_bytes: checked.right.map(|_| checked.bytes),
             compared_with: checked.right.map(|_| content.into()),
             shares: ran.shares.clone(),
             simulated: self.simulated,
+            ..Measured::default()
         }
     }
 }
@@ -245,7 +241,8 @@ pub fn files_of<'a>(
     Ok(files)
 }
 
-fn name(target: Option<&Arc<dyn Device>>) -> String {
+/// The name of a target in results.
+pub fn name(target: Option<&Arc<dyn Device>>) -> String {
     target.map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
 }
 
@@ -276,22 +273,18 @@ pub fn proofs_of(
     let mut proofs = Vec::new();
     for ((prover, seen), own) in provers.iter().zip(seen).zip(of_targets) {
         let both = [Direction::Read, Direction::Write].map(|direction| own.moved(direction));
-        for (direction, moved, other) in
-            [(Direction::Read, &both[0], &both[1]), (Direction::Write, &both[1], &both[0])]
-        {
+        for (index, direction) in [Direction::Read, Direction::Write].into_iter().enumerate() {
+            let (moved, other) = (&both[index], &both[1 - index]);
             if moved.bytes == 0 {
-                continue;
-            }
-            let other = (other, own.request);
-            if provers.len() == 1 {
-                proofs.push(prover.proof(seen.clone(), moved, direction.into(), other));
                 continue;
             }
             let all = of_targets.iter().map(|own| own.moved(direction).counts());
             let all = all.fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
             let part = seen.of_part(moved.counts(), all);
-            let mut proof = prover.proof(part, moved, direction.into(), other);
-            proof.verdict.doubts.push(DIVIDED.into());
+            let mut proof = prover.proof(part, moved, direction.into(), (other, own.request));
+            if provers.len() > 1 {
+                proof.verdict.doubts.push(DIVIDED.into());
+            }
             proofs.push(proof);
         }
     }

@@ -148,7 +148,7 @@ pub enum End {
 }
 
 /// The file, part and target of one thread.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Lane {
     /// Index of its target.
     pub target: usize,

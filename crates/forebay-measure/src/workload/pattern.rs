@@ -51,7 +51,7 @@ impl FromStr for Pattern {
 }
 
 /// The part of a file that one thread uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Region {
     /// The offset of its first byte.
     pub start: u64,

@@ -280,6 +280,7 @@ impl<'a> Ready<'a> {
     /// System and GPU errors.
     pub fn check(&mut self, engine: &Engine, most: &Most) -> Result<Checked> {
         match self.load.read_percent {
+            _ if *most == Most::NONE => return Ok(Checked::default()),
             0 => return check::written(engine, &self.workers, most),
             1..100 => return Ok(Checked::default()),
             _ => {}

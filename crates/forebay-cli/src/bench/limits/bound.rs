@@ -3,11 +3,11 @@
 use forebay::Route;
 use forebay_measure::parallel::cores;
 use forebay_measure::results::{Bound, Measured};
-use forebay_measure::results::{Cache, Direction};
+use forebay_measure::results::{Cache, Direction, Record};
 use forebay_measure::stats::float;
 use forebay_measure::workload::backend::Method;
 
-use super::Limits;
+use super::rate;
 use crate::bench::plan::Planned;
 
 /// From this share of the requested rate on, the requested rate binds.
@@ -27,7 +27,7 @@ fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
 pub(in crate::bench) fn bound(
     planned: &Planned,
     measured: &Measured,
-    limits: &Limits,
+    records: &[Record],
 ) -> Option<Bound> {
     let (point, method) = (&planned.point, planned.load.method);
     let past = match method {
@@ -37,8 +37,8 @@ pub(in crate::bench) fn bound(
     };
     let drive = point.cache == Some(Cache::Cold) || past;
     let on_way = directions(point.read_percent).flat_map(|direction| {
-        let links = links(planned, direction, limits);
-        let storage = limits.rate("storage", &point.path, direction).filter(|_| drive);
+        let links = links(planned, direction, records);
+        let storage = rate(records, "storage", &point.path, direction).filter(|_| drive);
         // Each direction's part has its own limit, scaled up to the whole.
         let whole = 1.0 / point.part(direction);
         let all = links.into_iter().chain(storage.map(|rate| ("storage", rate)));
@@ -69,12 +69,16 @@ pub(in crate::bench) fn bound(
 }
 
 /// The rate of the links of a point's targets in one direction, and the link that binds.
-fn links(planned: &Planned, direction: Direction, limits: &Limits) -> Option<(&'static str, f64)> {
+fn links(
+    planned: &Planned,
+    direction: Direction,
+    records: &[Record],
+) -> Option<(&'static str, f64)> {
     let (point, method) = (&planned.point, planned.load.method);
     if matches!(method, Method::Plain(plain) if plain.stays_in_host()) {
         return None;
     }
-    let of = |name: &str, of: &str| limits.rate(name, of, direction);
+    let of = |name: &str, of: &str| rate(records, name, of, direction);
     // Links of several GPUs add up, unless a shared part binds. Bytes on the direct route from a
     // drive may bypass that part.
     let all = point.targets.join("+");
@@ -103,10 +107,11 @@ mod tests {
         }
     }
 
-    fn limit(name: &str, direction: Direction, rate: f64) -> Limit {
+    fn limit(name: &str, direction: Direction, rate: f64) -> Record {
         let of = if name == "storage" { "/data" } else { "sim:0" };
         let (name, of, direction) = (name.into(), of.into(), Some(direction));
-        Limit { name, of, direction, bytes_per_second: rate, ..Limit::default() }
+        let limit = Limit { name, of, direction, bytes_per_second: rate, ..Limit::default() };
+        Record::Limit(limit)
     }
 
     /// The bound of warm bytes at this rate, with this share of reads.
@@ -123,8 +128,7 @@ mod tests {
         let requests_per_second = Some(rate / 1e6);
         let measured =
             Measured { bytes_per_second: rate, requests_per_second, ..Measured::default() };
-        let all = vec![limit("link", Direction::Read, 10e9), limit("link", Direction::Write, 8e9)];
-        let limits = Limits { all, ..Limits::default() };
+        let limits = [limit("link", Direction::Read, 10e9), limit("link", Direction::Write, 8e9)];
         bound(&planned[0], &measured, &limits).unwrap()
     }
 
@@ -150,11 +154,10 @@ mod tests {
         };
         let planned = points(&args, &axes(read_percent)).unwrap();
         let measured = Measured { bytes_per_second: rate, ..Measured::default() };
-        let all = [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
+        let limits = [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
             [limit("link", direction, 10e9), limit("storage", direction, 2e9)]
         });
-        let limits = Limits { all: all.collect(), ..Limits::default() };
-        bound(&planned[0], &measured, &limits)
+        bound(&planned[0], &measured, &limits.collect::<Vec<_>>())
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Measures the limits of links and storage.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,11 +61,9 @@ pub(super) fn links(
         let load = Load { cache: Cache::Resident, ..Load::reads(Method::Link, len, end) };
         let load = Load { read_percent: percent(direction), ..load };
         let region = Region { start: 0, len };
-        let lanes: Vec<Lane> = devices
-            .iter()
-            .cloned()
-            .map(|device| Lane { target: 0, device, path: PathBuf::new(), region, content: None })
-            .collect();
+        let lanes =
+            devices.iter().map(|device| Lane { device: device.clone(), region, ..Lane::default() });
+        let lanes: Vec<Lane> = lanes.collect();
         let mut ready = Ready::with(engine, &load, &lanes, &pool)?;
         (0..samples).map(|_| ready.run(&[String::new()])).collect()
     };
@@ -93,22 +91,16 @@ pub(super) fn storage(
     path: &str,
     direction: Direction,
 ) -> Result<Limit> {
-    let mut best: Option<(f64, String)> = None;
-    let mut refused = Failure::new("no queue depth");
-    for depth in STORAGE_DEPTHS {
-        // Without a ring, each thread has one request in flight.
+    let tried = STORAGE_DEPTHS.map(|depth| {
         let by = |shape| sample(engine, pool, (file, len), direction, shape);
         let ring = by((Plain::Uring, depth, 1)).map(|rate| (rate, "io_uring"));
+        // Without a ring, each thread has one request in flight.
         let found = ring.or_else(|_| Ok((by((Plain::Cpu, 1, depth))?, "one thread each")));
-        match found {
-            Ok((rate, how)) if best.as_ref().is_none_or(|(most, _)| rate > *most) => {
-                best = Some((rate, format!("O_DIRECT, 1 MiB, depth {depth}, {how}")));
-            }
-            Ok(_) => {}
-            Err(failure) => refused = failure,
-        }
-    }
-    let (rate, how) = best.ok_or(refused)?;
+        found.map(|(rate, how)| (rate, format!("O_DIRECT, 1 MiB, depth {depth}, {how}")))
+    });
+    let rate = |one: &Result<(f64, String)>| one.as_ref().map_or(0.0, |(rate, _)| *rate);
+    let best = tried.into_iter().max_by(|one, other| rate(one).total_cmp(&rate(other)));
+    let (rate, how) = best.expect("several depths are tried")?;
     Ok(limit("storage", path.into(), direction, rate, how))
 }
 
@@ -128,12 +120,9 @@ fn sample(
         ..Load::reads(Method::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME))
     };
     let part = len / u64::from(threads) / STORAGE_BLOCK * STORAGE_BLOCK;
-    let lane = |index: u32| Lane {
-        target: 0,
-        device: None,
-        path: file.to_owned(),
-        region: Region { start: u64::from(index) * part, len: part },
-        content: None,
+    let lane = |index: u32| {
+        let region = Region { start: u64::from(index) * part, len: part };
+        Lane { path: file.to_owned(), region, ..Lane::default() }
     };
     let lanes: Vec<Lane> = (0..threads).map(lane).collect();
     let ran = Ready::with(engine, &load, &lanes, pool)?.run(&[String::new()])?;

@@ -9,13 +9,14 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::fio;
 use forebay_measure::make::Room;
 use forebay_measure::results::{Cache, Direction, Limit, Record};
+use forebay_measure::workload::measure::name;
 use forebay_topology::{PciDevice, gpu_at};
 use indicatif::ProgressBar;
 
-use super::{limit, measure, name};
+use super::{limit, measure, rate};
 use crate::bench::plan::Planned;
 use crate::bench::targets::{self, Together};
-use crate::bench::{Bench, FIRST_LEN};
+use crate::bench::{Bench, FIRST_LEN, maps};
 
 /// From this share of the sum of single links on, a shared part does not limit them.
 const ALONE: f64 = 0.85;
@@ -30,12 +31,12 @@ impl Bench<'_> {
         let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
         let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
         for direction in reads.into_iter().chain(writes) {
-            if self.limits.measured.insert(("link", direction)) {
+            if self.limited.insert(("link", direction)) {
                 self.links(direction, bar)?;
             }
             // The storage limit with one queue count is no limit for another.
             let is_cold = planned.point.cache == Some(Cache::Cold) && self.switch.is_none();
-            if is_cold && self.limits.measured.insert(("storage", direction)) {
+            if is_cold && self.limited.insert(("storage", direction)) {
                 bar.set_message("measuring the storage");
                 self.storage(direction, self.is_whole && direction == Direction::Read)?;
             }
@@ -93,21 +94,21 @@ impl Bench<'_> {
     /// The rate of the links of GPUs at the same time, or of one.
     fn links_of(&self, devices: &Together, direction: Direction) -> Result<Limit> {
         let names: Vec<String> = devices.iter().map(|device| name(device.as_ref())).collect();
-        let (rate, how) = measure::links(&self.engine, devices, direction)?;
+        let (found, how) = measure::links(&self.engine, devices, direction)?;
         let gpus = || devices.iter().flatten().map(|device| device.info());
         let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
-        let own = |name: &String| self.limits.rate("link", name, direction);
+        let own = |name: &String| rate(&self.records, "link", name, direction);
         let alone = || names.iter().map(own).sum::<Option<f64>>();
         let lacks = || Failure::new("the links of these GPUs were not all measured one by one");
         let together = "copies of pinned memory, all GPUs at once";
         let (name, how) = match shared_uplink(&places) {
             _ if devices.len() == 1 => ("link", how),
-            _ if rate >= ALONE * alone().ok_or_else(lacks)? => ("links", together.into()),
+            _ if found >= ALONE * alone().ok_or_else(lacks)? => ("links", together.into()),
             Some(uplink) => ("uplink", format!("{together}; they share the uplink {uplink}")),
             None => ("shared", together.into()),
         };
         let simulated = gpus().any(|info| info.simulated);
-        Ok(Limit { simulated, ..limit(name, names.join("+"), direction, rate, how) })
+        Ok(Limit { simulated, ..limit(name, names.join("+"), direction, found, how) })
     }
 
     fn place(&self, info: &DeviceInfo) -> Option<PciDevice> {
@@ -115,11 +116,14 @@ impl Bench<'_> {
         forebay::gpu::sim::place(info).or_else(found)
     }
 
-    /// Keeps and notes a limit, or warns that it was not measured.
+    /// Notes a limit, unless a higher one is known, or warns that it was not measured.
     fn keep(&mut self, found: Result<Limit>) -> Result<()> {
         match found {
-            Ok(limit) if self.limits.keep(&limit) => self.note(Record::Limit(limit)),
-            Ok(_) => Ok(()),
+            Ok(new) => {
+                let old = rate(&self.records, &new.name, &new.of, new.direction);
+                let is_higher = old.is_none_or(|old| new.bytes_per_second > old);
+                if is_higher { self.note(Record::Limit(new)) } else { Ok(()) }
+            }
             Err(failure) => {
                 self.warn(format!("a limit was not measured: {}", failure.in_one_line()))
             }
@@ -130,16 +134,17 @@ impl Bench<'_> {
     /// once.
     fn together(&self, direction: Direction) -> Option<Limit> {
         let planned = self.planned.iter().find(|planned| planned.paths.len() > 1)?;
+        let maps = maps(&self.resolver, &self.args.paths);
         let mut by_drives: HashMap<Vec<&str>, f64> = HashMap::new();
         for index in &planned.paths {
-            let own = self.limits.rate("storage", &self.path(*index), direction)?;
-            let drives = &self.maps[*index].drives;
+            let own = rate(&self.records, "storage", &self.path(*index), direction)?;
+            let drives = &maps[*index].drives;
             let ids = drives.iter().map(|drive| drive.hardware.as_str()).collect();
             let most = by_drives.entry(ids).or_default();
             *most = most.max(own);
         }
-        let (of, rate) = (planned.point.path.clone(), by_drives.values().sum());
-        Some(limit("storage", of, direction, rate, "the sum of its drives".into()))
+        let (of, sum) = (planned.point.path.clone(), by_drives.values().sum());
+        Some(limit("storage", of, direction, sum, "the sum of its drives".into()))
     }
 }
 

@@ -44,7 +44,6 @@ impl Bench<'_> {
         self.switch.as_mut().expect("the caller checks").run(number, path)?;
         // The known facts may be of a controller that is gone.
         self.resolver.forget();
-        self.maps = maps(&self.resolver, &self.args.paths);
         let own: Vec<&Planned> = self.planned.iter().collect();
         let directions: Vec<u8> = own.iter().map(|planned| planned.point.read_percent).collect();
         let mut place = Place::find(&self.engine, path, self.args, &directions)?;
@@ -52,6 +51,6 @@ impl Bench<'_> {
         place.check_room()?;
         place.make(Direction::Read)?;
         self.places.push(place);
-        Ok(self.maps.first().and_then(|map| queues::found(map, number)))
+        Ok(queues::found(&maps(&self.resolver, &self.args.paths)[0], number))
     }
 }
