@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::result::Part;
-use super::track::{About, Value};
+use super::track::{About, Reading};
 use super::{Sensor, watts};
 use crate::failure::{Failure, Result};
 use crate::shell::{self, Rest, shortened};
@@ -36,11 +36,12 @@ pub(super) fn sensor(line: &str, stop: &Arc<AtomicBool>) -> Result<Sensor> {
         name: "server".into(),
         part: Part::Server,
         how: format!("the command `{}`", shortened(line)),
+        is_counter: false,
         rough: 5 * PERIOD,
         // One run may itself take long.
         reach: 3 * PERIOD / 2 + LIMIT,
     };
-    Ok(Sensor { about, read: Box::new(move || read().map(Value::Watts).into()) })
+    Ok(Sensor { about, read: Box::new(move || Reading { value: read(), throttle: 0 }) })
 }
 
 /// A power in watts: one number, with an optional unit.

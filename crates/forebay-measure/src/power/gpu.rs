@@ -6,7 +6,7 @@ use forebay::gpu::DeviceInfo;
 use forebay_evidence::{Missing, Seen, Sensed, Sensors};
 
 use super::result::{Absent, Part};
-use super::track::{About, Reading, Value};
+use super::track::{About, Reading};
 use super::{CHIP_WATTS_MAX, Found, OTHERS, PERIOD, Sensor, watts};
 
 /// A shorter span has too few readings.
@@ -33,6 +33,7 @@ pub(super) fn find(gpus: &[DeviceInfo], found: &mut Found) {
             name,
             part: Part::Gpu,
             how: format!("NVML: {}, integrated", sensors.power_is()),
+            is_counter: false,
             rough: ROUGH,
             reach: 5 * PERIOD / 2,
         };
@@ -44,7 +45,7 @@ fn reading(sensed: Sensed) -> Reading {
     #[expect(clippy::cast_precision_loss, reason = "no power needs more than 52 bits")]
     let power = sensed.power_mw.map(|milliwatts| milliwatts as f64 / 1e3);
     Reading {
-        value: power.and_then(|power| watts(power, CHIP_WATTS_MAX)).map(Value::Watts),
+        value: power.and_then(|power| watts(power, CHIP_WATTS_MAX)),
         throttle: sensed.throttle.unwrap_or_default(),
     }
 }
@@ -58,7 +59,7 @@ mod tests {
     fn a_reading_is_checked() {
         let value = |power_mw| reading(Sensed { power_mw, throttle: Ok(0) }).value;
         assert_eq!(value(Err("no value".into())), Err("no value".into()));
-        assert_eq!(value(Ok(69_500)), Ok(Value::Watts(69.5)));
+        assert_eq!(value(Ok(69_500)), Ok(69.5));
         assert!(value(Ok(u64::MAX)).unwrap_err().contains("not plausible"));
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_topology::System;
 
 use super::result::{Absent, Part};
-use super::track::{About, Value};
+use super::track::{About, Reading};
 use super::{CHIP_WATTS_MAX, Found, OTHERS, PERIOD, Sensor};
 
 const FOLDER: &str = "sys/class/powercap";
@@ -144,14 +144,15 @@ impl Zone {
             name: self.name.clone(),
             part: self.part,
             how: format!("RAPL: `/{FOLDER}/{}/energy_uj`", self.folder),
+            is_counter: true,
             rough: ROUGH,
             reach: 5 * PERIOD / 2,
         };
         let mut read = move || {
             let counter = self.counter().map_err(|lack| lack.why)?;
-            self.joules.add(counter, Instant::now()).map(Value::Joules)
+            self.joules.add(counter, Instant::now())
         };
-        Sensor { about, read: Box::new(move || read().into()) }
+        Sensor { about, read: Box::new(move || Reading { value: read(), throttle: 0 }) }
     }
 }
 
@@ -207,14 +208,14 @@ mod tests {
         let tree = server();
         let mut found = found(&tree);
         let mut read = || (found.quick[2].read)().value;
-        assert_eq!(read(), Ok(Value::Joules(0.0)));
+        assert_eq!(read(), Ok(0.0));
         tree.zone("intel-rapl:0", "package-0", 501_000);
-        assert_eq!(read(), Ok(Value::Joules(0.5)));
+        assert_eq!(read(), Ok(0.5));
         // It ends at 262,143,328,850, as on Intel's servers.
         tree.zone("intel-rapl:0", "package-0", 262_143_328_850 - 500_000);
         assert!(read().unwrap_err().contains("jumped"));
         tree.zone("intel-rapl:0", "package-0", 250_000);
-        assert_eq!(read(), Ok(Value::Joules(1.25)));
+        assert_eq!(read(), Ok(1.25));
         tree.file("sys/class/powercap/intel-rapl:0/energy_uj", "many\n");
         assert!(read().unwrap_err().ends_with("is not a number: `many`"));
         tree.remove("sys/class/powercap/intel-rapl:0");
@@ -279,7 +280,7 @@ mod tests {
             tree.file(&format!("{zone}/energy_uj"), &texts[2]);
             for sensor in &mut found.quick {
                 for _ in 0..2 {
-                    if let Ok(Value::Joules(joules)) = (sensor.read)().value {
+                    if let Ok(joules) = (sensor.read)().value {
                         proptest::prop_assert!((0.0..=1e6).contains(&joules), "{}", joules);
                     }
                 }

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use tempfile::TempDir;
 
 use super::result::Source;
-use super::track::Value;
+use super::track::Reading;
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -88,10 +88,11 @@ fn simulated(mut read: impl FnMut() -> Result<f64, String> + Send + 'static) -> 
         name: "simulated".into(),
         part: Part::Gpu,
         how: "simulated".into(),
+        is_counter: false,
         rough: Duration::ZERO,
         reach: LONG,
     };
-    Sensor { about, read: Box::new(move || read().map(Value::Watts).into()) }
+    Sensor { about, read: Box::new(move || Reading { value: read(), throttle: 0 }) }
 }
 
 fn meter(sensor: Sensor, command: Option<Sensor>) -> Meter {

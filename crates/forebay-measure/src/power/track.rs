@@ -21,6 +21,8 @@ pub(super) struct About {
     pub(super) name: String,
     pub(super) part: Part,
     pub(super) how: String,
+    /// Whether its values are joules that add up, not watts.
+    pub(super) is_counter: bool,
     /// The watts of a shorter span are rough.
     pub(super) rough: Duration,
     /// How long a power stays valid without another reading.
@@ -30,23 +32,10 @@ pub(super) struct About {
 /// What a sensor reports at one time.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
-    pub(super) value: Result<Value, String>,
+    /// Watts; of a counter the joules since its first reading.
+    pub(super) value: Result<f64, String>,
     /// Bits of [`THROTTLES`].
     pub(super) throttle: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
-    /// A counter: joules since its first reading.
-    Joules(f64),
-    /// Power in watts.
-    Watts(f64),
-}
-
-impl From<Result<Value, String>> for Reading {
-    fn from(value: Result<Value, String>) -> Self {
-        Self { value, throttle: 0 }
-    }
 }
 
 /// All readings of a source.
@@ -77,29 +66,26 @@ impl Track {
             joules += watts * seconds;
             known += seconds;
         };
-        let mut last: Option<(Instant, Value)> = None;
+        let (is_counter, reach) = (self.about.is_counter, self.about.reach);
+        let mut last: Option<(Instant, f64)> = None;
         for (at, reading) in &self.readings {
-            let Ok(value) = reading.value.as_ref().copied() else {
+            let Ok(value) = reading.value else {
                 // A counter continues to count.
-                last = last.filter(|(_, value)| matches!(value, Value::Joules(_)));
+                last = last.filter(|_| is_counter);
                 continue;
             };
             if let Some((from, before)) = last {
                 let passed = at.saturating_duration_since(from);
-                match (before, value) {
-                    (Value::Joules(before), Value::Joules(now)) if !passed.is_zero() => {
-                        add(from, *at, (now - before) / passed.as_secs_f64());
-                    }
-                    (Value::Watts(before), Value::Watts(now)) if passed <= 2 * self.about.reach => {
-                        add(from, *at, f64::midpoint(before, now));
-                    }
-                    _ => {}
+                if is_counter && !passed.is_zero() {
+                    add(from, *at, (value - before) / passed.as_secs_f64());
+                } else if !is_counter && passed <= 2 * reach {
+                    add(from, *at, f64::midpoint(before, value));
                 }
             }
             last = Some((*at, value));
         }
-        if let Some((at, Value::Watts(watts))) = last {
-            add(at, at + self.about.reach, watts);
+        if let Some((at, watts)) = last.filter(|_| !is_counter) {
+            add(at, at + reach, watts);
         }
         (joules, known)
     }
@@ -185,15 +171,19 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    fn track() -> Track {
+    fn track(is_counter: bool) -> Track {
         let name = "gpu cuda:0".to_owned();
         let (how, rough) = ("counter".into(), ms(500));
-        Track::new(About { name, part: Part::Gpu, how, rough, reach: REACH })
+        Track::new(About { name, part: Part::Gpu, how, is_counter, rough, reach: REACH })
     }
 
-    fn tracked(begun: Instant, values: &[(u64, Value)]) -> Track {
-        let mut track = track();
-        values.iter().for_each(|(at, value)| track.add(begun + ms(*at), Ok(*value).into()));
+    fn read(value: f64) -> Reading {
+        Reading { value: Ok(value), throttle: 0 }
+    }
+
+    fn tracked(begun: Instant, is_counter: bool, values: &[(u64, f64)]) -> Track {
+        let mut track = track(is_counter);
+        values.iter().for_each(|(at, value)| track.add(begun + ms(*at), read(*value)));
         track
     }
 
@@ -212,7 +202,7 @@ mod tests {
         let t = Instant::now();
         // 100 W for a second, then 300 W, with nothing in between.
         let values = [(0, 0.0), (1000, 100.0), (3000, 700.0)];
-        let track = tracked(t, &values.map(|(at, joules)| (at, Value::Joules(joules))));
+        let track = tracked(t, true, &values);
         let over = |from, to| summary(&track, t + ms(from), t + ms(to)).sources.pop();
         assert!(close(over(0, 1000).unwrap().watts, 100.0));
         let part = over(500, 2000).unwrap();
@@ -227,7 +217,7 @@ mod tests {
     fn power_is_valid_between_readings_and_for_its_reach() {
         let t = Instant::now();
         let values = [(1000, 100.0), (2000, 200.0), (9000, 50.0)];
-        let track = tracked(t, &values.map(|(at, watts)| (at, Value::Watts(watts))));
+        let track = tracked(t, false, &values);
         let over = |from, to| summary(&track, t + ms(from), t + ms(to)).sources.pop();
         assert!(close(over(1000, 2000).unwrap().watts, 150.0));
         assert!(close(over(9000, 10_000).unwrap().watts, 50.0), "it holds for a while");
@@ -238,8 +228,8 @@ mod tests {
     #[test]
     fn a_failure_and_a_rough_or_partial_span_cause_warnings() {
         let t = Instant::now();
-        let mut track = tracked(t, &[(0, Value::Watts(7.0)), (1000, Value::Watts(7.0))]);
-        track.add(t + ms(2000), Err("it is lost".to_owned()).into());
+        let mut track = tracked(t, false, &[(0, 7.0), (1000, 7.0)]);
+        track.add(t + ms(2000), Reading { value: Err("it is lost".to_owned()), throttle: 0 });
         let power = summary(&track, t, t + ms(4000));
         let [partial] = &power.warnings[..] else { panic!("{power:?}") };
         assert!(partial.contains("25 % of the span: it is lost; its joules"), "{partial}");
@@ -248,7 +238,7 @@ mod tests {
         let none = summary(&track, t + ms(3000), t + ms(4000));
         assert!(none.sources.is_empty());
         assert!(none.warnings[0].contains("no power within the span: it is lost"), "{none:?}");
-        track.add(t + ms(5000), Ok(Value::Watts(7.0)).into());
+        track.add(t + ms(5000), read(7.0));
         let after = summary(&track, t + ms(1000), t + ms(6000)).sources.remove(0);
         assert!(close(after.covered, 0.2), "no line is drawn through the failure: {after:?}");
     }
@@ -256,12 +246,12 @@ mod tests {
     #[test]
     fn throttling_is_summarized() {
         let t = Instant::now();
-        let mut track = track();
+        let mut track = track(false);
         let power_cap = 0x4;
         for at in [0, 100, 200, 300] {
             // The lowest bit says that the GPU is idle.
             let throttle = if at == 100 { power_cap | 1 } else { 1 };
-            track.add(t + ms(at), Reading { value: Ok(Value::Watts(1.0)), throttle });
+            track.add(t + ms(at), Reading { throttle, ..read(1.0) });
         }
         let power = summary(&track, t + ms(50), t + ms(250));
         assert_eq!(power.throttled.len(), 1);
@@ -272,9 +262,9 @@ mod tests {
 
     #[test]
     fn only_the_newest_readings_are_kept() {
-        let (t, mut track) = (Instant::now(), track());
+        let (t, mut track) = (Instant::now(), track(false));
         for at in 0..KEPT_MAX as u64 + 10 {
-            track.add(t + ms(at), Ok(Value::Watts(1.0)).into());
+            track.add(t + ms(at), read(1.0));
         }
         assert_eq!(track.readings.len(), KEPT_MAX);
         assert_eq!(track.readings[0].0, t + ms(10));
@@ -290,12 +280,12 @@ mod tests {
             len in 1_u64..50_000,
         ) {
             let t = Instant::now();
-            let (mut energy, mut power) = (track(), track());
+            let (mut energy, mut power) = (track(true), track(false));
             let mut at = 0;
             for pause in pauses {
                 at += pause;
-                energy.add(t + ms(at), Ok(Value::Joules(watts * ms(at).as_secs_f64())).into());
-                power.add(t + ms(at), Ok(Value::Watts(watts)).into());
+                energy.add(t + ms(at), read(watts * ms(at).as_secs_f64()));
+                power.add(t + ms(at), read(watts));
             }
             let (start, end) = (t + ms(from), t + ms(from + len));
             for source in [energy, power].iter().flat_map(|of| summary(of, start, end).sources) {

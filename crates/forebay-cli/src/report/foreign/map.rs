@@ -14,7 +14,7 @@ const TEXT_MAX: usize = 4096;
 
 /// A quantity or an axis: its name, its kind, whether it is an axis, and headings of common tables
 /// that mean it.
-type Field = (&'static str, Kind, bool, &'static str);
+pub(super) type Field = (&'static str, Kind, bool, &'static str);
 
 const FIELDS: [Field; 22] = [
     ("throughput", Kind::Rate, false, "bandwidth|bw|rate|mib/s|gib/s|mb/s|gb/s|mib/s last"),
@@ -97,18 +97,10 @@ fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
 /// A column of the user's table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) is_axis: bool,
+    pub(super) field: Field,
     pub(super) heading: String,
     /// The factor of its unit, if the user gives one.
     pub(super) scale: Option<f64>,
-}
-
-impl Column {
-    fn of((name, kind, is_axis, _): Field, heading: &str, scale: Option<f64>) -> Self {
-        Self { name, kind, is_axis, heading: heading.into(), scale }
-    }
 }
 
 /// The value of `--map`.
@@ -166,9 +158,9 @@ impl Map {
                 is(&words) || unit.is_some_and(|(_, words)| is(words))
             };
             let Some(field @ (name, ..)) = FIELDS.into_iter().find(means) else { continue };
-            let is_taken = columns.iter().any(|column| column.name == name);
+            let is_taken = columns.iter().any(|column| column.field.0 == name);
             if !is_taken && !self.values.contains_key(name) {
-                columns.push(Column::of(field, heading, None));
+                columns.push(Column { field, heading: heading.clone(), scale: None });
             }
         }
         columns
@@ -204,7 +196,7 @@ fn column(field: Field, rest: &str) -> Option<Result<Column, String>> {
     if heading.trim().is_empty() {
         return None;
     }
-    let column = |scale| Column::of(field, heading.trim(), scale);
+    let column = |scale| Column { field, heading: heading.trim().into(), scale };
     let Some(unit) = unit.map(str::trim) else { return Some(Ok(column(None))) };
     let wrong = || format!("`{unit}` is not a unit of `{name}`{}", kind.units());
     Some(scale(kind, unit).map(|scale| column(Some(scale))).ok_or_else(wrong))
@@ -230,7 +222,7 @@ mod tests {
             .parse()
             .unwrap();
         let columns: Vec<_> =
-            map.columns.iter().map(|c| (c.name, c.heading.as_str(), c.scale)).collect();
+            map.columns.iter().map(|c| (c.field.0, c.heading.as_str(), c.scale)).collect();
         assert_eq!(
             columns,
             [
@@ -277,7 +269,10 @@ mod tests {
             let headings: Vec<String> = headings.iter().map(|one| (*one).to_owned()).collect();
             let map = if map.is_empty() { Map::default() } else { map.parse().unwrap() };
             let found = map.columns_of(&headings);
-            found.into_iter().map(|one| format!("{}={}", one.name, one.heading)).collect::<Vec<_>>()
+            found
+                .into_iter()
+                .map(|one| format!("{}={}", one.field.0, one.heading))
+                .collect::<Vec<_>>()
         };
         let found = of("", &["Block Size", "BW (MiB/s)", "p99_us", "Threads", "note", "bw"]);
         assert_eq!(

@@ -79,7 +79,7 @@ fn place(mut column: Column, heads: &[String]) -> Result<(usize, Column), String
         _ => return Err(format!("{} of its columns are called `{heading}`", found.len())),
     };
     if column.scale.is_none() {
-        column.scale = of_heading(column.kind, &heads[at]).map_err(|unit| {
+        column.scale = of_heading(column.field.1, &heads[at]).map_err(|unit| {
             let (unit, heading) = (short(&unit), short(&heads[at]));
             format!(
                 "`{unit}` in `{heading}` is not a known unit: give the unit after the column, as \
@@ -109,7 +109,7 @@ fn row(places: &[(usize, Column)], heads: &[String], fields: &[String]) -> Resul
         return Err(format!("{} fields below {} headings", fields.len(), heads.len()));
     }
     let mut row = Row::default();
-    for (at, Column { name, kind, is_axis, heading, scale }) in places {
+    for (at, Column { field: (name, kind, is_axis, _), heading, scale }) in places {
         let (cell, kind) = (fields[*at].as_str(), *kind);
         if kind == Kind::Text {
             if !cell.is_empty() {
