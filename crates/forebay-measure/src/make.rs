@@ -99,7 +99,7 @@ pub fn claim(path: &Path) -> Result<File> {
 }
 
 /// Writes the bytes of `pattern` from `start`, a multiple of eight, to `end` into scratch at
-/// `path`.
+/// `path`, and syncs them.
 ///
 /// # Errors
 /// System errors.
@@ -107,6 +107,8 @@ pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
     let step = Step::begin("write to", path);
     let written = open(path).and_then(|file| {
         put_range(&file, pattern, (start, end), &step)?;
+        drop(step);
+        file.sync_all()?;
         close(file)
     });
     let text = || format!("cannot write to `{}` at {start}", path.display());

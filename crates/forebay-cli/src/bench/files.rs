@@ -89,7 +89,9 @@ impl Place {
             let files = vec![made.path()];
             return Ok(Self { files, folder, _made: vec![made], held, ..Self::default() });
         }
-        let held = if writes { Some(may_write(path, args)?) } else { None };
+        let allowed = (args.overwrite, args.overwrite_device);
+        let may_write = || may_write(path, allowed, "a folder for a scratch file", |_| false);
+        let held = if writes { Some(may_write()?) } else { None };
         let len = engine.open(path)?.len()?;
         check_size(path, len)?;
         drop(opening);
@@ -261,39 +263,48 @@ fn real(path: &Path) -> Result<PathBuf> {
     fs::canonicalize(path).map_err(|error| Failure::at("inspect", path, &error))
 }
 
-/// Opens the user's file or device at `path`, which will be written, and claims a device; returns
-/// it with its real name.
+/// Opens the file or device at `path`, which will be written, and claims a device; returns it with
+/// its real name. Without the user's permission, for a file and a device each, only what `is_ours`
+/// may be written.
 ///
 /// # Errors
-/// The user did not allow that; it is neither a file nor a device; system errors.
-fn may_write(path: &Path, args: &BenchArgs) -> Result<(Arc<File>, PathBuf)> {
-    let text = path.display();
+/// The user did not allow that; it is neither a file nor a device; system errors. The hint says what
+/// to give `instead`.
+pub(crate) fn may_write(
+    path: &Path,
+    (overwrite, overwrite_device): (bool, bool),
+    instead: &str,
+    is_ours: fn(&File) -> bool,
+) -> Result<(Arc<File>, PathBuf)> {
     let _step = Step::begin("open", path);
-    let failed = |error| Failure::io(format!("cannot open `{text}`"), &error);
+    let failed = |error| Failure::at("open", path, &error);
     let kind = |facts: &Metadata| (facts.is_file(), facts.file_type().is_block_device());
     let found = kind(&fs::metadata(path).map_err(failed)?);
-    let refused = || Failure::usage(format!("`{text}` would be written"));
-    let (allowed, flag) = match found {
-        (true, _) => (args.overwrite, "`--overwrite`"),
-        (_, true) => (args.overwrite_device, "`--overwrite-device`"),
+    let name = real(path)?;
+    let refused = |why: &str| {
+        let shown = if path.is_symlink() { &name } else { path };
+        Failure::usage(format!("`{}` would be written", shown.display())).because(why)
+    };
+    let not_ours = |flag| {
+        refused("this command did not make it")
+            .hint(format!("`{flag}` allows it, and destroys its content; or give {instead}"))
+    };
+    let file = match found {
+        (true, _) => held::open(&name).map_err(failed)?,
+        (_, true) if !overwrite_device => return Err(not_ours("--overwrite-device")),
+        // Never write to a device with a mounted file system.
+        (_, true) => make::claim(&name)?,
         _ => {
-            return Err(refused()
-                .because("it is neither a regular file nor a block device")
-                .hint("give a folder for a scratch file"));
+            return Err(refused("it is neither a regular file nor a block device")
+                .hint(format!("give {instead}")));
         }
     };
-    if !allowed {
-        return Err(refused().because("this command did not make it").hint(format!(
-            "{flag} allows it, and destroys its content; or give a folder for a scratch file"
-        )));
-    }
-    let name = real(path)?;
-    // Never write to a device with a mounted file system.
-    let is_device = found.1;
-    let file = if is_device { make::claim(&name)? } else { held::open(&name).map_err(failed)? };
     // Between the two checks another file may have taken the name.
     if kind(&file.metadata().map_err(failed)?) != found {
-        return Err(refused().because("another file has replaced it"));
+        return Err(refused("another file has replaced it"));
+    }
+    if found.0 && !overwrite && !is_ours(&file) {
+        return Err(not_ours("--overwrite"));
     }
     Ok((Arc::new(file), name))
 }

@@ -26,7 +26,7 @@ use forebay_measure::workload::Lane;
 use forebay_measure::workload::backend::Method;
 
 use self::node::Kept;
-use self::options::{Asked, GdsioArgs, Job, Where};
+use self::options::{Asked, GdsioArgs, Job};
 use self::place::Files;
 use self::run::{Task, at_once, run_all};
 use self::words::{Io, Transfer};
@@ -57,11 +57,6 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         jobs.map(|(job, device)| Task::new(&asked, job, device)).collect();
     // Requests that can be refused without files are refused before any is made.
     run::check_memory(&tasks)?;
-    for job in asked.jobs.iter().filter(|_| asked.writes()) {
-        if let Where::File(path) = &job.at {
-            place::check_device(path, args)?;
-        }
-    }
     let mut files = Vec::new();
     for job in &asked.jobs {
         files.push(Files::prepare(&engine, &asked, job, args)?);
@@ -70,15 +65,8 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         place::check_apart(&files)?;
     }
     for (task, files) in tasks.iter_mut().zip(&files) {
-        let device = &task.device;
-        let lane = |(path, region, content)| Lane {
-            target: 0,
-            device: device.clone(),
-            path,
-            region,
-            content,
-        };
-        task.lanes = files.parts.iter().cloned().map(lane).collect();
+        let lane = |lane: &Lane| Lane { device: task.device.clone(), ..lane.clone() };
+        task.lanes = files.lanes.iter().map(lane).collect();
     }
     take_direct_route(&engine, args, &mut tasks)?;
     if asked.writes() {

@@ -7,7 +7,7 @@
 //! valuable. A file is opened once, and then used by its descriptor.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,8 +23,11 @@ use forebay_measure::output::{New, folder_of};
 use forebay_measure::scratch;
 use forebay_measure::stdio::{say, tell};
 use forebay_measure::steps::{self, Step};
+use forebay_measure::workload::Lane;
 use forebay_measure::workload::pattern::Region;
-use rustix::fs::{SeekFrom, XattrFlags, fgetxattr, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, seek};
+
+use crate::bench::files::may_write;
 
 use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
 
@@ -32,11 +35,11 @@ use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
 const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");
 
 /// The files of a job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Files {
-    /// For each thread, the path to open, its part of the file, and the contents, if known.
-    pub(super) parts: Vec<(PathBuf, Region, Option<Pattern>)>,
-    /// Descriptors that the paths of the parts go through.
+    /// For each thread its part of a file, in host memory.
+    pub(super) lanes: Vec<Lane>,
+    /// Descriptors that the paths of the lanes go through.
     held: Vec<Arc<File>>,
     /// Files that are removed with this value.
     made: Vec<New>,
@@ -82,10 +85,9 @@ impl Files {
         args: &GdsioArgs,
     ) -> Result<Self> {
         let threads = if asked.transfer.is_batch() { 1 } else { u64::from(job.threads) };
-        let mut files = Self { parts: Vec::new(), held: Vec::new(), made: Vec::new() };
+        let mut files = Self::default();
         let mut needs = match &job.at {
             Where::Folder(folder) => {
-                let folder = files.hold(folder)?;
                 let path = |number| folder.join(format!("gdsio.{number}"));
                 let need = |number| Need::new(path(number), vec![job.start], asked.size);
                 (0..threads).map(need).collect::<Vec<_>>()
@@ -93,11 +95,7 @@ impl Files {
             Where::File(path) => {
                 let apart = if shares(asked, job, path, threads) { 0 } else { asked.size };
                 let starts = (0..threads).map(|thread| job.start + thread * apart).collect();
-                let path = match path.file_name() {
-                    Some(name) => files.hold(folder_of(path))?.join(name),
-                    None => path.clone(),
-                };
-                vec![Need::new(path, starts, asked.size)]
+                vec![Need::new(path.clone(), starts, asked.size)]
             }
         };
         // A mix of both reads existing bytes.
@@ -110,8 +108,14 @@ impl Files {
         for need in needs {
             let at = need.at()?;
             let content = need.content.filter(|_| !asked.writes());
-            let part = |start| Region { start: start + asked.shift, len: asked.size - asked.shift };
-            files.parts.extend(need.starts.iter().map(|start| (at.clone(), part(*start), content)));
+            let len = asked.size - asked.shift;
+            files.lanes.extend(need.starts.iter().map(|start| Lane {
+                target: 0,
+                device: None,
+                path: at.clone(),
+                region: Region { start: start + asked.shift, len },
+                content,
+            }));
             files.held.extend(need.file);
         }
         Ok(files)
@@ -120,17 +124,6 @@ impl Files {
     /// Keeps the files that were made for writes.
     pub(super) fn keep(&mut self) {
         self.made.drain(..).for_each(New::keep);
-    }
-
-    /// A path to `folder` that remains valid if another folder takes its name.
-    fn hold(&mut self, folder: &Path) -> Result<PathBuf> {
-        let _step = Step::begin("open", folder);
-        let mut how = OpenOptions::new();
-        how.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
-        let opened = how.open(folder).map_err(|error| Failure::at("open", folder, &error))?;
-        let path = held::path(&opened).unwrap_or_else(|| folder.to_owned());
-        self.held.push(opened.into());
-        Ok(path)
     }
 
     /// Makes missing files, permanently if they stay, and completes our own.
@@ -145,7 +138,7 @@ impl Files {
         let Some(folder) = check_room(missing.iter().map(|need| &**need))? else { return Ok(()) };
         let bytes = missing.iter().map(|need| need.to - need.from).sum();
         let gone = if stay { 0 } else { gone };
-        tell(&making(&held::name(&folder), missing.len(), bytes, gone));
+        tell(&making(&folder, missing.len(), bytes, gone));
         let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
         for (number, need) in missing.into_iter().enumerate() {
             if need.file.is_none() {
@@ -202,8 +195,6 @@ fn smaller(failure: Failure) -> Failure {
 fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
     let path = need.at()?;
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
-    let synced = File::open(&path).and_then(|file| file.sync_all());
-    synced.map_err(|error| Failure::at("write to", &path, &error))?;
     // Freshly written bytes are in the page cache, and would be read from there.
     let _step = Step::begin("drop the pages of", &path);
     engine.open(&path)?.evict()?;
@@ -214,28 +205,22 @@ fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
 /// it exists.
 fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
     let Need { path, from, to, .. } = &*need;
-    let step = Step::begin("inspect", path);
-    if let Err(error) = fs::metadata(path) {
-        return match error.kind() {
-            ErrorKind::NotFound => Ok(true),
-            _ => Err(Failure::at("inspect", path, &error)),
-        };
+    if !exists(path)? {
+        return Ok(true);
     }
-    drop(step);
     let len = steps::open(engine, path)?.len()?;
     let opened = open(path).map_err(|error| Failure::at("open", path, &error))?;
     let is_file = opened.metadata().is_ok_and(|facts| facts.is_file());
     let has_hole = is_file && has_hole(&opened, *from, (*to).min(len));
     let is_ours = is_file && is_ours(&opened);
-    let name = held::name(path);
     if len < *to && !is_ours {
         let (has, wanted) = (format_size(len), format_size(*to));
-        return Err(Failure::new(format!("cannot read {wanted} of `{}`", name.display()))
+        return Err(Failure::new(format!("cannot read {wanted} of `{}`", path.display()))
             .because(format!("it has {has}, and was not made by `forebay gdsio`"))
             .hint("give a smaller `-s` or `-o`, or a new folder, in which files are made"));
     }
     if has_hole && !is_ours {
-        say(&format!("`{}` has holes: reads of them do not reach the drive", name.display()));
+        say(&format!("`{}` has holes: reads of them do not reach the drive", path.display()));
     }
     let is_incomplete = is_ours && (len < *to || has_hole);
     need.file = Some(opened.into());
@@ -251,7 +236,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     let _step = Step::begin("inspect", path);
     let len = open(path).and_then(|mut file| {
         // This works for devices too.
-        io::Seek::seek(&mut file, io::SeekFrom::End(0))
+        file.seek(SeekFrom::End(0))
     });
     let (one, all) = (job.start + asked.size, job.start + asked.size * threads);
     let is_shared = len.is_ok_and(|len| (one..all).contains(&len));
@@ -264,56 +249,43 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     is_shared
 }
 
-/// Refuses to write to a device without the user's permission; returns whether `path` exists.
-///
-/// # Errors
-/// It is such a device, or system errors.
-pub(super) fn check_device(path: &Path, args: &GdsioArgs) -> Result<bool> {
-    let _step = Step::begin("inspect", path);
-    match fs::metadata(path) {
-        Ok(facts) if facts.file_type().is_block_device() && !args.overwrite_device => Err(
-            Failure::new(format!("cannot write to the device `{}`", held::name(path).display()))
-                .because("its content would be lost, and `--overwrite-device` was not given")
-                .hint("give a folder on it, or `--overwrite-device`, which destroys its content"),
-        ),
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Failure::at("inspect", path, &error)),
-    }
-}
-
 /// Opens a file that may be written to; leaves `need` without one if it does not exist.
 fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<()> {
     let path = &need.path;
-    if !check_device(path, args)? {
+    if !exists(path)? {
         return Ok(());
     }
-    // The engine's error names files that cannot be written to.
-    drop(steps::open(engine, path)?);
-    let step = Step::begin("open", path);
-    // Links are resolved here and never later, by a read-only handle. The file that is checked is
-    // the one that is written.
-    let file = match need.file.take() {
-        Some(file) => file,
-        None => Arc::new(open(path).map_err(|error| Failure::at("open", path, &error))?),
-    };
-    let facts = file.metadata().map_err(|error| Failure::at("inspect", path, &error))?;
-    let is_device = args.overwrite_device && facts.file_type().is_block_device();
+    let step = Step::begin("inspect", path);
+    let is_device = fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
+    drop(step);
+    if !is_device {
+        // The engine's error names files that cannot be written to.
+        drop(steps::open(engine, path)?);
+    }
+    let allowed = (args.overwrite, args.overwrite_device);
+    let (mut file, _) = may_write(path, allowed, "another folder", is_ours)
+        .map_err(|failure| Failure { usage: false, ..failure })?;
+    let inspect = |error: io::Error| Failure::at("inspect", path, &error);
+    let _step = Step::begin("inspect", path);
+    let len = (&*file).seek(SeekFrom::End(0)).map_err(inspect)?;
     if is_device {
-        check_end(&file, need)?;
-    } else if !facts.is_file() || (!args.overwrite && !is_ours(&file)) {
-        let path = held::path(&file).map_or_else(|| path.clone(), |path| held::name(&path));
-        return Err(Failure::new(format!("cannot write to `{}`", path.display()))
-            .because("`forebay gdsio` did not make it, and `--overwrite` was not given")
-            .hint("give another folder, or `--overwrite`, which destroys its content"));
+        if len < need.to {
+            let (has, wanted) = (format_size(len), format_size(need.to));
+            return Err(Failure::new(format!("cannot write {wanted} to `{}`", path.display()))
+                .because(format!("it has {has}"))
+                .hint("give a smaller `-s` or `-o`, or fewer threads"));
+        }
+        // It is claimed no longer: another job may write to another part of it.
+        file = open(&held::path(&file).unwrap_or_else(|| path.clone())).map_err(inspect)?.into();
     }
     need.file = Some(file);
-    drop(step);
-    if is_device {
-        // Only a check: another job may write to another part of it.
-        drop(make::claim(&need.at()?)?);
-    }
-    if facts.is_file() && facts.len() < need.to { grow(need, facts.len()) } else { Ok(()) }
+    if len < need.to { grow(need, len) } else { Ok(()) }
+}
+
+/// Whether there is something at `path`.
+fn exists(path: &Path) -> Result<bool> {
+    let _step = Step::begin("inspect", path);
+    path.try_exists().map_err(|error| Failure::at("inspect", path, &error))
 }
 
 /// Whether a file was made here.
@@ -338,7 +310,7 @@ fn grow(need: &Need, len: u64) -> Result<()> {
 pub(super) fn check_apart(all: &[Files]) -> Result<()> {
     let mut parts = Vec::new();
     for (job, files) in all.iter().enumerate() {
-        for (path, region, _) in &files.parts {
+        for Lane { path, region, .. } in &files.lanes {
             parts.push((number(path)?, region.start, region.start + region.len, job, path));
         }
     }
@@ -365,19 +337,6 @@ fn number(path: &Path) -> Result<(u64, u64)> {
     Ok(if is_device { (u64::MAX, facts.rdev()) } else { (facts.dev(), facts.ino()) })
 }
 
-/// Checks that a device has the needed bytes.
-fn check_end(device: &File, need: &Need) -> Result<()> {
-    let end = io::Seek::seek(&mut &*device, io::SeekFrom::End(0));
-    let len = end.map_err(|error| Failure::at("inspect", &need.path, &error))?;
-    if len >= need.to {
-        return Ok(());
-    }
-    let (has, wanted) = (format_size(len), format_size(need.to));
-    Err(Failure::new(format!("cannot write {wanted} to `{}`", need.path.display()))
-        .because(format!("it has {has}"))
-        .hint("give a smaller `-s` or `-o`, or fewer threads"))
-}
-
 /// Opens a file for inspection, without blocking on pipes.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
@@ -385,7 +344,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 
 /// Whether bytes are missing from `from` to `to`; false if the file system does not report it.
 fn has_hole(file: &File, from: u64, to: u64) -> bool {
-    from < to && rustix::fs::seek(file, SeekFrom::Hole(from)).is_ok_and(|hole| hole < to)
+    from < to && seek(file, rustix::fs::SeekFrom::Hole(from)).is_ok_and(|hole| hole < to)
 }
 
 /// The note on files that are made to be read.
