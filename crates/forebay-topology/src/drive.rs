@@ -21,8 +21,8 @@ impl DriveId {
     }
 }
 
-/// A physical device, or its counterpart for other storage: a file server, the host's memory. As JSON
-/// it lacks what another version did not write.
+/// A physical device, or its counterpart for other storage: a file server, the host's memory.
+/// In JSON, a missing key means that the fact is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]

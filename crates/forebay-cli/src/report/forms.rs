@@ -132,7 +132,8 @@ mod tests {
             ..Sweep::default()
         };
         let text = plain_text(&[("a", &made::file(&sweep))]);
-        let begins = "a  forebay bench /data/model.safetensors --depth 1,8,32\nNVIDIA H200 · nvme0n1 (Fast One)";
+        let begins = "a  forebay bench /data/model.safetensors --depth 1,8,32\n\
+             NVIDIA H200 · nvme0n1 (Fast One)";
         assert!(text.starts_with(begins), "{text}");
         for word in [
             "\nall: path /data/model.safetensors, method forebay, direction read,",
