@@ -162,7 +162,7 @@ impl Resolve<'_> {
         child.say_if("device", pci.device.map(|id| format!("{id:#06x}")));
         child.say_if("class", pci.class.map(|class| format!("{class:#08x}")));
         child.say_if("driver", pci.driver.clone());
-        child.say_if("link", pci.link.map(|link| link.text(None)));
+        child.say_if("link", pci.link.map(|link| link.text(pci.link_max.as_ref())));
         child.say_if("link_max", pci.link_max.map(|link| link.text(None)));
         let bridges: Vec<String> = pci.bridges.iter().map(|b| b.address.clone()).collect();
         child.say("bridges", bridges);

@@ -8,7 +8,7 @@ use forebay_topology::{Layer, LayerKind};
 
 use super::json::{Extents, Gpu, MapReport, PathMap};
 use super::look::{Look, Tone, Word};
-use super::words::{Scene, another_path, named};
+use super::words::{Scene, named};
 
 /// Most steps that are drawn of one path.
 const STEPS_MAX: usize = 600;
@@ -90,8 +90,7 @@ impl Tree<'_> {
             if line.iter().any(|step| self.warned.contains(step.name.as_str())) {
                 words.push(Word::new(Tone::Bad, "(!)"));
             }
-            let is_drive = is_drive(step) && another_path(self.scene.report, step).is_none();
-            let mark = if is_drive { "● " } else { "" };
+            let mark = if words[0].tone == Tone::Drive { "● " } else { "" };
             // If the line continues below, it keeps the bar of its children.
             let more = if children.is_empty() { "   " } else { "│  " };
             look.line(out, &format!("{lead}{branch}{mark}"), &format!("{next}{more}"), &words);
@@ -137,10 +136,6 @@ fn one_line(step: &Layer) -> Vec<&Layer> {
         line.push(child);
     }
     line
-}
-
-fn is_drive(step: &Layer) -> bool {
-    step.text("drive").is_some()
 }
 
 /// The user-facing name of the drive with this id.

@@ -28,7 +28,7 @@ const USUAL: [(&str, &str); 9] = [
 
 /// What is shown of a kind of step, in order: a fact, or one value of it (flags are `yes` or `no`),
 /// and its text, in which `{}` stands for the value. Without a fact the text is always shown.
-const SHOWN: [(LayerKind, &str, Tone, &str); 47] = [
+const SHOWN: [(LayerKind, &str, Tone, &str); 48] = [
     (Path, "compressed=yes", Bad, "compressed"),
     (Path, "encrypted=yes", Bad, "encrypted"),
     (Path, "verity=yes", Fact, "verity"),
@@ -69,6 +69,7 @@ const SHOWN: [(LayerKind, &str, Tone, &str); 47] = [
     (NvmeController, "carried", Fact, "{}"),
     (NvmeController, "live=no", Bad, "down"),
     (NvmeController, "state", Fact, "{}"),
+    (PciDevice, "link", Fact, "{}"),
     (PciDevice, "numa_node", Fact, "NUMA node {}"),
     (Network, "version", Fact, "version {}"),
     (Network, "protocol", Fact, "over {}"),
@@ -107,9 +108,6 @@ impl Scene<'_> {
             (_, Some(drive)) => self.drive(step, drive),
             _ => name(Tone::Name),
         };
-        if step.kind == PciDevice {
-            words.extend(self.link(step));
-        }
         let shown = SHOWN.iter().filter(|(of, ..)| *of == step.kind);
         words.extend(shown.filter_map(|(_, fact, tone, text)| {
             Some(Word::new(*tone, text.replace("{}", &value(step, fact)?)))
@@ -141,15 +139,6 @@ impl Scene<'_> {
             words.push(fact(format!("is {real}")));
         }
         words
-    }
-
-    /// The link of a PCI device under one of the drives.
-    fn link(&self, step: &Layer) -> Option<Word> {
-        let paths = self.report.drives.iter().flat_map(|drive| &drive.paths);
-        let pci = paths.filter_map(|path| path.pci.as_ref()).find(|p| p.address == step.name)?;
-        let (link, max) = (pci.link?, pci.link_max.as_ref());
-        let (text, is_below) = (link.text(max), max.is_some_and(|max| link.is_below(max)));
-        Some(if is_below { bad(text) } else { fact(text) })
     }
 
     fn drive(&self, step: &Layer, drive: &Drive) -> Vec<Word> {
@@ -196,21 +185,27 @@ fn name(step: &Layer) -> &str {
 
 /// A fact of [`SHOWN`] as text; `None` if it is unknown, usual or has another value.
 fn value(step: &Layer, fact: &str) -> Option<String> {
-    let (fact, only) =
-        fact.split_once('=').map_or((fact, None), |(fact, value)| (fact, Some(value)));
-    let value = match (fact, step.fact(fact)) {
+    let (fact, only) = fact.split_once('=').map_or((fact, None), |(fact, only)| (fact, Some(only)));
+    let value = text(step, fact)?;
+    let is_shown = only.map_or_else(|| !USUAL.contains(&(fact, &value)), |only| only == value);
+    is_shown.then_some(value)
+}
+
+/// A fact as text, also of the step itself.
+pub(crate) fn text(step: &Layer, fact: &str) -> Option<String> {
+    Some(match (fact, step.fact(fact)) {
         ("", _) => String::new(),
-        ("members", _) => members(step),
+        ("name", _) => step.name.clone(),
+        ("volume", _) => step.text("volume").unwrap_or(&step.name).into(),
         ("device_name", _) => step.text("volume").map(|_| step.name.clone())?,
+        ("members", _) => members(step),
         (_, Some(Value::Text(text))) => text.clone(),
         (_, Some(Value::Number(size))) if fact.ends_with("_bytes") => format_size(*size),
         (_, Some(Value::Number(number))) => number.to_string(),
         (_, Some(Value::List(list))) if !list.is_empty() => list.join(", "),
         (_, Some(Value::Flag(flag))) => if *flag { "yes" } else { "no" }.into(),
         _ => return None,
-    };
-    let is_shown = only.map_or_else(|| !USUAL.contains(&(fact, &value)), |only| only == value);
-    is_shown.then_some(value)
+    })
 }
 
 /// The number of steps below, and of those that there should be.

@@ -10,7 +10,7 @@ use forebay_topology::{Layer, LayerKind, Value};
 pub use self::drives::between_sockets;
 use super::gather::is_concatenated;
 use super::json::{MapReport, Warning};
-use super::words::Scene;
+use super::words::{self, Scene};
 
 /// Most names that a warning lists.
 const NAMES_MAX: usize = 4;
@@ -210,14 +210,8 @@ fn filled(text: &str, scene: &Scene<'_>, step: &Layer) -> String {
     // Every second part is the name of a fact.
     let parts = text.split(['{', '}']).enumerate().map(|(index, part)| match part {
         text if index % 2 == 0 => text.to_owned(),
-        "name" => step.name.clone(),
-        "volume" => step.text("volume").unwrap_or(&step.name).to_owned(),
-        "members" => step.children.len().to_string(),
         "rdma_devices" => some(scene.report.rdma_devices.as_deref().unwrap_or_default()),
-        fact => match step.number(fact) {
-            Some(number) => number.to_string(),
-            None => step.text(fact).unwrap_or("unknown").to_owned(),
-        },
+        fact => words::text(step, fact).unwrap_or_else(|| "unknown".into()),
     });
     parts.collect()
 }
