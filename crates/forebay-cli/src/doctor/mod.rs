@@ -125,13 +125,11 @@ fn closed((seen, _): &Answer) -> Option<String> {
     (!seen.opened).then(why)
 }
 
-/// The route of the bytes.
+/// The route of the bytes: the first one, in order of preference, that moved all of them.
 fn sentence(report: &DoctorReport, target: &Target) -> String {
-    let went = |route: Route| {
-        let mut asked = report.transfers.iter().filter(|transfer| transfer.demanded == route);
-        asked.any(|transfer| {
-            transfer.end == End::Moved && transfer.routes.iter().all(|share| share.route == route)
-        })
+    let is_whole = |transfer: &&Transfer| {
+        let mut routes = transfer.routes.iter().map(|share| share.route);
+        transfer.end == End::Moved && routes.all(|route| route == transfer.demanded)
     };
     let path = &report.found.path;
     let to = match (&report.found.gpu, &target.device) {
@@ -140,16 +138,13 @@ fn sentence(report: &DoctorReport, target: &Target) -> String {
         (_, Some(device)) => format!("to {}", device.info().name),
         (_, None) => "to host memory, since no GPU is available".to_owned(),
     };
-    if went(Route::Direct) {
-        return format!("bytes of `{path}` travel {to} without a copy in host memory");
-    }
-    if went(Route::Staged) || went(Route::Cached) {
-        return format!("bytes of `{path}` travel {to} through pinned host memory");
-    }
-    if went(Route::Host) {
-        return format!("bytes of `{path}` travel {to}");
-    }
-    format!("nothing was moved, so the data path of `{path}` is unknown")
+    let way = match report.transfers.iter().find(is_whole).map(|transfer| transfer.demanded) {
+        Some(Route::Direct) => " without a copy in host memory",
+        Some(Route::Host) => "",
+        Some(_) => " through pinned host memory",
+        None => return format!("nothing was moved, so the data path of `{path}` is unknown"),
+    };
+    format!("bytes of `{path}` travel {to}{way}")
 }
 
 /// Shows a report; the verdict is the command's.
@@ -174,17 +169,13 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     if let Some(reason) = report.not_moved.as_ref().filter(|_| failure.causes.is_empty()) {
         failure = failure.because(reason);
     }
-    let step = report.found.checks.iter().find(|check| check.is_broken);
-    let step = step.and_then(|check| check.step.clone());
-    let is_direct =
-        |transfer: &Transfer| transfer.has_failed() && transfer.demanded == Route::Direct;
-    Err(match step {
-        Some(step) => failure.hint(step),
-        None if report.transfers.iter().any(is_direct) => {
-            failure.hint("`FOREBAY_CUFILE=off` disables cuFile until the cause is fixed")
-        }
-        None => failure,
-    })
+    let broken = report.found.checks.iter().find(|check| check.is_broken);
+    let is_direct = |one: &Transfer| one.has_failed() && one.demanded == Route::Direct;
+    failure.hint = broken.and_then(|check| check.step.clone()).or_else(|| {
+        let text = "`FOREBAY_CUFILE=off` disables cuFile until the cause is fixed";
+        report.transfers.iter().any(is_direct).then(|| text.into())
+    });
+    Err(failure)
 }
 
 /// What cuFile reports in a child process.

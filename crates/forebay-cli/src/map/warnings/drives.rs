@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use forebay_topology::{Distance, Drive, DrivePath, Link, Resolver};
+use forebay_topology::{Distance, Drive, DrivePath, Link, PciDevice, Resolver};
 
 use super::{Found, some};
 use crate::map::draw::drive_name;
@@ -18,24 +18,20 @@ fn paths(report: &MapReport) -> impl Iterator<Item = (&Drive, &DrivePath)> {
 
 /// The link of an NVMe drive, which does not slow down when idle, is below its maximum.
 pub(super) fn link(report: &MapReport) -> Vec<Found> {
-    let mut found: Vec<Found> = Vec::new();
+    let mut found = BTreeMap::new(); // two namespaces share a link
     for (_, path) in paths(report).filter(|(drive, _)| drive.name.starts_with("nvme")) {
-        let Some(pci) = &path.pci else { continue };
-        let (Some(link), Some(max)) = (&pci.link, &pci.link_max) else { continue };
-        // Two namespaces share a link.
-        let known = found.iter().any(|found| found.about.contains(&path.name));
-        if link.is_below(max) && !known {
-            let (name, text, address) = (&path.name, link.text(Some(max)), &pci.address);
-            found.push(Found::new(
-                name,
-                format!(
-                    "the link of `{name}` runs at {text}: reseat the drive or try another slot; \
-                     `lspci -vv -s {address}` shows what each end can do"
-                ),
-            ));
+        if let Some(PciDevice { address, link: Some(link), link_max: Some(max), .. }) = &path.pci
+            && link.is_below(max)
+        {
+            let (name, text) = (&path.name, link.text(Some(max)));
+            let text = format!(
+                "the link of `{name}` runs at {text}: reseat the drive or try another slot; `lspci \
+                 -vv -s {address}` shows what each end can do"
+            );
+            found.insert(name, Found::new(name, text));
         }
     }
-    found
+    found.into_values().collect()
 }
 
 /// A bridge above a drive carries less than the drive's own link.
