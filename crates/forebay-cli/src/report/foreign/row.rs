@@ -13,7 +13,7 @@ use forebay_measure::results::{
 use serde_json::json;
 
 use super::map::{Axes, set};
-use crate::report::model::differ;
+use crate::report::model::{differ, grouped};
 
 /// Most measurements of one file.
 pub(super) const FOUND_MAX: usize = 100_000;
@@ -256,11 +256,8 @@ impl Contents {
 
     /// Extends the method names of measurements that agree on all axes, but differ in settings.
     fn part(&mut self) {
-        let mut same: HashMap<Point, Vec<usize>> = HashMap::new();
-        for (index, (sample, _)) in self.found.iter().enumerate() {
-            same.entry(sample.point.clone()).or_default().push(index);
-        }
-        for indices in same.into_values() {
+        let points = self.found.iter().map(|(sample, _)| sample.point.clone());
+        for (_, indices) in grouped(points.zip(0..)) {
             let settings = || indices.iter().map(|index| &self.found[*index].1);
             let names: BTreeSet<&String> = settings().flat_map(Settings::keys).collect();
             let differs = |name: &&String| differ(settings().map(|own| own.get(*name)));
