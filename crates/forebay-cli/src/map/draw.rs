@@ -123,19 +123,15 @@ impl Tree<'_> {
 /// The steps that share a line with `step`: a mount and its file system, a controller and its PCI
 /// device.
 fn one_line(step: &Layer) -> Vec<&Layer> {
-    let mut line = vec![step];
-    let kind = |step: &Layer| match step.kind {
-        LayerKind::Mount => Some(LayerKind::FileSystem),
-        LayerKind::NvmeController => Some(LayerKind::PciDevice),
+    const SHARED: [(LayerKind, LayerKind); 2] = [
+        (LayerKind::Mount, LayerKind::FileSystem),
+        (LayerKind::NvmeController, LayerKind::PciDevice),
+    ];
+    let line = std::iter::successors(Some(step), |step| match &*step.children {
+        [child] if SHARED.contains(&(step.kind, child.kind)) => Some(child),
         _ => None,
-    };
-    while let Some(last) = line.last()
-        && let [child] = last.children.as_slice()
-        && kind(last) == Some(child.kind)
-    {
-        line.push(child);
-    }
-    line
+    });
+    line.collect()
 }
 
 /// The user-facing name of the drive with this id.

@@ -1,7 +1,6 @@
 //! The location of a file's bytes on its drives: adjacent runs are merged and summed for each
 //! drive.
 
-use forebay::units::MIB;
 use forebay_topology::{Extent, Piece, Resolver, StorageMap};
 
 use super::json::{Extents, OnDrive};
@@ -12,7 +11,7 @@ const EXTENTS_MAX: usize = 64 << 10;
 pub(crate) const RUNS_MAX: usize = 16;
 /// Bytes that are mapped at a time: a striped volume cuts them into pieces, of which the topology
 /// accepts 65,536 at most.
-const STEP: u64 = 128 * MIB;
+const STEP: usize = 128 << 20;
 
 /// Queries the file system, and maps each extent down to the drives.
 pub(crate) fn gather(resolver: &Resolver, map: &StorageMap) -> Extents {
@@ -37,7 +36,11 @@ fn summed(
     let mut open = None;
     for extent in extents {
         sum.bytes = sum.bytes.saturating_add(extent.len);
-        for part in parts(extent) {
+        for at in (0..extent.len).step_by(STEP) {
+            let mut part = *extent;
+            part.logical = extent.logical.saturating_add(at);
+            part.physical = extent.physical.saturating_add(at);
+            part.len = (extent.len - at).min(STEP as u64);
             match locate(&part) {
                 Ok(pieces) => pieces.into_iter().for_each(|piece| add(&mut sum, &mut open, piece)),
                 Err(reason) => *sum.unplaced.entry(reason).or_default() += part.len,
@@ -45,19 +48,6 @@ fn summed(
         }
     }
     sum
-}
-
-fn parts(extent: &Extent) -> impl Iterator<Item = Extent> {
-    let extent = *extent;
-    let count = extent.len.div_ceil(STEP);
-    (0..count).map(move |index| {
-        let mut part = extent;
-        let at = index * STEP;
-        part.logical = extent.logical.saturating_add(at);
-        part.physical = extent.physical.saturating_add(at);
-        part.len = STEP.min(extent.len - at);
-        part
-    })
 }
 
 /// Adds a piece to the open run, or begins another one.
