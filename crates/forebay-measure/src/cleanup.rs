@@ -36,9 +36,9 @@ impl Entry {
         let _ = self.take(&mut entries());
     }
 
-    fn take(&self, entries: &mut Vec<Registered>) -> Option<Undo> {
-        let index = entries.iter().position(|entry| entry.number == self.0)?;
-        Some(entries.remove(index).undo)
+    fn take(&self, entries: &mut Vec<(u64, Undo)>) -> Option<Undo> {
+        let index = entries.iter().position(|(number, _)| *number == self.0)?;
+        Some(entries.remove(index).1)
     }
 }
 
@@ -52,14 +52,8 @@ impl Drop for Entry {
     }
 }
 
-/// What an early end undoes.
-struct Registered {
-    number: u64,
-    is_process: bool,
-    undo: Undo,
-}
-
-static ENTRIES: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+/// What an early end undoes, and the numbers of the entries.
+static ENTRIES: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
 
 /// How far the command came, and what remains changed. Separate from `ENTRIES`, whose lock is held
 /// while a file is created, which may hang.
@@ -68,7 +62,7 @@ static NOTES: Mutex<(Option<String>, Option<String>)> = Mutex::new((None, None))
 /// Set once the process ends by other means than the verb's return.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-fn entries() -> MutexGuard<'static, Vec<Registered>> {
+fn entries() -> MutexGuard<'static, Vec<(u64, Undo)>> {
     // The registered entries stay valid even if a thread panicked with the lock.
     ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -79,18 +73,11 @@ fn notes() -> MutexGuard<'static, (Option<String>, Option<String>)> {
 
 /// Makes something by `make`, which also returns what undoes it.
 pub(crate) fn with<T>(make: impl FnOnce() -> io::Result<(T, Undo)>) -> io::Result<(T, Entry)> {
-    register(false, make)
-}
-
-fn register<T>(
-    is_process: bool,
-    make: impl FnOnce() -> io::Result<(T, Undo)>,
-) -> io::Result<(T, Entry)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let mut entries = entries();
     let (made, undo) = make()?;
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    entries.push(Registered { number, is_process, undo });
+    entries.push((number, undo));
     Ok((made, Entry(number)))
 }
 
@@ -117,7 +104,7 @@ pub fn spawn_group(command: &mut Command) -> io::Result<(Child, Entry)> {
 }
 
 fn spawn_with(command: &mut Command, kill: impl FnOnce(Pid) -> Undo) -> io::Result<(Child, Entry)> {
-    register(true, || {
+    with(|| {
         let child = command.spawn()?;
         let undo = kill(Pid::from_child(&child));
         Ok((child, undo))
@@ -144,9 +131,8 @@ pub fn run(limit: Duration) {
     let (done, is_done) = channel();
     let undo = move || {
         let mut entries = entries();
-        // Processes first: they may use the files.
-        entries.sort_by_key(|entry| !entry.is_process);
-        entries.drain(..).for_each(|entry| (entry.undo)());
+        // Backwards: a process is started after the folder that it uses was made.
+        entries.drain(..).rev().for_each(|(_, undo)| undo());
         let _ = done.send(());
         loop {
             thread::park();

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use rustix::fs::{Stat, fstat, lstat, stat};
+use rustix::fs::{Stat, fstat, stat};
 
 /// `/proc/PID/fd`. Other processes open it too, so `self` does not work. The number is the one in
 /// `/proc`, which may be that of another PID namespace.
@@ -36,17 +36,6 @@ pub(crate) fn identity(facts: Stat) -> (u64, u64) {
 pub fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
-}
-
-/// Checks that `name` still leads to `file`.
-///
-/// # Errors
-/// If it does not; system errors.
-pub fn check(file: &File, name: &Path) -> io::Result<()> {
-    if identity(lstat(name)?) == identity(fstat(file)?) {
-        return Ok(());
-    }
-    Err(io::Error::other("another file has its name now"))
 }
 
 /// The current name of a path made by [`path`]; any other path unchanged.

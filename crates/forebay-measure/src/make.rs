@@ -27,31 +27,19 @@ pub const STEP: u64 = 32 * MIB;
 /// # Errors
 /// System errors, above all for lack of space.
 pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
-    let failed = |error| {
-        let verb = format!("cannot write {} of scratch to `{}`", format_size(len), path.display());
-        let failure = Failure::io(verb, &error);
-        match error.kind() {
-            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                failure.hint("give a smaller `--size`, or a folder with more free space")
-            }
-            _ => failure,
-        }
-    };
-    let writing = Step::begin("write scratch to", path);
+    let failed = |error| Failure::at("write scratch to", path, &error);
+    let opening = Step::begin("write scratch to", path);
     let file = open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
-    let (had, has_length) = (facts.len(), !facts.file_type().is_block_device());
-    drop(writing); // reserving room may write all of it, so it has no time limit
-    if has_length && len > had {
-        reserve(&file, path, len).inspect_err(|_| drop(file.set_len(had)))?;
-    }
-    let writing = Step::begin("write scratch to", path);
-    if has_length {
+    drop(opening); // reserving room may write all of it, so it has no time limit
+    if !facts.file_type().is_block_device() {
+        if len > facts.len() {
+            reserve(&file, path, len).inspect_err(|_| drop(file.set_len(facts.len())))?;
+        }
+        let _step = Step::begin("write scratch to", path);
         file.set_len(len).map_err(failed)?;
     }
-    put_range(&file, pattern, (0, len), &writing).map_err(failed)?;
-    drop(writing);
-    file.sync_all().and_then(|()| close(file)).map_err(failed)
+    put(path, pattern, 0, len)
 }
 
 /// Reserves room for `len` bytes, if the file system can, and checks that enough remains.
@@ -111,8 +99,16 @@ pub fn put(path: &Path, pattern: Pattern, start: u64, end: u64) -> Result<()> {
         file.sync_all()?;
         close(file)
     });
-    let text = || format!("cannot write to `{}` at {start}", path.display());
-    written.map_err(|error| Failure::io(text(), &error))
+    written.map_err(|error| {
+        let (path, len) = (path.display(), format_size(end - start));
+        let failure = Failure::io(format!("cannot write {len} to `{path}`"), &error);
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                failure.hint("give a smaller `--size`, or a folder with more free space")
+            }
+            _ => failure,
+        }
+    })
 }
 
 fn open(path: &Path) -> io::Result<File> {

@@ -46,8 +46,8 @@ pub(crate) struct Place {
     key: Option<u64>,
     /// Whether the files were written to since they were made.
     is_changed: Cell<bool>,
-    /// The file of the path and its name, if it is written to.
-    held: Option<(Arc<File>, PathBuf)>,
+    /// The user's file, which its path goes through if it is written to.
+    _held: Option<Arc<File>>,
 }
 
 impl Place {
@@ -85,13 +85,12 @@ impl Place {
         if args.fills_file && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             let made = New::create(path, 0o666);
             let made = made.map_err(|error| Failure::at("create", path, &error))?;
-            let held = Some((Arc::clone(&made.file), path.to_owned()));
             let files = vec![made.path()];
-            return Ok(Self { files, folder, _made: vec![made], held, ..Self::default() });
+            return Ok(Self { files, folder, _made: vec![made], ..Self::default() });
         }
         let allowed = (args.overwrite, args.overwrite_device);
         let may_write = || may_write(path, allowed, "a folder for a scratch file", |_| false);
-        let held = if writes { Some(may_write()?) } else { None };
+        let held = writes.then(may_write).transpose()?;
         let len = engine.open(path)?.len()?;
         check_size(path, len)?;
         drop(opening);
@@ -99,9 +98,11 @@ impl Place {
             return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
                 .hint("give a folder instead, and scratch files are made there"));
         }
-        let file = held.as_ref().and_then(|(file, _)| held::path(file));
-        let file = file.map_or_else(|| real(path), Ok)?;
-        Ok(Self { files: vec![file], len, folder, held, ..Self::default() })
+        let (held, file) = match held {
+            Some((held, at)) => (Some(held), at),
+            None => (None, real(path)?),
+        };
+        Ok(Self { files: vec![file], len, folder, _held: held, ..Self::default() })
     }
 
     /// Whether the files are scratch.
@@ -210,18 +211,6 @@ impl Place {
         Pattern::new(self.key.unwrap_or(0).wrapping_add(index as u64))
     }
 
-    /// Checks that written files still have their names.
-    ///
-    /// # Errors
-    /// A name leads to another file.
-    pub(crate) fn check(&self) -> Result<()> {
-        let Some((file, name)) = &self.held else { return Ok(()) };
-        held::check(file, name).map_err(|error| {
-            Failure::at("continue with", name, &error)
-                .hint("give a folder that only you may write to")
-        })
-    }
-
     /// The parts of the files for the threads of a point, grouped by `devices`.
     pub(super) fn lanes(
         &self,
@@ -264,8 +253,8 @@ fn real(path: &Path) -> Result<PathBuf> {
 }
 
 /// Opens the file or device at `path`, which will be written, and claims a device; returns it with
-/// its real name. Without the user's permission, for a file and a device each, only what `is_ours`
-/// may be written.
+/// a path through its descriptor. Without the user's permission, for a file and a device each, only
+/// what `is_ours` may be written.
 ///
 /// # Errors
 /// The user did not allow that; it is neither a file nor a device; system errors. The hint says what
@@ -306,5 +295,9 @@ pub(crate) fn may_write(
     if found.0 && !overwrite && !is_ours(&file) {
         return Err(not_ours("--overwrite"));
     }
-    Ok((Arc::new(file), name))
+    let at = held::path(&file).ok_or_else(|| {
+        refused("another file might take its name meanwhile: there is no `/proc`")
+            .hint("mount `/proc`")
+    })?;
+    Ok((Arc::new(file), at))
 }

@@ -455,7 +455,6 @@ impl<'a> Bench<'a> {
         let lanes = self.lanes(planned);
         let files: Vec<&Path> = lanes.iter().map(|lane| lane.path.as_path()).collect();
         for place in planned.paths.iter().map(|index| &self.places[*index]) {
-            place.check()?;
             match planned.load.writes() {
                 true => place.prepare_writes(&files)?,
                 false => place.make(Direction::Read)?,

@@ -66,10 +66,8 @@ impl Need {
     }
 
     /// The path to open the file with from now on.
-    fn at(&self) -> Result<PathBuf> {
-        let path = self.file.as_ref().and_then(held::path);
-        let path = path.map_or_else(|| fs::canonicalize(&self.path), Ok);
-        path.map_err(|error| Failure::at("inspect", &self.path, &error))
+    fn at(&self) -> PathBuf {
+        self.file.as_ref().and_then(held::path).unwrap_or_else(|| self.path.clone())
     }
 }
 
@@ -106,7 +104,7 @@ impl Files {
             files.for_writes(engine, &mut needs, args)?;
         }
         for need in needs {
-            let at = need.at()?;
+            let at = need.at();
             let content = need.content.filter(|_| !asked.writes());
             let len = asked.size - asked.shift;
             files.lanes.extend(need.starts.iter().map(|start| Lane {
@@ -193,7 +191,7 @@ fn smaller(failure: Failure) -> Failure {
 
 /// Writes the bytes of `need`, and no others: an existing file may be longer.
 fn fill(engine: &Engine, need: &Need, pattern: Pattern) -> Result<()> {
-    let path = need.at()?;
+    let path = need.at();
     make::put(&path, pattern, align_down(need.from, 8), need.to)?;
     // Freshly written bytes are in the page cache, and would be read from there.
     let _step = Step::begin("drop the pages of", &path);
@@ -263,7 +261,7 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
         drop(steps::open(engine, path)?);
     }
     let allowed = (args.overwrite, args.overwrite_device);
-    let (mut file, _) = may_write(path, allowed, "another folder", is_ours)
+    let (mut file, at) = may_write(path, allowed, "another folder", is_ours)
         .map_err(|failure| Failure { usage: false, ..failure })?;
     let inspect = |error: io::Error| Failure::at("inspect", path, &error);
     let _step = Step::begin("inspect", path);
@@ -276,7 +274,7 @@ fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<
                 .hint("give a smaller `-s` or `-o`, or fewer threads"));
         }
         // It is claimed no longer: another job may write to another part of it.
-        file = open(&held::path(&file).unwrap_or_else(|| path.clone())).map_err(inspect)?.into();
+        file = open(&at).map_err(inspect)?.into();
     }
     need.file = Some(file);
     if len < need.to { grow(need, len) } else { Ok(()) }
@@ -295,7 +293,7 @@ fn is_ours(file: &File) -> bool {
 }
 
 fn grow(need: &Need, len: u64) -> Result<()> {
-    let (path, folder) = (need.at()?, folder_of(&need.path));
+    let (path, folder) = (need.at(), folder_of(&need.path));
     Room::of(folder)?.check(folder, need.to - len)?;
     let mut how = OpenOptions::new();
     let file = how.write(true).custom_flags(held::no_link(&path, true)).open(&path);
