@@ -93,7 +93,7 @@ fn points_without_a_significant_difference_are_one_line() {
         "\n64 KiB, depth 1    0.218  0.327  1.50× (1.46–1.54)  faster\n",
         "\n2 of 4 points: no significant difference\n",
         "\nthroughput          1.22× (1.21–1.24)  2 faster of 4 points\n",
-        "\nno significant change in 8 metrics: IOPS, mean latency, p50 latency,",
+        "\nno significant change in 9 metrics: IOPS, mean latency, p50 latency,",
     ] {
         assert!(text.contains(word), "{word}: {text}");
     }
