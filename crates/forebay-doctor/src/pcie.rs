@@ -285,8 +285,27 @@ fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use forebay_topology::Bridge;
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::report::State;
+
+    #[test]
+    fn the_port_right_above_is_the_other_end_of_a_link() {
+        let wide = |lanes| Link::new(Some(lanes), Some(16_000));
+        let port = |lanes| Bridge { address: String::new(), link: None, link_max: wide(lanes) };
+        let bridges = vec![port(4), port(4), port(16)];
+        let (now, most) = (wide(8), wide(16));
+        let pci = PciDevice { link: now, link_max: most, bridges, ..PciDevice::default() };
+        let found = link("GPU", &pci, false).unwrap();
+        assert_eq!(
+            (found.state, found.seen.as_str()),
+            (State::Warning, "GPU at : x8 of x16 at 16 GT/s")
+        );
+        let slow = PciDevice { bridges: vec![port(16), port(8)], ..pci };
+        assert_eq!(link("GPU", &slow, false).unwrap().state, State::Ok);
+    }
 
     fn registers(chain: &[(usize, u16, u16)]) -> Vec<u8> {
         let mut bytes = vec![0; CONFIG_LEN];
