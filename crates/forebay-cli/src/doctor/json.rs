@@ -78,10 +78,11 @@ impl Transfer {
         Self { direction, demanded, end, bytes, seconds, routes, verdict, reason }
     }
 
-    /// A transfer that has failed.
+    /// A transfer that has failed, or was refused: a route may serve one direction only.
     #[must_use]
     pub fn failed(direction: Direction, demanded: Route, failure: &Failure) -> Self {
-        Self::new(direction, demanded).ending(End::Failed, failure.in_one_line())
+        let end = if failure.unavailable { End::Refused } else { End::Failed };
+        Self::new(direction, demanded).ending(end, failure.in_one_line())
     }
 
     /// Gives it another end, for this reason.

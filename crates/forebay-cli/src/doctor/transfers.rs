@@ -222,6 +222,15 @@ impl Run {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_route_that_serves_one_direction_only_is_refused_in_the_other() {
+        let end = |failure| Transfer::failed(Direction::Write, Route::Direct, &failure).end;
+        let (route, place) = (Route::Direct, forebay::Place::whole("file"));
+        let unavailable = Error::RouteUnavailable { route, place, reason: "no writes".into() };
+        assert_eq!(end(Failure::from(unavailable)), End::Refused);
+        assert_eq!(end(Failure::new("the drive failed")), End::Failed);
+    }
+
     /// A library that accepts a file and then hangs does not block the working routes.
     #[test]
     fn where_the_direct_way_hangs_the_others_are_tried() {

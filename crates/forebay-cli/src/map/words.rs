@@ -110,7 +110,10 @@ impl Scene<'_> {
         };
         let shown = SHOWN.iter().filter(|(of, ..)| *of == step.kind);
         words.extend(shown.filter_map(|(_, fact, tone, text)| {
-            Some(Word::new(*tone, text.replace("{}", &value(step, fact)?)))
+            let value = value(step, fact)?;
+            // Fewer members or lanes than there should be.
+            let lacks = ["members", "link"].contains(fact) && value.contains(" of ");
+            Some(Word::new(if lacks { Bad } else { *tone }, text.replace("{}", &value)))
         }));
         if step.flag("shown_above") {
             words.push(Word::new(Tone::Dim, "as above"));
@@ -187,7 +190,8 @@ fn name(step: &Layer) -> &str {
 fn value(step: &Layer, fact: &str) -> Option<String> {
     let (fact, only) = fact.split_once('=').map_or((fact, None), |(fact, only)| (fact, Some(only)));
     let value = text(step, fact)?;
-    let is_shown = only.map_or_else(|| !USUAL.contains(&(fact, &value)), |only| only == value);
+    let is_usual = step.kind != Symlink && USUAL.contains(&(fact, &value));
+    let is_shown = only.map_or(!is_usual, |only| only == value);
     is_shown.then_some(value)
 }
 

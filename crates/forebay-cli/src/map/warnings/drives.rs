@@ -66,39 +66,49 @@ pub(super) fn bridge(report: &MapReport) -> Vec<Found> {
 /// sockets.
 #[must_use]
 pub fn between_sockets(resolver: &Resolver, paths: &[PathBuf], gpus: &[&str]) -> Vec<String> {
-    let mut report = gather(resolver, paths, None, false);
-    let MapReport { gpus: all, distances, .. } = &mut report;
-    distances.retain(|pair| gpus.contains(&all[pair.gpu].pci.address.as_str()));
-    across_sockets(&report).into_iter().map(|found| found.text).collect()
+    let report = gather(resolver, paths, None, false);
+    let address = |gpu: &usize| report.gpus[*gpu].pci.address.as_str();
+    // Programs number GPUs in their own order.
+    let name =
+        |all: &[usize]| format!("GPU {}", all.iter().map(address).collect::<Vec<_>>().join(", "));
+    let found = across(&report, |gpu| gpus.contains(&address(gpu)), name);
+    found.into_iter().map(|found| found.text).collect()
 }
 
 /// Drives and GPUs on different sockets.
 pub(super) fn across_sockets(report: &MapReport) -> Vec<Found> {
+    across(report, |_| true, named)
+}
+
+/// Drives on another socket than GPUs that are used. `name` names GPUs.
+fn across(
+    report: &MapReport,
+    is_used: impl Fn(&usize) -> bool,
+    name: impl Fn(&[usize]) -> String,
+) -> Vec<Found> {
     let mut groups: BTreeMap<Vec<usize>, Vec<String>> = BTreeMap::new();
     for drive in &report.drives {
         let pairs = report.distances.iter().filter(|pair| pair.drive == drive.id);
         let far =
             pairs.filter(|pair| pair.distance == Distance::AcrossSockets).map(|pair| pair.gpu);
-        let far: Vec<usize> = far.collect();
-        if !far.is_empty() {
-            groups.entry(far).or_default().push(drive.name.clone());
-        }
+        groups.entry(far.collect()).or_default().push(drive.name.clone());
     }
     let all = report.gpus.len();
-    let found = groups.into_iter().map(|(far, about)| {
+    let found = groups.into_iter().filter_map(|(far, about)| {
         let near: Vec<usize> = (0..all).filter(|gpu| !far.contains(gpu)).collect();
+        let far: Vec<usize> = far.into_iter().filter(&is_used).collect();
         let remedy = if near.is_empty() {
             "put the data on a drive of the GPU's socket".to_owned()
         } else {
-            format!("use {}, or a drive of that socket", named(&near))
+            format!("use {}, or a drive of that socket", name(&near))
         };
         let are = if about.len() == 1 { "is" } else { "are" };
         let text = format!(
             "{} {are} on another socket than {}, so bytes cross the link between sockets: {remedy}",
             some(&about),
-            named(&far)
+            name(&far)
         );
-        Found { about, text }
+        (!far.is_empty()).then_some(Found { about, text })
     });
     found.collect()
 }
