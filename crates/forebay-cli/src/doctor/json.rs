@@ -78,10 +78,12 @@ impl Transfer {
         Self { direction, demanded, end, bytes, seconds, routes, verdict, reason }
     }
 
-    /// A transfer that has failed, or was refused: a route may serve one direction only.
+    /// A transfer that has failed; or a write that was refused, since a route may serve reads only.
+    /// That it serves reads has been seen before one is made.
     #[must_use]
     pub fn failed(direction: Direction, demanded: Route, failure: &Failure) -> Self {
-        let end = if failure.unavailable { End::Refused } else { End::Failed };
+        let is_refused = failure.unavailable && direction == Direction::Write;
+        let end = if is_refused { End::Refused } else { End::Failed };
         Self::new(direction, demanded).ending(end, failure.in_one_line())
     }
 

@@ -224,11 +224,13 @@ mod tests {
 
     #[test]
     fn a_route_that_serves_one_direction_only_is_refused_in_the_other() {
-        let end = |failure| Transfer::failed(Direction::Write, Route::Direct, &failure).end;
+        let end = |direction, failure| Transfer::failed(direction, Route::Direct, &failure).end;
         let (route, place) = (Route::Direct, forebay::Place::whole("file"));
         let unavailable = Error::RouteUnavailable { route, place, reason: "no writes".into() };
-        assert_eq!(end(Failure::from(unavailable)), End::Refused);
-        assert_eq!(end(Failure::new("the drive failed")), End::Failed);
+        let unavailable = Failure::from(unavailable);
+        assert_eq!(end(Direction::Write, unavailable.clone()), End::Refused);
+        assert_eq!(end(Direction::Read, unavailable), End::Failed, "a first read was made");
+        assert_eq!(end(Direction::Write, Failure::new("the drive failed")), End::Failed);
     }
 
     /// A library that accepts a file and then hangs does not block the working routes.
