@@ -394,10 +394,8 @@ impl<'a> Bench<'a> {
 
     /// Notes a warning, once.
     fn warn(&mut self, text: String) -> Result<()> {
-        let same =
-            |record: &Record| matches!(record, Record::Warning { text: old } if *old == text);
-        let is_known = self.records.iter().any(same);
-        if is_known { Ok(()) } else { self.note(Record::Warning { text }) }
+        let record = Record::Warning { text };
+        if self.records.contains(&record) { Ok(()) } else { self.note(record) }
     }
 
     /// Lets each method read once, so that samples do not include the start of its threads.

@@ -179,8 +179,7 @@ impl Run {
     fn transfer(&self, direction: Direction, route: Route) -> Result<Transfer> {
         let is_write = direction == Direction::Write;
         let end = workload::End::Bytes(self.len);
-        let load = Load::reads(Method::Forebay(Some(route)), self.len, end);
-        let load = Load { read_percent: if is_write { 0 } else { 100 }, ..load };
+        let load = Load::reads(Method::Forebay(Some(route)), self.len, end).in_direction(direction);
         let (path, device) = (self.file.clone(), self.target.device.clone());
         let region = Region { start: 0, len: self.len };
         let lanes = [Lane { path, device, region, ..Lane::default() }];

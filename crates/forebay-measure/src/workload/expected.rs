@@ -11,8 +11,8 @@ use crate::failure::{Failure, Result};
 use crate::memory::whole;
 use crate::parallel::{cores, each_range};
 
-/// Bytes that a thread compares at a time.
-const STEP: u64 = 4 * MIB;
+/// Bytes that a thread compares at a time; it has memory for twice as many.
+const STEP: u64 = MIB;
 
 /// The expected bytes of a file.
 #[derive(Debug, Clone, Copy)]

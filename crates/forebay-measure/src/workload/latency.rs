@@ -10,41 +10,41 @@ use crate::results::Latency;
 /// Longer times count as this one.
 const MAX: Duration = Duration::from_secs(3600);
 
-/// The latencies of requests.
-#[derive(Debug, Clone)]
-pub struct Latencies(Histogram<u64>);
-
-impl Default for Latencies {
-    fn default() -> Self {
-        let max = nanoseconds(MAX);
-        Self(Histogram::new_with_max(max, 3).expect("an hour, to three digits"))
-    }
-}
+/// The latencies of requests; without memory of its own until there is one.
+#[derive(Debug, Clone, Default)]
+pub struct Latencies(Option<Histogram<u64>>);
 
 impl Latencies {
+    fn histogram(&mut self) -> &mut Histogram<u64> {
+        let new = || Histogram::new_with_max(nanoseconds(MAX), 3);
+        self.0.get_or_insert_with(|| new().expect("an hour, to three digits"))
+    }
+
     /// Counts `count` requests of the same latency.
     pub fn add(&mut self, latency: Duration, count: u64) {
-        let longest = nanoseconds(MAX);
-        self.0.record_n(nanoseconds(latency).min(longest), count).expect("it is in the range");
+        let latency = nanoseconds(latency).min(nanoseconds(MAX));
+        self.histogram().record_n(latency, count).expect("it is in the range");
     }
 
     /// Adds the counts of another histogram.
     pub fn add_all(&mut self, others: &Self) {
-        self.0.add(&others.0).expect("all histograms have the same range");
+        let Some(others) = &others.0 else { return };
+        self.histogram().add(others).expect("all histograms have the same range");
     }
 
     /// The summary of all latencies; `None` if there are none.
     #[must_use]
     pub fn summary(&self, since_due: bool) -> Option<Latency> {
-        let at = |share| Some(self.0.value_at_quantile(share));
-        (!self.0.is_empty()).then(|| Latency {
-            count: Some(self.0.len()),
-            mean_ns: Some(self.0.mean()),
+        let all = self.0.as_ref()?;
+        let at = |share| Some(all.value_at_quantile(share));
+        (!all.is_empty()).then(|| Latency {
+            count: Some(all.len()),
+            mean_ns: Some(all.mean()),
             p50_ns: at(0.5),
             p90_ns: at(0.9),
             p99_ns: at(0.99),
             p99_9_ns: at(0.999),
-            max_ns: Some(self.0.max()),
+            max_ns: Some(all.max()),
             since_due,
         })
     }

@@ -33,7 +33,7 @@ use self::backend::Method;
 use self::pattern::{Pattern, Region};
 use crate::data::Pattern as Data;
 use crate::memory::whole;
-use crate::results::Cache;
+use crate::results::{Cache, Direction};
 
 /// A load on files.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +83,12 @@ impl Load {
             rate: None,
             seed: 0,
         }
+    }
+
+    /// The same load with reads or writes only.
+    #[must_use]
+    pub const fn in_direction(self, direction: Direction) -> Self {
+        Self { read_percent: if matches!(direction, Direction::Read) { 100 } else { 0 }, ..self }
     }
 
     /// Whether anything is written.

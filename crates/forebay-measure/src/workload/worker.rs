@@ -172,25 +172,18 @@ impl Worker<'_> {
         let mut free: Vec<usize> = (0..self.load.places()).rev().collect();
         let mut first = Ok(());
         loop {
-            while first.is_ok() && self.goes_on() {
-                if free.is_empty() {
-                    break;
-                }
+            while let Some(&place) = free.last()
+                && first.is_ok()
+                && self.goes_on()
+            {
                 if let Some(due) = self.due().filter(|due| *due > Instant::now()) {
                     self.until(due, &mut free)?;
                     continue;
                 }
-                let place = free.pop().expect("it is not empty");
                 match self.start(place) {
-                    Ok(None) => {}
-                    Ok(Some(at)) => {
-                        free.push(place);
-                        self.end(place, at);
-                    }
-                    Err(failure) => {
-                        free.push(place);
-                        first = Err(failure);
-                    }
+                    Ok(None) => _ = free.pop(),
+                    Ok(Some(at)) => self.end(place, at),
+                    Err(failure) => first = Err(failure),
                 }
             }
             if free.len() == self.load.places() {

@@ -58,8 +58,8 @@ pub(super) fn links(
     let mut len = fitting(most, 2 * devices.len() as u64);
     let pool = Arc::default();
     let copy = |len: u64, end: End, samples: usize| -> Result<Vec<Ran>> {
-        let load = Load { cache: Cache::Resident, ..Load::reads(Method::Link, len, end) };
-        let load = Load { read_percent: percent(direction), ..load };
+        let load = Load::reads(Method::Link, len, end).in_direction(direction);
+        let load = Load { cache: Cache::Resident, ..load };
         let region = Region { start: 0, len };
         let lanes =
             devices.iter().map(|device| Lane { device: device.clone(), region, ..Lane::default() });
@@ -113,12 +113,8 @@ fn sample(
     (plain, depth, threads): (Plain, u32, u32),
 ) -> Result<f64> {
     steps::open(engine, file)?.evict()?;
-    let load = Load {
-        read_percent: percent(direction),
-        depth,
-        warm_up: STORAGE_WARM_UP,
-        ..Load::reads(Method::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME))
-    };
+    let load = Load::reads(Method::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME));
+    let load = Load { depth, warm_up: STORAGE_WARM_UP, ..load.in_direction(direction) };
     let part = len / u64::from(threads) / STORAGE_BLOCK * STORAGE_BLOCK;
     let lane = |index: u32| {
         let region = Region { start: u64::from(index) * part, len: part };
@@ -131,12 +127,4 @@ fn sample(
         return Err(Failure::new(format!("no request to `{file}` ended within {STORAGE_TIME:?}")));
     }
     Ok(ran.rate())
-}
-
-/// The share of reads of a load in one direction.
-const fn percent(direction: Direction) -> u8 {
-    match direction {
-        Direction::Read => 100,
-        Direction::Write => 0,
-    }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::cleanup::{self, Entry};
-use crate::plain::plain;
+use crate::plain::{cut, plain};
 
 /// Maximum bytes of one request: less than a pipe's buffer, so that writing it never blocks.
 const ORDER_MAX: usize = 60 * 1024;
@@ -127,9 +127,5 @@ pub(super) fn strange(answer: &str) -> String {
 
 /// External text, cleaned for one line of output.
 pub(super) fn shown(text: &str) -> String {
-    let text = plain(text.lines().next().unwrap_or_default());
-    match text.char_indices().nth(REASON_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    cut(&plain(text.lines().next().unwrap_or_default()), REASON_MAX)
 }
