@@ -33,8 +33,6 @@ pub struct Failure {
     pub hint: Option<String>,
     /// Whether the command itself is invalid.
     pub usage: bool,
-    /// Whether a required route is not available.
-    pub unavailable: bool,
 }
 
 impl Failure {
@@ -42,7 +40,7 @@ impl Failure {
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         let message = named(&message.into());
-        Self { message, causes: Vec::new(), hint: None, usage: false, unavailable: false }
+        Self { message, causes: Vec::new(), hint: None, usage: false }
     }
 
     /// An invalid command.
@@ -188,7 +186,6 @@ impl From<serde_json::Error> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let usage = matches!(error, Error::BadOption { .. });
-        let unavailable = matches!(error, Error::RouteUnavailable { .. });
         let mut causes = Vec::new();
         let mut source = error.source();
         while let Some(cause) = source {
@@ -205,7 +202,7 @@ impl From<Error> for Failure {
             }
             other => other.hint(),
         };
-        Self { message: named(&error.to_string()), causes, hint, usage, unavailable }
+        Self { message: named(&error.to_string()), causes, hint, usage }
     }
 }
 

@@ -78,13 +78,10 @@ impl Transfer {
         Self { direction, demanded, end, bytes, seconds, routes, verdict, reason }
     }
 
-    /// A transfer that has failed; or a write that was refused, since a route may serve reads only.
-    /// That it serves reads has been seen before one is made.
+    /// A transfer that has failed.
     #[must_use]
     pub fn failed(direction: Direction, demanded: Route, failure: &Failure) -> Self {
-        let is_refused = failure.unavailable && direction == Direction::Write;
-        let end = if is_refused { End::Refused } else { End::Failed };
-        Self::new(direction, demanded).ending(end, failure.in_one_line())
+        Self::new(direction, demanded).ending(End::Failed, failure.in_one_line())
     }
 
     /// Gives it another end, for this reason.

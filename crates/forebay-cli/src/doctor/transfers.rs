@@ -2,8 +2,8 @@
 //! request of the core's engine method, which verifies every byte.
 //!
 //! A named file is only read. In a folder scratch is made, by the rules of [`scratch`]: only files
-//! made here are written. The first read by each route has a time limit. All of it runs on a
-//! separate thread, since other calls have none: a path may stop answering at any time.
+//! made here are written. The first read and write by each route have a time limit. All of it runs
+//! on a separate thread, since other calls have none: a path may stop answering at any time.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay::units::MIB;
-use forebay::{Engine, Error, RequestOptions, Route};
+use forebay::{Engine, Error, OpenOptions, RequestOptions, Route};
 use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make;
@@ -37,7 +37,7 @@ use super::json::{End, Transfer};
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;
-/// Time limit of the first read by a route: a drive in standby takes some seconds to answer.
+/// Time limit of the first read or write by a route: a drive in standby takes some seconds to answer.
 pub(super) const BOUND: Duration = Duration::from_secs(10);
 /// Longest time without progress, in time limits of a read: the read, the plain calls before and
 /// after it, and the opening of cuFile.
@@ -97,7 +97,7 @@ fn gathered(
 }
 
 struct Run {
-    /// Time limit of the first read by a route.
+    /// Time limit of the first read or write by a route.
     bound: Duration,
     engine: Engine,
     target: Target,
@@ -142,7 +142,7 @@ impl Run {
         for &route in routes {
             let refused = match direct.clone().filter(|_| route == Route::Direct) {
                 Some(reason) => Ok(Some(reason)),
-                None => self.first(route),
+                None => self.first(Direction::Read, route),
             };
             let refused = refused.unwrap_or_else(|failure| {
                 send(Transfer::failed(Direction::Read, route, &failure));
@@ -150,23 +150,38 @@ impl Run {
                 Some("the first read failed".into())
             });
             for direction in write.into_iter().chain([Direction::Read]) {
-                send(match &refused {
-                    Some(reason) => Transfer::new(direction, route).ending(End::Refused, reason),
-                    None => self
+                let refused = match (direction, &refused) {
+                    // A route may serve reads only.
+                    (Direction::Write, None) => self.first(direction, route),
+                    (_, refused) => Ok(refused.clone()),
+                };
+                send(match refused {
+                    Ok(Some(reason)) => {
+                        Transfer::new(direction, route).ending(End::Refused, reason)
+                    }
+                    Ok(None) => self
                         .transfer(direction, route)
                         .unwrap_or_else(|failure| Transfer::failed(direction, route, &failure)),
+                    // The write may still change the file, so nothing more can be verified.
+                    Err(failure) => return send(Transfer::failed(direction, route, &failure)),
                 });
             }
         }
     }
 
-    /// Makes a first read by `route`, which also makes the engine open cuFile: its counters can
+    /// Makes a first transfer by `route`, which also makes the engine open cuFile: its counters can
     /// only be read from then on. Returns why the route is unavailable, if it is. Another error of
     /// a transfer recurs in the next one.
-    fn first(&self, route: Route) -> Result<Option<String>> {
+    fn first(&self, direction: Direction, route: Route) -> Result<Option<String>> {
         let memory = self.target.allocate(&self.engine, self.len)?;
-        let file = self.engine.open(&self.file)?;
-        match file.start_read(0, memory, &RequestOptions::by_route(route)) {
+        let (mut how, request) = (OpenOptions::default(), RequestOptions::by_route(route));
+        how.write = direction == Direction::Write;
+        let file = self.engine.open_with(&self.file, &how)?;
+        let started = match direction {
+            Direction::Read => file.start_read(0, memory, &request),
+            Direction::Write => file.start_write(0, memory, &request),
+        };
+        match started {
             Err(Error::RouteUnavailable { reason, .. }) => Ok(Some(reason)),
             started => match started?.wait_at_most(self.bound) {
                 (Err(error @ Error::TimedOut { .. }), _) => Err(error.into()),
@@ -220,17 +235,6 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_route_that_serves_one_direction_only_is_refused_in_the_other() {
-        let end = |direction, failure| Transfer::failed(direction, Route::Direct, &failure).end;
-        let (route, place) = (Route::Direct, forebay::Place::whole("file"));
-        let unavailable = Error::RouteUnavailable { route, place, reason: "no writes".into() };
-        let unavailable = Failure::from(unavailable);
-        assert_eq!(end(Direction::Write, unavailable.clone()), End::Refused);
-        assert_eq!(end(Direction::Read, unavailable), End::Failed, "a first read was made");
-        assert_eq!(end(Direction::Write, Failure::new("the drive failed")), End::Failed);
-    }
 
     /// A library that accepts a file and then hangs does not block the working routes.
     #[test]
