@@ -131,7 +131,7 @@ pub fn run(limit: Duration) {
     let (done, is_done) = channel();
     let undo = move || {
         let mut entries = entries();
-        // Backwards: a process is started after the folder that it uses was made.
+        // Backwards: what was made last may use what was made before.
         entries.drain(..).rev().for_each(|(_, undo)| undo());
         let _ = done.send(());
         loop {

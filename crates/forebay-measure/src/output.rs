@@ -1,6 +1,6 @@
 //! Files that this command makes, and removes unless they shall stay.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -61,20 +61,28 @@ impl New {
 /// Removes `file`, which had the name `name`, even if it or its folder was renamed. No other file
 /// is removed.
 pub(crate) fn remove(file: &File, name: &Path) -> io::Result<()> {
-    let now = held::path(file).map_or_else(|| name.to_owned(), |path| held::name(&path));
+    remove_name(file, name).or_else(|error| {
+        let path = held::path(file).ok_or(error)?;
+        remove_name(file, &fs::read_link(path)?)
+    })
+}
+
+/// Removes `name` if it leads to `file`.
+fn remove_name(file: &File, name: &Path) -> io::Result<()> {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder_of(&now), how, Mode::empty())?;
-    let name = now.file_name().unwrap_or_default();
+    let folder = rustix::fs::open(folder_of(name), how, Mode::empty())?;
+    let name = name.file_name().unwrap_or_default();
     let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    if held::identity(found) == held::identity(fstat(file)?) {
-        unlinkat(&folder, name, AtFlags::empty())?;
+    if held::identity(found) != held::identity(fstat(file)?) {
+        return Err(io::ErrorKind::NotFound.into());
     }
-    Ok(())
+    Ok(unlinkat(&folder, name, AtFlags::empty())?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -106,6 +114,19 @@ mod tests {
         fs::write(at("made"), "precious").unwrap();
         drop(made);
         assert_eq!(fs::read(at("made")).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_name_may_have_any_bytes() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join(OsStr::from_bytes(b"a\xff"));
+        fs::create_dir(&folder).unwrap();
+        drop(New::create(&folder.join("file"), 0o600).unwrap());
+        let renamed = New::create(&folder.join("renamed"), 0o600).unwrap();
+        fs::rename(folder.join("renamed"), folder.join(OsStr::from_bytes(b"\xfe"))).unwrap();
+        let has_proc = held::path(&renamed.file).is_some();
+        drop(renamed);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), usize::from(!has_proc));
     }
 
     #[test]

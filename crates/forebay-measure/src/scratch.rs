@@ -2,9 +2,9 @@
 //!
 //! A scratch file has an unpredictable name and mode 0600, and is opened through its descriptor
 //! ([`held`]). So no other user can read it, or have another file written by taking its name. It
-//! has a name at all because cuFile opens files by their names. A run holds a lock on each of its
-//! files before it writes to them. A killed run leaves them unlocked, and the next one that makes
-//! scratch in that folder removes them.
+//! has a name at all because cuFile opens files by their names: with cuFile, use a folder that only
+//! you can write to. A run holds a lock on each of its files, which has a byte from then on. A
+//! killed run leaves them unlocked, and the next one that measures in that folder removes them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -14,35 +14,49 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::failure::{Failure, Result};
 use crate::held;
 use crate::output::{self, New};
 use crate::steps::Step;
 
+/// From this number of files on, the soft limit on open files (1024 on most systems) is raised.
+const MANY: usize = 256;
+
 /// The start of the files' names; [`DIGITS`] hexadecimal digits follow.
 const PREFIX: &str = ".forebay-scratch-";
 const DIGITS: usize = 16;
 
-/// Makes this many empty files of scratch in `folder`.
+/// Makes this many files of scratch in `folder`, all of which stay open.
 ///
 /// # Errors
 /// System errors, if `folder` cannot be written.
 pub fn create(folder: &Path, count: usize) -> Result<Vec<New>> {
     let step = Step::begin("make scratch in", folder);
-    remove_leftovers(folder, &step);
+    if count > MANY {
+        // Without the right to raise it, the error of the file beyond the limit says what to do.
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
     let create = |_| {
         step.goes_on();
         let name = format!("{PREFIX}{:0DIGITS$x}", random()?);
         let made = New::create(&folder.join(name), 0o600)?;
         // If the file system has no locks, another run cannot lock it either, and removes nothing.
         let _ = lock(&made.file);
+        made.file.set_len(1)?;
         Ok(made)
     };
     let made = (0..count).map(create).collect::<io::Result<_>>();
     made.map_err(|error| {
-        Failure::at("make a scratch file in", folder, &error)
-            .hint("use a folder that you can write to, or name a file to read")
+        let failure = Failure::at("make a scratch file in", folder, &error);
+        match error.raw_os_error() {
+            Some(libc::EMFILE) => {
+                failure.hint("raise the limit on open files (`ulimit -n`), or give fewer `--files`")
+            }
+            _ => failure.hint("use a folder that you can write to, or name a file to read"),
+        }
     })
 }
 
@@ -51,7 +65,8 @@ fn lock(file: &File) -> rustix::io::Result<()> {
 }
 
 /// Removes the scratch that killed runs left in `folder`.
-fn remove_leftovers(folder: &Path, step: &Step) {
+pub fn remove_leftovers(folder: &Path) {
+    let step = Step::begin("look for scratch in", folder);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         step.goes_on();
         if is_name(&entry.file_name())
@@ -138,6 +153,7 @@ mod tests {
         let used = names(place.path());
         let left = place.path().join(format!("{PREFIX}0123456789abcdef"));
         fs::write(&left, "data").unwrap();
+        remove_leftovers(place.path());
         let more = create(place.path(), 1).unwrap();
         let now = names(place.path());
         assert!(!left.exists() && now.len() == 2 && now.contains(&used[0]));
@@ -156,7 +172,7 @@ mod tests {
         symlink("other", at("0000000000000002")).unwrap();
         // Another run has just made it.
         fs::write(at("0000000000000003"), "").unwrap();
-        drop(create(place.path(), 1).unwrap());
+        remove_leftovers(place.path());
         assert_eq!(names(place.path()).len(), 8);
     }
 

@@ -67,6 +67,7 @@ impl Place {
         if is_folder(path) {
             let reads = if any(|percent| percent > 0) { most_files } else { 0 };
             let writes = if any(|percent| percent == 0) { most_files } else { 0 };
+            scratch::remove_leftovers(path);
             let made = scratch::create(path, reads + writes)?;
             let mut files: Vec<PathBuf> = made.iter().map(New::path).collect();
             let targets = files.split_off(reads);
@@ -80,12 +81,11 @@ impl Place {
                 .hint("give a folder, where scratch files are made, or omit `--files`"));
         }
         let opening = Step::begin("open", path);
-        let folder = folder_of(path).to_owned();
         let found = fs::metadata(path);
         if args.fills_file && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             let made = New::create(path, 0o666);
             let made = made.map_err(|error| Failure::at("create", path, &error))?;
-            let files = vec![made.path()];
+            let (files, folder) = (vec![made.path()], folder_of(path).to_owned());
             return Ok(Self { files, folder, _made: vec![made], ..Self::default() });
         }
         let allowed = (args.overwrite, args.overwrite_device);
@@ -98,9 +98,11 @@ impl Place {
             return Err(Failure::new(format!("nothing to measure: `{text}` is empty"))
                 .hint("give a folder instead, and scratch files are made there"));
         }
+        let real = real(path)?;
+        let folder = folder_of(&real).to_owned();
         let (held, file) = match held {
             Some((held, at)) => (Some(held), at),
-            None => (None, real(path)?),
+            None => (None, real),
         };
         Ok(Self { files: vec![file], len, folder, _held: held, ..Self::default() })
     }

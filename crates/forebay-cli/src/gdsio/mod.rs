@@ -57,6 +57,9 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         jobs.map(|(job, device)| Task::new(&asked, job, device)).collect();
     // Requests that can be refused without files are refused before any is made.
     run::check_memory(&tasks)?;
+    if asked.writes() {
+        asked.jobs.iter().try_for_each(|job| place::check_device(job, args))?;
+    }
     let mut files = Vec::new();
     for job in &asked.jobs {
         files.push(Files::prepare(&engine, &asked, job, args)?);

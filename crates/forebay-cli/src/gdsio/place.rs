@@ -247,22 +247,41 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     is_shared
 }
 
+/// Refuses a job on a device that may not be written to.
+///
+/// # Errors
+/// It may not.
+pub(super) fn check_device(job: &Job, args: &GdsioArgs) -> Result<()> {
+    match &job.at {
+        Where::File(path) if is_device(path) => opened(path, args).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn is_device(path: &Path) -> bool {
+    let _step = Step::begin("inspect", path);
+    fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device())
+}
+
+/// Opens what may be written to; returns it with the path that leads to it.
+fn opened(path: &Path, args: &GdsioArgs) -> Result<(Arc<File>, PathBuf)> {
+    let allowed = (args.overwrite, args.overwrite_device);
+    let opened = may_write(path, allowed, "another folder", is_ours);
+    opened.map_err(|failure| Failure { usage: false, ..failure })
+}
+
 /// Opens a file that may be written to; leaves `need` without one if it does not exist.
 fn may_be_written(engine: &Engine, need: &mut Need, args: &GdsioArgs) -> Result<()> {
     let path = &need.path;
     if !exists(path)? {
         return Ok(());
     }
-    let step = Step::begin("inspect", path);
-    let is_device = fs::metadata(path).is_ok_and(|facts| facts.file_type().is_block_device());
-    drop(step);
+    let is_device = is_device(path);
     if !is_device {
         // The engine's error names files that cannot be written to.
         drop(steps::open(engine, path)?);
     }
-    let allowed = (args.overwrite, args.overwrite_device);
-    let (mut file, at) = may_write(path, allowed, "another folder", is_ours)
-        .map_err(|failure| Failure { usage: false, ..failure })?;
+    let (mut file, at) = opened(path, args)?;
     let inspect = |error: io::Error| Failure::at("inspect", path, &error);
     let _step = Step::begin("inspect", path);
     let len = (&*file).seek(SeekFrom::End(0)).map_err(inspect)?;

@@ -153,6 +153,7 @@ impl<'a> Task<'a> {
         }
         let folder = folder_of(&held::name(path)).to_owned();
         let in_scratch = || -> Result<_> {
+            scratch::remove_leftovers(&folder);
             let scratch = scratch::create(&folder, lanes.len())?;
             let mut lanes = lanes.to_vec();
             for (made, lane) in scratch.iter().zip(&mut lanes) {

@@ -90,7 +90,8 @@ pub(super) struct Worker<'a> {
     pub(super) progress: Progress,
 }
 
-/// What a thread has done.
+/// What a thread has done. Each has its own cache lines, since it is written for every call.
+#[repr(align(128))]
 pub(super) struct Progress {
     /// When it began, and when its last call ended.
     start: Instant,

@@ -9,6 +9,7 @@ use forebay::units::{KIB, MIB};
 use forebay_measure::demand::fitting;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::results::{Cache, Direction, Limit};
+use forebay_measure::stats::rate;
 use forebay_measure::steps;
 use forebay_measure::workload::backend::{Method, Plain, Pool};
 use forebay_measure::workload::pattern::Region;
@@ -61,22 +62,34 @@ pub(super) fn links(
         let load = Load::reads(Method::Link, len, end).in_direction(direction);
         let load = Load { cache: Cache::Resident, ..load };
         let region = Region { start: 0, len };
-        let lanes =
-            devices.iter().map(|device| Lane { device: device.clone(), region, ..Lane::default() });
+        let lanes = devices.iter().enumerate().map(|(target, device)| Lane {
+            target,
+            device: device.clone(),
+            region,
+            ..Lane::default()
+        });
         let lanes: Vec<Lane> = lanes.collect();
         let mut ready = Ready::with(engine, &load, &lanes, &pool)?;
-        (0..samples).map(|_| ready.run(&[String::new()])).collect()
+        let names = vec![String::new(); devices.len()];
+        (0..samples).map(|_| ready.run(&names)).collect()
     };
     if devices.iter().any(Option::is_some) {
-        // A slow link gets shorter copies. Of two, the first is slower.
-        let first = copy(LINK_FIRST, End::Bytes(2 * LINK_FIRST), 1)?;
-        let took = first[0].latencies.summary(false).and_then(|latency| latency.p50_ns);
+        // The slowest link decides. Its first copy is slower than the second.
+        let first = copy(LINK_FIRST, End::Bytes(LINK_FIRST), 2)?;
+        let took = first[1].latencies.summary(false).and_then(|latency| latency.max_ns);
         len = (LINK_FIRST * time_ns / took.unwrap_or(1).max(1)).clamp(LINK_MIN, len);
     }
     let ran = copy(len, End::AtLeast(SAMPLE_TIME), SAMPLES)?;
     let how = ran[0].taken().pop().map(|taken| taken.reason.into_owned());
     let how = how.unwrap_or_else(|| "copies of pinned memory, one after the other".into());
-    Ok((ran.iter().map(Ran::rate).fold(0.0, f64::max), how))
+    // Each link until its own end: the start of threads, and waits for the last, are not the links'.
+    let sum = |ran: &Ran| match ran.shares.as_slice() {
+        [] => {
+            ran.latencies.summary(false).and_then(|latency| Some(rate(len, latency.mean_ns? / 1e9)))
+        }
+        shares => Some(shares.iter().map(|share| rate(share.bytes, share.last_done_s)).sum()),
+    };
+    Ok((ran.iter().filter_map(sum).fold(0.0, f64::max), how))
 }
 
 /// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth.

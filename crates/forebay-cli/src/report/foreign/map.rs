@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use forebay::units::parse_size;
 
-use super::units::{Kind, scale, words};
+use super::units::{Kind, scale};
 use crate::near::near;
 
 /// Most characters of a value.
@@ -147,15 +147,21 @@ impl Map {
         }
         let mut columns: Vec<Column> = Vec::new();
         for heading in headings {
-            let words = words(heading);
+            // Brackets without a unit, as `[last]`, are part of the name.
+            let plain = heading.replace(['(', ')', '[', ']'], " ");
+            let whole = plain.split_whitespace().collect::<Vec<_>>().join(" ");
             let means = |(name, kind, _, others): &Field| {
-                let is = |words: &[&str]| {
-                    let text = words.join(" ").to_lowercase();
+                // A rate or a time without a unit would cost the row, so these are matched exactly.
+                let is_exact = matches!(kind, Kind::Rate | Kind::Time);
+                let is = |text: &str| {
+                    let text = text.to_lowercase();
+                    let text = if is_exact { text } else { text.replace('_', " ") };
                     text == *name
                         || others.split('|').any(|other| !text.is_empty() && text == other)
                 };
-                let unit = words.split_last().filter(|(unit, _)| scale(*kind, unit).is_some());
-                is(&words) || unit.is_some_and(|(_, words)| is(words))
+                let unit = whole.rsplit_once([' ', '_']);
+                let unit = unit.filter(|(_, unit)| scale(*kind, unit).is_some());
+                is(&whole) || unit.is_some_and(|(text, _)| is(text))
             };
             let Some(field @ (name, ..)) = FIELDS.into_iter().find(means) else { continue };
             let is_taken = columns.iter().any(|column| column.field.0 == name);

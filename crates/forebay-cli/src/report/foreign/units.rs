@@ -76,7 +76,7 @@ fn rate(unit: &str) -> Option<f64> {
 }
 
 /// The words of a heading. Brackets, as in `BW (MiB/s)` or `MiB/s [last]`, are around some.
-pub(super) fn words(heading: &str) -> Vec<&str> {
+fn words(heading: &str) -> Vec<&str> {
     let words = heading.split(|c: char| c.is_whitespace() || "_,:()[]".contains(c));
     words.filter(|word| !word.is_empty()).collect()
 }
@@ -89,15 +89,19 @@ pub(super) fn words(heading: &str) -> Vec<&str> {
 pub(super) fn of_heading(kind: Kind, heading: &str) -> Result<Option<f64>, String> {
     let (before, within) = heading.rsplit_once(['(', '[']).unwrap_or((heading, ""));
     for (text, in_brackets) in [(within, true), (before, false)] {
-        let found = match words(text).as_slice() {
-            // Identifiers have no capitals, so `b` means bytes: `bw_gb_per_s`, `mib_s`.
-            [.., amount, "per", "s" | "sec" | "second"] | [.., amount, "s" | "sec"]
+        // In identifiers `b` means bytes: `bw_gb_per_s`, `Read_MiB_s`.
+        let identifier = text.split_whitespace().last().filter(|word| word.contains('_'));
+        let identifier = identifier.unwrap_or_default().to_lowercase();
+        let found = match (words(&identifier).as_slice(), words(text).as_slice()) {
+            ([.., amount, "per", "s" | "sec" | "second"] | [.., amount, "s" | "sec"], _)
                 if kind == Kind::Rate && amount.contains('b') =>
             {
                 size(amount)
             }
             // A letter alone is a name, as in `a`, `k`, `M`, except in brackets.
-            [.., last] if kind != Kind::Count || last.len() > 1 || in_brackets => scale(kind, last),
+            (_, [.., last]) if kind != Kind::Count || last.len() > 1 || in_brackets => {
+                scale(kind, last)
+            }
             _ => None,
         };
         if found.is_some() {
@@ -198,6 +202,15 @@ mod tests {
         assert_eq!(of(Kind::Time, "IO lat us [avg]"), Some(1e3));
         assert_eq!(of(Kind::Time, "time ms [last]"), Some(1e6));
         assert_eq!(of(Kind::Time, "lat (us) [p99]"), Some(1e3));
+        for heading in ["bw_MB_s", "BW_MB_per_s"] {
+            assert_eq!(of(Kind::Rate, heading), Some(1e6), "{heading}");
+        }
+        assert_eq!(of(Kind::Rate, "Read_MiB_s"), Some(1_048_576.0));
+        assert_eq!(of(Kind::Rate, "Bytes_per_second"), Some(1.0));
+        // Outside identifiers these are bits, in a notation that is not read.
+        for heading in ["BW (Gb per s)", "rate Mb per sec"] {
+            assert_eq!(of(Kind::Rate, heading), None, "{heading}");
+        }
         for heading in ["BW", "BW (best)", "BW ()", ")", "s", "[last]"] {
             assert_eq!(of(Kind::Rate, heading), None, "{heading}");
         }

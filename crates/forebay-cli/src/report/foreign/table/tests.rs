@@ -57,6 +57,15 @@ fn words_of_other_columns_are_settings() {
 }
 
 #[test]
+fn a_column_that_only_resembles_a_known_one_costs_no_row() {
+    let table = "rw,block_size,BW (MiB/s),lat_avg\nread,4K,10,7\n";
+    let contents = of(table, "cache:=cold").unwrap();
+    assert_eq!(contents.found[0].0.point.request_size, 4096);
+    let measured = contents.found[0].0.measured.as_ref().unwrap();
+    assert_eq!((measured.bytes_per_second, measured.latency), (10_485_760.0, None));
+}
+
+#[test]
 fn missing_columns_and_unclear_values_are_named() {
     let why = |text: &str, map: &str| of(text, &format!("{map},direction:=read")).unwrap_err();
     assert_eq!(
