@@ -37,7 +37,8 @@ use super::json::{End, Transfer};
 
 /// Bytes of each transfer.
 const LEN: u64 = 4 * MIB;
-/// Time limit of the first read or write by a route: a drive in standby takes some seconds to answer.
+/// Time limit of the first read or write by a route: a drive in standby takes some seconds to
+/// answer.
 pub(super) const BOUND: Duration = Duration::from_secs(10);
 /// Longest time without progress, in time limits of a read: the read, the plain calls before and
 /// after it, and the opening of cuFile.
