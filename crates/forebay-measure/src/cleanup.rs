@@ -83,31 +83,28 @@ pub(crate) fn with<T>(make: impl FnOnce() -> io::Result<(T, Undo)>) -> io::Resul
 
 /// Starts `command`; its entry kills it.
 pub fn spawn(command: &mut Command) -> io::Result<(Child, Entry)> {
-    spawn_with(command, |pid| {
-        // Before Linux 5.3 there is no handle that remains valid after the child's end; such a
-        // child is left to end by itself.
-        let handle = pidfd_open(pid, PidfdFlags::empty()).ok();
-        Box::new(move || {
-            let _ = handle.map(|handle| pidfd_send_signal(handle, Signal::KILL));
-        })
-    })
-}
-
-/// Starts `command`, which must lead its own process group; its entry kills the whole group. It must
-/// be kept or dropped before the child is waited for, whose number may be reused from then on.
-pub fn spawn_group(command: &mut Command) -> io::Result<(Child, Entry)> {
-    spawn_with(command, |pid| {
-        Box::new(move || {
-            let _ = kill_process_group(pid, Signal::KILL);
-        })
-    })
-}
-
-fn spawn_with(command: &mut Command, kill: impl FnOnce(Pid) -> Undo) -> io::Result<(Child, Entry)> {
     with(|| {
         let child = command.spawn()?;
-        let undo = kill(Pid::from_child(&child));
-        Ok((child, undo))
+        // Before Linux 5.3 there is no handle that remains valid after the child's end; such a
+        // child is left to end by itself.
+        let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
+        let kill = || {
+            let _ = handle.map(|handle| pidfd_send_signal(handle, Signal::KILL));
+        };
+        Ok((child, Box::new(kill) as Undo))
+    })
+}
+
+/// Starts `command`, which must lead its own process group; its entry kills the whole group. It
+/// must be kept or dropped before the child is waited for, whose number may be reused from then on.
+pub fn spawn_group(command: &mut Command) -> io::Result<(Child, Entry)> {
+    with(|| {
+        let child = command.spawn()?;
+        let group = Pid::from_child(&child);
+        let kill = move || {
+            let _ = kill_process_group(group, Signal::KILL);
+        };
+        Ok((child, Box::new(kill) as Undo))
     })
 }
 

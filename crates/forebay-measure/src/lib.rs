@@ -3,8 +3,8 @@
 //! [`workload`] keeps files busy by one of many methods, and [`results`] stores each measurement.
 //! [`proof`] proves the path by counters, [`power`] reads power sensors.
 //!
-//! Files: [`scratch`] and [`make`] make them, [`data`] has their contents, [`cache`] makes them
-//! cold or warm, and [`held`] keeps paths to open ones. Memory: [`memory`], [`demand`],
+//! Files: [`output`], [`scratch`] and [`make`] make them, [`data`] has their contents, [`cache`]
+//! makes them cold or warm, and [`held`] keeps paths to open ones. Memory: [`memory`], [`demand`],
 //! [`control_group`]. The machine: [`environment`], [`target`], [`fio`], [`cpu`]. [`parallel`] runs
 //! work on all cores, [`stats`] summarizes samples, [`kv`] knows cache sizes of models.
 //!
@@ -42,7 +42,6 @@ pub mod steps;
 pub mod subject;
 pub mod target;
 pub mod variables;
-pub mod warnings;
 pub mod workload;
 
 /// The tests of the command share these files, and know this package by its name.

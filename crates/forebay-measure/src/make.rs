@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt as _, OpenOptionsExt};
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
-use rustix::fs::{FallocateFlags, StatVfs, fallocate, fstatvfs, statvfs};
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 
 use crate::data::Pattern;
@@ -46,11 +46,10 @@ pub fn fill(path: &Path, pattern: Pattern, len: u64) -> Result<()> {
 fn reserve(file: &File, path: &Path, len: u64) -> Result<()> {
     let name = held::name(path);
     let folder = name.parent().unwrap_or(&name);
-    let inspect = |errno: Errno| Failure::at("inspect", folder, &errno.into());
-    let before = Room::from(fstatvfs(file).map_err(inspect)?);
+    let before = Room::of(path)?;
     match fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => {
-            let after = Room::from(fstatvfs(file).map_err(inspect)?);
+            let after = Room::of(path)?;
             // The file system's metadata for that room may use a little more.
             let enough = after.free >= after.kept() - after.kept() / 64;
             if enough { Ok(()) } else { Err(before.refusal(folder, len)) }
@@ -142,15 +141,15 @@ pub struct Room {
 }
 
 impl Room {
-    /// The free room of the file system of `folder`.
+    /// The free room of the file system of `path`.
     ///
     /// # Errors
     /// System errors.
-    pub fn of(folder: &Path) -> Result<Self> {
-        let _step = Step::begin("inspect", folder);
-        let facts =
-            statvfs(folder).map_err(|error| Failure::at("inspect", folder, &error.into()))?;
-        Ok(facts.into())
+    pub fn of(path: &Path) -> Result<Self> {
+        let _step = Step::begin("inspect", path);
+        let facts = statvfs(path).map_err(|error| Failure::at("inspect", path, &error.into()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(facts.f_frsize);
+        Ok(Self { free: bytes(facts.f_bavail), total: bytes(facts.f_blocks) })
     }
 
     /// The room available for scratch: a tenth or 1 GiB stays free, whichever is less.
@@ -177,16 +176,6 @@ impl Room {
         Failure::new(format!("cannot make {len} of scratch in `{}`", folder.display()))
             .because(format!("{free} are free, of which {kept} must stay free"))
             .hint("give a smaller `--size`, or a folder with more free space")
-    }
-}
-
-impl From<StatVfs> for Room {
-    fn from(facts: StatVfs) -> Self {
-        let unit = facts.f_frsize;
-        Self {
-            free: facts.f_bavail.saturating_mul(unit),
-            total: facts.f_blocks.saturating_mul(unit),
-        }
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, statat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, statat, unlinkat};
+use rustix::io::Errno;
 
 use crate::cleanup::{self, Entry, Undo};
 use crate::held;
@@ -70,13 +72,18 @@ pub(crate) fn remove(file: &File, name: &Path) -> io::Result<()> {
 /// Removes `name` if it leads to `file`.
 fn remove_name(file: &File, name: &Path) -> io::Result<()> {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder_of(name), how, Mode::empty())?;
-    let name = name.file_name().unwrap_or_default();
-    let found = statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let opened = rustix::fs::open(folder_of(name), how, Mode::empty());
+    let (folder, name) = match &opened {
+        Ok(folder) => (folder.as_fd(), name.file_name().unwrap_or_default()),
+        // No descriptor is free.
+        Err(Errno::MFILE | Errno::NFILE) => (CWD, name.as_os_str()),
+        Err(errno) => return Err((*errno).into()),
+    };
+    let found = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
     if held::identity(found) != held::identity(fstat(file)?) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    Ok(unlinkat(&folder, name, AtFlags::empty())?)
+    Ok(unlinkat(folder, name, AtFlags::empty())?)
 }
 
 #[cfg(test)]

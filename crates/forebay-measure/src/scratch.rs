@@ -8,6 +8,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -41,7 +42,7 @@ pub fn create(folder: &Path, count: usize) -> Result<Vec<New>> {
     }
     let create = |_| {
         step.goes_on();
-        let name = format!("{PREFIX}{:0DIGITS$x}", random()?);
+        let name = format!("{PREFIX}{:0DIGITS$x}", random());
         let made = New::create(&folder.join(name), 0o600)?;
         // If the file system has no locks, another run cannot lock it either, and removes nothing.
         let _ = lock(&made.file);
@@ -91,17 +92,10 @@ fn leftover(path: &Path) -> Option<File> {
     (is_own && facts.len() > 0 && lock(&file).is_ok()).then_some(file)
 }
 
-/// An unpredictable number.
-///
-/// # Errors
-/// System errors.
-pub fn random() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    if got < bytes.len() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(u64::from_ne_bytes(bytes))
+/// An unpredictable number: a hash whose key is the system's random bytes.
+#[must_use]
+pub fn random() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 #[cfg(test)]

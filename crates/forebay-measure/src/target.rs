@@ -6,7 +6,10 @@ use forebay::gpu::{self, Device, GpuSelector};
 use forebay::{Buffer, Engine, Route};
 
 use crate::failure::{Failure, Result};
-use crate::warnings;
+
+/// The warning about a simulated GPU.
+pub const SIMULATED: &str = "the GPU is simulated: its numbers say nothing about hardware; leave \
+                             `--gpu` out on a machine with a GPU";
 
 /// The requested memory.
 #[derive(Debug, Clone)]
@@ -67,9 +70,15 @@ impl Target {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         if self.is_simulated() {
-            return vec![warnings::simulated()];
+            return vec![SIMULATED.into()];
         }
-        self.reason.iter().map(|reason| warnings::host_target(reason)).collect()
+        let host = |reason: &String| {
+            format!(
+                "the target is host memory: {reason}; `--gpu sim` shows every row with a simulated \
+                 GPU"
+            )
+        };
+        self.reason.iter().map(host).collect()
     }
 
     /// Allocates `len` bytes, one or more.

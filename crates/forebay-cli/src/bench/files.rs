@@ -71,8 +71,7 @@ impl Place {
             let made = scratch::create(path, reads + writes)?;
             let mut files: Vec<PathBuf> = made.iter().map(New::path).collect();
             let targets = files.split_off(reads);
-            let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
-            let (folder, key) = (path.to_owned(), Some(key));
+            let (folder, key) = (path.to_owned(), Some(random()));
             return Ok(Self { files, targets, folder, _made: made, key, ..Self::default() });
         }
         let text = path.display();
@@ -134,12 +133,6 @@ impl Place {
         Ok(())
     }
 
-    /// Bytes of scratch to make.
-    pub(super) fn scratch_len(&self) -> u64 {
-        let files = self.files.len() + self.targets.len();
-        if self.is_scratch() { self.len.saturating_mul(files as u64) } else { 0 }
-    }
-
     /// Makes the scratch that is read, or that loads only write to, if there is none yet, or if
     /// its contents have changed: reads are compared with them.
     ///
@@ -168,15 +161,16 @@ impl Place {
         Ok(())
     }
 
-    /// Checks that there is room for all scratch.
+    /// Checks that there is room for all scratch; returns its bytes.
     ///
     /// # Errors
     /// There is less.
-    pub(super) fn check_room(&self) -> Result<()> {
-        match self.is_scratch() {
-            true => Room::of(&self.folder)?.check(&self.folder, self.scratch_len()),
-            false => Ok(()),
+    pub(super) fn check_room(&self) -> Result<u64> {
+        if !self.is_scratch() {
+            return Ok(0);
         }
+        let len = self.len.saturating_mul((self.files.len() + self.targets.len()) as u64);
+        Room::of(&self.folder)?.check(&self.folder, len).map(|()| len)
     }
 
     /// Fills the first file with `len` bytes, before the length of all is known.
@@ -259,8 +253,8 @@ fn real(path: &Path) -> Result<PathBuf> {
 /// what `is_ours` may be written.
 ///
 /// # Errors
-/// The user did not allow that; it is neither a file nor a device; system errors. The hint says what
-/// to give `instead`.
+/// The user did not allow that; it is neither a file nor a device; system errors. The hint says
+/// what to give `instead`.
 pub(crate) fn may_write(
     path: &Path,
     (overwrite, overwrite_device): (bool, bool),

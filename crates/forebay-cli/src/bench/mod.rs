@@ -386,9 +386,8 @@ impl<'a> Bench<'a> {
     }
 
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
-        let len: u64 = self.places.iter().map(Place::scratch_len).sum();
+        let len: u64 = self.places.iter().map(Place::check_room).sum::<Result<_>>()?;
         bar.set_message(format!("making {} of scratch", format_size(len)));
-        self.places.iter().try_for_each(Place::check_room)?;
         self.places.iter().try_for_each(|place| place.make(Direction::Read))
     }
 

@@ -9,8 +9,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, GpuSelector};
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::target::Target;
-use forebay_measure::warnings;
+use forebay_measure::target::{SIMULATED, Target};
 
 use crate::bench::args::{BenchArgs, GpuList};
 
@@ -52,7 +51,7 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, 
         }
     };
     let simulated = all.iter().flatten().any(|gpu| gpu.info().simulated);
-    let warnings = if simulated { vec![warnings::simulated()] } else { Vec::new() };
+    let warnings = if simulated { vec![SIMULATED.into()] } else { Vec::new() };
     // The first, the first two, and so on: shows which limit takes over as they are added.
     Ok(((1..=all.len()).map(|count| all[..count].to_vec()).collect(), warnings))
 }

@@ -22,7 +22,6 @@ use forebay_measure::plain::plain;
 use forebay_measure::program::Program;
 use forebay_measure::stdio::{print, say, tell};
 use forebay_measure::target::Target;
-use forebay_measure::workload::Lane;
 use forebay_measure::workload::backend::Method;
 
 use self::node::Kept;
@@ -61,15 +60,14 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         asked.jobs.iter().try_for_each(|job| place::check_device(job, args))?;
     }
     let mut files = Vec::new();
-    for job in &asked.jobs {
-        files.push(Files::prepare(&engine, &asked, job, args)?);
+    for (job, task) in asked.jobs.iter().zip(&tasks) {
+        files.push(Files::prepare(&engine, &asked, job, args, task.device.as_ref())?);
     }
     if asked.writes() {
         place::check_apart(&files)?;
     }
     for (task, files) in tasks.iter_mut().zip(&files) {
-        let lane = |lane: &Lane| Lane { device: task.device.clone(), ..lane.clone() };
-        task.lanes = files.lanes.iter().map(lane).collect();
+        task.lanes.clone_from(&files.lanes);
     }
     take_direct_route(&engine, args, &mut tasks)?;
     if asked.writes() {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay::Engine;
+use forebay::gpu::Device;
 use forebay::units::{align_down, format_size};
 use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
@@ -37,7 +38,7 @@ const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");
 /// The files of a job.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// For each thread its part of a file, in host memory.
+    /// For each thread its part of a file.
     pub(super) lanes: Vec<Lane>,
     /// Descriptors that the paths of the lanes go through.
     held: Vec<Arc<File>>,
@@ -81,6 +82,7 @@ impl Files {
         asked: &Asked,
         job: &Job,
         args: &GdsioArgs,
+        device: Option<&Arc<dyn Device>>,
     ) -> Result<Self> {
         let threads = if asked.transfer.is_batch() { 1 } else { u64::from(job.threads) };
         let mut files = Self::default();
@@ -109,7 +111,7 @@ impl Files {
             let len = asked.size - asked.shift;
             files.lanes.extend(need.starts.iter().map(|start| Lane {
                 target: 0,
-                device: None,
+                device: device.cloned(),
                 path: at.clone(),
                 region: Region { start: start + asked.shift, len },
                 content,
@@ -137,7 +139,7 @@ impl Files {
         let bytes = missing.iter().map(|need| need.to - need.from).sum();
         let gone = if stay { 0 } else { gone };
         tell(&making(&folder, missing.len(), bytes, gone));
-        let key = scratch::random().map_err(|e| Failure::io("cannot get random bytes", &e))?;
+        let key = scratch::random();
         for (number, need) in missing.into_iter().enumerate() {
             if need.file.is_none() {
                 self.make(need)?;

@@ -55,8 +55,11 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     }
     let mut bench = Bench::new(&preset, engine.clone(), Some(place), program, command)?;
     let records = bench.run()?;
-    let work = (args.mode == Mode::All).then(|| Work::new(&engine, &target, args.size));
-    let work = match work.transpose() {
+    let work = || -> Result<Work> {
+        let mut compute = Compute::new(&engine, &target, args.size)?;
+        Ok(Work { limit: compute.limit()?, compute, rates: Vec::new() })
+    };
+    let work = match (args.mode == Mode::All).then(work).transpose() {
         Ok(work) => work.map(|work| work.measure(args.runs, &bench)),
         Err(failure) => {
             let why = failure.in_one_line();
@@ -98,63 +101,50 @@ fn routes(mode: Mode, direct: Result<()>) -> Result<Vec<Option<Route>>> {
     }
 }
 
-/// The GPU's own work, and the bytes per second of each run.
+/// The GPU's own work.
 struct Work {
     compute: Compute,
     limit: MemoryLimit,
-    /// The kernel alone, the kernel during a read, and that read.
-    alone: Vec<f64>,
-    during: Vec<f64>,
-    read: Vec<f64>,
+    /// Bytes per second in each run: of the kernel alone, of the kernel during a read, and of that
+    /// read.
+    rates: Vec<[f64; 3]>,
 }
 
 impl Work {
-    /// Memory of the GPU and its limit.
-    ///
-    /// # Errors
-    /// There is no GPU, or it runs no kernels.
-    fn new(engine: &Engine, target: &Target, size: u64) -> Result<Self> {
-        let mut compute = Compute::new(engine, target, size)?;
-        let limit = compute.limit()?;
-        Ok(Self { compute, limit, alone: Vec::new(), during: Vec::new(), read: Vec::new() })
-    }
-
     /// Runs the kernel alone and then during a read by the engine, as often as the methods ran.
     ///
     /// # Errors
     /// The kernel or the read failed.
     fn measure(mut self, runs: u32, bench: &Bench<'_>) -> Result<Self> {
         for _ in 0..runs {
-            let ended = self.run(bench);
+            let rates = self.run(bench);
             // A later failure does not hide a mismatch.
             if !self.compute.verified {
                 break;
             }
-            ended?;
+            self.rates.push(rates?);
         }
         Ok(self)
     }
 
-    fn run(&mut self, bench: &Bench<'_>) -> Result<()> {
-        self.alone.push(self.compute.alone()?);
+    fn run(&mut self, bench: &Bench<'_>) -> Result<[f64; 3]> {
+        let alone = self.compute.alone()?;
         let (moved, done) = self.compute.run_meanwhile(|| bench.read_by_engine())?;
         self.compute.check()?;
         let (measured, ran) = moved?;
         self.compute.verified &= measured.verified != Some(false);
-        self.during.push(done.rate(ran.from, ran.span));
-        self.read.push(measured.bytes_per_second);
-        Ok(())
+        Ok([alone, done.rate(ran.from, ran.span), measured.bytes_per_second])
     }
 
     /// The kernel's rates compared with the memory's limit and with each other.
     fn text(&self) -> String {
-        let median = |rates: &[f64]| Spread::of(rates.iter().copied()).map(|rates| rates.median);
-        let rates = (median(&self.alone), median(&self.during), median(&self.read));
-        let (true, (Some(alone), Some(during), Some(read))) = (self.compute.verified, rates) else {
+        let rates = [0, 1, 2].map(|index| Spread::of(self.rates.iter().map(|run| run[index])));
+        let (true, [Some(alone), Some(during), Some(read)]) = (self.compute.verified, rates) else {
             return "\nKernel: MISMATCH in the data\n".into();
         };
         let by = if self.limit.filled { "the fastest fill" } else { "clock times width" };
         let limit = self.limit.bytes_per_second;
+        let [alone, during, read] = [alone, during, read].map(|rates| rates.median);
         wrapped(
             &format!(
                 "\nKernel: XOR of {} of the GPU's memory, {} GB/s read and written ({:.0} % of the \

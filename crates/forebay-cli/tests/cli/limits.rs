@@ -241,6 +241,19 @@ fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
 }
 
 #[test]
+fn scratch_has_more_files_than_may_be_open_at_first() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let line = "bench . --files 300 --size 8M --block-size 4K --depth 1 --bytes 64K --repeats 1 \
+                --cache warm --gpu none";
+    let (code, told) = limited(folder.path(), "ulimit -Sn 200", line);
+    assert_eq!(code, Some(0), "{told}");
+    let (code, told) = limited(folder.path(), "ulimit -n 200", line);
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("scratch") && told.contains("`ulimit -n`"), "{told}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_small_stack_is_enough() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![1; 4 << 20]).unwrap();

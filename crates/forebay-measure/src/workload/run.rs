@@ -141,7 +141,7 @@ impl<'a> Ready<'a> {
     ) -> Result<Self> {
         // The key of the memory's initial contents is random, so that bytes left in the files by an
         // earlier run never match.
-        let key = random().map_err(|error| Failure::io("cannot get random bytes", &error))?;
+        let key = random();
         let numbers = (0..lanes.len()).map(|index| worker(engine, load, (lanes, index), pool, key));
         Ok(Self { load, workers: numbers.collect::<Result<_>>()? })
     }

@@ -21,7 +21,7 @@ pub(super) struct Folder(PathBuf, #[expect(dead_code, reason = "it is dropped")]
 impl Folder {
     /// Creates it, for this user only.
     pub(super) fn create() -> io::Result<Self> {
-        let name = format!("forebay-cufile-{:016x}", random()?);
+        let name = format!("forebay-cufile-{:016x}", random());
         let path = std::path::absolute(std::env::temp_dir())?.join(name);
         let ((), entry) = cleanup::with(|| {
             fs::DirBuilder::new().mode(0o700).create(&path)?;
