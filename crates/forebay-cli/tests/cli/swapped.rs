@@ -13,7 +13,7 @@ use crate::program::program;
 
 const PRECIOUS: &[u8] = b"precious";
 
-/// A file that scratch is swapped for, and what files of `gdsio` and `gpu-file-benchmark` are called.
+/// What scratch is swapped for, and what files of `gdsio` and `gpu-file-benchmark` are called.
 const NAMES: [&str; 4] = ["file", "gdsio.0", "gdsio.1", "target"];
 
 /// Each verb that writes, in the folder that is swapped or with files in `sub`, which is.
