@@ -116,7 +116,10 @@ fn measured(sweep: &Sweep, method: &str, request_size: u64, depth: u64, repeat: 
             "advice": "add depth"},
         "steady": {"rates": [rate], "part_s": 0.5, "slope": 0.0, "deviation": 0.0,
             "reached": true},
-        "power": {"seconds": 2.0, "sources": [{"part": "gpu", "joules": 20.5 * bytes as f64 / 1e9}]},
+        "power": {
+            "seconds": 2.0,
+            "sources": [{"part": "gpu", "joules": 20.5 * bytes as f64 / 1e9}],
+        },
         "verified": true, "shares": shares, "simulated": false
     })
 }

@@ -82,7 +82,7 @@ pub(super) fn links(
     let ran = copy(len, End::AtLeast(SAMPLE_TIME), SAMPLES)?;
     let how = ran[0].taken().pop().map(|taken| taken.reason.into_owned());
     let how = how.unwrap_or_else(|| "copies of pinned memory, one after the other".into());
-    // Each link until its own end: the start of threads, and waits for the last, are not the links'.
+    // Each link until its own end: it is no slower because threads start late or others end later.
     let sum = |ran: &Ran| match ran.shares.as_slice() {
         [] => {
             ran.latencies.summary(false).and_then(|latency| Some(rate(len, latency.mean_ns? / 1e9)))

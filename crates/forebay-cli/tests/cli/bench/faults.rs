@@ -231,5 +231,6 @@ fn each_record_reaches_the_drive_before_the_next_is_measured() {
     assert!(told.contains("cannot write to the results file"), "{told}");
     let text = String::from_utf8(fuse.content()).unwrap();
     let more = text.strip_prefix(&begun).unwrap();
-    assert!(!more.lines().any(is_sample), "{more}");
+    // The run itself, and the first record that was synced: a limit if it is higher than before.
+    assert!(more.lines().count() <= 2, "{more}");
 }
