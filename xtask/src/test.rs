@@ -18,7 +18,7 @@ use crate::{bundle, cufile, lab, prepare, python, sanitize, servers, soak, tidy,
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
 
 /// The tests of the command: most of their time is spent on waiting for other processes.
-const WAITING: (&str, &str) = ("forebay-cli test cli", "--test-threads=6");
+const WAITING: (&str, &str) = ("forebay-cli test cli", "--test-threads=8");
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
 pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
