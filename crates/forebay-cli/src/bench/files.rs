@@ -51,7 +51,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Inspects `path`, and makes empty scratch files in a folder.
+    /// Inspects `path`, and makes scratch files in a folder.
     ///
     /// # Errors
     /// The file is missing or empty, or would be written without the user's permission.
