@@ -1,9 +1,9 @@
 //! The cleanup of a command that ends early: scratch and half-written output are removed, and child
 //! processes are ended.
 //!
-//! Whatever must not remain is registered as a closure, which an [`Entry`] stands for. Things are
-//! made under the lock of the registry, so that a signal finds each of them whole or not at all.
-//! `signals` and `steps` run the closures.
+//! For each file, folder or child process, the registry has a closure that removes or ends it, and
+//! an [`Entry`] is its handle. Each is made under the lock of the registry, so that a signal finds
+//! it whole or not at all. `signals` and `steps` run the closures.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -95,8 +95,8 @@ pub fn spawn(command: &mut Command) -> io::Result<(Child, Entry)> {
     })
 }
 
-/// Starts `command`, which must lead its own process group; its entry kills the whole group. It
-/// must be kept or dropped before the child is waited for, whose number may be reused from then on.
+/// Starts `command`, which must lead its own process group; its entry kills the whole group. Keep
+/// or drop the entry before you wait for the child: afterwards its process ID may be reused.
 pub fn spawn_group(command: &mut Command) -> io::Result<(Child, Entry)> {
     with(|| {
         let child = command.spawn()?;
@@ -128,7 +128,7 @@ pub fn run(limit: Duration) {
     let (done, is_done) = channel();
     let undo = move || {
         let mut entries = entries();
-        // Backwards: what was made last may use what was made before.
+        // The last one first: it may use those that were made before it.
         entries.drain(..).rev().for_each(|(_, undo)| undo());
         let _ = done.send(());
         loop {

@@ -245,11 +245,11 @@ fn scratch_has_more_files_than_may_be_open_at_first() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let line = "bench . --files 300 --size 8M --block-size 4K --depth 1 --bytes 64K --repeats 1 \
                 --cache warm --gpu none";
-    let (code, told) = limited(folder.path(), "ulimit -Sn 200", line);
-    assert_eq!(code, Some(0), "{told}");
-    let (code, told) = limited(folder.path(), "ulimit -n 200", line);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("scratch") && told.contains("`ulimit -n`"), "{told}");
+    let (code, message) = limited(folder.path(), "ulimit -Sn 200", line);
+    assert_eq!(code, Some(0), "{message}");
+    let (code, message) = limited(folder.path(), "ulimit -n 200", line);
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("scratch") && message.contains("`ulimit -n`"), "{message}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

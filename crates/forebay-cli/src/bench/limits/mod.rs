@@ -10,7 +10,7 @@ use forebay_measure::results::{Direction, Limit, Record};
 pub(super) use self::bound::bound;
 
 /// The rate of a part of the machine, as far as `records` have it. If it was measured several
-/// times, the highest counts: it was reached.
+/// times, it is the highest of them.
 pub(super) fn rate(
     records: &[Record],
     name: &str,

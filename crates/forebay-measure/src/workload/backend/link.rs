@@ -1,5 +1,5 @@
-//! Copies in host memory, by the number of threads that copies fastest: what a target there can
-//! take.
+//! Copies from host memory to host memory, by the number of threads that copies fastest. Their rate
+//! is the limit of a target in host memory.
 
 use std::time::Instant;
 
