@@ -10,16 +10,18 @@ use forebay_base::units::KIB;
 /// Requests in flight when nothing is known of a drive, and of a disk.
 const DEPTH_START: usize = 32;
 const DEPTH_START_DISK: usize = 1;
-/// The queue holds `rate / ALLOWANCE` ns of work beyond the latency: 2 ms at 200 MB/s, 10 ms at
+/// The queue holds `rate / ALLOWANCE` ns of work beyond the latency: 1.5 ms at 200 MB/s, 7.5 ms at
 /// 1 GB/s, but no more than [`DEPTH_START`] requests.
-const ALLOWANCE: u64 = 100;
+const ALLOWANCE: u64 = 133;
 /// One request holds the drive for about this long, and at most twice as long.
 const HOLDS_NS: u64 = 1_000_000;
 /// Smaller requests cost more processor time than they save waiting.
 const SIZE_MIN: u64 = 128 * KIB;
-/// A depth farther from the rule's has to raise the rate to this: thousandths.
+/// A depth above the rule's has to raise the rate to this: thousandths.
 const GROWS: u64 = 1060;
-/// A depth nearer to the rule's, and a size, have to keep this of the rate: thousandths.
+/// A higher depth up to the rule's has to raise the rate to this: thousandths.
+const GAINS: u64 = 1020;
+/// A lower depth, and a size, have to keep this of the rate: thousandths.
 const KEEPS: u64 = 980;
 /// A depth below this of the rate does harm, so less may gain: thousandths.
 const HURTS: u64 = 940;
@@ -185,7 +187,7 @@ impl DepthTuner {
 
     fn measured(&mut self, rate: Rate, ns: u64) {
         let here = Setting { depth: self.depth, size: self.size, rate };
-        let Some(best) = self.best else { return self.search(here) };
+        let Some(best) = self.best else { return self.search(here, false) };
         if let Phase::Search { before } = self.phase {
             return self.searched(here, best, before);
         }
@@ -193,7 +195,7 @@ impl DepthTuner {
             self.changed += 1;
             if self.changed >= CHANGED {
                 self.look_every_ns = LOOK_NS.0;
-                self.search(here);
+                self.search(here, false);
             }
             return;
         }
@@ -203,28 +205,32 @@ impl DepthTuner {
         self.best = Some(best);
         if self.held_ns >= self.look_every_ns {
             self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1);
-            self.search(best);
+            self.search(best, false);
         }
     }
 
     /// Tries the depth by the rule where that is clearly another than the best, then the size by
-    /// the rule, else a higher depth.
-    fn search(&mut self, best: Setting) {
+    /// the rule, else a higher depth. `waits`: a longer queue was no faster, so its requests waited
+    /// for each other, which the least latency then includes. So half of the depth is tried too.
+    fn search(&mut self, best: Setting, waits: bool) {
         self.hold(best);
         let (needs, size) = (self.needs(best, best.size), self.size_for(best));
         let is_lower = needs.saturating_mul(4) <= best.depth * 3;
         let is_higher = needs.saturating_mul(3) >= best.depth * 4;
-        if self.is_short(best) {
+        let half = best.depth / 2;
+        if !waits && self.is_short(best) {
             self.attempt(needs.max(best.depth * 2), Some(best));
         } else if is_lower {
             self.attempt(needs, None);
-        } else if is_higher && best.depth < self.limits.depth_max {
+        } else if !waits && is_higher && best.depth < self.limits.depth_max {
             self.attempt(needs, Some(best));
         } else if size != best.size {
             self.size = size;
             self.attempt(self.needs(best, size).min(requests(best.window(), size)), None);
-        } else {
+        } else if !waits {
             self.attempt(best.depth * 2, Some(best));
+        } else if half >= requests(self.allowance(best.rate), best.size) {
+            self.attempt(half, None);
         }
     }
 
@@ -237,9 +243,14 @@ impl DepthTuner {
     /// The depth by the rule, with requests of `size` bytes.
     fn needs(&self, best: Setting, size: u64) -> usize {
         let latency_ns = self.latency_ns(best.rate, size);
-        let most = self.limits.size_max.saturating_mul(DEPTH_START as u64);
-        let allowance = best.rate.bytes_in(best.rate.0 / ALLOWANCE).min(most);
+        let allowance = self.allowance(best.rate);
         requests(best.rate.bytes_in(latency_ns).saturating_add(allowance), size)
+    }
+
+    /// Bytes of work beyond the latency.
+    fn allowance(&self, rate: Rate) -> u64 {
+        let most = self.limits.size_max.saturating_mul(DEPTH_START as u64);
+        rate.bytes_in(rate.0 / ALLOWANCE).min(most)
     }
 
     /// Whether requests hardly wait for each other: the drive may do more than its rate shows.
@@ -259,8 +270,11 @@ impl DepthTuner {
     fn searched(&mut self, here: Setting, best: Setting, before: Option<Setting>) {
         let (known, needs) = (requests(best.window(), here.size), self.needs(best, here.size));
         let beyond = here.depth > known;
-        let farther = if beyond { here.depth > needs } else { here.depth < needs };
-        let wants = if farther && here.size == best.size { GROWS } else { KEEPS };
+        let wants = match (beyond && here.size == best.size, here.depth > needs) {
+            (true, true) => GROWS,
+            (true, false) => GAINS,
+            (false, _) => KEEPS,
+        };
         let is_other = (here.depth, here.size) != (best.depth, best.size);
         let grows = before.is_none_or(|before| here.rate.is_at_least(GROWS, before.rate));
         if let Some(before) = before.filter(|before| grows && before.window() < here.window()) {
@@ -268,10 +282,14 @@ impl DepthTuner {
             self.least = self.least.max((before.rate.ns_for(before.window()), before.size));
         }
         if is_other && here.rate.is_at_least(wants, best.rate) {
+            let waits = here.window() < best.window();
             let goes_on = here.rate.is_at_least(GROWS, best.rate)
+                || waits
                 || self.is_short(here)
                 || self.size_for(here) != here.size;
-            if goes_on { self.search(here) } else { self.hold(here) }
+            // So several attempts in a row do not each lose a little.
+            let here = Setting { rate: here.rate.max(best.rate), ..here };
+            if goes_on { self.search(here, waits) } else { self.hold(here) }
         } else if !beyond && here.depth < self.limits.depth_max && grows {
             let depth = if here.depth < known { known.min(here.depth * 2) } else { here.depth * 2 };
             self.attempt(depth, Some(here));
