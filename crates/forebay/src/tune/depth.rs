@@ -210,8 +210,8 @@ impl DepthTuner {
     }
 
     /// Tries the depth by the rule where that is clearly another than the best, then the size by
-    /// the rule, else a higher depth. `waits`: a longer queue was no faster, so its requests waited
-    /// for each other, which the least latency then includes. So half of the depth is tried too.
+    /// the rule, else a higher depth. `waits`: a longer queue was no faster. Then requests waited
+    /// for each other, and the least latency may include that. So half of the depth is tried.
     fn search(&mut self, best: Setting, waits: bool) {
         self.hold(best);
         let (needs, size) = (self.needs(best, best.size), self.size_for(best));
@@ -287,7 +287,7 @@ impl DepthTuner {
                 || waits
                 || self.is_short(here)
                 || self.size_for(here) != here.size;
-            // So several attempts in a row do not each lose a little.
+            // Later attempts compare with the best rate, else each might lose 2 % more.
             let here = Setting { rate: here.rate.max(best.rate), ..here };
             if goes_on { self.search(here, waits) } else { self.hold(here) }
         } else if !beyond && here.depth < self.limits.depth_max && grows {

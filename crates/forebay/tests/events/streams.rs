@@ -56,7 +56,8 @@ fn a_transfer_that_its_stream_waits_for_in_vain_is_told_of() {
 fn what_is_prepared_for_streams_is_not_made_again() {
     const SLOT: u64 = 512 << 10;
     let _watchdog = Watchdog::start();
-    listener(); // hears what comes next, also if this test runs alone
+    // Listens from the start, also if this test runs alone.
+    listener();
     let mut options = Options::default();
     options.slot_size = SLOT;
     options.segment_size = 64 << 10;
