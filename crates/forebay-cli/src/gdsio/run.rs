@@ -13,7 +13,7 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::output::{New, folder_of};
 use forebay_measure::proof::Proof;
 use forebay_measure::results::Cache;
-use forebay_measure::stdio::tell;
+use forebay_measure::stdio::{say, tell};
 use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use forebay_measure::workload::check::Most;
@@ -164,7 +164,10 @@ impl<'a> Task<'a> {
             }
             Ok((lanes, scratch))
         };
-        in_scratch().unwrap_or_default()
+        in_scratch().unwrap_or_else(|failure| {
+            say(&format!("no write is tried before the run: {}", failure.with_remedy()));
+            Default::default()
+        })
     }
 
     /// Bytes of memory that it needs, on the GPU and the host together.
