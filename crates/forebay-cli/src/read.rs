@@ -1,7 +1,6 @@
 //! `forebay read`: moves a range of a file to the target by the engine; prints the checksum, the
 //! route and what verifies it.
 
-use std::hash::Hasher as _;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -23,7 +22,7 @@ use forebay_measure::steps::Step;
 use forebay_measure::subject::check_size;
 use forebay_measure::target::Target;
 use serde_json::{Value, json};
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::args::ReadArgs;
 use crate::report::numbers::rate_text;
@@ -163,7 +162,7 @@ fn pass_on(
         Some((_, path)) => Failure::at("write to", path, &error),
         None => Failure::stdout(&error),
     };
-    let (mut hash, mut step) = (XxHash3_64::new(), Vec::new());
+    let (mut hash, mut step) = (Xxh3Default::new(), Vec::new());
     for start in (0..len).step_by(whole(STEP)) {
         let end = len.min(start + STEP);
         let bytes = match memory.as_slice() {
@@ -174,13 +173,13 @@ fn pass_on(
                 &step[..]
             }
         };
-        hash.write(bytes);
+        hash.update(bytes);
         out.write_all(bytes).map_err(failed)?;
     }
     out.flush().map_err(failed)?;
     drop(out);
     output.map_or(Ok(()), |output| finish(Ok(()), output))?;
-    Ok(hash.finish())
+    Ok(hash.digest())
 }
 
 fn moved(bytes: u64) -> String {

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::hash::Hasher as _;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -16,7 +15,7 @@ use std::process::{Command, ExitCode};
 use forebay::{Engine, Options};
 use forebay_topology::{Resolver, System};
 use serde_json::Value;
-use twox_hash::XxHash3_64;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes that are compared at either end of a run.
 const PIECE: u64 = 4096;
@@ -66,9 +65,7 @@ fn remount(folder: &str, file: &str, devices: &[&str]) -> Result<()> {
             let (buffer, _) = file.read_whole(None)?;
             let mut bytes = vec![0; usize::try_from(buffer.len())?];
             buffer.download(0, &mut bytes)?;
-            let mut hash = XxHash3_64::new();
-            hash.write(&bytes);
-            let found = format!("{:016x}", hash.finish());
+            let found = format!("{:016x}", xxh3_64(&bytes));
             if found != *expected {
                 let bytes = bytes.len();
                 return Err(format!("{bytes} bytes of `{device}`: {found}, not {expected}").into());
