@@ -47,13 +47,12 @@ impl Pattern {
     /// Writes the bytes at `offset` of the file, a multiple of eight, to `bytes`.
     pub fn fill(self, offset: u64, bytes: &mut [u8]) {
         debug_assert!(offset.is_multiple_of(8));
-        let mut words = bytes.chunks_exact_mut(8);
+        let (words, rest) = bytes.as_chunks_mut::<8>();
         let mut index = offset / 8;
-        for word in &mut words {
-            word.copy_from_slice(&self.word(index).to_le_bytes());
+        for word in words {
+            *word = self.word(index).to_le_bytes();
             index += 1;
         }
-        let rest = words.into_remainder();
         rest.copy_from_slice(&self.word(index).to_le_bytes()[..rest.len()]);
     }
 
@@ -85,13 +84,11 @@ impl Pattern {
     #[must_use]
     pub fn matches(self, offset: u64, bytes: &[u8]) -> bool {
         debug_assert!(offset.is_multiple_of(8));
-        let words = bytes.chunks_exact(8);
+        let (words, rest) = bytes.as_chunks::<8>();
         let mut index = offset / 8;
-        let rest = words.remainder();
         let mut wrong = 0;
         for word in words {
-            let word = u64::from_le_bytes(word.try_into().expect("eight bytes each"));
-            wrong |= word ^ self.word(index);
+            wrong |= u64::from_le_bytes(*word) ^ self.word(index);
             index += 1;
         }
         wrong == 0 && rest == &self.word(index).to_le_bytes()[..rest.len()]
