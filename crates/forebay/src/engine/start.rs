@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down, align_up};
 
@@ -107,7 +108,7 @@ pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 impl Engine {
     /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
-        let _guard = OnUnwind::new(self, None);
+        let (started, _guard) = (Instant::now(), OnUnwind::new(self, None));
         let (range, mut access) = (call.range()?, self.access(call)?);
         let (mut end, mut is_sized) = (range.end, false);
         let parts = match call.direction {
@@ -136,7 +137,8 @@ impl Engine {
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
-        let state = Arc::new(State::new(Arc::clone(call.file), range, buffers, keep));
+        let state = State::new(Arc::clone(call.file), range, buffers, keep);
+        let state = Arc::new(state.since(started));
         if !call.is_block {
             let begin = call.begin(Some(access));
             let begin = match &direct {

@@ -176,6 +176,13 @@ impl State {
         }
     }
 
+    /// Counts its time from the start of the call. A first transfer allocates slots and starts
+    /// threads before it is made.
+    pub(crate) fn since(mut self, started: Instant) -> Self {
+        self.started = started;
+        self
+    }
+
     /// Makes it the state of a batch transfer.
     pub(crate) fn of_batch(mut self, batch: Arc<Batch>) -> Self {
         self.wanted = batch.strip().wanted_in(self.range);

@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_base::units::ByteRange;
 use rustc_hash::FxHashMap;
@@ -82,6 +83,7 @@ impl Engine {
         many: &Many<'_>,
         buffers: Vec<Buffer>,
     ) -> Result<(Request, Results)> {
+        let started = Instant::now();
         self.check_many(many)?;
         let gpu = many.one_memory()?;
         let (sources, wanted) = self.sources(many, gpu)?;
@@ -105,7 +107,7 @@ impl Engine {
         let file = Arc::clone(&sources[0].file);
         let keep = many.spans.iter().filter_map(|span| span.keep.clone()).collect();
         let state = State::new(Arc::clone(&file), range, buffers, keep);
-        let state = Arc::new(state.of_batch(Arc::clone(&batch)));
+        let state = Arc::new(state.since(started).of_batch(Arc::clone(&batch)));
         let id = gpu.map(|gpu| gpu.id());
         if !many.is_block {
             let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);
