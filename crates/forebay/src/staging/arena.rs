@@ -17,7 +17,9 @@ use crate::queue::Slot;
 /// Pinned bytes per GPU in use, unless the caller sets a limit.
 const PER_LINK: u64 = 256 * MIB;
 
-/// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate.
+/// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
+/// transfer that begins with one slot and gets more meanwhile is slower
+/// (`benches/runs/2026-11-27-h100-first-b`).
 const SLOTS_AT_ONCE: u64 = 4;
 
 /// Allocates slots and counts them against the limit. Memory is freed with its last user.
