@@ -18,8 +18,8 @@ use crate::queue::Slot;
 const PER_LINK: u64 = 256 * MIB;
 
 /// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
-/// transfer that begins with one slot and gets more meanwhile is slower
-/// (`benches/runs/2026-11-27-h100-first-b`).
+/// transfer of 8 GiB that begins with one slot and gets more meanwhile is 1 to 5 % slower
+/// (`benches/runs/2026-11-27-h100-first-b`). Small ones were not compared from the call.
 const SLOTS_AT_ONCE: u64 = 4;
 
 /// Allocates slots and counts them against the limit. Memory is freed with its last user.

@@ -176,8 +176,8 @@ impl State {
         }
     }
 
-    /// Counts its time from the start of the call. A first transfer allocates slots and starts
-    /// threads before it is made.
+    /// Sets the start of the elapsed time to that of the call. A first transfer allocates slots and
+    /// starts threads before its state exists.
     pub(crate) fn since(mut self, started: Instant) -> Self {
         self.started = started;
         self
