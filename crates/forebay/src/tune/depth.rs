@@ -187,7 +187,7 @@ impl DepthTuner {
 
     fn measured(&mut self, rate: Rate, ns: u64) {
         let here = Setting { depth: self.depth, size: self.size, rate };
-        let Some(best) = self.best else { return self.search(here, false) };
+        let Some(best) = self.best else { return self.search(here) };
         if let Phase::Search { before } = self.phase {
             return self.searched(here, best, before);
         }
@@ -195,7 +195,7 @@ impl DepthTuner {
             self.changed += 1;
             if self.changed >= CHANGED {
                 self.look_every_ns = LOOK_NS.0;
-                self.search(here, false);
+                self.search(here);
             }
             return;
         }
@@ -205,33 +205,48 @@ impl DepthTuner {
         self.best = Some(best);
         if self.held_ns >= self.look_every_ns {
             self.look_every_ns = self.look_every_ns.saturating_mul(2).min(LOOK_NS.1);
-            self.search(best, false);
+            self.search(best);
         }
     }
 
     /// Tries the depth by the rule where that is clearly another than the best, then the size by
-    /// the rule, else a higher depth. `waits`: a longer queue was no faster. Then requests waited
-    /// for each other, and the least latency may include that. So half of the depth is tried.
-    fn search(&mut self, best: Setting, waits: bool) {
+    /// the rule, else a higher depth.
+    fn search(&mut self, best: Setting) {
         self.hold(best);
-        let (needs, size) = (self.needs(best, best.size), self.size_for(best));
-        let is_lower = needs.saturating_mul(4) <= best.depth * 3;
+        let needs = self.needs(best, best.size);
         let is_higher = needs.saturating_mul(3) >= best.depth * 4;
-        let half = best.depth / 2;
-        if !waits && self.is_short(best) {
+        if self.is_short(best) {
             self.attempt(needs.max(best.depth * 2), Some(best));
-        } else if is_lower {
-            self.attempt(needs, None);
-        } else if !waits && is_higher && best.depth < self.limits.depth_max {
+        } else if is_higher && best.depth < self.limits.depth_max {
             self.attempt(needs, Some(best));
+        } else if !self.lower(best) {
+            self.attempt(best.depth * 2, Some(best));
+        }
+    }
+
+    /// After a longer queue was no faster: requests waited for each other, and the least latency
+    /// may include that. So half of the depth is tried where the rule does not give less.
+    fn shorten(&mut self, best: Setting) {
+        self.hold(best);
+        let half = best.depth / 2;
+        if !self.lower(best) && half >= requests(self.allowance(best.rate), best.size) {
+            self.attempt(half, None);
+        }
+    }
+
+    /// Tries the depth by the rule where that is clearly lower, or else the size by the rule where
+    /// it is another.
+    fn lower(&mut self, best: Setting) -> bool {
+        let (needs, size) = (self.needs(best, best.size), self.size_for(best));
+        if needs.saturating_mul(4) <= best.depth * 3 {
+            self.attempt(needs, None);
         } else if size != best.size {
             self.size = size;
             self.attempt(self.needs(best, size).min(requests(best.window(), size)), None);
-        } else if !waits {
-            self.attempt(best.depth * 2, Some(best));
-        } else if half >= requests(self.allowance(best.rate), best.size) {
-            self.attempt(half, None);
+        } else {
+            return false;
         }
+        true
     }
 
     /// The size by the rule, if requests hold the drive for twice as long or half as long.
@@ -282,14 +297,18 @@ impl DepthTuner {
             self.least = self.least.max((before.rate.ns_for(before.window()), before.size));
         }
         if is_other && here.rate.is_at_least(wants, best.rate) {
-            let waits = here.window() < best.window();
             let goes_on = here.rate.is_at_least(GROWS, best.rate)
-                || waits
                 || self.is_short(here)
                 || self.size_for(here) != here.size;
             // Later attempts compare with the best rate, else each might lose 2 % more.
-            let here = Setting { rate: here.rate.max(best.rate), ..here };
-            if goes_on { self.search(here, waits) } else { self.hold(here) }
+            let kept = Setting { rate: here.rate.max(best.rate), ..here };
+            if here.window() < best.window() {
+                self.shorten(kept);
+            } else if goes_on {
+                self.search(kept);
+            } else {
+                self.hold(kept);
+            }
         } else if !beyond && here.depth < self.limits.depth_max && grows {
             let depth = if here.depth < known { known.min(here.depth * 2) } else { here.depth * 2 };
             self.attempt(depth, Some(here));
