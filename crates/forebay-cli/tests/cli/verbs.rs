@@ -167,6 +167,7 @@ fn stages_checksum_and_proof_are_part_of_the_json() {
     let read = ["read", "file", "--gpu", "sim", "--route", "cached"];
     let text = good(folder.path(), &read);
     assert_eq!(text.lines().filter(|line| line.starts_with("proof    ")).count(), 1, "{text}");
+    assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2, "the known value of no bytes");
     let json = good(folder.path(), &[&read[..], &["--json"]].concat());
     let report: Value = serde_json::from_str(&json).unwrap();
     assert!(report["bytes"] == LEN && report["target"] == "sim:0", "{report:#}");
