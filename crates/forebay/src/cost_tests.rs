@@ -133,7 +133,13 @@ impl DataPath {
 
     fn run(&mut self, len: u64, address: u64, link: Option<usize>, io: Io, reason: Reason) -> u64 {
         let range = ByteRange::at(0, len);
-        let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
+        let state = Arc::new(State::new(
+            Instant::now(),
+            Arc::clone(&self.file),
+            range,
+            Vec::new(),
+            Vec::new(),
+        ));
         let request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(&self.file),

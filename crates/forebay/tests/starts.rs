@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::gpu::{DeviceId, GpuSelector};
 use forebay::{DirectIo, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions};
@@ -84,35 +84,6 @@ fn each_starts(path: &Path, direct_io: DirectIo, hangs: &dyn Fn(bool)) {
         let (at_work, of) = (engine.clone(), file.clone());
         let wait = at_once(move || start(&at_work, gpu, &of, way), hangs);
         wait().expect("the file system answers again");
-    }
-}
-
-/// A slot of 256 MiB takes far longer to allocate than 3 MiB take to read.
-#[test]
-fn the_time_of_a_first_transfer_begins_with_the_call() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("data");
-    fs::write(&path, pattern(1, LEN)).expect("a file");
-    for is_many in [false, true] {
-        let mut options = Options::default();
-        options.slot_size = 256 << 20;
-        options.segment_size = 4 << 20;
-        let engine = Engine::new(options).expect("limits that fit");
-        let wanted: GpuSelector = "sim".parse().expect("a name");
-        let gpu = engine.device(&wanted).expect("a simulated GPU").expect("a GPU").id();
-        let file = engine.open(&path).expect("the file opens");
-        let buffer = memory(&engine, Some(gpu));
-        let (begin, plain) = (Instant::now(), RequestOptions::default());
-        let outcome = if is_many {
-            let pieces = [Piece::new(&file, 0, LEN as u64, 0)];
-            let many = engine.start_read_many(&pieces, vec![buffer], &plain).expect("a start");
-            many.wait().0.expect("all bytes").whole.clone()
-        } else {
-            let transfer = file.start_read(0, buffer, &plain).expect("a start");
-            transfer.wait().0.expect("all bytes")
-        };
-        let took = begin.elapsed();
-        assert!(outcome.elapsed > took / 2, "{outcome:?} of {took:?}");
     }
 }
 

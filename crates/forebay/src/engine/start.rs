@@ -137,8 +137,7 @@ impl Engine {
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
-        let state = State::new(Arc::clone(call.file), range, buffers, keep);
-        let state = Arc::new(state.since(started));
+        let state = Arc::new(State::new(started, Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
             let begin = call.begin(Some(access));
             let begin = match &direct {

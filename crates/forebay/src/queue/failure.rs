@@ -65,6 +65,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
+    use std::time::Instant;
 
     use rustix::io::Errno;
 
@@ -160,7 +161,13 @@ mod tests {
 
         fn start(&self, io: Io, reason: Reason) -> Arc<State> {
             let range = ByteRange::at(0, self.memory.len() as u64);
-            let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
+            let state = Arc::new(State::new(
+                Instant::now(),
+                Arc::clone(&self.file),
+                range,
+                Vec::new(),
+                Vec::new(),
+            ));
             let request = Request {
                 state: Arc::clone(&state),
                 file: Arc::clone(&self.file),

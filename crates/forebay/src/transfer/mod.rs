@@ -141,7 +141,10 @@ impl Drop for Touch {
 }
 
 impl State {
+    /// `started`: when the call began. A first transfer allocates slots and starts threads before
+    /// its state exists.
     pub(crate) fn new(
+        started: Instant,
         file: Arc<Handle>,
         range: ByteRange,
         buffers: Vec<Buffer>,
@@ -151,7 +154,7 @@ impl State {
             file: Lock::new(Some(file)),
             range,
             wanted: range.len(),
-            started: Instant::now(),
+            started,
             done: AtomicU64::new(0),
             bytes: [const { AtomicU64::new(0) }; Route::ALL.len() * Reason::ALL.len()],
             not_direct: OnceLock::new(),
@@ -174,13 +177,6 @@ impl State {
             bell: Condvar::new(),
             span: Lock::default(),
         }
-    }
-
-    /// Sets the start of the elapsed time to that of the call. A first transfer allocates slots and
-    /// starts threads before its state exists.
-    pub(crate) fn since(mut self, started: Instant) -> Self {
-        self.started = started;
-        self
     }
 
     /// Makes it the state of a batch transfer.
@@ -447,8 +443,8 @@ impl State {
     }
 
     /// Blocks until the transfer has drained. If it `polls`, it does so when the end of a GPU
-    /// transfer is near. Waking a thread on an idle core took up to 200 µs on a virtual
-    /// machine, 4 % of the time for 256 MiB. Polling takes at most a fifth of the waiting time, and
+    /// transfer is near. Waking a thread on an idle core took up to 200 µs on a virtual machine,
+    /// 4 % of the time for 256 MiB. Polling takes at most a fifth of the time since the call, and
     /// at most 1 ms.
     pub(crate) fn wait_awake(&self, polls: bool) -> Result<Outcome> {
         let ended = !polls || self.wait_near_end(LONG, &mut || true);
@@ -611,9 +607,9 @@ mod tests {
     fn a_waiting_caller_is_asked_also_when_the_end_seems_near() {
         let file = Handle::open("/proc/version", &OpenOptions::default()).expect("it is there");
         let range = ByteRange::at(0, GIB);
-        let mut state = State::new(Arc::new(file), range, Vec::new(), Vec::new());
         let long_ago = Instant::now().checked_sub(Duration::from_secs(20));
-        state.started = long_ago.expect("a machine that has run for a while");
+        let started = long_ago.expect("a machine that has run for a while");
+        let mut state = State::new(started, Arc::new(file), range, Vec::new(), Vec::new());
         for left in [GIB, GIB / 2, GIB / 1000, GIB / 10_000, 1, 0] {
             state.done = (GIB - left).into();
             let (start, mut asked) = (Instant::now(), 0);

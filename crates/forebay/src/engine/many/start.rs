@@ -106,8 +106,8 @@ impl Engine {
         self.start_readers()?;
         let file = Arc::clone(&sources[0].file);
         let keep = many.spans.iter().filter_map(|span| span.keep.clone()).collect();
-        let state = State::new(Arc::clone(&file), range, buffers, keep);
-        let state = Arc::new(state.since(started).of_batch(Arc::clone(&batch)));
+        let state = State::new(started, Arc::clone(&file), range, buffers, keep);
+        let state = Arc::new(state.of_batch(Arc::clone(&batch)));
         let id = gpu.map(|gpu| gpu.id());
         if !many.is_block {
             let begin = Begin::of_pieces(many.direction, many.pieces.len(), id);

@@ -4,6 +4,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_base::units::ByteRange;
 
@@ -77,6 +78,7 @@ impl Engine {
         buffers: Vec<Buffer>,
         options: &RequestOptions,
     ) -> Result<ManyTransfer> {
+        let started = Instant::now();
         let spans = Many::spans(direction, pieces, &buffers)?;
         let many = Many::new(direction, pieces, &spans, options);
         self.check_many(&many)?;
@@ -99,7 +101,7 @@ impl Engine {
         let published = Arc::clone(work.published());
         let keep = spans.iter().filter_map(|span| span.keep.clone()).collect();
         let range = ByteRange::at(0, packing.bytes());
-        let state = Arc::new(State::new(Arc::clone(file), range, buffers, keep));
+        let state = Arc::new(State::new(started, Arc::clone(file), range, buffers, keep));
         let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
         let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
         let begin = Begin { not_direct, ..begin };

@@ -18,6 +18,7 @@ mod track;
 mod work;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use blocks::{BLOCKS_MAX, Blocks, Ordering, Queued, number};
 use forebay_base::units::ByteRange;
@@ -148,6 +149,7 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
+        let started = Instant::now();
         let call = self.call(direction, offset, &memory, options)?;
         let asked = call.range()?;
         // SAFETY: the caller's promise.
@@ -173,9 +175,8 @@ impl File {
         let not_direct = self.engine.why_not_direct(Some(&device), IN_ORDER);
         let begin = Begin { not_direct, ..call.begin(None) };
         let Span { address, keep, .. } = call.span;
-        let state =
-            State::new(Arc::clone(&self.handle), asked, vec![memory], keep.into_iter().collect());
-        let state = Arc::new(state);
+        let (file, keep) = (Arc::clone(&self.handle), keep.into_iter().collect());
+        let state = Arc::new(State::new(started, file, asked, vec![memory], keep));
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
             let part = blocks.range_of(block);

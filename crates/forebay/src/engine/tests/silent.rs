@@ -14,7 +14,7 @@ use std::time::Duration;
 use forebay_base::clock::SystemClock;
 use forebay_base::process::Home;
 
-use crate::engine::{Engine, OpenOptions, RequestOptions};
+use crate::engine::{Engine, OpenOptions, Piece, RequestOptions};
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
@@ -494,4 +494,34 @@ fn a_gpu_whose_memory_is_being_pinned_holds_up_no_other() {
     assert!(waits.try_recv().is_err(), "its memory is being pinned");
     drop(shut);
     assert_eq!(waits.recv_timeout(bound), Ok(1 << 20));
+}
+
+#[test]
+fn the_time_of_a_first_transfer_includes_its_slots() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    for is_many in [false, true] {
+        let gpu = Silent::new("sim");
+        let (engine, device) = engine_with(&gpu);
+        let (file, starter) = (engine.open(&path).unwrap(), engine.clone());
+        let buffer = engine.allocate(device.id(), 1 << 20).unwrap();
+        let shut = gpu.gate.lock().unwrap();
+        let reading = std::thread::spawn(move || {
+            let options = RequestOptions::default();
+            if is_many {
+                let pieces = [Piece::new(&file, 0, 1 << 20, 0)];
+                let many = starter.start_read_many(&pieces, vec![buffer], &options).unwrap();
+                return many.wait().0.unwrap().whole.elapsed;
+            }
+            file.start_read(0, buffer, &options).unwrap().wait().0.unwrap().elapsed
+        });
+        while gpu.registering.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let pause = Duration::from_millis(50);
+        std::thread::sleep(pause);
+        drop(shut);
+        assert!(reading.join().unwrap() >= pause, "many: {is_many}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Step-by-step tests of decisions about a drive that hangs.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -91,7 +92,13 @@ impl Rig {
         priority: Priority,
     ) -> Request {
         let range = ByteRange::at(0, LEN);
-        let state = Arc::new(State::new(Arc::clone(&self.file), range, Vec::new(), Vec::new()));
+        let state = Arc::new(State::new(
+            Instant::now(),
+            Arc::clone(&self.file),
+            range,
+            Vec::new(),
+            Vec::new(),
+        ));
         Request {
             state,
             file: Arc::clone(&self.file),
@@ -389,7 +396,8 @@ fn a_drive_takes_few_parts_but_for_short_reads() {
 /// Starts a resident read of `len` bytes to a link.
 fn start_resident(rig: &mut Rig, link: usize, len: u64) -> (Arc<State>, Option<Claim>) {
     let range = ByteRange::at(0, len);
-    let state = Arc::new(State::new(Arc::clone(&rig.file), range, Vec::new(), Vec::new()));
+    let state =
+        Arc::new(State::new(Instant::now(), Arc::clone(&rig.file), range, Vec::new(), Vec::new()));
     let request = Request {
         state: Arc::clone(&state),
         range,

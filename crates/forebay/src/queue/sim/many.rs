@@ -2,6 +2,7 @@
 //! end of their file, or be empty. Ranges of writes do not overlap.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down};
 
@@ -173,7 +174,8 @@ fn request(
 ) -> Request {
     let range = ByteRange::at(0, batch.strip().len());
     let first = &sources[0];
-    let state = State::new(Arc::clone(&first.handle), range, Vec::new(), Vec::new());
+    let state =
+        State::new(Instant::now(), Arc::clone(&first.handle), range, Vec::new(), Vec::new());
     let mut shares = Share::of_strip(batch.strip(), |number| {
         let SimSource { drive, access, .. } = sources[number];
         (drive, access.io(), access.reason)

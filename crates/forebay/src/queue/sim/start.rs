@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down};
 
@@ -196,7 +197,13 @@ pub(super) fn start(core: &Core, tools: &SimTools, shape: &Shape, jobs: &mut [Jo
             Memory::new(&vec![UNTOUCHED; len], skew, device)?
         }
     };
-    let state = Arc::new(State::new(Arc::clone(&handle), wish.range, Vec::new(), Vec::new()));
+    let state = Arc::new(State::new(
+        Instant::now(),
+        Arc::clone(&handle),
+        wish.range,
+        Vec::new(),
+        Vec::new(),
+    ));
     let mut request = request(&wish, &state, &memory, shape);
     if let Some(direct) = &direct {
         direct.send(&mut request);
