@@ -25,6 +25,8 @@ pub(crate) struct Faults {
     pub(crate) hang_opens: bool,
     /// Reads that touch a byte from here on wait until this is taken back.
     pub(crate) hang_from: Option<u64>,
+    /// Number of reads to answer in spite of `hang_from`.
+    pub(crate) answers: usize,
     /// Each read takes so long, one after the other.
     pub(crate) pause: Duration,
     /// Writes wait until this is taken back.
@@ -183,7 +185,7 @@ impl State {
         let (offset, len) = request.range();
         let end = offset + len as u64;
         if self.faults.hang_from.is_some_and(|from| end > from) {
-            return None;
+            self.faults.answers = self.faults.answers.checked_sub(1)?;
         }
         if self.faults.no_direct_reads && is_direct(request.u32_at(32)) {
             return Some(Reply::Error(libc::EINVAL));
