@@ -104,7 +104,11 @@ const THREAD: [Part; 2] = [
             "--test=stress",
         ],
         tests: &[],
-        left_out: &[],
+        left_out: &[(
+            "many::a_cancel_and_a_drive_that_hangs_let_the_stream_go_on",
+            "the stream goes on and copies memory of the read that was given up, to which its \
+             drive may write; those bytes are undefined, and the memory is kept until both end",
+        )],
     },
 ];
 
@@ -114,9 +118,9 @@ const MIRI: [Part; 1] = [Part {
     targets: &["--lib"],
     tests: &[
         "clock::", "gpu::cuda::handles::", "lock::tests::a_panic_under_a_lock_leaves_it_open",
-        "plan::", "queue::closers::", "queue::gate::", "queue::idlers::",
+        "plan::", "queue::closers::", "queue::gate::",
         "queue::kernel_threads::tests::rings_never_have_more_than_there_are",
-        "queue::scheduler::slots::", "queue::scheduler::waiting::", "queue::window::",
+        "queue::scheduler::link::", "queue::scheduler::turns::", "queue::window::",
         "statistics::", "order::", "schedule::", "slices::", "ties::", "together::",
         "trace::lanes::", "tune::depth::tests::small_requests_teach_nothing", "units::",
     ],
@@ -139,17 +143,15 @@ impl Tool {
     fn cargo(self, root: &Path, target: &Path, verb: &str) -> Command {
         let mut command = Command::new("rustup");
         command.args(["run", "nightly", "cargo"]);
-        let list = |name: &str| root.join("xtask/sanitize").join(name).display().to_string();
         match self {
             Self::Address => {
                 // Otherwise stacks of allocations lack functions, and suppressions do not match
                 // them.
                 command.env("RUSTFLAGS", "-Zsanitizer=address -Cforce-frame-pointers=yes");
                 let options = "detect_leaks=1:detect_stack_use_after_return=1";
-                command.env("ASAN_OPTIONS", options).env(
-                    "LSAN_OPTIONS",
-                    format!("print_suppressions=0:suppressions={}", list("leaks.txt")),
-                );
+                let leaks = root.join("xtask/sanitize/leaks.txt");
+                let leaks = format!("print_suppressions=0:suppressions={}", leaks.display());
+                command.env("ASAN_OPTIONS", options).env("LSAN_OPTIONS", leaks);
                 command.args([verb, "--target", TARGET]);
             }
             Self::Thread => {
@@ -158,8 +160,7 @@ impl Tool {
                 let libc = "--cfg=rustix_use_libc";
                 let flags = "-Zsanitizer=thread -Cforce-frame-pointers=yes";
                 command.env("RUSTFLAGS", format!("{flags} {libc}"));
-                let races = list("races.txt");
-                command.env("TSAN_OPTIONS", format!("history_size=4:suppressions={races}"));
+                command.env("TSAN_OPTIONS", "history_size=4");
                 // The standard library's own locks must be visible, or everything would look like a
                 // race.
                 command.args([verb, "-Zbuild-std", "--target", TARGET]);
@@ -262,18 +263,12 @@ pub(crate) fn run(report: &mut Report, root: &Path, tools: &[Tool]) -> Result<()
 mod tests {
     #[test]
     fn what_is_passed_over_has_a_reason() {
-        let lists = [
-            ("leak", include_str!("../sanitize/leaks.txt")),
-            ("race", include_str!("../sanitize/races.txt")),
-        ];
-        for (kind, list) in lists {
-            // Each rule follows a comment, at once or after rules that share it.
-            for block in list.split("\n\n") {
-                let (reasons, rules): (Vec<&str>, _) =
-                    block.lines().partition(|line| line.starts_with('#'));
-                assert!(!reasons.is_empty(), "{block}");
-                assert!(rules.iter().all(|rule| rule.starts_with(kind)), "{block}");
-            }
+        // Each rule follows a comment, at once or after rules that share it.
+        for block in include_str!("../sanitize/leaks.txt").split("\n\n") {
+            let (reasons, rules): (Vec<&str>, _) =
+                block.lines().partition(|line| line.starts_with('#'));
+            assert!(!reasons.is_empty(), "{block}");
+            assert!(rules.iter().all(|rule| rule.starts_with("leak:")), "{block}");
         }
     }
 }

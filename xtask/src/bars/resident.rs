@@ -73,7 +73,7 @@ pub(crate) fn first(lab: &Lab) -> Result<Measured, Stop> {
         Ok(sample)
     })?;
     let share = series[1].rate() / series[0].best_rate();
-    let measured = Measured::of(series).at_least("share of the link", share, 0.88);
+    let measured = Measured::of(series).at_least("share of the link", share, 0.90);
     Ok(measured.note(format!("{}, {route}", format_size(len))))
 }
 
