@@ -145,8 +145,8 @@ impl File {
         self.run(Direction::Read, offset, span, options)
     }
 
-    /// Reads the whole file into new memory: on `device`, or pinned on the host. The outcome is that
-    /// of the read: its time does not include the allocation.
+    /// Reads the whole file into new memory: on `device`, or pinned on the host. The outcome's time
+    /// does not include the allocation.
     ///
     /// # Errors
     /// As for [`read_exact`](Self::read_exact), also if the file shrinks during the read.
