@@ -16,11 +16,12 @@ use crate::memory::Buffer;
 use crate::memory::HostMemory;
 use crate::plan::{Alignment, Direction, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Claim, Completion, Core, Crew, Depth, Limits, Op, Plan, Planner, Priority, Reader, Request,
-    Ring, RingWorker, Scheduler, Slot, Tools, Wakeup,
+    Claim, Completion, Core, Crew, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
+    RingWorker, Scheduler, Slot, Tools, Wakeup,
 };
 use crate::staging::Submitter;
 use crate::transfer::{State, SyncMode};
+use crate::tune::DepthLimits;
 
 const ALIGNMENT: Alignment = Alignment { memory: 512, offset: 4096 };
 
@@ -94,7 +95,7 @@ impl DataPath {
         };
         let bell = || Wakeup::List(Arc::default());
         let core = Core::new(Scheduler::new(limits), bell(), bell(), Arc::default());
-        let drive = core.add_drive(Depth::Fixed(32), 32, &[]);
+        let drive = core.add_drive(DepthLimits::fixed(32, MIB), &[]);
         let served = core.add_ring(bell());
         core.lock().attach(drive, served);
         let device: Arc<dyn Device> =

@@ -16,7 +16,6 @@ use crate::events;
 use crate::file::Handle;
 use crate::options::{Options, RingChoice};
 use crate::plan::Direction;
-use crate::queue::Depth;
 use crate::tune::DepthLimits;
 
 /// The queues of all drives in use.
@@ -56,22 +55,11 @@ impl KnownDrives {
 /// half of the total for all drives.
 const MEMBERS_MAX: usize = 4;
 
-/// Maximum ops in flight on a queue. For a volume it is one drive's number times the members that
-/// are read concurrently.
-fn most(options: &Options, queue: &Queue) -> usize {
-    let members = match queue.layout {
-        Layout::Striped | Layout::Mirrored | Layout::StripedMirrors | Layout::Parity => {
-            queue.members.len().clamp(1, MEMBERS_MAX)
-        }
-        _ => 1,
-    };
-    options.depth.unwrap_or(Options::DEPTH_MAX * members)
-}
-
-/// How the depth of a queue is chosen, if it is not set.
-fn depth(options: &Options, queue: &Queue, below: &Below) -> Depth {
+/// Limits of the depth of a queue. For a volume it is one drive's depth times the members that are
+/// read concurrently.
+fn depth(options: &Options, queue: &Queue, below: &Below) -> DepthLimits {
     if let Some(depth) = options.depth {
-        return Depth::Fixed(depth);
+        return DepthLimits::fixed(depth, options.segment_size);
     }
     // Virtual and loop devices claim to be rotational too, unless configured otherwise.
     let is_scsi = |layer: &forebay_topology::Layer| layer.kind == LayerKind::ScsiDisk;
@@ -79,9 +67,14 @@ fn depth(options: &Options, queue: &Queue, below: &Below) -> Depth {
         |drive: &Drive| queue.members.contains(&drive.id) && drive.rotational == Some(true);
     let is_disk =
         below.layer.walk().any(|(_, layer)| is_scsi(layer)) && below.drives.iter().any(rotates);
-    let (depth_max, size_max) = (most(options, queue), options.segment_size);
-    let limits = DepthLimits { is_disk, depth_max, size_max };
-    Depth::tuned(limits)
+    let members = match queue.layout {
+        Layout::Striped | Layout::Mirrored | Layout::StripedMirrors | Layout::Parity => {
+            queue.members.len().clamp(1, MEMBERS_MAX)
+        }
+        _ => 1,
+    };
+    let (depth_max, size_max) = (Options::DEPTH_MAX * members, options.segment_size);
+    DepthLimits { is_fixed: false, is_disk, depth_max, size_max }
 }
 
 impl File {
@@ -221,12 +214,11 @@ impl Engine {
             *hardware.entry(id.clone()).or_insert(next)
         };
         let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
-        let (depth, most) = (depth(options, queue, below), most(options, queue));
-        let new =
-            KnownQueue { index: core.add_drive(depth, most, &pieces), ..KnownQueue::default() };
+        let limits = depth(options, queue, below);
+        let new = KnownQueue { index: core.add_drive(limits, &pieces), ..KnownQueue::default() };
         queues.insert(queue.id.clone(), new);
         drop(known);
-        events::drive_found(new.index, handle.drive().name(), queue, most);
+        events::drive_found(new.index, handle.drive().name(), queue, limits.depth_max);
         new
     }
 

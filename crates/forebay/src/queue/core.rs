@@ -12,13 +12,14 @@ use rustix::io::Errno;
 use super::closers::{Chore, Closers};
 use super::op::now_ns;
 use super::parking::{Parking, Pool, Waker};
-use super::scheduler::{Depth, Effects, Scheduler};
+use super::scheduler::{Effects, Scheduler};
 use super::small_writes::SmallWrites;
 use super::spans;
 use crate::error::Error;
 use crate::events;
 use crate::trace::{Recorder, Trace};
 use crate::transfer::State;
+use crate::tune::DepthLimits;
 
 /// Spins before blocking on the lock. It is held for about a microsecond, and a thread that blocks
 /// on it resumes only after 50.
@@ -277,8 +278,8 @@ impl Core {
     }
 
     /// Adds a drive: see [`Scheduler::add_drive`].
-    pub(crate) fn add_drive(&self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
-        self.lock().add_drive(depth, most, hardware)
+    pub(crate) fn add_drive(&self, limits: DepthLimits, hardware: &[usize]) -> usize {
+        self.lock().add_drive(limits, hardware)
     }
 
     /// Adds a ring whose worker is woken by `wakeup`.

@@ -71,14 +71,15 @@ mod tests {
 
     use super::super::op::{Completion, Op};
     use super::super::planner::Plan;
-    use super::super::scheduler::{Claim, Crew, Depth, Limits, Request, Scheduler};
+    use super::super::scheduler::{Claim, Crew, Limits, Request, Scheduler};
     use super::super::worker::{Reader, RingWorker, Tools};
     use super::super::{Parking, Planner, Priority, Ring, Slot, Wakeup};
     use super::*;
     use crate::file::{Handle, OpenOptions};
     use crate::plan::{Alignment, Direction, Io, Reason};
     use crate::transfer::{State, SyncMode};
-    use forebay_base::units::{ByteRange, KIB};
+    use crate::tune::DepthLimits;
+    use forebay_base::units::{ByteRange, KIB, MIB};
 
     /// Only distinguishes late from never.
     const BOUND: Duration = Duration::from_secs(60);
@@ -146,7 +147,7 @@ mod tests {
             let parking = Arc::<Parking>::default();
             let bell = || Wakeup::List(Arc::clone(&parking));
             let core = Core::new(Scheduler::new(limits), bell(), bell(), Arc::default());
-            let drive = core.add_drive(Depth::Fixed(4), 4, &[]);
+            let drive = core.add_drive(DepthLimits::fixed(4, MIB), &[]);
             let ring = core.add_ring(bell());
             core.lock().attach(drive, ring);
             let file = Handle::open(std::env::current_exe().unwrap(), &OpenOptions::default());

@@ -1,40 +1,45 @@
 //! How many requests, and of what size, a drive's queue keeps in flight in one direction.
 //!
-//! One rule: depth = rate × (least latency + allowance) / request size, doubled while the rate
-//! grows, and never a depth that is slower than the best one seen. Rates are measured over rounds
-//! in which the queue was full; completions bring the time, no clock is read.
-//! `docs/internals/tuning.md` gives the reason for each constant.
+//! The rule: depth = rate × (1.25 × least latency + allowance) / block size. A depth above it must
+//! raise the best rate by 6 %, a higher depth up to it by 2 %. A lower depth or another block size
+//! must keep 98 %. Rates are measured over rounds in which the queue was full; completions bring
+//! the time, no clock is read. `docs/internals/tuning.md` gives the reason for each constant.
 
 use forebay_base::units::KIB;
 
-/// Requests in flight when nothing is known of a drive, and of a disk.
+/// Initial depth of a drive, and of a spinning disk.
 const DEPTH_START: usize = 32;
 const DEPTH_START_DISK: usize = 1;
-/// The queue holds `rate / ALLOWANCE` ns of work beyond the latency: 1.5 ms at 200 MB/s, 7.5 ms at
-/// 1 GB/s, but no more than [`DEPTH_START`] requests.
+/// Divisor of the allowance: beyond the latency the queue holds `rate / ALLOWANCE` ns of work, 1.5 ms
+/// at 200 MB/s and 7.5 ms at 1 GB/s, and at most [`DEPTH_START`] requests of the maximum size.
 const ALLOWANCE: u64 = 133;
-/// One request holds the drive for about this long, and at most twice as long.
+/// Target time of one request: the block size is the largest power of two that takes no longer,
+/// within its limits. A size of up to twice that is left unchanged.
 const HOLDS_NS: u64 = 1_000_000;
 /// Smaller requests cost more processor time than they save waiting.
 const SIZE_MIN: u64 = 128 * KIB;
-/// A depth above the rule's has to raise the rate to this: thousandths.
+// Rates in thousandths of the best rate.
+
+/// Minimum for a depth above the rule's.
 const GROWS: u64 = 1060;
-/// A higher depth up to the rule's has to raise the rate to this: thousandths.
+/// Minimum for a higher depth up to the rule's.
 const GAINS: u64 = 1020;
-/// A lower depth, and a size, have to keep this of the rate: thousandths.
+/// Minimum for a lower depth, or for another block size.
 const KEEPS: u64 = 980;
-/// A depth below this of the rate does harm, so less may gain: thousandths.
+/// A higher depth with a rate below this is harmful, so half of the best depth is tried next.
 const HURTS: u64 = 940;
-/// Outside of this, in two rounds in a row, the drive's speed has changed: thousandths.
+/// A rate outside this range in [`CHANGED`] rounds in a row means that the drive's speed has changed.
 const SAME: (u64, u64) = (800, 1250);
 const CHANGED: u32 = 2;
-/// Measured time between two looks at another depth, at first and at most.
+
+/// Measured time between two searches: initial and maximum.
 const LOOK_NS: (u64, u64) = (4_000_000_000, 64_000_000_000);
 /// The queue counts as full from this share of its bytes on: hundredths.
 const FULL: u64 = 85;
-/// A round is this many requests and whole turns of the queue, and no shorter than this time.
+/// Minimum length of a round: bytes in full-size requests, bytes in full queues, and ns.
 const ROUND: (u64, u64, u64) = (64, 4, 5_000_000);
-/// On a slow drive this many requests in this time, and in so many least latencies, are enough.
+/// A shorter round for a slow drive: minimum bytes in full-size requests, minimum ns, and minimum
+/// time in least latencies.
 const SLOW_ROUND: (u64, u64, u64) = (8, 250_000_000, 8);
 
 /// Bytes per second.
@@ -65,29 +70,36 @@ impl Rate {
 /// Bounds of the depth and of the request size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DepthLimits {
+    /// The depth and the block size stay at their maximum.
+    pub(crate) is_fixed: bool,
     /// A spinning disk, which several or small requests slow down.
     pub(crate) is_disk: bool,
     /// Requests in flight at most, one or more.
     pub(crate) depth_max: usize,
-    /// Bytes of a request when nothing is known, and at most.
+    /// Initial and maximum block size, in bytes.
     pub(crate) size_max: u64,
 }
 
 impl DepthLimits {
+    /// Always `depth` requests of `size` bytes.
+    pub(crate) const fn fixed(depth: usize, size: u64) -> Self {
+        Self { is_fixed: true, is_disk: false, depth_max: depth, size_max: size }
+    }
+
     fn size_of(self, rate: Rate) -> u64 {
         let size_min = if self.is_disk { self.size_max } else { SIZE_MIN.min(self.size_max) };
         (1 << rate.bytes_in(HOLDS_NS).max(1).ilog2()).clamp(size_min, self.size_max)
     }
 }
 
-/// A depth and what it reaches.
+/// A depth and a block size, and the rate measured with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Setting {
     /// Requests in flight.
     depth: usize,
     /// Bytes of each.
     size: u64,
-    /// What they reach.
+    /// The measured rate.
     rate: Rate,
 }
 
@@ -125,7 +137,11 @@ pub(crate) struct DepthTuner {
 
 impl DepthTuner {
     pub(crate) fn new(limits: DepthLimits) -> Self {
-        let start = if limits.is_disk { DEPTH_START_DISK } else { DEPTH_START };
+        let start = match limits {
+            DepthLimits { is_fixed: true, depth_max, .. } => depth_max,
+            DepthLimits { is_disk: true, .. } => DEPTH_START_DISK,
+            _ => DEPTH_START,
+        };
         Self {
             limits,
             depth: start.min(limits.depth_max),
@@ -156,9 +172,9 @@ impl DepthTuner {
     }
 
     /// Whether one more request may be submitted with `ops` requests of `len` bytes together in
-    /// flight. Requests smaller than `block_size` may be more, up to the bound of the ring.
+    /// flight. Requests smaller than `block_size` may be more, up to the maximum depth.
     pub(crate) fn admits(&self, ops: usize, len: u64) -> bool {
-        ops < self.limits.depth_max && len < self.window()
+        ops < self.limits.depth_max && (self.limits.is_fixed || len < self.window())
     }
 
     /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
@@ -171,6 +187,9 @@ impl DepthTuner {
         took_ns: u64,
         in_flight_len: u64,
     ) -> bool {
+        if self.limits.is_fixed {
+            return false;
+        }
         let before = (self.depth, self.size);
         let ended = self.round.ended(now_ns, self.size, self.window(), self.least.0);
         if let Some((rate, ns)) = ended {
@@ -209,13 +228,14 @@ impl DepthTuner {
         }
     }
 
-    /// Tries the depth by the rule where that is clearly another than the best, then the size by
-    /// the rule, else a higher depth.
+    /// Tries the next setting: if requests hardly queue, at least twice the depth; else the rule's
+    /// depth if it is a third above or a quarter below the best; else the rule's block size; else
+    /// twice the depth.
     fn search(&mut self, best: Setting) {
         self.hold(best);
         let needs = self.needs(best, best.size);
         let is_higher = needs.saturating_mul(3) >= best.depth * 4;
-        if self.is_short(best) {
+        if self.is_latency_bound(best) {
             self.attempt(needs.max(best.depth * 2), Some(best));
         } else if is_higher && best.depth < self.limits.depth_max {
             self.attempt(needs, Some(best));
@@ -224,8 +244,8 @@ impl DepthTuner {
         }
     }
 
-    /// After a longer queue was no faster: requests waited for each other, and the least latency
-    /// may include that. So half of the depth is tried where the rule does not give less.
+    /// Continues downwards after a shorter queue kept the rate. The least latency may include
+    /// waits, so half the depth is tried if the rule itself gives nothing lower.
     fn shorten(&mut self, best: Setting) {
         self.hold(best);
         let half = best.depth / 2;
@@ -268,8 +288,9 @@ impl DepthTuner {
         rate.bytes_in(rate.0 / ALLOWANCE).min(most)
     }
 
-    /// Whether requests hardly wait for each other: the drive may do more than its rate shows.
-    fn is_short(&self, best: Setting) -> bool {
+    /// True if the queue holds at most one latency's worth of bytes, so that a higher depth may
+    /// raise the rate.
+    fn is_latency_bound(&self, best: Setting) -> bool {
         best.window() <= best.rate.bytes_in(self.latency_ns(best.rate, best.size))
     }
 
@@ -298,7 +319,7 @@ impl DepthTuner {
         }
         if is_other && here.rate.is_at_least(wants, best.rate) {
             let goes_on = here.rate.is_at_least(GROWS, best.rate)
-                || self.is_short(here)
+                || self.is_latency_bound(here)
                 || self.size_for(here) != here.size;
             // Later attempts compare with the best rate, else each might lose 2 % more.
             let kept = Setting { rate: here.rate.max(best.rate), ..here };

@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::drives::Depth;
 use super::work::Effects;
 use super::{Life, Scheduler};
 use crate::error::Error;
 use crate::queue::gate::Gate;
 use crate::transfer::State;
+use crate::tune::DepthLimits;
 
 /// The transfers and gates of a scheduler that is abandoned.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Scheduler {
     pub(crate) fn close(&mut self, cause: Arc<str>) -> Abandoned {
         let mut closed = Self::sharing(self.limits, Arc::clone(self.small_writes()));
         for _ in 0..self.drives.len() {
-            closed.add_drive(Depth::Fixed(1), 1, &[]);
+            closed.add_drive(DepthLimits::fixed(1, self.limits.segment), &[]);
         }
         for _ in &self.rings {
             let ring = closed.add_ring();

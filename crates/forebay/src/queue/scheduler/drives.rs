@@ -1,5 +1,4 @@
-//! The queues of drives, and how many ops each drive may have in flight: a fixed number, or what
-//! its tuners find.
+//! The queues of drives, and how many ops each drive may have in flight.
 
 use std::ops::{Deref, DerefMut};
 
@@ -38,7 +37,8 @@ const AHEAD_SHARE: usize = 4;
 /// The queues of one drive, and its ops in flight.
 #[derive(Debug)]
 pub(super) struct DriveQueue {
-    pub(super) depth: Depth,
+    /// By [`Direction`].
+    depths: [DepthTuner; 2],
     /// Maximum number of ops in flight.
     most: usize,
     /// The hardware behind it, which other drives may share.
@@ -71,18 +71,28 @@ pub(super) struct DriveQueue {
 }
 
 impl DriveQueue {
+    pub(super) fn depth(&self, direction: Direction) -> &DepthTuner {
+        &self.depths[direction as usize]
+    }
+
+    /// Records a completed op of `len` bytes. True if the depth or the block size has changed.
+    pub(super) fn completed(
+        &mut self,
+        direction: Direction,
+        at_ns: u64,
+        len: u64,
+        took_ns: u64,
+    ) -> bool {
+        self.depths[direction as usize].completed(at_ns, len, took_ns, self.filled_len)
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.flying.iter().sum()
     }
 
-    /// Bytes in flight when the last op was handed out.
-    pub(super) fn filled_len(&self) -> u64 {
-        self.filled_len
-    }
-
     /// True if too few ops are queued to keep the drive busy until the next window is planned.
     pub(super) fn wants_more(&self) -> bool {
-        let enough = (self.depth.requests(self.direction) / AHEAD_SHARE).max(AHEAD_MIN);
+        let enough = (self.depth(self.direction).depth() / AHEAD_SHARE).max(AHEAD_MIN);
         self.queued + self.promised < enough
     }
 
@@ -96,7 +106,7 @@ impl DriveQueue {
 
     /// Number of pool threads that the drive could use in addition, at least one.
     pub(super) fn pool_room(&self) -> usize {
-        let most = self.depth.requests(self.direction).min(EACH_MAX);
+        let most = self.depth(self.direction).depth().min(EACH_MAX);
         most.saturating_sub(self.flying[RunBy::Pool as usize]).min(self.queued).max(1)
     }
 }
@@ -120,13 +130,13 @@ impl Drives {
         Self { limits, all, in_flight: 0, in_pool: 0, busy: 0, sharers }
     }
 
-    /// Adds a drive with a queue depth given by `depth`, at most `most` ops, on this hardware.
-    pub(super) fn add(&mut self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
+    /// Adds a drive on this hardware.
+    pub(super) fn add(&mut self, limits: DepthLimits, hardware: &[usize]) -> usize {
         let pieces = hardware.iter().max().map_or(0, |last| last + 1);
         self.sharers.resize(self.sharers.len().max(pieces), 0);
         self.all.push(DriveQueue {
-            depth,
-            most,
+            depths: [(); 2].map(|()| DepthTuner::new(limits)),
+            most: limits.depth_max,
             hardware: hardware.to_vec(),
             ring: None,
             ring_turns: Turns::default(),
@@ -189,9 +199,10 @@ impl Drives {
 
     /// True if a drive may have one more op of a line in flight. The limits:
     ///
-    /// - its queue depth, divided by the number of busy drives on the same hardware;
-    /// - its share of the ops that all drives may have;
-    /// - half of its depth, if its other line has ops;
+    /// - its maximum of ops, divided by the number of busy drives on the same hardware; half of that
+    ///   for one line while the other line has ops;
+    /// - the queue depth, fixed or found by its tuner;
+    /// - the maximum for all drives, and this drive's equal share of it;
     /// - for the pool, as many threads as it leaves free, at most `EACH_MAX`.
     ///
     /// One op of each line is always allowed, so that no other load can block it. A caller that
@@ -214,7 +225,7 @@ impl Drives {
             RunBy::Pool => pool.saturating_sub(self.in_pool).min(EACH_MAX),
             RunBy::Ring | RunBy::Caller => usize::MAX,
         };
-        let admits = || state.depth.admits(state.direction, all, state.flying_len);
+        let admits = || state.depth(state.direction).admits(all, state.flying_len);
         first
             || (own < half
                 && all < depth
@@ -266,62 +277,5 @@ impl Deref for Drives {
 impl DerefMut for Drives {
     fn deref_mut(&mut self) -> &mut [DriveQueue] {
         &mut self.all
-    }
-}
-
-/// How a drive's queue depth is determined.
-#[derive(Debug)]
-pub(crate) enum Depth {
-    /// This many requests.
-    Fixed(usize),
-    /// A tuner for each direction, reads first.
-    Tuned(Box<[DepthTuner; 2]>),
-}
-
-impl Depth {
-    /// Tunes the depth.
-    pub(crate) fn tuned(limits: DepthLimits) -> Self {
-        Self::Tuned(Box::new([(); 2].map(|()| DepthTuner::new(limits))))
-    }
-
-    fn tuner(&self, direction: Direction) -> Result<&DepthTuner, usize> {
-        match self {
-            Self::Fixed(depth) => Err(*depth),
-            Self::Tuned(tuners) => Ok(&tuners[direction as usize]),
-        }
-    }
-
-    /// True if one more op is allowed while `ops` ops of `len` bytes in total are in flight.
-    pub(super) fn admits(&self, direction: Direction, ops: usize, len: u64) -> bool {
-        self.tuner(direction).map_or_else(|depth| ops < depth, |tuner| tuner.admits(ops, len))
-    }
-
-    /// Target number of requests of [`block_size`](Self::block_size) in flight.
-    pub(super) fn requests(&self, direction: Direction) -> usize {
-        self.tuner(direction).map_or_else(|depth| depth, DepthTuner::depth)
-    }
-
-    /// Target bytes in flight; `size` is the block size for a fixed depth.
-    pub(super) fn window(&self, direction: Direction, size: u64) -> u64 {
-        let set = |depth: usize| size.saturating_mul(depth as u64);
-        self.tuner(direction).map_or_else(set, DepthTuner::window)
-    }
-
-    /// Block size in bytes, if tuned.
-    pub(super) fn block_size(&self, direction: Direction) -> Option<u64> {
-        self.tuner(direction).ok().map(DepthTuner::block_size)
-    }
-
-    /// Records a completed request, as a tuner does. True if the depth or the block size has
-    /// changed.
-    pub(super) fn completed(
-        &mut self,
-        direction: Direction,
-        at_ns: u64,
-        len: u64,
-        (took_ns, filled_len): (u64, u64),
-    ) -> bool {
-        let Self::Tuned(tuners) = self else { return false };
-        tuners[direction as usize].completed(at_ns, len, took_ns, filled_len)
     }
 }

@@ -42,7 +42,7 @@ pub(crate) use active::{Peer, Request, Share};
 pub(crate) use crews::Crew;
 use crews::{Parked, PoolState, Readers, RingState};
 use drives::Drives;
-pub(crate) use drives::{Depth, EACH_MAX};
+pub(crate) use drives::EACH_MAX;
 use forebay_base::units::ByteRange;
 use link::Link;
 use slab::Slab;
@@ -58,6 +58,7 @@ use super::window::{Slot, Window};
 use crate::error::Error;
 use crate::plan::Direction;
 use crate::statistics::Statistics;
+use crate::tune::DepthLimits;
 
 /// Readers that one thread wakes; each of them wakes as many more while there is work. A wake-up
 /// costs the waking thread 3 µs, and the woken thread runs after 40 to 200 µs.
@@ -129,9 +130,9 @@ impl Scheduler {
         self.pool.add_unstarted(threads);
     }
 
-    /// Adds a drive with a queue depth given by `depth`, at most `most` ops, on this hardware.
-    pub(crate) fn add_drive(&mut self, depth: Depth, most: usize, hardware: &[usize]) -> usize {
-        self.drives.add(depth, most, hardware)
+    /// Adds a drive on this hardware.
+    pub(crate) fn add_drive(&mut self, limits: DepthLimits, hardware: &[usize]) -> usize {
+        self.drives.add(limits, hardware)
     }
 
     /// Adds a ring that serves no drive yet.
@@ -179,8 +180,7 @@ impl Scheduler {
 
     /// Bytes that a drive should have in flight now; 0 for an unknown drive.
     pub(crate) fn in_flight(&self, drive: usize, direction: Direction) -> u64 {
-        let segment = self.limits.segment;
-        self.drives.get(drive).map_or(0, |drive| drive.depth.window(direction, segment))
+        self.drives.get(drive).map_or(0, |drive| drive.depth(direction).window())
     }
 
     /// Bytes of the queued copies of a link. Copies of other streams wait until they are done.

@@ -213,8 +213,7 @@ impl Scheduler {
         let OpKind::Move(direction) = op.kind else { return };
         if op.counted.is_some() && (op.is_o_direct() || direction == Direction::Read) {
             let drive = &mut self.drives[self.transfers[key].request.drive];
-            let (len, filled_len) = (op.segment.covered.len(), drive.filled_len());
-            if drive.depth.completed(direction, at_ns, len, (took_ns, filled_len)) {
+            if drive.completed(direction, at_ns, op.segment.covered.len(), took_ns) {
                 // Transfers at the limit of slots that the drive needed may now have more.
                 (0..self.links.len()).for_each(|link| self.admit_waiting(link));
             }

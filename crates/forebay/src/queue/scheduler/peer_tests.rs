@@ -44,7 +44,7 @@ impl Rig {
     /// Starts a transfer whose first three quarters are direct, and takes their ops.
     fn start_direct(&mut self, link: usize, how: (Direction, Reason)) -> (Arc<State>, Vec<Op>) {
         let (direction, reason) = how;
-        let drive = self.scheduler.add_drive(Depth::Fixed(4), 4, &[]);
+        let drive = self.scheduler.add_drive(DepthLimits::fixed(4, u64::MAX), &[]);
         let port: Arc<dyn Port> = Arc::new(Named);
         self.file.ports().to(GPU, || Ok(Arc::clone(&port))).expect("it is made");
         let body = ByteRange { start: 0, end: LEN / 4 * 3 };

@@ -44,7 +44,7 @@ impl Rig {
             pool,
             host_windows: 4,
         });
-        let drive = scheduler.add_drive(Depth::Fixed(1), 1, &[]);
+        let drive = scheduler.add_drive(DepthLimits::fixed(1, u64::MAX), &[]);
         scheduler.add_unstarted(4);
         let folder = tempfile::tempdir().unwrap();
         let how = OpenOptions { write: true, create: true, ..OpenOptions::default() };
@@ -174,7 +174,7 @@ fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
 fn the_pool_reads_few_bytes_at_once_through_the_page_cache() {
     const PIECE: u64 = 1 << 20;
     let mut rig = Rig::with(16, 16);
-    rig.drive = rig.scheduler.add_drive(Depth::Fixed(16), 16, &[]);
+    rig.drive = rig.scheduler.add_drive(DepthLimits::fixed(16, u64::MAX), &[]);
     let range = ByteRange::at(0, 8 * PIECE);
     let (io, reason) = (Io::Buffered, Reason::NoDirectIo);
     let request = Request {
@@ -208,7 +208,7 @@ fn the_pool_reads_few_bytes_at_once_through_the_page_cache() {
 #[test]
 fn a_caller_that_ends_its_op_wakes_the_pool_for_the_next() {
     let mut rig = Rig::with(2, 4);
-    rig.drive = rig.scheduler.add_drive(Depth::Fixed(2), 2, &[]);
+    rig.drive = rig.scheduler.add_drive(DepthLimits::fixed(2, u64::MAX), &[]);
     let (state, claim) = rig.start();
     rig.opened(&claim);
     let _hung = rig.scheduler.take_pool_op().expect("the first op");
@@ -311,7 +311,7 @@ fn what_is_short_or_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
 
 /// A read whose first half is on one drive and whose second half is on another.
 fn start_on_two(rig: &mut Rig) -> (Arc<State>, [Claim; 2]) {
-    let other = rig.scheduler.add_drive(Depth::Fixed(1), 1, &[]);
+    let other = rig.scheduler.add_drive(DepthLimits::fixed(1, u64::MAX), &[]);
     let part = |start, end| (ByteRange { start, end }, Io::Buffered, Reason::NoDirectIo);
     let shares = vec![Share { drive: other, parts: [part(LEN / 2, LEN)].into() }];
     let request = rig.request(None, Reason::NoDirectIo, Priority::Normal);

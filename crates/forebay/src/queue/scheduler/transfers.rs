@@ -208,8 +208,7 @@ impl Scheduler {
     /// Block size of a transfer's drive, in bytes.
     pub(super) fn block_size(&self, key: usize) -> u64 {
         let Request { drive, direction, .. } = self.transfers[key].request;
-        let found = self.drives[drive].depth.block_size(direction);
-        found.map_or(self.limits.segment, |size| size.min(self.limits.segment))
+        self.drives[drive].depth(direction).block_size().min(self.limits.segment)
     }
 
     pub(super) fn finish_if_done(&mut self, key: usize) {

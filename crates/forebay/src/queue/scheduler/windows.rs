@@ -359,8 +359,8 @@ impl Scheduler {
         let is_long = self.left_of_part(key) >= block_size;
         let is_bounded = request.priority != Priority::Urgent && is_long;
         let in_flight = if active.is_ring_to_open() && is_bounded {
-            let requests = self.drives[request.drive].depth.requests(request.direction) as u64;
-            requests.saturating_mul(block_size)
+            let depth = self.drives[request.drive].depth(request.direction).depth() as u64;
+            depth.saturating_mul(block_size)
         } else {
             u64::MAX
         };

@@ -18,7 +18,7 @@ impl Writing {
     fn new() -> Self {
         let mut rig = Rig::with(16, 16);
         let scheduler = &mut rig.scheduler;
-        let drive = scheduler.add_drive(Depth::Fixed(16), 16, &[]);
+        let drive = scheduler.add_drive(DepthLimits::fixed(16, u64::MAX), &[]);
         let ring = scheduler.add_ring();
         scheduler.attach(drive, ring);
         Self { rig, drive, ring }

@@ -26,7 +26,7 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Wakeup;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{Core, Crew, Depth, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
+use crate::queue::{Core, Crew, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
 use crate::staging::{Pause, Submitter};
 use crate::tune::DepthLimits;
 
@@ -200,14 +200,14 @@ impl Run {
         }
         for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
             let depth = if self.dice.roll(0.5) {
-                Depth::Fixed(self.shape.depth)
+                DepthLimits::fixed(self.shape.depth, self.shape.limits.segment)
             } else {
                 let (depth_max, size_max) = (self.shape.depth, self.shape.limits.segment);
                 let is_disk = self.dice.roll(0.3);
-                Depth::tuned(DepthLimits { is_disk, depth_max, size_max })
+                DepthLimits { is_fixed: false, is_disk, depth_max, size_max }
             };
-            let (most, hardware) = (self.shape.depth, &self.shape.hardware[index]);
-            assert_eq!(self.core.add_drive(depth, most, hardware), index);
+            let hardware = &self.shape.hardware[index];
+            assert_eq!(self.core.add_drive(depth, hardware), index);
             served.into_iter().for_each(|ring| self.core.lock().attach(index, ring));
         }
     }

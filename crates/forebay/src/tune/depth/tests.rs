@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000 * MS;
 const SEEDS: u64 = 20;
 
 const fn limits(is_disk: bool, depth_max: usize, size_max: u64) -> DepthLimits {
-    DepthLimits { is_disk, depth_max, size_max }
+    DepthLimits { is_fixed: false, is_disk, depth_max, size_max }
 }
 
 /// A request passes one of the channels, which share the rate, and then waits the latency.
@@ -32,10 +32,10 @@ const fn pipe(rate: u64, latency_ns: u64) -> Drive {
     Drive { channels: 1, rate, latency_ns, op_ns: 0, falls_from: usize::MAX }
 }
 
-/// Keeps the queue of a drive as full as the tuner, or a fixed depth of 1 MiB requests, says.
+/// Keeps the queue of a drive as full as the tuner says.
 struct World {
     drive: Drive,
-    tuner: Result<DepthTuner, usize>,
+    tuner: DepthTuner,
     dice: Dice,
     now_ns: u64,
     free_ns: Vec<u64>,
@@ -44,10 +44,10 @@ struct World {
 }
 
 impl World {
-    fn new(drive: &Drive, tuner: Result<DepthTuner, usize>, seed: u64) -> Self {
+    fn new(drive: &Drive, limits: DepthLimits, seed: u64) -> Self {
         Self {
             drive: drive.clone(),
-            tuner,
+            tuner: DepthTuner::new(limits),
             dice: Dice::new(seed),
             now_ns: 0,
             free_ns: vec![0; drive.channels],
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn tuned(drive: &Drive, is_disk: bool, seed: u64) -> Self {
-        Self::new(drive, Ok(DepthTuner::new(limits(is_disk, 128, MIB))), seed)
+        Self::new(drive, limits(is_disk, 128, MIB), seed)
     }
 
     fn varied(&mut self, ns: u64) -> u64 {
@@ -80,18 +80,15 @@ impl World {
     fn run_in(&mut self, len: u64, piece: u64) -> u64 {
         let (start_ns, mut left) = (self.now_ns, len);
         while left > 0 || !self.flights.is_empty() {
-            while left > 0 && self.admits() {
-                let size = self.tuner.as_ref().map_or(MIB, DepthTuner::block_size);
-                let size = size.min(left).min(piece);
+            while left > 0 && self.tuner.admits(self.flights.len(), self.in_flight) {
+                let size = self.tuner.block_size().min(left).min(piece);
                 self.submit(size);
                 left -= size;
             }
             let (filled, Reverse(next)) = (self.in_flight, self.flights.pop().expect("one flies"));
             self.now_ns = next.0;
             self.in_flight -= next.2;
-            if let Ok(tuner) = &mut self.tuner {
-                tuner.completed(self.now_ns, next.2, self.now_ns - next.1, filled);
-            }
+            self.tuner.completed(self.now_ns, next.2, self.now_ns - next.1, filled);
         }
         Rate::of(len, self.now_ns - start_ns).0
     }
@@ -100,28 +97,20 @@ impl World {
         self.run_in(len, u64::MAX)
     }
 
-    fn admits(&self) -> bool {
-        match &self.tuner {
-            Ok(tuner) => tuner.admits(self.flights.len(), self.in_flight),
-            Err(depth) => self.flights.len() < *depth,
-        }
-    }
-
-    fn tuner(&self) -> &DepthTuner {
-        self.tuner.as_ref().expect("it is tuned")
-    }
-
     /// Milliseconds that the queue holds the drive beyond its latency.
     fn queue_ms(&self) -> u64 {
-        Rate(self.drive.rate).ns_for(self.tuner().window()).saturating_sub(self.drive.latency_ns)
-            / MS
+        Rate(self.drive.rate).ns_for(self.tuner.window()).saturating_sub(self.drive.latency_ns) / MS
     }
 }
 
 /// What the best fixed depth reaches.
 fn best(drive: &Drive, len: u64) -> u64 {
     let depths = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128];
-    depths.map(|depth| World::new(drive, Err(depth), 7).run(len)).into_iter().max().expect("some")
+    depths
+        .map(|depth| World::new(drive, DepthLimits::fixed(depth, MIB), 7).run(len))
+        .into_iter()
+        .max()
+        .expect("some")
 }
 
 /// Asserts that a first transfer, and one after it, reach these thousandths of the best.
@@ -130,7 +119,7 @@ fn reaches(name: &str, drive: &Drive, len: u64, first: u64, later: u64) {
     for seed in 0..SEEDS {
         let mut world = World::tuned(drive, false, seed);
         let shares = [0; 2].map(|_| world.run(len) * 1000 / best);
-        let tuner = world.tuner();
+        let tuner = &world.tuner;
         println!("{name}: {shares:?} of {best}, {} x {}", tuner.depth(), tuner.block_size());
         assert!(shares[0] >= first && shares[1] >= later, "{name}, seed {seed}: {shares:?}");
     }
@@ -194,8 +183,8 @@ fn a_disk_keeps_few_large_requests() {
     for seed in 0..SEEDS {
         let mut world = World::tuned(&disk, true, seed);
         world.run(2 * GIB);
-        assert!(world.tuner().depth() <= 4, "seed {seed}: {}", world.tuner().depth());
-        assert_eq!(world.tuner().block_size(), MIB);
+        assert!(world.tuner.depth() <= 4, "seed {seed}: {}", world.tuner.depth());
+        assert_eq!(world.tuner.block_size(), MIB);
     }
 }
 
@@ -217,7 +206,7 @@ fn a_drive_that_changes_is_fast_again() {
                 // Two seconds to find it.
                 world.run(2 * drive.rate);
                 let share = world.run(2 * drive.rate) * 1000 / best(drive, drive.rate);
-                assert!(share >= 940, "{drive:?}, seed {seed}: {share}, {:?}", world.tuner());
+                assert!(share >= 940, "{drive:?}, seed {seed}: {share}, {:?}", world.tuner);
             }
             assert!(world.queue_ms() <= 30, "{} ms", world.queue_ms());
         }
@@ -243,11 +232,11 @@ fn a_drive_that_hung_is_fast_again() {
 fn small_requests_teach_nothing() {
     let mut world = World::tuned(&pipe(1_000_000_000, MS), false, 1);
     world.run_in(64 * MIB, 4 * KIB);
-    assert_eq!((world.tuner().best, world.tuner().depth()), (None, DEPTH_START));
+    assert_eq!((world.tuner.best, world.tuner.depth()), (None, DEPTH_START));
     // They may be as many as the ring takes.
-    assert!(world.tuner().admits(100, 100 * 4 * KIB));
-    assert!(!world.tuner().admits(128, 128 * 4 * KIB));
-    assert!(!world.tuner().admits(DEPTH_START, DEPTH_START as u64 * MIB));
+    assert!(world.tuner.admits(100, 100 * 4 * KIB));
+    assert!(!world.tuner.admits(128, 128 * 4 * KIB));
+    assert!(!world.tuner.admits(DEPTH_START, DEPTH_START as u64 * MIB));
 }
 
 #[test]
