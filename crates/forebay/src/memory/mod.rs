@@ -220,7 +220,7 @@ impl Buffer {
     /// The GPU's error, or [`Error::HostCopy`] if borrowed host memory is not accessible.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
         const PART: usize = 1 << 20;
-        self.check_usable(None)?;
+        self.check_usable(|| None)?;
         let (address, len) = (self.address(), self.len);
         if let Some(start) = self.host_pointer() {
             let len = usize::try_from(len).expect("inside one mapping");
@@ -246,7 +246,7 @@ impl Buffer {
     /// The GPU's error, [`Error::BadOption`] for a range outside the buffer, or [`Error::HostCopy`]
     /// if `out` or borrowed host memory is not accessible.
     pub fn download(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.check_usable(None)?;
+        self.check_usable(|| None)?;
         let from = self.checked(offset, out.len())?;
         if let Some(start) = self.host_pointer() {
             // SAFETY: as in `fill`; the range is checked, and `out` is borrowed.
@@ -272,7 +272,7 @@ impl Buffer {
     /// The GPU's error, [`Error::BadOption`] for a range outside the buffer, or [`Error::HostCopy`]
     /// if `bytes` or borrowed host memory is not accessible.
     pub fn upload(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_usable(None)?;
+        self.check_usable(|| None)?;
         let to = self.checked(offset, bytes.len())?;
         if let Some(start) = self.host_pointer() {
             // SAFETY: as in `download`, with source and target exchanged.
@@ -334,7 +334,7 @@ impl Buffer {
         operation: Operation,
         queue: impl FnOnce(&dyn Device, crate::gpu::Stream) -> crate::gpu::DeviceResult<()>,
     ) -> Result<()> {
-        self.check_usable(None)?;
+        self.check_usable(|| None)?;
         let device = self.gpu().expect("only asked of memory on a GPU");
         let run = || {
             let stream = device.create_stream()?;
@@ -349,27 +349,27 @@ impl Buffer {
             device.destroy_stream(stream).and(done)
         };
         let failed = |source| Error::of_device(operation, device.id(), self.len, source);
-        run().map_err(|source| self.check_usable(None).err().unwrap_or_else(|| failed(source)))
+        run().map_err(|source| self.check_usable(|| None).err().unwrap_or_else(|| failed(source)))
     }
 
     /// Refuses memory that a copy or an abandoned call may still touch, and any memory in a forked
-    /// child. `place` is the file range for the error.
-    pub(crate) fn check_usable(&self, place: Option<Place>) -> Result<()> {
+    /// child. `place` gives the file range for the error.
+    pub(crate) fn check_usable(&self, place: impl FnOnce() -> Option<Place>) -> Result<()> {
         if let Some(home) = self.allocation.home()
             && !home.is_here()
         {
-            return Err(Error::forked(home, Operation::Copy, place));
+            return Err(Error::forked(home, Operation::Copy, place()));
         }
         match &self.allocation.memory {
             Memory::Device { device, lost, .. } if let Some(source) = lost.get() => {
                 let (device, len, source) = (device.id(), self.len, source.clone());
-                Err(Error::CopyNotOver { device, len, place: place.map(Box::new), source })
+                Err(Error::CopyNotOver { device, len, place: place().map(Box::new), source })
             }
             _ if self.allocation.is_adrift() => Err(Error::bad_option(
                 "buffer",
-                format!("memory of {} bytes", self.len),
-                "memory that no call which was given up still moves bytes to or from: that is \
-                 over when its drive or server answers",
+                "memory in use",
+                "memory that no abandoned call still uses: wait until that call's drive or server \
+                 responds",
             )),
             _ => Ok(()),
         }
