@@ -10,14 +10,16 @@ use forebay_base::units::KIB;
 /// Initial depth of a drive, and of a spinning disk.
 const DEPTH_START: usize = 32;
 const DEPTH_START_DISK: usize = 1;
-/// Divisor of the allowance: beyond the latency the queue holds `rate / ALLOWANCE` ns of work, 1.5 ms
-/// at 200 MB/s and 7.5 ms at 1 GB/s, and at most [`DEPTH_START`] requests of the maximum size.
+/// Divisor of the allowance: beyond the latency the queue holds `rate / ALLOWANCE` ns of work,
+/// 1.5 ms at 200 MB/s and 7.5 ms at 1 GB/s, and at most [`DEPTH_START`] requests of the maximum
+/// size.
 const ALLOWANCE: u64 = 133;
 /// Target time of one request: the block size is the largest power of two that takes no longer,
 /// within its limits. A size of up to twice that is left unchanged.
 const HOLDS_NS: u64 = 1_000_000;
 /// Smaller requests cost more processor time than they save waiting.
 const SIZE_MIN: u64 = 128 * KIB;
+
 // Rates in thousandths of the best rate.
 
 /// Minimum for a depth above the rule's.
@@ -28,7 +30,8 @@ const GAINS: u64 = 1020;
 const KEEPS: u64 = 980;
 /// A higher depth with a rate below this is harmful, so half of the best depth is tried next.
 const HURTS: u64 = 940;
-/// A rate outside this range in [`CHANGED`] rounds in a row means that the drive's speed has changed.
+/// A rate outside this range in [`CHANGED`] rounds in a row means that the drive's speed has
+/// changed.
 const SAME: (u64, u64) = (800, 1250);
 const CHANGED: u32 = 2;
 

@@ -199,8 +199,8 @@ impl Drives {
 
     /// True if a drive may have one more op of a line in flight. The limits:
     ///
-    /// - its maximum of ops, divided by the number of busy drives on the same hardware; half of that
-    ///   for one line while the other line has ops;
+    /// - its maximum of ops, divided by the number of busy drives on the same hardware, and half of
+    ///   that for one line while the other line has ops;
     /// - the queue depth, fixed or found by its tuner;
     /// - the maximum for all drives, and this drive's equal share of it;
     /// - for the pool, as many threads as it leaves free, at most `EACH_MAX`.
