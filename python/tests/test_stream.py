@@ -122,12 +122,12 @@ def test_a_layer_is_valid_until_the_next(
         first = next(stream)
         memory = first[0]
         second = next(stream).keep()
-        with pytest.raises(ValueError, match="it takes one that is held"):
+        with pytest.raises(ValueError, match="it was released"):
             first.memory  # noqa: B018
         next(stream)
         assert held(second) == expected[1]
         second.release()
-        with pytest.raises(ValueError, match="it takes one that is held"):
+        with pytest.raises(ValueError, match="it was released"):
             second.release()
         with pytest.raises(IndexError, match="part 2 of 2"):
             next(stream)[2]
@@ -219,7 +219,7 @@ def test_a_loop_may_end_by_an_exception(
     with pytest.raises(KeyError), LayerStream(layers, "sim", engine=engine) as stream:
         for _ in stream:
             raise KeyError
-    with pytest.raises(ValueError, match="one that is closed"):
+    with pytest.raises(ValueError, match="stream is closed"):
         next(stream)
 
 

@@ -204,8 +204,8 @@ def test_a_library_that_refuses_the_mark_ends_the_call(
 def test_memory_of_the_host_is_in_no_streams_order(engine: forebay.Engine, data: Data) -> None:
     with engine.open(data[0]) as file:
         for call in [file.read_into, file.start_read_into]:
-            with pytest.raises(forebay.RequestError, match="this is the host's"):
+            with pytest.raises(forebay.RequestError, match="this is host memory"):
                 call(MarkedHost(10), stream=0)
         for many in [file.readv, file.start_readv]:
-            with pytest.raises(forebay.RequestError, match="this is the host's"):
+            with pytest.raises(forebay.RequestError, match="this is host memory"):
                 many([(0, 10, MarkedHost(10))], stream=0)

@@ -88,8 +88,7 @@ impl Layer {
 
     fn look(&self, engine: &Engine) -> Result<()> {
         let Some(first) = self.parts.iter().find(|part| part.len > 0) else {
-            let expected = "layers with bytes: leave it out";
-            return Err(Error::bad_option("layers", "one that is empty", expected));
+            return Err(Error::bad_state("it has no bytes: leave it out"));
         };
         for part in &self.parts {
             if !part.file.is_of(engine) {
@@ -100,7 +99,7 @@ impl Layer {
             let end = part.offset.checked_add(part.len);
             if end.is_none_or(|end| end > size) {
                 let reason = format!(
-                    "it ends behind the file's {size} bytes: end it there, or look whether all of \
+                    "it ends behind the file's {size} bytes: end it there, or check that all of \
                      the file has been written"
                 );
                 return Err(refuse(part, reason));
@@ -214,7 +213,7 @@ pub(super) fn cut(
 ) -> Result<(usize, Vec<Unit>)> {
     let slot = ring::slot_len(engine);
     if layers.is_empty() {
-        return Err(Error::bad_option("layers", "none", "one at least"));
+        return Err(Error::bad_option("layers", "an empty list", "at least one layer"));
     }
     layers.iter().enumerate().try_for_each(|(number, layer)| layer.check(number, engine))?;
     let most = budget.unwrap_or(u64::MAX).min(room) / 2;

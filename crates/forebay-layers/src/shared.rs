@@ -336,11 +336,11 @@ impl Shared {
             return self.failed(0, source);
         }
         let device = self.device.id();
-        let expected = format!(
-            "a stream of {device} that is alive until its layers are released, and this one is of \
-             another GPU, or was destroyed ({source})"
-        );
-        refused(&compute.0.to_string(), &expected)
+        Error::bad_state(format!(
+            "the compute stream {} belongs to another GPU than {device}, or was destroyed \
+             ({source}); keep it alive until its layers are released",
+            compute.0
+        ))
     }
 
     /// The error that ended the stream. If a copy failed, it names the layer the caller requests,
@@ -376,8 +376,10 @@ impl State {
     /// Fails if the stream has ended, or another thread takes a layer.
     pub(super) fn check(&self) -> Result<()> {
         self.check_open()?;
-        let of_another = "one from which another thread takes a layer";
-        if self.taking { Err(refused(of_another, "one thread that takes layers")) } else { Ok(()) }
+        if self.taking {
+            return Err(Error::bad_state("another thread is taking a layer of the stream"));
+        }
+        Ok(())
     }
 
     /// Fails if the stream has ended.
@@ -410,22 +412,18 @@ pub(super) fn stuck() -> DeviceError {
 }
 
 pub(super) fn closed() -> Error {
-    refused("one that is closed", "one that is open")
+    Error::bad_state("the layer stream is closed")
 }
 
 pub(super) fn panicked() -> Error {
-    refused("one in which a thread has panicked", "one that is open")
-}
-
-pub(super) fn refused(value: &str, expected: &str) -> Error {
-    Error::bad_option("stream", value, expected)
+    Error::bad_state("a thread of the layer stream panicked")
 }
 
 /// The error for an operation on a layer that was released.
 pub(super) fn released(operation: Operation, layer: &str) -> Error {
-    let expected = match operation {
-        Operation::Release => "one that is held: it is released once, or by taking the next one",
-        _ => "one that is held: use it before the next one is taken, or keep it",
+    let reason = match operation {
+        Operation::Release => "it was released already, explicitly or by taking the next layer",
+        _ => "it was released: use a layer before the next one is taken, or keep it",
     };
-    Error::bad_option("layer", "one that was released", expected).of_layer(operation, layer)
+    Error::bad_state(reason).of_layer(operation, layer)
 }

@@ -18,7 +18,7 @@ use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
 use super::schedule::{Load, Next};
-use super::shared::{From, FromPages, Held, Loaded, Shared, State, refused, released};
+use super::shared::{From, FromPages, Held, Loaded, Shared, State, released};
 use super::store::Store;
 use super::turn::Submit;
 use super::{LayerTimes, Step, Taken, refuse};
@@ -112,8 +112,9 @@ impl Shared {
         // SAFETY: the caller's promise.
         let captures = unsafe { self.device.is_capturing(compute) };
         if captures.map_err(|source| self.compute_failed(compute, source))? {
-            let expected = "one that is not: capture what computes a layer, and no more";
-            return Err(refused("one that is being captured", expected));
+            return Err(Error::bad_state(
+                "the compute stream is being captured: capture only the compute of a layer",
+            ));
         }
         Ok(())
     }
@@ -387,7 +388,9 @@ impl Shared {
         let mut state = self.submit()?;
         state.check()?;
         if state.schedule.sequence().is_told() {
-            return Err(refused("one whose order is told", "one that has a first layer"));
+            let reason = "the order of the layer stream is given while it runs, so there is no \
+                          first layer";
+            return Err(Error::bad_state(reason));
         }
         state.schedule.rewind();
         state.turned = true;

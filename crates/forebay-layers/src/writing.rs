@@ -317,7 +317,7 @@ fn run(writes: &Receiver<Write>, shared: &Weak<Shared>) {
         if catch_unwind(AssertUnwindSafe(|| shared.finish(&write))).is_err() {
             std::mem::forget(Arc::clone(&write.store));
             let unit = &shared.units()[write.unit];
-            let error = refused(&unit.first, "what writes layers has panicked".into());
+            let error = refused(&unit.first, "the writer thread panicked".into());
             shared.group.lose(&error);
             let Writes { buffers, failures, .. } = &mut shared.lock().writes;
             buffers.retain(|&buffer| buffer != write.buffer); // nothing is loaded to it any more
@@ -361,9 +361,9 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(30);
         let error = stream.flush_while(&mut || Instant::now() < until).unwrap_err();
         let said = format!("{error:?}");
-        assert!(said.contains("layer 0") && said.contains("has panicked"), "{said}");
+        assert!(said.contains("layer 0") && said.contains("panicked"), "{said}");
         let said = next().unwrap_err().to_string();
-        assert!(said.contains("has panicked"), "{said}");
+        assert!(said.contains("panicked"), "{said}");
         stream.close().unwrap();
     }
 }

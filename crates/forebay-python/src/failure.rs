@@ -77,9 +77,10 @@ fn kind(error: &Error) -> &'static str {
         Error::RouteUnavailable { .. } => "route",
         Error::NoDevice { .. } => "no_device",
         Error::NotAFile { kind: "folder", .. } => "folder",
-        Error::BadOption { .. } | Error::BadRequest { .. } | Error::NotDeviceMemory { .. } => {
-            "request"
-        }
+        Error::BadOption { .. }
+        | Error::BadState { .. }
+        | Error::BadRequest { .. }
+        | Error::NotDeviceMemory { .. } => "request",
         Error::Device { .. } | Error::CopyNotOver { .. } => "device",
         Error::HostMemory { .. } | Error::MemoryLimit { .. } => "memory",
         Error::TimedOut { .. } => "timed_out",

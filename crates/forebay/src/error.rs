@@ -191,6 +191,12 @@ pub enum Error {
         /// Why the route is not available.
         reason: String,
     },
+    /// The state of an object does not allow the call.
+    #[error("{reason}")]
+    BadState {
+        /// The state, and what to do.
+        reason: String,
+    },
     /// An option or environment variable has an invalid value.
     #[error("`{name}` cannot be `{value}`: it takes {expected}")]
     BadOption {
@@ -298,7 +304,7 @@ pub enum Error {
     },
     /// A timeout expired. I/O in flight continues, and its memory stays with the engine until it
     /// ends.
-    #[error("no end of the transfer of {place} within {bound:?}: {done} bytes had arrived")]
+    #[error("transfer of {place} timed out after {bound:?} ({done} bytes transferred)")]
     TimedOut {
         /// The requested bytes.
         place: Place,
@@ -398,6 +404,11 @@ impl Error {
         Self::Layer { operation, layer: layer.to_owned(), source: Box::new(self) }
     }
 
+    /// The error for a call that the state of an object does not allow.
+    pub fn bad_state(reason: impl Into<String>) -> Self {
+        Self::BadState { reason: reason.into() }
+    }
+
     /// The error for a value of an option or argument that it does not take.
     pub fn bad_option(
         name: impl Into<String>,
@@ -465,7 +476,7 @@ fn copied(len: u64, place: Option<&Place>) -> String {
 
 fn stall(operation: Operation) -> &'static str {
     match operation {
-        Operation::Write => "it takes no more bytes, and the system names no error",
-        _ => "no more bytes come, though its size is larger",
+        Operation::Write => "repeated writes made no progress and returned no error",
+        _ => "repeated reads made no progress before the end of the file",
     }
 }

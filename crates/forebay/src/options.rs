@@ -151,7 +151,7 @@ impl Options {
         let bad = |expected: String| Err(Error::bad_option(name, value, expected));
         let Some(known) = Self::VARIABLES.iter().find(|known| known.name == name) else {
             let names: Vec<_> = Self::VARIABLES.iter().map(|known| known.name).collect();
-            return bad(format!("nothing: there are {}", names.join(", ")));
+            return bad(format!("no value: the variables are {}", names.join(", ")));
         };
         (known.set)(self, value).map_or_else(|| bad(known.takes.into()), Ok)
     }

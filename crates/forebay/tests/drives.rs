@@ -336,7 +336,7 @@ fn hold_bounds((ring, direct_io): (RingChoice, DirectIo), waits: bool) {
         // One is refused to no drive that has none.
         assert!(parked < in_flight + DRIVES, "{parked} requests in flight");
     }
-    let is_bounded = !engine.notes().iter().any(|note| note.contains("does not bound"));
+    let is_bounded = !engine.notes().iter().any(|note| note.contains("cannot limit"));
     let bounded = is_bounded.then_some(kernel).ok_or_else(|| engine.notes().join("; "));
     let all = if or_skip(bounded).is_some() { &["forebay-", "iou-wrk"][..] } else { &["forebay-"] };
     let is_bound = becomes_so(|| threads(all) <= most);

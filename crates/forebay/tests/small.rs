@@ -224,7 +224,7 @@ fn writes_that_fail_say_why() {
     let reader = engine.open(fuse.path()).expect("the file opens");
     let error = reader.write(0, &bytes).expect_err("open for reading only");
     assert!(matches!(error, Error::BadRequest { operation: Operation::Write, .. }), "{error}");
-    let beyond = file.write(u64::MAX - 10, &bytes).expect_err("no file reaches so far");
+    let beyond = file.write(u64::MAX - 10, &bytes).expect_err("beyond the largest offset");
     assert!(matches!(beyond, Error::BadRequest { operation: Operation::Write, .. }), "{beyond}");
 }
 

@@ -290,7 +290,7 @@ fn what_fails_later_is_left_out_with_its_remedy() {
     for (step, says, remedy) in [
         ("READ return -5008", "(5008)", "; "),
         ("READ { errno = EIO; return -1; }", "Input/output error", ""),
-        ("READ return len + 1", "cuFile says that it moved", ""),
+        ("READ return len + 1", "cuFile reported ", ""),
         ("READ *(volatile int *)0 = 0", "ended with signal: 11", "`forebay probe`"),
     ] {
         let (moved, _) = read_alone(&format!("#define {step}"));

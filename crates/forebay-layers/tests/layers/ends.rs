@@ -95,7 +95,7 @@ fn a_drive_that_hangs_while_pages_are_pinned_holds_up_nobody() {
         thread::sleep(Duration::from_millis(100));
         assert!(stream.statistics().layers.len() >= 6);
         stream.close().expect("its copies end");
-        assert!(waiting.join().expect("no panic").contains("one that is closed"));
+        assert!(waiting.join().expect("no panic").contains("stream is closed"));
     });
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     assert!(drive.fuse().parked() > 0, "it hung meanwhile");

@@ -188,7 +188,7 @@ fn a_stream_whose_drive_hangs_can_be_closed() {
         });
         fuse.wait_for_parked(1);
         stream.close().expect("its copies end");
-        let error = "`stream` cannot be `one that is closed`: it takes one that is open";
+        let error = "the layer stream is closed";
         assert_eq!(waiting.join().expect("no panic"), error);
     });
     assert!(began.elapsed() < Duration::from_secs(20));
@@ -256,7 +256,7 @@ fn a_stream_that_is_closed_takes_nothing_more() {
     stream.prefetch(&[0, 1]).expect("layers that there are");
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
     stream.close().expect("an end");
-    let closed = "`stream` cannot be `one that is closed`: it takes one that is open";
+    let closed = "the layer stream is closed";
     let errors = [
         stream.prefetch(&[2]).expect_err("closed"),
         layer.keep().expect_err("closed"),

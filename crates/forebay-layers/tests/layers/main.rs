@@ -255,8 +255,7 @@ fn what_is_kept_stays_and_too_much_of_it_is_an_error() {
     assert_eq!(error.to_string(), "cannot use the layer `layer 0`");
     assert_eq!(
         error.without_layer().to_string(),
-        "`layer` cannot be `one that was released`: it takes one that is held: use it before the \
-         next one is taken, or keep it"
+        "it was released: use a layer before the next one is taken, or keep it"
     );
 }
 
@@ -288,14 +287,17 @@ fn what_cannot_be_streamed_is_refused() {
     };
     let good = || Layer::named("good").with(&file, 0, 1000);
     let plain = StreamOptions::default;
-    assert_eq!(refused(&[], plain()), "`layers` cannot be `none`: it takes one at least");
+    assert_eq!(
+        refused(&[], plain()),
+        "`layers` cannot be `an empty list`: it takes at least one layer"
+    );
     let empty = Layer::named("empty").with(&file, 5, 0);
     let error = LayerStream::new(&rig.engine, &rig.gpu(), &[good(), empty], plain());
     let error = error.expect_err("refused");
     assert_eq!(error.to_string(), "cannot read the layer `empty`");
-    let reason = "`layers` cannot be `one that is empty`: it takes layers with bytes: leave it out";
+    let reason = "it has no bytes: leave it out";
     assert_eq!(error.without_layer().to_string(), reason);
-    let reason = "it ends behind the file's 1000 bytes: end it there, or look whether all of the \
+    let reason = "it ends behind the file's 1000 bytes: end it there, or check that all of the \
                   file has been written";
     for (name, offset, len) in [("long", 500, 501), ("endless", u64::MAX, u64::MAX)] {
         let long = Layer::named(name).with(&file, offset, len);

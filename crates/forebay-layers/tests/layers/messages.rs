@@ -58,8 +58,8 @@ fn what_is_asked_of_a_released_layer_names_it() {
     let release = || unsafe { layer.release(rig.compute()) };
     release().expect("it is held");
     let error = all(&release().expect_err("it was released"));
-    let expected = "cannot release the layer `layer 0`: `layer` cannot be `one that was released`: \
-                    it takes one that is held: it is released once, or by taking the next one";
+    let expected = "cannot release the layer `layer 0`: it was released already, explicitly \
+                    or by taking the next layer";
     assert_eq!(error, expected);
     for error in [layer.keep(), layer.memory().map(drop), layer.compute().map(drop)] {
         let error = error.expect_err("it was released");

@@ -194,7 +194,7 @@ impl Providers {
             Found::Absent(why) => Err(why.clone()),
             Found::Asking(_) if left(&found).is_zero() => Err(self.too_late()),
             Found::NotAsked | Found::Possible | Found::Asking(_) => {
-                Err("cuFile's driver is being asked".into())
+                Err("cuFile's driver is still being probed".into())
             }
         }
     }
@@ -298,7 +298,7 @@ mod tests {
         assert!(why.contains("no program `forebay`"), "{why}");
         let program = Program { file: "/bin/sh".into(), arguments: vec![] };
         let other = Providers { found: providers.found, missing: || None, ..self::providers() };
-        assert!(other.session(Some(&program), false).unwrap_err().contains("is being asked"));
+        assert!(other.session(Some(&program), false).unwrap_err().contains("being probed"));
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
     fn who_does_not_wait_is_not_held_up() {
         let providers = providers();
         *providers.lock() = Found::Asking(Instant::now());
-        assert!(providers.session(None, false).unwrap_err().contains("is being asked"));
+        assert!(providers.session(None, false).unwrap_err().contains("being probed"));
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
         let arguments = ["-c", OPENED].map(Into::into).to_vec();
         *providers.lock() = Found::Asking(Instant::now());
         providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
-        assert!(providers.session(None, false).unwrap_err().contains("is being asked"));
+        assert!(providers.session(None, false).unwrap_err().contains("being probed"));
         providers.answers_within = Duration::from_millis(100);
         let late = providers.session(None, true).unwrap_err();
         assert!(late.contains("not answered within 100ms") && late.contains("no longer"), "{late}");

@@ -416,8 +416,8 @@ fn same_settings(wanted: &GpuSelector, known: Arc<dyn Device>) -> Result<Arc<dyn
         return Ok(known);
     }
     let expected = format!(
-        "`{has}`, as the engine has its simulated GPU already, or `sim` for the same: another \
-         engine may have another"
+        "`{has}`, the settings of this engine's simulated GPU, or `sim` to use that GPU: create \
+         another engine for other settings"
     );
     Err(Error::bad_option("gpu", asked, expected))
 }

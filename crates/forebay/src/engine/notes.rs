@@ -12,8 +12,8 @@ use crate::gpu::DeviceId;
 pub(super) fn unbounded(errno: Errno) -> String {
     let remedy = if errno == Errno::INVAL { ": Linux 5.15 and newer can" } else { "" };
     format!(
-        "the kernel does not bound the threads that it starts itself for io_uring ({errno}), of \
-         which a drive that hangs may hold many{remedy}"
+        "the kernel cannot limit its own io_uring threads ({errno}), so a hung drive may occupy \
+         more threads than `FOREBAY_THREADS` allows{remedy}"
     )
 }
 
@@ -21,8 +21,8 @@ pub(super) fn unbounded(errno: Errno) -> String {
 pub(super) fn by_threads(file_system: &str) -> String {
     format!(
         "files on `{file_system}` are read and written by threads: io_uring is used only where the \
-         file system is known to complete requests in full, since it may go on with a short one at \
-         the wrong offset"
+         file system is known to complete requests in full, because io_uring may continue a short \
+         request at the wrong offset"
     )
 }
 
@@ -34,21 +34,27 @@ pub(super) fn ring_lost(errno: Errno) -> String {
 /// The note that pinned memory may be far from its GPU.
 pub(super) fn misplaced(errno: Errno) -> String {
     format!(
-        "the kernel does not place memory here ({errno}), so pinned memory may lie on another NUMA \
-         node than its GPU: `numactl` can place the whole process"
+        "the kernel refused to place memory on a NUMA node ({errno}), so pinned memory may be on \
+         another node than its GPU: `numactl` can place the whole process"
     )
 }
 
 /// The note that readers may run far from the GPU.
 pub(super) fn unseated(errno: Errno) -> String {
-    format!("readers may not choose their processors here ({errno}), and may run far from the GPU")
+    format!(
+        "the kernel refused to set the readers' CPU affinity ({errno}), so they may run far from \
+         the GPU"
+    )
 }
 
 /// The note that small transfers of a GPU have no pinned memory.
 pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
     let causes = successors(error.source(), |&error| error.source());
     let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-    format!("small transfers to and from {gpu} take longer, through other threads: {reason}")
+    format!(
+        "small transfers to and from {gpu} have no pinned memory and take longer, through other \
+         threads: {reason}"
+    )
 }
 
 /// The hint if the kernel may not lock memory for a ring.

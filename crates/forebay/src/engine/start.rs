@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
             _ => Err(bad_request(
                 self.direction.into(),
                 self.file.place(self.offset, self.span.len),
-                "no file reaches so far".into(),
+                "the range ends beyond the largest file offset".into(),
             )),
         }
     }
@@ -307,7 +307,7 @@ impl Engine {
             return Ok(Err(why));
         }
         if !is_sized {
-            let why = "its file system does not say how long the file is";
+            let why = "its file system does not report its size";
             return Err(call.unavailable(Route::Direct, why.into()));
         }
         let found = self.find_direct_part(call, range, demanded);
@@ -344,8 +344,8 @@ impl Engine {
             Direction::Write => unit.max(call.file.cache_unit()),
         };
         if unit > options.segment_size {
-            let below = "which `FOREBAY_SEGMENT_SIZE` is below";
-            return why(&format!("it takes units of {unit} bytes, {below}"));
+            let small = "and `FOREBAY_SEGMENT_SIZE` is smaller";
+            return why(&format!("it takes units of {unit} bytes, {small}"));
         }
         let (body, edges) = cut(range, whole);
         if range.is_empty() {
@@ -356,8 +356,7 @@ impl Engine {
         }
         let address = call.span.address + (body.start - range.start);
         if !address.is_multiple_of(unit) {
-            let within = format!("within units of {unit} bytes");
-            return why(&format!("the memory does not lie at the file's offset {within}"));
+            return why(&format!("memory address and file offset differ modulo {unit} bytes"));
         }
         if !demanded && call.file.is_resident(body) {
             return why(RESIDENT);

@@ -15,7 +15,7 @@ impl Error {
         Some(match self {
             Self::Io { source, operation, .. } => return io_hint(*source, *operation),
             Self::EndOfFile { .. } => {
-                "ask for fewer bytes, or look whether all of the file has been written".into()
+                "request fewer bytes, or check that the file was written completely".into()
             }
             Self::FileChanged { .. } => {
                 "read it again when no process writes to it; a writer should replace it by a rename"
@@ -50,8 +50,8 @@ impl Error {
             }
             Self::Device { operation, source, .. } => return device_hint(*operation, source),
             Self::CopyNotOver { .. } => {
-                "its memory is lost to this process, which has to be started anew: look at the \
-                 kernel's log (`dmesg`) for what became of the GPU"
+                "restart the process, which can no longer use that memory; the kernel's log \
+                 (`dmesg`) may show what happened to the GPU"
                     .into()
             }
             Self::HostMemory { .. } => {
@@ -70,12 +70,16 @@ impl Error {
                 None => "look whether the file system still answers".into(),
             },
             Self::Forked { .. } => {
-                "make an engine after the fork, in the process that uses it; where the parent has \
-                 opened a GPU before, start a new program (`exec`): the driver serves no child"
+                "make an engine after the fork, in the process that uses it; if the parent has \
+                 opened a GPU, start a new program (`exec`), because the driver does not work in a \
+                 forked child"
                     .into()
             }
             Self::Layer { source, .. } => return source.hint(),
-            Self::BadOption { .. } | Self::Cancelled { .. } | Self::BadRequest { .. } => {
+            Self::BadOption { .. }
+            | Self::BadState { .. }
+            | Self::Cancelled { .. }
+            | Self::BadRequest { .. } => {
                 return None;
             }
         })
@@ -84,16 +88,16 @@ impl Error {
 
 fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
     let hint = if source.is_loss() {
-        "the GPU serves this process no more: look at the kernel's log (`dmesg`) for what became \
-         of it, and start the process anew"
+        "restart the process, which can no longer use the GPU; the kernel's log (`dmesg`) may show \
+         the cause"
     } else if source.is_nonsense() {
         "look whether the driver's library and its kernel module are of one version (`nvidia-smi` \
          says so), or load another"
     } else if operation == Operation::Allocate {
         "free memory on the GPU, or move the file in parts"
     } else if operation == Operation::GiveLayers {
-        "free memory on the GPU, or give a smaller `gpu_budget`: what is too small for two layers \
-         cuts them in slices, between their parts"
+        "free memory on the GPU, or set a smaller `gpu_budget`: if it does not hold two layers, \
+         they are loaded in slices"
     } else {
         return None;
     };
@@ -103,7 +107,9 @@ fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
 fn resource_hint(what: &str, source: Errno) -> &'static str {
     match (what, source) {
         ("io_uring", _) => "leave `FOREBAY_RING` at `auto` to use threads with `pread` instead",
-        (_, Errno::BUSY) => "look for a drive, server or GPU that hangs: closes and frees wait",
+        (_, Errno::BUSY) => {
+            "look for a hung drive, server or GPU: pending closes and frees wait for it"
+        }
         _ => "raise the limit on threads and open files (`ulimit -u`, `ulimit -n`)",
     }
 }

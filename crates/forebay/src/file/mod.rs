@@ -316,7 +316,7 @@ impl Handle {
         let end = offset.checked_add(len).and_then(|end| i64::try_from(end).ok());
         if end.is_none() {
             let (operation, place) = (Operation::Preallocate, self.place(offset, len));
-            let reason = "no file reaches so far".into();
+            let reason = "the range ends beyond the largest file offset".into();
             return Err(Error::BadRequest { operation, place, reason });
         }
         if self.kind == Kind::BlockDevice {

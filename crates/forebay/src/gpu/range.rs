@@ -81,22 +81,24 @@ pub(crate) fn check_range(
 impl fmt::Display for NotDeviceMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRange => f.write_str("there is no range of this length"),
+            Self::NoRange => {
+                f.write_str("the length is zero, or the range exceeds the address space")
+            }
             Self::Kind { address, kind } => write!(f, "{address:#x} is {}", words(*address, *kind)),
             Self::Beyond { base, len, over } => {
-                write!(f, "the allocation {base:#x}+{len} ends {over} bytes before it")
+                write!(f, "the allocation {base:#x}+{len} ends {over} bytes before the range does")
             }
             Self::Other { address } => {
                 write!(
                     f,
-                    "what is mapped there ends at {address:#x}, where another allocation lies"
+                    "the mapping ends at {address:#x}, and the memory there is another allocation"
                 )
             }
             Self::Elsewhere { address, device } => {
-                write!(f, "from {address:#x} on it is {device}'s")
+                write!(f, "the memory from {address:#x} on belongs to {device}")
             }
             Self::NoAccess { base, len, device } => {
-                write!(f, "{device} may not read and write what is mapped at {base:#x}+{len}")
+                write!(f, "{device} has no read and write access to the mapping {base:#x}+{len}")
             }
         }
     }

@@ -365,11 +365,8 @@ impl Buffer {
                 let (device, len, source) = (device.id(), self.len, source.clone());
                 Err(Error::CopyNotOver { device, len, place: place().map(Box::new), source })
             }
-            _ if self.allocation.is_adrift() => Err(Error::bad_option(
-                "buffer",
-                "memory in use",
-                "memory that no abandoned call still uses: wait until that call's drive or server \
-                 responds",
+            _ if self.allocation.is_adrift() => Err(Error::bad_state(
+                "an abandoned call still uses the buffer: wait until its drive or server responds",
             )),
             _ => Ok(()),
         }

@@ -176,7 +176,8 @@ fn assert_stalled(error: &Error, end: usize) {
         panic!("{error:?}");
     };
     assert!(ends(place).1 > end, "{place}");
-    let message = format!("cannot read {place}: no more bytes come, though its size is larger");
+    let message =
+        format!("cannot read {place}: repeated reads made no progress before the end of the file");
     assert_eq!(error.to_string(), message);
     assert_eq!(error.errno(), None);
     let hint = "look whether the file changed meanwhile; if it did not, its file system reports a \

@@ -17,8 +17,8 @@ use crate::small_engine;
 
 const LEN: usize = 12_000_001;
 
-const HINT: &str = "the GPU serves this process no more: look at the kernel's log (`dmesg`) for \
-    what became of it, and start the process anew";
+const HINT: &str = "restart the process, which can no longer use the GPU; the kernel's log \
+    (`dmesg`) may show the cause";
 
 /// An engine with a GPU that will be lost and one that will not, and files.
 struct Rig {

@@ -31,7 +31,7 @@ fn offsets_beyond_the_end() {
         let drive = on_drive(&engine, file.path());
         format!("`{}` at {offset}+{len}{drive}", file.path().display())
     };
-    let hint = "ask for fewer bytes, or look whether all of the file has been written";
+    let hint = "request fewer bytes, or check that the file was written completely";
     for (offset, len, got) in [(990, 20, 10), (1000, 1, 0), (5000, 70_000, 0), (1 << 62, 5, 0)] {
         let mut target = vec![0; len];
         assert_eq!(file.read(offset, &mut target).expect("what there is").bytes, got);
@@ -56,10 +56,12 @@ fn offsets_that_no_file_has() {
         let place = format!("`{}` at {offset}+2", file.path().display());
         let drive = on_drive(&engine, file.path());
         let read = file.read(offset, &mut vec![0; 2]);
-        let message = format!("cannot read {place}{drive}: no file reaches so far");
+        let message =
+            format!("cannot read {place}{drive}: the range ends beyond the largest file offset");
         assert_says(read, &message, "-", "-");
         let written = file.write(offset, &vec![0; 2]);
-        let message = format!("cannot write {place}{drive}: no file reaches so far");
+        let message =
+            format!("cannot write {place}{drive}: the range ends beyond the largest file offset");
         assert_says(written, &message, "-", "-");
     }
     // The last byte that an offset can name: the file system says no, or the file ends before.

@@ -300,7 +300,7 @@ pub(crate) fn pieces_written_without_blocking(case: &Case) {
     let read_only = case.engine.open_with(file.path(), &OpenOptions::default()).expect("it opens");
     for (wrong, words) in [
         (Piece::new(&file, 0, 10, 100 * LEN as u64 - 5), "outside the source of"),
-        (Piece::new(&file, u64::MAX - 3, 10, 0), "no file reaches so far"),
+        (Piece::new(&file, u64::MAX - 3, 10, 0), "the range ends beyond the largest file offset"),
         (Piece::new(&file, 0, 10, 0).from(2), "there are 2 sources, none with the index 2"),
         (Piece::new(&read_only, 0, 10, 0), "open for reading only"),
     ] {

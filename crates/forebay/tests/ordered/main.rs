@@ -262,7 +262,7 @@ fn a_transfer_starts_at_once_whose_server_is_silent() {
     fuse.set(|faults| faults.silent = true);
     // It may have grown, which only its server knows.
     let error = rig.read(&file, rig.buffer(LEN + 1)).expect_err("its end is not known");
-    assert!(error.to_string().contains("has not said in time"), "{error}");
+    assert!(error.to_string().contains("did not report the size in time"), "{error}");
     let (tell, told) = std::sync::mpsc::channel();
     let (of, buffer, caller) = (file.clone(), rig.buffer(LEN), rig.caller());
     std::thread::spawn(move || {

@@ -143,19 +143,21 @@ impl fmt::Display for CuFileFailure {
             Self::Io(errno) => errno.fmt(f),
             Self::Forked => f.write_str("cuFile was opened before this process was forked"),
             Self::CompatAllowed { is_shared } => {
-                let who = if *is_shared {
-                    "something else in this process has opened cuFile's driver with"
+                const COPIES: &str = "which silently copies through host memory";
+                if *is_shared {
+                    write!(
+                        f,
+                        "other code in this process opened cuFile in compatibility mode, {COPIES}"
+                    )
                 } else {
-                    "cuFile cannot be kept from"
-                };
-                write!(f, "{who} its compatibility mode, in which bytes take another way unseen")
+                    write!(f, "cuFile's compatibility mode, {COPIES}, cannot be switched off")
+                }
             }
             Self::Opening => f.write_str(
-                "another thread of this process has begun to open cuFile's driver, and has not \
-                 come to an end",
+                "another thread of this process has been opening cuFile's driver for too long",
             ),
             Self::Nonsense { moved, asked } => {
-                write!(f, "cuFile says that it moved {moved} bytes of {asked}")
+                write!(f, "cuFile reported {moved} bytes for a request of {asked}")
             }
         }
     }

@@ -155,5 +155,5 @@ fn the_settings_of_others_are_not_changed() {
     let _other = Session::open(Some(&library), &[]).unwrap();
     let refused = Session::open_direct_only(Some(&library), Compat::Forbidden).unwrap_err();
     assert_eq!(refused, CuFileFailure::CompatAllowed { is_shared: true });
-    assert!(refused.to_string().contains("something else in this process"), "{refused}");
+    assert!(refused.to_string().contains("other code in this process"), "{refused}");
 }

@@ -285,7 +285,7 @@ impl<'a> Many<'a> {
         };
         let count = self.spans.len();
         let reason = match (end, self.spans.get(target), at.checked_add(len)) {
-            (None, ..) => "no file reaches so far".to_owned(),
+            (None, ..) => "the range ends beyond the largest file offset".to_owned(),
             (_, None, _) => format!("there are {count} {name}s, none with the index {target}"),
             (_, Some(span), Some(end)) if end <= span.len => return Ok(()),
             (_, Some(span), _) => {

@@ -210,13 +210,14 @@ impl File {
             let place = handle.place(asked.start, asked.len());
             let known = handle.last_size()?;
             let reason = format!(
-                "it had {known} bytes, and its server has not said in time whether it has more"
+                "its server did not report the size in time; the last known size is {known} bytes"
             );
             return Err(bad_request(Operation::Read, place, reason));
         };
         if !handle.is_sized(size.max(1)) {
             let place = handle.place(asked.start, asked.len());
-            let reason = "how long the file is shows only when it is read, which takes its time";
+            let reason =
+                "its file system reports no reliable size, which a stream-ordered read needs";
             return Err(bad_request(Operation::Read, place, reason.into()));
         }
         Ok(size)
@@ -237,10 +238,12 @@ impl File {
             bad_request(call.direction.into(), place, reason.to_owned())
         };
         let Some(device) = call.span.gpu.clone() else {
-            return Err(refused("a stream orders memory of a GPU, and this is the host's"));
+            return Err(refused(
+                "stream-ordered transfers need GPU memory, and this is host memory",
+            ));
         };
         if let Some(route) = call.options.route {
-            let reason = "stream-ordered transfers use the fastest available route".to_owned();
+            let reason = "stream-ordered transfers choose their route: omit `route`".to_owned();
             return Err(call.unavailable(route, reason));
         }
         if let Some(reason) = device.no_gates() {

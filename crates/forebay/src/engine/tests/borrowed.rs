@@ -105,7 +105,8 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     let elsewhere = format!("from {:#x} on it is {}'s", at(8), gpus[1].id());
     assert_eq!(refusal(&engine, at(1), 7 * MIB + 1), elsewhere);
     let (closed, id) = (at(12), gpus[0].id());
-    let sealed = format!("{id} may not read and write what is mapped at {closed:#x}+{}", 2 * MIB);
+    let sealed =
+        format!("{id} has no read and write access to the mapping {closed:#x}+{}", 2 * MIB);
     assert_eq!(refusal(&engine, at(10), 2 * MIB + 1), sealed);
     assert_eq!(refusal(&engine, at(12), 1), sealed);
     let reserved = format!("{:#x} is reserved virtual memory with nothing mapped to it", at(14));
@@ -115,7 +116,7 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     let behind = gpus[0].allocate(4 * MIB).unwrap();
     play(behind, 2 * MIB, mapped(ordinals[0], true));
     let (end, over) = (behind + 2 * MIB, 2 * MIB + 1);
-    let other = format!("what is mapped there ends at {end:#x}, where another allocation lies");
+    let other = format!("the mapping ends at {end:#x}, and the memory there is another allocation");
     assert_eq!(refusal(&engine, behind, over), other);
     assert_eq!(handles(), 0, "every handle of a mapping is released");
 }
@@ -126,7 +127,7 @@ fn managed_memory_is_used_like_any_other() {
     let base = gpus[0].allocate(4 * MIB).unwrap();
     play(base, 3 * MIB, SimulatedAddress::Managed);
     there_and_back(&engine, borrow(&engine, base, 3 * MIB).unwrap());
-    let beyond = format!("the allocation {base:#x}+{} ends 1 bytes before it", 3 * MIB);
+    let beyond = format!("the allocation {base:#x}+{} ends 1 bytes before the range does", 3 * MIB);
     assert_eq!(refusal(&engine, base, 3 * MIB + 1), beyond);
 }
 
@@ -134,11 +135,18 @@ fn managed_memory_is_used_like_any_other() {
 fn what_is_no_gpu_memory_is_named() {
     let (engine, gpus) = driven(&[PLAIN[9]]);
     let memory = gpus[0].allocate(1000).unwrap();
-    let beyond = |over| format!("the allocation {memory:#x}+1000 ends {over} bytes before it");
+    let beyond =
+        |over| format!("the allocation {memory:#x}+1000 ends {over} bytes before the range does");
     assert_eq!(refusal(&engine, memory, 1001), beyond(1));
     assert_eq!(refusal(&engine, memory + 999, 4096), beyond(4095));
-    assert_eq!(refusal(&engine, memory, 0), "there is no range of this length");
-    assert_eq!(refusal(&engine, memory, u64::MAX), "there is no range of this length");
+    assert_eq!(
+        refusal(&engine, memory, 0),
+        "the length is zero, or the range exceeds the address space"
+    );
+    assert_eq!(
+        refusal(&engine, memory, u64::MAX),
+        "the length is zero, or the range exceeds the address space"
+    );
     let mut bytes = vec![0_u8; 4096];
     let host = NonNull::new(bytes.as_mut_ptr()).unwrap();
     let number = host.addr().get() as u64;

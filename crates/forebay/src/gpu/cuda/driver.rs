@@ -16,8 +16,8 @@ pub(crate) fn driver() -> Result<&'static CudaTable, String> {
     let (home, driver) = DRIVER.get_or_init(|| (Home::here(), CudaTable::load(LIBRARY)));
     if driver.is_ok() && !home.is_here() {
         return Err(format!(
-            "process {} had started the CUDA driver before this one was forked from it, and the \
-             driver serves no child: fork first, or start a new program (`exec`)",
+            "process {} started the CUDA driver before this one was forked from it, and the \
+             driver does not work in a forked child: fork first, or start a new program (`exec`)",
             home.number()
         ));
     }
