@@ -305,7 +305,7 @@ class LayerStream:
     def prediction(self) -> dict[str, Any] | None:
         """Predicts the time of the next pass from the last one that the GPU finished.
 
-        ``pass_s`` is the longest of compute, copies over the link, and reads of files; ``ceiling``
+        ``pass_s`` is the longest of compute, copies over the link, and reads of files; ``limit``
         names it: ``"compute"``, ``"link"``, ``"page_cache"`` or ``"drive"``. ``compute_s`` is the
         compute's part. ``more_gpu`` and ``more_host`` are the bytes of GPU or pinned memory that
         would hide the rest behind the compute; ``None`` if it is hidden, and ``more_host`` also if

@@ -96,9 +96,9 @@ def test_after_two_passes_it_is_known_what_binds(
         prediction = stream.prediction()
     assert prediction is not None
     # What the host does between two layers counts as compute here, so either may bind.
-    assert prediction["ceiling"] in ("compute", "link", "page_cache", "drive")
+    assert prediction["limit"] in ("compute", "link", "page_cache", "drive")
     assert prediction["pass_s"] >= prediction["compute_s"] > 0
-    assert (prediction["more_gpu"] is None) == (prediction["ceiling"] == "compute")
+    assert (prediction["more_gpu"] is None) == (prediction["limit"] == "compute")
 
 
 def test_an_order_is_told(
@@ -192,7 +192,7 @@ def test_the_length_of_a_stream_is_that_of_a_pass(
                 continue
             with pytest.raises(TypeError, match="has no length"):
                 len(stream)
-            with pytest.raises(ValueError, match="one whose order is told"):
+            with pytest.raises(ValueError, match="is given while it runs"):
                 stream.rewind()
     with LayerStream(layers, "sim", engine=engine, gpu_budget=NBYTES + 100_000) as stream:
         assert len(stream) == len(list(stream)) == stream.slices * LAYERS > LAYERS

@@ -137,7 +137,7 @@ def test_what_is_refused_names_its_layer(engine: forebay.Engine, layers: list[Pa
             next(stream)
         assert error.value.layer == "layer 2" and len(held) == 2
     [(file, _, _)] = layers[0]
-    with pytest.raises(forebay.RequestError, match="takes layers with bytes: leave it") as error:
+    with pytest.raises(forebay.RequestError, match="it has no bytes: leave it") as error:
         LayerStream([layers[0], [(file, 5, 0)]], "sim", engine=engine)
     assert error.value.layer == "layer 1"
     assert "``" not in str(error.value)
@@ -149,7 +149,7 @@ def test_what_is_refused_names_its_layer(engine: forebay.Engine, layers: list[Pa
 def test_a_stream_that_is_none_of_the_gpus_is_told_by_its_name(
     engine: forebay.Engine, layers: list[Parts]
 ) -> None:
-    expected = "`stream` cannot be `12345`: it takes a stream of sim:0 that is alive"
+    expected = "the compute stream 12345 belongs to another GPU than sim:0"
     with LayerStream(layers, "sim", engine=engine, stream=12345) as stream:
         with pytest.raises(forebay.RequestError, match=expected):
             next(stream)
@@ -162,7 +162,7 @@ def test_a_stream_that_is_none_of_the_gpus_is_told_by_its_name(
 
 def test_an_order_that_is_known_is_not_told(engine: forebay.Engine, layers: list[Parts]) -> None:
     with LayerStream(layers, "sim", engine=engine) as stream:
-        with pytest.raises(ValueError, match='order is told while it runs .`order="told"`.'):
+        with pytest.raises(ValueError, match='order is given while it runs .`order="told"`.'):
             stream.prefetch(0)
 
 
@@ -187,6 +187,6 @@ def test_another_simulated_gpu_is_not_taken_for_the_one_that_is_there(
     for same in ["sim", "sim:0", "sim:memory=8M"]:
         known = engine.gpu(same)
         assert known is not None and known["memory"] == 8 * MIB
-    text = "`gpu` cannot be `sim:memory=1073741824`: it takes `sim:memory=8388608`, as the engine"
+    text = "`gpu` cannot be `sim:memory=1073741824`: it takes `sim:memory=8388608`, the settings"
     with pytest.raises(forebay.RequestError, match=text):
         LayerStream(layers, "sim:memory=1G", engine=engine)

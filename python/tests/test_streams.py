@@ -169,7 +169,7 @@ def test_what_a_stream_cannot_hold_is_refused(
     target = sim(1000)
     with engine.open(data[0]) as file:
         for keywords, word in [
-            ({"stream": 0, "route": "staged"}, "fastest available"),
+            ({"stream": 0, "route": "staged"}, "omit `route`"),
             ({"stream": 1 << 40}, "stream"),
         ]:
             with pytest.raises(forebay.Error, match=word):

@@ -73,7 +73,7 @@ pub use order::Order;
 use order::Sequence;
 use placement::Placement;
 pub use placement::Tier;
-pub use prediction::{Ceiling, Prediction};
+pub use prediction::{Limit, Prediction};
 use shared::Shared;
 pub use statistics::{LayerTimes, PassTimes, StreamStatistics};
 pub use taken::{LayerMemory, Step, Taken};

@@ -10,7 +10,7 @@ const HIDDEN: f64 = 1.005;
 
 /// What limits the time of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Ceiling {
+pub enum Limit {
     /// The compute: all reads and copies are hidden behind it.
     Compute,
     /// The link to the GPU.
@@ -29,8 +29,8 @@ pub struct Prediction {
     pub pass: Duration,
     /// The compute time of a pass.
     pub compute: Duration,
-    /// The limit.
-    pub ceiling: Ceiling,
+    /// What limits it.
+    pub limit: Limit,
     /// Additional GPU memory, in bytes, that would hide the reads and copies behind the compute;
     /// `None` if they are hidden already.
     pub more_gpu: Option<u64>,
@@ -55,14 +55,14 @@ impl Prediction {
         let files = pass.file_transfer;
         let took = compute.max(link).max(files);
         let hidden = compute.mul_f64(HIDDEN);
-        let ceiling = if took <= hidden {
-            Ceiling::Compute
+        let limit = if took <= hidden {
+            Limit::Compute
         } else if link >= files {
-            Ceiling::Link
+            Limit::Link
         } else if pass.drive_bytes * 2 > pass.file_bytes {
-            Ceiling::Drive
+            Limit::Drive
         } else {
-            Ceiling::PageCache
+            Limit::PageCache
         };
         // Of the bytes that take this long, those that do not fit behind the compute, in whole
         // layers.
@@ -73,9 +73,9 @@ impl Prediction {
             bytes.next_multiple_of(largest.max(1))
         };
         let from_files = beyond(pass.file_bytes, files);
-        let more_gpu = (ceiling != Ceiling::Compute).then(|| from_files.max(beyond(all, link)));
+        let more_gpu = (limit != Limit::Compute).then(|| from_files.max(beyond(all, link)));
         let more_host = more_gpu.filter(|_| link <= hidden).map(|_| from_files);
-        Self { pass: took, compute, ceiling, more_gpu, more_host }
+        Self { pass: took, compute, limit, more_gpu, more_host }
     }
 }
 
@@ -118,23 +118,23 @@ mod tests {
     #[test]
     fn the_slowest_of_compute_link_and_files_binds() {
         let hidden = predicted(100, (40, 40), (40, 90));
-        assert_eq!((hidden.ceiling, hidden.pass), (Ceiling::Compute, hidden.compute));
+        assert_eq!((hidden.limit, hidden.pass), (Limit::Compute, hidden.compute));
         assert_eq!((hidden.more_gpu, hidden.more_host), (None, None));
         // Half of the drive's bytes are not hidden.
         let drive = predicted(100, (40, 40), (40, 200));
-        assert_eq!((drive.ceiling, drive.pass), (Ceiling::Drive, Duration::from_millis(200)));
+        assert_eq!((drive.limit, drive.pass), (Limit::Drive, Duration::from_millis(200)));
         assert_eq!((drive.more_gpu, drive.more_host), (Some(20 * MB), Some(20 * MB)));
         // The link takes 2 ms for each of 80 MB.
         let link = predicted(100, (40, 80), (40, 120));
-        assert_eq!((link.ceiling, link.pass), (Ceiling::Link, Duration::from_millis(160)));
+        assert_eq!((link.limit, link.pass), (Limit::Link, Duration::from_millis(160)));
         assert_eq!((link.more_gpu, link.more_host), (Some(30 * MB), None));
     }
 
     #[test]
     fn a_link_that_nothing_was_copied_over_is_not_known() {
         let files = predicted(10, (0, 0), (40, 200));
-        assert_eq!((files.ceiling, files.more_host), (Ceiling::Drive, Some(40 * MB)));
+        assert_eq!((files.limit, files.more_host), (Limit::Drive, Some(40 * MB)));
         let none = predicted(0, (0, 0), (0, 0));
-        assert_eq!((none.ceiling, none.pass), (Ceiling::Compute, Duration::ZERO));
+        assert_eq!((none.limit, none.pass), (Limit::Compute, Duration::ZERO));
     }
 }

@@ -230,7 +230,7 @@ impl Shared {
         turn.check_open()?;
         let bad = |value: &str, expected: &str| Err(Error::bad_option("prefetch", value, expected));
         if !turn.schedule.sequence().is_told() {
-            let expected = "a stream whose order is told while it runs (`order=\"told\"`)";
+            let expected = "a stream whose order is given while it runs (`order=\"told\"`)";
             return bad("a layer", expected);
         }
         let count = self.units().len() / self.slices;

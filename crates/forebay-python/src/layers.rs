@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::gpu::{CallerStream, Device};
 use forebay_layers::{
-    self, Ceiling, LayerTimes, Order, PassTimes, Prediction, Step, StreamOptions, Tier,
+    self, LayerTimes, Limit, Order, PassTimes, Prediction, Step, StreamOptions, Tier,
 };
 use pyo3::exceptions::{PyIndexError, PyKeyboardInterrupt, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -378,15 +378,15 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
 
 fn prediction_of<'py>(py: Python<'py>, told: &Prediction) -> PyResult<Bound<'py, PyDict>> {
     let known = PyDict::new(py);
-    let ceiling = match told.ceiling {
-        Ceiling::Compute => "compute",
-        Ceiling::Link => "link",
-        Ceiling::PageCache => "page_cache",
-        Ceiling::Drive => "drive",
+    let limit = match told.limit {
+        Limit::Compute => "compute",
+        Limit::Link => "link",
+        Limit::PageCache => "page_cache",
+        Limit::Drive => "drive",
     };
     known.set_item("pass_s", told.pass.as_secs_f64())?;
     known.set_item("compute_s", told.compute.as_secs_f64())?;
-    known.set_item("ceiling", ceiling)?;
+    known.set_item("limit", limit)?;
     known.set_item("more_gpu", told.more_gpu)?;
     known.set_item("more_host", told.more_host)?;
     Ok(known)

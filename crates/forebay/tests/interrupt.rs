@@ -184,7 +184,7 @@ fn memory_of_a_call_that_was_given_up_is_refused_until_that_is_over() {
         ];
         for end in refused {
             let error = end.expect_err("somebody else may write there");
-            assert!(error.to_string().contains("given up"), "{error}");
+            assert!(error.to_string().contains("abandoned call"), "{error}");
         }
         fuse.set(|faults| faults.hang_from = None);
         wait_until("the read is over", || buffer.download(0, &mut [0]).is_ok());

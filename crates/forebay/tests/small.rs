@@ -99,7 +99,7 @@ fn memory_that_cannot_be_pinned_is_tried_once_and_noted() {
     let tried = sim.pinnings() - before;
     assert!((1..=most).contains(&tried), "{tried} attempts, {most} at most");
     let is_told = |note: &String| {
-        note.starts_with("small transfers to and from sim:3 take longer")
+        note.starts_with("small transfers to and from sim:3 have no pinned memory")
             && note.contains("the host pins no more memory")
     };
     assert!(engine.notes().iter().any(is_told), "{:?}", engine.notes());

@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((moved.ended.as_deref(), moved.has_failed), (None, false));
         assert!(moved.transfers[0].has_failed() && moved.transfers[0].direction == Direction::Read);
         let reason = moved.transfers[0].reason.as_ref().unwrap();
-        assert!(reason.contains(&format!("within {bound:?}")), "{reason}");
+        assert!(reason.contains(&format!("timed out after {bound:?}")), "{reason}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
     }
 

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay_layers::{Ceiling, Layer, LayerStream, Order, StreamOptions, Tier};
+use forebay_layers::{Layer, LayerStream, Limit, Order, StreamOptions, Tier};
 use rig::{Rig, SLOT, Seen, ordered};
 
 const LEN: usize = 3 * SLOT;
@@ -90,10 +90,10 @@ fn after_two_passes_it_is_known_what_binds() {
     };
     // Longer than any machine takes to bring a layer.
     let hidden = prediction(Duration::from_millis(40));
-    assert_eq!((hidden.ceiling, hidden.more_gpu), (Ceiling::Compute, None));
+    assert_eq!((hidden.limit, hidden.more_gpu), (Limit::Compute, None));
     assert!(hidden.compute >= Duration::from_millis(240), "{hidden:?}");
     let bound = prediction(SHORT);
-    assert_ne!(bound.ceiling, Ceiling::Compute);
+    assert_ne!(bound.limit, Limit::Compute);
     let all = model.layers.iter().map(Layer::len).sum::<u64>();
     assert!(bound.pass >= Duration::from_nanos(all * 9 / 10 / 2), "{bound:?}");
     let more = bound.more_gpu.expect("all of it would fit");
@@ -184,7 +184,7 @@ fn a_pass_begins_again_wherever_it_was_left() {
     let told = rig.stream(&model, ordered(Order::Told, None));
     assert_eq!(told.pass_len().expect("no child"), None);
     let error = told.rewind().expect_err("it has no first layer").to_string();
-    assert!(error.contains("one whose order is told"), "{error}");
+    assert!(error.contains("is given while it runs"), "{error}");
 }
 
 #[test]

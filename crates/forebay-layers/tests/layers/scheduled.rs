@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay::gpu::Device;
-use forebay_layers::{Ceiling, Order, Prediction};
+use forebay_layers::{Limit, Order, Prediction};
 
 use crate::rig::{Rig, ordered};
 
@@ -147,12 +147,12 @@ fn what_is_predicted_follows_the_passes() {
     (0..2).for_each(|_| pass(8));
     rig.device.synchronize(rig.stream).expect("the compute ends");
     let before = stream.prediction().expect("two passes are over");
-    assert_ne!(before.ceiling, Ceiling::Compute, "{before:?}");
+    assert_ne!(before.limit, Limit::Compute, "{before:?}");
     (0..3).for_each(|_| pass(60));
     rig.device.synchronize(rig.stream).expect("the compute ends");
     let later = stream.prediction().expect("more are");
     let compute = Duration::from_millis(60 * LAYERS as u64);
-    assert_eq!(later.ceiling, Ceiling::Compute, "{later:?}");
+    assert_eq!(later.limit, Limit::Compute, "{later:?}");
     assert!(later.compute >= compute, "{later:?}");
     assert!(later.pass < compute * 11 / 10, "{later:?}");
 }
@@ -168,7 +168,7 @@ fn passes_take_as_long_as_was_predicted() {
             let (prediction, took) = predicted(time, pinned);
             let ratio = took.as_secs_f64() / prediction.pass.as_secs_f64();
             println!("{milliseconds} ms, {pinned} pinned: {ratio:.3} of {prediction:?}");
-            let is_compute = prediction.ceiling == Ceiling::Compute;
+            let is_compute = prediction.limit == Limit::Compute;
             is_compute == (milliseconds == 50) && (ratio - 1.0).abs() <= 0.05
         });
         assert!(fits, "{milliseconds} ms, {pinned} pinned");

@@ -81,10 +81,11 @@ struct Inner {
     providers: Providers,
 }
 
-/// Interval and number of checks for readers to begin with a caller's transfer before the caller
-/// does so itself. With 15 other transfers of 64 MiB readers need up to 5 ms.
-const LOOKS_EVERY: Duration = Duration::from_millis(5);
-const PATIENCE: usize = 4;
+/// How often, and how many times, a blocking caller checks whether a reader has opened a window of
+/// its transfer. After these 20 ms it opens windows itself. With 15 other transfers of 64 MiB
+/// readers need up to 5 ms.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+const CHECKS_MAX: usize = 4;
 
 impl Engine {
     /// Creates an engine with these limits. No thread is started yet.
@@ -353,8 +354,8 @@ impl Engine {
     fn help(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
         self.help_now(state, between);
         let core = &self.inner.core;
-        for _ in 0..PATIENCE {
-            if !core.lock().is_left_to_readers(state) || state.wait_for(LOOKS_EVERY).is_some() {
+        for _ in 0..CHECKS_MAX {
+            if !core.lock().is_left_to_readers(state) || state.wait_for(CHECK_INTERVAL).is_some() {
                 return;
             }
         }

@@ -206,7 +206,7 @@ impl Engine {
         if self.inner.options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
         }
-        if file.opens_slowly() && !file.knows_direct() {
+        if file.opens_slowly() && !file.knows_o_direct() {
             return Err("no second descriptor with O_DIRECT was opened with the file".to_owned());
         }
         let direct = file.o_direct().map_err(str::to_owned)?;
@@ -254,7 +254,7 @@ impl Engine {
         // Open a file's second descriptor only if the bytes need it.
         let is_short = !call.is_part && call.span.len <= self.options().slot_size;
         if is_short
-            && !file.knows_direct()
+            && !file.knows_o_direct()
             && call.range().is_ok_and(|range| file.is_resident(range))
         {
             return Access::cached(Reason::Resident);

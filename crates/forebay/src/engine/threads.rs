@@ -197,8 +197,9 @@ impl Threads {
                 Ok(()) => *started += 1,
             }
         }
-        events::readers_started(*started);
+        let count = *started;
         drop(started);
+        events::readers_started(count);
         refusal.iter().for_each(|error| events::thread_refused("reader", error));
         Ok(())
     }

@@ -280,8 +280,8 @@ impl Handle {
         events::file_opened(&self.path, self.file_system(), self.writable(), self.reopened());
     }
 
-    /// True if the result of [`direct`](Self::direct) is known.
-    pub(crate) fn knows_direct(&self) -> bool {
+    /// True if [`o_direct`](Self::o_direct) has opened the descriptor, or was refused for good.
+    pub(crate) fn knows_o_direct(&self) -> bool {
         self.o_direct.get().is_some()
     }
 

@@ -23,8 +23,8 @@ use super::kind::Kind;
 const THREADS: usize = 8;
 const WORTH_A_THREAD: usize = 32 << 20;
 
-/// A file changed more recently than this may still be changing. Its timestamp says when a write
-/// began, and a direct write takes as long as its drive.
+/// Pages of a file that changed more recently than this are not pinned: the timestamp is set when a
+/// write begins, and a write with O_DIRECT may still be in progress.
 const SETTLES: Duration = Duration::from_secs(2);
 
 /// A read-only mapping of a part of a file.
@@ -78,7 +78,7 @@ impl FilePages {
     /// the pages populates them.
     ///
     /// # Errors
-    /// The drive's error; EFAULT beyond the end of the file.
+    /// EFAULT beyond the end of the file, or if a page cannot be read; ENOMEM.
     pub fn bring_in(&self) -> io::Result<()> {
         let most = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
         let count = (self.len / WORTH_A_THREAD).clamp(1, most);

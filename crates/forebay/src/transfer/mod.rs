@@ -51,8 +51,8 @@ pub(crate) struct State {
     /// Indexed by [`Stage`].
     stage_ns: [AtomicU64; 3],
     key: AtomicUsize,
-    /// The memory that bytes move to or from. It is let go before the end is visible, so that a
-    /// caller who then frees it really frees it.
+    /// The memory that bytes move to or from. Released before the end is visible, so that a caller
+    /// who then drops the last reference frees the memory.
     keep: Lock<Keeps>,
     /// The ranges of a batch; dropped with the file.
     batch: Lock<Option<Arc<Batch>>>,

@@ -222,7 +222,7 @@ fn a_refusal_is_told_where_the_route_was_demanded() {
     let refused = why("sim:cufile=refuse", 0, &demanded());
     assert!(refused.contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
     let crooked = why("sim:cufile", 512, &demanded());
-    assert!(crooked.contains("units of 4096 bytes"), "{crooked}");
+    assert!(crooked.contains("modulo 4096 bytes"), "{crooked}");
     let rig = Rig::new("sim:cufile");
     let short = rig.read(&rig.cold(), (100, 4000, 100), &demanded()).expect_err("no unit");
     assert!(short.to_string().contains("no whole unit"), "{short}");

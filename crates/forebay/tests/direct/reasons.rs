@@ -47,7 +47,7 @@ fn what_goes_through_slots_says_why_where_there_is_a_path() {
     let cached = Some("in the page cache");
     let unasked = Some("only if the route is required");
     let pieces = Some("pieces of one call");
-    let offset = Some("the file's offset within units of 4096");
+    let offset = Some("memory address and file offset differ modulo 4096");
     let refused = Some("5008");
     for (play, said) in [
         ("sim", [None; 7]),

@@ -9,13 +9,15 @@ mod streams;
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
 use forebay::{Engine, Error, OpenOptions, Options, Piece, RequestOptions, Target};
 use tempfile::TempDir;
-use tracing::Level;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use lab::{pattern, watchdog::Watchdog};
 use listener::{Told, listener};
@@ -216,6 +218,53 @@ fn a_subscriber_may_ask_the_engine() {
     assert!(messages(&told).contains(&"transfer failed"), "{told:?}");
 }
 
+/// Reads a file when the readers of its engine have started.
+struct Reading {
+    engine: Engine,
+    path: String,
+    bytes: AtomicU64,
+}
+
+impl Subscriber for Reading {
+    fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        if event.fields().any(|field| field.name() == "readers") {
+            let file = self.engine.open(&self.path).expect("the file opens");
+            let outcome = file.read(0, &mut vec![0; LEN][..]).expect("all bytes");
+            self.bytes.fetch_add(outcome.bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
+}
+
+#[test]
+fn a_subscriber_may_start_a_transfer() {
+    let _watchdog = Watchdog::start();
+    let engine = Engine::new(Options::default()).expect("the defaults fit");
+    let (_folder, path) = file_of(LEN);
+    let (own, bytes) = (engine.clone(), AtomicU64::new(0));
+    let reading = Arc::new(Reading { engine: own, path: path.clone(), bytes });
+    tracing::subscriber::with_default(Arc::clone(&reading), || {
+        let file = engine.open(&path).expect("the file opens");
+        file.read(0, &mut vec![0; LEN][..]).expect("all bytes");
+    });
+    assert_eq!(reading.bytes.load(Ordering::Relaxed), LEN as u64);
+}
+
 /// Why nothing goes straight is told where there is a path, and nowhere else.
 #[test]
 fn what_does_not_go_straight_says_why() {
@@ -255,7 +304,7 @@ fn what_does_not_go_straight_says_why() {
             }
             "sim:cufile" => [
                 "in the page cache",
-                "the file's offset within units of 4096",
+                "memory address and file offset differ modulo 4096",
                 "only if the route is required",
                 "pieces of one call",
             ],

@@ -205,7 +205,7 @@ fn what_cannot_be_ordered_is_refused() {
     let options = RequestOptions::by_route(Route::Staged);
     // SAFETY: the stream is this device's and alive.
     let end = unsafe { file.start_read_on(rig.caller(), 0, rig.buffer(10), &options) };
-    refused(end, "fastest available");
+    refused(end, "omit `route`");
     let none = CallerStream(1 << 40);
     let options = RequestOptions::default();
     // SAFETY: there is no such stream, which the simulated device finds.

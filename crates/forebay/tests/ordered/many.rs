@@ -226,7 +226,7 @@ fn what_cannot_be_ordered_is_refused_as_a_whole() {
     refused(start(&rig, false, &one, vec![rig.buffer(9)], &options), "lie outside");
     refused(start(&rig, false, &one, Vec::new(), &options), "none with the index");
     let staged = RequestOptions::by_route(Route::Staged);
-    refused(start(&rig, false, &one, vec![rig.buffer(10)], &staged), "fastest available");
+    refused(start(&rig, false, &one, vec![rig.buffer(10)], &staged), "omit `route`");
     let large = fs::OpenOptions::new().write(true).open(file.path()).expect("it opens");
     large.set_len(400 * SLOT as u64).expect("a hole");
     let long = [Piece::new(&file, 0, 350 * SLOT as u64, 0)];

@@ -40,7 +40,7 @@ fn a_failed_call_reports_the_librarys_error() {
         ("short", Ok(UNIT / 2), ""),
         ("code=5008", Err(Errno::OPNOTSUPP), "IO_NOT_SUPPORTED (5008)"),
         ("errno=28", Err(Errno::NOSPC), "os error 28"),
-        ("more", Err(Errno::OPNOTSUPP), "moved 4097 bytes of 4096"),
+        ("more", Err(Errno::OPNOTSUPP), "reported 4097 bytes for a request of 4096"),
     ] {
         let Some(rig) = rig(1190, does) else { return };
         let answer = rig.read();

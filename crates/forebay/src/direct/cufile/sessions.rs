@@ -148,7 +148,7 @@ mod tests {
             for _ in 0..2 {
                 let late = sessions.of(1, fails).unwrap_err();
                 assert_eq!(late, CuFileFailure::Opening);
-                assert!(late.to_string().contains("has not come to an end"), "{late}");
+                assert!(late.to_string().contains("for too long"), "{late}");
             }
             assert!(
                 sessions.of(2, Session::of_simulated).is_ok(),

@@ -102,7 +102,7 @@ fn a_range_of_virtual_memory_may_span_mappings_of_one_gpu() {
     let buffer = borrow(&engine, at(1), 7 * MIB).unwrap();
     assert_eq!(buffer.device(), Some(gpus[0].id()));
     there_and_back(&engine, buffer);
-    let elsewhere = format!("from {:#x} on it is {}'s", at(8), gpus[1].id());
+    let elsewhere = format!("the memory from {:#x} on belongs to {}", at(8), gpus[1].id());
     assert_eq!(refusal(&engine, at(1), 7 * MIB + 1), elsewhere);
     let (closed, id) = (at(12), gpus[0].id());
     let sealed =

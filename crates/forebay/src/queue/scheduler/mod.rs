@@ -166,7 +166,7 @@ impl Scheduler {
         let mut effects = std::mem::take(&mut self.effects);
         let wants_slots = || self.links.iter().any(|link| self.wants_slots(link));
         if effects.work == 0 && self.readers.parked.woken == 0 && wants_slots() {
-            effects.work = 1; // whatever left a transfer without a slot
+            effects.work = 1; // a reader must allocate slots, whatever made a transfer wait for one
         }
         let most = effects.work.min(WOKEN_AT_ONCE);
         effects.readers += self.readers.parked.wake(most);
