@@ -5,6 +5,8 @@ use rustix::io::Errno;
 use super::{Error, Operation};
 use crate::gpu::DeviceError;
 
+const COPY_NOT_OVER: &str = "restart the process, which can no longer use that memory; the \
+                             kernel's log (`dmesg`) may show what happened to the GPU";
 const ENGINE_FAILED: &str = "make another engine, or start the process anew; this is a bug of \
                              Forebay: please report it with the panic's message";
 
@@ -49,11 +51,7 @@ impl Error {
                     .into()
             }
             Self::Device { operation, source, .. } => return device_hint(*operation, source),
-            Self::CopyNotOver { .. } => {
-                "restart the process, which can no longer use that memory; the kernel's log \
-                 (`dmesg`) may show what happened to the GPU"
-                    .into()
-            }
+            Self::CopyNotOver { .. } => COPY_NOT_OVER.into(),
             Self::HostMemory { .. } => {
                 "set `FOREBAY_ARENA_SIZE` to less, or raise the memory limit of this process".into()
             }
