@@ -162,7 +162,7 @@ def test_a_stream_that_is_none_of_the_gpus_is_told_by_its_name(
 
 def test_an_order_that_is_known_is_not_told(engine: forebay.Engine, layers: list[Parts]) -> None:
     with LayerStream(layers, "sim", engine=engine) as stream:
-        with pytest.raises(ValueError, match='order is given while it runs .`order="told"`.'):
+        with pytest.raises(ValueError, match="`prefetch` needs a layer stream"):
             stream.prefetch(0)
 
 

@@ -106,8 +106,8 @@ const THREAD: [Part; 2] = [
         tests: &[],
         left_out: &[(
             "many::a_cancel_and_a_drive_that_hangs_let_the_stream_go_on",
-            "the stream goes on and copies memory of the read that was given up, to which its \
-             drive may write; those bytes are undefined, and the memory is kept until both end",
+            "the bytes of a cancelled read are undefined: the stream copies them while the drive \
+             may still write them",
         )],
     },
 ];

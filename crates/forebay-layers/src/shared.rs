@@ -230,8 +230,7 @@ impl Shared {
         turn.check_open()?;
         let bad = |value: &str, expected: &str| Err(Error::bad_option("prefetch", value, expected));
         if !turn.schedule.sequence().is_told() {
-            let expected = "a stream whose order is given while it runs (`order=\"told\"`)";
-            return bad("a layer", expected);
+            return Err(Error::bad_state("`prefetch` needs a layer stream with the order `told`"));
         }
         let count = self.units().len() / self.slices;
         if let Some(unknown) = layers.iter().find(|&&layer| layer >= count) {

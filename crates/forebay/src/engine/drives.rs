@@ -16,7 +16,7 @@ use crate::events;
 use crate::file::Handle;
 use crate::options::{Options, RingChoice};
 use crate::plan::Direction;
-use crate::tune::DepthLimits;
+use crate::tune::{DepthLimits, DepthRule};
 
 /// The queues of all drives in use.
 #[derive(Debug)]
@@ -74,7 +74,8 @@ fn depth(options: &Options, queue: &Queue, below: &Below) -> DepthLimits {
         _ => 1,
     };
     let (depth_max, size_max) = (Options::DEPTH_MAX * members, options.segment_size);
-    DepthLimits { is_fixed: false, is_disk, depth_max, size_max }
+    let rule = if is_disk { DepthRule::Disk } else { DepthRule::Tuned };
+    DepthLimits { rule, depth_max, size_max }
 }
 
 impl File {

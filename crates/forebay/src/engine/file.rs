@@ -394,7 +394,7 @@ impl File {
     ) -> Result<Span> {
         let len = range.end.saturating_sub(range.start);
         self.check(operation, offset, len)?;
-        buffer.check_usable(|| Some(self.handle.place(offset, len)))?;
+        buffer.check_usable(|| Some((operation, self.handle.place(offset, len))))?;
         Span::of(buffer, range).ok_or_else(|| {
             let reason = format!(
                 "the range {}..{} lies outside the buffer of {} bytes",

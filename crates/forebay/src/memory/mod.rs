@@ -353,21 +353,31 @@ impl Buffer {
     }
 
     /// Refuses memory that a copy or an abandoned call may still touch, and any memory in a forked
-    /// child. `place` gives the file range for the error.
-    pub(crate) fn check_usable(&self, place: impl FnOnce() -> Option<Place>) -> Result<()> {
+    /// child. `about` gives the operation and the file range for the error.
+    pub(crate) fn check_usable(
+        &self,
+        about: impl FnOnce() -> Option<(Operation, Place)>,
+    ) -> Result<()> {
+        let place = |about: Option<(Operation, Place)>| about.map(|(_, place)| place);
         if let Some(home) = self.allocation.home()
             && !home.is_here()
         {
-            return Err(Error::forked(home, Operation::Copy, place()));
+            return Err(Error::forked(home, Operation::Copy, place(about())));
         }
         match &self.allocation.memory {
             Memory::Device { device, lost, .. } if let Some(source) = lost.get() => {
                 let (device, len, source) = (device.id(), self.len, source.clone());
-                Err(Error::CopyNotOver { device, len, place: place().map(Box::new), source })
+                Err(Error::CopyNotOver { device, len, place: place(about()).map(Box::new), source })
             }
-            _ if self.allocation.is_adrift() => Err(Error::bad_state(
-                "an abandoned call still uses the buffer: wait until its drive or server responds",
-            )),
+            _ if self.allocation.is_adrift() => {
+                let reason = "an abandoned call still uses the buffer: wait until its drive or \
+                              server responds"
+                    .to_owned();
+                Err(match about() {
+                    Some((operation, place)) => Error::BadRequest { operation, place, reason },
+                    None => Error::BadState { reason },
+                })
+            }
             _ => Ok(()),
         }
     }

@@ -70,27 +70,39 @@ impl Rate {
     }
 }
 
-/// Bounds of the depth and of the request size.
+/// How the depth and the block size of a drive are chosen, and their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DepthLimits {
-    /// The depth and the block size stay at their maximum.
-    pub(crate) is_fixed: bool,
-    /// A spinning disk, which several or small requests slow down.
-    pub(crate) is_disk: bool,
+    pub(crate) rule: DepthRule,
     /// Requests in flight at most, one or more.
     pub(crate) depth_max: usize,
     /// Initial and maximum block size, in bytes.
     pub(crate) size_max: u64,
 }
 
+/// What follows from a drive's kind and the options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DepthRule {
+    /// Depth and block size stay at their maximum.
+    Fixed,
+    /// Both are tuned.
+    Tuned,
+    /// A spinning disk, which several or small requests slow down: the depth is tuned from one up,
+    /// and the block size stays at its maximum.
+    Disk,
+}
+
 impl DepthLimits {
     /// Always `depth` requests of `size` bytes.
     pub(crate) const fn fixed(depth: usize, size: u64) -> Self {
-        Self { is_fixed: true, is_disk: false, depth_max: depth, size_max: size }
+        Self { rule: DepthRule::Fixed, depth_max: depth, size_max: size }
     }
 
     fn size_of(self, rate: Rate) -> u64 {
-        let size_min = if self.is_disk { self.size_max } else { SIZE_MIN.min(self.size_max) };
+        let size_min = match self.rule {
+            DepthRule::Tuned => SIZE_MIN.min(self.size_max),
+            DepthRule::Fixed | DepthRule::Disk => self.size_max,
+        };
         (1 << rate.bytes_in(HOLDS_NS).max(1).ilog2()).clamp(size_min, self.size_max)
     }
 }
@@ -140,10 +152,10 @@ pub(crate) struct DepthTuner {
 
 impl DepthTuner {
     pub(crate) fn new(limits: DepthLimits) -> Self {
-        let start = match limits {
-            DepthLimits { is_fixed: true, depth_max, .. } => depth_max,
-            DepthLimits { is_disk: true, .. } => DEPTH_START_DISK,
-            _ => DEPTH_START,
+        let start = match limits.rule {
+            DepthRule::Fixed => limits.depth_max,
+            DepthRule::Tuned => DEPTH_START,
+            DepthRule::Disk => DEPTH_START_DISK,
         };
         Self {
             limits,
@@ -174,10 +186,14 @@ impl DepthTuner {
         self.size.saturating_mul(self.depth as u64)
     }
 
+    fn is_fixed(&self) -> bool {
+        self.limits.rule == DepthRule::Fixed
+    }
+
     /// Whether one more request may be submitted with `ops` requests of `len` bytes together in
     /// flight. Requests smaller than `block_size` may be more, up to the maximum depth.
     pub(crate) fn admits(&self, ops: usize, len: u64) -> bool {
-        ops < self.limits.depth_max && (self.limits.is_fixed || len < self.window())
+        ops < self.limits.depth_max && (self.is_fixed() || len < self.window())
     }
 
     /// Records a completed request of `len` bytes that took `took_ns`. `in_flight_len`: bytes in
@@ -190,7 +206,7 @@ impl DepthTuner {
         took_ns: u64,
         in_flight_len: u64,
     ) -> bool {
-        if self.limits.is_fixed {
+        if self.is_fixed() {
             return false;
         }
         let before = (self.depth, self.size);

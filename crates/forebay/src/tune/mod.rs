@@ -3,4 +3,4 @@
 
 mod depth;
 
-pub(crate) use depth::{DepthLimits, DepthTuner};
+pub(crate) use depth::{DepthLimits, DepthRule, DepthTuner};

@@ -28,7 +28,7 @@ use crate::queue::op::Op;
 use crate::queue::worker::Next;
 use crate::queue::{Core, Crew, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
 use crate::staging::{Pause, Submitter};
-use crate::tune::DepthLimits;
+use crate::tune::{DepthLimits, DepthRule};
 
 /// Step limit of a run; a run that reaches it is stuck.
 const STEPS_MAX: u64 = 400_000;
@@ -204,7 +204,8 @@ impl Run {
             } else {
                 let (depth_max, size_max) = (self.shape.depth, self.shape.limits.segment);
                 let is_disk = self.dice.roll(0.3);
-                DepthLimits { is_fixed: false, is_disk, depth_max, size_max }
+                let rule = if is_disk { DepthRule::Disk } else { DepthRule::Tuned };
+                DepthLimits { rule, depth_max, size_max }
             };
             let hardware = &self.shape.hardware[index];
             assert_eq!(self.core.add_drive(depth, hardware), index);

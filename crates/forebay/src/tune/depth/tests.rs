@@ -13,7 +13,8 @@ const SECOND: u64 = 1_000 * MS;
 const SEEDS: u64 = 20;
 
 const fn limits(is_disk: bool, depth_max: usize, size_max: u64) -> DepthLimits {
-    DepthLimits { is_fixed: false, is_disk, depth_max, size_max }
+    let rule = if is_disk { DepthRule::Disk } else { DepthRule::Tuned };
+    DepthLimits { rule, depth_max, size_max }
 }
 
 /// A request passes one of the channels, which share the rate, and then waits the latency.
