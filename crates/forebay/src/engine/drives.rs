@@ -132,13 +132,14 @@ impl Engine {
     /// The layers below a file. Finding them may access names and devices on a server or drive that
     /// hangs. Then the result is empty, and stays so until the call returns.
     pub(super) fn below(&self, handle: &Arc<Handle>) -> Arc<Below> {
-        let resolver = &self.inner.drives.resolver;
-        if let Some(known) = resolver.known(handle.fd()) {
+        let known = || self.inner.drives.resolver.known(handle.fd());
+        if let Some(known) = known() {
             return known;
         }
         let (drives, file) = (Arc::clone(&self.inner.drives), Arc::clone(handle));
         let resolve = move || drives.resolver.resolve_file(file.fd(), file.path());
-        self.ask(handle, resolve).unwrap_or_else(|| {
+        let overdue = &self.inner.drives.overdue;
+        overdue.ask(handle.device(), TOLD_MAX, known, resolve).unwrap_or_else(|| {
             self.note(format!(
                 "what is below `{}` did not answer in {} ms: until it does, the file has a queue \
                  of its own (`forebay doctor --map` shows what hangs)",
@@ -147,16 +148,6 @@ impl Engine {
             ));
             Arc::new(Below::unknown(handle.device()))
         })
-    }
-
-    /// Queries the file system of a file, within the time that starting a transfer has for it.
-    fn ask<T: Send + 'static>(
-        &self,
-        handle: &Handle,
-        question: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        let peer = format!("device:{}", handle.device());
-        self.inner.drives.overdue.ask(&peer, TOLD_MAX, question)
     }
 
     /// The size of a file for a transfer that reaches to `end`. The server is queried only if the
@@ -172,12 +163,13 @@ impl Engine {
         if !handle.opens_slowly() {
             return handle.size().map(Some);
         }
-        let known = handle.last_size()?;
-        if end <= known {
-            return Ok(Some(known));
+        let known = || handle.last_size().map(|size| (end <= size).then_some(size)).transpose();
+        if let Some(known) = known() {
+            return known.map(Some);
         }
         let file = Arc::clone(handle);
-        self.ask(handle, move || file.size()).transpose()
+        let overdue = &self.inner.drives.overdue;
+        overdue.ask(handle.device(), TOLD_MAX, known, move || file.size()).transpose()
     }
 
     /// Like [`drive`](Self::drive), for a file with these layers below it.

@@ -8,10 +8,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, TryRecvError, sync_channel};
-use std::thread::{Builder, ThreadId, current};
+use std::thread::Builder;
 use std::time::Duration;
 
-use forebay_base::lock::Lock;
+use forebay_base::lock::{Condvar, Lock, woken};
 
 use crate::events;
 
@@ -19,58 +19,90 @@ use crate::events;
 /// hundredths of a second.
 pub(super) const TOLD_MAX: Duration = Duration::from_millis(250);
 
-/// The threads with overdue answers, and for each the drive or server, by a name that the caller
-/// chooses.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Overdue(Arc<Lock<HashMap<ThreadId, String>>>);
+/// Maximum number of queries, with a thread each, that run at a time for one device.
+const RUNNING_MAX: usize = 4;
 
-/// Removes this thread from the list when its answer has arrived, or never will.
-struct Owed(Overdue);
+/// How long a caller waits for its turn while the device answers others. A thousand callers with a
+/// file each on an overlay need a second on two cores.
+const TURN_MAX: Duration = Duration::from_secs(10);
 
-impl Drop for Owed {
+/// The queries to each drive or server, by the device number of its files.
+#[derive(Debug, Default)]
+pub(super) struct Overdue(Lock<HashMap<u64, Arc<Peer>>>);
+
+#[derive(Debug, Default)]
+struct Peer {
+    queries: Lock<Queries>,
+    /// A query has ended or is late.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queries {
+    running: usize,
+    /// Whether a query was late and not all have ended since.
+    is_late: bool,
+}
+
+/// Counts a query until it has ended, also by a panic.
+struct Running(Arc<Peer>);
+
+impl Drop for Running {
     fn drop(&mut self) {
-        self.0.0.lock().remove(&current().id());
+        let mut queries = self.0.queries.lock();
+        queries.running -= 1;
+        queries.is_late &= queries.running > 0;
+        drop(queries);
+        self.0.changed.notify_one();
     }
 }
 
 impl Overdue {
-    /// Runs `question` to the drive or server `peer` on a thread with the caller's mounts, and
-    /// returns its answer within `most`. `None` if it owes this answer or an earlier one, or no
-    /// thread can be started.
+    /// Runs `question` to the drive or server of `device` on a thread with the caller's mounts, and
+    /// returns its answer within `most` after its turn. If other callers have learned the answer by
+    /// then, `known` returns it. `None` if an answer is overdue, or no thread can be started.
     pub(super) fn ask<T: Send + 'static>(
         &self,
-        peer: &str,
+        device: u64,
         most: Duration,
+        known: impl FnOnce() -> Option<T>,
         question: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        if self.0.lock().values().any(|owing| owing == peer) {
+        let peer = Arc::clone(self.0.lock().entry(device).or_default());
+        let is_full = |queries: &mut Queries| !queries.is_late && queries.running >= RUNNING_MAX;
+        let waited = peer.changed.wait_timeout_while(peer.queries.lock(), TURN_MAX, is_full);
+        let mut queries = woken(waited).0;
+        if queries.is_late || queries.running >= RUNNING_MAX {
             return None;
         }
+        queries.running += 1;
+        drop(queries);
+        let running = Running(Arc::clone(&peer));
+        if let Some(known) = known() {
+            return Some(known);
+        }
         let (send, answer) = sync_channel(1);
-        let owed = Owed(self.clone());
         let asks = move || {
-            let _owed = owed; // dropped after the channel, also by a panic
+            let _running = running; // dropped after the channel, also by a panic
             let send = send;
             let _ = send.send(question());
         };
-        let thread = Builder::new().name("forebay-ask".into()).spawn(asks);
-        let thread = thread
+        Builder::new()
+            .name("forebay-ask".into())
+            .spawn(asks)
             .inspect_err(|error| events::thread_refused("thread that asks drives", error))
             .ok()?;
         match answer.recv_timeout(most) {
             Ok(answer) => Some(answer),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => {
-                let mut overdue = self.0.lock();
-                // A thread that answers from now on finds its entry in the list.
-                match answer.try_recv() {
-                    Ok(answer) => Some(answer),
-                    Err(TryRecvError::Disconnected) => None,
-                    Err(TryRecvError::Empty) => {
-                        overdue.insert(thread.thread().id(), peer.to_owned());
-                        None
-                    }
-                }
+                let mut queries = peer.queries.lock();
+                // The query's end, from now on, finds that it is late.
+                let answer = answer.try_recv();
+                queries.is_late |= matches!(answer, Err(TryRecvError::Empty));
+                drop(queries);
+                peer.changed.notify_all();
+                answer.ok()
             }
         }
     }
@@ -78,8 +110,11 @@ impl Overdue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
     use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::Instant;
 
     use super::*;
 
@@ -87,19 +122,28 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(100);
     const SOON: Duration = Duration::from_millis(1);
 
+    fn none<T>() -> Option<T> {
+        None
+    }
+
+    /// Waits until all queries to a device have ended.
+    fn ended(overdue: &Overdue, device: u64) {
+        let peer = Arc::clone(&overdue.0.lock()[&device]);
+        while peer.queries.lock().running > 0 {
+            thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_drive_that_owes_an_answer_is_asked_again_when_it_has_answered() {
         let overdue = Overdue::default();
         let (gate, shut) = channel::<()>();
-        assert_eq!(overdue.ask("drive", SOON, move || shut.recv().is_err()), None);
-        assert_eq!(overdue.ask("drive", BOUND, || -> u8 { unreachable!("it is not asked") }), None);
-        assert_eq!(overdue.ask("other", BOUND, || 1), Some(1));
+        assert_eq!(overdue.ask(1, SOON, none, move || shut.recv().is_err()), None);
+        assert_eq!(overdue.ask(1, BOUND, none, || -> u8 { unreachable!("not asked") }), None);
+        assert_eq!(overdue.ask(2, BOUND, none, || 1), Some(1));
         drop(gate);
-        while !overdue.0.lock().is_empty() {
-            thread::yield_now();
-        }
-        assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
-        assert!(overdue.0.lock().is_empty());
+        ended(&overdue, 1);
+        assert_eq!(overdue.ask(1, BOUND, none, || 2), Some(2));
     }
 
     #[test]
@@ -111,26 +155,83 @@ mod tests {
             for shut in receivers {
                 let overdue = &overdue;
                 let late = Duration::from_millis(100);
-                scope.spawn(move || overdue.ask("drive", late, move || shut.recv().is_err()));
+                scope.spawn(move || overdue.ask(1, late, none, move || shut.recv().is_err()));
             }
         });
-        assert_eq!(overdue.0.lock().len(), 2, "both were asked before one was late");
+        let peer = Arc::clone(&overdue.0.lock()[&1]);
+        assert_eq!(peer.queries.lock().running, 2, "both were asked before one was late");
         senders.truncate(1);
-        while overdue.0.lock().len() == 2 {
+        while peer.queries.lock().running == 2 {
             thread::yield_now();
         }
-        assert_eq!(overdue.ask("drive", BOUND, || -> u8 { unreachable!("it is not asked") }), None);
+        assert_eq!(overdue.ask(1, BOUND, none, || -> u8 { unreachable!("not asked") }), None);
         drop(senders);
-        while !overdue.0.lock().is_empty() {
-            thread::yield_now();
-        }
-        assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
+        ended(&overdue, 1);
+        assert_eq!(overdue.ask(1, BOUND, none, || 2), Some(2));
     }
 
     #[test]
     fn a_question_that_panics_is_no_debt() {
         let overdue = Overdue::default();
-        assert_eq!(overdue.ask("drive", BOUND, || -> u8 { panic!("on purpose") }), None);
-        assert_eq!(overdue.ask("drive", BOUND, || 2), Some(2));
+        assert_eq!(overdue.ask(1, BOUND, none, || -> u8 { panic!("on purpose") }), None);
+        assert_eq!(overdue.ask(1, BOUND, none, || 2), Some(2));
+    }
+
+    #[test]
+    fn many_callers_start_few_queries_and_share_their_answers() {
+        let overdue = Overdue::default();
+        let (running, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let is_known = Arc::new(AtomicBool::new(false));
+        let ask = |shares: bool| {
+            let [running, asked] = [&running, &asked].map(Arc::clone);
+            let (known, sets) = (Arc::clone(&is_known), Arc::clone(&is_known));
+            let known = move || (shares && known.load(Relaxed)).then_some(7);
+            overdue.ask(1, BOUND, known, move || {
+                assert!(running.fetch_add(1, Relaxed) < RUNNING_MAX);
+                asked.fetch_add(1, Relaxed);
+                thread::sleep(Duration::from_millis(5));
+                running.fetch_sub(1, Relaxed);
+                sets.store(true, Relaxed);
+                7
+            })
+        };
+        for shares in [true, false] {
+            asked.store(0, Relaxed);
+            thread::scope(|scope| {
+                let callers: Vec<_> = (0..64).map(|_| scope.spawn(|| ask(shares))).collect();
+                let answers = callers.into_iter().map(|caller| caller.join().unwrap());
+                assert!(answers.eq([Some(7); 64]));
+            });
+            let asked = asked.load(Relaxed);
+            assert!(if shares { asked <= RUNNING_MAX } else { asked == 64 }, "{asked}");
+        }
+    }
+
+    #[test]
+    fn callers_that_wait_for_their_turn_give_up_when_an_answer_is_late() {
+        let overdue = &Overdue::default();
+        let began = Instant::now();
+        let gates: Vec<_> = (0..RUNNING_MAX).map(|_| channel::<()>()).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = gates.into_iter().unzip();
+        thread::scope(|scope| {
+            for (number, shut) in receivers.into_iter().enumerate() {
+                // The first is late soon; the others would wait for long.
+                let most = if number == 0 { Duration::from_millis(200) } else { BOUND };
+                scope.spawn(move || overdue.ask(1, most, none, move || shut.recv().is_err()));
+            }
+            while overdue
+                .0
+                .lock()
+                .get(&1)
+                .is_none_or(|peer| peer.queries.lock().running < RUNNING_MAX)
+            {
+                thread::yield_now();
+            }
+            let waits = || overdue.ask(1, BOUND, none, || -> bool { unreachable!("not asked") });
+            let waiters = [0; 3].map(|_| scope.spawn(waits));
+            assert_eq!(waiters.map(|waiter| waiter.join().unwrap()), [None; 3]);
+            drop(senders);
+        });
+        assert!(began.elapsed() < BOUND);
     }
 }
