@@ -11,7 +11,7 @@ use forebay::{
 };
 
 use crate::BOUND;
-use crate::lab::fuse::Fuse;
+use crate::lab::fuse::{Faults, Fuse};
 use crate::lab::{or_skip, pattern, watchdog::Watchdog};
 use crate::rig::{Number, Rig, SLOT};
 
@@ -148,6 +148,30 @@ fn each_has_its_own_end() {
     // Where no file has any of it there is nothing to order.
     let many = start(&rig, false, &pieces[2..], vec![rig.buffer(1000)], &options).expect("a start");
     assert!(matches!(many.wait().0.expect("a read").results[..], [Ok(0)]));
+}
+
+/// The first piece ends within the size that the kernel knows, the last one behind it.
+#[test]
+fn a_file_that_grew_is_read_to_its_new_end() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(6, 4 * SLOT);
+    let faults = Faults { size: Some(SLOT as u64), ..Faults::default() };
+    let Some(fuse) = or_skip(Fuse::with(bytes.clone(), faults)) else { return };
+    let rig = Rig::new();
+    let file = rig.engine.open(fuse.path()).expect("the file opens");
+    fuse.set(|faults| faults.size = None);
+    let place = |n: u64| Piece::new(&file, n * SLOT as u64, 5000, n * 5000);
+    let pieces = [place(0), place(3), place(1)];
+    let buffer = rig.buffer(20_000);
+    let address = buffer.address();
+    let many = start(&rig, false, &pieces, vec![buffer], &RequestOptions::default());
+    let many = many.expect("a start");
+    let seen = rig.fetch(address, 20_000).bytes();
+    let outcome = many.wait().0.expect("reads");
+    for (n, result) in [0, 3, 1].into_iter().zip(outcome.results) {
+        assert_eq!(result.expect("a read"), 5000, "piece {n}");
+        assert!(seen[n * 5000..][..5000] == bytes[n * SLOT..][..5000], "piece {n}");
+    }
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl Engine {
         let mut numbers: FxHashMap<*const Handle, usize> = FxHashMap::default();
         let mut wanted: Vec<Wanted> = Vec::with_capacity(many.pieces.len());
         let mut last = None;
-        let mut reaches = None;
+        let reaches = many.reaches();
         for piece in many.pieces {
             let file = Arc::as_ptr(&piece.file.handle);
             let number = match last {
@@ -176,11 +176,8 @@ impl Engine {
                 _ => match numbers.entry(file) {
                     Entry::Occupied(known) => *known.get(),
                     Entry::Vacant(new) => {
-                        let reach = match piece.file.handle.opens_slowly() {
-                            true => reaches.get_or_insert_with(|| many.reaches())[&file],
-                            false => 0,
-                        };
-                        sources.push(self.source(many, piece, gpu, reach)?);
+                        let reach = reaches.get(&file).copied();
+                        sources.push(self.source(many, piece, gpu, reach.unwrap_or_default())?);
                         *new.insert(sources.len() - 1)
                     }
                 },
@@ -261,10 +258,10 @@ impl<'a> Many<'a> {
         buffers.iter().map(span).collect()
     }
 
-    /// The end of the last piece of each file.
-    fn reaches(&self) -> FxHashMap<*const Handle, u64> {
+    /// The end of the last piece of each file whose size is queried only as far as it is needed.
+    pub(in crate::engine) fn reaches(&self) -> FxHashMap<*const Handle, u64> {
         let mut reaches = FxHashMap::default();
-        for piece in self.pieces {
+        for piece in self.pieces.iter().filter(|piece| piece.file.handle.opens_slowly()) {
             let reach = reaches.entry(Arc::as_ptr(&piece.file.handle)).or_insert(0);
             *reach = piece.offset.saturating_add(piece.len).max(*reach);
         }

@@ -44,13 +44,16 @@ impl Pieces {
         let mut ends: Vec<u64> = Vec::new();
         let mut numbers: HashMap<*const Handle, usize> = HashMap::new();
         let (mut asked, mut wanted) = (Vec::new(), Vec::new());
+        let reaches = many.reaches();
         for piece in many.pieces {
             let Piece { file, offset, len, target, at } = *piece;
             let key = Arc::as_ptr(&file.handle);
             let number = match numbers.get(&key) {
                 Some(&number) => number,
                 None => {
-                    ends.push(file.prepared_end(many.direction, ByteRange::at(offset, len))?);
+                    let end = reaches.get(&key).copied().unwrap_or(offset + len);
+                    let range = ByteRange { start: offset, end };
+                    ends.push(file.prepared_end(many.direction, range)?);
                     files.push(file.clone());
                     numbers.insert(key, files.len() - 1);
                     files.len() - 1
