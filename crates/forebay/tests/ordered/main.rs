@@ -278,3 +278,18 @@ fn a_transfer_starts_at_once_whose_server_is_silent() {
     let (end, _) = rig.read(&file, rig.buffer(LEN)).expect("a start").wait();
     assert_eq!(end.expect("the server answers again").bytes, LEN as u64);
 }
+
+/// The keeper's thread serves the transfers of others, so it does not wait for a server.
+#[test]
+fn the_drive_of_an_ordered_transfer_is_found_before_it_starts() {
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(pattern(1, OFFSET + LEN))) else { return };
+    let rig = Rig::with(Duration::from_millis(300));
+    let file = rig.engine.open(fuse.path()).expect("the file opens");
+    fuse.set(|faults| faults.silent = true);
+    let transfer = rig.read(&file, rig.buffer(LEN)).expect("a start");
+    let asked = fuse.parked();
+    fuse.set(|faults| faults.silent = false);
+    assert!(asked > 0, "the call itself has asked the server");
+    let _ = transfer.wait_for(BOUND).expect("it ends");
+}

@@ -196,13 +196,16 @@ impl File {
         Ok(Transfer::new(state, self.engine.clone()))
     }
 
-    /// The end of a file to be read, or no limit for a write; prepares the file for its drive.
+    /// The end of a file to be read, or no limit for a write; finds the file's drive. A server may
+    /// hang here, and must not in the keeper's thread, which other transfers use.
     fn prepared_end(&self, direction: Direction, asked: ByteRange) -> Result<u64> {
         let (engine, handle) = (&self.engine, &self.handle);
         // A file that opens slowly was prepared when it was opened.
         if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
             let _ = handle.o_direct(); // the error is reported where it is needed
         }
+        let is_o_direct = !handle.is_memory() && engine.around_cache(handle).is_ok();
+        engine.drive(handle, direction == Direction::Read && is_o_direct)?;
         if direction == Direction::Write {
             return Ok(u64::MAX);
         }
