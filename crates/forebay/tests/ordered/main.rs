@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{CallerStream, Device, DeviceId};
-use forebay::{Error, RequestOptions, Result, Route, Transfer};
+use forebay::{Error, OpenOptions, RequestOptions, Result, Route, Transfer};
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
 use rig::{Gate, LEN, Number, OFFSET, Rig, SLOT};
@@ -292,4 +292,35 @@ fn the_drive_of_an_ordered_transfer_is_found_before_it_starts() {
     fuse.set(|faults| faults.silent = false);
     assert!(asked > 0, "the call itself has asked the server");
     let _ = transfer.wait_for(BOUND).expect("it ends");
+}
+
+/// A cancel opens the gates of all copies, but not of those into a slot that a write still reads.
+#[test]
+fn a_cancelled_write_moves_no_bytes_to_another_place() {
+    const BLOCK: usize = 4 << 20; // four requests of the file system
+    const BLOCKS: usize = 8;
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(vec![0xff; BLOCKS * BLOCK])) else { return };
+    let rig = Rig::sized(Duration::from_secs(30), BLOCK as u64, BLOCK as u64);
+    let writing = OpenOptions::writing();
+    let file = rig.engine.open_with(fuse.path(), &writing).expect("the file opens");
+    let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / BLOCK) as u8).collect();
+    let mut source = rig.buffer(BLOCKS * BLOCK);
+    source.upload(0, &bytes).expect("a copy");
+    fuse.set(|faults| faults.hang_writes = true);
+    // SAFETY: the stream is this device's and alive.
+    let transfer =
+        unsafe { file.start_write_on(rig.caller(), 0, source, &RequestOptions::default()) };
+    let transfer = transfer.expect("a start");
+    fuse.wait_for_parked(1);
+    transfer.cancel();
+    std::thread::sleep(Duration::from_millis(100)); // the GPU would overwrite slots now
+    fuse.set(|faults| faults.hang_writes = false);
+    let (end, buffer) = transfer.wait();
+    assert!(matches!(end, Err(Error::Cancelled { .. })), "{end:?}");
+    assert!(buffer.is_some(), "the GPU has passed it");
+    for (block, written) in fuse.content().chunks(BLOCK).enumerate() {
+        let other = written.iter().find(|&&byte| byte != 0xff && usize::from(byte) != block);
+        assert_eq!(other, None, "in block {block}");
+    }
 }

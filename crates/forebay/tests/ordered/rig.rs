@@ -32,9 +32,13 @@ impl Rig {
     }
 
     pub(crate) fn with(watchdog: Duration) -> Self {
+        Self::sized(watchdog, SLOT as u64, 64 * KIB)
+    }
+
+    pub(crate) fn sized(watchdog: Duration, slot: u64, segment: u64) -> Self {
         let mut options = Options::default();
-        options.slot_size = SLOT as u64;
-        options.segment_size = 64 * KIB;
+        options.slot_size = slot;
+        options.segment_size = segment;
         options.watchdog = watchdog;
         let engine = Engine::new(options).expect("limits that fit");
         let config = "sim:bandwidth=2GB/s".parse().expect("a configuration");

@@ -78,8 +78,9 @@ pub(super) struct Ordered {
     passed: u64,
     seen: u64,
     since: Instant,
-    /// Whether all gates are open, and whether all work was queued at the last poll.
-    is_open: bool,
+    /// When all gates were opened after an error.
+    opened: Option<Instant>,
+    /// Whether all work was queued at the last poll.
     was_queued: bool,
     /// The health of the GPU: one of the constants below.
     health: Arc<AtomicU8>,
@@ -201,7 +202,7 @@ impl Ordered {
             passed: 0,
             seen: 0,
             since: Instant::now(),
-            is_open: false,
+            opened: None,
             was_queued: false,
             health: Arc::default(),
         }
@@ -289,6 +290,7 @@ impl Ordered {
         while self.error.is_none() && self.may_begin(passed) {
             self.begin();
         }
+        self.let_pass();
         let has_all = match self.error {
             // An op stuck in a drive or a server is abandoned, with its slots.
             Some(_) => self.moving.is_empty() || self.since.elapsed() >= self.bound(),
@@ -353,17 +355,27 @@ impl Ordered {
         self.track().open(self.done);
     }
 
-    /// Ends it with an error: opens all gates. It is over when the GPU has passed them and no step
-    /// is in progress.
+    /// Ends it with an error. It is over when the GPU has passed all gates and no step is in
+    /// progress.
     fn fail(&mut self, error: Error) {
         if self.error.is_some() {
             return;
         }
         self.error = Some(error);
         self.moving.iter().for_each(|moving| moving.transfer.cancel());
-        self.is_open = true;
         self.since = Instant::now();
-        self.track().open(self.work.blocks);
+        self.let_pass();
+    }
+
+    /// Opens all gates after an error. The gates of a write keep the GPU from a slot that a drive
+    /// still reads: they stay shut until no step is in progress, or the drive hangs.
+    fn let_pass(&mut self) {
+        let Some(error) = self.error.as_ref().filter(|_| self.opened.is_none()) else { return };
+        let hangs = matches!(error, Error::TimedOut { .. }) || self.since.elapsed() >= self.bound();
+        if self.direction == Direction::Read || self.moving.is_empty() || hangs {
+            self.opened = Some(Instant::now());
+            self.track().open(self.work.blocks);
+        }
     }
 
     /// Fails a transfer that has made no progress for too long.
@@ -406,7 +418,8 @@ impl Ordered {
     /// caller queued before may take as long as it likes.
     fn is_lost(&self) -> bool {
         let began = self.passed > 0 && self.passed < self.work.blocks;
-        let stands = self.is_open && began && self.since.elapsed() >= self.bound();
+        let is_open = self.opened.is_some_and(|opened| opened.elapsed() >= self.bound());
+        let stands = is_open && began && self.since.elapsed() >= self.bound();
         stands || self.health.load(Ordering::Relaxed) == GONE
     }
 

@@ -121,7 +121,9 @@ impl File {
     }
 
     /// Starts writing all of `source`, after the work queued on `stream` so far. Work queued there
-    /// from now on may change `source`, because its bytes have been copied by then.
+    /// from now on may change `source`, because its bytes have been copied by then. If the drive
+    /// hangs, the stream goes on after the watchdog's time, and a write that the drive finishes
+    /// later may hold other bytes of `source`.
     ///
     /// # Safety
     /// As for [`start_read_on`](Self::start_read_on).
