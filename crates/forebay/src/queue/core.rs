@@ -2,7 +2,8 @@
 
 use std::any::Any;
 #[cfg(test)]
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, TryLockError};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
     readers: Wakeup,
     pool: Wakeup,
+    /// Whether a thread of the pool could not be started. Readers start it later.
+    lacks_threads: AtomicBool,
     rings: RwLock<Vec<Wakeup>>,
     links: RwLock<Vec<Wakeup>>,
     closers: Arc<Closers>,
@@ -116,6 +119,7 @@ impl Core {
             scheduler: Mutex::new(scheduler),
             readers,
             pool,
+            lacks_threads: AtomicBool::new(false),
             rings: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
             closers,
@@ -198,6 +202,8 @@ impl Core {
             for _ in 0..effects.starts {
                 if let Err(errno) = self.pool.start() {
                     more.push(self.hold(|scheduler| scheduler.cannot_start(errno)).1);
+                    self.lacks_threads.store(true, Ordering::Release);
+                    self.readers.wake();
                     refused.push(errno);
                 }
             }
@@ -219,6 +225,18 @@ impl Core {
                 events::direct_refused(path, reason, true);
             }
             next = more.pop();
+        }
+    }
+
+    /// Whether ops may wait for a thread of the pool that could not be started.
+    pub(super) fn lacks_threads(&self) -> bool {
+        self.lacks_threads.load(Ordering::Acquire)
+    }
+
+    /// Tries to start a thread of the pool again.
+    pub(super) fn start_threads(&self) {
+        if self.lacks_threads.swap(false, Ordering::AcqRel) {
+            self.with(Scheduler::wake_more_of_pool);
         }
     }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use forebay_base::lock::{Condvar, Lock, woken};
 use rustix::event::{EventfdFlags, eventfd};
@@ -47,17 +48,47 @@ impl Parking {
 
     /// Parks until woken.
     pub(crate) fn park(&self) {
+        if let Some(thread) = self.enter() {
+            thread.wait();
+        }
+    }
+
+    /// Parks until woken, at most for `bound`.
+    pub(crate) fn park_for(&self, bound: Duration) {
+        let Some(thread) = self.enter() else { return };
+        let sleeps = |is_woken: &mut bool| !*is_woken;
+        let waited = thread.bell.wait_timeout_while(thread.is_woken.lock(), bound, sleeps);
+        if !woken(waited).1.timed_out() {
+            return;
+        }
+        let mut state = self.state.lock();
+        match state.parked.iter().position(|parked| Arc::ptr_eq(parked, &thread)) {
+            Some(at) => drop(state.parked.remove(at)),
+            None => {
+                drop(state);
+                thread.wait(); // it is being woken
+            }
+        }
+    }
+
+    /// Adds the calling thread; `None` if a wake-up is pending.
+    fn enter(&self) -> Option<Arc<ParkedThread>> {
         let mut state = self.state.lock();
         if state.pending > 0 {
             state.pending -= 1;
-            return;
+            return None;
         }
         let thread = Arc::new(ParkedThread::default());
         state.parked.push(Arc::clone(&thread));
-        drop(state);
-        let mut is_woken = thread.is_woken.lock();
+        Some(thread)
+    }
+}
+
+impl ParkedThread {
+    fn wait(&self) {
+        let mut is_woken = self.is_woken.lock();
         while !*is_woken {
-            is_woken = woken(thread.bell.wait(is_woken));
+            is_woken = woken(self.bell.wait(is_woken));
         }
     }
 }
@@ -136,12 +167,16 @@ mod tests {
 
     #[test]
     fn every_wake_up_resumes_one_thread_and_none_is_lost() {
-        let parking = Parking::default();
+        let parking = &Parking::default();
         parking.wake();
         parking.park(); // the wake-up came first
+        parking.park_for(Duration::from_nanos(1));
+        assert!(parking.state.lock().parked.is_empty());
         std::thread::scope(|scope| {
-            for _ in 0..4 {
+            for _ in 0..2 {
                 scope.spawn(|| (0..1000).for_each(|_| parking.park()));
+                let bound = Duration::from_secs(100); // only separates late from never
+                scope.spawn(move || (0..1000).for_each(|_| parking.park_for(bound)));
             }
             (0..4000).for_each(|_| parking.wake());
         });

@@ -1,6 +1,7 @@
 //! Worker loops as single steps: a thread repeats its step, and a test interleaves steps.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use forebay_base::units::KIB;
 use rustix::io::Errno;
@@ -18,6 +19,9 @@ use crate::transfer::State;
 /// Requests of at least this size are flushed one by one: the system call takes a microsecond, and
 /// the fastest drive takes about ten for the request.
 const ALONE: u64 = 128 * KIB;
+
+/// Time between two attempts to start a thread that the system has refused.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// The next action of a worker after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -307,9 +311,18 @@ impl<R: Ring> Reader<R> {
     /// Repeats the step until the engine ends.
     pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, parking: &Parking) {
         core.guard(|| {
+            let mut tried = Instant::now();
             loop {
                 match self.step(core, tools) {
                     Next::Again => {}
+                    Next::Wait if core.lacks_threads() => {
+                        parking.park_for(RETRY_EVERY);
+                        // Every attempt that fails wakes a reader.
+                        if tried.elapsed() >= RETRY_EVERY {
+                            core.start_threads();
+                            tried = Instant::now();
+                        }
+                    }
                     Next::Wait => parking.park(),
                     Next::Stop => return,
                 }

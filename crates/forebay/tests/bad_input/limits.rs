@@ -4,11 +4,13 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay::{Engine, Error, OpenOptions, RequestOptions, Result, RingChoice, Route};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
+use crate::lab::fuse::Fuse;
 use crate::lab::{self, child, or_skip, pattern, watchdog::Watchdog};
 use crate::{assert_says, engine, sim, small_engine, try_sim};
 
@@ -157,6 +159,42 @@ fn no_more_threads() {
             }
         }
     });
+}
+
+/// The only thread that waits for drives hangs, and a second one is refused for a while.
+#[test]
+fn a_drive_is_served_once_threads_can_be_started_again() {
+    if child::role().is_none() {
+        child::run("threads later");
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let Some(fuse) = or_skip(Fuse::new(pattern(1, 100_000))) else { return };
+    let folder = open_folder();
+    let path = folder.path().join("data");
+    let test = || {
+        let before = getrlimit(Resource::Nproc).current;
+        let engine = small_engine(|options| options.ring = RingChoice::Pread);
+        fs::write(&path, pattern(2, 100_000)).expect("room for a file");
+        let [hangs, file] = [fuse.path(), path].map(|path| engine.open(path).expect("it opens"));
+        file.evict().expect("an eviction");
+        let options = RequestOptions::default();
+        let buffer = || engine.allocate_pinned(100_000).expect("memory");
+        fuse.set(|faults| faults.hang_from = Some(0));
+        let one = hangs.start_read(0, buffer(), &options).expect("a start");
+        fuse.wait_for_parked(1);
+        limit(Resource::Nproc, 1);
+        let other = file.start_read(0, buffer(), &options).expect("a start");
+        std::thread::sleep(Duration::from_millis(100)); // until a thread was refused
+        let is_done = other.is_done();
+        limit(Resource::Nproc, before.unwrap_or(1 << 20));
+        let end = other.wait_for(Duration::from_secs(60));
+        fuse.set(|faults| faults.hang_from = None);
+        assert!(!is_done, "no thread was free");
+        assert_eq!(end.expect("it ends").expect("a read").bytes, 100_000);
+        assert_eq!(one.wait().0.expect("the server answers").bytes, 100_000);
+    };
+    let _ = or_skip(lab::as_nobody(test));
 }
 
 #[test]

@@ -292,7 +292,8 @@ impl Scheduler {
     }
 
     /// Handles a pool thread that could not be started. Existing workers look for work before they
-    /// park. Without any worker, queued pool ops would never run, so their transfers fail.
+    /// park, and readers try again, in case all of them hang. Without any worker, transfers with
+    /// queued pool ops fail.
     pub(crate) fn cannot_start(&mut self, errno: Errno) {
         if self.is_closed() || !self.pool.cannot_start() {
             return;

@@ -143,7 +143,7 @@ impl Scheduler {
     }
 
     /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
-    fn wake_more_of_pool(&mut self) {
+    pub(crate) fn wake_more_of_pool(&mut self) {
         let ready = self.pool.line.iter().find(|drive| self.pool_has_room(**drive));
         if let Some(&drive) = ready {
             self.wake_pool_for(drive);
