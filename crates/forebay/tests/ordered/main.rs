@@ -298,14 +298,14 @@ fn the_drive_of_an_ordered_transfer_is_found_before_it_starts() {
 #[test]
 fn a_cancelled_write_moves_no_bytes_to_another_place() {
     const BLOCK: usize = 4 << 20; // four requests of the file system
-    const BLOCKS: usize = 8;
+    const BLOCKS: u8 = 8;
     let _watchdog = Watchdog::start();
-    let Some(fuse) = or_skip(Fuse::new(vec![0xff; BLOCKS * BLOCK])) else { return };
+    let Some(fuse) = or_skip(Fuse::new(vec![0xff; usize::from(BLOCKS) * BLOCK])) else { return };
     let rig = Rig::sized(Duration::from_secs(30), BLOCK as u64, BLOCK as u64);
     let writing = OpenOptions::writing();
     let file = rig.engine.open_with(fuse.path(), &writing).expect("the file opens");
-    let bytes: Vec<u8> = (0..BLOCKS * BLOCK).map(|at| (at / BLOCK) as u8).collect();
-    let mut source = rig.buffer(BLOCKS * BLOCK);
+    let bytes: Vec<u8> = (0..BLOCKS).flat_map(|block| vec![block; BLOCK]).collect();
+    let mut source = rig.buffer(usize::from(BLOCKS) * BLOCK);
     source.upload(0, &bytes).expect("a copy");
     fuse.set(|faults| faults.hang_writes = true);
     // SAFETY: the stream is this device's and alive.
