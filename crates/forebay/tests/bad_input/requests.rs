@@ -5,8 +5,8 @@ use std::fs;
 use forebay::gpu::GpuSelector;
 use forebay::units::{GIB, KIB, MIB};
 use forebay::{
-    DirectIo, Engine, Error, File, OpenOptions, Options, Reason, RequestOptions, RingChoice, Route,
-    Source, Target,
+    DirectIo, Engine, Error, File, OpenOptions, Options, Piece, Reason, RequestOptions, RingChoice,
+    Route, Source, Target,
 };
 use tempfile::TempDir;
 
@@ -265,6 +265,47 @@ fn o_direct_that_is_refused_when_a_file_is_read() {
         let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
         refuses_staged(&engine, &file, refusal);
         refuses_staged(&engine, &file, refusal);
+    }
+}
+
+/// The file's pieces have that error, and those of another file are read.
+#[test]
+fn o_direct_that_is_refused_when_one_of_two_files_is_read() {
+    let _watchdog = Watchdog::start();
+    let bytes = pattern(5, 100_000);
+    let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
+    fuse.set(|faults| faults.no_direct_reads = true);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, &bytes).expect("room for a file");
+    for ring in [RingChoice::Auto, RingChoice::Pread] {
+        let engine = small_engine(|options| options.ring = ring);
+        let gpu = sim(&engine, "sim");
+        let file = engine.open(&path).expect("the file opens");
+        if let Some(reason) = file.no_direct_io() {
+            return lab::skip(format!("the temporary folder has no O_DIRECT: {reason}"));
+        }
+        let refuses = engine.open(fuse.path()).expect("the file opens");
+        let mut buffer = engine.allocate(gpu, 100_000).expect("memory");
+        let pieces = [0, 1, 2, 3].map(|n| {
+            let file = if n % 2 == 0 { &file } else { &refuses };
+            Piece::new(file, n * 20_000, 20_000, n * 20_000)
+        });
+        let staged = RequestOptions::by_route(Route::Staged);
+        let outcome = engine.read_many(&pieces, &mut [Target::from(&mut buffer)], &staged);
+        let outcome = outcome.expect("one file is not all");
+        let mut got = vec![0; bytes.len()];
+        buffer.download(0, &mut got).expect("a download");
+        for (n, result) in outcome.results.iter().enumerate() {
+            let range = n * 20_000..(n + 1) * 20_000;
+            match result.as_ref().map_err(|error| &**error) {
+                Ok(20_000) if n % 2 == 0 => assert!(got[range.clone()] == bytes[range]),
+                Err(Error::RouteUnavailable { place, .. }) if n % 2 == 1 => {
+                    assert_eq!(place.path, fuse.path());
+                }
+                other => panic!("piece {n}: {other:?}"),
+            }
+        }
     }
 }
 

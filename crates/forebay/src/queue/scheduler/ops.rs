@@ -399,7 +399,7 @@ impl Scheduler {
             return self.requeue(op.through_cache(Reason::NoDirectIo));
         }
         let (_, place) = self.about(key, &op);
-        self.fail(key, Error::RouteUnavailable { route: Route::Staged, place, reason });
+        self.fail_one(key, &op, Error::RouteUnavailable { route: Route::Staged, place, reason });
         self.count_out(&op);
     }
 
