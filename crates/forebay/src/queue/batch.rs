@@ -222,6 +222,7 @@ impl Batch {
             if end <= part.start || failure_in(&failures, part).is_some() {
                 continue;
             }
+            let address = address + self.shift_at(part.start);
             let (host, len) = (host + (part.start - range.start), end - part.start);
             match scattered.last_mut() {
                 Some(last)

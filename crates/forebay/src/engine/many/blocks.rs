@@ -190,4 +190,34 @@ mod tests {
         }
         assert!(matches!(read.failure(), Error::Cancelled { .. }));
     }
+    #[test]
+    fn a_block_arrives_where_it_was_moved_on_the_host_and_on_a_gpu() {
+        let engine = Engine::new(Options::default()).unwrap();
+        let gpu = engine.device(&"sim".parse().unwrap()).unwrap().unwrap().id();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, [[1; 5_000], [2; 5_000]].concat()).unwrap();
+        let file = engine.open(&path).unwrap();
+        let pieces = [Piece::new(&file, 0, 5_000, 0), Piece::new(&file, 5_000, 5_000, 5_000)];
+        for on_gpu in [false, true] {
+            let memory = match on_gpu {
+                true => engine.allocate(gpu, 20_000),
+                false => engine.allocate_pinned(20_000),
+            };
+            let mut memory = memory.unwrap();
+            memory.fill(0xee).unwrap();
+            let mut read = engine.prepare_read_blocks(&pieces, &[1, 1], memory).unwrap();
+            read.shift(1, 7_000);
+            read.open(2);
+            while !read.is_done() {
+                std::thread::park_timeout(std::time::Duration::from_millis(1));
+            }
+            let mut got = vec![0; 20_000];
+            let buffers = read.transfer.transfer().reclaim();
+            buffers[0].download(0, &mut got).unwrap();
+            let expected =
+                [vec![1; 5_000], vec![0xee; 7_000], vec![2; 5_000], vec![0xee; 3_000]].concat();
+            assert!(got == expected, "on a GPU: {on_gpu}");
+        }
+    }
 }
