@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{SendError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,6 +57,7 @@ impl CuFilePort {
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
         // Duplicates the descriptor, because one descriptor can be registered only once.
         let own = direct.fd().try_clone_to_owned().map_err(|error| passes(error.to_string()))?;
+        start_forgetter().map_err(|error| passes(format!("no thread to close it: {error}")))?;
         let registered = register(session, File::from(own), device).map_err(passes)?;
         let file = Some(registered.map_err(lasts)?);
         let (session, device) = (Arc::clone(session), Arc::clone(device));
@@ -87,7 +88,7 @@ impl CuFilePort {
 
 /// Sender to the thread that deregisters files of dropped ports. The library may take long to
 /// deregister a file, or hang, and a port may be dropped under any lock.
-static LET_GO: OnceLock<Option<Sender<RegisteredFile>>> = OnceLock::new();
+static LET_GO: OnceLock<Sender<RegisteredFile>> = OnceLock::new();
 
 /// Number of files not deregistered yet. Each holds a descriptor.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -95,28 +96,31 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// Maximum number of them before another file is registered.
 const WAITING_MAX: usize = 256;
 
-fn forgetter() -> Option<Sender<RegisteredFile>> {
-    let (let_go, files) = channel::<RegisteredFile>();
-    let forgets = move || {
-        for file in files {
-            drop(file);
-            WAITING.fetch_sub(1, Ordering::Release);
-        }
-    };
-    let thread = thread::Builder::new().name("forebay-forget".into()).spawn(forgets);
-    thread.ok().map(|_| let_go)
+/// Starts the thread that deregisters files, once.
+fn start_forgetter() -> std::io::Result<()> {
+    if LET_GO.get().is_none() {
+        let (let_go, files) = channel::<RegisteredFile>();
+        let forgets = move || {
+            for file in files {
+                drop(file);
+                WAITING.fetch_sub(1, Ordering::Release);
+            }
+        };
+        thread::Builder::new().name("forebay-forget".into()).spawn(forgets)?;
+        let _ = LET_GO.set(let_go); // if another thread was faster, this one's ends
+    }
+    Ok(())
 }
 
 impl Drop for CuFilePort {
     fn drop(&mut self) {
         // A forked child has no such thread and must not call the library.
         let Some(file) = self.file.take().filter(|_| self.session.is_here()) else { return };
-        if let Some(forgetter) = LET_GO.get_or_init(forgetter) {
-            WAITING.fetch_add(1, Ordering::Release);
-            // If the thread has ended, the file comes back and is dropped here.
-            if forgetter.send(file).is_err() {
-                WAITING.fetch_sub(1, Ordering::Release);
-            }
+        let forgetter = LET_GO.get().expect("started before a file was registered");
+        WAITING.fetch_add(1, Ordering::Release);
+        // If the thread has ended, the file stays registered: the library must not be called here.
+        if let Err(SendError(file)) = forgetter.send(file) {
+            std::mem::forget(file);
         }
     }
 }
