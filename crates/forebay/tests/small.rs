@@ -61,6 +61,7 @@ fn assert_share(outcome: &Outcome, route: Route, reason: Reason, bytes: usize) {
     assert_eq!((share.route, share.reason, share.bytes), (route, reason, bytes as u64));
     assert_eq!(outcome.bytes, bytes as u64);
     assert!(outcome.stages.file + outcome.stages.copy <= outcome.elapsed, "{outcome:?}");
+    assert_eq!(outcome.stages.copy.is_zero(), route == Route::Host, "{outcome:?}");
 }
 
 /// Runs the calling test in a process of its own, so that its threads can be counted.

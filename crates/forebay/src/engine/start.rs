@@ -23,6 +23,8 @@ use crate::transfer::State;
 
 /// A call with its arguments.
 pub(super) struct Call<'a> {
+    /// When it was made.
+    pub(super) started: Instant,
     pub(super) file: &'a Arc<Handle>,
     pub(super) direction: Direction,
     pub(super) offset: u64,
@@ -47,6 +49,7 @@ impl<'a> Call<'a> {
         options: &'a RequestOptions,
     ) -> Self {
         Self {
+            started: Instant::now(),
             file,
             direction,
             offset,
@@ -108,7 +111,7 @@ pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 impl Engine {
     /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
-        let (started, _guard) = (Instant::now(), OnUnwind::new(self, None));
+        let _guard = OnUnwind::new(self, None);
         let (range, mut access) = (call.range()?, self.access(call)?);
         let (mut end, mut is_sized) = (range.end, false);
         let parts = match call.direction {
@@ -137,7 +140,7 @@ impl Engine {
         self.start_readers()?;
         let (buffers, keep) =
             (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
-        let state = Arc::new(State::new(started, Arc::clone(call.file), range, buffers, keep));
+        let state = Arc::new(State::new(call.started, Arc::clone(call.file), range, buffers, keep));
         if !call.is_block {
             let begin = call.begin(Some(access));
             let begin = match &direct {

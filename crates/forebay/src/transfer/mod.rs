@@ -236,6 +236,13 @@ impl State {
         self.stage_ns[stage as usize].fetch_add(ns, Ordering::Relaxed);
     }
 
+    /// Adds the times of a transfer that is a step of this one.
+    pub(crate) fn add_stages(&self, stages: &Stages) {
+        for (sum, time) in self.stage_ns.iter().zip([stages.probe, stages.file, stages.copy]) {
+            sum.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
     /// Gives up the transfer's memory for good, because a failed copy may still run. Owned buffers
     /// never come back; borrowed memory is marked unusable.
     pub(crate) fn lose_memory(&self, source: &DeviceError) {

@@ -65,6 +65,7 @@ pub struct Stages {
     pub probe: Duration,
     /// Reading or writing the file, from the submission of each request to its completion.
     pub file: Duration,
-    /// Copies between slots and the GPU, from when they were queued until completion was seen.
+    /// Copies between slots and the GPU, from when they were queued until completion was seen. Not
+    /// measured for stream-ordered transfers, whose copies the host does not observe.
     pub copy: Duration,
 }

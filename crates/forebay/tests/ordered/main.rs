@@ -44,6 +44,7 @@ fn a_read_comes_behind_what_was_queued_and_before_what_is_queued_later() {
         let outcome = end.expect("a read");
         assert_eq!(outcome.bytes, LEN as u64);
         assert!(outcome.routes.iter().all(|share| share.route != Route::Host), "{outcome:?}");
+        assert!(!outcome.stages.file.is_zero(), "{outcome:?}");
         assert!(buffer.is_some());
     }
 }

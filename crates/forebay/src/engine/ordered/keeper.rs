@@ -348,6 +348,7 @@ impl Ordered {
             };
             self.state.add_bytes(route, share.reason, share.bytes);
         }
+        self.state.add_stages(&outcome.stages);
         self.work.note(moved, &outcome);
         self.bytes += outcome.bytes;
         self.state.add_done(outcome.bytes);

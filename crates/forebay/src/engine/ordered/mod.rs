@@ -18,7 +18,6 @@ mod track;
 mod work;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use blocks::{BLOCKS_MAX, Blocks, Ordering, Queued, number};
 use forebay_base::units::ByteRange;
@@ -151,7 +150,6 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        let started = Instant::now();
         let call = self.call(direction, offset, &memory, options)?;
         let asked = call.range()?;
         // SAFETY: the caller's promise.
@@ -178,7 +176,7 @@ impl File {
         let begin = Begin { not_direct, ..call.begin(None) };
         let Span { address, keep, .. } = call.span;
         let (file, keep) = (Arc::clone(&self.handle), keep.into_iter().collect());
-        let state = Arc::new(State::new(started, file, asked, vec![memory], keep));
+        let state = Arc::new(State::new(call.started, file, asked, vec![memory], keep));
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
             let part = blocks.range_of(block);

@@ -206,7 +206,6 @@ impl Engine {
 
     fn read_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let len = call.span.len;
-        let started = Instant::now();
         let range = call.range().ok()?;
         let reason = match call.file.residency_source() {
             ResidencySource::InMemory => Reason::InMemory,
@@ -214,14 +213,14 @@ impl Engine {
             _ => return None,
         };
         let probed = Instant::now();
-        let route = match &call.span.gpu {
+        let (route, read) = match &call.span.gpu {
             None => {
                 let memory = NonNull::new(call.span.address as *mut u8)?;
                 // SAFETY: the span is the caller's memory, lent for the length of this call.
                 if !unsafe { read_all(call, range, memory) } {
                     return None;
                 }
-                Route::Host
+                (Route::Host, None)
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device)?;
@@ -230,19 +229,21 @@ impl Engine {
                     // SAFETY: the lane's memory can hold a small read, and no other thread uses the
                     // lane.
                     if !unsafe { read_all(call, range, lane.memory.pointer()) } {
-                        return Ok(false);
+                        return Ok(None);
                     }
+                    let read = Instant::now();
                     let bytes = usize::try_from(len).expect("a small size");
-                    lane.copy_in(call.span.address, bytes)
+                    Ok(lane.copy_in(call.span.address, bytes)?.then_some(read))
                 })?;
                 match done {
-                    Ok(true) => Route::Cached,
-                    Ok(false) => return None,
+                    Ok(Some(read)) => (Route::Cached, Some(read)),
+                    Ok(None) => return None,
                     Err(source) => return Some(Err(lost(call, device, source))),
                 }
             }
         };
         let ended = Instant::now();
+        let read = read.unwrap_or(ended);
         Some(Ok(Outcome {
             bytes: len,
             routes: vec![RouteShare { route, reason, bytes: len }],
@@ -251,11 +252,11 @@ impl Engine {
                 _ => None,
             },
             stages: Stages {
-                probe: probed - started,
-                file: ended - probed,
-                copy: std::time::Duration::ZERO,
+                probe: probed - call.started,
+                file: read - probed,
+                copy: ended - read,
             },
-            elapsed: ended - started,
+            elapsed: ended - call.started,
         }))
     }
 
@@ -263,7 +264,6 @@ impl Engine {
     /// kernel's lock on the file, like any other process. After a failed copy or a short write the
     /// general path repeats it: the same bytes to the same place.
     fn write_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
-        let started = Instant::now();
         let range = call.range().ok()?;
         let len = usize::try_from(range.len()).ok()?;
         let (route, copied) = match &call.span.gpu {
@@ -272,7 +272,7 @@ impl Engine {
                 let _write = SmallWrite::begin(&self.inner.core, call.file.identity())?;
                 // SAFETY: the span is the caller's memory, lent for the length of this call.
                 let all = unsafe { write_all(call, range, memory) };
-                (Route::Host, all.then_some(started)?)
+                (Route::Host, all.then_some(call.started)?)
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device)?;
@@ -306,9 +306,9 @@ impl Engine {
             stages: Stages {
                 probe: std::time::Duration::ZERO,
                 file: ended - copied,
-                copy: copied - started,
+                copy: copied - call.started,
             },
-            elapsed: ended - started,
+            elapsed: ended - call.started,
         }))
     }
 }
