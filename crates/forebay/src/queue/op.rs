@@ -170,6 +170,13 @@ impl Op {
         Self { moved: 0, empty: 0, again: 0, ..self }
     }
 
+    /// Turns an op that found its bytes in memory at first into one for the rest, which waits for
+    /// the drive.
+    pub(crate) fn rest_from_drive(self) -> Self {
+        let segment = Segment::plain(self.rest(), self.segment.io, Reason::HadToWait);
+        Self { address: self.address + self.moved, segment, moved: 0, ..self }
+    }
+
     pub(crate) fn is_o_direct(&self) -> bool {
         self.segment.io == Io::ODirect
     }

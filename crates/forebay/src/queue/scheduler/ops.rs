@@ -327,8 +327,8 @@ impl Scheduler {
                 if op.batch.is_some() {
                     return self.requeue_each(&op);
                 }
-                op.segment.reason = Reason::HadToWait;
-                return self.requeue(op);
+                self.count_bytes(key, &op);
+                return self.requeue(op.rest_from_drive());
             }
             Err(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) if op.is_o_direct() => {
                 return self.refuse_o_direct(key, op, errno);
