@@ -34,9 +34,9 @@ struct Known {
 }
 
 /// The queue of a drive.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct KnownQueue {
-    pub(super) index: usize,
+#[derive(Debug)]
+struct KnownQueue {
+    index: usize,
     /// Whether it has a ring, or was refused one.
     ring_tried: bool,
 }
@@ -123,10 +123,26 @@ impl Engine {
 
     /// The queue of a file's drive. Its ring is created on the first call with `needs_ring`.
     pub(super) fn drive(&self, handle: &Arc<Handle>, needs_ring: bool) -> Result<usize, Error> {
-        match handle.queue().get() {
-            Some(&index) => Ok(index),
-            None => self.drive_of(handle, &self.below(handle), needs_ring),
+        let index = match handle.queue().get() {
+            Some(&index) => index,
+            None => self.find_drive(handle),
+        };
+        if needs_ring && handle.ring_tried().get().is_none() {
+            self.give_ring(handle, index)?;
         }
+        Ok(index)
+    }
+
+    fn find_drive(&self, handle: &Arc<Handle>) -> usize {
+        let below = self.below(handle);
+        // Look the drive up while it exists. Once it was pulled the kernel reports nothing, and
+        // that is when an error has to name it.
+        let _ = handle.drive();
+        let index = self.queue(&below.queue, &below, handle);
+        if below.is_known() {
+            return *handle.queue().get_or_init(|| index);
+        }
+        index
     }
 
     /// The layers below a file. Finding them may access names and devices on a server or drive that
@@ -141,10 +157,9 @@ impl Engine {
         let overdue = &self.inner.drives.overdue;
         overdue.ask(handle.device(), TOLD_MAX, known, resolve).unwrap_or_else(|| {
             self.note(format!(
-                "what is below `{}` did not answer in {} ms: until it does, the file has a queue \
-                 of its own (`forebay doctor --map` shows what hangs)",
-                handle.path().display(),
-                TOLD_MAX.as_millis()
+                "the drive of `{}` was not found in time: until then the file has a queue of its \
+                 own (`forebay doctor --map` shows what hangs)",
+                handle.path().display()
             ));
             Arc::new(Below::unknown(handle.device()))
         })
@@ -172,35 +187,13 @@ impl Engine {
         overdue.ask(handle.device(), TOLD_MAX, known, move || file.size()).transpose()
     }
 
-    /// Like [`drive`](Self::drive), for a file with these layers below it.
-    pub(super) fn drive_of(
-        &self,
-        handle: &Handle,
-        below: &Below,
-        needs_ring: bool,
-    ) -> Result<usize, Error> {
-        // Look the drive up while it exists. Once it was pulled the kernel reports nothing, and
-        // that is when an error has to name it.
-        let _ = handle.drive();
-        let KnownQueue { index, ring_tried, .. } = self.queue(&below.queue, below, handle);
-        if needs_ring && handle.allows_io_uring() {
-            self.give_ring(index)?;
-        } else if needs_ring && self.inner.options.ring != RingChoice::Pread {
-            self.note(notes::by_threads(handle.file_system()));
-        }
-        if below.is_known() && (needs_ring || ring_tried || handle.is_memory()) {
-            handle.queue().get_or_init(|| index);
-        }
-        Ok(index)
-    }
-
     /// Returns a queue, without a ring at first; `handle` is a file that it serves.
-    pub(super) fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> KnownQueue {
+    fn queue(&self, queue: &Queue, below: &Below, handle: &Handle) -> usize {
         let Inner { drives, core, options, .. } = &*self.inner;
         let mut known = drives.known.lock();
         let Known { queues, hardware } = &mut *known;
         if let Some(known) = queues.get(&queue.id) {
-            return *known;
+            return known.index;
         }
         let mut number = |id: &DriveId| {
             let next = hardware.len();
@@ -208,23 +201,32 @@ impl Engine {
         };
         let pieces: Vec<usize> = queue.hardware.iter().map(&mut number).collect();
         let limits = depth(options, queue, below);
-        let new = KnownQueue { index: core.add_drive(limits, &pieces), ..KnownQueue::default() };
-        queues.insert(queue.id.clone(), new);
+        let index = core.add_drive(limits, &pieces);
+        queues.insert(queue.id.clone(), KnownQueue { index, ring_tried: false });
         drop(known);
-        events::drive_found(new.index, handle.drive().name(), queue, limits.depth_max);
-        new
+        events::drive_found(index, handle.drive().name(), queue, limits.depth_max);
+        index
     }
 
-    /// Creates the ring of a queue, once.
-    pub(super) fn give_ring(&self, index: usize) -> Result<(), Error> {
+    /// Creates the ring of a file's queue, once, if the file may use it.
+    fn give_ring(&self, handle: &Handle, index: usize) -> Result<(), Error> {
         let Inner { drives, threads, core, options, tools, .. } = &*self.inner;
-        let mut known = drives.known.lock();
-        let queue = known.queues.values_mut().find(|queue| queue.index == index);
-        let Some(queue) = queue.filter(|queue| !queue.ring_tried) else { return Ok(()) };
-        let note = threads.give_ring(core, index, options, tools.arena.parts())?;
-        queue.ring_tried = true;
-        drop(known);
+        let mut note = None;
+        if handle.allows_io_uring() {
+            let mut known = drives.known.lock();
+            let queue = known.queues.values_mut().find(|queue| queue.index == index);
+            if let Some(queue) = queue.filter(|queue| !queue.ring_tried) {
+                note = threads.give_ring(core, index, options, tools.arena.parts())?;
+                queue.ring_tried = true;
+            }
+        } else if options.ring != RingChoice::Pread {
+            note = Some(notes::by_threads(handle.file_system()));
+        }
         note.into_iter().for_each(|note| self.note(note));
+        // Until its drive is known, a file has another queue.
+        if handle.queue().get().is_some() {
+            handle.ring_tried().get_or_init(|| ());
+        }
         Ok(())
     }
 

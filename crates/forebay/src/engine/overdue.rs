@@ -60,7 +60,7 @@ impl Drop for Running {
 impl Overdue {
     /// Runs `question` to the drive or server of `device` on a thread with the caller's mounts, and
     /// returns its answer within `most` after its turn. If other callers have learned the answer by
-    /// then, `known` returns it. `None` if an answer is overdue, or no thread can be started.
+    /// then, `known` returns it; it must not block. `None` if an answer is overdue, or no thread can be started.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         device: u64,
@@ -73,7 +73,8 @@ impl Overdue {
         let waited = peer.changed.wait_timeout_while(peer.queries.lock(), TURN_MAX, is_full);
         let mut queries = woken(waited).0;
         if queries.is_late || queries.running >= RUNNING_MAX {
-            return None;
+            drop(queries);
+            return known();
         }
         queries.running += 1;
         drop(queries);

@@ -89,6 +89,7 @@ pub(crate) struct Handle {
     source: OnceLock<ResidencySource>,
     nowait: OnceLock<bool>,
     queue: OnceLock<usize>,
+    ring_tried: OnceLock<()>,
     ports: Ports,
 }
 
@@ -147,6 +148,7 @@ impl Handle {
             source: OnceLock::new(),
             nowait: OnceLock::new(),
             queue: OnceLock::new(),
+            ring_tried: OnceLock::new(),
             ports: Ports::default(),
         })
     }
@@ -289,6 +291,11 @@ impl Handle {
     /// file is open, whatever is mounted over it.
     pub(crate) fn queue(&self) -> &OnceLock<usize> {
         &self.queue
+    }
+
+    /// Set once the file's queue has a ring, or was refused one.
+    pub(crate) fn ring_tried(&self) -> &OnceLock<()> {
+        &self.ring_tried
     }
 
     /// Makes its bytes durable, with the metadata that is needed to read them.

@@ -3,7 +3,7 @@
 use std::any::Any;
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, TryLockError};
 use std::time::Duration;
 
@@ -84,8 +84,9 @@ pub(crate) struct Core {
     scheduler: Mutex<Scheduler>,
     readers: Wakeup,
     pool: Wakeup,
-    /// Whether a thread of the pool could not be started. Readers start it later.
-    lacks_threads: AtomicBool,
+    /// When a thread of the pool could last not be started, in ns; 0 if none is lacking. A reader
+    /// tries again.
+    refused_ns: AtomicU64,
     rings: RwLock<Vec<Wakeup>>,
     links: RwLock<Vec<Wakeup>>,
     closers: Arc<Closers>,
@@ -119,7 +120,7 @@ impl Core {
             scheduler: Mutex::new(scheduler),
             readers,
             pool,
-            lacks_threads: AtomicBool::new(false),
+            refused_ns: AtomicU64::new(0),
             rings: RwLock::new(Vec::new()),
             links: RwLock::new(Vec::new()),
             closers,
@@ -202,8 +203,9 @@ impl Core {
             for _ in 0..effects.starts {
                 if let Err(errno) = self.pool.start() {
                     more.push(self.hold(|scheduler| scheduler.cannot_start(errno)).1);
-                    self.lacks_threads.store(true, Ordering::Release);
-                    self.readers.wake();
+                    if self.refused_ns.swap(now_ns(), Ordering::AcqRel) == 0 {
+                        self.readers.wake();
+                    }
                     refused.push(errno);
                 }
             }
@@ -230,13 +232,19 @@ impl Core {
 
     /// Whether ops may wait for a thread of the pool that could not be started.
     pub(super) fn lacks_threads(&self) -> bool {
-        self.lacks_threads.load(Ordering::Acquire)
+        self.refused_ns.load(Ordering::Acquire) != 0
     }
 
-    /// Tries to start a thread of the pool again.
-    pub(super) fn start_threads(&self) {
-        if self.lacks_threads.swap(false, Ordering::AcqRel) {
+    /// Tries to start a thread of the pool again, if the last attempt was `every` ago.
+    pub(super) fn start_threads(&self, every: Duration) {
+        let (refused, now) = (self.refused_ns.load(Ordering::Acquire), now_ns());
+        let is_due = refused != 0 && u128::from(now.saturating_sub(refused)) >= every.as_nanos();
+        let set = |from, to| {
+            self.refused_ns.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if is_due && set(refused, now) {
             self.with(Scheduler::wake_more_of_pool);
+            set(now, 0); // unless it was refused again
         }
     }
 

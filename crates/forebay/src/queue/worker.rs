@@ -1,7 +1,7 @@
 //! Worker loops as single steps: a thread repeats its step, and a test interleaves steps.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_base::units::KIB;
 use rustix::io::Errno;
@@ -311,17 +311,12 @@ impl<R: Ring> Reader<R> {
     /// Repeats the step until the engine ends.
     pub(crate) fn run(mut self, core: &Core, tools: &impl Tools, parking: &Parking) {
         core.guard(|| {
-            let mut tried = Instant::now();
             loop {
                 match self.step(core, tools) {
                     Next::Again => {}
                     Next::Wait if core.lacks_threads() => {
                         parking.park_for(RETRY_EVERY);
-                        // Every attempt that fails wakes a reader.
-                        if tried.elapsed() >= RETRY_EVERY {
-                            core.start_threads();
-                            tried = Instant::now();
-                        }
+                        core.start_threads(RETRY_EVERY);
                     }
                     Next::Wait => parking.park(),
                     Next::Stop => return,

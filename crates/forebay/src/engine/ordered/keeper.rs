@@ -78,8 +78,8 @@ pub(super) struct Ordered {
     passed: u64,
     seen: u64,
     since: Instant,
-    /// When all gates were opened after an error.
-    opened: Option<Instant>,
+    /// Whether all gates are open, after an error.
+    is_open: bool,
     /// Whether all work was queued at the last poll.
     was_queued: bool,
     /// The health of the GPU: one of the constants below.
@@ -202,7 +202,7 @@ impl Ordered {
             passed: 0,
             seen: 0,
             since: Instant::now(),
-            opened: None,
+            is_open: false,
             was_queued: false,
             health: Arc::default(),
         }
@@ -293,7 +293,10 @@ impl Ordered {
         self.let_pass();
         let has_all = match self.error {
             // An op stuck in a drive or a server is abandoned, with its slots.
-            Some(_) => self.moving.is_empty() || self.since.elapsed() >= self.bound(),
+            Some(_) => {
+                let hangs = self.is_open && self.since.elapsed() >= self.bound();
+                self.moving.is_empty() || hangs
+            }
             None => self.done == self.steps(),
         };
         match self.queued.get() {
@@ -364,17 +367,17 @@ impl Ordered {
         }
         self.error = Some(error);
         self.moving.iter().for_each(|moving| moving.transfer.cancel());
-        self.since = Instant::now();
         self.let_pass();
     }
 
     /// Opens all gates after an error. The gates of a write keep the GPU from a slot that a drive
     /// still reads: they stay shut until no step is in progress, or the drive hangs.
     fn let_pass(&mut self) {
-        let Some(error) = self.error.as_ref().filter(|_| self.opened.is_none()) else { return };
-        let hangs = matches!(error, Error::TimedOut { .. }) || self.since.elapsed() >= self.bound();
-        if self.direction == Direction::Read || self.moving.is_empty() || hangs {
-            self.opened = Some(Instant::now());
+        let shut = self.error.is_some() && !self.is_open;
+        let is_read = self.direction == Direction::Read;
+        if shut && (is_read || self.moving.is_empty() || self.since.elapsed() >= self.bound()) {
+            self.is_open = true;
+            self.since = Instant::now();
             self.track().open(self.work.blocks);
         }
     }
@@ -419,8 +422,7 @@ impl Ordered {
     /// caller queued before may take as long as it likes.
     fn is_lost(&self) -> bool {
         let began = self.passed > 0 && self.passed < self.work.blocks;
-        let is_open = self.opened.is_some_and(|opened| opened.elapsed() >= self.bound());
-        let stands = is_open && began && self.since.elapsed() >= self.bound();
+        let stands = self.is_open && began && self.since.elapsed() >= self.bound();
         stands || self.health.load(Ordering::Relaxed) == GONE
     }
 

@@ -49,7 +49,8 @@ impl Engine {
 
     /// Like [`start_write_many`](Self::start_write_many), after the work queued on `stream` so far.
     /// Work queued there from now on may change the sources, because their bytes have been copied
-    /// by then.
+    /// by then; [`start_write_on`](crate::File::start_write_on) says what a drive that hangs may
+    /// change.
     ///
     /// # Safety
     /// As for [`start_read_on`](crate::File::start_read_on).

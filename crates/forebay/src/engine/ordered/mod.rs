@@ -120,9 +120,9 @@ impl File {
     }
 
     /// Starts writing all of `source`, after the work queued on `stream` so far. Work queued there
-    /// from now on may change `source`, because its bytes have been copied by then. If the drive
-    /// hangs, the stream goes on after the watchdog's time, and a write that the drive finishes
-    /// later may hold other bytes of `source`.
+    /// from now on may change `source`, because its bytes have been copied by then. After a
+    /// cancel or an error the stream waits until no write is in flight, at most for the watchdog's
+    /// time. If the drive hangs longer, what it writes later may be other bytes of `source`.
     ///
     /// # Safety
     /// As for [`start_read_on`](Self::start_read_on).
