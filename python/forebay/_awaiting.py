@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+# How long a cancelled await waits, in seconds, until nothing uses the transfer's memory any more.
+_DRAIN_MAX = 1.0
+
 if TYPE_CHECKING:
     from ._forebay import ManyTransfer, Transfer
 
@@ -31,8 +34,9 @@ async def _ended(transfer: Transfer | ManyTransfer) -> Any:
 
     transfer.add_done_callback(tell)
     try:
-        await ended
+        await asyncio.shield(ended)
     except asyncio.CancelledError:
         transfer.cancel()
+        await asyncio.wait([ended], timeout=_DRAIN_MAX)
         raise
     return transfer.result()

@@ -186,13 +186,32 @@ def test_an_await_that_fails_or_is_cancelled(data: Data, slow_gpu: forebay.Engin
         with slow_gpu.open(path) as file:
             with pytest.raises(forebay.EndOfFile):
                 await file.start_read_into(bytearray(100), len(bytes_))
-            slow = file.start_read_into(SimArray(slow_gpu.allocate(3_000_000, "sim")))
+            slow = file.start_read_into(SimArray(slow_gpu.allocate(400_000, "sim")))
             with pytest.raises(asyncio.TimeoutError):
                 async with asyncio.timeout(0.05):
                     await slow
+            assert slow.done(), "the target may be used for something else"
             return slow
 
     assert isinstance(asyncio.run(both()).exception(60), forebay.Cancelled)
+
+
+def test_the_target_is_free_once_the_transfer_is_done(data: Data, engine: forebay.Engine) -> None:
+    path, bytes_ = data
+    target = bytearray(len(bytes_))
+    with engine.open(path) as file:
+        transfer = file.start_read_into(target)
+        while not transfer.done():
+            time.sleep(0.001)
+    target.clear()  # a BufferError while it is lent
+
+
+def test_a_callback_must_be_callable(data: Data, engine: forebay.Engine) -> None:
+    with engine.open(data[0]) as file:
+        transfer = file.start_read_into(bytearray(100))
+        with pytest.raises(TypeError, match="callback"):
+            transfer.add_done_callback(5)  # type: ignore[arg-type]
+        transfer.result()
 
 
 def test_a_transfer_that_nobody_keeps_goes_on(engine: forebay.Engine, tmp_path: Path) -> None:

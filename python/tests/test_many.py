@@ -220,6 +220,31 @@ def test_calls_that_make_no_sense(
         read([(file, 0, 1, target)])
 
 
+def test_iterators_lose_no_request(
+    engine: forebay.Engine, files: list[tuple[forebay.File, bytes]]
+) -> None:
+    def read(first: Any) -> forebay.ManyResult:
+        numbers = (iter([first, PIECE]) for _ in range(3))
+        offsets, lengths, at = numbers
+        target = bytearray(4 * PIECE)
+        return engine.read_many(
+            files=files[0][0], offsets=offsets, lengths=lengths, at=at, target=target
+        )
+
+    assert read(PIECE).counts == [PIECE] * 2
+    with pytest.raises(TypeError, match="whole numbers"):
+        read(float(PIECE))
+
+
+def test_memory_without_end_is_refused(
+    engine: forebay.Engine, files: list[tuple[forebay.File, bytes]]
+) -> None:
+    with pytest.raises(ValueError, match="more bytes than"):
+        engine.read_many(
+            files=files[0][0], offsets=[0], lengths=[1], at=[0], target=[(1, 2**64 - 2, "cpu")] * 2
+        )
+
+
 def test_a_file_of_another_engine_is_refused(
     engine: forebay.Engine, files: list[tuple[forebay.File, bytes]]
 ) -> None:

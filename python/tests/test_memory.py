@@ -143,6 +143,16 @@ def test_types_without_a_format_whose_bytes_are_values_are_moved(
         assert array.tobytes() == bytes_[: array.nbytes]
 
 
+def test_pointers_are_no_bytes(engine: forebay.Engine, data: Data) -> None:
+    texts = (ctypes.c_char_p * 4)()
+    pointers = (ctypes.POINTER(ctypes.c_int) * 4)()
+    with engine.open(data[0]) as file:
+        for target in texts, pointers, (ctypes.c_void_p * 4)():
+            with pytest.raises(BufferError, match="addresses"):
+                file.read_into(target)
+    assert list(texts) == [None] * 4
+
+
 def test_objects_of_python_are_no_bytes(engine: forebay.Engine, data: Data) -> None:
     np = pytest.importorskip("numpy", reason="no numpy")
     path, bytes_ = data

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use pyo3::PyClass;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::True;
 use pyo3::sync::PyOnceLock;
@@ -21,6 +22,9 @@ pub(crate) trait Future: PyClass<Frozen = True> + Sync {
 /// there is none.
 pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyResult<()> {
     let py = future.py();
+    if !callback.bind(py).is_callable() {
+        return Err(PyTypeError::new_err("`callback` must be callable"));
+    }
     let job = Job { callback, future: future.clone().into_any().unbind(), reclaim: reclaim::<F> };
     call_back(py)?; // import it here, not on the callback thread
     match future.get().transfer().filter(|transfer| !transfer.is_done()) {

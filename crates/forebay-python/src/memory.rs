@@ -102,7 +102,8 @@ pub(crate) fn lend(
         return Ok(Lent { buffer: buffer.kept_by(keep), order });
     }
     // SAFETY: as above.
-    let buffer = raised(py, unsafe { engine.borrow_device_memory(address, len) })?;
+    let borrowed = py.detach(|| unsafe { engine.borrow_device_memory(address, len) });
+    let buffer = raised(py, borrowed)?;
     if let Some(said) = device.filter(|&said| buffer.device() != Some(said)) {
         let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
         let text = format!("the memory at {address:#x} is on {is}, not on {said}");
@@ -208,14 +209,22 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Whether its format has references to Python objects; names are between colons.
-    fn holds_objects(&self) -> bool {
+    /// Whether its format has references to Python objects or other memory; names are between
+    /// colons.
+    fn holds_references(&self) -> bool {
         if self.0.format.is_null() {
             return false;
         }
         // SAFETY: the exporter's string, which lives as long as the view.
         let format = unsafe { CStr::from_ptr(self.0.format) };
-        format.to_bytes().split(|&byte| byte == b':').step_by(2).any(|part| part.contains(&b'O'))
+        let refers = |(at, byte): (usize, &u8), part: &[u8]| match byte {
+            b'O' | b'P' | b'z' | b'&' | b'X' => true,
+            // Followed by a type, it is a complex number.
+            b'Z' => !matches!(part.get(at + 1), Some(b'f' | b'd' | b'g')),
+            _ => false,
+        };
+        let mut parts = format.to_bytes().split(|&byte| byte == b':').step_by(2);
+        parts.any(|part| part.iter().enumerate().any(|byte| refers(byte, part)))
     }
 }
 
@@ -262,7 +271,7 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     let view = unsafe { view.assume_init() };
     let (address, len) = (view.buf as u64, u64::try_from(view.len).unwrap_or(0));
     let view = View(view);
-    if view.holds_objects() {
+    if view.holds_references() {
         return Err(refused(usage, REFERENCES));
     }
     let keep = Bound::new(py, view)?.into_any().unbind();
@@ -323,6 +332,9 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let Some(element_size) = object.getattr_opt(intern!(py, "element_size"))? else {
         return Ok(None);
     };
+    let Some(is_contiguous) = object.getattr_opt(intern!(py, "is_contiguous"))? else {
+        return Ok(None); // a storage
+    };
     if let Some(layout) = object.getattr_opt(intern!(py, "layout"))?
         && layout.str()?.to_str()? != "torch.strided"
     {
@@ -332,9 +344,8 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
         );
         return Err(PyBufferError::new_err(text));
     }
-    let is_contiguous: bool = object.call_method0(intern!(py, "is_contiguous"))?.extract()?;
     let is_lazy = |name| object.call_method0(name)?.extract::<bool>();
-    if !is_contiguous {
+    if !is_contiguous.call0()?.extract::<bool>()? {
         let text = "it is not contiguous: use `.contiguous()`, and copy a target back from that";
         return Err(PyBufferError::new_err(format!("cannot transfer this tensor: {text}")));
     }

@@ -94,6 +94,15 @@ pub(crate) fn cancel<M: Moving>(py: Python<'_>, moving: &M) -> bool {
     is_moving
 }
 
+/// Whether it has ended; if so, its memory is returned to its owner.
+pub(crate) fn is_done(transfer: &Transfer) -> bool {
+    let is_done = transfer.is_done();
+    if is_done {
+        drop(transfer.reclaim());
+    }
+    is_done
+}
+
 /// Whether it was cancelled before its end.
 pub(crate) fn is_cancelled<M: Moving>(moving: &M) -> bool {
     let transfer = moving.transfer();

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 /// The numbers of an array or a list, none of them negative.
 pub(crate) struct Numbers<'a> {
@@ -43,8 +44,12 @@ impl<'a> Numbers<'a> {
         }
         // A list or another sequence.
         let kind = py.import("array")?.getattr("array")?;
-        let array = kind.call1(("q", object)).or_else(|_| kind.call1(("Q", object)));
-        let array = array.map_err(|error| {
+        let array = || {
+            // An iterator has its items once, for both attempts.
+            let items = py.get_type::<PyList>().call1((object,))?;
+            kind.call1(("q", &items)).or_else(|_| kind.call1(("Q", &items)))
+        };
+        let array = array().map_err(|error| {
             let text = format!("`{name}` must be an array of whole numbers, none of them negative");
             let better = PyTypeError::new_err(text);
             better.set_cause(py, Some(error));

@@ -71,9 +71,9 @@ impl Transfer {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended. Then its memory is free again.
     fn done(&self) -> bool {
-        self.inner().is_done()
+        moving::is_done(self.inner())
     }
 
     /// Whether it is in progress.

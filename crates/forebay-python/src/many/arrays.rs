@@ -117,14 +117,18 @@ impl Asked {
         how: &How<'_, 'py>,
         several: &Bound<'py, PyList>,
     ) -> PyResult<()> {
-        let (mut begins, mut end) = (Vec::with_capacity(several.len()), 0);
+        let (mut begins, mut end) = (Vec::with_capacity(several.len()), 0_u64);
         for target in several {
             let lent = how.lend(engine, &target)?;
             if lent.buffer.is_empty() {
                 continue; // it counts as host memory, also if it is on a GPU
             }
             begins.push(end);
-            end += lent.buffer.len();
+            end = end.checked_add(lent.buffer.len()).ok_or_else(|| {
+                PyValueError::new_err(
+                    "the memories in the list have more bytes than a number holds",
+                )
+            })?;
             self.lent.push(lent);
         }
         for wanted in &mut self.wanted {

@@ -123,9 +123,9 @@ impl ManyTransfer {
         })
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended. Then its memory is free again.
     fn done(&self) -> bool {
-        self.inner().is_none_or(forebay::Transfer::is_done)
+        self.inner().is_none_or(moving::is_done)
     }
 
     /// Whether it is in progress.
