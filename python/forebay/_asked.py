@@ -26,7 +26,7 @@ T = TypeVar("T")
 # Expected values of budgets, offsets and lengths.
 BYTES = "a whole number of bytes, from 0 to 2**64 - 1"
 
-_ORDERS = "`forward`, `backward`, `training`, `told`, or a list of layer numbers"
+_ORDERS = "`forward`, `backward`, `training`, `appended`, or a list of layer numbers"
 
 _LAYERS = "a list of layers, each a list of `(file, offset, length)`"
 

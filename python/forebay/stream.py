@@ -129,12 +129,12 @@ class LayerStream:
 
     ``layers`` are lists of ``(file, offset, length)``; ``names`` are their names in errors.
     ``order`` is ``"forward"``, ``"backward"``, ``"training"`` (forward and back again), a list of
-    layer numbers, or ``"told"``, in which `prefetch` appends to the order. ``passes`` is the
+    layer numbers, or ``"appended"``, in which `prefetch` appends to the order. ``passes`` is the
     number of loops; later ones are empty.
     ``gpu_budget`` is the bytes of GPU memory for layers. If two layers exceed it, each is cut into
     slices. The default has room for three, or for two if the GPU has no memory for three.
     ``host_budget`` is the bytes of pinned memory for layers: as many as fit are read once and
-    copied from there. They are spread evenly over the order; with ``"told"`` they are the first.
+    copied from there. They are spread evenly over the order; with ``"appended"`` they are the first.
     ``mapped_budget`` is the bytes of layers in the page cache whose pages may be pinned, so that
     the GPU copies from them. With a value, pages are pinned when a layer is first loaded. By
     default they are pinned when it is loaded again, up to half of the available memory, if there
@@ -250,7 +250,7 @@ class LayerStream:
         """The number of layers, or slices, in a whole pass."""
         count = self._stream.pass_len()
         if count is None:
-            raise TypeError("a stream with the order `told` has no length")
+            raise TypeError("a stream with the order `appended` has no length")
         return count
 
     def __bool__(self) -> bool:
@@ -309,7 +309,7 @@ class LayerStream:
         names it: ``"compute"``, ``"link"``, ``"page_cache"`` or ``"drive"``. ``compute_s`` is the
         compute's part. ``more_gpu`` and ``more_host`` are the bytes of GPU or pinned memory that
         would hide the rest behind the compute; ``None`` if it is hidden, and ``more_host`` also if
-        the link binds. ``None`` until the second pass is over, and with the order ``"told"``.
+        the link binds. ``None`` until the second pass is over, and with the order ``"appended"``.
         """
         return self._stream.prediction()
 

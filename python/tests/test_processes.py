@@ -75,7 +75,7 @@ def test_a_forked_child_is_told_so_when_it_asks_for_a_length(data: Data) -> None
         from forebay.stream import LayerStream
         file = forebay.open(sys.argv[1])
         layers = [[(file, n * 500_000, 500_000)] for n in range(5)]
-        streams = [LayerStream(layers, "sim", order=order) for order in ("forward", "told")]
+        streams = [LayerStream(layers, "sim", order=order) for order in ("forward", "appended")]
         assert len(streams[0]) == 5
         child = os.fork()
         if child == 0:

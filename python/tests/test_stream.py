@@ -72,7 +72,7 @@ def test_layers_stay_in_pinned_memory(
 ) -> None:
     layers, expected = model
     budgets = {"gpu_budget": 2 * NBYTES + 1000, "host_budget": LAYERS * (NBYTES + 4096)}
-    with LayerStream(layers, "sim", order="told", engine=engine, **budgets) as stream:
+    with LayerStream(layers, "sim", order="appended", engine=engine, **budgets) as stream:
         for _ in range(3):
             stream.prefetch(range(LAYERS))
             assert [held(layer) for layer in stream] == expected
@@ -105,7 +105,7 @@ def test_an_order_is_told(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     layers, expected = model
-    with LayerStream(layers, "sim", order="told", engine=engine) as stream:
+    with LayerStream(layers, "sim", order="appended", engine=engine) as stream:
         assert list(stream) == []
         stream.prefetch(4)
         stream.prefetch([0, 4])
@@ -184,7 +184,7 @@ def test_the_length_of_a_stream_is_that_of_a_pass(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     layers, _ = model
-    for order, count in {"forward": LAYERS, "training": 2 * LAYERS, "told": None}.items():
+    for order, count in {"forward": LAYERS, "training": 2 * LAYERS, "appended": None}.items():
         with LayerStream(layers, "sim", order=order, engine=engine) as stream:
             assert stream
             if count is not None:

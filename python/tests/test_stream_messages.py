@@ -24,7 +24,7 @@ def layers(engine: forebay.Engine, tmp_path: Path) -> list[Parts]:
     return [[(file, layer * NBYTES, NBYTES)] for layer in range(4)]
 
 
-ORDERS = "it takes `forward`, `backward`, `training`, `told`, or a list of layer numbers"
+ORDERS = "it takes `forward`, `backward`, `training`, `appended`, or a list of layer numbers"
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"order": None}, TypeError, f"`order` cannot be `None`: {ORDERS}"),

@@ -54,7 +54,7 @@ class Array:
 
 def test_a_layer_is_told_by_any_number(engine: forebay.Engine, layers: list[Parts]) -> None:
     given: list[Any] = [1, True, Number(1), Array(4, 0), range(2), (n for n in [Number(3)])]
-    with LayerStream(layers, "sim", order="told", engine=engine) as stream:
+    with LayerStream(layers, "sim", order="appended", engine=engine) as stream:
         for told in given:
             stream.prefetch(told)
         assert [layer.index for layer in stream] == [1, 1, 1, 4, 0, 0, 1, 3]
@@ -70,7 +70,7 @@ def test_a_layer_is_told_by_a_librarys_numbers(
 ) -> None:
     module = pytest.importorskip(library)
     asarray = module.asarray
-    with LayerStream(layers, "sim", order="told", engine=engine) as stream:
+    with LayerStream(layers, "sim", order="appended", engine=engine) as stream:
         stream.prefetch(asarray(1))
         stream.prefetch(asarray([3, 0])[0])
         stream.prefetch(asarray([4, 2]))
@@ -88,7 +88,7 @@ def test_a_number_that_is_no_layers_is_refused(
 ) -> None:
     wrong = -1 if isinstance(given, Array) else given
     expected = "it takes numbers of the 5 layers, from 0"
-    with LayerStream(layers, "sim", order="told", engine=engine) as stream:
+    with LayerStream(layers, "sim", order="appended", engine=engine) as stream:
         with pytest.raises(forebay.RequestError, match=f"`prefetch` cannot be `{wrong}`: "):
             stream.prefetch(given)
         for no_number in [None, "1", [0.5]]:
@@ -98,7 +98,7 @@ def test_a_number_that_is_no_layers_is_refused(
     order: Any = given if isinstance(given, Array) else [0, given]
     with pytest.raises(ValueError, match=f"`order` cannot be `a list with {wrong}`: {expected}"):
         LayerStream(layers, "sim", order=order, engine=engine)
-    [stream] = LayerStream.group(layers, ["sim"], order="told", engine=engine)
+    [stream] = LayerStream.group(layers, ["sim"], order="appended", engine=engine)
     with stream, pytest.raises(ValueError, match=f"`prefetch` cannot be `{wrong}`: {expected}"):
         stream.prefetch(given)
 

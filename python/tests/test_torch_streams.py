@@ -95,7 +95,7 @@ def test_late_compute_sees_what_came_through_slots(model: Model, way: str, check
 
 def test_late_compute_sees_what_came_from_pinned_memory(model: Model) -> None:
     seen = []
-    with model.stream(order="told", host_budget=ALL, mapped_budget=0) as stream:
+    with model.stream(order="appended", host_budget=ALL, mapped_budget=0) as stream:
         for _ in range(4):
             stream.prefetch(range(LAYERS))
             seen += [queued(layer) for layer in stream]

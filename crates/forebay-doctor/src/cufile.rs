@@ -1,7 +1,7 @@
 //! Checks of cuFile itself, from the report of the probe child.
 
 use super::facts::Facts;
-use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic, Way};
+use super::report::{BOTH, Check, DirectPath, NVIDIA_FS, P2PDMA, Topic};
 use forebay::direct::{Answer, End, Seen};
 
 const LIBRARY: Topic =
@@ -94,7 +94,7 @@ fn served(seen: &Seen, facts: &Facts) -> Option<Check> {
     };
     let list = ways.join(", ");
     // Versions before 1.16 report only that the storage is supported, not the path.
-    let closed: Vec<Way> = match ways.is_empty() {
+    let closed: Vec<DirectPath> = match ways.is_empty() {
         true => Vec::new(),
         false => {
             let all = [(P2PDMA[0], "p2pdma"), (NVIDIA_FS[0], "nvidia-fs")];

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use driver::gpu_model;
 pub use forebay::direct::Answer;
-pub use report::{Check, Gpu, Outlook, Report, State, Way};
+pub use report::{Check, DirectPath, Gpu, Outlook, Report, State};
 
 use facts::Facts;
 use forebay::direct::{answer_from_lines, answer_to_lines};

@@ -11,7 +11,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Way {
+pub enum DirectPath {
     /// The kernel's peer-to-peer DMA between PCI devices.
     P2pdma,
     /// NVIDIA's kernel module.
@@ -19,11 +19,11 @@ pub enum Way {
 }
 
 /// Both direct paths.
-pub(super) const BOTH: &[Way] = &[Way::P2pdma, Way::NvidiaFs];
-pub(super) const P2PDMA: &[Way] = &[Way::P2pdma];
-pub(super) const NVIDIA_FS: &[Way] = &[Way::NvidiaFs];
+pub(super) const BOTH: &[DirectPath] = &[DirectPath::P2pdma, DirectPath::NvidiaFs];
+pub(super) const P2PDMA: &[DirectPath] = &[DirectPath::P2pdma];
+pub(super) const NVIDIA_FS: &[DirectPath] = &[DirectPath::NvidiaFs];
 
-impl Way {
+impl DirectPath {
     /// Its name, as in verdicts.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -97,7 +97,7 @@ impl Topic {
     }
 
     /// A problem that blocks `ways`.
-    pub(super) fn problem(self, seen: impl Into<String>, ways: &[Way]) -> Check {
+    pub(super) fn problem(self, seen: impl Into<String>, ways: &[DirectPath]) -> Check {
         Check { blocks: ways.to_vec(), ..self.check(State::Problem, seen) }
     }
 }
@@ -117,7 +117,7 @@ pub struct Check {
     /// The next step; `None` if nothing needs to be done, or nothing is known to help.
     pub step: Option<String>,
     /// The direct paths that it blocks.
-    pub blocks: Vec<Way>,
+    pub blocks: Vec<DirectPath>,
     /// The requirement that would open these paths, as the end of a sentence.
     #[serde(skip)]
     pub needs: Option<String>,
@@ -139,7 +139,7 @@ impl Check {
     }
 
     /// Marks paths as blocked although the result is fine.
-    pub(super) fn closing(self, ways: &[Way]) -> Self {
+    pub(super) fn closing(self, ways: &[DirectPath]) -> Self {
         Self { blocks: ways.to_vec(), ..self }
     }
 
@@ -152,7 +152,7 @@ impl Check {
     }
 
     /// Downgrades a problem that blocks only the other path, because `open` is open.
-    fn pass_over(&mut self, open: Way) {
+    fn pass_over(&mut self, open: DirectPath) {
         if self.state == State::Problem && !self.is_broken && !self.blocks.is_empty() {
             self.state = State::Ok;
             self.step = None;
@@ -185,7 +185,7 @@ impl fmt::Display for Gpu {
 #[non_exhaustive]
 pub struct Outlook {
     /// The direct path.
-    pub way: Way,
+    pub way: DirectPath,
     /// Whether no check blocks it.
     #[serde(rename = "open")]
     pub is_open: bool,
@@ -277,7 +277,7 @@ impl Report {
     }
 }
 
-fn outlook(way: Way, checks: &[Check]) -> Outlook {
+fn outlook(way: DirectPath, checks: &[Check]) -> Outlook {
     let closing: Vec<&Check> = checks.iter().filter(|check| check.blocks.contains(&way)).collect();
     let mut needs: Vec<String> = Vec::new();
     for need in closing.iter().filter_map(|check| check.needs.as_ref()) {
@@ -324,7 +324,7 @@ mod tests {
         let names: Vec<&str> = report.checks.iter().map(|check| check.name).collect();
         let order = ["broken", "both", "near", "far", "far_too", "slow", "unseen", "fine"];
         assert_eq!(names, order);
-        assert_eq!(report.ways[0].way, Way::P2pdma);
+        assert_eq!(report.ways[0].way, DirectPath::P2pdma);
         assert!(report.is_broken());
         let change = "the direct path (p2pdma) would take a kernel and a drive";
         assert_eq!(report.change().as_deref(), Some(change));
@@ -352,7 +352,7 @@ mod tests {
             named("c").problem("x", NVIDIA_FS).needs("a setting"),
         ];
         let report = Report::new("/p".into(), None, checks);
-        assert_eq!(report.ways[0].way, Way::NvidiaFs);
+        assert_eq!(report.ways[0].way, DirectPath::NvidiaFs);
         assert_eq!(joined(&["a".into(), "b".into(), "c".into()]), "a, b and c");
     }
 }

@@ -68,7 +68,7 @@ fn share(counted: u64, bytes: u64, all: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Claim, Finding, Memory, ProcessBytes, Storage, Way, verdict};
+    use crate::{Claim, DataPath, Finding, Memory, ProcessBytes, Storage, verdict};
     use forebay::{Direction, Route};
     use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ mod tests {
         for bytes in [100 * MIB, 300 * MIB] {
             let one =
                 verdict(&whole.of_part((bytes, bytes), (400 * MIB, 400 * MIB)), &claim(bytes));
-            assert_eq!(one.finding, Finding::One(Way::Staged), "{one:?}");
+            assert_eq!(one.finding, Finding::One(DataPath::Staged), "{one:?}");
         }
         // Half of the bytes have no source; no target gets all of the drive's half.
         let half = evidence(200 * MIB, 400 * MIB);
@@ -107,9 +107,9 @@ mod tests {
             &half.of_part((200 * MIB, 200 * MIB), (400 * MIB, 400 * MIB)),
             &claim(200 * MIB),
         );
-        assert_ne!(one.finding, Finding::One(Way::Staged), "{one:?}");
+        assert_ne!(one.finding, Finding::One(DataPath::Staged), "{one:?}");
         let undivided = verdict(&half, &claim(200 * MIB));
-        assert_eq!(undivided.finding, Finding::One(Way::Staged), "what dividing is for");
+        assert_eq!(undivided.finding, Finding::One(DataPath::Staged), "what dividing is for");
     }
 
     #[test]

@@ -68,4 +68,4 @@ pub use rdma::PortBytes;
 pub use seen::{Missing, Seen};
 pub use sensors::{Sensed, Sensors, THROTTLES};
 pub use sources::{Sources, Span};
-pub use verdict::{Finding, Share, Verdict, Way};
+pub use verdict::{DataPath, Finding, Share, Verdict};

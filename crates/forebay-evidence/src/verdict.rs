@@ -7,7 +7,7 @@ use super::seen::Missing;
 /// A data path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Way {
+pub enum DataPath {
     /// Between drive and GPU by the kernel's peer-to-peer DMA (p2pdma).
     P2pdma,
     /// Between drive and GPU by nvidia-fs.
@@ -24,7 +24,7 @@ pub enum Way {
     HostCache,
 }
 
-impl Way {
+impl DataPath {
     /// Its name in the text of a verdict.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -51,7 +51,7 @@ impl Way {
 #[non_exhaustive]
 pub struct Share {
     /// The data path.
-    pub way: Way,
+    pub way: DataPath,
     /// Fraction of all bytes, more than 0 and at most 1.
     pub share: f64,
 }
@@ -61,7 +61,7 @@ pub struct Share {
 #[non_exhaustive]
 pub enum Finding {
     /// All bytes took one path, apart from amounts too small for any counter.
-    One(Way),
+    One(DataPath),
     /// The bytes took several paths.
     Mixed,
     /// The evidence is not sufficient.
@@ -95,7 +95,7 @@ const SHARE_MIN: f64 = 0.01;
 
 impl Verdict {
     /// The finding and the shares for these paths and their bytes; no bytes prove nothing.
-    pub(super) fn of_ways(ways: &[(Way, u64)]) -> (Finding, Vec<Share>) {
+    pub(super) fn of_ways(ways: &[(DataPath, u64)]) -> (Finding, Vec<Share>) {
         let total = ways.iter().map(|(_, bytes)| u128::from(*bytes)).sum();
         let ways = ways.iter().filter(|(_, bytes)| *bytes > 0);
         let shares = summed(ways.map(|&(way, bytes)| Share { way, share: part(bytes, total) }));
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    pub(super) fn verdict(ways: &[(Way, u64)]) -> Verdict {
+    pub(super) fn verdict(ways: &[(DataPath, u64)]) -> Verdict {
         let (finding, shares) = Verdict::of_ways(ways);
         Verdict {
             finding,
@@ -224,21 +224,22 @@ mod tests {
 
     #[test]
     fn what_no_counter_would_show_is_part_of_the_rest_unless_it_spoils_a_direct_path() {
-        let text = |ways: &[(Way, u64)]| verdict(ways).to_string();
+        let text = |ways: &[(DataPath, u64)]| verdict(ways).to_string();
         assert_eq!(
-            text(&[(Way::Staged, 930), (Way::Cached, 70)]),
+            text(&[(DataPath::Staged, 930), (DataPath::Cached, 70)]),
             "mixed 93 % staged / 7 % cached"
         );
-        assert_eq!(text(&[(Way::Staged, 999), (Way::Cached, 1)]), "staged");
-        let spoiled = text(&[(Way::P2pdma, 9999), (Way::Compat, 1)]);
+        assert_eq!(text(&[(DataPath::Staged, 999), (DataPath::Cached, 1)]), "staged");
+        let spoiled = text(&[(DataPath::P2pdma, 9999), (DataPath::Compat, 1)]);
         assert_eq!(spoiled, "mixed >99 % direct (p2pdma) / <1 % compat");
-        assert_eq!(text(&[(Way::NvidiaFs, 5), (Way::NvidiaFs, 5)]), "direct (nvidia-fs)");
-        assert_eq!(text(&[(Way::Staged, 0)]), "unproven");
+        assert_eq!(text(&[(DataPath::NvidiaFs, 5), (DataPath::NvidiaFs, 5)]), "direct (nvidia-fs)");
+        assert_eq!(text(&[(DataPath::Staged, 0)]), "unproven");
     }
 
     #[test]
     fn several_spans_are_as_good_as_the_worst() {
-        let (staged, cached) = (verdict(&[(Way::Staged, 1)]), verdict(&[(Way::Cached, 1)]));
+        let (staged, cached) =
+            (verdict(&[(DataPath::Staged, 1)]), verdict(&[(DataPath::Cached, 1)]));
         let none = Verdict {
             missing: vec![Missing { why: "w".into(), remedy: "r".into() }],
             ..verdict(&[])
@@ -258,16 +259,23 @@ mod tests {
 
     #[test]
     fn it_is_written_for_people() {
-        let verdict = verdict(&[(Way::Compat, 3), (Way::P2pdma, 1)]);
+        let verdict = verdict(&[(DataPath::Compat, 3), (DataPath::P2pdma, 1)]);
         assert_eq!(verdict.to_string(), "mixed 75 % compat / 25 % direct (p2pdma)");
     }
 
     proptest! {
         #[test]
         fn shares_add_up_to_one(bytes in proptest::collection::vec(any::<u64>(), 1..7)) {
-            let all = [Way::P2pdma, Way::NvidiaFs, Way::Staged, Way::Cached, Way::Compat,
-                Way::HostDrive, Way::HostCache];
-            let ways: Vec<(Way, u64)> = all.into_iter().zip(bytes).collect();
+            let all = [
+                DataPath::P2pdma,
+                DataPath::NvidiaFs,
+                DataPath::Staged,
+                DataPath::Cached,
+                DataPath::Compat,
+                DataPath::HostDrive,
+                DataPath::HostCache,
+            ];
+            let ways: Vec<(DataPath, u64)> = all.into_iter().zip(bytes).collect();
             let verdict = verdict(&ways);
             let sum: f64 = verdict.shares.iter().map(|share| share.share).sum();
             let some = ways.iter().any(|(_, bytes)| *bytes > 0);

@@ -31,7 +31,7 @@ impl Shared {
         let written = self.flush(&mut || is_parted || Instant::now() < until);
         marked?;
         if !is_parted {
-            return Err(self.not_over(no_answer("the thread that brings layers waits for it")));
+            return Err(self.not_over(no_answer("the thread that loads layers waits for it")));
         }
         let settled = self.bounded(bound.saturating_mul(3), Self::give_back);
         written?; // has more detail if it is about the same copy
@@ -136,7 +136,7 @@ impl Shared {
     /// The error for a unit whose compute may never end.
     fn unknown_end(&self, call: &'static str, name: &str, unit: usize) -> DeviceError {
         let unit = &self.units()[unit].name;
-        let detail = format!("nothing says when the stream is done for which `{unit}` was taken");
+        let detail = format!("it is unknown when the stream that used `{unit}` is done");
         DeviceError { call, code: -1, name: name.into(), detail }
     }
 

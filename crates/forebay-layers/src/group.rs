@@ -12,7 +12,7 @@ use forebay::{Engine, Error, Operation, Result};
 use forebay_base::lock::{Condvar, Lock, Mutex, MutexGuard, woken};
 
 use super::StreamOptions;
-use super::homes::{Home, Homes};
+use super::homes::{Homes, PinnedUnit};
 use super::layer::{Shelf, Unit};
 use super::mapper::{Mapper, Maps};
 use super::marks::Mark;
@@ -101,7 +101,7 @@ impl Group {
     }
 
     /// The host copy of a unit, if it has one.
-    pub(super) fn home(&self, unit: usize) -> Option<Arc<Home>> {
+    pub(super) fn home(&self, unit: usize) -> Option<Arc<PinnedUnit>> {
         self.homes().home(unit).cloned()
     }
 
@@ -128,7 +128,7 @@ impl Group {
     pub(super) fn place(&self, tiers: &[Tier]) -> Result<()> {
         for (number, unit) in self.units.iter().enumerate() {
             if tiers[number] == Tier::Pinned {
-                let home = Home::in_memory(&self.engine, Shelf::new(&unit.packing))?;
+                let home = PinnedUnit::in_memory(&self.engine, Shelf::new(&unit.packing))?;
                 let _ = self.homes().keep(number, home);
             }
         }

@@ -28,13 +28,13 @@ pub(super) struct Homes {
 /// The host copy of a unit, if it has one, and whether its bytes are loaded.
 #[derive(Debug, Clone, Default)]
 struct Place {
-    home: Option<Arc<Home>>,
+    home: Option<Arc<PinnedUnit>>,
     filled: bool,
 }
 
 /// A unit's pinned host copy, and the copies to a GPU buffer from there.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct PinnedUnit {
     kept: Kept,
     copies: Vec<Copy>,
     /// Where each slot's data begins in the group's own memory.
@@ -58,7 +58,11 @@ impl Homes {
 
     /// Sets a unit's host copy. Hands it back if the unit has another one by now, or if all streams
     /// have ended.
-    pub(super) fn keep(&mut self, unit: usize, home: Home) -> std::result::Result<(), Arc<Home>> {
+    pub(super) fn keep(
+        &mut self,
+        unit: usize,
+        home: PinnedUnit,
+    ) -> std::result::Result<(), Arc<PinnedUnit>> {
         let (place, home) = (&mut self.places[unit], Arc::new(home));
         if place.home.is_some() || self.gone {
             return Err(home);
@@ -69,12 +73,12 @@ impl Homes {
     }
 
     /// The host copy of a unit.
-    pub(super) fn home(&self, unit: usize) -> Option<&Arc<Home>> {
+    pub(super) fn home(&self, unit: usize) -> Option<&Arc<PinnedUnit>> {
         self.places[unit].home.as_ref()
     }
 
     /// The host copy of a unit, if its bytes are loaded.
-    pub(super) fn filled(&self, unit: usize) -> Option<&Arc<Home>> {
+    pub(super) fn filled(&self, unit: usize) -> Option<&Arc<PinnedUnit>> {
         self.places[unit].home.as_ref().filter(|_| self.places[unit].filled)
     }
 
@@ -89,7 +93,7 @@ impl Homes {
     }
 
     /// Removes and returns a unit's host copy if it is in the page cache.
-    pub(super) fn take_pages(&mut self, unit: usize) -> Option<Arc<Home>> {
+    pub(super) fn take_pages(&mut self, unit: usize) -> Option<Arc<PinnedUnit>> {
         let place = &mut self.places[unit];
         let pages = place.home.take_if(|home| home.pages().is_some())?;
         place.filled = false;
@@ -97,7 +101,7 @@ impl Homes {
     }
 
     /// Hands out all host copies for freeing. Leaks them if a copy may still read them.
-    pub(super) fn give_back(&mut self) -> Vec<Arc<Home>> {
+    pub(super) fn give_back(&mut self) -> Vec<Arc<PinnedUnit>> {
         self.gone = true;
         let all = self.places.iter_mut().filter_map(|place| std::mem::take(place).home).collect();
         if self.stuck {
@@ -108,7 +112,7 @@ impl Homes {
     }
 }
 
-impl Home {
+impl PinnedUnit {
     /// Allocates pinned memory for a unit.
     ///
     /// # Errors

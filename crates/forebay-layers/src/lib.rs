@@ -99,8 +99,8 @@ pub struct StreamOptions {
     pub gpu_budget: Option<u64>,
     /// Bytes of pinned host memory for layers, in addition to the slots through which the remaining
     /// layers pass. As many layers as fit are read into it on first use, and later copied from
-    /// there. They are spread evenly over the order; with [`Order::Told`] they are the first that
-    /// fit. Layers that are taken in slices are placed slice by slice.
+    /// there. They are spread evenly over the order; with [`Order::Appended`] they are the first
+    /// that fit. Layers that are taken in slices are placed slice by slice.
     pub host_budget: u64,
     /// Bytes of layers in the page cache whose pages may be pinned, so that the GPU copies directly
     /// from them afterwards. With a value, pages are pinned when a layer is first loaded. `None`:
@@ -274,7 +274,7 @@ impl LayerStream {
         unsafe { self.shared.next(compute, go_on) }
     }
 
-    /// Appends layers to the order if it is [`Order::Told`]. They are loaded as far as there is
+    /// Appends layers to the order if it is [`Order::Appended`]. They are loaded as far as there is
     /// room.
     ///
     /// # Errors
@@ -297,13 +297,13 @@ impl LayerStream {
     /// or replaced. Positions continue after the pass that was left.
     ///
     /// # Errors
-    /// The order is [`Order::Told`]; another thread takes a layer; the stream has ended.
+    /// The order is [`Order::Appended`]; another thread takes a layer; the stream has ended.
     pub fn rewind(&self) -> Result<()> {
         self.shared.check_home()?;
         self.shared.rewind()
     }
 
-    /// Number of layers, or slices, in a pass; `None` if the order is [`Order::Told`].
+    /// Number of layers, or slices, in a pass; `None` if the order is [`Order::Appended`].
     ///
     /// # Errors
     /// In a forked child.
@@ -356,7 +356,7 @@ impl LayerStream {
     }
 
     /// Predicts the time of the next pass from the last whole pass that the GPU finished. `None`
-    /// until that is at least the second one, and if the order is [`Order::Told`].
+    /// until that is at least the second one, and if the order is [`Order::Appended`].
     #[must_use]
     pub fn prediction(&self) -> Option<Prediction> {
         if self.shared.check_home().is_err() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use forebay::Result;
 
 use super::group::{Group, Job};
-use super::homes::Home;
+use super::homes::PinnedUnit;
 use super::mapped::Refusal;
 use super::mapper::Pinned;
 use super::reading::{Opened, Reading, Target};
@@ -66,13 +66,13 @@ struct Pinning {
 }
 
 /// How a layer is loaded.
-enum Way {
+enum LoadPath {
     /// An empty slice is not loaded.
     Nothing,
     /// Through slots.
     Slots,
     /// Through pinned memory that keeps the layer.
-    Memory(Arc<Home>),
+    Memory(Arc<PinnedUnit>),
     /// From page cache pages, which are pinned for this.
     Pages,
 }
@@ -100,7 +100,7 @@ impl Loader {
         let started = thread::Builder::new().name("forebay-layers".into()).spawn(run);
         let handle = started.map_err(|error| {
             group.works(0);
-            forebay::Error::resource("loader of layers", &error)
+            forebay::Error::resource("thread that loads layers", &error)
         })?;
         group.begin(streams, handle);
         Ok(())
@@ -248,20 +248,20 @@ impl Loader {
         let Some(jobs) = self.copy_kept(jobs)? else { return Ok(()) };
         let unit = jobs[0].load.unit;
         let home = match self.way(unit, &jobs) {
-            Way::Nothing => {
+            LoadPath::Nothing => {
                 for target in jobs.into_iter().map(|job| self.target(job)) {
                     let shared = Arc::clone(&target.shared);
                     target.arrive(Vec::new()).map_err(|source| shared.failed(0, source))?;
                 }
                 return Ok(());
             }
-            Way::Pages => {
+            LoadPath::Pages => {
                 let answer = self.group.pin_pages(&self.group.units[unit]);
                 self.pinning.push_back(Pinning { unit, jobs, answer });
                 return Ok(());
             }
-            Way::Memory(home) => Some(home),
-            Way::Slots => None,
+            LoadPath::Memory(home) => Some(home),
+            LoadPath::Slots => None,
         };
         let targets: Vec<Target> = jobs.into_iter().map(|job| self.target(job)).collect();
         match Reading::start(&self.group, &mut self.ring, (unit, home.as_deref())) {
@@ -295,18 +295,18 @@ impl Loader {
     }
 
     /// Chooses how to load a unit whose host copy is missing or not loaded.
-    fn way(&self, unit: usize, jobs: &[Job]) -> Way {
+    fn way(&self, unit: usize, jobs: &[Job]) -> LoadPath {
         if self.group.units[unit].packing.blocks() == 0 {
-            return Way::Nothing;
+            return LoadPath::Nothing;
         }
         let mut homes = self.group.homes();
         if let Some(home) = homes.home(unit) {
-            return Way::Memory(Arc::clone(home));
+            return LoadPath::Memory(Arc::clone(home));
         }
         let seats = jobs.iter().map(|job| job.seat);
         let pins = !jobs.iter().any(|job| job.unpinned)
             && homes.maps.claim(unit, &self.group.units[unit], seats);
-        if pins { Way::Pages } else { Way::Slots }
+        if pins { LoadPath::Pages } else { LoadPath::Slots }
     }
 
     /// Copies the data that has arrived and finishes ended reads; returns how much it did.
@@ -360,7 +360,8 @@ impl Drop for Loader {
         for seat in self.seats.iter().flatten() {
             if !seat.shared.is_closing() {
                 let unit = &self.group.units[0];
-                seat.shared.lose(refuse(&unit.first, "what brings layers has ended".into()));
+                seat.shared
+                    .lose(refuse(&unit.first, "the thread that loads layers has ended".into()));
             }
             if seat.shared.settle().is_err() {
                 is_settled = false;

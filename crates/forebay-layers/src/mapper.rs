@@ -12,7 +12,7 @@ use forebay_base::lock::Lock;
 use forebay_topology::{MemoryLeft, System};
 
 use super::group::Group;
-use super::homes::Home;
+use super::homes::PinnedUnit;
 use super::layer::{Copy, Unit};
 use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
@@ -65,7 +65,7 @@ pub(super) enum Wish {
 #[derive(Debug)]
 struct Leaving {
     unit: usize,
-    home: Option<Arc<Home>>,
+    home: Option<Arc<PinnedUnit>>,
     copies: Copies,
 }
 
@@ -210,7 +210,7 @@ impl Group {
         homes.maps.waits = None;
         // By now the memory may be needed elsewhere, or the file may be written to.
         let is_wanted = homes.maps.is_on() && homes.maps.can[number];
-        let kept = homes.keep(number, Home::in_pages(pages, copies));
+        let kept = homes.keep(number, PinnedUnit::in_pages(pages, copies));
         drop(homes);
         match kept {
             Ok(()) if is_wanted => {}
@@ -231,7 +231,7 @@ impl Group {
 
     /// Queues pages for the thread to unpin. Without a thread they are unpinned when the last
     /// stream ends.
-    fn let_go(self: &Arc<Self>, unit: usize, home: Arc<Home>, copies: Copies) {
+    fn let_go(self: &Arc<Self>, unit: usize, home: Arc<PinnedUnit>, copies: Copies) {
         self.mapper.leaving.lock().push(Leaving { unit, home: Some(home), copies });
         self.wish(Wish::Look);
     }
@@ -295,8 +295,10 @@ impl Group {
         let used = self.homes().maps.used;
         let Some(left) = system.memory_left().filter(|_| used > 0) else { return };
         if is_short(left, used) {
-            let reason =
-                format!("of {} MiB of memory too little was left to others", left.all >> 20);
+            let reason = format!(
+                "of {} MiB of memory too little is left for other programs",
+                left.all >> 20
+            );
             self.let_all_pages_go(&reason);
         }
     }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 /// The order in which layers are taken.
 ///
-/// Known positions are loaded ahead; with [`Told`](Self::Told) only those given so far are known.
+/// Known positions are loaded ahead; with [`Appended`](Self::Appended) only those given so far are
+/// known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// From the first to the last, pass after pass.
@@ -18,7 +19,7 @@ pub enum Order {
     List(Vec<usize>),
     /// The layers given to [`prefetch`](super::LayerStream::prefetch) while the stream runs, for
     /// example by the router of a mixture of experts.
-    Told,
+    Appended,
 }
 
 /// A position that is never reached.
@@ -27,13 +28,13 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// The layers by position.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sequence {
-    /// The units of one pass; empty for [`Order::Told`].
+    /// The units of one pass; empty for [`Order::Appended`].
     pass: Vec<usize>,
     /// Total number of passes; `None`: unlimited.
     passes: Option<u64>,
-    /// The units given by `prefetch`, from the position `told_from` on.
-    told: VecDeque<usize>,
-    told_from: u64,
+    /// The units given by `prefetch`, from the position `appended_from` on.
+    appended: VecDeque<usize>,
+    appended_from: u64,
     /// Per layer: its places in a pass, or the positions at which `prefetch` listed it, in order.
     places: Vec<VecDeque<u64>>,
 }
@@ -55,7 +56,7 @@ impl Sequence {
             Order::Backward => (0..layers).rev().collect(),
             Order::Training => (0..layers).chain((0..layers).rev()).collect(),
             Order::List(list) => list.clone(),
-            Order::Told => Vec::new(),
+            Order::Appended => Vec::new(),
         };
         if let Some(&unknown) = pass.iter().find(|&&layer| layer >= layers) {
             return Err(unknown);
@@ -66,15 +67,15 @@ impl Sequence {
         for (place, &unit) in pass.iter().enumerate() {
             places[unit].push_back(place as u64);
         }
-        Ok(Self { pass, passes, told: VecDeque::new(), told_from: 0, places })
+        Ok(Self { pass, passes, appended: VecDeque::new(), appended_from: 0, places })
     }
 
     /// Whether the order is given while it runs.
-    pub(super) fn is_told(&self) -> bool {
+    pub(super) fn is_appended(&self) -> bool {
         self.pass.is_empty()
     }
 
-    /// Positions in one pass; 0 for [`Order::Told`].
+    /// Positions in one pass; 0 for [`Order::Appended`].
     pub(super) fn pass_len(&self) -> u64 {
         self.pass.len() as u64
     }
@@ -86,9 +87,9 @@ impl Sequence {
 
     /// The unit at a position, if it is known.
     pub(super) fn at(&self, position: u64) -> Option<usize> {
-        if self.is_told() {
-            let index = position.checked_sub(self.told_from)?;
-            return self.told.get(usize::try_from(index).ok()?).copied();
+        if self.is_appended() {
+            let index = position.checked_sub(self.appended_from)?;
+            return self.appended.get(usize::try_from(index).ok()?).copied();
         }
         let (pass, place) = (position / self.pass_len(), position % self.pass_len());
         let is_there = self.passes.is_none_or(|passes| pass < passes);
@@ -98,7 +99,7 @@ impl Sequence {
     /// The first position from `from` on that takes `unit`; [`NEVER`] if none is known.
     pub(super) fn next_use(&self, unit: usize, from: u64) -> u64 {
         let places = &self.places[unit];
-        if self.is_told() {
+        if self.is_appended() {
             return places.get(places.partition_point(|&at| at < from)).copied().unwrap_or(NEVER);
         }
         let (pass, place) = (from / self.pass_len(), from % self.pass_len());
@@ -115,17 +116,17 @@ impl Sequence {
 
     /// Appends a unit to the order.
     pub(super) fn tell(&mut self, unit: usize) {
-        self.places[unit].push_back(self.told_from + self.told.len() as u64);
-        self.told.push_back(unit);
+        self.places[unit].push_back(self.appended_from + self.appended.len() as u64);
+        self.appended.push_back(unit);
     }
 
     /// Drops the units given for positions before `position`.
     pub(super) fn forget(&mut self, position: u64) {
-        while self.told_from < position
-            && let Some(unit) = self.told.pop_front()
+        while self.appended_from < position
+            && let Some(unit) = self.appended.pop_front()
         {
             self.places[unit].pop_front();
-            self.told_from += 1;
+            self.appended_from += 1;
         }
     }
 }
@@ -149,12 +150,12 @@ mod tests {
         assert_eq!(first(&Order::Backward, 2, 2, Some(1)), [2, 3, 0, 1]);
         assert_eq!(first(&Order::List(vec![1, 1, 0]), 2, 1, Some(1)), [1, 1, 0]);
         assert_eq!(Sequence::new(&Order::List(vec![0, 2]), 2, 1, None).unwrap_err(), 2);
-        assert_eq!(first(&Order::Told, 2, 1, None), [0_usize; 0]);
+        assert_eq!(first(&Order::Appended, 2, 1, None), [0_usize; 0]);
     }
 
     #[test]
     fn what_was_told_is_forgotten_from_the_front() {
-        let mut sequence = Sequence::new(&Order::Told, 3, 1, None).expect("no list");
+        let mut sequence = Sequence::new(&Order::Appended, 3, 1, None).expect("no list");
         [2, 0, 2].into_iter().for_each(|unit| sequence.tell(unit));
         assert_eq!((sequence.at(1), sequence.next_use(2, 1)), (Some(0), 2));
         sequence.forget(2);

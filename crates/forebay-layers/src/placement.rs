@@ -35,7 +35,7 @@ impl Placement {
     /// many bytes of pinned memory.
     pub(super) fn new(sequence: &Sequence, lens: &[u64], buffers: usize, host_budget: u64) -> Self {
         let mut tiers = vec![Tier::File; lens.len()];
-        if sequence.is_told() {
+        if sequence.is_appended() {
             pin_first(&mut tiers, lens, host_budget);
             return Self { tiers, protects: 1 };
         }
@@ -141,7 +141,7 @@ mod tests {
     fn layers_are_spread_over_the_order_that_takes_them() {
         let list = Order::List(vec![5, 0, 4, 1, 5, 2]);
         assert_eq!(shown(&place(&list, &[10; 6], 2, 20)), "..p.p.".to_owned());
-        assert_eq!(shown(&place(&Order::Told, &[10, 20, 10, 10], 4, 25)), "p.p.");
+        assert_eq!(shown(&place(&Order::Appended, &[10, 20, 10, 10], 4, 25)), "p.p.");
         // An empty layer takes no memory.
         assert_eq!(shown(&place(&Order::Forward, &[10, 0, 10, 0], 2, 1000)), "p.p.");
     }
@@ -151,7 +151,11 @@ mod tests {
         fn budgets_are_kept_and_used(
             lens in prop::collection::vec(0..20_u64, 1..30),
             (buffers, host) in (2..12_usize, 0..300_u64),
-            order in prop_oneof![Just(Order::Forward), Just(Order::Training), Just(Order::Told)],
+            order in prop_oneof![
+                Just(Order::Forward),
+                Just(Order::Training),
+                Just(Order::Appended),
+            ],
         ) {
             let placement = place(&order, &lens, buffers, host);
             let of = |tier| (0..lens.len()).filter(|&it| placement.tiers[it] == tier).collect();

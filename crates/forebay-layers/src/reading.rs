@@ -12,7 +12,7 @@ use forebay::{Engine, Error, File, Piece, Result, RouteShare};
 use forebay_base::units::ByteRange;
 
 use super::group::{Group, Job};
-use super::homes::{Home, host};
+use super::homes::{PinnedUnit, host};
 use super::layer::{Unit, is_resident};
 use super::marks::Mark;
 use super::ring::{Ring, SLOTS, Size, Slot, index, room_for, small_len};
@@ -57,7 +57,7 @@ pub(super) struct Target {
 enum Place {
     Slots(Slots),
     /// Pinned memory that keeps the layer, at these addresses.
-    Home(Vec<u64>),
+    PinnedUnit(Vec<u64>),
 }
 
 /// The slots of a layer.
@@ -161,7 +161,7 @@ impl Reading {
     pub(super) fn start(
         group: &Group,
         ring: &mut Ring,
-        (number, home): (usize, Option<&Home>),
+        (number, home): (usize, Option<&PinnedUnit>),
     ) -> Result<Self> {
         let unit = &group.units[number];
         let is_cold = home.is_none() && is_cold(unit);
@@ -169,12 +169,12 @@ impl Reading {
         let (again, small) = small.unzip();
         let packing = again.as_ref().unwrap_or(&unit.packing);
         let count = packing.blocks();
-        let (target, place) = match home.and_then(Home::memory) {
+        let (target, place) = match home.and_then(PinnedUnit::memory) {
             Some((memory, starts)) => {
                 let first = memory.address();
                 // SAFETY: the stream accesses no host memory as a slice.
                 let target = unsafe { memory.share(0, memory.len()) };
-                (target, Place::Home(starts.iter().map(|start| first + start).collect()))
+                (target, Place::PinnedUnit(starts.iter().map(|start| first + start).collect()))
             }
             None => {
                 let slots = ring.memory().expect("what passes through slots has some");
@@ -186,7 +186,7 @@ impl Reading {
         };
         let start = |block: u64| match &place {
             Place::Slots(_) => 0, // known when it is opened
-            Place::Home(starts) => starts[index(block)] - target.address(),
+            Place::PinnedUnit(starts) => starts[index(block)] - target.address(),
         };
         let (mut pieces, mut counts) = (Vec::new(), Vec::new());
         for block in 0..count {
@@ -222,7 +222,7 @@ impl Reading {
 
     /// Whether it is read into the host copy of its unit.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.place, Place::Home(_))
+        matches!(self.place, Place::PinnedUnit(_))
     }
 
     /// Allows as much of it to be read as there is memory for.
@@ -241,8 +241,8 @@ impl Reading {
         let mut found = Opened::Whole;
         while self.opened < self.count {
             found = match &mut self.place {
-                Place::Home(_) if self.opened - self.landed >= SLOTS => Opened::Landing,
-                Place::Home(_) => Opened::Whole,
+                Place::PinnedUnit(_) if self.opened - self.landed >= SLOTS => Opened::Landing,
+                Place::PinnedUnit(_) => Opened::Whole,
                 Place::Slots(slots) => match ring.take(slots.size(), slots.room)? {
                     Some(slot) => {
                         self.blocks.shift(index(self.opened), ring.place(&slot));
@@ -321,7 +321,7 @@ impl Reading {
     fn slots(&self) -> usize {
         match &self.place {
             Place::Slots(slots) => slots.room,
-            Place::Home(_) => index(SLOTS),
+            Place::PinnedUnit(_) => index(SLOTS),
         }
     }
 
@@ -339,7 +339,7 @@ impl Reading {
                 let slot = slots.of[index(block)].as_ref().expect("it was open");
                 memory.address() + ring.place(slot)
             }
-            Place::Home(starts) => starts[index(block)],
+            Place::PinnedUnit(starts) => starts[index(block)],
         };
         let of = |&block: &u64| {
             let at = address(block);
@@ -415,7 +415,7 @@ fn small(engine: &Engine, ring: &Ring, unit: &Unit) -> Option<(Packing, Small)> 
     if !ring.has_small() {
         return None;
     }
-    let drives: Option<Vec<usize>> = unit.files.iter().map(File::drive_past_cache).collect();
+    let drives: Option<Vec<usize>> = unit.files.iter().map(File::o_direct_queue).collect();
     let mut drives = drives?;
     drives.sort_unstable();
     drives.dedup();

@@ -123,7 +123,7 @@ impl Schedule {
         // If a whole pass is complete, nothing is missing. An order given step by step ends by
         // itself.
         let pass = self.sequence.pass_len();
-        let bound = if self.sequence.is_told() { NEVER } else { self.next + pass };
+        let bound = if self.sequence.is_appended() { NEVER } else { self.next + pass };
         let mut upcoming = (self.next..bound).map_while(|at| Some((at, self.sequence.at(at)?)));
         upcoming.find(|&(_, unit)| self.buffer_of(unit).is_none())
     }

@@ -12,7 +12,7 @@ use forebay_base::lock::{Condvar, Mutex, MutexGuard};
 
 use super::after::Copied;
 use super::group::Group;
-use super::homes::Home;
+use super::homes::PinnedUnit;
 use super::layer::Unit;
 use super::mapped::Stamps;
 use super::marks::{Mark, Marks};
@@ -55,7 +55,7 @@ pub(super) struct Shared {
 /// their files.
 #[derive(Debug, Clone)]
 pub(super) struct FromPages {
-    pub(super) home: Weak<Home>,
+    pub(super) home: Weak<PinnedUnit>,
     pub(super) stamps: Stamps,
 }
 
@@ -229,8 +229,10 @@ impl Shared {
         let mut turn = self.submit()?;
         turn.check_open()?;
         let bad = |value: &str, expected: &str| Err(Error::bad_option("prefetch", value, expected));
-        if !turn.schedule.sequence().is_told() {
-            return Err(Error::bad_state("`prefetch` needs a layer stream with the order `told`"));
+        if !turn.schedule.sequence().is_appended() {
+            return Err(Error::bad_state(
+                "`prefetch` needs a layer stream with the order `appended`",
+            ));
         }
         let count = self.units().len() / self.slices;
         if let Some(unknown) = layers.iter().find(|&&layer| layer >= count) {

@@ -13,7 +13,7 @@ use forebay::gpu::{CallerStream, DeviceResult, Stream};
 use forebay::{Buffer, Error, Operation, Result};
 
 use super::group::Job;
-use super::homes::Home;
+use super::homes::PinnedUnit;
 use super::layer::Unit;
 use super::mapped::Pages;
 use super::marks::{Mark, forget_passed};
@@ -243,7 +243,7 @@ impl Shared {
             return false;
         };
         // Another stream may have pinned the file's new pages since.
-        let is_there = |home: &Arc<Home>| {
+        let is_there = |home: &Arc<PinnedUnit>| {
             load.pages.as_ref().is_some_and(|it| std::ptr::eq(it.home.as_ptr(), Arc::as_ptr(home)))
         };
         let home = self.group.home(unit);
@@ -387,7 +387,7 @@ impl Shared {
     pub(super) fn rewind(&self) -> Result<()> {
         let mut state = self.submit()?;
         state.check()?;
-        if state.schedule.sequence().is_told() {
+        if state.schedule.sequence().is_appended() {
             let reason = "the order of the layer stream is given while it runs, so there is no \
                           first layer";
             return Err(Error::bad_state(reason));

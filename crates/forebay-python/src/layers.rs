@@ -326,7 +326,7 @@ fn order_of(order: &Bound<'_, PyAny>) -> PyResult<Order> {
         "forward" => Order::Forward,
         "backward" => Order::Backward,
         "training" => Order::Training,
-        "told" => Order::Told,
+        "appended" => Order::Appended,
         _ => return Err(unknown_order(order)),
     })
 }
@@ -334,7 +334,7 @@ fn order_of(order: &Bound<'_, PyAny>) -> PyResult<Order> {
 fn unknown_order(order: &Bound<'_, PyAny>) -> PyErr {
     let given = order.str().map_or_else(|_| "that".into(), |text| text.to_string());
     PyTypeError::new_err(format!(
-        "`order` cannot be `{given}`: it takes `forward`, `backward`, `training`, `told`, or a \
+        "`order` cannot be `{given}`: it takes `forward`, `backward`, `training`, `appended`, or a \
          list of layer numbers"
     ))
 }

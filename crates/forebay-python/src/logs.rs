@@ -33,16 +33,16 @@ static LEVEL: AtomicU8 = AtomicU8::new(0);
 /// Lines dropped since the last report of dropped lines.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-static WAY: PerProcess<Way> = PerProcess::new();
+static CHANNEL: PerProcess<LogChannel> = PerProcess::new();
 
 /// The channel to the forwarding thread.
-struct Way {
-    sender: SyncSender<Told>,
+struct LogChannel {
+    sender: SyncSender<LogItem>,
     /// Present until the thread starts.
-    receiver: Mutex<Option<Receiver<Told>>>,
+    receiver: Mutex<Option<Receiver<LogItem>>>,
 }
 
-enum Told {
+enum LogItem {
     Line {
         level: u8,
         target: String,
@@ -57,10 +57,10 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     LEVEL.store(level(py)?, Ordering::Relaxed);
     tell(py)?; // import it here, not on the forwarding thread
-    WAY.get_or_make(|| {
+    CHANNEL.get_or_make(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         DROPPED.store(0, Ordering::Relaxed);
-        Ok(Way { sender, receiver: Mutex::new(Some(receiver)) })
+        Ok(LogChannel { sender, receiver: Mutex::new(Some(receiver)) })
     })?;
     let mut is_new = false;
     ONCE.call_once(|| {
@@ -89,9 +89,9 @@ fn level(py: Python<'_>) -> PyResult<u8> {
     })
 }
 
-impl Way {
+impl LogChannel {
     /// Sends an event; the first one starts the thread.
-    fn send(&self, told: Told) -> Result<(), TrySendError<Told>> {
+    fn send(&self, told: LogItem) -> Result<(), TrySendError<LogItem>> {
         if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
             // If it cannot be spawned, events are dropped.
@@ -100,7 +100,7 @@ impl Way {
         self.sender.try_send(told)
     }
 
-    fn receiver(&self) -> MutexGuard<'_, Option<Receiver<Told>>> {
+    fn receiver(&self) -> MutexGuard<'_, Option<Receiver<LogItem>>> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -108,14 +108,14 @@ impl Way {
 /// Forwards events until the process ends. The thread keeps its Python thread state while it waits:
 /// making one for each line takes a lock of CPython's (3.11), which a fork at that moment would
 /// leave held in the child.
-fn hand_on(told: Receiver<Told>) {
+fn hand_on(told: Receiver<LogItem>) {
     Python::try_attach(|py| {
         let mut told = told;
         while let Some((next, rest)) = next(py, told) {
             told = rest;
             match next {
-                Told::Line { level, target, text } => say(py, level, &target, &text),
-                Told::Flush(done) => {
+                LogItem::Line { level, target, text } => say(py, level, &target, &text),
+                LogItem::Flush(done) => {
                     say_dropped(py);
                     let _ = done.send(()); // `flush_logs` may have timed out
                 }
@@ -125,7 +125,7 @@ fn hand_on(told: Receiver<Told>) {
 }
 
 /// The next event. Before waiting for it, dropped events are reported.
-fn next(py: Python<'_>, told: Receiver<Told>) -> Option<(Told, Receiver<Told>)> {
+fn next(py: Python<'_>, told: Receiver<LogItem>) -> Option<(LogItem, Receiver<LogItem>)> {
     match told.try_recv() {
         Ok(next) => return Some((next, told)),
         Err(TryRecvError::Disconnected) => return None,
@@ -171,11 +171,11 @@ fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 fn flush_logs(py: Python<'_>) {
     py.detach(|| {
         let ((done, ended), start) = (sync_channel(1), Instant::now());
-        let running = WAY.get().filter(|way| way.receiver().is_none());
+        let running = CHANNEL.get().filter(|way| way.receiver().is_none());
         // If the queue is full, the thread makes room in a moment.
         let sent = running.is_some_and(|way| {
             loop {
-                match way.send(Told::Flush(done.clone())) {
+                match way.send(LogItem::Flush(done.clone())) {
                     Err(TrySendError::Full(_)) if start.elapsed() < FLUSH_MAX => {
                         std::thread::sleep(FLUSH_NAP);
                     }
@@ -213,8 +213,8 @@ impl Subscriber for Logs {
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
         // A forked child has no channel before it makes an engine.
-        if let Some(way) = WAY.get()
-            && way.send(Told::Line { level, target, text }).is_err()
+        if let Some(way) = CHANNEL.get()
+            && way.send(LogItem::Line { level, target, text }).is_err()
         {
             DROPPED.fetch_add(1, Ordering::Relaxed);
         }

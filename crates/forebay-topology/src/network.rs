@@ -31,13 +31,9 @@ impl Resolve<'_> {
             Ground::Pool => (
                 DriveKind::Unknown,
                 Transport::Other(kind),
-                Some("it spreads its files over drives that it does not show here"),
+                Some("its files are spread over drives that are not visible here"),
             ),
-            _ => (
-                DriveKind::Unknown,
-                Transport::Other(kind),
-                Some("a program answers for its files"),
-            ),
+            _ => (DriveKind::Unknown, Transport::Other(kind), Some("a program serves its files")),
         };
         let mut drive = Drive::new(DriveId(id), drive_kind, source.as_str());
         drive.paths.push(path(&source, transport));

@@ -91,7 +91,7 @@ impl Resolve<'_> {
         self.found(layer, drive)
     }
 
-    fn controller(&mut self, way: &Way, path: &DrivePath) -> Layer {
+    fn controller(&mut self, way: &NamespacePath, path: &DrivePath) -> Layer {
         let mut layer = Layer::new(LayerKind::NvmeController, path.name.as_str());
         layer.say("transport", told(way.controller.text("transport")));
         layer.say_if("address", way.controller.text("address").ok());
@@ -111,13 +111,13 @@ impl Resolve<'_> {
 }
 
 /// A path to a namespace.
-struct Way {
+struct NamespacePath {
     controller: Folder,
     /// The ANA (asymmetric namespace access) state of this path.
     access: Option<String>,
 }
 
-impl Way {
+impl NamespacePath {
     fn path(&self, pci: Option<PciDevice>, nqn: Option<&str>, model: Option<&str>) -> DrivePath {
         let state = self.controller.text("state").ok();
         let transport = self.transport(pci.as_ref(), nqn, model);
@@ -178,16 +178,16 @@ fn played(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Op
 }
 
 /// The paths to the namespace `name`.
-fn ways(name: &str, device: &Folder) -> Vec<Way> {
+fn ways(name: &str, device: &Folder) -> Vec<NamespacePath> {
     if is_controller(&device.name()) {
-        return vec![Way { controller: device.clone(), access: None }];
+        return vec![NamespacePath { controller: device.clone(), access: None }];
     }
     let Some((subsystem, head)) = name.strip_prefix("nvme").and_then(|name| name.split_once('n'))
     else {
         return Vec::new();
     };
     let names = device.list("").unwrap_or_default();
-    let mut ways: Vec<(u32, Way)> = names
+    let mut ways: Vec<(u32, NamespacePath)> = names
         .iter()
         .filter_map(|entry| {
             let instance: u32 = entry.strip_prefix("nvme")?.parse().ok()?;
@@ -196,7 +196,7 @@ fn ways(name: &str, device: &Folder) -> Vec<Way> {
             // A controller of the subsystem need not serve every namespace.
             controller.has(&path).then(|| {
                 let access = controller.text(format!("{path}/ana_state")).ok();
-                (instance, Way { controller, access })
+                (instance, NamespacePath { controller, access })
             })
         })
         .collect();

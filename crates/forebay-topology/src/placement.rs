@@ -17,8 +17,8 @@ const EXTENTS_MAX: usize = 64 << 10;
 
 /// Flags of `linux/fiemap.h` that make the address of an extent meaningless.
 const PLACELESS: [(u32, &str); 6] = [
-    (0x2, "the file system does not know the place"),
-    (0x4, "it is not written out yet"),
+    (0x2, "the file system does not know its address"),
+    (0x4, "it is not written to the drive yet"),
     (0x8, "it is compressed or encrypted"),
     (0x100, "it does not begin at a block"),
     (0x200, "it lies inside metadata"),
@@ -127,7 +127,7 @@ pub(super) fn device(root: &Layer) -> Result<&Layer, String> {
     }
     match layer.children.as_slice() {
         [device] => Ok(device),
-        _ => Err(format!("`{}` stands on no one device", layer.name)),
+        _ => Err(format!("`{}` is not on exactly one device", layer.name)),
     }
 }
 
@@ -176,7 +176,7 @@ fn pass_on(layer: &Layer, bytes: At, pieces: &mut Vec<Piece>) -> Result<(), Stri
     };
     let beyond = || format!("the address is beyond `{}`", layer.name);
     match &layer.spread {
-        Spread::Untold => Err(format!("`{}` does not tell where it puts them", layer.name)),
+        Spread::Untold => Err(format!("`{}` does not report where its data is", layer.name)),
         Spread::Shifted(by) => {
             let at = bytes.at.checked_add(*by).ok_or_else(beyond)?;
             pass_on(child(0)?, At { at, ..bytes }, pieces)

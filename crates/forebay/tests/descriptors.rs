@@ -357,7 +357,8 @@ fn a_descriptor_that_only_names_a_file() {
     let (_folder, path, _) = on_disk();
     let named = rustix::fs::openat(CWD, &path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     let error = engine().open_fd(named.expect("a descriptor")).expect_err("no access").to_string();
-    let reason = "its descriptor can neither read nor write (O_PATH): open it for that";
+    let reason =
+        "its descriptor can neither read nor write (O_PATH): open it for reading or writing";
     assert_eq!(error, format!("cannot open `{}`: {reason}", path.display()));
 }
 

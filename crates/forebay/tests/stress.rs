@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::clock::SystemClock;
-use forebay::gpu::sim::{CuFilePlay, SimConfig, SimDevice};
+use forebay::gpu::sim::{SimConfig, SimDevice, SimulatedCuFile};
 use forebay::gpu::{Device, DeviceId};
 use forebay::{
     Buffer, DirectIo, Engine, Error, File, OpenOptions, RequestOptions, Route, SyncMode, Transfer,
@@ -34,13 +34,13 @@ const FILE_LEN: u64 = 3_000_000;
 const PART_LEN: u64 = 700_001;
 
 /// What plays cuFile for a GPU, if anything does.
-const CUFILE: [Option<CuFilePlay>; 6] = [
+const CUFILE: [Option<SimulatedCuFile>; 6] = [
     None,
     None,
-    Some(CuFilePlay::P2pDma),
-    Some(CuFilePlay::Refuse),
-    Some(CuFilePlay::Short),
-    Some(CuFilePlay::Fail),
+    Some(SimulatedCuFile::P2pDma),
+    Some(SimulatedCuFile::Refuse),
+    Some(SimulatedCuFile::Short),
+    Some(SimulatedCuFile::Fail),
 ];
 
 /// `len` bytes that differ from place to place and from seed to seed.

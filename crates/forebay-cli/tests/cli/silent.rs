@@ -145,13 +145,13 @@ fn command(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> std::process:
 
 /// What a command has said once it has closed its streams. A thread in a call that is not answered
 /// may keep its process.
-struct Told {
+struct Heard {
     child: std::process::Child,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
 }
 
-impl Told {
+impl Heard {
     /// Waits for the end, after the file system is gone.
     fn end(mut self) -> Output {
         let status = self.child.wait().unwrap();
@@ -160,7 +160,7 @@ impl Told {
 }
 
 /// What these say; none of those that do not close their streams.
-fn told(children: Vec<std::process::Child>) -> Vec<Option<Told>> {
+fn told(children: Vec<std::process::Child>) -> Vec<Option<Heard>> {
     let listen = |mut child: std::process::Child| {
         let (tell, told) = channel();
         thread::spawn(move || {
@@ -168,7 +168,7 @@ fn told(children: Vec<std::process::Child>) -> Vec<Option<Told>> {
             let (out, err) = (child.stdout.take(), child.stderr.take());
             out.unwrap().read_to_end(&mut stdout).unwrap();
             err.unwrap().read_to_end(&mut stderr).unwrap();
-            tell.send(Told { child, stdout, stderr })
+            tell.send(Heard { child, stdout, stderr })
         });
         told
     };
@@ -271,7 +271,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
 }
 
 /// What the command of this line says, which may take `bound` without a sign of life.
-fn told_by(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> Told {
+fn told_by(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> Heard {
     let mut command = command(line, fuse, folder, bound);
     let child = command.spawn().unwrap();
     told(vec![child]).pop().unwrap().unwrap_or_else(|| panic!("`{line}` does not end"))

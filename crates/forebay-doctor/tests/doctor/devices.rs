@@ -78,6 +78,6 @@ fn devices_of_nvidia_fs_close_its_way_alone() {
     }
     let report = machine.examine("/data/f");
     let found = check(&report, "gpu_devices");
-    assert_eq!(found.blocks, [forebay_doctor::Way::NvidiaFs], "{found:?}");
+    assert_eq!(found.blocks, [forebay_doctor::DirectPath::NvidiaFs], "{found:?}");
     assert!(found.seen.starts_with("/dev/nvidia-fs0 may not be opened"), "{found:?}");
 }

@@ -1,14 +1,14 @@
 //! Machines with one fault each: it is named, with a step, and closes the ways that it closes.
 
-use forebay_doctor::{GpuWish, Report, State, Way};
+use forebay_doctor::{DirectPath, GpuWish, Report, State};
 
 use crate::check;
 use crate::machine::{
     GPU, KEYS, Machine, bar1_of, bridge_with, driver, gpu_folder, kernel, nvme, port, udev,
 };
 
-pub(crate) const P2PDMA: &[Way] = &[Way::P2pdma];
-pub(crate) const BOTH: &[Way] = &[Way::P2pdma, Way::NvidiaFs];
+pub(crate) const P2PDMA: &[DirectPath] = &[DirectPath::P2pdma];
+pub(crate) const BOTH: &[DirectPath] = &[DirectPath::P2pdma, DirectPath::NvidiaFs];
 const NVME: &str = "sys/devices/pci0000:40/0000:40:01.0/0000:42:00.0/0000:43:01.0/0000:44:00.0";
 
 /// What a machine with P2PDMA says after `change`.
@@ -31,7 +31,7 @@ fn on(mut machine: Machine, number: &str, rest: &str, change: impl FnOnce(&Machi
 
 /// A fault is told as a problem that closes these ways, and with what would open them.
 #[track_caller]
-pub(crate) fn closes(report: &Report, name: &str, ways: &[Way], seen: &str) {
+pub(crate) fn closes(report: &Report, name: &str, ways: &[DirectPath], seen: &str) {
     let check = check(report, name);
     assert_eq!((check.state, check.blocks.as_slice()), (State::Problem, ways), "{check:?}");
     assert!(check.seen.contains(seen), "{check:?}");
@@ -116,7 +116,7 @@ fn nvidia_fs() {
         change(&machine);
         machine.examine("/data/f")
     };
-    let fs: &[Way] = &[Way::NvidiaFs];
+    let fs: &[DirectPath] = &[DirectPath::NvidiaFs];
     let report = after(&|m| m.tree.write("proc/driver/nvidia-fs/modules", "rpcrdma\n"));
     closes(&report, "nvidia_fs_modules", fs, "has no `nvme`: rpcrdma");
     assert!(report.is_broken(), "it was set up");
@@ -321,9 +321,9 @@ fn networks() {
     assert_eq!(check(&rdma, "peermem").state, State::Warning);
     assert!(check(&rdma, "nfs_transport").blocks == P2PDMA, "P2PDMA is for drives");
     let down = nfs("proto=rdma", &[("mlx5_0/ports/1", "1: DOWN")]);
-    closes(&down, "rdma_devices", &[Way::NvidiaFs], "mlx5_0/1 is `1: DOWN`");
+    closes(&down, "rdma_devices", &[DirectPath::NvidiaFs], "mlx5_0/1 is `1: DOWN`");
     let none = nfs("proto=rdma", &[]);
-    closes(&none, "rdma_devices", &[Way::NvidiaFs], "is empty");
+    closes(&none, "rdma_devices", &[DirectPath::NvidiaFs], "is empty");
 }
 
 #[test]

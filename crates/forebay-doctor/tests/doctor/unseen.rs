@@ -1,6 +1,6 @@
 //! What a machine does not show is told as unknown, with a way to see it; nothing is guessed.
 
-use forebay_doctor::{Report, State, Way};
+use forebay_doctor::{DirectPath, Report, State};
 
 use crate::check;
 use crate::faults::{P2PDMA, after, closes, other, stacked, warns};
@@ -87,7 +87,7 @@ fn networks_that_hide() {
             }
         })
     };
-    closes(&contained(false), "container", &[Way::NvidiaFs], "/dev/infiniband is not");
+    closes(&contained(false), "container", &[DirectPath::NvidiaFs], "/dev/infiniband is not");
     assert_eq!(check(&contained(true), "container").state, State::Ok);
 }
 
@@ -104,7 +104,10 @@ fn arrays_that_only_newer_libraries_know() {
     };
     let old = report("1.18");
     let found = check(&old, "raid");
-    assert_eq!((found.state, found.blocks.as_slice()), (State::Problem, &[Way::NvidiaFs][..]));
+    assert_eq!(
+        (found.state, found.blocks.as_slice()),
+        (State::Problem, &[DirectPath::NvidiaFs][..])
+    );
     assert!(found.step.as_ref().unwrap().contains("cuFile 1.19"), "{found:?}");
     assert_eq!(check(&report("1.19"), "raid").state, State::Warning);
 }

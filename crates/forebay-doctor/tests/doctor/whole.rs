@@ -1,6 +1,6 @@
 //! Machines without a fault of their own.
 
-use forebay_doctor::{State, Way};
+use forebay_doctor::{DirectPath, State};
 
 use crate::machine::Machine;
 use crate::{check, those};
@@ -34,7 +34,7 @@ fn with_all_that_p2pdma_takes_nothing_is_a_problem() {
     assert!(those(&report, State::Problem).is_empty(), "{report:#?}");
     assert!(those(&report, State::Warning).is_empty(), "{report:#?}");
     assert_eq!(those(&report, State::Unknown), ["file_attributes"], "its place was not recorded");
-    assert_eq!((report.ways[0].way, report.ways[0].is_open), (Way::P2pdma, true));
+    assert_eq!((report.ways[0].way, report.ways[0].is_open), (DirectPath::P2pdma, true));
     assert_eq!(report.change(), None);
     let module = check(&report, "nvidia_fs");
     assert!(module.state == State::Ok && module.seen.contains("not needed"), "{module:?}");
@@ -47,7 +47,7 @@ fn with_all_that_nvidia_fs_takes_nothing_is_a_problem() {
     let report = Machine::nvidia_fs().examine("/data");
     assert!(those(&report, State::Problem).is_empty(), "{report:#?}");
     assert!(those(&report, State::Warning).is_empty(), "{report:#?}");
-    assert_eq!((report.ways[0].way, report.ways[0].is_open), (Way::NvidiaFs, true));
+    assert_eq!((report.ways[0].way, report.ways[0].is_open), (DirectPath::NvidiaFs, true));
     assert!(!report.ways[1].is_open);
     let kernel = check(&report, "kernel_p2pdma");
     assert!(kernel.seen.contains("not needed: nvidia-fs is open"), "{kernel:?}");

@@ -5,7 +5,7 @@
 use forebay::direct::{Counters, Moves, Paths};
 
 use super::{
-    Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, Way, size,
+    DataPath, Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, size,
 };
 use crate::nvidia_fs::NvidiaFs;
 
@@ -141,8 +141,11 @@ impl Judge<'_> {
 
     /// Divides `bytes` among the paths in proportion to their operations.
     fn divide(&mut self, bytes: u64, by: Paths) {
-        let ways =
-            [(Way::P2pdma, by.p2pdma), (Way::NvidiaFs, by.nvidia_fs), (Way::Compat, by.posix)];
+        let ways = [
+            (DataPath::P2pdma, by.p2pdma),
+            (DataPath::NvidiaFs, by.nvidia_fs),
+            (DataPath::Compat, by.posix),
+        ];
         let total: u128 = ways.iter().map(|(_, count)| u128::from(*count)).sum();
         for (way, count) in ways.into_iter().filter(|(_, count)| *count > 0) {
             let part = u128::from(bytes) * u128::from(count) / total;
@@ -161,7 +164,7 @@ impl Judge<'_> {
         let enough = |counted: u64| counted.saturating_add(self.slack.max(MIB)) >= bytes;
         match counted {
             Some((requests, counted)) if requests > 0 && counted > 0 && enough(counted) => {
-                self.ways.push((Way::NvidiaFs, bytes));
+                self.ways.push((DataPath::NvidiaFs, bytes));
                 self.grounds.push(format!("nvidia-fs counted {requests} requests"));
                 self.doubts.push("nvidia-fs counts for all processes together".into());
             }
@@ -170,14 +173,14 @@ impl Judge<'_> {
     }
 
     /// Sum of the bytes on the selected paths so far.
-    fn direct_bytes(&self, which: impl Fn(Way) -> bool) -> u64 {
+    fn direct_bytes(&self, which: impl Fn(DataPath) -> bool) -> u64 {
         let found = self.ways.iter().filter(|(way, _)| which(*way));
         found.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Checks a direct path against all other counters, because a library may be wrong about it.
     pub(super) fn confirm_direct(&mut self) {
-        let direct = self.direct_bytes(Way::is_direct);
+        let direct = self.direct_bytes(DataPath::is_direct);
         if direct == 0 {
             return;
         }
@@ -278,7 +281,7 @@ impl Judge<'_> {
         }
         self.grounds.push(format!("the drives have {verb} {text}"));
         self.confirm_holes(needed, most);
-        let compat = self.direct_bytes(|way| way == Way::Compat);
+        let compat = self.direct_bytes(|way| way == DataPath::Compat);
         if compat > slack && !enough(most.saturating_sub(compat)) {
             self.doubts.push(format!(
                 "the {text} may be those of the {} that the library moved through host memory",
@@ -339,7 +342,7 @@ impl Judge<'_> {
     /// Whether nvidia-fs or the GPU's link saw the bytes that the library claims.
     fn is_counted_elsewhere(&self, direct: u64) -> bool {
         // nvidia-fs does not see p2pdma: its counts are then other transfers'.
-        let is_all = self.direct_bytes(|way| way == Way::NvidiaFs) == direct;
+        let is_all = self.direct_bytes(|way| way == DataPath::NvidiaFs) == direct;
         let by_nvidia_fs =
             self.evidence.nvidia_fs.value().filter(|_| is_all).is_some_and(|counts| {
                 let counted = self.claim.pick(counts.read, counts.written);
@@ -359,7 +362,7 @@ impl Judge<'_> {
     }
 
     fn confirm_nvidia_fs(&mut self) {
-        let bytes = self.direct_bytes(|way| way == Way::NvidiaFs);
+        let bytes = self.direct_bytes(|way| way == DataPath::NvidiaFs);
         if bytes == 0 {
             return;
         }

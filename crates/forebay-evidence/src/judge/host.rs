@@ -1,6 +1,6 @@
 //! Judges bytes that went through host memory: from the page cache, through it, or with O_DIRECT.
 
-use super::{Direction, Judge, LEN_MIN, MIB, Memory, Route, Storage, Way, size};
+use super::{DataPath, Direction, Judge, LEN_MIN, MIB, Memory, Route, Storage, size};
 use crate::evidence::PageCache;
 
 /// Remedy if page-cache state is missing.
@@ -185,12 +185,12 @@ impl Judge<'_> {
     /// bounds, or `guess` if nothing was reported.
     fn within(&mut self, (least, most): (u64, u64), guess: u64, why: &str) -> u64 {
         let staged = self.claim.by(Route::Staged);
-        let is_told = staged > 0 || self.claim.by(Route::Cached) > 0;
+        let is_appended = staged > 0 || self.claim.by(Route::Cached) > 0;
         if most - least > self.slack {
             let (least, most) = (size(least), size(most));
             self.doubts.push(format!("between {least} and {most} passed the page cache: {why}"));
         }
-        if is_told { staged.clamp(least, most) } else { guess }
+        if is_appended { staged.clamp(least, most) } else { guess }
     }
 
     /// Compares the claim about `bytes` with how many of them bypassed the page cache.
@@ -204,7 +204,7 @@ impl Judge<'_> {
             some => some,
         };
         if host == bytes || (self.claim.memory == Memory::Host && (staged, cached) == (0, 0)) {
-            return self.add([(Way::HostDrive, past), (Way::HostCache, bytes - past)]);
+            return self.add([(DataPath::HostDrive, past), (DataPath::HostCache, bytes - past)]);
         }
         if (staged, cached, host) == (0, 0, 0) {
             if past > 0 {
@@ -214,7 +214,7 @@ impl Judge<'_> {
                     "have the one who moves them say what it does, or read its counters",
                 );
             }
-            return self.add([(Way::Staged, 0), (Way::Cached, bytes)]);
+            return self.add([(DataPath::Staged, 0), (DataPath::Cached, bytes)]);
         }
         let cache = self.evidence.page_cache.value().copied().unwrap_or_default();
         let most = past.saturating_add(cache.holes).saturating_add(self.slack);
@@ -251,12 +251,12 @@ impl Judge<'_> {
             }
         }
         let ways = match self.claim.memory {
-            Memory::Host => [(Way::HostDrive, staged), (Way::HostCache, cached)],
-            _ => [(Way::Staged, staged), (Way::Cached, cached)],
+            Memory::Host => [(DataPath::HostDrive, staged), (DataPath::HostCache, cached)],
+            _ => [(DataPath::Staged, staged), (DataPath::Cached, cached)],
         };
         self.add(ways);
         let drive = past.saturating_sub(staged).min(host);
-        self.add([(Way::HostDrive, drive), (Way::HostCache, host - drive)]);
+        self.add([(DataPath::HostDrive, drive), (DataPath::HostCache, host - drive)]);
     }
 
     /// Whether `bytes` may have been read through the page cache although `gone` bytes from storage
@@ -278,7 +278,7 @@ impl Judge<'_> {
         self.lacks(why, "read less than there is room for, or repeat it");
     }
 
-    fn add(&mut self, ways: [(Way, u64); 2]) {
+    fn add(&mut self, ways: [(DataPath, u64); 2]) {
         self.ways.extend(ways.into_iter().filter(|(_, bytes)| *bytes > 0));
     }
 
@@ -288,7 +288,7 @@ impl Judge<'_> {
         let edge = self.claim.by(Route::Direct) >= LEN_MIN && bytes <= self.slack;
         if edge {
             let (staged, text) = (self.claim.by(Route::Staged).min(bytes), size(bytes));
-            self.add([(Way::Staged, staged), (Way::Cached, bytes - staged)]);
+            self.add([(DataPath::Staged, staged), (DataPath::Cached, bytes - staged)]);
             self.grounds.push(format!("{text} beside it are too little to be seen by counters"));
         }
         edge

@@ -13,7 +13,7 @@ use super::claim::{Claim, Memory};
 use super::evidence::{Evidence, PageCache, Storage};
 use super::pcie::How;
 use super::seen::{Missing, Seen};
-use super::verdict::{Finding, Verdict, Way};
+use super::verdict::{DataPath, Finding, Verdict};
 
 /// Smaller amounts are lost in the reads of the file system itself.
 const LEN_MIN: u64 = MIB;
@@ -32,7 +32,7 @@ struct Judge<'a> {
     evidence: &'a Evidence,
     claim: &'a Claim,
     slack: u64,
-    ways: Vec<(Way, u64)>,
+    ways: Vec<(DataPath, u64)>,
     grounds: Vec<String>,
     missing: Vec<Missing>,
     contradictions: Vec<String>,

@@ -478,8 +478,8 @@ proptest! {
         let by_module = evidence.nvidia_fs.value().is_some_and(|counts| counts.reads > 0);
         for share in &verdict.shares {
             let said = match share.way {
-                Way::P2pdma => counted.is_some_and(|(p2pdma, _)| p2pdma > 0),
-                Way::NvidiaFs => match counted {
+                DataPath::P2pdma => counted.is_some_and(|(p2pdma, _)| p2pdma > 0),
+                DataPath::NvidiaFs => match counted {
                     Some((_, nvidia_fs)) => nvidia_fs > 0,
                     None => by_module,
                 },

@@ -128,7 +128,7 @@ fn what_failed_is_brought_again() {
 
 #[test]
 fn an_order_that_is_told_is_followed_as_far_as_it_is_known() {
-    let mut schedule = schedule(&Order::Told, 100, 2, None);
+    let mut schedule = schedule(&Order::Appended, 100, 2, None);
     assert_eq!(schedule.next(), Next::End);
     [40, 7, 40].into_iter().for_each(|unit| schedule.tell(unit));
     assert_eq!(run(&mut schedule, 3), [40, 7]);

@@ -67,7 +67,7 @@ fn a_drive_that_hangs_while_pages_are_pinned_holds_up_nobody() {
     fs::write(&path, vec![7; 24 << 20]).expect("room");
     fs::File::open(&path).and_then(|file| file.sync_all()).expect("it is written");
     let file = rig.engine.open(&path).expect("the file opens");
-    let mut options = ordered(Order::Told, Some(2 * len));
+    let mut options = ordered(Order::Appended, Some(2 * len));
     options.mapped_budget = Some(u64::MAX);
     let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
     let stream = stream.expect("a stream");
@@ -245,7 +245,7 @@ fn a_copy_that_cannot_be_queued_does_not_delay_the_end() {
     for host_budget in [0, 1 << 30] {
         let rig = Rig::with_watchdog("sim:bandwidth=4GB/s", Duration::from_millis(300));
         let model = rig.model(6, LEN);
-        let mut options = ordered(Order::Told, Some(2 * model.layers[0].len()));
+        let mut options = ordered(Order::Appended, Some(2 * model.layers[0].len()));
         options.host_budget = host_budget;
         let stream = rig.stream(&model, options);
         stream.prefetch(&[0, 1, 2]).expect("layers that there are");

@@ -252,7 +252,7 @@ fn a_panic_in_the_question_leaves_the_stream_as_it_is() {
 fn a_stream_that_is_closed_takes_nothing_more() {
     let rig = Rig::new();
     let model = rig.model(3, LEN);
-    let stream = rig.stream(&model, ordered(Order::Told, None));
+    let stream = rig.stream(&model, ordered(Order::Appended, None));
     stream.prefetch(&[0, 1]).expect("layers that there are");
     let layer = rig.next(&stream).expect("it can be read").expect("a layer");
     stream.close().expect("an end");

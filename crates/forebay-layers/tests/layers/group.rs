@@ -289,7 +289,7 @@ fn what_is_kept_on_the_host_is_kept_once() {
     let _watchdog = Watchdog::start();
     let rigs = rigs(2);
     let Some((fuse, layers)) = served(&rigs[0]) else { return };
-    let mut options = ordered(Order::Told, Some(2 * LEN as u64));
+    let mut options = ordered(Order::Appended, Some(2 * LEN as u64));
     options.host_budget = (COUNT * (LEN + 4096)) as u64;
     let members = join(rigs, &layers, options);
     for _ in 0..3 {

@@ -59,7 +59,7 @@ fn each_layer_is_what_the_file_holds_in_every_order() {
 fn layers_in_pinned_memory_are_read_once() {
     let rig = Rig::new();
     let model = rig.model(5, LEN);
-    let mut options = ordered(Order::Told, Some(2 * model.layers[0].len()));
+    let mut options = ordered(Order::Appended, Some(2 * model.layers[0].len()));
     options.host_budget = 3 * (model.layers[0].len() + 4096);
     let stream = rig.stream(&model, options);
     for _ in 0..3 {
@@ -181,7 +181,7 @@ fn a_pass_begins_again_wherever_it_was_left() {
             stream.rewind().expect("it has a first layer");
         }
     }
-    let told = rig.stream(&model, ordered(Order::Told, None));
+    let told = rig.stream(&model, ordered(Order::Appended, None));
     assert_eq!(told.pass_len().expect("no child"), None);
     let error = told.rewind().expect_err("it has no first layer").to_string();
     assert!(error.contains("is given while it runs"), "{error}");
@@ -205,7 +205,7 @@ fn passes_that_were_left_predict_nothing() {
 fn an_order_that_is_told_is_followed() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);
-    let stream = rig.stream(&model, ordered(Order::Told, None));
+    let stream = rig.stream(&model, ordered(Order::Appended, None));
     assert!(rig.next(&stream).expect("no error").is_none());
     for layers in [vec![5, 2], vec![2, 0, 4]] {
         stream.prefetch(&layers).expect("layers that there are");

@@ -127,5 +127,5 @@ fn an_order_that_is_not_told_says_which_one_is() {
     let model = rig.model(2, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
     let error = stream.prefetch(&[0]).expect_err("the order is known").to_string();
-    assert!(error.ends_with("with the order `told`"), "{error}");
+    assert!(error.ends_with("with the order `appended`"), "{error}");
 }

@@ -61,7 +61,7 @@ fn measured(order: &[usize], time: Duration) -> f64 {
     let rig = Rig::with("sim:bandwidth=100MB/s,latency=0us");
     let model = rig.model(LAYERS, LEN);
     let len = model.layers[0].len();
-    let mut options = ordered(Order::Told, Some(ROOM as u64 * len));
+    let mut options = ordered(Order::Appended, Some(ROOM as u64 * len));
     options.host_budget = LAYERS as u64 * (len + 65_536);
     let stream = rig.stream(&model, options);
     stream.prefetch(order).expect("layers that there are");

@@ -47,7 +47,7 @@ fn any_order(count: usize, dice: &mut Dice) -> (Order, Vec<usize>) {
         1 => (Order::Backward, backward),
         2 => (Order::Training, [forward, backward].concat()),
         3 => (Order::List(list.clone()), list),
-        _ => (Order::Told, list),
+        _ => (Order::Appended, list),
     }
 }
 
@@ -97,7 +97,7 @@ fn layers_of_any_shape_are_what_the_files_hold() {
         let (rig, mut dice) = (Rig::new(), Dice(seed));
         let model = any_model(&rig, &mut dice);
         let (order, taken) = any_order(model.layers.len(), &mut dice);
-        let is_told = order == Order::Told;
+        let is_appended = order == Order::Appended;
         let options = any_options(order, &model, &mut dice);
         let stream = LayerStream::new(&rig.engine, &rig.gpu(), &model.layers, options.clone());
         let stream = match stream {
@@ -107,7 +107,7 @@ fn layers_of_any_shape_are_what_the_files_hold() {
         };
         let slices = stream.slices();
         for _ in 0..3 {
-            if is_told {
+            if is_appended {
                 stream.prefetch(&taken).expect("layers that there are");
             }
             let seen = rig.pass(&stream, SHORT).expect("a pass");
@@ -245,7 +245,7 @@ fn a_drive_that_fails_anywhere_fails_that_layer_alone() {
     each("layers shapes::a_drive_that_fails_anywhere", 12, |seed| {
         let mut dice = Dice(seed);
         let (order, taken) = any_order(index(COUNT), &mut dice);
-        let is_told = order == Order::Told;
+        let is_appended = order == Order::Appended;
         let mut options = ordered(order, Some((2 + dice.below(2)) * len));
         options.host_budget = dice.below(2) * 3 * len;
         let at = dice.below(COUNT * len);
@@ -256,7 +256,7 @@ fn a_drive_that_fails_anywhere_fails_that_layer_alone() {
         let most = 1 + dice.below(3);
         let mut left = most;
         for _ in 0..2 {
-            if is_told {
+            if is_appended {
                 stream.prefetch(&taken).expect("layers that there are");
             }
             let mut seen = Vec::new();
@@ -277,7 +277,7 @@ fn a_drive_that_fails_anywhere_fails_that_layer_alone() {
             }
             let is_due = taken.contains(&index(at / len));
             assert!(left < most || !is_due, "the drive was to fail at {at}");
-            assert!(is_told || rig.next(&stream).expect("the end of a pass").is_none());
+            assert!(is_appended || rig.next(&stream).expect("the end of a pass").is_none());
             rig.device.synchronize(rig.stream).expect("the compute ends");
             for (seen, &layer) in seen.iter().zip(&taken) {
                 let bytes = seen.copy.as_slice().expect("host memory");

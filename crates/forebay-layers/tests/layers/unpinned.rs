@@ -51,7 +51,7 @@ fn what_the_driver_does_not_pin_comes_through_slots_and_says_why() {
         rig.pass(&rig.stream(&model, options(&model, 0)), SHORT).expect("a pass");
         let stream = rig.stream(&model, options(&model, u64::MAX));
         // The kernel may take pages out of memory meanwhile; then they are pinned later.
-        let is_told = |reason: &str| {
+        let is_appended = |reason: &str| {
             reason.starts_with("cannot pin pages of `")
                 && reason.contains("register_read_only: SIM_ERROR_OUT_OF_MEMORY")
         };
@@ -64,7 +64,7 @@ fn what_the_driver_does_not_pin_comes_through_slots_and_says_why() {
             let (bytes, reason) = stream.mapped();
             let is_so = bytes == layers * each
                 && (pass.mapped_bytes > 0) == (layers > 0)
-                && reason.as_deref().is_some_and(is_told);
+                && reason.as_deref().is_some_and(is_appended);
             last = Some((bytes, reason, pass.mapped_bytes));
             is_so
         });

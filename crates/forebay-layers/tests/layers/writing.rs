@@ -95,7 +95,7 @@ fn what_was_changed_is_written_and_comes_again_so() {
         (Order::Forward, everything(0, 0)),
         (Order::Training, everything(0, 0)),
         (Order::Forward, everything(0, u64::MAX)),
-        (Order::Told, everything(half, 0)),
+        (Order::Appended, everything(half, 0)),
     ];
     for (order, options) in kinds {
         let mut model = writable(&rig, LEN);
@@ -108,12 +108,12 @@ fn what_was_changed_is_written_and_comes_again_so() {
             if waits && round == 0 {
                 thread::sleep(Duration::from_millis(2100)); // so that pages are pinned
             }
-            if order == Order::Told {
+            if order == Order::Appended {
                 stream.prefetch(&[0, 1, 2, 3, 4]).expect("layers that there are");
             }
             let seen = rig.pass(&stream, SHORT).expect("a pass");
             seen.iter().for_each(|seen| model.check(seen));
-            if order == Order::Told {
+            if order == Order::Appended {
                 stream.prefetch(&[0, 1, 2, 3, 4]).expect("layers that there are");
             }
             changed_pass(&rig, &mut model, &stream, 10 * round);
@@ -323,7 +323,7 @@ fn what_was_to_be_written_is_whenever_the_stream_is_closed() {
         let (rig, mut dice) = (Rig::new(), Dice(seed));
         let mut model = writable(&rig, LEN);
         let len = model.layers[0].len();
-        let mut options = ordered(Order::Told, Some((2 + dice.below(2)) * len));
+        let mut options = ordered(Order::Appended, Some((2 + dice.below(2)) * len));
         options.host_budget = dice.below(2) * 3 * len;
         let stream = rig.stream(&model, options);
         let before = around(&model);

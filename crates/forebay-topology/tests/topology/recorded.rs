@@ -360,9 +360,9 @@ fn extents_are_followed_to_the_drives_as_far_as_that_is_told() {
         let (_, found, _) = places("/mnt/ovl/inner.bin");
         assert_eq!(found.expect("places").len(), 3);
         for (path, why) in [
-            ("/mnt/lvm/data.bin", "`dm-0` does not tell where it puts them"),
-            ("/mnt/loop/data.bin", "`loop0` does not tell where it puts them"),
-            ("/mnt/raid1/data.bin", "`md1` does not tell where it puts them"),
+            ("/mnt/lvm/data.bin", "`dm-0` does not report where its data is"),
+            ("/mnt/loop/data.bin", "`loop0` does not report where its data is"),
+            ("/mnt/raid1/data.bin", "`md1` does not report where its data is"),
             ("/mnt/btrfs/data.bin", "btrfs reports its own addresses, not those of its drives"),
         ] {
             assert_eq!(places(path).1.expect_err(path), why);

@@ -49,7 +49,7 @@ pub fn answer_from_lines(text: &str) -> Answer {
         ("killed", Ok(signal)) => End::Killed(i32::try_from(signal).unwrap_or(0)),
         ("late", Ok(limit)) => End::TimedOut(std::time::Duration::from_millis(limit.into())),
         ("not-run", _) => End::NotRun(rest.to_owned()),
-        _ => End::NotRun("it is not written down how it ended".into()),
+        _ => End::NotRun("its end is not recorded".into()),
     };
     (Seen::parse(text), end)
 }
@@ -64,7 +64,7 @@ pub(super) fn usable((seen, end): &Answer) -> Result<(), String> {
         (End::Killed(signal), _) => {
             Err(format!("cuFile {version} ended its process by signal {signal} as it opened"))
         }
-        (End::NotRun(why), _) => Err(format!("nothing could ask cuFile: {why}")),
+        (End::NotRun(why), _) => Err(format!("cuFile could not be queried: {why}")),
         (_, Some(failed)) => Err(match &seen.hint {
             Some(hint) => format!("{failed}: {hint}"),
             None => failed.clone(),

@@ -9,7 +9,7 @@ use forebay_topology::{
 };
 
 use super::file::File;
-use super::overdue::{Overdue, TOLD_MAX};
+use super::overdue::{ANSWER_MAX, Overdue};
 use super::{Engine, Inner, notes};
 use crate::error::Error;
 use crate::events;
@@ -104,9 +104,9 @@ impl File {
 
     /// The queue of the drive for O_DIRECT reads; `None` if they are not possible.
     #[must_use]
-    pub fn drive_past_cache(&self) -> Option<usize> {
+    pub fn o_direct_queue(&self) -> Option<usize> {
         let (engine, handle) = (&self.engine, &self.handle);
-        let can_be = !handle.is_memory() && engine.around_cache(handle).is_ok();
+        let can_be = !handle.is_memory() && engine.o_direct_alignment(handle).is_ok();
         can_be.then(|| engine.drive(handle, true).ok()).flatten()
     }
 }
@@ -155,7 +155,7 @@ impl Engine {
         let (drives, file) = (Arc::clone(&self.inner.drives), Arc::clone(handle));
         let resolve = move || drives.resolver.resolve_file(file.fd(), file.path());
         let overdue = &self.inner.drives.overdue;
-        overdue.ask(handle.device(), TOLD_MAX, known, resolve).unwrap_or_else(|| {
+        overdue.ask(handle.device(), ANSWER_MAX, known, resolve).unwrap_or_else(|| {
             self.note(format!(
                 "the drive of `{}` was not found in time: until then the file has a queue of its \
                  own (`forebay doctor --map` shows what hangs)",
@@ -184,7 +184,7 @@ impl Engine {
         }
         let file = Arc::clone(handle);
         let overdue = &self.inner.drives.overdue;
-        overdue.ask(handle.device(), TOLD_MAX, known, move || file.size()).transpose()
+        overdue.ask(handle.device(), ANSWER_MAX, known, move || file.size()).transpose()
     }
 
     /// Returns a queue, without a ring at first; `handle` is a file that it serves.

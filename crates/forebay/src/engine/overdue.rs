@@ -17,7 +17,7 @@ use crate::events;
 
 /// How long the start of a transfer waits for a query about its file. A spinning disk needs a few
 /// hundredths of a second.
-pub(super) const TOLD_MAX: Duration = Duration::from_millis(250);
+pub(super) const ANSWER_MAX: Duration = Duration::from_millis(250);
 
 /// Maximum number of queries, with a thread each, that run at a time for one device.
 const RUNNING_MAX: usize = 4;
@@ -60,7 +60,8 @@ impl Drop for Running {
 impl Overdue {
     /// Runs `question` to the drive or server of `device` on a thread with the caller's mounts, and
     /// returns its answer within `most` after its turn. If other callers have learned the answer by
-    /// then, `known` returns it; it must not block. `None` if an answer is overdue, or no thread can be started.
+    /// then, `known` returns it; it must not block. `None` if an answer is overdue, or no thread
+    /// can be started.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         device: u64,

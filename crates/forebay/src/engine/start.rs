@@ -205,7 +205,7 @@ impl Engine {
     }
 
     /// The O_DIRECT alignment of a file, or why O_DIRECT is not used.
-    pub(super) fn around_cache(&self, file: &Handle) -> Result<Alignment, String> {
+    pub(super) fn o_direct_alignment(&self, file: &Handle) -> Result<Alignment, String> {
         if self.inner.options.direct_io == DirectIo::Off {
             return Err("O_DIRECT is switched off (`FOREBAY_DIRECT_IO=off`)".to_owned());
         }
@@ -239,7 +239,7 @@ impl Engine {
             // For `direct`, this is for the part that is not direct.
             Route::Direct | Route::Host => Ok(self.best_access(call)),
             Route::Staged => self
-                .around_cache(call.file)
+                .o_direct_alignment(call.file)
                 .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
                 .map_err(|reason| call.unavailable(route, reason)),
             Route::Cached => Ok(Access::cached(Reason::Demanded)),
@@ -262,7 +262,7 @@ impl Engine {
         {
             return Access::cached(Reason::Resident);
         }
-        match self.around_cache(file) {
+        match self.o_direct_alignment(file) {
             Ok(alignment) => Access::o_direct(alignment, Reason::NotResident),
             Err(_) => Access::cached(Reason::NoDirectIo),
         }

@@ -44,14 +44,14 @@ const HINDRANCES: [Hindrance; 3] = [
     Hindrance {
         flag: OFlags::DIRECT,
         name: "O_DIRECT",
-        why: "with O_DIRECT nothing that is not aligned can be moved",
+        why: "with O_DIRECT only aligned ranges can be moved",
         is_bearable: false,
     },
     // For the descriptor that uses the page cache, only a FUSE file system may honour this flag.
     Hindrance {
         flag: OFlags::NONBLOCK,
         name: "O_NONBLOCK",
-        why: "with O_NONBLOCK a file system may refuse what has to wait",
+        why: "with O_NONBLOCK a file system may refuse requests that have to wait",
         is_bearable: true,
     },
 ];
@@ -94,7 +94,8 @@ impl Handle {
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(failed)?;
         let access = flags & OFlags::RWMODE;
         if flags.contains(OFlags::PATH) || access == OFlags::RWMODE {
-            let reason = "its descriptor can neither read nor write (O_PATH): open it for that";
+            let reason = "its descriptor can neither read nor write (O_PATH): open it for reading \
+                          or writing";
             return Err(refused(reason.into()));
         }
         let in_way = |hindrance: &&Hindrance| {

@@ -61,11 +61,11 @@ impl Refusal {
     fn of(errno: Errno, reason: impl FnOnce(Errno) -> String) -> Self {
         match errno {
             Errno::MFILE | Errno::NFILE => Self::Passing(TOO_MANY),
-            Errno::NOMEM => {
-                Self::Passing("there is no memory now for a second descriptor with O_DIRECT")
-            }
+            Errno::NOMEM => Self::Passing(
+                "there is not enough memory now for a second descriptor with O_DIRECT",
+            ),
             Errno::AGAIN | Errno::INTR => {
-                Self::Passing("the system has no second descriptor with O_DIRECT to give now")
+                Self::Passing("the system's limit allows no second descriptor with O_DIRECT now")
             }
             errno => Self::Lasting(reason(errno)),
         }
@@ -212,7 +212,7 @@ fn open_direct(handle: &Handle) -> Result<OwnedFd, Refusal> {
             errno => format!("no second descriptor with O_DIRECT: {errno}"),
         }),
         reopen::Refusal::AnotherFile => {
-            Refusal::Lasting("the path leads to another file by now".into())
+            Refusal::Lasting("the path now leads to another file".into())
         }
     })
 }

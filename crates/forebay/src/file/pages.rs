@@ -125,14 +125,13 @@ impl Handle {
         let path = self.path.display();
         match self.kind {
             Kind::BlockDevice => {
-                Some(format!("`{path}` is a device, which does not say who writes"))
+                Some(format!("`{path}` is a device, whose writes the kernel does not report"))
             }
-            Kind::Regular if !self.readable() => {
-                Some(format!("`{path}` is open for writing alone"))
-            }
-            Kind::Regular if !self.file_system.owns_pages() => {
-                Some(format!("{}, on which `{path}` is, may change it unseen", self.file_system()))
-            }
+            Kind::Regular if !self.readable() => Some(format!("`{path}` is open for writing only")),
+            Kind::Regular if !self.file_system.owns_pages() => Some(format!(
+                "`{path}` is on {}, where it may change unnoticed",
+                self.file_system()
+            )),
             Kind::Regular => None,
         }
     }

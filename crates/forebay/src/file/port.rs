@@ -104,7 +104,9 @@ impl Ports {
         let mut known = woken(waited).0;
         match known.iter().find(|(id, _)| *id == gpu) {
             Some((_, Entry::Made(port))) => return port.clone(),
-            Some((_, Entry::Making)) => return Err("cuFile is still asked about the file".into()),
+            Some((_, Entry::Making)) => {
+                return Err("cuFile has not answered about the file yet".into());
+            }
             None => known.push((gpu, Entry::Making)),
         }
         drop(known);

@@ -463,7 +463,7 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     }
 
     /// How a simulated GPU simulates cuFile, and the random seed for it.
-    fn simulated_cufile(&self) -> Option<(sim::CuFilePlay, u64)> {
+    fn simulated_cufile(&self) -> Option<(sim::SimulatedCuFile, u64)> {
         None
     }
 

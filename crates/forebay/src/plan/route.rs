@@ -119,8 +119,12 @@ impl Reason {
             Self::NotResident => "not resident, read from the drive with O_DIRECT",
             Self::InMemory => "the file lives in memory",
             Self::NoDirectIo => "no O_DIRECT on this file",
-            Self::TriedResident => "residency unknown to this user, found by a try",
-            Self::TriedNotResident => "residency unknown to this user, a try found nothing",
+            Self::TriedResident => {
+                "residency is hidden from this user, found in memory by an attempt"
+            }
+            Self::TriedNotResident => {
+                "residency is hidden from this user, an attempt found nothing in memory"
+            }
             Self::HadToWait => "no longer in memory when it was read",
             Self::Demanded => "demanded",
             Self::UnalignedEdge => "unaligned edge, through the page cache",

@@ -80,7 +80,7 @@ impl Arena {
         let error = self.refused.get()?;
         let used = format_size(self.used.load(Ordering::Relaxed));
         let hint = error.hint().unwrap_or_default();
-        Some(format!("there is no more pinned memory than {used}: {error}; {hint}"))
+        Some(format!("no more than {used} of pinned memory could be allocated: {error}; {hint}"))
     }
 
     /// The memory allocated so far; rings keep it as long as they live.

@@ -4,7 +4,7 @@ use forebay::{Engine, Options};
 use tracing::Level;
 
 use crate::lab::{self, fuse::Fuse, or_skip, pattern, watchdog::Watchdog};
-use crate::listener::{Told, listener};
+use crate::listener::{Heard, listener};
 use crate::{LEN, file_of, gpu, messages};
 
 /// The number of `io_uring_setup` on every architecture.
@@ -26,7 +26,7 @@ fn a_file_system_that_refuses_the_first_request_is_told_of_once() {
         }
     });
     let told = listener.about("path", path.to_str().expect("plain letters"));
-    let of_file: Vec<Told> =
+    let of_file: Vec<Heard> =
         told.into_iter().filter(|event| event.target == "forebay::file").collect();
     let expected = ["file opened", "O_DIRECT opened", "no O_DIRECT, through the page cache"];
     assert_eq!(messages(&of_file), expected);
@@ -53,7 +53,7 @@ fn what_the_engine_does_without_is_told_once() {
     });
     let Some(notes) = or_skip(asked) else { return };
     let told = listener.with("the engine does without something");
-    let refused = |event: &&Told| {
+    let refused = |event: &&Heard| {
         event.get("note").is_some_and(|note| note.starts_with("io_uring is refused here"))
     };
     // A folder without O_DIRECT needs no ring.

@@ -14,7 +14,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// An event as it was told.
 #[derive(Debug, Clone)]
-pub(crate) struct Told {
+pub(crate) struct Heard {
     pub(crate) level: Level,
     pub(crate) target: String,
     pub(crate) fields: BTreeMap<String, String>,
@@ -22,7 +22,7 @@ pub(crate) struct Told {
     pub(crate) spans: [Option<String>; 2],
 }
 
-impl Told {
+impl Heard {
     pub(crate) fn message(&self) -> &str {
         self.get("message").unwrap_or_default()
     }
@@ -43,7 +43,7 @@ struct Known {
 /// See the module's own text.
 #[derive(Default)]
 pub(crate) struct Listener {
-    told: Mutex<Vec<Told>>,
+    told: Mutex<Vec<Heard>>,
     spans: Mutex<BTreeMap<u64, Known>>,
     next: AtomicU64,
     /// Engines that are asked at each event; none of them is dropped meanwhile.
@@ -66,13 +66,13 @@ pub(crate) fn listener() -> &'static Listener {
 
 impl Listener {
     /// What it was told of so far, of `field` with `value`.
-    pub(crate) fn about(&self, field: &str, value: &str) -> Vec<Told> {
+    pub(crate) fn about(&self, field: &str, value: &str) -> Vec<Heard> {
         let told = self.told.lock().expect("nobody panics with it");
         told.iter().filter(|event| event.get(field) == Some(value)).cloned().collect()
     }
 
     /// Those of them with this message.
-    pub(crate) fn with(&self, message: &str) -> Vec<Told> {
+    pub(crate) fn with(&self, message: &str) -> Vec<Heard> {
         self.about("message", message)
     }
 
@@ -126,7 +126,7 @@ impl Subscriber for &'static Listener {
         let spans_of = [own, above].map(|known| known.map(|known| known.name.clone()));
         drop(spans);
         let metadata = event.metadata();
-        self.told.lock().expect("nobody panics with it").push(Told {
+        self.told.lock().expect("nobody panics with it").push(Heard {
             level: *metadata.level(),
             target: metadata.target().to_owned(),
             fields: fields.0,

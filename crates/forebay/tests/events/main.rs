@@ -20,7 +20,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use lab::{pattern, watchdog::Watchdog};
-use listener::{Told, listener};
+use listener::{Heard, listener};
 
 const LEN: usize = 12_000_001;
 
@@ -50,12 +50,12 @@ fn gpu(engine: &Engine, index: u32, settings: &str) -> DeviceId {
     device.id()
 }
 
-fn messages(told: &[Told]) -> Vec<&str> {
-    told.iter().map(Told::message).collect()
+fn messages(told: &[Heard]) -> Vec<&str> {
+    told.iter().map(Heard::message).collect()
 }
 
 /// What was told of transfers of a file.
-fn transfers(path: &str) -> Vec<Told> {
+fn transfers(path: &str) -> Vec<Heard> {
     let mut told = listener().about("path", path);
     told.retain(|event| event.target == "forebay::transfer");
     told
@@ -113,7 +113,7 @@ fn a_file_without_o_direct_falls_back_and_says_why() {
     file.read(0, &mut bytes).expect("what there is");
     file.read(0, &mut bytes).expect("what there is");
     let told = listener().about("path", path);
-    let refused: Vec<&Told> =
+    let refused: Vec<&Heard> =
         told.iter().filter(|event| event.message().starts_with("no O_DIRECT")).collect();
     assert_eq!((refused.len(), refused[0].level), (1, Level::INFO), "{told:?}");
     assert_eq!(refused[0].target, "forebay::file");
@@ -159,7 +159,7 @@ fn a_lost_gpu_is_told_once_and_each_transfer_that_fails() {
         transfer.wait().0.expect_err("the GPU vanished");
     }
     let told = listener().about("gpu", "sim:52");
-    let lost: Vec<&Told> = told.iter().filter(|event| event.message() == "GPU lost").collect();
+    let lost: Vec<&Heard> = told.iter().filter(|event| event.message() == "GPU lost").collect();
     assert_eq!((lost.len(), lost[0].level), (1, Level::WARN), "{told:?}");
     assert!(lost[0].get("error").is_some(), "{lost:?}");
     let failed = transfers(&path);

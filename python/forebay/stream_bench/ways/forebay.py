@@ -52,7 +52,7 @@ class Forebay(Way):
         self._stream = LayerStream(
             [[(self._file, model.offset(layer), model.nbytes)] for layer in self._listed],
             device,
-            order="told",
+            order="appended",
             stream=0,
             **budgets,
         )

@@ -128,7 +128,7 @@ impl Counters {
     /// # Errors
     /// The library counts nothing here, or fills a structure that is not known.
     pub fn of(session: &Session) -> Result<Self, String> {
-        let bytes = session.counters().ok_or("cuFile counts nothing here")?;
+        let bytes = session.counters().ok_or("cuFile has no counters here")?;
         Self::parse(session.version_number(), 3, &bytes)
     }
 
@@ -165,7 +165,9 @@ impl Counters {
         if level == 3 {
             let count = usize::try_from(number(ends[1])).unwrap_or(usize::MAX);
             if count > GPUS_MAX {
-                return Err(format!("cuFile counts {count} GPUs where {GPUS_MAX} have room"));
+                return Err(format!(
+                    "cuFile reports {count} GPUs, but at most {GPUS_MAX} are possible"
+                ));
             }
             let first = ends[1] + 8;
             let records = (0..count).map(|index| gpu(bytes, first + index * GPU_LEN));
@@ -181,7 +183,7 @@ impl Counters {
     pub fn since(&self, earlier: &Self) -> Result<Self, String> {
         let is_here = |uuid| self.gpus.iter().any(|gpu| gpu.uuid == uuid);
         if let Some(lost) = earlier.gpus.iter().find(|gpu| !is_here(gpu.uuid)) {
-            return Err(format!("cuFile counts {} no longer", lost.uuid_text()));
+            return Err(format!("cuFile no longer counts {}", lost.uuid_text()));
         }
         let gpus = self.gpus.iter().map(|gpu| {
             let before = earlier.gpus.iter().find(|other| other.uuid == gpu.uuid);
@@ -397,7 +399,7 @@ mod tests {
         let short = refused(1190, 3, &bytes[..5111]);
         assert_eq!(short, "cuFile's counters of level 3 take 5112 bytes, not 5111");
         let many = refused(1150, 3, &buffer(&[(1024, 17)]));
-        assert_eq!(many, "cuFile counts 17 GPUs where 16 have room");
+        assert_eq!(many, "cuFile reports 17 GPUs, but at most 16 are possible");
         assert!(Counters::parse(1150, 1, &bytes).unwrap().gpus.is_empty());
     }
 

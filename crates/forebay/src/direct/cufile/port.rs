@@ -57,7 +57,9 @@ impl CuFilePort {
         let unit = UNIT.max(alignment.offset.into()).max(alignment.memory.into());
         // Duplicates the descriptor, because one descriptor can be registered only once.
         let own = direct.fd().try_clone_to_owned().map_err(|error| passes(error.to_string()))?;
-        start_forgetter().map_err(|error| passes(format!("no thread to close it: {error}")))?;
+        start_forgetter().map_err(|error| {
+            passes(format!("no thread can be started to deregister files: {error}"))
+        })?;
         let registered = register(session, File::from(own), device).map_err(passes)?;
         let file = Some(registered.map_err(lasts)?);
         let (session, device) = (Arc::clone(session), Arc::clone(device));
@@ -88,7 +90,7 @@ impl CuFilePort {
 
 /// Sender to the thread that deregisters files of dropped ports. The library may take long to
 /// deregister a file, or hang, and a port may be dropped under any lock.
-static LET_GO: OnceLock<Sender<RegisteredFile>> = OnceLock::new();
+static FORGETTER: OnceLock<Sender<RegisteredFile>> = OnceLock::new();
 
 /// Number of files not deregistered yet. Each holds a descriptor.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -98,8 +100,8 @@ const WAITING_MAX: usize = 256;
 
 /// Starts the thread that deregisters files, once.
 fn start_forgetter() -> std::io::Result<()> {
-    if LET_GO.get().is_none() {
-        let (let_go, files) = channel::<RegisteredFile>();
+    if FORGETTER.get().is_none() {
+        let (sender, files) = channel::<RegisteredFile>();
         let forgets = move || {
             for file in files {
                 drop(file);
@@ -107,7 +109,7 @@ fn start_forgetter() -> std::io::Result<()> {
             }
         };
         thread::Builder::new().name("forebay-forget".into()).spawn(forgets)?;
-        let _ = LET_GO.set(let_go); // if another thread was faster, this one's ends
+        let _ = FORGETTER.set(sender); // if another thread was faster, this one's ends
     }
     Ok(())
 }
@@ -116,7 +118,7 @@ impl Drop for CuFilePort {
     fn drop(&mut self) {
         // A forked child has no such thread and must not call the library.
         let Some(file) = self.file.take().filter(|_| self.session.is_here()) else { return };
-        let forgetter = LET_GO.get().expect("started before a file was registered");
+        let forgetter = FORGETTER.get().expect("started before a file was registered");
         WAITING.fetch_add(1, Ordering::Release);
         // If the thread has ended, the file stays registered: the library must not be called here.
         if let Err(SendError(file)) = forgetter.send(file) {
@@ -150,10 +152,12 @@ fn ask<T: Send + 'static>(
         return Err(NO_ANSWER.into());
     }
     let answer = within(ANSWERS_WITHIN, "forebay-cufile", question);
-    answer.map_err(|error| format!("no thread to ask cuFile: {error}"))?.ok_or_else(|| {
-        session.fall_silent();
-        NO_ANSWER.into()
-    })
+    answer
+        .map_err(|error| format!("no thread can be started to query cuFile: {error}"))?
+        .ok_or_else(|| {
+            session.fall_silent();
+            NO_ANSWER.into()
+        })
 }
 
 /// Registers a file with the driver.
@@ -223,7 +227,7 @@ mod tests {
     use super::super::simulated;
     use super::super::table::{FileHandle, Table};
     use super::*;
-    use crate::gpu::sim::CuFilePlay;
+    use crate::gpu::sim::SimulatedCuFile;
     use crate::memory::Buffer;
 
     /// Makes both requests fail before either of them returns.
@@ -244,7 +248,7 @@ mod tests {
     #[test]
     fn of_two_reads_at_once_each_is_refused_for_its_own_reason() {
         let table = Table { read: refuse, ..simulated::table() };
-        let Some(rig) = Rig::played_by(table, CuFilePlay::P2pDma) else { return };
+        let Some(rig) = Rig::played_by(table, SimulatedCuFile::P2pDma) else { return };
         let memory = Buffer::on_device(Arc::clone(&rig.device), 2 * UNIT).unwrap();
         let read = |offset| {
             // SAFETY: the memory stays allocated, and each thread has a separate unit.

@@ -24,7 +24,7 @@ use super::sessions::Sessions;
 use super::simulated;
 use super::table::{FileHandle, Table};
 use crate::direct::OPENS_WITHIN;
-use crate::gpu::sim::CuFilePlay;
+use crate::gpu::sim::SimulatedCuFile;
 
 /// Statistics level with counters for each GPU.
 const COUNT_GPUS: c_int = 3;
@@ -142,7 +142,7 @@ impl Session {
     pub(crate) fn register_simulated(
         self: &Arc<Self>,
         file: File,
-        (play, seed): (CuFilePlay, u64),
+        (play, seed): (SimulatedCuFile, u64),
     ) -> Result<RegisteredFile, CuFileFailure> {
         simulated::playing(play, seed, || self.register(file))
     }

@@ -75,7 +75,11 @@ impl BlockRead {
     /// # Panics
     /// If the last piece would exceed the target, or there is no such block.
     pub fn shift(&self, block: usize, bytes: u64) {
-        assert!(bytes <= self.spare, "{bytes} bytes further on than {} there are", self.spare);
+        assert!(
+            bytes <= self.spare,
+            "a shift of {bytes} bytes exceeds the {} that are left",
+            self.spare
+        );
         self.gate().shift(block, bytes);
     }
 

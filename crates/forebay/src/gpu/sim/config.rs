@@ -35,15 +35,15 @@ pub struct SimConfig {
     /// Number of copies until the device is lost, like a GPU that falls off its bus; `None`: never.
     /// Copies queued by then still run, but their completion is not reported.
     pub lost_after: Option<u64>,
-    /// Behaviour of the simulated cuFile (`cufile`, or `cufile=` and one of [`CuFilePlay::ALL`]);
-    /// `None`: no cuFile.
-    pub cufile: Option<CuFilePlay>,
+    /// Behaviour of the simulated cuFile (`cufile`, or `cufile=` and one of
+    /// [`SimulatedCuFile::ALL`]); `None`: no cuFile.
+    pub cufile: Option<SimulatedCuFile>,
 }
 
 /// Behaviour of a simulated cuFile. Some behaviours depend on the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum CuFilePlay {
+pub enum SimulatedCuFile {
     /// Transfers directly to the GPU and reports peer-to-peer DMA.
     P2pDma,
     /// Transfers directly to the GPU and reports nvidia-fs.
@@ -64,7 +64,7 @@ pub enum CuFilePlay {
     HangClose,
 }
 
-impl CuFilePlay {
+impl SimulatedCuFile {
     /// Every behaviour, with its name.
     pub const ALL: [(&'static str, Self); 9] = [
         ("p2pdma", Self::P2pDma),
@@ -131,9 +131,10 @@ impl SimConfig {
                 self.copy_faults = (0.0..=1.0).contains(&share).then_some(share)?;
             }
             "lost-after" => self.lost_after = Some(value.parse().ok()?),
-            "cufile" if value.is_empty() => self.cufile = Some(CuFilePlay::P2pDma),
+            "cufile" if value.is_empty() => self.cufile = Some(SimulatedCuFile::P2pDma),
             "cufile" => {
-                let (_, play) = CuFilePlay::ALL.into_iter().find(|(name, _)| *name == value)?;
+                let (_, play) =
+                    SimulatedCuFile::ALL.into_iter().find(|(name, _)| *name == value)?;
                 self.cufile = Some(play);
             }
             _ => return None,
@@ -242,13 +243,13 @@ mod tests {
             seed: 7,
             copy_faults: 0.01,
             lost_after: Some(9),
-            cufile: Some(CuFilePlay::Short),
+            cufile: Some(SimulatedCuFile::Short),
         };
         assert_eq!(config, expected);
         assert_eq!(config.to_string().parse::<SimConfig>().expect("its own text"), config);
         assert_eq!("sim".parse::<SimConfig>().expect("bare"), SimConfig::default());
         let bare: SimConfig = "sim:cufile".parse().expect("bare");
-        assert_eq!(bare.cufile, Some(CuFilePlay::P2pDma));
+        assert_eq!(bare.cufile, Some(SimulatedCuFile::P2pDma));
         assert_eq!(SimConfig::default().to_string(), "sim");
     }
 

@@ -11,7 +11,7 @@ use forebay_base::clock::Clock;
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::process::Home;
 
-use super::config::{CuFilePlay, SimConfig};
+use super::config::{SimConfig, SimulatedCuFile};
 use super::fault::Fault;
 use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};
@@ -45,7 +45,7 @@ pub struct SimDevice {
     /// Limit of pinned file pages, in bytes.
     pages: Option<u64>,
     /// Behaviour of its cuFile, and the seed for that.
-    cufile: Option<(CuFilePlay, u64)>,
+    cufile: Option<(SimulatedCuFile, u64)>,
     home: Home,
 }
 
@@ -287,7 +287,7 @@ impl Device for SimDevice {
         Some(stream.0)
     }
 
-    fn simulated_cufile(&self) -> Option<(CuFilePlay, u64)> {
+    fn simulated_cufile(&self) -> Option<(SimulatedCuFile, u64)> {
         self.cufile
     }
 

@@ -23,7 +23,7 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub use config::{CuFilePlay, SimConfig};
+pub use config::{SimConfig, SimulatedCuFile};
 pub use device::SimDevice;
 #[cfg(test)]
 pub(crate) use fault::Dice;

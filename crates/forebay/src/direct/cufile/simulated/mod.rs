@@ -17,7 +17,7 @@ use super::failure::Answer;
 use super::layout::{Descriptor, Properties, RawCounters};
 use super::table::{FileHandle, Table};
 use crate::file::{read_at_raw, write_at_raw};
-use crate::gpu::sim::CuFilePlay;
+use crate::gpu::sim::SimulatedCuFile;
 use crate::plan::Direction;
 
 /// The version that it simulates.
@@ -41,7 +41,7 @@ const SHORT_EVERY: u64 = 3;
 #[derive(Debug, Clone, Copy)]
 struct SimulatedFile {
     fd: c_int,
-    play: CuFilePlay,
+    play: SimulatedCuFile,
     /// State of the random generator.
     random: u64,
     requests: u64,
@@ -70,11 +70,11 @@ static LIBRARY: Lock<Library> = Lock::new(Library {
 
 thread_local! {
     /// The behavior of files that this thread registers.
-    static PLAY: Cell<(CuFilePlay, u64)> = const { Cell::new((CuFilePlay::Refuse, 0)) };
+    static PLAY: Cell<(SimulatedCuFile, u64)> = const { Cell::new((SimulatedCuFile::Refuse, 0)) };
 }
 
 /// Runs `work`; the files it registers have this behavior.
-pub(super) fn playing<T>(play: CuFilePlay, seed: u64, work: impl FnOnce() -> T) -> T {
+pub(super) fn playing<T>(play: SimulatedCuFile, seed: u64, work: impl FnOnce() -> T) -> T {
     let before = PLAY.replace((play, seed));
     let result = work();
     PLAY.set(before);
@@ -135,10 +135,10 @@ unsafe extern "C" fn get_properties(properties: *mut Properties) -> Answer {
 
 unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Descriptor) -> Answer {
     let (play, seed) = PLAY.get();
-    if play == CuFilePlay::Refuse {
+    if play == SimulatedCuFile::Refuse {
         return Answer { error: NOT_SUPPORTED, cuda: 0 };
     }
-    if play == CuFilePlay::HangOpen {
+    if play == SimulatedCuFile::HangOpen {
         hang();
     }
     // SAFETY: the caller's descriptor.
@@ -155,7 +155,7 @@ unsafe extern "C" fn handle_register(out: *mut FileHandle, descriptor: *mut Desc
 
 unsafe extern "C" fn handle_deregister(handle: FileHandle) {
     let file = library().files.get_or_insert_default().remove(&(handle as usize));
-    if file.is_some_and(|file| file.play == CuFilePlay::HangClose) {
+    if file.is_some_and(|file| file.play == SimulatedCuFile::HangClose) {
         hang();
     }
 }
@@ -211,15 +211,15 @@ fn act(
 ) -> isize {
     let Some(file) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
     let asked = match file.play {
-        CuFilePlay::Fail if file.requests > FAILS_AFTER => return -IO_ERROR,
-        CuFilePlay::Hang if file.requests > FAILS_AFTER => hang(),
-        CuFilePlay::Short if file.random.is_multiple_of(SHORT_EVERY) => {
+        SimulatedCuFile::Fail if file.requests > FAILS_AFTER => return -IO_ERROR,
+        SimulatedCuFile::Hang if file.requests > FAILS_AFTER => hang(),
+        SimulatedCuFile::Short if file.random.is_multiple_of(SHORT_EVERY) => {
             let fewer = align_down(file.random % (len as u64).max(1), SHORT_UNIT);
             usize::try_from(fewer.max(SHORT_UNIT)).unwrap_or(len).min(len)
         }
         _ => len,
     };
-    if file.play == CuFilePlay::Lie {
+    if file.play == SimulatedCuFile::Lie {
         library().count(direction, &file, len);
         return isize::try_from(len).unwrap_or(isize::MAX);
     }
@@ -252,7 +252,7 @@ impl Library {
         let counted = &mut self.counted[direction as usize];
         counted.bytes += bytes as u64;
         match file.play {
-            CuFilePlay::NvidiaFs => counted.nvidia_fs += 1,
+            SimulatedCuFile::NvidiaFs => counted.nvidia_fs += 1,
             _ => counted.p2p += 1,
         }
     }
