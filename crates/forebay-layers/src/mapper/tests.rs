@@ -88,7 +88,7 @@ fn pages_that_others_need_are_let_go() {
     while stream.mapped().0 > 0 && Instant::now() < until {
         thread::sleep(ASKS_EVERY);
     }
-    let reason = "of 64 MiB of memory too little was left to others";
+    let reason = "of 64 MiB of memory too little is left for other programs";
     assert_eq!(stream.mapped(), (0, Some(reason.into())));
     assert!(rig.device.registrations() + 4 <= before);
     stream.close().unwrap();

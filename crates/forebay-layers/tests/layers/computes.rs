@@ -253,7 +253,7 @@ fn a_stream_whose_compute_is_stuck_keeps_the_layer_that_is_held() {
     let error = stream.close().expect_err("the compute is stuck");
     assert!(began.elapsed() < STUCK / 2, "{:?}", began.elapsed());
     let Error::CopyNotOver { source, .. } = &error else { panic!("{error:?}") };
-    let detail = "nothing says when the stream is done for which `layer 0` was taken";
+    let detail = "it is unknown when the stream that used `layer 0` is done";
     assert_eq!(source.detail, detail);
     drop((stream, layer));
     rig.device.synchronize(rig.stream).expect("the compute ends");
