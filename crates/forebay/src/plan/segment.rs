@@ -339,29 +339,6 @@ pub(crate) fn split_write(
     parts
 }
 
-/// Cuts a window of one part of a write into segments on the grid.
-pub(crate) fn cut_write(
-    wanted: ByteRange,
-    base: u64,
-    piece: u64,
-    io: Io,
-    reason: Reason,
-    alignment: Option<Alignment>,
-    layout: Layout,
-) -> Vec<Segment> {
-    on_grid(wanted, base, piece)
-        .map(|part| {
-            let unaligned = match (io, alignment, layout) {
-                (Io::ODirect, Some(alignment), Layout::Caller(address)) => !address
-                    .wrapping_add(part.start - wanted.start)
-                    .is_multiple_of(alignment.memory),
-                _ => false,
-            };
-            Segment { bounce: unaligned, ..Segment::plain(part, io, reason) }
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -467,7 +444,8 @@ mod tests {
                 }
                 let layout = Layout::Caller(u64::from(address) + (range.start - start));
                 let base = align_down(range.start, page);
-                for s in cut_write(range, base, 1 << 17, io, reason, alignment, layout) {
+                let part = Part { range, layout, how: (io, reason) };
+                for s in cut_parts(std::iter::once(part), base, 1 << 17, alignment) {
                     prop_assert_eq!(s.covered, s.wanted);
                     bytes += s.wanted.len();
                 }

@@ -1,5 +1,6 @@
 //! Planning of windows: queries which bytes are resident, and cuts the window into segments.
 
+use std::iter::once;
 use std::time::Instant;
 
 use forebay_base::units::{ByteRange, KIB, align_down};
@@ -9,7 +10,7 @@ use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use crate::file::{Handle, ResidencySource};
 use crate::plan::{
-    Direction, Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read, cut_write,
+    Direction, Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read,
 };
 use crate::transfer::Stage;
 
@@ -57,15 +58,8 @@ impl Planner {
             return self.cut_batch(claim, batch, is_resident);
         }
         if claim.direction == Direction::Write {
-            let segments = cut_write(
-                claim.range,
-                claim.base,
-                self.segment,
-                io,
-                reason,
-                claim.alignment,
-                claim.layout,
-            );
+            let part = Part { range: claim.range, layout: claim.layout, how: claim.how };
+            let segments = cut_parts(once(part), claim.base, self.segment, claim.alignment);
             return (self.segment, segments);
         }
         let split = match (io, reason) {
