@@ -204,8 +204,7 @@ impl File {
         if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
             let _ = handle.o_direct(); // the error is reported where it is needed
         }
-        let is_o_direct = !handle.is_memory() && engine.o_direct_alignment(handle).is_ok();
-        engine.drive(handle, direction == Direction::Read && is_o_direct)?;
+        engine.drive(handle, false)?;
         if direction == Direction::Write {
             return Ok(u64::MAX);
         }
