@@ -148,8 +148,12 @@ def test_pointers_are_no_bytes(engine: forebay.Engine, data: Data) -> None:
     pointers = (ctypes.POINTER(ctypes.c_int) * 4)()
     with engine.open(data[0]) as file:
         for target in texts, pointers, (ctypes.c_void_p * 4)():
-            with pytest.raises(BufferError, match="addresses"):
-                file.read_into(target)
+            with pytest.raises(BufferError, match="addresses") as caught:
+                file.read_into(target, 7)
+            assert caught.value.__notes__ == [f'for "{data[0]}" at offset 7']
+            with pytest.raises(BufferError, match="addresses") as caught:
+                engine.read_many([(file, 0, 8, bytearray(8)), (file, 0, 8, target)])
+            assert caught.value.__notes__ == ["in `requests[1]`"]
     assert list(texts) == [None] * 4
 
 

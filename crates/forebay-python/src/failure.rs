@@ -10,6 +10,12 @@ pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T>
     result.map_err(|error| exception(py, &error))
 }
 
+/// An exception with a note that says which request it is about.
+pub(crate) fn noted(py: Python<'_>, error: PyErr, note: &str) -> PyErr {
+    drop(error.value(py).call_method1("add_note", (note,)));
+    error
+}
+
 /// The exception for an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     make(py, error).unwrap_or_else(|failed| {

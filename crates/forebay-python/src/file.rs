@@ -14,8 +14,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict};
 
 use crate::engine::Engine;
-use crate::failure::raised;
-use crate::memory::{self, Use};
+use crate::failure::{noted, raised};
+use crate::memory::{self, Lent, Use};
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
 use crate::waiting::{Apart, interruptible};
@@ -377,12 +377,20 @@ impl File {
         file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
     }
 
+    /// Lends the memory of a call to the engine.
+    fn lend(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Lent> {
+        let lent = memory::lend(&self.engine.get().engine, call.memory, call.usage, call.size);
+        lent.map_err(|error| {
+            noted(py, error, &format!("for {:?} at offset {}", self.path, call.offset))
+        })
+    }
+
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {
         let (file, engine) = (self.file()?, self.engine.get());
         if let Ordering::Stream(_) = call.ordering {
             return self.start(py, call)?.outcome(py);
         }
-        let mut lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
+        let mut lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
         let (offset, options) = (call.offset, &call.options);
         let moved = match call.usage {
@@ -398,7 +406,7 @@ impl File {
 
     fn start(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Transfer> {
         let (file, engine) = (self.file()?, self.engine.get());
-        let lent = memory::lend(&engine.engine, call.memory, call.usage, call.size)?;
+        let lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
         if lent.buffer.device().is_some() {
             call.stream.mark(call.ordering, call.memory)?;

@@ -8,6 +8,7 @@ use pyo3::types::{PyIterator, PyTuple};
 
 use super::{Asked, How, Wanted, place};
 use crate::engine::Engine;
+use crate::failure::noted;
 use crate::file::File;
 use crate::whole;
 
@@ -64,7 +65,10 @@ pub(super) fn by_tuples<'py>(
         } else {
             let (number, is_new) = memory.number(&object);
             if is_new {
-                asked.lent.push(how.lend(engine, &object)?);
+                let index = asked.wanted.len();
+                asked.lent.push(how.lend(engine, &object).map_err(|error| {
+                    noted(engine.py(), error, &format!("in `requests[{index}]`"))
+                })?);
             }
             (place(number)?, 0)
         };
