@@ -99,11 +99,11 @@ fn memory_that_cannot_be_pinned_is_tried_once_and_noted() {
     let most = 1 + began.elapsed().as_secs() / 10;
     let tried = sim.pinnings() - before;
     assert!((1..=most).contains(&tried), "{tried} attempts, {most} at most");
-    let is_appended = |note: &String| {
+    let is_noted = |note: &String| {
         note.starts_with("small transfers to and from sim:3 have no pinned memory")
             && note.contains("the host pins no more memory")
     };
-    assert!(engine.notes().iter().any(is_appended), "{:?}", engine.notes());
+    assert!(engine.notes().iter().any(is_noted), "{:?}", engine.notes());
     sim.refuse_pinning(false);
     let mut target = vec![0; 4096];
     buffer.download(0, &mut target).expect("a download");

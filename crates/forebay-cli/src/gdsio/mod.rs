@@ -155,7 +155,7 @@ fn devices(
 /// # Errors
 /// It is not, and the user insists on it.
 fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) -> Result<()> {
-    let mut is_appended = false;
+    let mut is_noted = false;
     for task in tasks.iter_mut().filter(|task| task.asked.transfer.is_direct()) {
         let tried = match (task.device.is_some(), task.asked.in_host_memory) {
             (true, _) => task.try_direct(engine),
@@ -167,9 +167,9 @@ fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) 
         match tried {
             Ok(()) => task.method = Method::Forebay(Some(Route::Direct)),
             Err(why) if args.strict => return Err(why),
-            Err(why) if !is_appended => {
+            Err(why) if !is_noted => {
                 say(&instead(task.asked.transfer, &why));
-                is_appended = true;
+                is_noted = true;
             }
             Err(_) => {}
         }

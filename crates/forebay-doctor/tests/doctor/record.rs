@@ -53,8 +53,8 @@ fn a_record_holds_only_what_is_looked_at() {
     }
     let line = std::fs::read_to_string(dir.join("root/proc/cmdline")).unwrap_or_default();
     for word in line.split_whitespace() {
-        let is_appended = ["iommu", "pci="].iter().any(|name| word.contains(name));
-        assert!(is_appended, "it may hold passwords: {word}");
+        let is_noted = ["iommu", "pci="].iter().any(|name| word.contains(name));
+        assert!(is_noted, "it may hold passwords: {word}");
     }
     let settings = std::fs::metadata(dir.join("root/proc/config.gz"));
     assert!(settings.is_err() || settings.unwrap().len() < 1024, "all settings of the kernel");

@@ -185,12 +185,12 @@ impl Judge<'_> {
     /// bounds, or `guess` if nothing was reported.
     fn within(&mut self, (least, most): (u64, u64), guess: u64, why: &str) -> u64 {
         let staged = self.claim.by(Route::Staged);
-        let is_appended = staged > 0 || self.claim.by(Route::Cached) > 0;
+        let is_noted = staged > 0 || self.claim.by(Route::Cached) > 0;
         if most - least > self.slack {
             let (least, most) = (size(least), size(most));
             self.doubts.push(format!("between {least} and {most} passed the page cache: {why}"));
         }
-        if is_appended { staged.clamp(least, most) } else { guess }
+        if is_noted { staged.clamp(least, most) } else { guess }
     }
 
     /// Compares the claim about `bytes` with how many of them bypassed the page cache.

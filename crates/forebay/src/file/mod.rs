@@ -19,6 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
 use forebay_topology::{BlockDevice, FileSystem, System};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat};
@@ -73,6 +74,9 @@ pub(crate) struct Handle {
     /// True if the file was opened by `path`.
     is_named: bool,
     spared: Option<given::Spared>,
+    /// Second descriptors that are not used. Closing one would release the process's `fcntl` locks
+    /// on the file.
+    unused: Lock<Vec<OwnedFd>>,
     identity: (u64, u64),
     /// Device number: of a block device itself, or the one that the file system reports for its
     /// files.
@@ -137,6 +141,7 @@ impl Handle {
             flags: reopen::lasting(flags),
             is_named: false,
             spared: None,
+            unused: Lock::default(),
             identity: kind::identity(stat),
             block: u64::try_from(stat.st_blksize).unwrap_or(0),
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
@@ -336,7 +341,11 @@ impl Handle {
     /// True if a read can fail instead of blocking (RWF_NOWAIT). Probed once, beyond the end of any
     /// file, so that the probe starts no read-ahead.
     pub(crate) fn supports_nowait(&self) -> bool {
-        *self.nowait.get_or_init(|| self.nowait_at(&mut [0], 1 << 62).is_ok())
+        // While a file is written, XFS has to wait even here.
+        let has_to_wait = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        *self
+            .nowait
+            .get_or_init(|| self.nowait_at(&mut [0], 1 << 62).map_or_else(has_to_wait, |_| true))
     }
 
     /// True if the result of [`supports_nowait`](Self::supports_nowait) is known.

@@ -82,10 +82,16 @@ impl ODirect {
         let fd = open_direct(handle)?;
         let reported = reported_alignment(fd.as_fd());
         let alignment = match reported {
-            Some((memory, offset)) => judged(memory, offset)?,
-            None => default_alignment(handle, fd.as_fd())?,
+            Some((memory, offset)) => judged(memory, offset),
+            None => default_alignment(handle, fd.as_fd()),
         };
-        Ok(Self { fd, alignment, reports_alignment: reported.is_some() })
+        match alignment {
+            Ok(alignment) => Ok(Self { fd, alignment, reports_alignment: reported.is_some() }),
+            Err(reason) => {
+                handle.unused.lock().push(fd);
+                Err(reason.into())
+            }
+        }
     }
 
     /// The descriptor.
@@ -117,8 +123,10 @@ impl ODirect {
         let start = room.as_ptr().align_offset(memory);
         let target = room.get_mut(start..start + unit).expect("room for one more");
         read_at(self.fd(), target, 0).map(drop).map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            Refusal::of(errno, failed)
+            match Errno::from_io_error(&error) {
+                Some(errno @ (Errno::INVAL | Errno::OPNOTSUPP)) => Refusal::Lasting(failed(errno)),
+                _ => Refusal::Passing("the first read with O_DIRECT failed"),
+            }
         })
     }
 }
@@ -142,7 +150,12 @@ impl Handle {
                         return Err(reason);
                     }
                 };
-                let is_news = self.o_direct.set(found).is_ok();
+                let set = self.o_direct.set(found);
+                let is_news = set.is_ok();
+                // Another thread was faster.
+                if let Err(Ok(ODirect { fd, .. })) = set {
+                    self.unused.lock().push(fd);
+                }
                 let kept = self.o_direct.get().expect("set above, or by another");
                 match kept {
                     Ok(direct) if is_news => {

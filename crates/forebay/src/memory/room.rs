@@ -22,19 +22,20 @@ const fn page_tables_of(len: u64) -> u64 {
 }
 
 /// The turn of one allocation.
-#[derive(Debug, Default)]
-pub(crate) struct RoomTurn;
+struct RoomTurn;
+
+/// The turns of all engines of the process, whose limit is the same.
+static TURN: Lock<RoomTurn> = Lock::new(RoomTurn);
 
 /// Allocates memory, one piece at a time.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
-    turn: Lock<RoomTurn>,
 }
 
 impl Room {
     pub(crate) fn new(system: System) -> Self {
-        Self { system, turn: Lock::default() }
+        Self { system }
     }
 
     /// Allocates `len` bytes if there is room for them and for `spare` bytes for other users, on a
@@ -70,8 +71,8 @@ impl Room {
     ///
     /// # Errors
     /// [`Error::MemoryLimit`] if there is not enough room.
-    fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'_, RoomTurn>>> {
-        let turn = self.turn.lock();
+    fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'static, RoomTurn>>> {
+        let turn = TURN.lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {
             return Ok(None);
         };

@@ -310,9 +310,7 @@ impl Core {
 
     /// Adds a ring whose worker is woken by `wakeup`.
     pub(crate) fn add_ring(&self, wakeup: Wakeup) -> usize {
-        let mut wakeups = woken(self.rings.write());
-        wakeups.push(wakeup);
-        self.lock().add_ring()
+        self.add(&self.rings, wakeup, Scheduler::add_ring)
     }
 
     /// Moves the work of a failed ring to threads.
@@ -330,9 +328,26 @@ impl Core {
 
     /// Adds a link whose submitter is woken by `wakeup`.
     pub(crate) fn add_link(&self, slots_max: usize, wakeup: Wakeup) -> usize {
-        let mut wakeups = woken(self.links.write());
-        wakeups.push(wakeup);
-        self.lock().add_link(slots_max)
+        self.add(&self.links, wakeup, |scheduler| scheduler.add_link(slots_max))
+    }
+
+    /// Adds a wake-up under the number that `add` returns.
+    fn add(
+        &self,
+        wakeups: &RwLock<Vec<Wakeup>>,
+        wakeup: Wakeup,
+        add: impl FnOnce(&mut Scheduler) -> usize,
+    ) -> usize {
+        loop {
+            // After a panic this closes the engine and wakes all threads, for which it must not
+            // hold `wakeups`.
+            drop(self.lock());
+            let mut wakeups = woken(wakeups.write());
+            if let Ok(mut scheduler) = self.scheduler.lock() {
+                wakeups.push(wakeup);
+                return add(&mut scheduler);
+            }
+        }
     }
 
     /// Makes all threads end once nothing is in flight.

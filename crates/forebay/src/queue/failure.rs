@@ -210,6 +210,24 @@ mod tests {
     }
 
     #[test]
+    fn a_link_and_a_ring_are_added_after_a_panic_under_the_lock() {
+        for adds_link in [false, true] {
+            let rig = Rig::new();
+            let core = Arc::clone(&rig.core);
+            let panics = move || core.with(|_| panic!("under the lock"));
+            assert!(std::thread::spawn(panics).join().is_err());
+            let (core, bell) = (Arc::clone(&rig.core), Wakeup::List(Arc::clone(&rig.parking)));
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                tell.send(if adds_link { core.add_link(1, bell) } else { core.add_ring(bell) })
+            });
+            let number = told.recv_timeout(BOUND).expect("it does not wait for itself");
+            assert_eq!(number, usize::from(!adds_link));
+            assert!(rig.core.failure().is_some());
+        }
+    }
+
+    #[test]
     fn a_panic_of_a_rings_thread_ends_its_transfers() {
         let rig = Rig::new();
         let broken = Broken::default();

@@ -121,7 +121,11 @@ impl Arena {
                 Ok(memory) => break memory,
                 Err(error) => error,
             };
-            let is_short = matches!(error, Error::HostMemory { .. } | Error::MemoryLimit { .. });
+            let is_short = match &error {
+                Error::HostMemory { .. } | Error::MemoryLimit { .. } => true,
+                Error::Device { source, .. } => source.is_want_of_memory(),
+                _ => false,
+            };
             let fewer = if is_short { len / self.slot_size / 2 * self.slot_size } else { 0 };
             self.used.fetch_sub(len - fewer, Ordering::Relaxed);
             if is_short {

@@ -339,6 +339,9 @@ impl Device for CudaDevice {
     }
 
     fn no_gates(&self) -> Option<String> {
+        if let Err(forked) = check_home(&self.home, "cuDeviceGetAttribute") {
+            return Some(forked.detail);
+        }
         // The GPU reads the number at its host address.
         let (mut same, attribute) = (0, SAME_ADDRESS_FOR_REGISTERED);
         // SAFETY: the output outlives the call.
@@ -455,6 +458,7 @@ impl Device for CudaDevice {
     }
 
     fn memory_rate(&self) -> Option<u64> {
+        check_home(&self.home, "cuDeviceGetAttribute").ok()?;
         kernels::memory_rate(self.cuda, self.ordinal)
     }
 
@@ -510,6 +514,9 @@ impl Device for CudaDevice {
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {
+        if !self.home.is_here() {
+            return AddressKind::Unknown;
+        }
         // If no context can be made current the driver still reports the kind, but not the bounds.
         let _current = self.enter();
         address::kind(self.cuda, address, self.info.id)
