@@ -193,8 +193,8 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
         is_plain(&other.method) && other.run == line.run && point == line.point
     };
     let other = model.lines.iter().filter(|_| !is_plain(&line.method)).find(same)?;
-    let times = line.rate()? / other.rate().filter(|rate| *rate > 0.0)?;
-    Some((digits(times), &other.method))
+    let times = line.rate()? / other.rate()?;
+    times.is_finite().then(|| (digits(times), &*other.method))
 }
 
 /// The limits of the machines.

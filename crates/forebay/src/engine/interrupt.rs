@@ -33,8 +33,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 impl File {
     /// Like [`read_with`](Self::read_with), but calls `go_on` about 20 times a second. If it
-    /// returns false or panics, the transfer is cancelled, and the call ends within a second; only a
-    /// small copy to or from a GPU is waited for. Ops still in flight then keep the memory alive,
+    /// returns false or panics, the transfer is cancelled, and the call ends within a second; only
+    /// a small copy to or from a GPU is waited for. Ops in flight then keep the memory alive,
     /// and the object that it was borrowed from. Until they have drained, every call rejects the
     /// memory and none can read it.
     ///
