@@ -2,8 +2,7 @@
 //!
 //! No signal reliably ends such a call, so it runs on a separate thread, and the caller waits for a
 //! limited time. A drive or server that owes an answer gets no further queries until all earlier
-//! ones are answered. So it blocks only the threads that were started before the first one was
-//! late.
+//! ones are answered. At most four run at a time, so a drive or server blocks no more threads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_millis(250);
 const RUNNING_MAX: usize = 4;
 
 /// How long a caller waits for its turn while the device answers others. A thousand callers with a
-/// file each on an overlay need a second on two cores.
+/// file each on an overlay took up to 2.3 s on two cores (`2026-11-27-2-cores-queries`).
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// The queries to each drive or server, by the device number of its files.
@@ -234,6 +233,6 @@ mod tests {
             assert_eq!(waiters.map(|waiter| waiter.join().unwrap()), [None; 3]);
             drop(senders);
         });
-        assert!(began.elapsed() < BOUND);
+        assert!(began.elapsed() < TURN_MAX, "they waited for their turn all the same");
     }
 }
