@@ -171,11 +171,11 @@ fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
 fn flush_logs(py: Python<'_>) {
     py.detach(|| {
         let ((done, ended), start) = (sync_channel(1), Instant::now());
-        let running = CHANNEL.get().filter(|way| way.receiver().is_none());
+        let running = CHANNEL.get().filter(|channel| channel.receiver().is_none());
         // If the queue is full, the thread makes room in a moment.
-        let sent = running.is_some_and(|way| {
+        let sent = running.is_some_and(|channel| {
             loop {
-                match way.send(LogItem::Flush(done.clone())) {
+                match channel.send(LogItem::Flush(done.clone())) {
                     Err(TrySendError::Full(_)) if start.elapsed() < FLUSH_MAX => {
                         std::thread::sleep(FLUSH_NAP);
                     }
@@ -213,8 +213,8 @@ impl Subscriber for Logs {
         let (level, target) = (number(*metadata.level()), metadata.target().to_owned());
         let text = line.message + &line.fields;
         // A forked child has no channel before it makes an engine.
-        if let Some(way) = CHANNEL.get()
-            && way.send(LogItem::Line { level, target, text }).is_err()
+        if let Some(channel) = CHANNEL.get()
+            && channel.send(LogItem::Line { level, target, text }).is_err()
         {
             DROPPED.fetch_add(1, Ordering::Relaxed);
         }

@@ -125,9 +125,7 @@ impl Asked {
             }
             begins.push(end);
             end = end.checked_add(lent.buffer.len()).ok_or_else(|| {
-                PyValueError::new_err(
-                    "the memories in the list have more bytes than a number holds",
-                )
+                PyValueError::new_err("the memory in the list has more than 2^64 bytes in all")
             })?;
             self.lent.push(lent);
         }

@@ -65,7 +65,7 @@ impl Refusal {
                 "there is not enough memory now for a second descriptor with O_DIRECT",
             ),
             Errno::AGAIN | Errno::INTR => {
-                Self::Passing("the system's limit allows no second descriptor with O_DIRECT now")
+                Self::Passing("the system did not open a second descriptor with O_DIRECT now")
             }
             errno => Self::Lasting(reason(errno)),
         }

@@ -81,7 +81,7 @@ impl Handle {
                 let from_cache = read_at(self.fd(), &mut cached[..len], at).map_err(failed)?;
                 let drive = &mut drive.bytes_mut()[..len];
                 let from_drive = read_at(direct.fd(), drive, at).map_err(failed)?;
-                // Both end early only at the end of the file.
+                // Both end at the same byte only at the end of the file.
                 Ok(cached[..from_cache] != drive[..from_drive])
             };
             // Compare twice: another writer may change the bytes between the two reads.

@@ -67,7 +67,7 @@ pub(crate) fn listener() -> &'static Listener {
 impl Listener {
     /// What it was told of so far, of `field` with `value`.
     pub(crate) fn about(&self, field: &str, value: &str) -> Vec<Heard> {
-        let told = self.told.lock().expect("nobody panics with it");
+        let told = self.told.lock().expect("no thread panics while it holds this");
         told.iter().filter(|event| event.get(field) == Some(value)).cloned().collect()
     }
 
@@ -78,7 +78,7 @@ impl Listener {
 
     /// How many spans of this name are open.
     pub(crate) fn open_spans(&self, parent: &str) -> usize {
-        let spans = self.spans.lock().expect("nobody panics with it");
+        let spans = self.spans.lock().expect("no thread panics while it holds this");
         let is_of = |known: &&Known| {
             let above = known.parent.and_then(|id| spans.get(&id));
             above.is_some_and(|above| above.name == parent) && !known.is_closed
@@ -89,9 +89,12 @@ impl Listener {
     /// Asks `engine` from within each event while `step` runs.
     pub(crate) fn asking<T>(&self, engine: &Engine, step: impl FnOnce() -> T) -> T {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.asked.write().expect("nobody panics with it").insert(number, engine.clone());
+        self.asked
+            .write()
+            .expect("no thread panics while it holds this")
+            .insert(number, engine.clone());
         let answer = step();
-        self.asked.write().expect("nobody panics with it").remove(&number);
+        self.asked.write().expect("no thread panics while it holds this").remove(&number);
         answer
     }
 }
@@ -108,7 +111,7 @@ impl Subscriber for &'static Listener {
         let name = span.metadata().name().to_owned();
         self.spans
             .lock()
-            .expect("nobody panics with it")
+            .expect("no thread panics while it holds this")
             .insert(id, Known { name, parent, is_closed: false });
         Id::from_u64(id)
     }
@@ -120,19 +123,19 @@ impl Subscriber for &'static Listener {
     fn event(&self, event: &Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let spans = self.spans.lock().expect("nobody panics with it");
+        let spans = self.spans.lock().expect("no thread panics while it holds this");
         let own = event.parent().and_then(|id| spans.get(&id.into_u64()));
         let above = own.and_then(|own| own.parent).and_then(|id| spans.get(&id));
         let spans_of = [own, above].map(|known| known.map(|known| known.name.clone()));
         drop(spans);
         let metadata = event.metadata();
-        self.told.lock().expect("nobody panics with it").push(Heard {
+        self.told.lock().expect("no thread panics while it holds this").push(Heard {
             level: *metadata.level(),
             target: metadata.target().to_owned(),
             fields: fields.0,
             spans: spans_of,
         });
-        for engine in self.asked.read().expect("nobody panics with it").values() {
+        for engine in self.asked.read().expect("no thread panics while it holds this").values() {
             let _ = (engine.statistics(), engine.notes());
         }
     }
@@ -147,7 +150,7 @@ impl Subscriber for &'static Listener {
 
     fn try_close(&self, id: Id) -> bool {
         if let Some(known) =
-            self.spans.lock().expect("nobody panics with it").get_mut(&id.into_u64())
+            self.spans.lock().expect("no thread panics while it holds this").get_mut(&id.into_u64())
         {
             known.is_closed = true;
         }
