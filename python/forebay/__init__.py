@@ -29,7 +29,7 @@ from ._errors import (
     RouteUnavailable,
     TimedOut,
 )
-from ._forebay import Buffer, Engine, File, ManyResult, ManyTransfer, Transfer
+from ._forebay import Buffer, Engine, File, ManyResult, ManyTransfer, Transfer, version
 from ._process import (
     default_engine,
     open,
@@ -44,7 +44,11 @@ from ._statistics import Durations, Statistics
 from ._tools import Report, bench, doctor, map
 
 if typing.TYPE_CHECKING:
-    from .safetensors import load_file
+    from .safetensors import save_sharded
+    from .safetensors._load import load_file
+    from .safetensors._save import save_file
+
+__version__ = version()
 
 __all__ = [
     "Buffer",
@@ -69,6 +73,7 @@ __all__ = [
     "Statistics",
     "TimedOut",
     "Transfer",
+    "__version__",
     "bench",
     "default_engine",
     "doctor",
@@ -77,19 +82,28 @@ __all__ = [
     "open",
     "read",
     "read_many",
+    "save_file",
+    "save_sharded",
     "start_read_many",
     "start_write_many",
     "write_many",
 ]
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Imports `load_file` on first use."""
-    if name == "load_file":
-        from .safetensors import load_file
+if not typing.TYPE_CHECKING:  # a checker would take any name
 
-        return load_file
-    raise AttributeError(f"module `forebay` has no attribute `{name}`")
+    def __getattr__(name: str) -> object:
+        """Imports the functions for models on first use."""
+        if name in ("load_file", "save_file", "save_sharded"):
+            from .safetensors import _load, _save, save_sharded
+
+            found = {"load_file": _load.load_file, "save_file": _save.save_file}
+            return found.get(name, save_sharded)
+        if name in ("kvikio", "safetensors", "stream", "torch"):
+            hint = f"call `import forebay.{name}` first"
+        else:
+            hint = "`dir(forebay)` lists them"
+        raise AttributeError(f"module `forebay` has no attribute `{name}`: {hint}", name=name)
 
 
 def __dir__() -> list[str]:

@@ -31,9 +31,9 @@ def keep(old: int, new: int, path: str) -> None:
     permissions are reduced so that no user gains any:
 
     - If the group cannot be kept, the new group and all others may do only what both the old group
-      and all others might.
-    - If the ACL cannot be kept, the group may do what the ACL's own entry for it says. All others
-      may do only what each user and group named in the ACL might, too.
+      and all others might, and the new group only what an entry for it in the ACL says.
+    - If the ACL cannot be kept, the group may do only what the ACL's own entry for it and each user
+      named in the ACL might. All others may do only what each named user and group might, too.
     """
     there = os.fstat(old)
     source = f"/proc/self/fd/{old}"
@@ -95,8 +95,13 @@ def _keep_acl(new: int, acl: list[_Entry], same_group: bool) -> int:
     plain = {tag: permissions for tag, permissions, _ in acl}
     mask = plain.get(_MASK, 7)
     user, group, other = plain[_USER_OBJ], plain[_GROUP_OBJ], plain[_OTHER]
+    own = os.fstat(new).st_gid
     if not same_group:
         group = other = group & mask & other
+    for tag, permissions, number in acl:
+        # A member of the new group may do what its own entry says, and no more.
+        if not same_group and tag == _GROUP and number == own:
+            group &= permissions
     changed = {_GROUP_OBJ: group, _OTHER: other}
     entries = [(tag, changed.get(tag, permissions), number) for tag, permissions, number in acl]
     raw = struct.pack("<I", _ACL_VERSION)
@@ -110,6 +115,8 @@ def _keep_acl(new: int, acl: list[_Entry], same_group: bool) -> int:
         for tag, permissions, _ in acl:
             if tag in (_USER, _GROUP):
                 other &= permissions & mask
+            if tag == _USER:  # who may be a member of the group
+                shown &= permissions
     return user << 6 | shown << 3 | other
 
 

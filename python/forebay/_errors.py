@@ -73,7 +73,7 @@ class Error(OSError):
     report: dict[str, Any] | None = None
 
     def __str__(self) -> str:
-        text = self.strerror or ""
+        text = self.strerror or super().__str__()  # without an errno, as `OSError(text)` shows it
         text = f"{text} ({self.hint})" if self.hint else text
         return shown(text)
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from ._forebay import Buffer, Engine, File
 
 if TYPE_CHECKING:
-    from ._types import Path
+    from typing import Unpack
+
+    from ._forebay import ManyResult, ManyTransfer
+    from ._types import Path, ReadMany, Requests, WriteMany
 
 _lock = threading.Lock()
 _engine: Engine | None = None
@@ -59,21 +62,49 @@ def read(path: Path, device: Any = "auto") -> Buffer:
     return default_engine().read(path, device)
 
 
-def read_many(*requests: Any, **arrays: Any) -> Any:
-    """`Engine.read_many` of the default engine."""
-    return default_engine().read_many(*requests, **arrays)
+def read_many(requests: Requests | None = None, **arrays: Unpack[ReadMany]) -> ManyResult:
+    """Reads many pieces of files in one call, by the default engine; returns when all have arrived.
+
+    Args:
+        requests: tuples ``(file, offset, length, target)``; or instead of these the arrays below.
+        arrays: ``files`` is a list of files, and the number of each request's file is in
+            ``file_of``; without that, there is one file. ``offsets`` and ``lengths`` are in bytes.
+            The bytes of a request go to ``target``, at the offset that ``at`` has for it, or to an
+            address of ``addresses`` on ``device``. ``exact`` makes an early end of a file an error.
+            With ``check``, as by default, the first request that failed is raised; without it
+            ``errors`` of the result has all of them. ``stream``, ``route`` and ``urgent`` are those
+            of `forebay.File.read_into`.
+
+    Raises:
+        RequestError: a request is invalid; nothing has been read.
+        Error: with ``check``, the error of the first request that failed.
+    """
+    return default_engine().read_many(requests, **arrays)
 
 
-def write_many(*requests: Any, **arrays: Any) -> Any:
-    """`Engine.write_many` of the default engine."""
-    return default_engine().write_many(*requests, **arrays)
+def write_many(requests: Requests | None = None, **arrays: Unpack[WriteMany]) -> ManyResult:
+    """Writes many pieces to files in one call, by the default engine.
+
+    Args:
+        requests: tuples ``(file, offset, length, source)``; or instead of these arrays.
+        arrays: as for `read_many`, with ``source`` in place of ``target``. With ``sync``, ``data``
+            or ``all``, the bytes are on the drive when the call returns.
+
+    Raises:
+        As `read_many`.
+    """
+    return default_engine().write_many(requests, **arrays)
 
 
-def start_read_many(*requests: Any, **arrays: Any) -> Any:
-    """`Engine.start_read_many` of the default engine."""
-    return default_engine().start_read_many(*requests, **arrays)
+def start_read_many(
+    requests: Requests | None = None, **arrays: Unpack[ReadMany]
+) -> ManyTransfer:
+    """Like `read_many`, without waiting: the transfer keeps the memory alive."""
+    return default_engine().start_read_many(requests, **arrays)
 
 
-def start_write_many(*requests: Any, **arrays: Any) -> Any:
-    """`Engine.start_write_many` of the default engine."""
-    return default_engine().start_write_many(*requests, **arrays)
+def start_write_many(
+    requests: Requests | None = None, **arrays: Unpack[WriteMany]
+) -> ManyTransfer:
+    """Like `write_many`, without waiting: the transfer keeps the memory alive."""
+    return default_engine().start_write_many(requests, **arrays)

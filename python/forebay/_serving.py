@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import UnionType
 from typing import Any
 
 from ._errors import shown
 from ._sizes import size_of
+from ._progress import Line
 
 OPTIONS: dict[str, type | UnionType] = {"copy": bool, "device": str, "window": str | int}
 """The arguments of `iterate` that a user may give, and their types."""
@@ -43,6 +46,29 @@ def ranks() -> dict[str, int]:
         return {}
     size = distributed.get_world_size()
     return {"rank": distributed.get_rank(), "world_size": size} if size > 1 else {}
+
+
+def watched(
+    tensors: Iterator[tuple[str, Any]], files: Iterable[str], own: Mapping[str, int]
+) -> Iterator[tuple[str, Any]]:
+    """The tensors of files, with a line of progress of the first rank."""
+    if own.get("rank", 0) > 0:
+        yield from tensors
+        return
+    total, done, line = sum(map(os.path.getsize, files)), 0, Line("loading by forebay")
+    for name, tensor in tensors:
+        yield name, tensor
+        done = min(done + tensor.nbytes, total - 1)  # the end is shown once
+        line(done, total)
+    line(total, total)
+
+
+def without(server: str, tested: str, error: Exception) -> None:
+    """Warns that a version of a server cannot load models by Forebay."""
+    text = (
+        f"forebay is not available in this {server}: {shown(error)}; tested with {server} {tested}"
+    )
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import re
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _UNITS |= {f"{letter}iB": factor for letter, factor in _UNITS.items() if letter}
-_UNITS |= {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def size_of(text: str | int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -32,6 +32,41 @@ class HasStream(Protocol):
     """CUDA's own protocol for streams."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+class ReadMany(TypedDict, total=False):
+    """The keywords of `forebay.read_many`, which it describes."""
+
+    files: Any
+    file_of: Numbers
+    offsets: Numbers
+    lengths: Numbers
+    target: Memory
+    at: Numbers
+    addresses: Numbers
+    device: Device
+    exact: bool
+    check: bool
+    stream: Stream
+    route: Route | None
+    urgent: bool
+
+
+class WriteMany(TypedDict, total=False):
+    """The keywords of `forebay.write_many`, which it describes."""
+
+    files: Any
+    file_of: Numbers
+    offsets: Numbers
+    lengths: Numbers
+    source: Memory
+    at: Numbers
+    addresses: Numbers
+    device: Device
+    sync: Sync | None
+    check: bool
+    stream: Stream
+    urgent: bool
 
 
 Request: TypeAlias = tuple[Any, int, int, Memory]

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from ._serving import checked, exchanged, ranks
+from ._serving import checked, exchanged, ranks, watched, without
 
 __all__ = ["register"]
 
@@ -20,11 +20,27 @@ _LOADER = "sglang.srt.model_loader.loader"
 _READERS = ("safetensors_weights_iterator", "buffered_multi_thread_safetensors_weights_iterator")
 
 
+TESTED = "0.5.23"
+"""The version of SGLang that was tested."""
+
+
 @functools.cache
 def register() -> None:
-    """Makes SGLang's own loader read safetensors files by Forebay if its options say so."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    """Makes SGLang's own loader read safetensors files by Forebay if its options say so.
 
+    With a version of SGLang that lacks or moved a name that is needed, it warns, and SGLang works
+    without Forebay.
+    """
+    try:
+        from sglang.srt.model_loader import loader
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        _ = loader._validate_default_loader_extra_config
+        _ = loader.DefaultModelLoader._get_weights_iterator
+        _ = [getattr(loader, name) for name in _READERS]
+    except Exception as error:  # whatever it is, SGLang must start
+        without("SGLang", TESTED, error)
+        return
     check = f"{_LOADER}._validate_default_loader_extra_config"
     HookRegistry.register(check, _check, HookType.BEFORE)
     weights = f"{_LOADER}.DefaultModelLoader._get_weights_iterator"
@@ -62,7 +78,8 @@ def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
 
     def read(files: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return iterate(files, **{"device": device, **ranks(), **options})
+        own = ranks()
+        return watched(iterate(files, **{"device": device, **own, **options}), files, own)
 
     with exchanged(module, read, *_READERS):
         return original(loader, *args, **others)

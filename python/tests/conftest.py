@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,6 +48,33 @@ def slow_gpu(engine: forebay.Engine) -> forebay.Engine:
     slow = forebay.Engine()
     assert slow.gpu("sim:bandwidth=1MB/s") is not None
     return slow
+
+
+def memory_taken(path: Path) -> tuple[int, str]:
+    """Bytes of memory that opening a model takes, and the error's text."""
+    code = """
+import sys
+from pathlib import Path
+from forebay.safetensors import FormatError, safe_open
+
+def most():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+
+try:
+    safe_open("/dev/null", "numpy")  # what is made once
+except OSError:
+    pass
+before, text = most(), ""
+try:
+    safe_open(sys.argv[1], "numpy")
+except FormatError as error:
+    text = str(error)
+print(1024 * (most() - before), text)
+"""
+    run = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
+    number, _, text = done.stdout.partition(" ")
+    return int(number), text.strip()
 
 
 def waits_in_vain(*waits: Callable[[], object]) -> bool:

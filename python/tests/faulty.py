@@ -1,7 +1,8 @@
 """A file system of a server of our own, which fails where a test says so.
 
 ``python faulty.py FOLDER MOUNT flush=122 fsyncdir=22`` shows FOLDER at MOUNT. ``inverted=1`` has
-every byte come back wrong that is read from the server.
+every byte come back wrong that is read from the server. ``log=1`` writes the names of the calls to
+the file ``calls`` next to FOLDER.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def mounted(tmp_path: Path, **faults: int) -> Iterator[Path]:
     if not os.access("/dev/fuse", os.W_OK):
         pytest.skip("no /dev/fuse that this user may use")
     folder, mount = tmp_path / "below", tmp_path / "mount"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     mount.mkdir()
     given = [f"{name}={number}" for name, number in faults.items()]
     server = subprocess.Popen([sys.executable, __file__, str(folder), str(mount), *given])
@@ -54,6 +55,9 @@ def main() -> None:
 
     class Faulty(Operations):  # type: ignore[misc]
         def __call__(self, call: str, path: str, *rest: Any) -> Any:
+            if "log" in faults:
+                with open(f"{folder}/../calls", "a") as log:
+                    log.write(f"{call}\n")
             if call in faults:
                 raise FuseOSError(faults[call])
             if not hasattr(self, call):

@@ -51,7 +51,7 @@ print(*sorted(name for name in heavy if sys.modules.get(name)))
 
 
 def test_load_file_is_there_without_an_import_of_its_own(tmp_path: Path) -> None:
-    assert forebay.load_file is forebay.safetensors.load_file
+    assert forebay.load_file is forebay.safetensors._load.load_file
     assert "load_file" in dir(forebay)
     shown = pydoc.render_doc(forebay)
     assert "load_file(path: 'Paths', device: 'Device' = None" in pydoc.plain(shown)

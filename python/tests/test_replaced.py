@@ -12,7 +12,8 @@ from pathlib import Path
 
 import forebay
 import pytest
-from forebay._replace import replaced
+from forebay._forebay import Replacement
+from forebay._replace import replace
 
 ACL, DEFAULT_ACL = "system.posix_acl_access", "system.posix_acl_default"
 ALICE, FRIEND, SECRET, USERS = 61001, 61002, 62001, 62002
@@ -59,18 +60,16 @@ def with_acl(path: Path, value: bytes) -> None:
 
 
 def save(path: Path) -> None:
-    with replaced(path) as file:
-        file.write_from(NEW)
+    replace(path, lambda file: file.write_from(NEW))
 
 
 def save_as(path: Path, user: int, group: int, groups: list[int]) -> None:
     code = f"""
 import os, sys
 import forebay
-from forebay._replace import replaced
+from forebay._replace import replace
 os.setgroups({groups}); os.setgid({group}); os.setuid({user})
-with replaced({str(path)!r}) as file:
-    file.write_from({NEW!r})
+replace({str(path)!r}, lambda file: file.write_from({NEW!r}))
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
@@ -179,8 +178,10 @@ def test_an_acl_that_cannot_be_kept_is_cut_to_permissions(
     monkeypatch.setattr(_access, "os", NoAcl())
     save(path)
     monkeypatch.undo()
-    assert whose(path) == (ALICE, SECRET, 0o640) and ACL not in os.listxattr(path)
-    assert not may(path, "read", FRIEND, FRIEND) and not may(path, "write", FRIEND, USERS)
+    assert whose(path) == (ALICE, SECRET, 0o600) and ACL not in os.listxattr(path)
+    # The user whom the ACL locks out may be in the group.
+    for group in (FRIEND, USERS, SECRET):
+        assert not may(path, "read", FRIEND, group)
 
 
 def test_the_folders_default_acl_opens_no_file_that_had_none(folder: Path) -> None:
@@ -199,11 +200,55 @@ def test_the_folders_default_acl_opens_no_file_that_had_none(folder: Path) -> No
 
 def test_nobody_else_may_open_the_new_file_before_it_takes_its_name(folder: Path) -> None:
     path = old(folder, 0o666)
-    with replaced(path) as file:
-        file.write_from(NEW)
+    with Replacement(path) as new:
+        os.write(new.number, NEW)
         [beside] = [one for one in folder.iterdir() if one != path]
         assert stat.S_IMODE(beside.stat().st_mode) == 0o600
-    assert whose(path) == (ALICE, SECRET, 0o666)
+    assert list(folder.iterdir()) == [path] and path.read_bytes() == b"old"
+
+
+def test_a_group_that_an_acl_locks_out_stays_out(folder: Path) -> None:
+    path = old(folder, 0o600)
+    with_acl(path, acl(6, 6, 4, 7, (NAMED_GROUP, 0, USERS)))
+    assert not may(path, "read", FRIEND, USERS)
+    save_as(path, FRIEND, USERS, [])
+    assert not may(path, "read", FRIEND + 1, USERS)
+
+
+def test_a_link_of_another_user_in_a_shared_folder_is_not_followed(folder: Path) -> None:
+    victim = folder.parent / "victim"
+    victim.write_bytes(b"old")
+    folder.chmod(0o1777)
+    for link, target in (("model", "victim"), ("on the way", ".")):
+        (folder / link).symlink_to(f"../{target}")
+        os.lchown(folder / link, ALICE, USERS)
+    for path in (folder / "model", folder / "on the way" / "victim"):
+        with pytest.raises(PermissionError, match="link of another user"):
+            save(path)
+    assert victim.read_bytes() == b"old" and len(list(folder.iterdir())) == 2
+    # One's own, and that of the folder's owner, are followed.
+    os.lchown(folder / "model", 0, 0)
+    save(folder / "model")
+    assert victim.read_bytes() == NEW and (folder / "model").is_symlink()
+    folder.chmod(0o777)
+    os.lchown(folder / "model", ALICE, USERS)
+    save(folder / "model")
+
+
+def test_a_folder_that_cannot_be_listed_is_no_obstacle(folder: Path) -> None:
+    folder.chmod(0o1733)
+    save_as(folder / "new", ALICE, USERS, [])
+
+
+def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(forebay.Error, match="links"):
+        save(tmp_path / "a")
+    (tmp_path / "new").symlink_to("folder/../file")
+    (tmp_path / "folder").mkdir()
+    save(tmp_path / "new")
+    assert (tmp_path / "file").read_bytes() == NEW
 
 
 def test_the_bits_that_a_write_clears_are_cleared_and_attributes_kept(folder: Path) -> None:

@@ -72,10 +72,14 @@ def folder(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 def test_what_was_written_is_loaded(tmp_path: Path) -> None:
     path, arrays = tmp_path / "model.safetensors", model()
-    assert save_file(arrays, path, {"é": "\n"}) == path.stat().st_size
-    loaded = load_file(path, **HOST)
-    assert same(loaded, arrays) and loaded.metadata == {"é": "\n"}
-    assert loaded.report()["routes"][0]["bytes"] == sum(one.nbytes for one in arrays.values())
+    assert forebay.save_file(arrays, path, {"é": "\n"}) == path.stat().st_size
+    for more in ({}, {"copy": True}):
+        report: dict[str, Any] = {}
+        loaded = load_file(path, report=report, **HOST, **more)
+        assert same(loaded, arrays) and report["metadata"] == {"é": "\n"}
+        assert report["bytes"] == sum(one.nbytes for one in arrays.values())
+        routes = {one["route"]: one["bytes"] for one in report["routes"] if one["bytes"]}
+        assert routes == {"host" if more else "mapped": report["bytes"]}
     assert all(array.flags.aligned for array in loaded.values())
     save_file({}, path)
     assert load_file(path, **HOST) == {} and os.listdir(tmp_path) == [path.name]
@@ -133,9 +137,17 @@ def test_what_is_no_model_is_refused(folder: tuple[Path, dict[str, Any]], tmp_pa
     with pytest.raises(FormatError, match=r"both have a tensor `0\."):
         load_file([one, one], **HOST)
     index = snapshot / "model.safetensors.index.json"
-    for text in ("{", "[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}'):
+    for text, why in {
+        "{": "not JSON",
+        "[]": "does not say",
+        "{}": "no `weight_map`",
+        '{"weight_map": [1]}': "does not say",
+        '{"weight_map": {"a": 1}}': "does not say",
+        '{"weight_map": {"a": "b", "a": "b"}}': "No such file",
+        '{"weight_map": {}, "weight_map": {}}': "twice",
+    }.items():
         index.write_text(text)
-        with pytest.raises(FormatError, match="`weight_map` does not say"):
+        with pytest.raises(forebay.Error, match=why):
             load_file(root, **HOST)
     for name in ("../model-0.safetensors", "/etc/passwd", "..", ""):
         index.write_text(json.dumps({"weight_map": {"a": name}}))
@@ -209,10 +221,11 @@ def test_a_rank_gets_its_share(tmp_path: Path) -> None:
     arrays = {"a": numpy.arange(96).reshape(8, 12), "b": numpy.arange(8), "c": numpy.float32(3)}
     save_file(arrays, path)
     for rank in range(4):
-        loaded = load_file(path, names=["a", "b"], shard=(0, rank, 4), **HOST)
+        report: dict[str, Any] = {}
+        loaded = load_file(path, names=["a", "b"], shard=(0, rank, 4), report=report, **HOST)
         assert (loaded["a"] == arrays["a"][2 * rank : 2 * rank + 2]).all()
         assert (loaded["b"] == arrays["b"][2 * rank : 2 * rank + 2]).all()
-        assert loaded.report()["bytes"] == 2 * 12 * 8 + 2 * 8
+        assert report["bytes"] == 2 * 12 * 8 + 2 * 8
         columns = load_file(path, names="a", shard=(-1, rank, 4), **HOST)
         assert (columns["a"] == arrays["a"][:, 3 * rank : 3 * rank + 3]).all()
 
@@ -300,7 +313,7 @@ def test_tensors_of_torch(tmp_path: Path) -> None:
     with pytest.raises(forebay.Error, match='device="cpu"'):
         if torch.cuda.is_available():
             pytest.skip("there is a GPU")
-        load_file(path)
+        forebay.load_file(path)
 
 
 def test_modules_of_torch(tmp_path: Path) -> None:
@@ -344,4 +357,8 @@ def test_a_tensor_that_failed_may_be_asked_for_again(tmp_path: Path) -> None:
             with pytest.raises(forebay.Error):
                 file.get_tensor("t1")
         path.write_bytes(whole)
+        # Its header may be another one now.
+        with pytest.raises(forebay.FileChanged):
+            file.get_tensor("t1")
+    with safe_open(path, "numpy") as file:
         assert file.get_tensor("t1")[0] == 1

@@ -31,9 +31,10 @@ def test_each_begins_at_another_place_and_has_all(files: Any, size: int) -> None
     folder, arrays = files
     for rank in range(size):
         ranks = {"rank": rank, "world_size": size}
-        loaded = load_file(folder, **HOST, **ranks)
+        report: dict[str, Any] = {}
+        loaded = load_file(folder, report=report, **HOST, **ranks)
         assert same(loaded, arrays)
-        reasons = {route["reason"] for route in loaded.report()["routes"]}
+        reasons = {route["reason"] for route in report["routes"]}
         assert size == 1 or reasons == {"demanded"}
         assert same(dict(iterate(folder, window="4MiB", **HOST, **ranks)), arrays)
         half = load_file(folder, names="b", shard=(0, rank % 2, 2), **HOST, **ranks)
@@ -125,12 +126,14 @@ def loaded(rank: int, path: Path) -> tuple[Any, Any, int, list[tuple[int, int]]]
 
     _ranks.CHUNK = 1 << 20  # several windows
     seen: list[tuple[int, int]] = []
-    whole = load_file(path, group=world(), progress=lambda *one: seen.append(one), **HOST)
+    report: dict[str, Any] = {}
+    told: Any = {"progress": lambda *one: seen.append(one), "report": report}
+    whole = load_file(path, group=world(), **told, **HOST)
     each = {
         name: tensor.numpy()
         for name, tensor in iterate(path, device="cpu", window="4MiB", group=world(), copy=True)
     }
-    return dict(whole), each, whole.report()["bytes"], seen
+    return whole, each, report["bytes"], seen
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -16,6 +16,7 @@ import forebay
 import pytest
 from forebay.safetensors import (
     FormatError,
+    _pages,
     iterate,
     load_file,
     load_model,
@@ -101,13 +102,15 @@ def test_a_loop_keeps_within_its_window(path: Path) -> None:
     assert peak < 17 * MIB, peak / MIB
 
 
-def test_converted_tensors_take_no_room_for_the_originals(path: Path) -> None:
+@pytest.mark.parametrize("copy", [False, True])
+def test_converted_tensors_take_no_room_for_the_originals(path: Path, copy: bool) -> None:
     arrays = {f"t{n:02}": numpy.full(MIB, n, "float32") for n in range(64)}
     arrays["number"] = numpy.arange(7)
     save_file(arrays, path)
     load_file(path, names=["t00"], **HOST)  # what is made once
     tracemalloc.start()
-    loaded = load_file(path, dtype="float16", **HOST)
+    report: dict[str, Any] = {}
+    loaded = load_file(path, dtype="float16", report=report, copy=copy, **HOST)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     result = 64 * 2 * MIB
@@ -116,7 +119,7 @@ def test_converted_tensors_take_no_room_for_the_originals(path: Path) -> None:
     for name, array in arrays.items():
         assert loaded[name].dtype == ("int64" if name == "number" else "float16")
         assert (loaded[name] == array).all()
-    assert loaded.report()["bytes"] == sum(array.nbytes for array in arrays.values())
+    assert report["bytes"] == sum(array.nbytes for array in arrays.values())
 
 
 class Counted(forebay.Engine):
@@ -136,7 +139,7 @@ def test_small_files_are_one_call(path: Path, ranks: dict[str, int]) -> None:
     for name, array in arrays.items():
         save_file({name: array}, path.parent / f"{name}.safetensors")
     engine, paths = Counted(), sorted(path.parent.glob("*.safetensors"))
-    loaded = load_file(paths, **ranks, engine=engine, **HOST)
+    loaded = load_file(paths, **ranks, engine=engine, copy=True, **HOST)
     assert engine.calls == [5] and len(loaded) == 69
     for number in range(64):
         assert (loaded[f"t{number:02}"] == number).all()
@@ -157,14 +160,15 @@ def test_large_files_are_read_while_the_next_are_planned(
         save_file({f"u{number}": numpy.full(MIB // 2, number, "uint8")}, small)
     engine = Counted()
     seen: list[tuple[int, int]] = []
-    loaded = load_file(paths, progress=lambda *all_: seen.append(all_), engine=engine, **HOST)
+    own: dict[str, Any] = {"engine": engine, "copy": True, **HOST}
+    loaded = load_file(paths, progress=lambda *all_: seen.append(all_), **own)
     assert engine.calls == [2, 4, 1] and seen[-1] == (67 * MIB, 67 * MIB)
     assert list(loaded) == [f"u{n}" for n in range(6)] + [f"t{n:02}" for n in range(64)]
     assert all((loaded[f"u{n}"] == n).all() for n in range(6))
     # Pending calls end before an error of a later file is raised.
     path.write_bytes(b"no model")
     with pytest.raises(FormatError, match=path.name):
-        load_file(paths, engine=engine, **HOST)
+        load_file(paths, **own)
     assert engine.calls == [2, 4, 1, 2]
 
 
@@ -179,15 +183,80 @@ def test_an_error_names_the_file_and_the_tensor(path: Path) -> None:
 
     content = other.read_bytes()
     for call in (
-        lambda: load_file([path, other], engine=Cut(), **HOST),
-        lambda: list(iterate([path, other], engine=Cut(), **HOST)),
-        lambda: safe_open(other, "numpy", engine=Cut()).get_tensors(),
+        lambda: load_file([path, other], engine=Cut(), copy=True, **HOST),
+        lambda: list(iterate([path, other], engine=Cut(), copy=True, **HOST)),
+        lambda: safe_open(other, "numpy", engine=Cut(), backend="pread").get_tensors(),
     ):
         other.write_bytes(content)
         with pytest.raises(forebay.EndOfFile) as error:
             call()
         assert "cannot load the tensors `u2` to `u3`: " in str(error.value)
         assert f"`{other}`" in str(error.value) and error.value.filename == str(other)
+
+
+def test_pages_that_are_cut_off_are_an_error(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = path.parent / "other.safetensors"
+    save_file({f"u{n}": numpy.zeros(MIB, "uint8") for n in range(4)}, other)
+    content, fetch = other.read_bytes(), _pages.Pages.fetch
+
+    def cut(self: Any, *given: Any) -> None:
+        os.truncate(other, 2 * MIB + 5000)
+        fetch(self, *given)
+
+    monkeypatch.setattr(_pages.Pages, "fetch", cut)
+    for call in (
+        lambda: load_file([path, other], **HOST),
+        lambda: list(iterate(other, **HOST)),
+        lambda: safe_open(other, "numpy").get_tensors(),
+    ):
+        other.write_bytes(content)
+        with pytest.raises((forebay.EndOfFile, forebay.FileChanged), match="cannot load") as error:
+            call()
+        assert f"`{other}`" in str(error.value)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_a_file_that_is_written_to_during_a_load_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, copy: bool
+) -> None:
+    made = forebay.safetensors._plan.Part.made
+
+    def changed(self: Any, *given: Any) -> Any:
+        with open(path, "r+b") as file:
+            file.seek(MIB)
+            file.write(b"new")
+        return made(self, *given)
+
+    monkeypatch.setattr(forebay.safetensors._plan.Part, "made", changed)
+    for call in (
+        lambda: load_file(path, copy=copy, **HOST),
+        lambda: list(iterate(path, copy=copy, **HOST)),
+    ):
+        with pytest.raises(forebay.FileChanged, match="written to during the load"):
+            call()
+    with safe_open(path, "numpy") as file, pytest.raises(forebay.FileChanged):
+        file.get_tensor("t01")
+        file.get_tensor("t02")
+
+
+def test_tensors_on_the_host_are_pages_that_change_no_file(path: Path) -> None:
+    before = path.read_bytes()
+    loaded = load_file(path, **HOST)
+    for array in loaded.values():
+        array += 1
+    assert path.read_bytes() == before
+    assert all((array == int(name[1:]) + 1).all() for name, array in loaded.items())
+    save_file(loaded, path)  # over the file that they are of
+    assert all((loaded[name] == array).all() for name, array in load_file(path, **HOST).items())
+
+
+def test_what_is_loaded_is_a_plain_dictionary(path: Path) -> None:
+    for load in (load_file, forebay.load_file):
+        loaded = load(path, **HOST)
+        assert type(loaded) is dict and type(loaded.copy()) is dict
+        assert type(pickle.loads(pickle.dumps(loaded))) is dict
 
 
 def test_slices_of_any_kind(path: Path) -> None:
@@ -273,8 +342,9 @@ def test_a_header_that_no_loader_takes_is_not_written(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("copy", [False, True])
 def test_the_report_has_the_time_of_calls_that_overlap_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, copy: bool
 ) -> None:
     from forebay.safetensors import _load
 
@@ -283,7 +353,9 @@ def test_the_report_has_the_time_of_calls_that_overlap_once(
     for number, other in enumerate(others):
         save_file({f"u{number}": numpy.zeros(MIB, "uint8")}, other)
     begun = time.monotonic()
-    seconds = load_file([path, *others], **HOST).report()["seconds"]
+    report: dict[str, Any] = {}
+    load_file([path, *others], report=report, copy=copy, **HOST)
+    seconds = report["seconds"]
     assert 0 < seconds["elapsed"] <= time.monotonic() - begun
 
 

@@ -8,11 +8,13 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forebay
 import pytest
 from forebay.safetensors import FormatError
 from tensors import torch_or_skip
@@ -286,7 +288,7 @@ def test_metadata_changes_no_class(tmp_path: Path) -> None:
     save(tmp_path, {"a": torch.ones(3)})
     found = b"\x80\x04c" + f"{StorageMeta.__module__}\nStorageMeta\n".encode()
     (tmp_path / ".metadata").write_bytes(found + b"N}\x8c\x03nowK\x01s\x86b.")
-    with pytest.raises(FormatError, match="it is not the metadata of a checkpoint"):
+    with pytest.raises(FormatError, match="changes an object that it did not make"):
         Reader(tmp_path).read_metadata()
     assert not hasattr(StorageMeta, "now")
 
@@ -296,13 +298,73 @@ def test_metadata_makes_no_group_of_processes(tmp_path: Path) -> None:
     mesh = b"\x80\x04ctorch.distributed.device_mesh\nDeviceMesh\n"
     for call in (b"\x8c\x03cpu]K\x00a\x86R.", b"N}\x8c\x03nowK\x01s\x86b."):
         (tmp_path / ".metadata").write_bytes(mesh + call)
-        with pytest.raises(FormatError, match="`torch.distributed.device_mesh.DeviceMesh`"):
+        with pytest.raises(FormatError, match="DeviceMesh`|did not make"):
             Reader(tmp_path).read_metadata()
     path = b"\x80\x04cpathlib\nPosixPath\nN}\x8c\x08__name__\x8c\x01zs\x86b."
     (tmp_path / ".metadata").write_bytes(path)
     with pytest.raises(FormatError):
         Reader(tmp_path).read_metadata()
     assert _metadata._path.__name__ == "_path"
+
+
+def test_metadata_changes_no_enumeration(tmp_path: Path) -> None:
+    encoding = dcp.metadata._MEM_FORMAT_ENCODING
+    save(tmp_path, {"a": torch.ones(3)})
+    member = f"c{encoding.__module__}\n{encoding.__name__}\nK\0\x85R".encode()
+    for change in (b"}X\x07\0\0\0_value_Kcsb0", b"N}X\x07\0\0\0_value_Kcs\x86b0"):
+        content = (tmp_path / ".metadata").read_bytes()
+        (tmp_path / ".metadata").write_bytes(content[:2] + member + change + content[2:])
+        with pytest.raises(FormatError):
+            Reader(tmp_path).read_metadata()
+        (tmp_path / ".metadata").write_bytes(content)
+    assert encoding(0).value == 0
+    save(tmp_path, {"a": torch.ones(3)})
+    load(tmp_path, {"a": torch.zeros(3)})
+
+
+def repeated(last: bytes, levels: int = 40) -> bytes:
+    """A pickle of a tuple that holds the one before twice, and what is made of it."""
+    each = (b"h%c" % n * 2 + b"\x86\x94\x30" for n in range(levels))
+    return b"\x80\x04)\x94" + b"".join(each) + last % {b"it": b"h%c" % levels}
+
+
+HERE = b"ctorch.distributed.checkpoint.metadata\n"
+BOMBS = {
+    "a key": b"}%(it)sNs.",
+    "a set": b"cbuiltins\nset\n((%(it)sttR.",
+    "a list for a set": b"cbuiltins\nset\n](%(it)se\x85R.",
+    "a type of NumPy": b"cnumpy\ndtype\n%(it)s\x85R.",
+    "an enumeration": HERE + b"_MEM_FORMAT_ENCODING\n%(it)s\x85R.",
+    "a layout": b"ctorch.serialization\n_get_layout\n%(it)s\x85R.",
+    "a shape": b"ctorch\nSize\n%(it)s\x85R.",
+    "a path": b"cpathlib\nPosixPath\n%(it)s\x85R.",
+    "a name": HERE + b"MetadataIndex\n)\x81}\x8c\x03fqn%(it)ssb.",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_repeated_objects_of_metadata_end_it(tmp_path: Path, kind: str) -> None:
+    (tmp_path / ".metadata").write_bytes(repeated(BOMBS[kind]))
+    with pytest.raises(FormatError) as error:
+        Reader(tmp_path).read_metadata()
+    assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero", "sparse", "folder"])
+def test_only_a_regular_file_is_metadata(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ".metadata"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "zero":
+            path.symlink_to("/dev/zero")
+        case "sparse":
+            path.touch()
+            os.truncate(path, 1 << 40)
+        case "folder":
+            path.mkdir()
+    with pytest.raises(forebay.Error, match="metadata"):
+        Reader(tmp_path).read_metadata()
 
 
 def test_names_of_storages_are_texts() -> None:
@@ -360,8 +422,8 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
 def test_another_shape_than_that_of_the_metadata_is_refused(tmp_path: Path) -> None:
     save(tmp_path, {"a": torch.ones(8, 2)})
     save(tmp_path / "other", {"a": torch.ones(4, 4)})
-    content = (tmp_path / "other" / "__0_0.distcp").read_bytes()
-    (tmp_path / "__0_0.distcp").write_bytes(content)
+    content = data_of(tmp_path / "other").read_bytes()
+    data_of(tmp_path).write_bytes(content)
     with refused(r"its shape \[4, 4\] is not that of the metadata"):
         load(tmp_path, {"a": torch.ones(8, 2)})
 
@@ -447,7 +509,7 @@ def test_both_read_what_the_writer_wrote(tmp_path: Path, is_single: bool, reader
 def test_large_tensors_begin_at_blocks(tmp_path: Path) -> None:
     state = {str(n): values((n, 64 << 10), torch.uint8, n) for n in (1, 3)} | {"0": torch.ones(1)}
     write(tmp_path, state)
-    whole = (tmp_path / "__0_0.distcp").read_bytes()
+    whole = data_of(tmp_path).read_bytes()
     for name, tensor in state.items():
         info = items(tmp_path)[name]
         item = whole[info.offset : info.offset + info.length]
@@ -471,9 +533,47 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
     newer = {"a": values((300, 300), torch.float32, 3), "b": 2}
     write(tmp_path, newer)
     load(tmp_path, loaded)
-    assert same(newer, loaded) and sorted(os.listdir(tmp_path)) == names
+    assert same(newer, loaded) and len(os.listdir(tmp_path)) == len(names)
+    assert sorted(os.listdir(tmp_path)) != names, "no save uses the names of another one"
     with pytest.raises(CheckpointException, match="already exists"):
         write(tmp_path, state, overwrite=False)
+
+
+def test_a_save_over_another_one_that_is_killed_leaves_one_of_them(tmp_path: Path) -> None:
+    code = """
+import sys, torch, torch.distributed.checkpoint as dcp
+from forebay.torch.dcp import Writer
+number = 0
+while True:
+    number += 1
+    # Each has other shapes.
+    state = {f"w{n}": torch.full((100 + number % 7, 300), float(number)) for n in range(3)}
+    dcp.save(state, storage_writer=Writer(sys.argv[1]), no_dist=True)
+    print(number, flush=True)
+"""
+    rng = random.Random(seed := int(os.environ.get("FOREBAY_SEED", random.randrange(1 << 32))))
+    print(f"seed {seed}")
+    for _ in range(int(os.environ.get("FOREBAY_STRESS", "4"))):
+        run = [sys.executable, "-c", code, str(tmp_path)]
+        process = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == "1\n"
+        time.sleep(rng.uniform(0, 0.05))
+        process.kill()
+        told = [1, *map(int, process.stdout.read().split())]
+        process.wait()
+        shapes = Reader(tmp_path).read_metadata().state_dict_metadata
+        loaded = {name: torch.zeros(about.size) for name, about in shapes.items()}
+        load(tmp_path, loaded)
+        values = {float(number) for one in loaded.values() for number in one.unique()}
+        assert values in ({float(told[-1])}, {float(told[-1] + 1)})
+    write(tmp_path, {"a": torch.ones(3)})
+    assert len(os.listdir(tmp_path)) == 2, "what the killed saves left is gone"
+
+
+def data_of(folder: Path) -> Path:
+    """The only data file of a checkpoint."""
+    [found] = folder.glob("__0_0*.distcp")
+    return found
 
 
 class Named(torch.Tensor):  # type: ignore[misc]

@@ -245,7 +245,7 @@ def test_an_error_names_what_was_tried_the_path_the_cause_and_the_remedy(tmp_pat
         (records, folder, IsADirectoryError, "cannot open `.*folder`.*not a file.*give a regular"),
         (loads, missing, FileNotFoundError, "cannot open `.*missing`: No such.*spelling"),
         (loads, folder, IsADirectoryError, "cannot open `.*folder`.*not a file.*give a regular"),
-        (loads, path, EOFError, r"cannot read `.*file` at 0\+104.*ended after 100.*ask for fewer"),
+        (loads, path, EOFError, r"cannot read `.*file` at 0\+104.*ended after 100.*request fewer"),
         (saves, missing / "file", FileNotFoundError, "cannot open the folder of `.*spelling"),
         (saves, folder, IsADirectoryError, "cannot replace `.*folder`: it is a folder.*give"),
     ]

@@ -9,13 +9,15 @@ use crate::process::{self, say};
 use crate::report::Report;
 
 /// Programs, their Debian packages, and their purposes.
-const TOOLS: [(&str, &str, &str); 6] = [
+const TOOLS: [(&str, &str, &str); 7] = [
     ("fio", "fio", "comparison with fio"),
     ("mkfs.ext4", "e2fsprogs", "tests on ext4"),
     ("mkfs.xfs", "xfsprogs", "tests on xfs"),
     ("mkfs.btrfs", "btrfs-progs", "tests on btrfs"),
     ("losetup", "mount", "tests on loop devices"),
     ("setpriv", "util-linux", "tests as another user"),
+    // It brings the library that fusepy loads.
+    ("fusermount", "fuse", "Python's tests on FUSE"),
 ];
 
 /// Tools that only slow tests use.

@@ -120,7 +120,7 @@ impl Windows {
             let mapped = window.file.map_pages(window.range);
             let mapped = mapped.map_err(|error| never("map", &window.file, &error))?;
             mapped
-                .bring_in()
+                .bring_in(0..mapped.len())
                 .map_err(|_| Refusal::Now("a file has ended, or could not be read"))?;
             // SAFETY: `Pages` unregisters it before it is unmapped.
             let pinned = unsafe { pages.device.register_read_only(mapped.start(), mapped.len()) };

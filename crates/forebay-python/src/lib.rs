@@ -6,10 +6,15 @@
 //! `transfer` are the engine's own types for Python, `layers` those for the layers of a model.
 //! `buffer` is the memory that they hand out, and `dlpack` exchanges arrays.
 //!
+//! `header` reads safetensors files and indexes, `archive` the directories of files of
+//! `torch.save`, `pickle` looks through pickles before they are loaded. `pages` has the pages of a
+//! file as memory, and `replace` makes files that replace others.
+//!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
 //! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
 //! calls Python from our own threads, `per_process` holds state that a forked child makes anew.
 
+mod archive;
 mod buffer;
 mod callbacks;
 mod dlpack;
@@ -17,13 +22,17 @@ mod engine;
 mod failure;
 mod file;
 mod hanging;
+mod header;
 mod layers;
 mod logs;
 mod many;
 mod memory;
 mod moving;
 mod numbers;
+mod pages;
 mod per_process;
+mod pickle;
+mod replace;
 mod stream;
 mod transfer;
 mod waiting;
@@ -39,11 +48,17 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _forebay {
     #[pymodule_export]
+    use super::archive::Archive;
+    #[pymodule_export]
     use super::buffer::Buffer;
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]
     use super::file::File;
+    #[pymodule_export]
+    use super::header::Header;
+    #[pymodule_export]
+    use super::header::ModelIndex;
     #[pymodule_export]
     use super::layers::LayerStream;
     #[pymodule_export]
@@ -53,11 +68,27 @@ mod _forebay {
     #[pymodule_export]
     use super::many::ManyTransfer;
     #[pymodule_export]
+    use super::pages::FileStamp;
+    #[pymodule_export]
+    use super::pages::Pages;
+    #[pymodule_export]
+    use super::pages::memory_left;
+    #[pymodule_export]
+    use super::pickle::scan_pickle;
+    #[pymodule_export]
     use super::reader_count;
+    #[pymodule_export]
+    use super::replace::FolderTurn;
+    #[pymodule_export]
+    use super::replace::Replacement;
+    #[pymodule_export]
+    use super::replace::remove_temporary;
     #[pymodule_export]
     use super::run_command;
     #[pymodule_export]
     use super::transfer::Transfer;
+    #[pymodule_export]
+    use super::version;
 
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
@@ -93,6 +124,12 @@ fn check_interpreter() -> PyResult<()> {
 #[pyfunction]
 fn reader_count() -> usize {
     forebay::Options::from_env().unwrap_or_default().reader_count()
+}
+
+/// The version of the package.
+#[pyfunction]
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
 }
 
 /// Runs the `forebay` command with these arguments, the program's name first; returns its exit

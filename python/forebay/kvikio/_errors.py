@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from .. import _errors as engine_errors
 
@@ -25,36 +24,26 @@ class NotOffered(NotImplementedError):
     """A part of KvikIO that Forebay does not offer; it is a ``RuntimeError`` as well."""
 
 
-_made: dict[type[engine_errors.Error], type[engine_errors.Error]] = {}
-
-
-def _both(kind: type[engine_errors.Error]) -> type[engine_errors.Error]:
-    if kind in _made:
-        return _made[kind]
-    body = {"__doc__": kind.__doc__, "__module__": kind.__module__, "__reduce__": _reduced}
-    made = type(kind.__name__, (kind, RuntimeError), body)
-    # If two threads make it at once, both get the same one.
-    return _made.setdefault(kind, made)
-
-
-def _reduced(error: engine_errors.Error) -> tuple[Any, ...]:
-    # Another process cannot import its class by name.
-    return _again, (type(error).__mro__[1], error.args, error.filename, error.__dict__)
-
-
-def _again(
-    kind: type[engine_errors.Error], args: tuple[Any, ...], name: Any, about: dict[str, Any]
-) -> engine_errors.Error:
-    made = _both(kind)(*args, name)
-    made.__dict__.update(about)
+def _with_runtime_error(kind: type[engine_errors.Error]) -> type[engine_errors.Error]:
+    """A class of this module for one of the engine's: other processes find it by its name."""
+    about = {"__doc__": kind.__doc__, "__module__": __name__}
+    made = type(kind.__name__, (kind, RuntimeError), about)
+    globals()[made.__name__] = made
     return made
+
+
+_CLASSES = {
+    kind: _with_runtime_error(kind)
+    for kind in (getattr(engine_errors, name) for name in engine_errors.__all__)
+}
 
 
 def with_runtime_error(error: engine_errors.Error) -> engine_errors.Error:
     """The same error, as a ``RuntimeError`` as well."""
     if isinstance(error, RuntimeError):
         return error
-    made = _both(type(error))(error.errno, error.strerror, error.filename)
+    kind = next(kind for kind in type(error).__mro__ if kind in _CLASSES)
+    made = _CLASSES[kind](error.errno, error.strerror, error.filename)
     made.__dict__.update(error.__dict__)
     made.__cause__ = error.__cause__
     return made.with_traceback(error.__traceback__)

@@ -1,33 +1,36 @@
 """Models in files of safetensors and of `torch.save`: loaded in one call.
 
 >>> from forebay.safetensors import load_file
->>> weights = load_file("model.safetensors", device="cpu")
+>>> weights = load_file("model.safetensors")
 >>> weights["embedding"].shape
 torch.Size([512, 64])
 
-The names are those of ``safetensors.torch``, so that a program changes one import. Nothing here
-needs torch, unless the tensors are torch's.
+The names, arguments and results are those of ``safetensors.torch`` and ``safetensors``, so that a
+program changes one import: tensors are loaded to the host unless `device` says otherwise.
+`forebay.load_file` loads to the GPU. Nothing here needs torch, unless the tensors are torch's.
 """
 
 from __future__ import annotations
 
+from ._drop_in import load, load_file, save, save_file
 from ._header import FormatError
 from ._iterate import iterate
-from ._load import Loaded, load_file
 from ._module import load_model, save_model
 from ._open import Slice, safe_open
 from ._patched import patched
-from ._save import save_file
+from ._sharded import save_sharded
 
 __all__ = [
     "FormatError",
-    "Loaded",
     "Slice",
     "iterate",
+    "load",
     "load_file",
     "load_model",
     "patched",
     "safe_open",
+    "save",
     "save_file",
     "save_model",
+    "save_sharded",
 ]

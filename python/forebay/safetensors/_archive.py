@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
-import zipfile
-import zlib
-from collections import defaultdict
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from .._errors import shortened, shown
-from ._header import BITS, HEADER_MAX, FormatError, Header, Stored, product, refused
-from ._pickle import BAD_PICKLE, Storage, View, unpickled
+from .. import _forebay
+from .._errors import Error, shortened, shown
+from ._header import BITS, HEADER_MAX, FormatError, Header, Listed, Stored, product, refused
+from ._pickle import BAD_PICKLE, BITS_SET, Storage, View, unpickled
 
 if TYPE_CHECKING:
     from .._forebay import File
@@ -22,48 +20,31 @@ _LOCAL = struct.Struct("<4s2xHH16xHH")
 
 _ENCRYPTED = 1
 
-_BAD_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
-"""Errors of `zipfile` for a file that is not a zip, or one that it cannot read."""
+_HEADS = 4096
+"""Headers of entries that are read by one call."""
 
-_HINT = "load it by `torch.load(path, weights_only=True)`, and save its tensors by `save_file`"
+_HINT = (
+    "load it by `torch.load(path, weights_only=True)`, and save its tensors by `save_file`; what that "
+    "refuses may run code, and only `weights_only=False` loads it"
+)
+
+_RESOLVED = "save its `.resolve_conj().resolve_neg()`"
+"""What to do with a tensor that is stored as its conjugate or negative."""
 
 _MODEL = "state_dict"
 """The key of the tensors in a checkpoint that has the state of the training, too."""
 
 
-class _Reader:
-    """A file as `zipfile` reads it."""
-
-    def __init__(self, file: File) -> None:
-        self._file, self._at = file, 0
-
-    def read(self, count: int = -1) -> bytes:
-        left = max(self._file.size - self._at, 0)
-        count = left if count < 0 else min(count, left)
-        if count > HEADER_MAX:
-            raise ValueError(f"its directory would have {count} bytes")
-        data = bytearray(count)
-        self._file.read_into(data, self._at)
-        self._at += count
-        return bytes(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = max(offset + (0, self._at, self._file.size)[whence], 0)
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def seekable(self) -> bool:
-        return True
+def is_torch(head: bytes) -> bool | None:
+    """Whether the first entry of a zip is that of `torch.save`; ``None`` for one of `numpy.savez`."""
+    name = _first(head)
+    return None if name.endswith(".npy") else name.endswith("/data.pkl")
 
 
-def names(file: File) -> list[str]:
-    """The names of a zip's entries; none if it is broken."""
-    try:
-        return _opened(file).namelist()
-    except _BAD_ZIP:
-        return []
+def _first(head: bytes) -> str:
+    """The name of the first entry."""
+    length = _LOCAL.unpack_from(head)[3] if len(head) >= _LOCAL.size else 0
+    return head[_LOCAL.size : _LOCAL.size + length].decode(errors="replace")
 
 
 def read(file: File, path: str) -> Header:
@@ -73,71 +54,73 @@ def read(file: File, path: str) -> Header:
         FormatError: it is broken, or does not hold tensors by name.
     """
     try:
-        archive = _opened(file)
-        entries = {entry.filename: entry for entry in archive.infolist()}
-        root = next(iter(entries), "").partition("/")[0]
-        if f"{root}/constants.pkl" in entries:
+        archive = _forebay.Archive(file)
+        root = archive.root()
+        if archive.entry(f"{root}/constants.pkl"):
             _refuse(path, "it is a program of TorchScript", "load it by `torch.jit.load`")
-        begins = dict(_begins(file, archive.infolist()))
-        text = _whole(archive, entries, f"{root}/data.pkl")
-        order = f"{root}/byteorder"
-        if order in entries and _whole(archive, entries, order) != b"little":
+        order = archive.entry(f"{root}/byteorder")
+        if order and _whole(file, f"{root}/byteorder", order) != b"little":
             raise ValueError("its numbers are not little-endian")
-    except FormatError:
+        if not (archive.entry(f"{root}/version") or archive.entry(f"{root}/.data/version")):
+            raise ValueError("it has no entry `version`")
+        name = f"{root}/data.pkl"
+        if not (pickled := archive.entry(name)):
+            raise ValueError(f"it has no entry `{shortened(name)}`")
+        text = _whole(file, name, pickled)
+    except Error:
         raise
-    except _BAD_ZIP as error:
+    except ValueError as error:
         _refuse(path, f"it is not a complete zip of `torch.save`: {shown(error)}")
     try:
+        _forebay.scan_pickle(text, file.size, None)
         views = _views(unpickled(text))
+    except BITS_SET as error:
+        _refuse(path, str(error), f"{_HINT}: {_RESOLVED}")
     except BAD_PICKLE as error:
         _refuse(path, f"its pickle does not hold tensors by name: {shown(str(error)[:300])}")
-    by_key: dict[str, dict[str, View]] = defaultdict(dict)
+    by_key: dict[str, dict[str, View]] = {}
     for name, view in views.items():
-        by_key[view.storage.key][name] = view
-    tensors: list[Stored] = []
+        by_key.setdefault(view.storage.key, {})[name] = view
+    found = []
     for key, own in by_key.items():
-        entry = entries.get(f"{root}/data/{key}")
+        entry = archive.entry(f"{root}/data/{key}")
         if entry is None:
             _refuse(path, f"it has no entry for its tensor `{shortened(next(iter(own)))}`")
-        tensors += _of_storage(path, own, begins[entry.filename], entry.file_size)
+        found.append(entry)
+    tensors: list[Stored] = []
+    try:
+        for own, begin, entry in zip(by_key.values(), _begins(file, found), found, strict=True):
+            tensors += _of_storage(path, own, begin, entry[1])
+    except FormatError:
+        raise
+    except ValueError as error:
+        _refuse(path, f"it is not a complete zip of `torch.save`: {shown(error)}")
     tensors.sort(key=lambda tensor: tensor.offset)
-    return Header(path, None, {tensor.name: tensor for tensor in tensors})
+    return Header(path, Listed(tensors))
 
 
-def _opened(file: File) -> zipfile.ZipFile:
-    return zipfile.ZipFile(cast(IO[bytes], _Reader(file)))
+def _whole(file: File, name: str, entry: tuple[int, int, int]) -> bytes:
+    """The bytes of a small entry. Its checksum is not compared, as torch does not."""
+    if entry[1] > HEADER_MAX:
+        raise ValueError(f"its entry `{shortened(name)}` has {entry[1]} bytes")
+    data = bytearray(entry[1])
+    file.read_into(data, next(_begins(file, [entry])))
+    return bytes(data)
 
 
-def _whole(archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], name: str) -> bytes:
-    """The bytes of a small entry."""
-    if name not in entries:
-        raise ValueError(f"it has no entry `{name}`")
-    if entries[name].file_size > HEADER_MAX:
-        raise ValueError(f"its entry `{name}` has {entries[name].file_size} bytes")
-    return archive.read(name)
-
-
-def _begins(file: File, entries: list[zipfile.ZipInfo]) -> Iterator[tuple[str, int]]:
-    """Where the bytes of each entry begin; entries must be uncompressed and not overlap."""
-    entries = sorted(entries, key=lambda entry: entry.header_offset)
-    if len({entry.filename for entry in entries}) < len(entries):
-        raise ValueError("two of its entries have the same name")
-    ends = [entry.header_offset for entry in entries[1:]] + [file.size]
-    heads = [bytearray(_LOCAL.size) for _ in entries]
-    for entry in entries:
-        if not 0 <= entry.header_offset <= file.size - _LOCAL.size:
-            raise ValueError(f"its entry `{entry.filename}` is outside the file")
-    file.readv([(one.header_offset, len(head), head) for one, head in zip(entries, heads)])
-    for entry, head, end in zip(entries, heads, ends, strict=True):
-        magic, flags, method, name, more = _LOCAL.unpack(head)
-        if magic != b"PK\x03\x04":
-            raise ValueError(f"its entry `{entry.filename}` has no header")
-        if method or entry.compress_type or (flags | entry.flag_bits) & _ENCRYPTED:
-            raise ValueError(f"its entry `{entry.filename}` is compressed or encrypted")
-        begin = entry.header_offset + _LOCAL.size + name + more
-        if entry.compress_size != entry.file_size or begin + entry.file_size > end:
-            raise ValueError(f"its entry `{entry.filename}` overlaps the next one")
-        yield entry.filename, begin
+def _begins(file: File, entries: list[tuple[int, int, int]]) -> Iterator[int]:
+    """Where the bytes of each entry begin, after its header."""
+    for first in range(0, len(entries), _HEADS):
+        some = entries[first : first + _HEADS]
+        heads = bytearray(_LOCAL.size * len(some))
+        each = [memoryview(heads)[at : at + _LOCAL.size] for at in range(0, len(heads), _LOCAL.size)]
+        file.readv([(entry[0], _LOCAL.size, head) for entry, head in zip(some, each, strict=True)])
+        for (at, nbytes, end), head in zip(some, each, strict=True):
+            magic, flags, method, name, more = _LOCAL.unpack(head)
+            begin = at + _LOCAL.size + name + more
+            if magic != b"PK\x03\x04" or method or flags & _ENCRYPTED or begin + nbytes > end:
+                raise ValueError(f"its entry at byte {at} is broken, or overlaps the next one")
+            yield begin
 
 
 def _views(found: Any) -> dict[str, View]:
@@ -147,7 +130,9 @@ def _views(found: Any) -> dict[str, View]:
     if not isinstance(found, dict):
         raise TypeError(f"it is a `{type(found).__name__}`")
     for name, view in found.items():
-        if not isinstance(name, str) or not isinstance(view, View):
+        if not isinstance(name, str):
+            raise TypeError(f"a name in it is a `{type(name).__name__}`")
+        if not isinstance(view, View):
             raise TypeError(f"`{shortened(name)}` in it is a `{type(view).__name__}`")
     return found
 
@@ -173,7 +158,9 @@ def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> I
         count, item = math.prod(view.shape), BITS[view.dtype] // 8
         if count == 0 or is_alone:
             offset = begin + view.first * item if count else begin
-            yield Stored(name, view.dtype, view.shape, offset, count * item, None, path)
+            # Dimensions of one element may have any stride.
+            strides = None if _is_plain(view) else (0, view.strides)
+            yield Stored(name, view.dtype, view.shape, offset, count * item, strides, path)
         else:
             kept = (view.first, view.strides)
             yield Stored(name, view.dtype, view.shape, begin, nbytes, kept, path)
@@ -210,6 +197,16 @@ def _is_row(view: View) -> bool:
         if size != 1 and own != step:
             return False
         step *= size
+    return True
+
+
+def _is_plain(view: View) -> bool:
+    """Whether its strides are those of a new tensor of its shape."""
+    step = 1
+    for size, own in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if own != step:
+            return False
+        step *= max(size, 1)
     return True
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._errors import NoDevice, shortened, shown
+from .._memory import require
 from ._header import FormatError, Stored
 
 if TYPE_CHECKING:
@@ -41,10 +42,23 @@ NAMES = {
 
 
 class Framework(Protocol):
-    """Makes memory and tensors."""
+    """Makes memory and tensors.
+
+    Attributes:
+        is_on_host: whether the tensors are in host memory.
+    """
+
+    is_on_host: bool
 
     def memory(self, nbytes: int) -> Any:
-        """New contiguous memory, with one byte per element."""
+        """New contiguous memory, with one byte per element.
+
+        Raises:
+            OutOfMemory: a limit has no room for it.
+        """
+
+    def of_buffer(self, buffer: Any) -> Any:
+        """Memory that another object has, with one byte per element."""
 
     def dtype(self, stored: Stored) -> Any:
         """The type of a tensor.
@@ -100,9 +114,15 @@ class Torch:
             made = NoDevice(errno.ENODEV, "torch finds no GPU for `device=\"cuda\"`", None)
             made.hint = hint
             raise made
+        self.is_on_host = self._device.type == "cpu"
 
     def memory(self, nbytes: int) -> Any:
+        if self.is_on_host:
+            require(nbytes, "cannot load the tensors")
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+
+    def of_buffer(self, buffer: Any) -> Any:
+        return self._torch.frombuffer(buffer, dtype=self._torch.uint8)
 
     def dtype(self, stored: Stored) -> Any:
         dtype = getattr(self._torch, NAMES.get(stored.dtype, ""), None)
@@ -149,24 +169,43 @@ class Torch:
         return bool(own.is_floating_point and own != dtype and stored.dtype != "F4")
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
+        if self.is_on_host:
+            require(tensor.numel() * dtype.itemsize, "cannot convert a tensor")
         return tensor.to(dtype)
 
     def copied(self, tensor: Any) -> Any:
-        return tensor.clone()
+        elements, reach = tensor.numel(), _reach(tensor.shape, tensor.stride())
+        if self.is_on_host:
+            require(min(elements, reach) * tensor.itemsize, "cannot copy a tensor")
+        if elements <= reach:
+            return tensor.clone()
+        # `expand` repeats elements: each is copied once.
+        own = tensor.as_strided((reach,), (1,), tensor.storage_offset()).clone()
+        return own.as_strided(tensor.shape, tensor.stride())
 
 
 class Numpy:
     """Arrays of NumPy, with the types of `ml_dtypes` where that is installed."""
 
+    is_on_host = True
+
     def __init__(self, device: Any) -> None:
-        import numpy
+        try:
+            import numpy
+        except ModuleNotFoundError:
+            remedy = "install it, or load tensors of torch by leaving `framework` out"
+            raise ModuleNotFoundError(f"there is no NumPy: {remedy}", name="numpy") from None
 
         self._numpy = numpy
         if device is not None and str(device) != "cpu":
             raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy are in host memory")
 
     def memory(self, nbytes: int) -> Any:
+        require(nbytes, "cannot load the tensors")
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
+
+    def of_buffer(self, buffer: Any) -> Any:
+        return self._numpy.frombuffer(buffer, dtype=self._numpy.uint8)
 
     def check(self, stored: Stored) -> None:
         self.dtype(stored)
@@ -185,7 +224,9 @@ class Numpy:
         return memory.view(self.dtype(stored)).reshape(shape)
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
-        steps = [step * flat.itemsize for step in strides]
+        # The stride of a single element does not matter, and may be too large for NumPy.
+        both = zip(shape, strides, strict=True)
+        steps = [(step if size > 1 else 1) * flat.itemsize for size, step in both]
         as_strided = self._numpy.lib.stride_tricks.as_strided
         return as_strided(flat[first:], shape, steps)
 
@@ -195,10 +236,17 @@ class Numpy:
         return "float" in own.name and bool(own != dtype)
 
     def converted(self, tensor: Any, dtype: Any) -> Any:
+        require(tensor.size * dtype.itemsize, "cannot convert a tensor")
         return tensor.astype(dtype)
 
     def copied(self, tensor: Any) -> Any:
-        return tensor.copy()
+        steps = [step // tensor.itemsize for step in tensor.strides]
+        reach = _reach(tensor.shape, steps)
+        require(min(tensor.size, reach) * tensor.itemsize, "cannot copy a tensor")
+        if tensor.size <= reach:
+            return tensor.copy()
+        flat = self._numpy.lib.stride_tricks.as_strided(tensor, (reach,), (tensor.itemsize,))
+        return self.view(flat.copy(), tensor.shape, 0, steps)
 
     def dtype(self, stored: Stored) -> Any:
         name = NAMES.get(stored.dtype, "")
@@ -207,10 +255,19 @@ class Numpy:
         try:
             import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
         except ImportError:
-            raise no_type("NumPy without `ml_dtypes`", stored) from None
+            made = no_type("NumPy without `ml_dtypes`", stored)
+            made.hint = f"`pip install ml_dtypes`, or {made.hint}"
+            raise made from None
         if not hasattr(ml_dtypes, name):
             raise no_type(f"ml_dtypes {ml_dtypes.__version__}", stored)
         return self._numpy.dtype(getattr(ml_dtypes, name))
+
+
+def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """The elements from the first one of a view to its last one."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +283,10 @@ class Given:
     begin: int
 
 
+class NotTensors(TypeError, ValueError):
+    """A value to save is not a tensor. safetensors has ValueError."""
+
+
 def described(name: str, tensor: Any) -> Given:
     """Describes a tensor of torch or NumPy as the format does.
 
@@ -234,7 +295,7 @@ def described(name: str, tensor: Any) -> Given:
         ValueError: it is not contiguous, or the format has no type for its elements.
     """
     if not isinstance(name, str):
-        raise TypeError(f"the name of a tensor cannot be a `{type(name).__name__}`")
+        raise NotTensors(f"the name of a tensor cannot be a `{type(name).__name__}`")
     library = type(tensor).__module__.partition(".")[0]
     if library == "torch" or hasattr(tensor, "is_sparse"):
         return _of_torch(name, tensor)
@@ -247,7 +308,7 @@ def described(name: str, tensor: Any) -> Given:
             ": give its tensors names of their own, such as `optimizer.0.exp_avg`, or save it by "
             "`torch.distributed.checkpoint`"
         )
-    raise TypeError(f"tensor `{shown(name)}` is a `{kind}`, not of torch or NumPy{hint}")
+    raise NotTensors(f"tensor `{shown(name)}` is a `{kind}`, not of torch or NumPy{hint}")
 
 
 def _of_torch(name: str, tensor: Any) -> Given:

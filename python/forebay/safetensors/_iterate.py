@@ -8,9 +8,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
+from .._memory import left
 from .._sizes import size_of
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
+from ._host import HostFile
 from ._plan import Names, Part, naming, opened, parts
 from ._ranks import Ranks, ranks
 from ._slices import Shard, of_shard
@@ -100,8 +102,9 @@ def iterate(
         device: as for `load_file`.
         window: bytes of memory for tensors that are being read or in use. A tensor that is larger
             than a fifth of it has separate memory of its size.
-        copy: gives each tensor its own memory. Without it, tensors that are read together share
-            memory, which stays as long as one of them is kept.
+        copy: gives each tensor its own memory. Without it, tensors on a GPU that are read together
+            share memory, which stays as long as one of them is kept, and tensors on the host are
+            the pages of their files, as with `load_file`.
         framework: as for `load_file`.
         shard: as for `load_file`.
         rank: as for `load_file`.
@@ -118,9 +121,13 @@ def iterate(
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
             most = size_of(window)
+            if kind.is_on_host and copy and (room := left()) is not None:
+                most = max(min(most, room // 2), 1)  # each tensor is copied from the window
             found = []
+            files = {}
             for one in opened(engine, paths, names):
                 stack.callback(one.file.close)
+                files[one.file] = one
                 for stored in one.tensors:
                     kind.check(stored)
                     found.append((one.file, stored, of_shard(shard, stored)))
@@ -128,6 +135,11 @@ def iterate(
                 place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])
             show([most, *(stored for _, stored, _ in found)])
+        if together.is_alone and kind.is_on_host and not copy:
+            hosts = {file: HostFile(engine, kind, one, most // PARTS) for file, one in files.items()}
+            for file, stored, index in found:
+                yield stored.name, hosts[file].tensor(stored, index)
+            return
         ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together)
         stack.callback(ahead.close)
         while taken := ahead.take():
@@ -135,3 +147,5 @@ def iterate(
             for name, tensor in part.made(kind, memory):
                 yield name, kind.copied(tensor) if copy else tensor
             del taken, memory, tensor
+        for one in files.values():
+            one.stamp.check()

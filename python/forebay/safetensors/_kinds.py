@@ -28,6 +28,18 @@ _PICKLE_STEPS = 16
 _TAR = (b"ustar", 257)
 """Bytes of a tar archive and where they are; torch before version 0.2 wrote such files."""
 
+_MAGICS = {
+    b"\x89HDF": "HDF5",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"7z\xbc\xaf": "7-Zip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"\x93NUMPY": "NumPy",
+    b"%PDF": "PDF",
+}
+"""How files of other kinds begin."""
+
 _CONVERT = "convert it: `save_file(torch.load(path, weights_only=True), new_path)`"
 
 
@@ -41,9 +53,13 @@ def header(file: File, path: str) -> Header:
     if _is_safetensors(head):
         return _header.read(file, path)
     if head.startswith(_ZIP):
+        if _archive.is_torch(head) is None:
+            raise refused(path, "it is a file of `numpy.savez`", "call `numpy.load`")
         return _archive.read(file, path)
     if head.startswith(_PICKLE) or head.startswith(*_TAR):
         raise refused(path, "a version of torch before 1.6 wrote it", _CONVERT)
+    if found := _other(head):
+        raise refused(path, *found)
     return _header.read(file, path)
 
 
@@ -54,13 +70,13 @@ def refuse_formats(file: File) -> None:
         FormatError: it is a file of safetensors, `torch.save`, `pickle` or `numpy.savez`.
     """
     head = _head(file)
-    names = _archive.names(file) if head.startswith(_ZIP) else []
-    load_file = "call `forebay.safetensors.load_file`"
+    of_torch = _archive.is_torch(head) if head.startswith(_ZIP) else False
+    load_file = "call `forebay.load_file`"
     if head.startswith(_PICKLE):
         kind, hint = "`torch.save`", _CONVERT
-    elif any(name.endswith("/data.pkl") for name in names):
+    elif of_torch:
         kind, hint = "`torch.save`", load_file
-    elif names and all(name.endswith(".npy") for name in names):
+    elif of_torch is None:
         kind, hint = "`numpy.savez`", "call `numpy.load`"
     elif _is_safetensors(head) and _is_whole(file):
         kind, hint = "safetensors", load_file
@@ -92,9 +108,17 @@ def _is_whole(file: File) -> bool:
 
 
 def _is_pickle(head: bytes, size: int) -> bool:
-    """Whether a file begins with operations of `pickle`. Numbers do not: few bytes are valid."""
+    """Whether a file begins with operations of `pickle` that follow from each other.
+
+    Numbers are few valid operations, or repeat the one with which a pickle begins.
+    """
+    depth = 0
     try:
         for steps, (code, _, position) in enumerate(pickletools.genops(head), 1):
+            needed = len(code.stack_before) if pickletools.markobject not in code.stack_before else 1
+            if (code.name == "PROTO") != (steps == 1) or depth < needed:
+                return False
+            depth += len(code.stack_after) - needed
             if code.code == ".":
                 return position == size - 1
             if steps == _PICKLE_STEPS:
@@ -102,3 +126,20 @@ def _is_pickle(head: bytes, size: int) -> bool:
     except Exception:  # the module has no error of its own
         return False
     return False
+
+
+def _other(head: bytes) -> tuple[str, str] | None:
+    """What a file is that is often in the place of a model, and what to do."""
+    start = head.lstrip()[:64].lower()
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a pointer of Git LFS, not the file itself", "run `git lfs pull`"
+    if head.startswith(b"GGUF"):
+        return "it is a GGUF file", "llama.cpp loads it; give the safetensors of the model"
+    if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
+        return "it is a web page", "download the file again, logged in if its site requires that"
+    if start.startswith(b"{") or start.startswith(b"["):
+        return "it is a text in JSON", "give the file with the tensors"
+    for magic, name in _MAGICS.items():
+        if head.startswith(magic):
+            return f"it is a file of {name}", "give the safetensors of the model, or unpack it"
+    return None

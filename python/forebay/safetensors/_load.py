@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from .. import _process
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
-from ._plan import Names, Part, naming, opened, parts
+from ._pages import Stamp, mapped
+from ._plan import Names, Part, can_map, naming, opened, parts, region
+from .._progress import Line
 from ._ranks import Ranks, Wait, ranks, result
 from ._slices import Shard, of_shard
 
@@ -42,6 +43,9 @@ A call starts before the next headers are read. Of the rate of `read_into`, a lo
 single call (``benches/runs/2026-11-26-h100-calls``).
 """
 
+_STEP = 256 << 20
+"""Bytes of pages that are fetched between two reports of the progress."""
+
 _CONVERTED = 32 << 20
 """Bytes of tensors that are read together, if they are converted. The next ones are read then."""
 
@@ -65,19 +69,20 @@ class _Call:
     tensors: dict[str, Any] = field(default_factory=dict)
 
 
-class Loaded(dict[str, Any]):
-    """Tensors by name, in the order of their files.
+class Options(TypedDict, total=False):
+    """The keywords of `load_file`, which it describes."""
 
-    Attributes:
-        metadata: the strings that the files have under ``__metadata__``.
-    """
-
-    metadata: dict[str, str]
-    _report: dict[str, Any]
-
-    def report(self) -> dict[str, Any]:
-        """The routes of the bytes, as in `forebay.ManyResult.report`."""
-        return self._report
+    names: Names
+    framework: str
+    dtype: Any
+    shard: Shard
+    rank: int | None
+    world_size: int | None
+    group: Any
+    copy: bool
+    progress: Progress
+    report: dict[str, Any] | None
+    engine: Engine | None
 
 
 def load_file(
@@ -91,13 +96,20 @@ def load_file(
     rank: int | None = None,
     world_size: int | None = None,
     group: Any = None,
+    copy: bool = False,
     progress: Progress = False,
+    report: dict[str, Any] | None = None,
     engine: Engine | None = None,
-) -> Loaded:
-    """Loads the tensors of a model, all files at once.
+) -> dict[str, Any]:
+    """Loads the tensors of a model, all files at once; returns them by name.
 
-    The tensors of a file share one allocation, which is freed with the last of them. To keep only
-    some, `clone` them, or use `iterate`.
+    On a GPU the tensors of a file share one allocation, which is freed with the last of them. To
+    keep only some, `clone` them, or use `iterate`.
+
+    On the host the tensors are the pages of their files, mapped privately: loading a file that is
+    in the page cache takes no time and no memory, and changing a tensor changes no file. Such a
+    file has to stay as it is: bytes that another program writes may show in a tensor, and using a
+    tensor of a file that was truncated ends the process (SIGBUS). `copy` avoids both.
 
     Args:
         path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
@@ -117,25 +129,33 @@ def load_file(
         group: a group of `torch.distributed`: each of its processes reads a part of the bytes, and
             gets the rest from the others. All make the same call. They may run on several
             machines.
+        copy: on the host, reads the tensors into memory of their own.
         progress: ``True`` for a line on stderr, or a function that gets the bytes read so far and
             all bytes.
+        report: a dictionary that gets the routes of the bytes, as in `forebay.ManyResult.report`,
+            and under ``metadata`` the strings that the files have under ``__metadata__``.
         engine: by default that of the process.
 
     Raises:
         FormatError: a file is of neither kind, is broken, or has a type that the framework does not
             have.
         KeyError: a tensor of the list `names` is in no file, or the pattern matches none.
+        forebay.FileChanged: a file was written to during the load.
+        forebay.OutOfMemory: a limit of the process has no room for the tensors.
         forebay.Error: a file cannot be opened or read.
     """
     together = ranks(rank, world_size, group, shard)
     # Pending reads are cancelled before the files are closed.
     with ExitStack() as files, ExitStack() as coming:
-        loading = _Loading(engine or _process.default_engine(), together, dtype)
+        loading = _Loading(engine or _process.default_engine(), together, dtype, copy)
+        loading.metadata = None if report is None else {}
         coming.callback(loading.cancel)
-        report = loading.run(loading.plan(files, path, names, framework, device, shard), progress)
-    loaded = Loaded((name, loading.tensors[name]) for name in loading.order)
-    loaded.metadata, loaded._report = loading.metadata, report
-    return loaded
+        found = loading.run(loading.plan(files, path, names, framework, device, shard), progress)
+        for stamp in loading.stamps:
+            stamp.check()
+    if report is not None:
+        report |= found | {"metadata": loading.metadata}
+    return {name: loading.tensors[name] for name in loading.order}
 
 
 class _Loading:
@@ -143,12 +163,16 @@ class _Loading:
 
     Calls for tensors that stay as they are start as soon as their files' headers have been read.
     Then others read some tensors each, which are converted and freed while the next call runs.
+    Tensors that are the pages of a file are fetched last.
     """
 
-    def __init__(self, engine: Engine, ranks: Ranks, dtype: Any) -> None:
+    def __init__(self, engine: Engine, ranks: Ranks, dtype: Any, copy: bool) -> None:
         self.tensors: dict[str, Any] = {}
         self.order: list[str] = []
-        self.metadata: dict[str, str] = {}
+        self.metadata: dict[str, str] | None = None
+        self.stamps: list[Stamp] = []
+        self._is_copied = copy or not ranks.is_alone
+        self._mapped: list[Part] = []
         self._engine = engine
         self._framework: Framework
         self._ranks = ranks
@@ -156,6 +180,7 @@ class _Loading:
         self._to_convert: list[tuple[File, Stored, Index]] = []
         self._coming: deque[tuple[_Call, tuple[int, int], ManyTransfer]] = deque()
         self._total = self._finished = 0
+        self._is_watched = False
 
     def plan(
         self,
@@ -175,6 +200,9 @@ class _Loading:
             least = _CALL
             for one in opened(self._engine, path, names):
                 files.callback(one.file.close)
+                self.stamps.append(one.stamp)
+                own = Part(pages=None if self._is_copied else mapped(one.file, kind))
+                self._mapped.append(own)
                 if whole[-1].tensors and not self._ranks.joins_files:
                     if whole[-1].end >= least and self._ranks.is_alone:
                         yield whole
@@ -182,12 +210,16 @@ class _Loading:
                         whole = [Part()]
                     else:
                         whole.append(whole[-1].next())
-                self.metadata |= one.header.metadata or {}
+                if self.metadata is not None:
+                    self.metadata |= one.header.metadata() or {}
                 for stored in one.tensors:
                     kind.check(stored)
                     self.order.append(stored.name)
                     index = of_shard(shard, stored)
-                    if self._dtype is not None and kind.is_converted(stored, self._dtype):
+                    wanted = region(stored, index, is_whole=True)
+                    if can_map(own.pages, wanted):
+                        own.map(wanted)
+                    elif self._is_converted(stored, index):
                         self._to_convert.append((one.file, stored, index))
                     else:
                         whole[-1].add(one.file, stored, index)
@@ -197,18 +229,23 @@ class _Loading:
 
     def run(self, plan: Iterator[list[Part]], progress: Progress) -> dict[str, Any]:
         """Reads all tensors, and returns the report."""
-        tell = _line if progress is True else progress or (lambda done, total: None)
+        tell = Line() if progress is True else progress or (lambda done, total: None)
+        self._is_watched = bool(progress)
         wait = self._watched(tell) if progress else result
         reports = []
         begun = time.monotonic()
         later: Iterator[tuple[_Call, tuple[int, int]]] = iter(())
         for whole in plan:
+            if not any(part.tensors for part in whole) and self._ranks.is_alone:
+                continue
             self._total += sum(part.nbytes for part in whole)
             later = self._windows(whole, is_converted=False)
             self._begin(later, _AT_ONCE)
         calls = list(parts(self._to_convert, _CONVERTED))
         self._total += sum(part.nbytes for part in calls)
+        self._total += sum(part.nbytes for part in self._mapped)
         later = chain(later, *(self._windows([part], is_converted=True) for part in calls))
+        self._begin(later, _AT_ONCE - len(self._coming))
         while self._coming:
             call, window, transfer = self._coming[0]
             with naming(call.parts):
@@ -217,9 +254,40 @@ class _Loading:
             self._finished += window[1] - window[0]
             self._begin(later, _AT_ONCE - len(self._coming))
             if window[1] == call.nbytes:
-                self.tensors |= self._converted(call.tensors) if call.is_converted else call.tensors
+                self._keep(call)
+        reports += (self._fetched(part, tell) for part in self._mapped if part.tensors)
         tell(self._total, self._total)
         return _merged(reports, time.monotonic() - begun)
+
+    def _is_converted(self, stored: Stored, index: Index) -> bool:
+        """Whether a tensor is made from other memory than that which is read."""
+        if self._dtype is not None and self._framework.is_converted(stored, self._dtype):
+            return True
+        return region(stored, index).strides is not None
+
+    def _keep(self, call: _Call) -> None:
+        """Makes the tensors of a call that has ended."""
+        if not call.is_converted:
+            self.tensors |= call.tensors
+            return
+        with self._ranks.planning():  # if one rank has no memory for it, all fail
+            for part in call.parts:
+                self.tensors.update(part.made(self._framework, call.memory, self._dtype))
+
+    def _fetched(self, part: Part, tell: Callable[[int, int], object]) -> dict[str, Any]:
+        """Makes tensors of pages, and returns the report."""
+        assert part.pages is not None, "mapped"
+        begun, nbytes = time.monotonic(), 0
+        with naming([part]):
+            for begin, end in part.ranges(_STEP if self._is_watched else 1 << 62):
+                part.pages.fetch(begin, end)
+                nbytes += end - begin
+                tell(min(self._finished + nbytes, self._total), self._total)
+        self._finished += nbytes
+        self.tensors.update(part.made(self._framework, part.pages.memory, self._dtype))
+        seconds = {"elapsed": time.monotonic() - begun}
+        route = {"route": "mapped", "reason": "pages of the page cache", "bytes": nbytes}
+        return {"bytes": nbytes, "routes": [route], "seconds": seconds, "not_direct": None}
 
     def cancel(self) -> None:
         """Cancels pending reads."""
@@ -243,15 +311,10 @@ class _Loading:
             requests = call.parts[0].requests
             started = self._ranks.start(self._engine, requests, call.memory, window)
             self._coming.append((call, window, started))
-            if window[0] == 0:
+            if window[0] == 0 and not call.is_converted:
                 memory = call.memory if len(call.parts) > 1 else [call.memory]
                 for part, own in zip(call.parts, memory, strict=True):
                     call.tensors.update(part.made(self._framework, own))
-
-    def _converted(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        with self._ranks.planning():  # if one rank has no memory for it, all fail
-            converted = self._framework.converted
-            return {name: converted(tensor, self._dtype) for name, tensor in tensors.items()}
 
     def _watched(self, tell: Callable[[int, int], object]) -> Wait:
         """Waits, and calls the callback from time to time."""
@@ -278,6 +341,8 @@ class _Loading:
 
 def _merged(reports: list[dict[str, Any]], elapsed: float) -> dict[str, Any]:
     """One report of several transfers, which may run at the same time."""
+    if not reports:
+        return {"bytes": 0, "routes": [], "seconds": {"elapsed": elapsed}, "not_direct": None}
     first, *others = reports
     routes = {(one["route"], one["reason"]): one for one in first["routes"]}
     for other in others:
@@ -292,9 +357,3 @@ def _merged(reports: list[dict[str, Any]], elapsed: float) -> dict[str, Any]:
     if others:
         first["seconds"]["elapsed"] = elapsed
     return first
-
-
-def _line(done: int, total: int) -> None:
-    end = "\n" if done == total else ""
-    sys.stderr.write(f"\r{done / 2**30:.2f} of {total / 2**30:.2f} GiB{end}")
-    sys.stderr.flush()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._load import load_file
-from ._save import save_file
+from ._drop_in import load_file, save_file
 
 if TYPE_CHECKING:
     from .._types import Device, Path
@@ -14,7 +13,12 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    model: Any, filename: Paths, strict: bool = True, device: Device = "cpu"
+    model: Any,
+    filename: Paths,
+    strict: bool = True,
+    device: Device = "cpu",
+    *,
+    backend: str = "mmap",
 ) -> tuple[set[str], list[str]]:
     """Loads a model's files into a module of torch.
 
@@ -23,15 +27,16 @@ def load_model(
         filename: as for `load_file`.
         strict: whether a name that is missing in the files, or unknown to the module, is an error.
         device: the device of the tensors before they are copied into the module.
+        backend: as for `load_file`.
 
     Returns:
         The names of the module that the files do not have, and the names of the files that the
         module does not have. Of parameters that share memory, one name is enough, and of a parameter
         and its parts that of the whole one.
     """
-    loaded = load_file(filename, device)
+    loaded = load_file(filename, device, backend=backend)
     state = model.state_dict()
-    missing, unexpected = model.load_state_dict(dict(loaded), strict=False)
+    missing, unexpected = model.load_state_dict(loaded, strict=False)
     left = set(missing)
     found = set(loaded)
     for group in _shared(state):
@@ -51,7 +56,7 @@ def save_model(
     filename: Path,
     metadata: Mapping[str, str] | None = None,
     force_contiguous: bool = True,
-) -> int:
+) -> None:
     """Writes a module's tensors, as `save_file` does; each memory once.
 
     Of names that share memory, the first in the alphabet is written, and of a tensor and its parts
@@ -66,7 +71,7 @@ def save_model(
         del state[name]
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
-    return save_file(state, filename, texts)
+    save_file(state, filename, texts)
 
 
 def _shared(state: Mapping[str, Any]) -> list[set[str]]:

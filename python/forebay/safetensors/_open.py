@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
 from .._errors import close, shortened, shown
 from .._sizes import size_of
 from .._types import Path
+from ._drop_in import checked
 from ._files import ModelFile
 from ._frameworks import framework as chosen
-from ._header import of_safetensors
+from ._header import FormatError, MissingTensor
+from ._host import HostFile, alone
 from ._iterate import PARTS, Ahead
 from ._plan import Part, naming, open_one, parts
 from ._slices import Index, is_range
@@ -31,14 +33,17 @@ class safe_open:  # noqa: N801, the name that programs import
     """Opens a file of safetensors or of `torch.save`.
 
     Tensors that are requested in the order of the file (`offset_keys`) are read ahead, from the
-    second one on. Those that are read together share memory, which stays as long as one of them is
-    kept: to keep some, `clone` them.
+    second one on. On a GPU, those that are read together share memory, which stays as long as one
+    of them is kept: to keep some, `clone` them. On the host they are the file's pages, as with
+    `load_file`.
 
     Args:
         filename: the file.
         framework: ``torch`` (or ``pt``) or ``numpy`` (or ``np``).
         device: the device of the tensors.
-        window: bytes of memory for tensors that are read ahead.
+        backend: ``mmap``, or ``pread``: tensors on the host have memory of their own.
+        window: bytes of memory for tensors that are read ahead on a GPU; on the host a fifth of it is
+            read ahead into the page cache.
         engine: by default that of the process.
     """
 
@@ -48,16 +53,20 @@ class safe_open:  # noqa: N801, the name that programs import
         framework: str = "torch",
         device: Device = "cpu",
         *,
+        backend: str = "mmap",
         window: str | int = "512MiB",
         engine: Engine | None = None,
     ) -> None:
+        is_mapped = checked(backend) == "mmap"
         self._framework = chosen(framework, device)
         self._engine = engine or _process.default_engine()
         self._window = size_of(window)
-        opened = open_one(self._engine, ModelFile(os.fsdecode(filename)), lambda _: True)
-        self._file, self._header = opened.file, opened.header
-        self._places = {name: place for place, name in enumerate(self._header.tensors)}
-        self._tensors = opened.tensors
+        # No tensor is described before it is requested: a file may have a million.
+        opened = open_one(self._engine, ModelFile(os.fsdecode(filename)), lambda _: False)
+        self._opened, self._file, self._header = opened, opened.file, opened.header
+        self._host: HostFile | None = None
+        if self._framework.is_on_host and is_mapped:
+            self._host = HostFile(self._engine, self._framework, opened, self._window // PARTS)
         # Guards the fields below: several threads may call `get_tensor`.
         self._lock = threading.Lock()
         self._ahead: Ahead | None = None
@@ -79,32 +88,35 @@ class safe_open:  # noqa: N801, the name that programs import
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
-        return sorted(self._places)
+        return sorted(self._header.tensors)
 
     def offset_keys(self) -> list[str]:
         """The names of the tensors in the order of their bytes."""
-        return list(self._places)
+        return list(self._header.tensors)
 
     def metadata(self) -> dict[str, str] | None:
         """The strings under ``__metadata__``."""
-        return self._header.metadata
+        return self._header.metadata()
 
     def get_tensor(self, name: str) -> Any:
         """A tensor by its name."""
-        stored = self._stored(name)
+        place = self._place(name)
+        if self._host is not None:
+            return self._host.tensor(self._header.tensors.at(place))
         with self._lock:
-            return self._next(name, stored)
+            return self._next(name, place)
 
-    def _next(self, name: str, stored: Stored) -> Any:
-        place, follows = self._places[name], self._places[name] == self._last + 1
-        self._last = place
+    def _next(self, name: str, place: int) -> Any:
+        follows, self._last = place == self._last + 1, place
         if name in self._ready:
             return self._ready.pop(name)
         if self._ahead is None or place != self._behind:
             self._stop()
-            if not follows:
+            stored = self._header.tensors.at(place)
+            if not follows or not self._is_known(stored):
                 return self._alone(stored, ...)
-            wanted = ((self._file, tensor, ...) for tensor in self._tensors[place:])
+            later = map(self._header.tensors.at, range(place, len(self._header.tensors)))
+            wanted = ((self._file, tensor, ...) for tensor in takewhile(self._is_known, later))
             each = parts(wanted, max(self._window // PARTS, 1))
             self._ahead = Ahead(self._engine, self._framework, each, self._window)
             self._behind = place
@@ -118,36 +130,46 @@ class safe_open:  # noqa: N801, the name that programs import
         self._behind += len(self._ready)
         return self._ready.pop(name)
 
-    def get_tensors(self) -> Mapping[str, Any]:
-        """All tensors by name, read by one call."""
+    def get_tensors(self) -> dict[str, Any]:
+        """All tensors by name, on a GPU read by one call."""
+        each = map(self._header.tensors.at, range(len(self._header.tensors)))
+        if self._host is not None:
+            return {stored.name: self._host.tensor(stored) for stored in each}
         with self._lock:
             self._stop()
-        return self._read(self._tensors)
-
-    def get_slice(self, name: str) -> Slice:
-        """A tensor whose parts are read by ``[...]``."""
-        return Slice(self, self._stored(name))
-
-    def _stored(self, name: str) -> Stored:
-        try:
-            return self._header.tensors[name]
-        except KeyError:
-            text = f"no tensor `{shortened(name)}` in `{shown(self._header.path)}`"
-            raise of_safetensors(KeyError)(text) from None
-
-    def _alone(self, stored: Stored, index: Index) -> Any:
-        """Reads a tensor, or a part of it, alone."""
-        return self._read([stored], index)[stored.name]
-
-    def _read(self, tensors: Iterable[Stored], index: Index = ...) -> dict[str, Any]:
-        """Reads tensors, or the same part of each, by one call."""
         part = Part()
-        for stored in tensors:
-            part.add(self._file, stored, index)
+        for stored in each:
+            part.add(self._file, stored)
         memory = self._framework.memory(part.nbytes)
         with naming([part]):
             part.requests.start(self._engine, memory).result()
+        self._opened.stamp.check()
         return dict(part.made(self._framework, memory))
+
+    def get_slice(self, name: str) -> Slice:
+        """A tensor whose parts are read by ``[...]``."""
+        return Slice(self, self._header.tensors.at(self._place(name)))
+
+    def _place(self, name: str) -> int:
+        place = self._header.tensors.place(name)
+        if place is None:
+            text = f"no tensor `{shortened(name)}` in `{shown(self._header.path)}`"
+            raise MissingTensor(text)
+        return place
+
+    def _is_known(self, stored: Stored) -> bool:
+        """Whether the framework has the type and the shape of a tensor."""
+        try:
+            self._framework.check(stored)
+        except FormatError:
+            return False
+        return True
+
+    def _alone(self, stored: Stored, index: Index) -> Any:
+        """A tensor, or a part of it, without others."""
+        if self._host is not None:
+            return self._host.tensor(stored, index)
+        return alone(self._engine, self._framework, self._opened, stored, index)
 
     def _stop(self) -> None:
         """Stops reading ahead."""

@@ -49,7 +49,8 @@ def patched(device: Device = None) -> Iterator[None]:
             self, filename: Path, framework: str, device: Device = "cpu", *, backend: str = "mmap"
         ) -> None:
             of_numpy = framework in ("np", "numpy")
-            super().__init__(filename, framework, device if of_numpy else asked or device)
+            device = device if of_numpy else asked or device
+            super().__init__(filename, framework, device, backend=backend)
 
     with _lock:
         if not _current:

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from .._errors import shown
+from .._errors import shortened, shown
 from ._frameworks import NAMES
 
 
@@ -20,6 +20,10 @@ BAD_PICKLE = (
     ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error,
 )
 """Errors of `unpickled` for bytes that are not a pickle of tensors."""
+
+
+class BITS_SET(ValueError):  # noqa: N801, used as `BAD_PICKLE` is
+    """A tensor is stored as its conjugate or its negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ _STORAGES = {f"torch.{name}Storage": _DTYPES[dtype] for name, dtype in STORAGES.
 
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
-_NUMBERS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"}
+_NUMBERS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINBYTES", "BINBYTES"}
 
 _TEXTS = {"BINUNICODE", "SHORT_BINSTRING"}
 
@@ -77,6 +81,20 @@ _DIMENSIONS = 64
 """Most dimensions of a tensor, as in NumPy."""
 
 _KEYS = (str, int, float, type(None))
+
+_KEY_MAX = 64
+"""Most items of a tuple that is a name."""
+
+
+class _Opaque:
+    """An object beside the tensors that the file has, and that is not needed."""
+
+
+_OPAQUE = {
+    "_codecs.encode", "builtins.set", "builtins.complex", "builtins.bytearray", "__builtin__.set",
+    "__builtin__.complex", "__builtin__.bytearray", "torch.device", "collections.Counter",
+}
+"""Functions and classes whose results are not needed; torch makes them with `weights_only`, too."""
 
 
 def unpickled(text: bytes) -> Any:
@@ -143,7 +161,7 @@ def unpickled(text: bytes) -> Any:
                 stack.append(_made(stack.pop(), arguments))
             case "BUILD":  # attributes, such as a dictionary's `_metadata`
                 stack.pop()
-                if type(stack[-1]) is not dict:
+                if type(stack[-1]) not in (dict, _Opaque):
                     raise TypeError(f"it changes a `{type(stack[-1]).__name__}`")
             case "PROTO":
                 pass
@@ -164,9 +182,11 @@ def _set(stack: list[Any], items: list[Any]) -> None:
     if type(stack[-1]) is not dict:
         raise TypeError(f"it sets an item of a `{type(stack[-1]).__name__}`")
     for key, value in zip(items[::2], items[1::2], strict=True):
-        # No tuples: hashing a deeply nested one may take forever.
-        if not isinstance(key, _KEYS):
-            raise TypeError(f"a name in it is a `{type(key).__name__}`")
+        # No tuples of tuples: hashing a deeply nested one may take forever.
+        parts = key if isinstance(key, tuple) and len(key) <= _KEY_MAX else (key,)
+        for part in parts:
+            if not isinstance(part, _KEYS):
+                raise TypeError(f"a name in it is a `{type(part).__name__}`")
         stack[-1][key] = value
 
 
@@ -207,8 +227,10 @@ def _made(function: Any, arguments: tuple[Any, ...]) -> Any:
             if _named(kind) in ("torch.Tensor", "torch.nn.parameter.Parameter"):
                 return _made(inner, own)
             raise ValueError(f"a tensor is a `{shown(kind)}`")
+        case name, _ if name in _OPAQUE:
+            return _Opaque()
         case name, _:
-            raise ValueError(f"it calls `{shown(name)}`")
+            raise ValueError(f"it calls `{shortened(name)}`")
 
 
 def _view(
@@ -228,7 +250,7 @@ def _view(
 def _refuse_bits(bits: list[Any]) -> None:
     """Refuses a tensor that is stored as its conjugate or its negative."""
     if bits and bits[0]:
-        raise ValueError("a tensor is a conjugate or a negative (`resolve_conj`, `resolve_neg`)")
+        raise BITS_SET("a tensor in it is stored as its conjugate or its negative")
 
 
 def _named(name: Any) -> str:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from .._errors import EndOfFile, Error, shortened, shown
+from .._errors import EndOfFile, Error, MissingFile, shortened, shown
 from .._forebay import Engine, File
-from ._files import ModelFile, Paths, files
+from ._files import ModelFile, Paths, files, missing
 from ._frameworks import Framework
 from ._header import BITS, FormatError, Header, Stored
 from ._kinds import header as read
+from ._pages import Pages, Stamp
 from ._requests import Requests
-from ._slices import Index, bounds, nbytes, runs
+from ._slices import Index, bounds, kept_dimensions, runs
 
 Names: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
 """Tensors by name: a list, a pattern such as ``model.layers.*``, or a function; ``None`` is all."""
@@ -30,6 +32,7 @@ class Opened:
     """An open file of a model, its header, and its requested tensors."""
 
     file: File
+    stamp: Stamp
     header: Header
     tensors: list[Stored]
 
@@ -44,45 +47,64 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
     if names is not None and not isinstance(names, str) and not callable(names):
         names = list(names)
     is_wanted = _filter(names)
-    seen: dict[str, str] = {}
-    for model_file in files(paths):
+    listed = names if isinstance(names, list) else []
+    left = set(listed)
+    has_match = False
+    found_in: dict[str, str] = {}
+    all_files = files(paths)
+    for model_file in all_files:
         own = model_file.names
         if own is not None and not any(map(is_wanted, own)):
-            seen.update(dict.fromkeys(own, model_file.path))  # it may not have been downloaded
-            continue
+            continue  # the file may not have been downloaded
         yield (found := open_one(engine, model_file, is_wanted))
-        for name in (name for name in found.header.tensors if own is None or name in own):
-            if other := seen.get(name):
-                both = f"`{shown(other)}` and `{shown(found.header.path)}`"
-                text = f"cannot load {both} together: both have a tensor `{shortened(name)}`"
-                raise FormatError(errno.EINVAL, text, other)
-            seen[name] = found.header.path
-        missing = (own or frozenset()) - found.header.tensors.keys()
-        if missing:
+        has_match |= bool(found.tensors)
+        left -= {stored.name for stored in found.tensors} if left else set()
+        if own is None and len(all_files) > 1:
+            _refuse_twice(found, found_in)
+        lost = next((name for name in own or () if name not in found.header.tensors), None)
+        if lost is not None:
             text = (
                 f"cannot load `{shown(found.header.path)}`: it has no tensor "
-                f"`{shortened(min(missing))}`, which the index lists"
+                f"`{shortened(lost)}`, which the index lists"
             )
             raise FormatError(errno.EINVAL, text, found.header.path)
-    if isinstance(names, str) and not any(map(is_wanted, seen)):
+    if isinstance(names, str) and not has_match:
         raise KeyError(f"no tensor in the files of the model matches `{shortened(names)}`")
-    if isinstance(names, list):
-        absent = [name for name in names if name not in seen]
-        if absent:
-            raise KeyError(f"no tensor `{shortened(absent[0])}` in the files of the model")
+    if left:
+        absent = next(name for name in listed if name in left)
+        raise KeyError(f"no tensor `{shortened(absent)}` in the files of the model")
+
+
+def _refuse_twice(found: Opened, found_in: dict[str, str]) -> None:
+    """Refuses a file with a tensor that another file has, and remembers its own."""
+    path = found.header.path
+    for name in found.header.tensors:
+        if other := found_in.get(name):
+            both = f"`{shown(other)}` and `{shown(path)}`"
+            text = f"cannot load {both} together: both have a tensor `{shortened(name)}`"
+            raise FormatError(errno.EINVAL, text, other)
+        found_in[name] = path
 
 
 def open_one(engine: Engine, model_file: ModelFile, is_wanted: Callable[[str], bool]) -> Opened:
     """Opens a file of a model and reads its header."""
-    file = engine.open(model_file.path)
     try:
-        header = read(file, model_file.path)
+        file = engine.open(model_file.path)
+    except MissingFile as error:
+        error.hint = missing(model_file.path, model_file.index) or error.hint
+        raise
+    try:
+        stamp, header = Stamp(file), read(file, model_file.path)
     except BaseException:
         file.close()
         raise
     own = model_file.names
-    names = (name for name in header.tensors if own is None or name in own)
-    return Opened(file, header, [header.tensors[name] for name in names if is_wanted(name)])
+    wanted = [
+        header.tensors.at(place)
+        for place, name in enumerate(header.tensors)
+        if (own is None or name in own) and is_wanted(name)
+    ]
+    return Opened(file, stamp, header, wanted)
 
 
 def _filter(names: Names) -> Callable[[str], bool]:
@@ -93,6 +115,102 @@ def _filter(names: Names) -> Callable[[str], bool]:
     return names if callable(names) else frozenset(names).__contains__
 
 
+_SHORT = 4096
+"""Bytes of a run below which it is read together with the next one, and the bytes in between."""
+
+_NEAR = 32768
+"""Bytes from one run to the next, up to which they are read together.
+
+A run of its own costs a request of about 400 bytes, which takes as long as reading some ten
+thousand bytes.
+"""
+
+
+@dataclass(slots=True)
+class Region:
+    """The bytes of a tensor, or of a part of one.
+
+    Attributes:
+        stored: the tensor.
+        index: the part.
+        shape: that of the part.
+        first: where its first run begins in the tensor's bytes.
+        run: the bytes of a run.
+        repeats: how often runs repeat, and the bytes from one to the next, the outermost first.
+        strides: its strides in memory in bytes, if runs have bytes between its elements.
+    """
+
+    stored: Stored
+    index: Index
+    shape: tuple[int, ...]
+    first: int
+    run: int
+    repeats: list[tuple[int, int]]
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all runs."""
+        return self.run * math.prod(count for count, _ in self.repeats)
+
+    def placed(self, start: int) -> Placed:
+        """The part in memory that its runs fill from `start` on."""
+        return Placed(self.stored, self.shape, start, self.nbytes, self.strides, self.index)
+
+
+def region(stored: Stored, index: Index, is_whole: bool = False) -> Region:
+    """The bytes to read for a part of a tensor.
+
+    Short runs that are near each other are read as one, and with `is_whole` all runs of elements
+    of whole bytes: the part then has strides.
+    """
+    wanted, shape = bounds(index, stored)
+    if wanted is None or stored.view is not None:
+        return Region(stored, index, shape, 0, stored.nbytes, [])
+    if 0 in shape:
+        return Region(stored, index, shape, 0, 0, [])
+    first, run, repeats = runs(stored, wanted)
+    if BITS[stored.dtype] % 8:
+        return Region(stored, index, shape, first, run, repeats)
+    inner = 0
+    while repeats and (is_whole or (run < _SHORT and repeats[-1][1] <= _NEAR)):
+        count, inner = repeats.pop()
+        run += (count - 1) * inner
+    if not inner:
+        return Region(stored, index, shape, first, run, repeats)
+    strides, row, outer = [], BITS[stored.dtype] // 8, run
+    for (start, stop), size in zip(reversed(wanted), reversed(stored.shape), strict=True):
+        strides.append(row if row <= inner else outer)
+        if row > inner:
+            outer *= stop - start
+        row *= size
+    strides.reverse()
+    kept = zip(strides, kept_dimensions(index, stored), strict=True)
+    own = tuple(stride for stride, is_kept in kept if is_kept)
+    return Region(stored, index, shape, first, run, repeats, own)
+
+
+@dataclass(slots=True)
+class Placed:
+    """A tensor, or a part of one, in memory.
+
+    Attributes:
+        stored: the tensor.
+        shape: that of the part.
+        start: where its bytes begin in the memory.
+        nbytes: how many bytes of memory it has, and those between its elements.
+        strides: its strides there in bytes, if other bytes are between its elements.
+        index: the part of a view, which is in memory as a whole.
+    """
+
+    stored: Stored
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+    strides: tuple[int, ...] | None = None
+    index: Index = ...
+
+
 @dataclass(slots=True)
 class Part:
     """Tensors that share a piece of memory, and the requests that fill it.
@@ -100,14 +218,16 @@ class Part:
     Attributes:
         requests: the requests of a call, which may fill memory of several parts.
         begin: the place of this memory, if that of all parts of the call is joined.
-        tensors: each with the requested index, its shape, its place in the memory, and its length.
+        tensors: the tensors.
         nbytes: the bytes of this memory.
+        pages: the memory, if it is that of the file.
     """
 
     requests: Requests = field(default_factory=Requests)
     begin: int = 0
-    tensors: list[tuple[Stored, Index, tuple[int, ...], int, int]] = field(default_factory=list)
+    tensors: list[Placed] = field(default_factory=list)
     nbytes: int = 0
+    pages: Pages | None = None
     _starts: dict[Any, int] = field(default_factory=dict)
 
     @property
@@ -121,36 +241,72 @@ class Part:
 
     def add(self, file: File, stored: Stored, index: Index = ...) -> None:
         """Adds a tensor, or a part of it, after the others."""
-        wanted, shape = bounds(index, stored)
-        length = nbytes(stored, shape)
+        self.put(file, region(stored, index))
+
+    def put(self, file: File, wanted: Region) -> None:
+        """Adds a region of a tensor after the others."""
         start = free = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
-        if length > 0:
-            first, run = 0, length
-            repeats: list[tuple[int, int]] = []
-            if wanted is not None and not stored.view:
-                first, run, repeats = runs(stored, wanted)
+        offset, repeats = wanted.stored.offset + wanted.first, wanted.repeats
+        if wanted.nbytes > 0:
             # Tensors of the same bytes, such as tied weights, share their memory.
-            start = self._starts.setdefault((file, stored.offset + first, run, *repeats), free)
+            start = self._starts.setdefault((file, offset, wanted.run, *repeats), free)
             if start == free:
-                at = self.begin + start
-                self.requests.add(file, stored.offset + first, run, repeats, at)
-        self.tensors.append((stored, index, shape, start, length))
-        self.nbytes = max(self.nbytes, start + length)
+                self.requests.add(file, offset, wanted.run, repeats, self.begin + start)
+        self.tensors.append(wanted.placed(start))
+        self.nbytes = max(self.nbytes, start + wanted.nbytes)
 
-    def shares(self, file: File, stored: Stored, length: int) -> bool:
+    def map(self, wanted: Region) -> None:
+        """Adds a region of a tensor where it is in the file's own pages."""
+        self.tensors.append(wanted.placed(wanted.stored.offset + wanted.first))
+        self.nbytes += wanted.nbytes
+
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """The bytes of a file that its tensors are, in pieces of up to `most` bytes."""
+        begin = end = 0
+        for one in sorted(self.tensors, key=lambda one: one.start):
+            if one.start > end:
+                yield from pieces(begin, end, most)
+                begin = one.start
+            end = max(end, one.start + one.nbytes)
+        yield from pieces(begin, end, most)
+
+    def shares(self, file: File, wanted: Region) -> bool:
         """Whether a tensor is a view of bytes that are in memory already."""
-        return stored.view is not None and (file, stored.offset, length) in self._starts
+        stored = wanted.stored
+        return stored.view is not None and (file, stored.offset, wanted.run) in self._starts
 
-    def made(self, framework: Framework, memory: Any) -> Iterator[tuple[str, Any]]:
-        """The tensors by name."""
-        for stored, index, shape, start, length in self.tensors:
-            if stored.view is None:
-                yield stored.name, framework.tensor(memory[start : start + length], stored, shape)
+    def made(
+        self, framework: Framework, memory: Any, dtype: Any = None
+    ) -> Iterator[tuple[str, Any]]:
+        """The tensors by name, those of floating-point numbers converted to `dtype`."""
+        # Of views, the storage is converted, once: it may be smaller than what they show.
+        storages: dict[Any, Any] = {}
+        for one in self.tensors:
+            stored, begin = one.stored, one.start
+            to = dtype if dtype is not None and framework.is_converted(stored, dtype) else None
+            if stored.view is None and one.strides is None:
+                made = framework.tensor(memory[begin : begin + one.nbytes], stored, one.shape)
+                yield stored.name, made if to is None else framework.converted(made, to)
                 continue
             item = BITS[stored.dtype] // 8
-            count = length // item
-            flat = framework.tensor(memory[start : start + count * item], stored, (count,))
-            yield stored.name, framework.view(flat, stored.shape, *stored.view)[index]
+            key = (begin, one.nbytes, stored.dtype)
+            flat = storages.get(key)
+            if flat is None:
+                count = one.nbytes // item
+                flat = framework.tensor(memory[begin : begin + count * item], stored, (count,))
+                if stored.view is not None:
+                    flat = storages[key] = flat if to is None else framework.converted(flat, to)
+            if stored.view is not None:
+                yield stored.name, framework.view(flat, stored.shape, *stored.view)[one.index]
+            else:
+                strides = tuple(step // item for step in one.strides or ())
+                own = framework.copied(framework.view(flat, one.shape, 0, strides))
+                yield stored.name, own if to is None else framework.converted(own, to)
+
+
+def pieces(begin: int, end: int, most: int) -> Iterator[tuple[int, int]]:
+    """Divides a range."""
+    return ((at, min(at + most, end)) for at in range(begin, end, most))
 
 
 @contextmanager
@@ -166,7 +322,7 @@ def naming(parts: Iterable[Part]) -> Iterator[None]:
             hit = [
                 stored.name
                 for part in parts
-                for stored, *_ in part.tensors
+                for stored in (one.stored for one in part.tensors)
                 if stored.path == error.filename
                 and stored.offset < end
                 and begin < stored.offset + stored.nbytes
@@ -182,10 +338,18 @@ def parts(wanted: Iterable[tuple[File, Stored, Index]], most: int) -> Iterator[P
     """Divides tensors into parts of `most` bytes, or of one tensor that is larger."""
     part = Part()
     for file, stored, index in wanted:
-        length = nbytes(stored, bounds(index, stored)[1])
-        if part.tensors and part.nbytes + length > most and not part.shares(file, stored, length):
+        one = region(stored, index)
+        if part.tensors and part.nbytes + one.nbytes > most and not part.shares(file, one):
             yield part
             part = Part()
-        part.add(file, stored, index)
+        part.put(file, one)
     if part.tensors:
         yield part
+
+
+def can_map(pages: Pages | None, wanted: Region) -> bool:
+    """Whether a tensor can be used where it is in the pages of its file."""
+    item = BITS[wanted.stored.dtype] // 8
+    # Elements of less than a byte need contiguous bytes, others aligned ones.
+    is_aligned = not item or (wanted.stored.offset + wanted.first) % item == 0
+    return pages is not None and not wanted.repeats and is_aligned

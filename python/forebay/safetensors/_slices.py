@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from types import EllipsisType
@@ -55,15 +54,8 @@ def of_shard(shard: Shard, stored: Stored) -> Index:
     return (*before, slice(rank * own, (rank + 1) * own))
 
 
-def bounds(
-    index: Index, stored: Stored
-) -> tuple[list[tuple[int, int]] | None, tuple[int, ...]]:
-    """Start and end of the part in each dimension, and the shape of the part.
-
-    The bounds are ``None`` for ``...``, the whole tensor.
-    """
-    if index is ...:
-        return None, stored.shape
+def _full(index: Index, stored: Stored) -> list[Any]:
+    """The index with a number or a slice for each dimension."""
     given: Sequence[Any] = index if isinstance(index, tuple) else (index,)
     name, shape = shortened(stored.name), stored.shape
     missing = len(shape) - sum(part is not ... for part in given)
@@ -73,10 +65,27 @@ def bounds(
     full: list[Any] = []
     for part in given:
         full += [slice(None)] * missing if part is ... else [part]
-    full += [slice(None)] * (len(shape) - len(full))
+    return full + [slice(None)] * (len(shape) - len(full))
+
+
+def kept_dimensions(index: Index, stored: Stored) -> list[bool]:
+    """Whether a part has each dimension of its tensor: a number in an index removes one."""
+    return [isinstance(part, slice) for part in _full(index, stored)]
+
+
+def bounds(
+    index: Index, stored: Stored
+) -> tuple[list[tuple[int, int]] | None, tuple[int, ...]]:
+    """Start and end of the part in each dimension, and the shape of the part.
+
+    The bounds are ``None`` for ``...``, the whole tensor.
+    """
+    if index is ...:
+        return None, stored.shape
+    name, shape = shortened(stored.name), stored.shape
     found: list[tuple[int, int]] = []
     left: list[int] = []
-    for part, size in zip(full, shape, strict=True):
+    for part, size in zip(_full(index, stored), shape, strict=True):
         if isinstance(part, slice):
             start, stop, step = part.indices(size)
             if step != 1:
@@ -129,10 +138,3 @@ def runs(stored: Stored, wanted: list[tuple[int, int]]) -> tuple[int, int, list[
             f"`{stored.dtype}` has {BITS[stored.dtype]} bits"
         )
     return first // 8, run // 8, [(count, step // 8) for count, step in repeats]
-
-
-def nbytes(stored: Stored, shape: Sequence[int]) -> int:
-    """How many bytes are read for a part of a shape."""
-    if stored.view:
-        return stored.nbytes
-    return math.prod(shape) * BITS[stored.dtype] // 8

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .._types import Path
-from ..safetensors import save_file
+from ..safetensors._save import save_file
 
 
 def save_checkpoint(
@@ -15,7 +15,7 @@ def save_checkpoint(
 ) -> int:
     """Replaces a safetensors file by one with these tensors, and returns how many bytes it has.
 
-    This is `forebay.safetensors.save_file` with the path first; `forebay.safetensors.load_file`
+    This is `forebay.save_file` with the path first; `forebay.safetensors.load_file`
     loads the file.
 
     Args:

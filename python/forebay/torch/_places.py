@@ -134,6 +134,13 @@ def check(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(
             f"{name} is quantized: give its `.int_repr()`, and keep scale and zero point"
         )
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            f"{name} is a view of conjugates or negatives: give its "
+            "`.resolve_conj().resolve_neg()`"
+        )
+    if tensor.device.type == "meta":
+        raise ValueError(f"{name} is on `meta`, so it has no bytes: give one on `cuda` or `cpu`")
     if not tensor.is_contiguous():
         raise ValueError(
             f"{name} is not contiguous: give its `.contiguous()`, and copy a target back from that"

@@ -36,17 +36,19 @@ def load(
 
     Raises:
         forebay.EndOfFile: the file ends before the tensor is full.
-        forebay.safetensors.FormatError: the file is one of safetensors or of `torch.save`, and
-            `offset` is 0; `forebay.safetensors.load_file` loads it.
+        forebay.safetensors.FormatError: the file is one of safetensors or of `torch.save`, unless
+            `offset` is not 0 or the tensor has the file's size; `forebay.load_file` loads it.
         ValueError: without a shape, the bytes are not a whole number of elements.
     """
     offset, dtype = whole("offset", offset, BYTES), dtype_of(dtype)
     with _process.open(path) as file:
-        if offset == 0:
-            refuse_formats(file)
         if shape is None:
+            if offset == 0:
+                refuse_formats(file)
             shape = _length(file.size, dtype, path, offset)
         tensor = torch.empty(shape_of("shape", shape), dtype=dtype, device=device)
+        if offset == 0 and file.size != nbytes(tensor):
+            refuse_formats(file)
         file.readv(places(tensor, offset))
     return tensor
 
@@ -64,11 +66,11 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
     filled.
 
     Raises:
-        forebay.safetensors.FormatError: as `load`, if a tensor begins at offset 0.
+        forebay.safetensors.FormatError: as `load`, for a tensor at offset 0.
     """
     wanted = places(tensors, offsets)
     with _process.open(path) as file:
-        if any(begin == 0 for begin, _, _ in wanted):
+        if any(begin == 0 and length != file.size for begin, length, _ in wanted):
             refuse_formats(file)
         try:
             return sum(file.readv(group).bytes for group in by_device(wanted))

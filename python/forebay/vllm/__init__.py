@@ -8,16 +8,29 @@ from __future__ import annotations
 
 import functools
 
+from .._serving import without
+
 __all__ = ["register"]
+
+
+TESTED = "0.32 and 0.33"
+"""The versions of vLLM that were tested."""
 
 
 @functools.cache
 def register() -> None:
-    """Makes ``forebay`` a load format of vLLM. vLLM calls it in each of its processes."""
-    from vllm.model_executor.model_loader import (  # type: ignore[import-not-found,unused-ignore]
-        register_model_loader,
-    )
+    """Makes ``forebay`` a load format of vLLM. vLLM calls it in each of its processes.
 
-    from ._loader import Loader
+    With a version of vLLM that lacks or moved a name that is needed, it warns, and vLLM works
+    without this format.
+    """
+    try:
+        from vllm.model_executor.model_loader import (  # type: ignore[import-not-found,unused-ignore]
+            register_model_loader,
+        )
 
+        from ._loader import Loader
+    except Exception as error:  # whatever it is, vLLM must start
+        without("vLLM", TESTED, error)
+        return
     register_model_loader("forebay")(Loader)

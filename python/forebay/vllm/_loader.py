@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from vllm.model_executor.model_loader import default_loader, weight_utils
+from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.platforms import current_platform
 
-from .._serving import checked, exchanged, ranks
+from .._serving import checked, exchanged, ranks, watched
 from ..safetensors import iterate
+
+# Without these names this loader cannot work: vLLM then does not get it.
+_ = default_loader.safetensors_weights_iterator
+_ = default_loader.DefaultModelLoader._get_weights_iterator
 
 _OF_VLLM = ("enable_weights_track",)
 """Options that are passed to vLLM's own loader."""
@@ -48,8 +53,6 @@ class Loader(default_loader.DefaultModelLoader):
         **others: Any,
     ) -> Iterator[tuple[str, Any]]:
         """The tensors of files, without experts that belong to other ranks."""
-        from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
-
         if strategy == "torchao":  # its tensors consist of several in the file
             yield from weight_utils.safetensors_weights_iterator(
                 files, progress, strategy, local_expert_ids, **others
@@ -65,7 +68,9 @@ class Loader(default_loader.DefaultModelLoader):
                 return False
             return bool(tables and tables.search(name)) == on_host
 
-        yield from iterate(sorted(files), lambda name: is_wanted(name, False), **options)
+        own = {key: value for key, value in options.items() if key == "rank"}
+        found = iterate(sorted(files), lambda name: is_wanted(name, False), **options)
+        yield from watched(found, files, own) if progress else found
         if tables:
             options["device"] = "cpu"
             yield from iterate(sorted(files), lambda name: is_wanted(name, True), **options)
@@ -78,5 +83,4 @@ def _engram() -> re.Pattern[str] | None:
     config = getattr(get_current_vllm_config_or_none(), "engram_config", None)
     if config is None or not config.cpu_offload:
         return None
-    pattern: re.Pattern[str] = weight_utils._ENGRAM_WEIGHT_RE
-    return pattern
+    return getattr(weight_utils, "_ENGRAM_WEIGHT_RE", None)

@@ -350,6 +350,15 @@ impl File {
         self.handle.map_pages(range)
     }
 
+    /// Maps the first `len` bytes as private memory, which the process may also write: that does
+    /// not change the file. If the file is truncated, access beyond its end raises SIGBUS.
+    ///
+    /// # Errors
+    /// Errors of the kernel.
+    pub fn map_private(&self, len: u64) -> io::Result<FilePages> {
+        self.handle.map_private(len)
+    }
+
     /// A stamp that detects later changes of the file.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
-//! Mappings of a file's pages, to query residency or to let a GPU copy from them.
+//! Mappings of a file's pages: to query residency, to let a GPU copy from them, or private ones
+//! that a caller uses as memory.
 //!
-//! The CPU never reads through such a mapping, so a file that is truncated cannot raise SIGBUS.
+//! This library never reads through a mapping, so a file that is truncated raises no SIGBUS here.
 
 #![expect(unsafe_code, reason = "maps files, and has the kernel bring their pages in")]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::thread;
@@ -27,7 +29,7 @@ const WORTH_A_THREAD: usize = 32 << 20;
 /// write begins, and a write with O_DIRECT may still be in progress.
 const SETTLES: Duration = Duration::from_secs(2);
 
-/// A read-only mapping of a part of a file.
+/// A mapping of a part of a file.
 #[derive(Debug)]
 pub struct FilePages {
     start: NonNull<u8>,
@@ -54,9 +56,25 @@ pub struct Stamp {
 impl FilePages {
     /// Maps `len` bytes from `offset`, a multiple of the page size.
     pub(super) fn map(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        Self::map_with(fd, offset, len, ProtFlags::READ, MapFlags::SHARED)
+    }
+
+    /// Maps as `map` does, privately: what the process writes there does not reach the file. No
+    /// memory is reserved for such writes, so the file may be larger than memory.
+    pub(super) fn map_private(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        Self::map_with(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE, flags)
+    }
+
+    fn map_with(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        access: ProtFlags,
+        flags: MapFlags,
+    ) -> io::Result<Self> {
         // SAFETY: the kernel picks free addresses, so no existing mapping is replaced.
-        let start =
-            unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, offset)? };
+        let start = unsafe { mmap(ptr::null_mut(), len, access, flags, fd, offset)? };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
         Ok(Self { start, len })
     }
@@ -74,39 +92,58 @@ impl FilePages {
         self.len
     }
 
-    /// Populates its pages with several threads. Before Linux 5.14 this does nothing, and pinning
-    /// the pages populates them.
+    /// Populates the pages of a part with several threads; false before Linux 5.14, which cannot.
     ///
     /// # Errors
     /// EFAULT beyond the end of the file, or if a page cannot be read; ENOMEM.
-    pub fn bring_in(&self) -> io::Result<()> {
+    pub fn bring_in(&self, part: Range<usize>) -> io::Result<bool> {
+        let part = self.whole_pages(part);
         let most = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        let count = (self.len / WORTH_A_THREAD).clamp(1, most);
-        let share = self.len.div_ceil(count).next_multiple_of(rustix::param::page_size());
-        let bring = |at: usize| {
-            let len = share.min(self.len - at);
-            // SAFETY: inside the mapping; the call changes no byte.
-            unsafe {
-                let start = self.start.as_ptr().wrapping_add(at).cast();
-                madvise(start, len, Advice::LinuxPopulateRead)
-            }
-        };
+        let count = (part.len() / WORTH_A_THREAD).clamp(1, most);
+        let share = part.len().div_ceil(count).next_multiple_of(rustix::param::page_size());
+        let bring =
+            |at: usize| self.advise(at..(at + share).min(part.end), Advice::LinuxPopulateRead);
         let results: Vec<Result<(), Errno>> = thread::scope(|scope| {
             let begin = |at| {
                 let thread = thread::Builder::new().name("forebay-pin".into());
                 thread.spawn_scoped(scope, move || bring(at))
             };
-            let others: Vec<_> =
-                (share..self.len).step_by(share).map(|at| (at, begin(at))).collect();
-            let own = bring(0);
+            let others = (part.start + share..part.end).step_by(share.max(1));
+            let others: Vec<_> = others.map(|at| (at, begin(at))).collect();
+            let own = bring(part.start);
             let join = |(at, thread): (usize, io::Result<thread::ScopedJoinHandle<'_, _>>)| {
                 thread.map_or_else(|_| bring(at), |thread| thread.join().unwrap_or(Err(Errno::IO)))
             };
             std::iter::once(own).chain(others.into_iter().map(join)).collect()
         });
         match results.into_iter().find_map(Result::err) {
-            None | Some(Errno::INVAL) => Ok(()),
+            None => Ok(true),
+            Some(Errno::INVAL) => Ok(false),
             Some(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Starts reading the pages of a part into the page cache, without waiting for them.
+    pub fn read_ahead(&self, part: Range<usize>) {
+        // Only a hint: whoever needs the bytes waits for them, and gets the errors.
+        let _ = self.advise(self.whole_pages(part), Advice::WillNeed);
+    }
+
+    /// A part, extended to whole pages, and cut at the end of the mapping.
+    fn whole_pages(&self, part: Range<usize>) -> Range<usize> {
+        let page = rustix::param::page_size();
+        let start = part.start.min(self.len) / page * page;
+        start..part.end.clamp(start, self.len)
+    }
+
+    fn advise(&self, part: Range<usize>, advice: Advice) -> Result<(), Errno> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: inside the mapping; the call changes no byte.
+        unsafe {
+            let start = self.start.as_ptr().wrapping_add(part.start).cast();
+            madvise(start, part.len(), advice)
         }
     }
 }
@@ -143,6 +180,15 @@ impl Handle {
     pub(crate) fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
         let len = usize::try_from(range.len()).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
         FilePages::map(self.fd(), range.start, len)
+    }
+
+    /// Maps the whole file privately.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub(crate) fn map_private(&self, len: u64) -> io::Result<FilePages> {
+        let len = usize::try_from(len).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
+        FilePages::map_private(self.fd(), 0, len)
     }
 
     /// A stamp to detect later whether the file has changed.

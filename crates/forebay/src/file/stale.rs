@@ -119,7 +119,7 @@ mod tests {
         let range = ByteRange::at(0, 64 * KIB);
         let reader = Handle::open(&path, &OpenOptions::default()).unwrap();
         let pages = reader.map_pages(range).unwrap();
-        pages.bring_in().unwrap(); // the kernel drops no page that is mapped
+        pages.bring_in(0..pages.len()).unwrap(); // the kernel drops no page that is mapped
         assert_eq!(handle.drop_stale(range), Ok(()));
         if !reader.is_resident(range) {
             lab::skip("pages that stay: the kernel dropped them");

@@ -18,7 +18,7 @@ class _Dtype:
 
         code, *how = given
         if type(code) is not str or not _TYPE.fullmatch(code) or how != [False, True]:
-            raise pickle.UnpicklingError(f"it has a NumPy type `{given!r}`, which is no number")
+            raise pickle.UnpicklingError("it has a NumPy type that is no number")
         made = object.__new__(cls)
         made.of = numpy.dtype(code)
         return made
@@ -26,8 +26,8 @@ class _Dtype:
     of: Any
 
     def __setstate__(self, state: Any) -> None:
-        order = state[1]
-        if order not in ("<", ">", "|") or state != (3, order, None, None, None, -1, -1, 0):
+        order = state[1] if type(state) is tuple and len(state) == 8 else None
+        if type(order) is not str or order not in ("<", ">", "|") or state != (3, order, None, None, None, -1, -1, 0):
             raise pickle.UnpicklingError("it has a NumPy type that is no number")
         self.of = self.of.newbyteorder(order)
 

@@ -106,8 +106,14 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
                 places = self._places(engine, stack, items)
                 others += self._fill(engine, items, places, planner)
         checked = _Checked(planner, str(self.path)) if self._weights_only else planner
-        if others:
-            super().read_data(dataclasses.replace(plan, items=others), checked)
+        for item in others:
+            try:
+                super().read_data(dataclasses.replace(plan, items=[item]), checked)
+            except (OSError, MemoryError):
+                raise
+            except Exception as error:  # a pickle can raise any
+                why = f"torch cannot read it: {type(error).__name__}: {str(error)[:200]}"
+                refuse(str(self.path), item.storage_index.fqn, why, error=error)
         done: torch.futures.Future[None] = torch.futures.Future()
         done.set_result(None)
         return done

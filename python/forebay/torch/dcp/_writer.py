@@ -6,12 +6,16 @@ import ctypes
 import io
 import os
 import pickle
+import re
+import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
-from ..._replace import by_device, put, replaced
+from ..._forebay import remove_temporary
+from ..._replace import by_device, put, replace
 from ..._types import Path, Place
 from .._places import nbytes
 from ._frame import frame
@@ -24,6 +28,11 @@ _SMALL = 64 << 10
 
 _BLOCK = 4096
 
+_SUFFIX = dcp.filesystem.DEFAULT_SUFFIX
+
+_DATA = re.compile(rf"__[0-9]+_[0-9]+(?:-[0-9a-f]{{16}})?{re.escape(_SUFFIX)}")
+"""The names of data files, as torch makes them, and with a random part as here."""
+
 _WINDOW = 2 << 30
 """A call writes the pending bytes once there are so many."""
 
@@ -31,9 +40,11 @@ _WINDOW = 2 << 30
 class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
     """Writes a checkpoint for `torch.distributed.checkpoint.save` and ``async_save``.
 
-    It replaces torch's `FileSystemWriter`, and writes the same files. Each rank writes one file,
-    from the tensors' own memory. A file gets its name when all of its bytes are on the drive. The
-    metadata comes last, and replaces that of an older checkpoint atomically.
+    It replaces torch's `FileSystemWriter`, and its files have the same form. Each rank writes one
+    file, from the tensors' own memory. A file gets its name when all of its bytes are on the drive.
+    No save uses the names of another one's data files. The metadata comes last, and replaces that of
+    an older checkpoint atomically: until then the folder is the old checkpoint, from then on the new
+    one. Then the data files of the old one are removed.
 
     Args:
         path: the folder of the checkpoint.
@@ -56,9 +67,12 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
         parts = [plan.items] if self.single_file_per_rank else [[item] for item in plan.items]
         results: list[dcp.storage.WriteResult] = []
         for number, items in enumerate(parts):
-            name = f"{plan.storage_data.prefix}{number}{dcp.filesystem.DEFAULT_SUFFIX}"
-            with replaced(os.path.join(self.path, name), self.sync_files) as file:
-                results += _write(file, name, items, planner, self.sync_files)
+            name = f"{plan.storage_data.prefix}{number}-{secrets.token_hex(8)}{_SUFFIX}"
+
+            def fill(file: File, name: str = name, items: Any = items) -> None:
+                results.extend(_write(file, name, items, planner, self.sync_files))
+
+            replace(os.path.join(self.path, name), fill, self.sync_files)
         done: torch.futures.Future[list[dcp.storage.WriteResult]] = torch.futures.Future()
         done.set_result(results)
         return done
@@ -70,8 +84,26 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
         metadata.storage_data = {one.index: one.storage_data for part in results for one in part}
         metadata.storage_meta = self.storage_meta()
         path = self._get_metadata_path(None if self.use_collectives else self.rank)
-        with replaced(path, self.sync_files) as file:
-            file.write_from(pickle.dumps(metadata))
+        content = pickle.dumps(metadata)
+        replace(path, lambda file: file.write_from(content), self.sync_files)
+        kept = {one.relative_path for one in metadata.storage_data.values()}
+        _remove_old(os.fspath(self.path), os.path.basename(path), kept)
+
+
+def _remove_old(folder: str, metadata: str, kept: set[str]) -> None:
+    """Removes data files that the checkpoint does not have: those of older ones, and of dead saves.
+
+    If the folder has other metadata, as that of each rank, they may belong to that.
+    """
+    with suppress(OSError):  # what cannot be removed stays
+        names = os.listdir(folder)
+        if any(name.endswith(".metadata") and name != metadata for name in names):
+            return
+        for name in names:
+            if _DATA.fullmatch(name) and name not in kept:
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+        remove_temporary(folder, "__")
 
 
 def _write(

@@ -1,0 +1,93 @@
+"""The functions of `safetensors.torch` by their own names, keywords, defaults and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
+
+from .. import _forebay
+from . import _load, _save
+from ._frameworks import framework as chosen
+from ._header import Header, Stored, refused
+from ._plan import Part, region
+
+if TYPE_CHECKING:
+    from .._types import Device, Path
+    from ._files import Paths
+
+_BACKENDS = ("mmap", "pread")
+
+
+def load_file(
+    filename: Paths,
+    device: Device = "cpu",
+    *,
+    backend: str = "mmap",
+    **options: Unpack[_load.Options],
+) -> dict[str, Any]:
+    """Loads the tensors of a model, by default to the host; returns them by name.
+
+    This is `forebay.load_file`, which loads to a GPU by default, with the arguments of
+    `safetensors.torch.load_file`.
+
+    Args:
+        filename: a file, or what else `forebay.load_file` takes.
+        device: the device of the tensors.
+        backend: ``mmap``, or ``pread``, which is `copy` of `forebay.load_file`.
+        options: the keywords of `forebay.load_file`.
+
+    Raises:
+        As `forebay.load_file` does.
+    """
+    if checked(backend) == "pread":
+        options.setdefault("copy", True)
+    return _load.load_file(filename, device, **options)
+
+
+def save_file(
+    tensors: Mapping[str, Any],
+    filename: Path,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    sync: bool = True,
+) -> None:
+    """Replaces a file by one with these tensors: `forebay.save_file`, without its result."""
+    _save.save_file(tensors, filename, metadata, sync=sync)
+
+
+def load(data: bytes, framework: str = "torch") -> dict[str, Any]:
+    """The tensors in the bytes of a safetensors file, on the host.
+
+    Raises:
+        FormatError: the bytes are not those of a safetensors file.
+    """
+    kind = chosen(framework, "cpu")
+    try:
+        found = _forebay.Header.of(data, "", Stored)
+    except ValueError as error:
+        raise refused("the bytes", str(error), "check that they are complete") from None
+    header = Header("", found)
+    part = Part()
+    for place in range(len(header.tensors)):
+        stored = header.tensors.at(place)
+        kind.check(stored)
+        part.map(region(stored, ...))
+    memory = kind.memory(len(data))
+    memoryview(memory if framework in ("numpy", "np") else memory.numpy())[:] = data
+    return dict(part.made(kind, memory))
+
+
+def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file with these tensors.
+
+    Raises:
+        As `save_file` does.
+    """
+    return _save.bytes_of(tensors, metadata)
+
+
+def checked(backend: str) -> str:
+    """One of safetensors' backends."""
+    if backend not in _BACKENDS:
+        raise ValueError(f"`backend` cannot be `{backend}`: it takes `mmap` or `pread`")
+    return backend

@@ -1,0 +1,98 @@
+"""The pages of a file as memory: tensors on the host need no copy."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from .. import _forebay
+from .._errors import Error, FileChanged, of_system, shown
+
+if TYPE_CHECKING:
+    from .._forebay import File
+    from ._frameworks import Framework
+
+
+class Stamp:
+    """The state of a file when it was opened."""
+
+    def __init__(self, file: File) -> None:
+        self._path = str(file.name)
+        self._stamp = _forebay.FileStamp(file)
+
+    def check(self) -> None:
+        """Raises if the file may have been written to since then.
+
+        Raises:
+            FileChanged: tensors may have bytes of both states.
+        """
+        if self._stamp.is_outdated():
+            text = f"cannot load `{shown(self._path)}`: it was written to during the load"
+            made = FileChanged(errno.ESTALE, text, self._path)
+            made.hint = "load it when it is complete; write such files by `save_file`, in one step"
+            raise made
+
+
+class Pages:
+    """A private mapping of a file.
+
+    Writing to it changes no file. While its bytes are in use, a file that is written to may show
+    there, and access beyond the end of a file that was truncated ends the process with SIGBUS.
+
+    Attributes:
+        memory: the bytes of the file, in the framework's form.
+    """
+
+    def __init__(self, file: File, mapped: _forebay.Pages, memory: Any) -> None:
+        self._file, self._mapped = file, mapped
+        self.memory = memory
+        # The range that was read last; threads replace it as a whole.
+        self._span = (0, 0)
+
+    def fetch(self, begin: int, end: int, ahead: int = 0) -> None:
+        """Reads bytes into the page cache, if they are not there.
+
+        If the range continues the one before, up to `ahead` bytes more are read, and as many are
+        started.
+        """
+        first, last = self._span
+        if first <= begin and end <= last:
+            return
+        follows = first <= begin <= last
+        stop = min(max(end, begin + ahead), len(self._mapped)) if follows else end
+        try:
+            self._mapped.fetch(begin, stop)
+        except OSError as error:
+            self._find_cause(begin, stop)
+            tried = f"cannot load `{shown(self._file.name)}`"
+            raise of_system(error, tried, str(self._file.name)) from error
+        self._span = (begin, stop)
+        if follows and ahead:
+            self._mapped.read_ahead(stop, stop + ahead)
+
+    def _find_cause(self, begin: int, end: int) -> None:
+        """Reads the bytes that could not be mapped in; that raises the file's own error."""
+        piece = bytearray(min(end - begin, 4 << 20))
+        for at in range(begin, end, len(piece)):
+            self._file.read_into(memoryview(piece)[: end - at], at)
+
+
+def mapped(file: File, framework: Framework) -> Pages | None:
+    """The pages of a file; ``None`` where the file system or the kernel offers none.
+
+    Raises:
+        forebay.Error: a limit such as `RLIMIT_AS` has no room for the addresses.
+    """
+    if not framework.is_on_host:
+        return None
+    try:
+        found = _forebay.Pages(file, file.size)
+    except Error:
+        raise
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            hint = "raise the limit of address space (`ulimit -v`), or load fewer files at once"
+            tried = f"cannot map `{shown(file.name)}`"
+            raise of_system(error, tried, str(file.name), hint) from error
+        return None
+    return Pages(file, found, framework.of_buffer(found))

@@ -1,0 +1,167 @@
+"""Models saved in several files: at every moment the old model whole, or the new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import forebay
+import pytest
+from forebay.safetensors import FormatError, iterate, load_file, save_sharded
+from forebay.safetensors import _sharded as module
+
+numpy = pytest.importorskip("numpy")
+
+HOST: dict[str, Any] = {"framework": "numpy"}
+INDEX = "model.safetensors.index.json"
+
+
+def model(value: int, count: int = 5) -> dict[str, Any]:
+    return {f"w{n}": numpy.full(1000, value, "int32") for n in range(count)}
+
+
+def value_of(folder: Path) -> int:
+    """The value of all elements of a whole model."""
+    found = load_file(folder, **HOST)
+    [value] = {int(number) for array in found.values() for number in numpy.unique(array)}
+    assert sorted(found) == [f"w{n}" for n in range(len(found))]
+    return value
+
+
+def names(count: int, stem: str = "model") -> list[str]:
+    return [f"{stem}-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
+
+
+def test_a_model_is_divided_as_transformers_does(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "model"
+    nbytes = forebay.save_sharded(model(1), folder, max_shard_size="8KB", metadata={"format": "np"})
+    assert sorted(os.listdir(folder)) == sorted([INDEX, *names(3)])
+    assert nbytes == sum((folder / name).stat().st_size for name in names(3))
+    index = json.loads((folder / INDEX).read_text())
+    assert index["metadata"] == {"total_size": 20_000}
+    assert [index["weight_map"][f"w{n}"] for n in range(5)] == [names(3)[n // 2] for n in range(5)]
+    report: dict[str, Any] = {}
+    assert list(load_file(folder, report=report, **HOST)) == [f"w{n}" for n in range(5)]
+    assert report["metadata"] == {"format": "np"}
+    huge = {"a": numpy.zeros(5000, "uint8"), "b": numpy.zeros(1, "uint8")}
+    forebay.save_sharded(huge, folder, max_shard_size=1000)
+    assert len(list(folder.glob("*.safetensors"))) == 2
+    transformers = pytest.importorskip("huggingface_hub", reason="no huggingface_hub")
+    made = transformers.split_state_dict_into_shards_factory
+    assert made
+
+
+def test_names_of_diffusers_and_of_variants(tmp_path: Path) -> None:
+    name = "diffusion_pytorch_model.safetensors"
+    save_sharded(model(1), tmp_path, max_shard_size="8KB", name=name)
+    save_sharded(model(2), tmp_path, max_shard_size="8KB", name=name, variant="fp16")
+    stem = name.removesuffix(".safetensors")
+    expected = [f"{name}.index.json", f"{name}.index.fp16.json"]
+    expected += names(3, stem) + names(3, f"{stem}.fp16")
+    assert sorted(os.listdir(tmp_path)) == sorted(expected)
+    assert value_of(tmp_path) == 1 and value_of(tmp_path / f"{name}.index.fp16.json") == 2
+
+
+@pytest.mark.parametrize("old", ["4KB", "8KB", "1MB"])
+@pytest.mark.parametrize("new", ["4KB", "8KB", "1MB"])
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_model_replaces_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, has_links: bool
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    if not has_links:
+        monkeypatch.delattr(module.os, "link")
+        monkeypatch.setattr(module.os, "link", refuse, raising=False)
+    save_sharded(model(1), tmp_path, max_shard_size=old)
+    save_sharded(model(2), tmp_path, max_shard_size=new)
+    count = {"4KB": 5, "8KB": 3, "1MB": 1}[new]
+    assert value_of(tmp_path) == 2
+    files = [INDEX, *names(count)] if count > 1 else ["model.safetensors"]
+    found = sorted(os.listdir(tmp_path))
+    assert len(found) == len(files) + 1
+    if has_links or count == 1 or old == "1MB":
+        assert found == sorted(["config.json", *files])
+
+
+def refuse(*_: object) -> None:
+    raise OSError(95, "no hard links")
+
+
+def test_what_is_no_model_is_refused_before_a_file_changes(tmp_path: Path) -> None:
+    save_sharded(model(1), tmp_path, max_shard_size="8KB")
+    shared = numpy.zeros(4000, "int32")
+    for wrong in ({"a": 1}, {"a": shared[:3000], "b": shared[1000:]}, 5):
+        with pytest.raises((TypeError, ValueError)):
+            save_sharded(wrong, tmp_path, max_shard_size="8KB")  # type: ignore[arg-type]
+    for bad in ({"max_shard_size": "big"}, {"name": "../a.safetensors"}, {"variant": "a/b"}):
+        with pytest.raises(ValueError, match="cannot be|invalid size"):
+            save_sharded(model(2), tmp_path, **bad)  # type: ignore[arg-type]
+    assert value_of(tmp_path) == 1 and len(os.listdir(tmp_path)) == 4
+
+
+def test_two_writers_of_a_folder_do_not_mix(tmp_path: Path) -> None:
+    save_sharded(model(1), tmp_path, max_shard_size="8KB")
+    with module.FolderTurn(tmp_path), pytest.raises(BlockingIOError, match="another process saves"):
+        save_sharded(model(2), tmp_path, max_shard_size="8KB")
+    assert value_of(tmp_path) == 1
+
+
+def test_files_of_an_unfinished_save_do_not_count(tmp_path: Path) -> None:
+    save_sharded(model(1), tmp_path)
+    mark = f"model.{'0' * 16}-00001-of-00003.safetensors"
+    (tmp_path / mark).write_bytes((tmp_path / "model.safetensors").read_bytes())
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    assert value_of(tmp_path) == 1
+
+
+@pytest.mark.parametrize("sizes", [["8KB"], ["4KB", "8KB", "1MB"]])
+def test_a_save_that_is_killed_leaves_one_of_both_models(tmp_path: Path, sizes: list[str]) -> None:
+    seed = int(os.environ.get("FOREBAY_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    code = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_safetensors_sharded import model, save_sharded
+number = int(sys.argv[2])
+while True:
+    number += 1
+    size = {sizes!r}[number % {len(sizes)}]
+    save_sharded(model(number), sys.argv[1], max_shard_size=size)
+    print(number, flush=True)
+"""
+    number = 0
+    for _ in range(int(os.environ.get("FOREBAY_STRESS", "5"))):
+        run = [sys.executable, "-c", code, str(tmp_path), str(number)]
+        process = subprocess.Popen(run, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None and process.stdout.readline() == f"{number + 1}\n"
+        time.sleep(rng.uniform(0.0, 0.05))
+        process.kill()
+        told = [number + 1, *map(int, process.stdout.read().split())]
+        process.wait()
+        number = value_of(tmp_path)
+        assert number in (told[-1], told[-1] + 1)
+        assert [name for name, _ in iterate(tmp_path, **HOST)] == [f"w{n}" for n in range(5)]
+    save_sharded(model(7), tmp_path, max_shard_size="8KB")
+    assert sorted(os.listdir(tmp_path)) == sorted([INDEX, *names(3)])
+
+
+def test_a_missing_file_of_a_model_is_named(tmp_path: Path) -> None:
+    save_sharded(model(1), tmp_path, max_shard_size="8KB")
+    lost = names(3)[1]
+    (tmp_path / lost).rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="the index .* names it"):
+        load_file(tmp_path, **HOST)
+    (tmp_path / INDEX).rename(tmp_path / "index")
+    with pytest.raises(FormatError, match=f"its file `{lost}` is missing"):
+        load_file(tmp_path, **HOST)
+    weights = {"w0": names(3)[0], "w4": names(3)[2]}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": weights}))
+    with pytest.raises(FormatError, match=f"no tensor of its file `{lost}`"):
+        load_file(tmp_path, **HOST)
