@@ -140,11 +140,12 @@ def _named(path: Path) -> Iterator[None]:
         if error.filename is not None:
             raise
         number, name = error.errno or errno.EIO, shown(os.path.realpath(whole))
-        cause, hint = OSError(number, os.strerror(number)), _HINTS.get(number)
+        text = "it is a folder, not a file" if number == errno.EISDIR else os.strerror(number)
+        cause, hint = OSError(number, text), _HINTS.get(number)
         tried = f"{step} `{name}`"
         if step.startswith(_FOLLOW):
             tried, hint = f"{step} `{shown(whole)}`", _LINK if number == errno.EACCES else None
         elif step == _SYNCED:
             tried = f"the new file is in place as `{name}`, but its folder cannot be synced"
-            hint = _IN_PLACE
+            hint, whole = _IN_PLACE, os.path.dirname(os.path.realpath(whole))
         raise of_system(cause, tried, whole, hint) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from .. import _forebay
 from . import _load, _save
@@ -12,8 +12,12 @@ from ._header import Header, Stored, refused
 from ._plan import Part, region
 
 if TYPE_CHECKING:
+    from .._forebay import Engine
     from .._types import Device, Path
     from ._files import Paths
+    from ._load import Progress
+    from ._plan import Names
+    from ._slices import Shard
 
 _BACKENDS = ("mmap", "pread")
 
@@ -23,7 +27,17 @@ def load_file(
     device: Device = "cpu",
     *,
     backend: str = "mmap",
-    **options: Unpack[_load.Options],
+    names: Names = None,
+    framework: str = "torch",
+    dtype: Any = None,
+    shard: Shard = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    group: Any = None,
+    copy: bool = False,
+    progress: Progress = False,
+    report: dict[str, Any] | None = None,
+    engine: Engine | None = None,
 ) -> dict[str, Any]:
     """Loads the tensors of a model, by default to the host; returns them by name.
 
@@ -34,14 +48,27 @@ def load_file(
         filename: a file, or what else `forebay.load_file` takes.
         device: the device of the tensors.
         backend: ``mmap``, or ``pread``, which is `copy` of `forebay.load_file`.
-        options: the keywords of `forebay.load_file`.
+
+    The other arguments are those of `forebay.load_file`.
 
     Raises:
         As `forebay.load_file` does.
     """
-    if checked(backend) == "pread":
-        options.setdefault("copy", True)
-    return _load.load_file(filename, device, **options)
+    return _load.load_file(
+        filename,
+        device,
+        names=names,
+        framework=framework,
+        dtype=dtype,
+        shard=shard,
+        rank=rank,
+        world_size=world_size,
+        group=group,
+        copy=copy or checked(backend) == "pread",
+        progress=progress,
+        report=report,
+        engine=engine,
+    )
 
 
 def save_file(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import _process
 from ._frameworks import Framework
@@ -67,22 +67,6 @@ class _Call:
     nbytes: int
     is_converted: bool
     tensors: dict[str, Any] = field(default_factory=dict)
-
-
-class Options(TypedDict, total=False):
-    """The keywords of `load_file`, which it describes."""
-
-    names: Names
-    framework: str
-    dtype: Any
-    shard: Shard
-    rank: int | None
-    world_size: int | None
-    group: Any
-    copy: bool
-    progress: Progress
-    report: dict[str, Any] | None
-    engine: Engine | None
 
 
 def load_file(

@@ -165,17 +165,23 @@ impl Object {
     #[expect(clippy::cast_precision_loss, reason = "seconds since 1970")]
     fn add_to(&self, contents: &mut Contents) -> Result<(), String> {
         for job in &self.jobs {
-            let Some(mut row) = job.row() else {
-                contents.warn(self.line, &format!("job `{}` moved nothing: left out", job.name));
-                continue;
+            let mut row = match job.row() {
+                Ok(row) => row,
+                Err(why) => {
+                    contents.warn(self.line, &format!("job `{}` is left out: {why}", job.name));
+                    continue;
+                }
             };
-            if job.lacks_percentiles() {
-                contents.note(
-                    "clones (`numjobs`) and both directions of a job are one measurement, without \
-                     percentiles, which cannot be merged: `group_reporting` merges those of clones",
+            if !job.has_options() {
+                contents.warn(
+                    self.line,
+                    &format!(
+                        "job `{}` has no `job options`: its method, size, depth, threads and order \
+                         are unknown, and `--map` can add them",
+                        job.name
+                    ),
                 );
-            }
-            if job.block_size().is_none() {
+            } else if job.block_size().is_none() {
                 contents.warn(
                     self.line,
                     &format!(
@@ -183,6 +189,12 @@ impl Object {
                          `KiB`): it is unknown",
                         job.name
                     ),
+                );
+            }
+            if job.lacks_percentiles() {
+                contents.note(
+                    "clones (`numjobs`) and both directions of a job are one measurement, without \
+                     percentiles, which cannot be merged: `group_reporting` merges those of clones",
                 );
             }
             if job.is_several() {

@@ -12,6 +12,8 @@ use crate::gdsio::words::Transfer;
 const VERIFYING: &str = "verifying data";
 /// The minimum keys of a result line.
 const MARKS: [&str; 2] = ["IoType:", "XferType:"];
+/// The last key of a result line.
+const END: &str = "total_time";
 
 /// Parses gdsio's output.
 ///
@@ -19,7 +21,8 @@ const MARKS: [&str; 2] = ["IoType:", "XferType:"];
 /// It holds too much, or contradicts the user.
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     let mut verifies = false;
-    for (number, line) in (1..).zip(text.lines()) {
+    for (number, line) in whole_lines(text) {
+        let line = line.as_str();
         let Some(begin) = begin_of(line) else {
             let lower = line.to_lowercase();
             if lower.contains(VERIFYING) {
@@ -35,6 +38,36 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
         contents.add(number, row(&line[begin..], verified))?;
     }
     Ok(())
+}
+
+/// The lines with their numbers: each with one result at most, and results that a log wrapped in one
+/// line.
+fn whole_lines(text: &str) -> Vec<(u64, String)> {
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let is_open = |last: &String| begin_of(last).is_some() && !last.contains(END);
+        match lines.last_mut() {
+            Some((_, last)) if is_open(last) && begin_of(line).is_none() && is_rest(line) => {
+                last.push(' ');
+                last.push_str(line);
+            }
+            _ => {
+                let begins = line.match_indices(MARKS[0]).map(|(at, _)| at).skip(1);
+                let mut start = 0;
+                for begin in begins {
+                    lines.push((number, line[start..begin].to_owned()));
+                    start = begin;
+                }
+                lines.push((number, line[start..].to_owned()));
+            }
+        }
+    }
+    lines
+}
+
+/// Whether a line may be the rest of a result.
+fn is_rest(line: &str) -> bool {
+    ["Throughput:", "Avg_Latency:", "ops:", END, "sec"].iter().any(|mark| line.contains(mark))
 }
 
 /// The start of a result in a line, after any log prefix.

@@ -34,7 +34,7 @@ const FIELDS: [Field; 22] = [
     ("direction", Kind::Text, true, "operation|rw"),
     ("pattern", Kind::Text, true, ""),
     ("size", Kind::Size, true, "block size|block|bs"),
-    ("depth", Kind::Count, true, "io depth|iodepth"),
+    ("depth", Kind::Count, true, "io depth|iodepth|qd|queue depth"),
     ("batch", Kind::Count, true, ""),
     ("threads", Kind::Count, true, ""),
     ("files", Kind::Count, true, ""),
@@ -89,6 +89,10 @@ fn direction(text: &str) -> Result<(u8, Option<&'static str>), String> {
         ("randwrite", _) => Ok((0, Some("random"))),
         ("seqread", _) => Ok((100, Some("sequential"))),
         ("seqwrite", _) => Ok((0, Some("sequential"))),
+        (text, _) if text.starts_with("rwmix") => {
+            let percent = text[5..].parse().ok().filter(|percent| *percent <= 100);
+            percent.map(|percent| (percent, None)).ok_or_else(|| "`RWMIX` has no percentage".into())
+        }
         (_, Some(percent @ 0..=100)) => Ok((percent, None)),
         _ => Err("`direction` takes `read`, `write`, or `mixed:70` for 70 % reads".into()),
     }

@@ -77,9 +77,25 @@ fn kind(text: &str) -> Option<Tool> {
     if ["operation", "MiB/s [last]"].iter().all(|mark| first.contains(mark)) {
         return Some(Tool::Elbencho);
     }
-    let is_parted = |mark: char| first.contains(mark);
-    let table = [',', ';', '\t'].into_iter().any(is_parted) && !first.starts_with(['{', '[']);
+    // A title may be above a table.
+    let is_parted = |line: &str| [',', ';', '\t'].into_iter().any(|mark| line.contains(mark));
+    let table = text.lines().take(50).any(is_parted) && !first.starts_with(['{', '[', '<']);
     table.then_some(Tool::Csv)
+}
+
+/// The tool and the reason, for a text of a tool in a form that is not read.
+fn unread(text: &str) -> Option<(&'static str, &'static str)> {
+    let mut lines = text.lines().take(200);
+    let is_terse = |line: &str| {
+        let mut fields = line.split(';');
+        fields.next().is_some_and(|version| version.parse::<u8>().is_ok())
+            && fields.next().is_some_and(|fio| fio.starts_with("fio-"))
+    };
+    if lines.any(|line| is_terse(line) || line.contains(": (g=") && line.contains("): rw=")) {
+        return Some(("it is fio's text", "run fio with `--output-format=json`"));
+    }
+    let is_elbencho = text.starts_with("OPERATION") && text.contains("RESULT TYPE");
+    is_elbencho.then_some(("it is elbencho's text", "run elbencho with `--csvfile FILE`"))
 }
 
 /// The records of a file that another tool wrote.
@@ -89,6 +105,11 @@ fn kind(text: &str) -> Option<Tool> {
 pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> {
     let text = text_of(bytes);
     let message = format!("cannot read the results in `{}`", path.display());
+    let is_json = text.contains("\"fio version\"");
+    if let Some((what, hint)) = unread(&text).filter(|_| !is_json && hints.tool != Some(Tool::Csv))
+    {
+        return Err(Failure::new(message).because(what).hint(hint));
+    }
     let Some(tool) = hints.tool.or_else(|| kind(&text)) else {
         return Err(Failure::new(message).because("its kind is unknown").hint(
             "results of forebay, gdsio, fio (JSON), nixlbench, elbencho (CSV) and any CSV are \

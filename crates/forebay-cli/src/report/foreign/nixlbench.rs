@@ -25,8 +25,16 @@ const LISTED_MAX: usize = 64;
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     let mut options: BTreeMap<&str, &str> = BTreeMap::new();
     let mut columns: Vec<&str> = Vec::new();
+    // A launcher may put as many characters before each line.
+    let mut before = 0;
     for (number, line) in (1..).zip(text.lines()) {
-        if MARKS.iter().all(|mark| line.contains(mark)) {
+        let is_head = MARKS.iter().all(|mark| line.contains(mark));
+        if is_head {
+            before = line.find(MARKS[0]).unwrap_or(0);
+        }
+        let line =
+            line.get(if columns.is_empty() && !is_head { 0 } else { before }..).unwrap_or("");
+        if is_head {
             // Names are at least two spaces apart.
             let names = line.split("  ").flat_map(|part| part.split('\t')).map(str::trim);
             columns = names.filter(|name| !name.is_empty()).take(LISTED_MAX).collect();

@@ -1,12 +1,14 @@
 //! Any table of separated values with a heading, by columns that are known or that the user names.
 //!
-//! A row with an ambiguous number, or without a throughput, is left out with a warning. Words of
-//! other columns are settings.
+//! A row with an ambiguous number, or without a throughput, is left out with a warning. Words and
+//! whole numbers of other columns are settings, unless their heading is that of a result. Other
+//! columns are named in a note. Lines before the heading, such as titles, are passed over.
 
 use super::map::{Column, Map, set};
 use super::row::{Contents, Row, short};
 use super::units::{Kind, of_heading, value};
 use crate::near::near;
+use crate::report::model::differ;
 
 /// Most columns of a table that are named in an error.
 const NAMED_MAX: usize = 30;
@@ -14,22 +16,92 @@ const NAMED_MAX: usize = 30;
 const DELIMITERS: [u8; 3] = [b',', b';', b'\t'];
 /// Fields of a row at most.
 const FIELDS_MAX: usize = 1000;
+/// Lines in which the heading is looked for.
+const HEADING_MAX: usize = 50;
+/// Words in headings of results, and of what differs in each run: they make no other point.
+const RESULTS: [&str; 38] = [
+    "lat",
+    "time",
+    "iops",
+    "bw",
+    "rate",
+    "cpu",
+    "util",
+    "err",
+    "fail",
+    "count",
+    "moved",
+    "total",
+    "sec",
+    "ms",
+    "us",
+    "ns",
+    "watt",
+    "temp",
+    "date",
+    "timestamp",
+    "repeat",
+    "iteration",
+    "seed",
+    "id",
+    "p50",
+    "p90",
+    "p99",
+    "min",
+    "max",
+    "avg",
+    "mean",
+    "median",
+    "std",
+    "last",
+    "first",
+    "mib",
+    "version",
+    "command",
+];
+
+/// The records of a text with a separator.
+fn reader(text: &str, delimiter: u8) -> csv::Reader<&[u8]> {
+    let mut builder = csv::ReaderBuilder::new();
+    builder.has_headers(false).flexible(true).delimiter(delimiter).from_reader(text.as_bytes())
+}
+
+/// Where the heading begins: the first line with a known column, or else with most fields.
+fn heading(text: &str, map: &Map) -> usize {
+    let (mut at, mut most) = (0, (0, 0));
+    for line in text.split_inclusive('\n').take(HEADING_MAX) {
+        let fields = DELIMITERS.into_iter().map(|delimiter| {
+            let record = reader(line, delimiter).into_records().next().and_then(Result::ok);
+            record.map_or_else(Vec::new, |record| record.iter().map(str::to_owned).collect())
+        });
+        let fields: Vec<String> = fields.max_by_key(Vec::len).unwrap_or_default();
+        if fields.len() > 1 && !map.columns_of(&fields).is_empty() && !line.starts_with('#') {
+            let is_given = |column: &Column| {
+                fields.iter().any(|field| field.trim().eq_ignore_ascii_case(&column.heading))
+            };
+            if map.columns_of(&fields).iter().any(is_given) {
+                return at;
+            }
+        }
+        if fields.len() > most.0 {
+            most = (fields.len(), at);
+        }
+        at += line.len();
+    }
+    most.1
+}
 
 /// The rows of a text, each with its line, without empty ones. The separator is the one that splits
 /// the first row into most fields.
 fn rows(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
-    let reader = |delimiter: u8| {
-        let mut builder = csv::ReaderBuilder::new();
-        builder.has_headers(false).flexible(true).delimiter(delimiter).from_reader(text.as_bytes())
-    };
     let fields = |delimiter: u8| {
-        let first = reader(delimiter).into_records().next();
+        let first = reader(text, delimiter).into_records().next();
         first.and_then(Result::ok).map_or(0, |record| record.len())
     };
     // Of several with as many, the first.
     let best = DELIMITERS.into_iter().rev().max_by_key(|delimiter| fields(*delimiter));
     let mut rows = Vec::new();
-    for record in reader(best.unwrap_or(b',')).into_records() {
+    for record in reader(text, best.unwrap_or(b',')).into_records() {
         let record = record.map_err(|error| error.to_string())?;
         // A record begins behind the line breaks before it.
         let (start, line) = record.position().map_or((0, 1), |at| (at.byte(), at.line()));
@@ -52,17 +124,80 @@ fn rows(text: &str) -> Result<Vec<(u64, Vec<String>)>, String> {
 /// # Errors
 /// A column is missing or lacks a required unit, or the table is damaged.
 pub(super) fn parse(text: &str, map: &Map, contents: &mut Contents) -> Result<(), String> {
-    let mut rows = rows(text)?.into_iter();
+    let begin = heading(text, map);
+    let before = text[..begin].matches('\n').count() as u64;
+    let mut rows = rows(&text[begin..])?.into_iter();
     let (_, head) = rows.next().ok_or("it is empty")?;
     let columns = map.columns_of(&head).into_iter();
     let places = columns.map(|column| place(column, &head)).collect::<Result<Vec<_>, String>>()?;
     if places.is_empty() {
         return Err(format!("none of its columns is known: {}", names(&head)));
     }
-    for (line, fields) in rows {
-        contents.add(line, row(&places, &head, &fields))?;
+    let gives_rate = |(_, column): &(usize, Column)| {
+        ["throughput", "iops", "bytes", "requests"].contains(&column.field.0)
+    };
+    if !places.iter().any(gives_rate) {
+        return Err(format!("none of its columns gives a throughput: {}", names(&head)));
+    }
+    let rows: Vec<_> = rows.collect();
+    let others = Others::of(&places, &head, &rows);
+    if !others.left_out.is_empty() {
+        contents.note(&format!(
+            "columns that are no axis and no known result are left out: {}",
+            names(&others.left_out)
+        ));
+    }
+    for (line, fields) in &rows {
+        contents.add(before + line, row(&places, &head, fields, &others.settings))?;
     }
     Ok(())
+}
+
+/// The columns without a meaning of their own.
+struct Others {
+    /// Those that separate measurements.
+    settings: Vec<usize>,
+    /// The headings of those whose numbers differ and that are not used.
+    left_out: Vec<String>,
+}
+
+impl Others {
+    fn of(places: &[(usize, Column)], heads: &[String], rows: &[(u64, Vec<String>)]) -> Self {
+        let mut others = Self { settings: Vec::new(), left_out: Vec::new() };
+        for (at, head) in heads.iter().enumerate() {
+            if places.iter().any(|(other, _)| *other == at) {
+                continue;
+            }
+            let lower = head.to_lowercase();
+            let mut words = lower.split(|c: char| !c.is_ascii_alphanumeric());
+            let is_result = words.any(|word| RESULTS.contains(&word)) || lower.contains("/s");
+            let cells = || rows.iter().filter_map(|(_, fields)| fields.get(at));
+            // A number with a fraction is a measured one.
+            let is_measured = |cell: &String| {
+                cell.parse::<f64>().is_ok_and(|number| number.is_finite())
+                    && cell.parse::<u64>().is_err()
+            };
+            let has_number = || cells().any(|cell| cell.contains(|c: char| c.is_ascii_digit()));
+            if !has_number() || !is_result && !cells().any(is_measured) {
+                others.settings.push(at);
+            } else if !is_result && differ(cells()) {
+                others.left_out.push(head.clone());
+            }
+        }
+        others
+    }
+}
+
+/// The value of a column of elbencho's table, or of another one, on an axis that has other values.
+fn special(head: &str, cell: &str, row: &mut Row) -> bool {
+    match (head, cell) {
+        ("random", "0") => row.set("pattern", "sequential"),
+        ("random", "1") => row.set("pattern", "random"),
+        ("direct IO", "1") => row.set("cache", "cold"),
+        ("direct IO", "0") => {}
+        _ => return false,
+    }
+    true
 }
 
 /// The place of a column in the table, and the column with the factor of its unit.
@@ -104,7 +239,12 @@ fn names(heads: &[String]) -> String {
     names.join(", ") + &more
 }
 
-fn row(places: &[(usize, Column)], heads: &[String], fields: &[String]) -> Result<Row, String> {
+fn row(
+    places: &[(usize, Column)],
+    heads: &[String],
+    fields: &[String],
+    settings: &[usize],
+) -> Result<Row, String> {
     if fields.len() != heads.len() {
         return Err(format!("{} fields below {} headings", fields.len(), heads.len()));
     }
@@ -126,12 +266,18 @@ fn row(places: &[(usize, Column)], heads: &[String], fields: &[String]) -> Resul
             false => row.number(name, number),
         }
     }
-    // Numbers may differ between repeats.
-    let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_ascii_digit());
-    for (at, (head, cell)) in heads.iter().zip(fields).enumerate() {
-        if is_word(cell) && places.iter().all(|(other, _)| *other != at) {
-            row.settings.insert(short(head), short(cell));
+    for at in settings {
+        let (head, cell) = (&heads[*at], &fields[*at]);
+        if special(head, cell, &mut row) && head == "random" || cell.is_empty() {
+            continue;
         }
+        // elbencho's threads are those of each host.
+        let hosts = cell.parse::<u32>().ok().filter(|hosts| *hosts > 1 && head == "hosts");
+        let threads = row.axes.get("threads").and_then(|threads| threads.parse::<u32>().ok());
+        if let Some((hosts, threads)) = hosts.zip(threads) {
+            row.count("threads", Some(f64::from(hosts) * f64::from(threads)));
+        }
+        row.settings.insert(short(head), short(cell));
     }
     Ok(row)
 }

@@ -46,6 +46,18 @@ fn records_name_their_tool_and_leave_out_unknown_values() {
 }
 
 #[test]
+fn texts_for_people_are_recognized() {
+    let fio = "a: (g=0): rw=read, bs=(R) 4096B-4096B, ioengine=psync, iodepth=1\nfio-3.33\n";
+    let terse = "3;fio-3.33;a;0;0;4096;1000;250;4;0;0\n";
+    for text in [fio, terse] {
+        assert!(read(text, &hints(None, "")).is_err());
+        assert_eq!(unread(text).map(|one| one.0), Some("it is fio's text"));
+    }
+    assert_eq!(unread(FIO), None);
+    assert_eq!(unread(ELBENCHO), None);
+}
+
+#[test]
 fn a_report_names_the_tool_and_calls_nothing_verified() {
     let model = model_of(&LINE.repeat(2), "");
     let [line] = model.lines.as_slice() else { panic!("{model:?}") };

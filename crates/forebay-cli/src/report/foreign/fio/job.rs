@@ -77,8 +77,11 @@ pub(super) struct Job {
     cpu_s: Option<(f64, f64)>,
     read: Moved,
     write: Moved,
+    trim: Moved,
     /// Number of merged entries.
     entries: u32,
+    /// Whether the report has options: only then what they lack has fio's defaults.
+    has_options: bool,
 }
 
 /// The bytes moved in one direction, with latencies in nanoseconds: from submission to completion
@@ -149,6 +152,7 @@ impl Job {
         let number = |key: &str| value[key].as_f64().filter(|number| *number >= 0.0);
         let text = |key: &str| value[key].as_str().map(short).unwrap_or_default();
         let mut options = [global.0.as_slice(), &entry.options.0].concat();
+        let has_options = !options.is_empty();
         options.retain(|(name, _)| !["name", "hostname"].contains(&name.as_str()));
         // Jobs of different names or servers are no repeats.
         let own = [("name", text("jobname")), ("hostname", text("hostname"))];
@@ -169,7 +173,9 @@ impl Job {
             cpu_s: cpu.map(|((user, system), s)| (user / 100.0 * s, system / 100.0 * s)),
             read: if is_one { both } else { Moved::of(&value["read"]) },
             write: if is_one { Moved::default() } else { Moved::of(&value["write"]) },
+            trim: Moved::of(&value["trim"]),
             entries: 1,
+            has_options,
         }
     }
 
@@ -179,7 +185,7 @@ impl Job {
 
     /// Whether both are clones of one job (`numjobs`), which ran together.
     pub(super) fn is_clone_of(&self, other: &Self) -> bool {
-        let clones = self.number_of("numjobs").unwrap_or(1.0);
+        let clones = self.number_or("numjobs", 1.0).unwrap_or(1.0);
         self.is_like(other) && clones > f64::from(other.entries)
     }
 
@@ -197,6 +203,7 @@ impl Job {
             cpu_s: self.cpu_s.zip(other.cpu_s).map(|(a, b)| (a.0 + b.0, a.1 + b.1)),
             read: self.read.with(other.read),
             write: self.write.with(other.write),
+            trim: self.trim.with(other.trim),
             entries: self.entries.saturating_add(other.entries),
             ..self
         }
@@ -211,8 +218,10 @@ impl Job {
         self.read.seconds.max(self.write.seconds)
     }
 
-    fn threads(&self) -> f64 {
-        self.number_of("numjobs").unwrap_or(1.0).max(f64::from(self.entries))
+    fn threads(&self) -> Option<f64> {
+        let entries = f64::from(self.entries);
+        let known = self.number_or("numjobs", 1.0).map(|jobs| jobs.max(entries));
+        known.or((self.entries > 1).then_some(entries))
     }
 
     /// The last value of any of these options.
@@ -222,17 +231,54 @@ impl Job {
     }
 
     fn number_of(&self, name: &str) -> Option<f64> {
-        self.option(&[name]).and_then(number)
+        self.option(&[name]).and_then(fio_number)
     }
 
-    /// The order of its requests, as `randread`.
+    /// The last value of any of these options, or fio's default; `None` if that is unknown.
+    fn option_or<'a>(&'a self, names: &[&str], default: &'a str) -> Option<&'a str> {
+        self.option(names).or(self.has_options.then_some(default))
+    }
+
+    /// A number, or fio's default; `None` if it is unknown or cannot be read.
+    fn number_or(&self, name: &str, default: f64) -> Option<f64> {
+        match self.option(&[name]) {
+            Some(text) => fio_number(text),
+            None => self.has_options.then_some(default),
+        }
+    }
+
+    /// The order of its requests, as `randread`; empty if it is unknown.
     fn order(&self) -> &str {
-        let order = self.option(&["rw", "readwrite"]).unwrap_or("read");
+        let order = self.option_or(&["rw", "readwrite"], "read").unwrap_or_default();
         order.split(':').next().unwrap_or_default()
     }
 
-    /// The measurement; `None` if it moved nothing and did not fail.
-    pub(super) fn row(&self) -> Option<Row> {
+    /// Whether it reads back and compares what it wrote.
+    fn verifies(&self) -> bool {
+        self.option(&["verify"]).is_some_and(|kind| !["0", "none", "null"].contains(&kind))
+    }
+
+    /// The bytes that it moved, without those that it read back to compare them.
+    fn moved(&self) -> Result<Moved, &'static str> {
+        let (reads, writes) = (self.read.requests > 0.0, self.write.requests > 0.0);
+        if self.order().contains("trim") || self.trim.requests > 0.0 {
+            return Err("it trims, which is no read and no write");
+        }
+        if !reads && !writes {
+            return Err("it moved nothing");
+        }
+        if self.verifies() && reads && self.order() != "read" && self.order() != "randread" {
+            return match (self.read_percent(), writes) {
+                (0, true) => Ok(self.write.clone()),
+                (0, false) => Ok(self.read.clone()),
+                _ => Err("its reads and those that verify what it wrote are counted together"),
+            };
+        }
+        Ok(self.read.clone().with(self.write.clone()))
+    }
+
+    /// The measurement, or why it is left out.
+    pub(super) fn row(&self) -> Result<Row, &'static str> {
         let mut row = Row::default();
         self.set_axes(&mut row);
         let known = |name: &&(String, String)| KNOWN.split(' ').any(|known| known == name.0);
@@ -242,11 +288,14 @@ impl Job {
             let code = i32::try_from(self.error).unwrap_or(i32::MAX);
             let error = lower(&std::io::Error::from_raw_os_error(code).to_string());
             row.error = Some(format!("fio ended the job with an error: {error}"));
-            return Some(row);
+            return match self.order().contains("trim") {
+                true => self.moved().map(|_| row),
+                false => Ok(row),
+            };
         }
-        let all = self.read.clone().with(self.write.clone());
-        if all.requests == 0.0 || all.rate == 0.0 {
-            return None;
+        let all = self.moved()?;
+        if all.rate == 0.0 {
+            return Err("it moved nothing");
         }
         row.number("throughput", Some(all.rate));
         row.number("bytes", Some(all.bytes));
@@ -258,20 +307,31 @@ impl Job {
             row.number(name, percentile);
         }
         // Zeros mean that it ended before the kernel had counted any time.
+        // The time of a job that verifies is that of both.
         let cpu = self.cpu_s.filter(|(user, system)| user + system > 0.0 && all.seconds > 0.0);
+        let cpu = cpu.filter(|_| all.bytes >= self.read.bytes + self.write.bytes);
         let bytes = count(all.bytes).unwrap_or_default();
         row.cpu = cpu.map(|(user, system)| CpuCost::new(user, system, all.seconds, bytes));
-        Some(row)
+        Ok(row)
     }
 
     fn set_axes(&self, row: &mut Row) {
-        let engine = self.option(&["ioengine"]).unwrap_or("psync");
+        let engine = self.option_or(&["ioengine"], "psync").unwrap_or_default();
         let engine = engine.split(':').next().unwrap_or_default();
         let is_cufile = engine == "libcufile";
         let through_host = is_cufile && self.option(&["cuda_io"]) == Some("posix");
-        row.set("method", &format!("fio-{engine}{}", if through_host { "-posix" } else { "" }));
-        row.set("direction", &format!("mixed:{}", self.read_percent()));
-        row.set("pattern", if self.order().starts_with("rand") { "random" } else { "sequential" });
+        let dash = if engine.is_empty() { "" } else { "-" };
+        let posix = if through_host { "-posix" } else { "" };
+        row.set("method", &format!("fio{dash}{engine}{posix}"));
+        // A job that only verifies reads.
+        let is_verify = self.verifies() && self.write.requests == 0.0;
+        let percent = if is_verify { self.share_of_reads() } else { self.read_percent() };
+        row.set("direction", &format!("mixed:{percent}"));
+        match self.order() {
+            "" => {}
+            order if order.starts_with("rand") => row.set("pattern", "random"),
+            _ => row.set("pattern", "sequential"),
+        }
         // fio adds up the files of each `filename`, which colons separate unless escaped.
         let names = self.options.0.iter().filter(|(name, _)| name == "filename");
         let names: Vec<&str> = names.map(|(_, files)| files.as_str()).collect();
@@ -285,12 +345,13 @@ impl Job {
         row.set("target", if is_cufile { &gpus } else { "host" });
         row.count("size", self.block_size());
         let is_sync = SYNCHRONOUS.contains(&engine);
-        row.count("depth", self.number_of("iodepth").filter(|_| !is_sync).or(Some(1.0)));
-        row.count("batch", Some(1.0));
-        row.count("threads", Some(self.threads()));
+        let depth = if is_sync { Some(1.0) } else { self.number_or("iodepth", 1.0) };
+        row.count("depth", depth.filter(|_| !engine.is_empty()));
+        row.count("batch", self.has_options.then_some(1.0));
+        row.count("threads", self.threads());
         let files = u32::try_from(named.replace("\\:", "").split(':').count()).unwrap_or(u32::MAX);
-        let files = self.number_of("nrfiles").unwrap_or(1.0).max(f64::from(files));
-        row.count("files", Some(files));
+        let each = self.number_or("nrfiles", 1.0);
+        row.count("files", each.map(|each| each.max(f64::from(files))));
         // With O_DIRECT; otherwise fio's page cache settings decide, which it does not report.
         let is_named = |(name, _): &&(String, String)| name == "direct" || name == "buffered";
         let last = self.options.0.iter().rfind(is_named);
@@ -307,9 +368,13 @@ impl Job {
             "read" | "randread" => 100,
             "write" | "randwrite" => 0,
             "rw" | "readwrite" | "randrw" => {
+                let is_set = self.option(&["rwmixread", "rwmixwrite"]).is_some();
                 let writes = self.number_of("rwmixwrite").map(|percent| 100.0 - percent);
-                let reads = self.number_of("rwmixread").or(writes).unwrap_or(50.0);
-                reads.clamp(0.0, 100.0).round() as u8
+                let reads = self.number_of("rwmixread").or(writes);
+                match reads.or((!is_set).then_some(50.0)) {
+                    Some(reads) => reads.clamp(0.0, 100.0).round() as u8,
+                    None => self.share_of_reads(),
+                }
             }
             _ => self.share_of_reads(),
         }
@@ -325,13 +390,14 @@ impl Job {
     /// reported as one, with the options of the first.
     pub(super) fn is_several(&self) -> bool {
         // Written bytes are read back for the comparison.
-        let checks = self.option(&["verify"]).is_some();
+        let checks = self.verifies();
         let other_way = match self.order() {
             "read" | "randread" => self.write.requests > 0.0,
             "write" | "randwrite" => self.read.requests > 0.0 && self.write.requests > 0.0,
             _ => false,
         };
-        let (bytes, threads) = (self.read.bytes + self.write.bytes, self.threads());
+        let bytes = self.read.bytes + self.write.bytes;
+        let threads = self.threads().unwrap_or(1.0);
         // The last request of a thread may be short.
         let other_size = self.block_size().is_some_and(|size| {
             (bytes - self.requests() * size).abs() > bytes * 0.02 + threads * size * 2.0
@@ -343,7 +409,7 @@ impl Job {
 
     /// Whether percentiles were left out, which cannot be merged.
     pub(super) fn lacks_percentiles(&self) -> bool {
-        self.read.clone().with(self.write.clone()).lacks_percentiles
+        self.moved().is_ok_and(|moved| moved.lacks_percentiles)
     }
 
     /// The size of its requests, if all have the same. With `kb_base`, or as `KiB`, fio's units
@@ -352,7 +418,22 @@ impl Job {
         if self.option(&["bsrange", "blocksize_range", "bssplit", "kb_base"]).is_some() {
             return None;
         }
-        block_size(self.option(&["bs", "blocksize"]).unwrap_or("4k"))
+        block_size(self.option_or(&["bs", "blocksize"], "4k")?)
+    }
+
+    /// Whether the report has the job's options.
+    pub(super) fn has_options(&self) -> bool {
+        self.has_options
+    }
+}
+
+/// A number as fio takes it: in hexadecimal digits, or with a power of 1024.
+#[expect(clippy::cast_precision_loss, reason = "a count")]
+fn fio_number(text: &str) -> Option<f64> {
+    let text = text.trim();
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u32::from_str_radix(digits, 16).ok().map(f64::from),
+        None => number(text).or_else(|| parse_size(&text.to_lowercase()).map(|size| size as f64)),
     }
 }
 
@@ -383,6 +464,13 @@ mod tests {
         assert_eq!(one.with(Moved::default()).percentiles[0], Some(2.0));
         // Without percentiles the total latency counts.
         assert_eq!(of(3, json!({"mean": 2.5})).mean, Some(9.0));
+    }
+
+    #[test]
+    fn numbers_are_read_as_fio_reads_them_or_unknown() {
+        let numbers = ["16", "0x10", "1k", "1K", "2m"].map(fio_number);
+        assert_eq!(numbers, [16.0, 16.0, 1024.0, 1024.0, 2_097_152.0].map(Some));
+        assert_eq!(["", "x", "0x", "0xg", "-1", "many"].map(fio_number), [None; 6]);
     }
 
     #[test]

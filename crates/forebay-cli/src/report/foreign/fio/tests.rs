@@ -180,7 +180,7 @@ fn a_field_that_is_no_number_is_missing() {
 
 #[test]
 fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
-    let text = with_options(&[], &[], 4096);
+    let text = with_options(&[("bs", "4k")], &[], 4096);
     let pretty = text.replacen('{', "{\n  ", 1);
     for before in ["", "note: a line without an end ", "a brace { and more "] {
         for text in [&text, &pretty] {
@@ -233,7 +233,10 @@ fn what_is_not_one_measurement_is_told() {
     let contents = of(&[with, without.clone(), job(json!({"name": "c"}), moved(0))]);
     assert_eq!(contents.found.len(), 2);
     let text = contents.warnings().join("\n");
-    assert!(text.contains("ran at the same time") && text.contains("`c` moved nothing"), "{text}");
+    assert!(
+        text.contains("ran at the same time") && text.contains("`c` is left out: it moved nothing"),
+        "{text}"
+    );
     // Each server has its own entry, and their sum is not a further one.
     let mut hosts: Vec<Value> = ["x", "y"]
         .map(|host| {
@@ -419,5 +422,70 @@ proptest! {
             let (name, odd) = (format!("\"{key}\" :"), format!("\"{key}\" : 1e308, \"x\" :"));
             let _ = parse(&RANDOM.replacen(&name, &odd, 3));
         }
+    }
+}
+
+/// The text of a job that wrote, and read back what it had written.
+fn verified(options: &[(&str, &str)], writes: u64, reads: u64) -> String {
+    let text = with_options(&[], options, 4096);
+    let mut output: Value = serde_json::from_str(&text).unwrap();
+    output["jobs"][0]["read"] = moved(reads);
+    output["jobs"][0]["write"] = moved(writes);
+    output.to_string()
+}
+
+#[test]
+fn reads_that_verify_are_no_part_of_a_write() {
+    for order in ["write", "randwrite"] {
+        let text = verified(&[("rw", order), ("verify", "crc32c"), ("bs", "4k")], 10, 10);
+        let contents = parse(&text).unwrap();
+        let [one] = contents.found.as_slice() else { panic!("{contents:?}") };
+        assert_eq!((one.0.point.read_percent, shown(one).bytes), (0, Some(40960)));
+        assert_eq!((shown(one).requests, shown(one).cpu), (Some(10), None));
+        assert_eq!(contents.warnings(), Vec::<String>::new());
+    }
+    let only = verified(&[("rw", "write"), ("verify", "crc32c"), ("verify_only", "1")], 0, 10);
+    assert_eq!(parse(&only).unwrap().found[0].0.point.read_percent, 100);
+    let mixed = parse(&verified(&[("rw", "randrw"), ("verify", "md5")], 10, 20)).unwrap();
+    assert!(mixed.found.is_empty() && mixed.warnings()[0].contains("are counted together"));
+    let none = parse(&verified(&[("rw", "randrw"), ("verify", "0")], 10, 20)).unwrap();
+    assert_eq!(shown(&none.found[0]).requests, Some(30));
+}
+
+#[test]
+fn a_trim_is_no_read_and_no_write() {
+    for order in ["trim", "trimwrite", "randtrim"] {
+        let contents = parse(&with_options(&[], &[("rw", order)], 4096)).unwrap();
+        assert!(contents.found.is_empty() && contents.warnings()[0].contains("it trims"));
+    }
+    let mut output: Value = serde_json::from_str(&with_options(&[], &[], 4096)).unwrap();
+    output["jobs"][0]["trim"] = moved(3);
+    assert!(parse(&output.to_string()).unwrap().warnings()[0].contains("it trims"));
+    output["jobs"][0]["error"] = 5.into();
+    output["jobs"][0]["job options"]["rw"] = "trim".into();
+    assert!(parse(&output.to_string()).unwrap().found.is_empty());
+}
+
+#[test]
+fn options_that_cannot_be_read_are_unknown_and_not_one() {
+    let number = |name: &str, value: &str| {
+        point_of(&[], &[("ioengine", "libaio"), ("bs", "4k"), (name, value)], 4096)
+    };
+    assert_eq!(number("iodepth", "0x10").depth, 16);
+    assert_eq!(number("iodepth", "lots").depth, 0);
+    assert_eq!((number("numjobs", "0x2").threads, number("numjobs", "x").threads), (2, 0));
+    assert_eq!((number("nrfiles", "0x4").files, number("nrfiles", "x").files), (4, 0));
+    for unknown in [json!(null), json!({})] {
+        let mut output: Value = serde_json::from_str(&with_options(&[], &[], 4096)).unwrap();
+        output["jobs"][0]["job options"] = unknown;
+        output.as_object_mut().unwrap().remove("global options");
+        if output["jobs"][0]["job options"].is_null() {
+            output["jobs"][0].as_object_mut().unwrap().remove("job options");
+        }
+        let contents = parse(&output.to_string()).unwrap();
+        let point = &contents.found[0].0.point;
+        assert_eq!((point.method.as_str(), point.pattern.as_str()), ("fio", ""));
+        assert_eq!((point.request_size, point.depth, point.threads, point.files), (0, 0, 0, 0));
+        assert!(contents.warnings()[0].contains("no `job options`"), "{contents:?}");
     }
 }

@@ -23,6 +23,15 @@ fn one(line: &str) -> Sample {
 }
 
 #[test]
+fn results_that_a_log_joined_or_wrapped_are_read() {
+    let at = PUBLISHED.find("GiB/sec").unwrap();
+    let wrapped = format!("{}\n{}", &PUBLISHED[..at], &PUBLISHED[at..]);
+    assert_eq!(one(&wrapped).measured, one(PUBLISHED).measured);
+    let contents = parse(&format!("{PUBLISHED} {PUBLISHED}\nnext\n{wrapped}")).unwrap();
+    assert_eq!((contents.found.len(), contents.warnings().len()), (3, 0), "{contents:?}");
+}
+
+#[test]
 fn every_number_of_a_line_is_taken_in_its_unit() {
     let Sample { point, measured, .. } = one(PUBLISHED);
     let measured = measured.unwrap();

@@ -143,6 +143,54 @@ fn a_column_may_name_the_method_and_common_headings_need_no_map() {
 }
 
 #[test]
+fn what_elbencho_says_of_a_run_separates_points() {
+    let head = "label,hosts,threads,file size,block size,direct IO,random,operation,MiB/s [last]\n";
+    let base = "a 1,1,8,1048576,4096,1,0,READ,900\n";
+    let points = |other: &str| {
+        let mut contents = Contents::new("elbencho", &Map::default().values);
+        parse(&format!("{head}{base}{other}\n"), &Map::default(), &mut contents).unwrap();
+        let records = contents.records(std::path::Path::new("x"));
+        let samples = records.into_iter().filter_map(|record| match record {
+            forebay_measure::results::Record::Sample(sample) => Some(*sample),
+            _ => None,
+        });
+        samples.collect::<Vec<_>>()
+    };
+    for other in [
+        "a 1,1,8,1048576,4096,1,1,READ,90",
+        "a 1,1,8,1048576,4096,0,0,READ,90",
+        "a 1,2,8,1048576,4096,1,0,READ,90",
+        "a 1,1,8,4096,4096,1,0,READ,90",
+        "a 2,1,8,1048576,4096,1,0,READ,90",
+        "a 1,1,8,1048576,4096,1,0,RWMIX75,90",
+    ] {
+        let found = points(other);
+        assert_eq!(found.iter().map(|one| one.repeat).collect::<Vec<_>>(), [0, 0], "{other}");
+    }
+    let found = points("a 1,2,8,1048576,4096,1,1,RWMIX75,90");
+    let point = &found[1].point;
+    assert_eq!((point.threads, point.pattern.as_str(), point.read_percent), (16, "random", 75));
+    assert_eq!(found[0].point.cache.map(|cache| cache.name()), Some("cold"));
+    let again = points("a 1,1,8,1048576,4096,1,0,READ,90");
+    assert_eq!(again.iter().map(|one| one.repeat).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn titles_are_passed_over_and_columns_left_out_are_named() {
+    for before in ["# node: a\n", "A storage test, of today\n\n", "a;b\n"] {
+        let text = format!("{before}GB/s,qd,level,score,rw\n1,4,7,0.5,read\n2,4,8,0.7,read\n");
+        let mut contents = Contents::new("x", &Map::default().values);
+        parse(&text, &Map::default(), &mut contents).unwrap();
+        let depths: Vec<u32> = contents.found.iter().map(|one| one.0.point.depth).collect();
+        assert_eq!((depths, contents.found[1].1["level"].as_str()), (vec![4, 4], "8"), "{text}");
+        assert!(contents.warnings()[0].ends_with("are left out: `score`"), "{contents:?}");
+    }
+    let mut contents = Contents::new("x", &Map::default().values);
+    let why = parse("bandwidth_gb_s,rw\n1,read\n", &Map::default(), &mut contents).unwrap_err();
+    assert_eq!(why, "none of its columns gives a throughput: `bandwidth_gb_s`, `rw`");
+}
+
+#[test]
 fn fields_may_be_quoted_and_rows_empty() {
     for delimiter in [",", ";", "\t"] {
         let text = "a,b c,d\r\n1,,3\n\n,,\n4,5,6".replace(',', delimiter);
