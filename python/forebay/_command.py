@@ -41,6 +41,9 @@ def program() -> list[str]:
 
 def main() -> int:
     """Runs the command that ``sys.argv`` names."""
+    # The packages of this Python are searched for cuFile, whether or not it was activated.
+    if sys.prefix != sys.base_prefix:
+        os.environ.setdefault("VIRTUAL_ENV", sys.prefix)
     # Python's handler would act only after the command, which has its own handlers.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     return run_command(["forebay", *sys.argv[1:]], program())

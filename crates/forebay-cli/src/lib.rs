@@ -86,7 +86,10 @@ pub fn run_as(program: &Program, arguments: impl IntoIterator<Item = OsString>) 
 fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
     let first = arguments.get(1).and_then(|word| word.to_str());
     if first.is_some_and(Internal::has_subcommand) {
-        return end(run_internal(arguments));
+        return match InternalArguments::try_parse_from(arguments) {
+            Ok(parsed) => end(run_internal(&parsed.verb)),
+            Err(error) => not_a_verb(&error),
+        };
     }
     let verb = &match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed.verb,
@@ -123,12 +126,10 @@ fn run_parsed(verb: &Verb, program: &Program, line: &str) -> failure::Result<()>
     }
 }
 
-fn run_internal(arguments: &[OsString]) -> failure::Result<()> {
-    let parsed = InternalArguments::try_parse_from(arguments);
-    let parsed = parsed.map_err(|error| usage::failure(&error))?;
+fn run_internal(verb: &Internal) -> failure::Result<()> {
     stdio::check()?;
     log::begin()?;
-    match &parsed.verb {
+    match verb {
         Internal::Probe(args) => probe::command(args),
         Internal::Reach(args) => reach::command(args),
         Internal::Cufile(args) => {

@@ -1,5 +1,7 @@
 //! What the charts of a page show: quantities over the numeric axis that varies most. Pure.
 
+use std::collections::HashMap;
+
 use forebay_measure::plain::json;
 use serde::Serialize;
 
@@ -77,15 +79,20 @@ impl Charts {
         let mut series = unique(numbered.map(name));
         let left_out = series.len().saturating_sub(SERIES_MAX);
         series.truncate(SERIES_MAX);
+        // The first line of each name at each place of the axis.
+        let mut places: HashMap<(String, u64), &Line> = HashMap::new();
+        for line in &model.lines {
+            if let Some(x) = axis.number(model, line) {
+                places.entry((name(line), x.to_bits())).or_insert(line);
+            }
+        }
         let mut limits = model.lines.iter().map(|line| line.limit.as_ref());
         let first = limits.next().flatten();
         let limit = first.filter(|first| limits.all(|other| other == Some(*first)));
         let limit_text = limit.map(|(name, rate)| format!("limit: {name}, {}", rate_text(*rate)));
         let chart = |metric: Metric| {
             let value = |own: &str, x: f64| {
-                let mut lines =
-                    model.lines.iter().filter(|line| axis.number(model, line) == Some(x));
-                let line = lines.find(|line| name(line) == own)?;
+                let line = places.get(&(own.to_owned(), x.to_bits()))?;
                 let scale = if metric == Metric::Rate { 1e-9 } else { 1.0 };
                 line.estimate(metric).map(|found| found.median * scale)
             };

@@ -148,7 +148,8 @@ pub(super) fn version_text(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Places to look, best first. Only `named` if it is set; `packages` are Python package folders.
+/// Places to look, best first. Only `named` if it is set; `packages` are Python package folders, in
+/// addition to those of the active virtual environment (`VIRTUAL_ENV`).
 pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf> {
     if let Some(named) = named {
         return vec![named.into()];
@@ -157,10 +158,23 @@ pub(super) fn places(named: Option<&Path>, packages: &[PathBuf]) -> Vec<PathBuf>
     for toolkit in toolkits(Path::new(TOOLKITS)) {
         all.extend(IN_TOOLKIT.map(|within| toolkit.join(within).join(NAME)));
     }
-    for folder in packages.iter().take(FOLDERS_MAX) {
+    let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+    let active = packages_of(environment.as_deref());
+    for folder in packages.iter().chain(&active).take(FOLDERS_MAX) {
         all.extend(IN_WHEELS.map(|within| folder.join(within).join(NAME)));
     }
     all
+}
+
+/// The folders of Python packages in a virtual environment.
+fn packages_of(environment: Option<&Path>) -> Vec<PathBuf> {
+    let Some(Ok(entries)) = environment.map(|folder| fs::read_dir(folder.join("lib"))) else {
+        return Vec::new();
+    };
+    let is_python = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("python3.");
+    // Another user's folder may hold any number of entries.
+    let found = entries.flatten().take(64).filter(|entry| is_python(&entry.file_name()));
+    found.map(|entry| entry.path().join("site-packages")).collect()
 }
 
 /// Toolkit folders: `cuda`, then `cuda-13.1`, `cuda-12.8`.
@@ -183,6 +197,17 @@ fn toolkits(folder: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn packages_of_an_environment_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(packages_of(Some(folder.path())), Vec::<PathBuf>::new());
+        fs::create_dir_all(folder.path().join("lib/python3.12/site-packages")).unwrap();
+        fs::create_dir_all(folder.path().join("lib/other")).unwrap();
+        let found = folder.path().join("lib/python3.12/site-packages");
+        assert_eq!(packages_of(Some(folder.path())), [found]);
+        assert!(packages_of(None).is_empty());
+    }
 
     #[test]
     fn the_newest_toolkit_comes_first() {

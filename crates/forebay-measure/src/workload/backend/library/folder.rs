@@ -4,7 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cleanup::{self, Entry, Undo};
@@ -57,17 +57,6 @@ pub(super) fn remove_variables(command: &mut Command, prefix: &str) {
     }
 }
 
-/// The folders of Python packages in the active virtual environment; one may contain cuFile.
-pub(super) fn packages(environment: Option<&Path>) -> Vec<PathBuf> {
-    let Some(Ok(entries)) = environment.map(|folder| fs::read_dir(folder.join("lib"))) else {
-        return Vec::new();
-    };
-    let is_python = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("python3.");
-    // Another user's folder may hold any number of entries.
-    let found = entries.flatten().take(64).filter(|entry| is_python(&entry.file_name()));
-    found.map(|entry| entry.path().join("site-packages")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,16 +71,5 @@ mod tests {
         assert_eq!(settings["properties"]["force_compat_mode"], true);
         drop(folder);
         assert!(!path.exists());
-    }
-
-    #[test]
-    fn packages_of_an_environment_are_found() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(packages(Some(folder.path())), Vec::<PathBuf>::new());
-        fs::create_dir_all(folder.path().join("lib/python3.12/site-packages")).unwrap();
-        fs::create_dir_all(folder.path().join("lib/other")).unwrap();
-        let found = folder.path().join("lib/python3.12/site-packages");
-        assert_eq!(packages(Some(folder.path())), [found]);
-        assert!(packages(None).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! A process that moves bytes with a library, as its parent uses it.
 
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ pub struct Bounds {
     /// Bytes per second of the slowest accepted move.
     pub slowest: u64,
 }
+
+/// Time limit to load cuFile where it may spin, or where a simulated GPU needs no driver.
+const QUICK: Duration = Duration::from_secs(4);
 
 impl Default for Bounds {
     fn default() -> Self {
@@ -81,14 +84,22 @@ impl Mover {
             format!("cannot make a folder in `{}`: {error}; set `TMPDIR`", place.display())
         })?;
         let mut command = program.command("cufile");
-        let environment = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
-        for packages in folder::packages(environment.as_deref()) {
-            command.arg("--packages").arg(packages);
-        }
         folder.rule(&mut command);
         let pipe = Pipe::start(&mut command, "forebay cufile")?;
         let remedy = "`forebay probe` shows how far the library gets; try another version of it";
-        Self::start((pipe, remedy), gpu, bounds, Some(folder))
+        // As `forebay doctor` checks it: cuFile from 1.16 on spins without this file.
+        let may_spin = !Path::new("/proc/modules").exists();
+        let quick = may_spin || gpu.is_none();
+        let start = if quick { bounds.start.min(QUICK) } else { bounds.start };
+        let started = Self::start((pipe, remedy), gpu, Bounds { start, ..bounds }, Some(folder));
+        started.map_err(|why| match why.starts_with("no answer") && may_spin {
+            true => format!(
+                "no answer within {} s; this kernel has no /proc/modules, without which cuFile \
+                 from 1.16 on does not open: use cuFile 1.15",
+                start.as_secs()
+            ),
+            false => why,
+        })
     }
 
     /// Starts the first `python3` with `KvikIO`, with these variables and no other variables of
