@@ -91,6 +91,16 @@ class RawFile(io.RawIOBase):
         self._at += count
         return count
 
+    def truncate(self, size: int | None = None, /) -> int:
+        """Sets the length of the file, by default to the position, which stays; returns it."""
+        if not self.writable():
+            raise io.UnsupportedOperation("the file is open for reading only")
+        length = self._at if size is None else operator.index(size)
+        if length < 0:
+            raise ValueError(f"`size` cannot be negative: {length}")
+        self._file.truncate(length)
+        return length
+
     def close(self) -> None:
         """Closes it, and the file with it."""
         if not self.closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import mmap
 import json
 import pickle
 import shutil
@@ -66,6 +67,42 @@ def test_libraries_read_and_write_by_a_raw_file(engine: forebay.Engine, tmp_path
         shutil.copyfileobj(raw, copy)
     copy.seek(0)
     assert tarfile.open(fileobj=copy).getnames() == ["zip"]
+    # Appending reads, writes over the end, and sets the length.
+    with forebay.RawFile(engine.open(tmp_path / "a.zip", "r+")) as raw:
+        with zipfile.ZipFile(raw, "a") as archive:
+            archive.writestr("more", b"new")
+    assert zipfile.ZipFile(tmp_path / "a.zip").namelist() == ["name", "more"]
+    with forebay.RawFile(engine.open(tmp_path / "a.tar", "r+")) as raw:
+        with tarfile.open(fileobj=raw, mode="a") as tar:
+            tar.add(tmp_path / "a.zip", "again")
+    with tarfile.open(tmp_path / "a.tar") as tar:
+        assert tar.getnames() == ["zip", "again"]
+
+
+def test_a_raw_file_is_truncated_as_pythons(engine: forebay.Engine, tmp_path: Path) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    with forebay.RawFile(engine.open(path, "w")) as raw, open(other, "w+b", buffering=0) as plain:
+        for step in [
+            lambda f: f.write(b"0123456789"),
+            lambda f: f.seek(4),
+            lambda f: f.truncate(),
+            lambda f: f.tell(),
+            lambda f: f.truncate(8),
+            lambda f: f.write(b"x"),
+            lambda f: f.truncate(0),
+            lambda f: f.tell(),
+            lambda f: f.write(b"end"),
+        ]:
+            assert step(raw) == step(plain)
+        for wrong in (-1, 1 << 70):
+            with pytest.raises((ValueError, OverflowError, OSError)):
+                raw.truncate(wrong)
+    assert path.read_bytes() == other.read_bytes() == bytes(5) + b"end"
+    with forebay.RawFile(engine.open(path)) as raw, pytest.raises(io.UnsupportedOperation):
+        raw.truncate(1)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0):
+        with forebay.RawFile(engine.open(path, "r+")) as raw, pytest.raises(forebay.Error):
+            raw.truncate(1)
 
 
 def test_a_map_is_plain_data_that_shows_itself(tmp_path: Path) -> None:

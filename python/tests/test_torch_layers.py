@@ -20,8 +20,12 @@ Model = tuple[list[dict[str, TensorAt]], list[tuple[Any, Any]]]
 
 @pytest.fixture
 def model(tmp_path: Path) -> Model:
-    """Layers of a matrix and a vector each, and what is in them."""
+    """Layers of a matrix and a vector each, and what is in them, for a GPU."""
     device_or_skip("cuda")
+    return made(tmp_path)
+
+
+def made(tmp_path: Path) -> Model:
     torch.manual_seed(3)
     path, tensors, at = tmp_path / "model", [], 0
     for _ in range(LAYERS):
@@ -44,6 +48,17 @@ def computed(tensors: list[tuple[Any, Any]], hidden: Any) -> Any:
     for matrix, vector in tensors:
         hidden = torch.tanh(hidden @ matrix.to(hidden.device) + vector.to(hidden.device))
     return hidden
+
+
+def test_layers_can_be_tried_on_the_simulated_gpu(tmp_path: Path) -> None:
+    layers, tensors = made(tmp_path)
+    begin = torch.randn(8, ROWS)
+    with LayerStream(layers, "sim", gpu_budget=3 << 19) as stream:
+        for _ in range(2):
+            hidden = begin
+            for layer in stream:
+                hidden = torch.tanh(hidden @ layer.tensors["up"] + layer.tensors["bias"])
+            torch.testing.assert_close(hidden, computed(tensors, begin))
 
 
 def test_layers_are_tensors(model: Model) -> None:

@@ -320,6 +320,20 @@ impl File {
         raised(py, py.detach(|| file.preallocate(offset, length)))
     }
 
+    /// Sets its length in bytes: bytes beyond it are dropped, missing ones are zeros.
+    fn truncate(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::length)] length: u64,
+    ) -> PyResult<()> {
+        let file = self.file()?;
+        if raised(py, py.detach(|| file.len()))? > length {
+            let refuse = py.import("forebay._mapped")?.getattr("refuse_cut")?;
+            refuse.call1((&self.path, &self.mode))?;
+        }
+        raised(py, py.detach(|| file.set_len(length)))
+    }
+
     /// Counts the bytes of a range that are in the page cache; `unknown` says why it cannot.
     #[pyo3(signature = (offset = 0, length = None))]
     fn residency<'py>(

@@ -36,6 +36,8 @@ pub enum Operation {
     Close,
     /// Reserving disk space for a file's bytes.
     Preallocate,
+    /// Changing a file's length.
+    Truncate,
     /// Allocating memory on a GPU.
     Allocate,
     /// Allocating memory for the layers of a stream.
@@ -71,6 +73,7 @@ impl fmt::Display for Operation {
             Self::Sync => "sync",
             Self::Close => "close",
             Self::Preallocate => "preallocate",
+            Self::Truncate => "truncate",
             Self::Allocate => "allocate",
             Self::GiveLayers => "give layers",
             Self::Use => "use",

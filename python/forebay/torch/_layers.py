@@ -46,8 +46,14 @@ class Layer(forebay.stream.Layer):
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its tensors by their names, valid until the next layer is taken, unless it is kept."""
-        memory = torch.from_dlpack(self.memory)
+        """Its tensors by their names, valid until the next layer is taken, unless it is kept.
+
+        Torch does not know the simulated GPU: of a layer there it gets a copy on the host.
+        """
+        if self.memory.device.startswith("sim"):
+            memory = torch.frombuffer(bytearray(self.memory.tobytes()), dtype=torch.uint8)
+        else:
+            memory = torch.from_dlpack(self.memory)
         first = self._taken.first_part
         described = self._stream._described[self.index][first:]
         return {
@@ -63,6 +69,8 @@ class LayerStream(forebay.stream.LayerStream):
     >>> with LayerStream(layers, "cuda", order="training") as stream:
     ...     for layer in stream:
     ...         hidden = hidden @ layer.tensors["up"]
+
+    With ``"sim"`` it runs on a simulated GPU, without a real one.
     """
 
     _layer = Layer

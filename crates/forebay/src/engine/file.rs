@@ -267,6 +267,16 @@ impl File {
         self.handle.preallocate(offset, len)
     }
 
+    /// Sets the length of the file, as `ftruncate`: bytes beyond it are dropped, missing ones are
+    /// zeros.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io), also for a file that is open for reading only.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.check(Operation::Truncate, len, 0)?;
+        self.handle.set_len(len)
+    }
+
     /// How much of a range is in the page cache, as far as the kernel reports it to this user.
     ///
     /// # Errors

@@ -175,6 +175,11 @@ pub(crate) fn sync_all(fd: BorrowedFd<'_>) -> io::Result<()> {
     retried(|| Ok(rustix::fs::fsync(fd)?))
 }
 
+/// Sets the length of a file.
+pub(crate) fn set_len(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+    retried(|| Ok(rustix::fs::ftruncate(fd, len)?))
+}
+
 /// Reserves space for `range` without changing the file's size. `false` if the file system does not
 /// support it.
 pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> {

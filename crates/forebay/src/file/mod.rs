@@ -319,6 +319,15 @@ impl Handle {
         calls::sync_all(self.fd()).map_err(|e| Error::io(Operation::Sync, self.place(0, 0), e))
     }
 
+    /// Sets the length of the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn set_len(&self, len: u64) -> Result<()> {
+        calls::set_len(self.fd(), len)
+            .map_err(|e| Error::io(Operation::Truncate, self.place(len, 0), e))
+    }
+
     /// Reserves space for `len` bytes at `offset` without changing the size. `false` if the file
     /// system does not support it.
     ///
