@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 from conftest import content
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["docs/python.md", "docs/layers.md", "docs/models.md", "README.md"]
+NAMES = ["docs/python.md", "docs/layers.md", "docs/models.md", "docs/kvikio.md", "README.md"]
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
 """What `torchrun` would say to the only process of a group."""
 PAGES = [ROOT / name for name in NAMES]
@@ -39,6 +40,30 @@ def model(nbytes: int) -> bytes:
     }
     header = json.dumps(tensors).encode().ljust(room)
     return room.to_bytes(8, "little") + header + content(embedding + rest)
+
+
+def test_examples_pass_a_type_checker(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="no mypy")
+    flags = ["--strict", "--follow-imports=silent", "--disable-error-code=import-not-found"]
+    paths = []
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    for page in pages:
+        text = page.read_text() if page.exists() else ""
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            if "torch" in block and importlib.util.find_spec("torch") is None:
+                continue
+            paths.append(tmp_path / f"block_{len(paths)}.py")
+            paths[-1].write_text(f"# {page.name}\n{block}")
+    if not paths:
+        pytest.skip("no pages")
+    # A checker has to see mistakes, too.
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text('import forebay\nforebay.opne("x")\nforebay.read_many(ofsets=[1])\n')
+    env = os.environ | {"MYPY_CACHE_DIR": str(tmp_path / "cache")}
+    run = [sys.executable, "-m", "mypy", *flags, *map(str, [*paths, wrong])]
+    done = subprocess.run(run, capture_output=True, text=True, env=env, check=False, cwd=tmp_path)
+    errors = [line for line in done.stdout.splitlines() if " error: " in line]
+    assert len(errors) == 2 and all(line.startswith("wrong.py") for line in errors), done.stdout
 
 
 @pytest.mark.parametrize(("name", "code"), examples(), ids=[name for name, _ in examples()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import stat
 import struct
 import subprocess
@@ -298,3 +299,70 @@ def test_a_key_of_a_zarr_store_stays_as_private_as_it_was(folder: Path) -> None:
 
     asyncio.run(write())
     assert whose(path) == (ALICE, SECRET, 0o640) and path.read_bytes() == NEW
+
+
+GROUPS = [SECRET, USERS, 62002]
+PEOPLE = {ALICE: [SECRET], FRIEND: [USERS], 61003: [SECRET, USERS], 61004: [], 61005: [62002]}
+
+
+def permissions(path: Path) -> dict[int, int]:
+    """What each of some users may do with a file."""
+    found = {}
+    for user, groups in PEOPLE.items():
+        child = os.fork()
+        if child == 0:
+            allowed = 0
+            try:
+                os.setgroups(groups)
+                os.setgid(63000 + user)
+                os.setuid(user)
+                for bit, flags in ((4, os.O_RDONLY), (2, os.O_WRONLY)):
+                    try:
+                        os.close(os.open(path, flags))
+                        allowed |= bit
+                    except OSError:
+                        pass
+                allowed |= os.access(path, os.X_OK)
+            finally:
+                os._exit(allowed)
+        found[user] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return found
+
+
+def with_random_rights(path: Path, draw: random.Random) -> None:
+    path.write_bytes(b"old")
+    os.chown(path, draw.choice([0, *PEOPLE]), draw.choice([0, *GROUPS]))
+    path.chmod(draw.randrange(0o1000))
+    if draw.random() < 0.6:
+        named = [(NAMED, draw.randrange(8), user) for user in sorted(PEOPLE)]
+        named += [(NAMED_GROUP, draw.randrange(8), group) for group in sorted(GROUPS)]
+        named = [one for one in named if draw.random() < 0.4]
+        with_acl(path, acl(*(draw.randrange(8) for _ in range(4)), *named))
+
+
+def test_changed_files_let_no_user_do_more_than_before(folder: Path) -> None:
+    first = int(os.environ.get("FOREBAY_SEED", "0"))
+    for seed in range(first, first + 20 * int(os.environ.get("FOREBAY_STRESS", "1"))):
+        draw, path = random.Random(seed), folder / "checkpoint"
+        with_random_rights(path, draw)
+        owner, before = path.stat().st_uid, permissions(path)
+        saver = draw.choice([0, *PEOPLE])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if saver:
+                    os.setgroups(PEOPLE[saver])
+                    os.setgid(draw.choice([*PEOPLE[saver], 63000 + saver]))
+                    os.setuid(saver)
+                os.umask(draw.choice([0, 0o022, 0o077]))
+                save(path)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, f"FOREBAY_SEED={seed}"
+        after = permissions(path)
+        for user in before.keys() - {saver, owner}:
+            assert not after[user] & ~before[user], f"FOREBAY_SEED={seed}: {user}"
+        assert path.stat().st_mode & 0o6000 == 0 and os.listdir(folder) == [path.name]
+        path.unlink()

@@ -91,7 +91,7 @@ pub(crate) fn slow(report: &mut Report, root: &Path) -> Result<()> {
         report.skip("long tests of Python: no environment for the package");
         return Ok(());
     }
-    long(report, "Python, long", root, &python, "killed_at_any_moment or test_changed")
+    long(report, "Python, long", root, &python, "killed or interrupt or test_changed")
 }
 
 /// Runs tests that are longer with `FOREBAY_STRESS`, chosen by a filter of `pytest`.

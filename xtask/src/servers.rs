@@ -63,7 +63,7 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let mut pytest = Command::new(&python);
     pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests"))?);
     python::suite(report, "Python with torch", root, &mut pytest)?;
-    python::long(report, "Python with torch, long", root, &python, "test_changed")
+    python::long(report, "Python with torch, long", root, &python, "test_changed or killed")
 }
 
 /// The files of tests that name torch.

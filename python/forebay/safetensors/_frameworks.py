@@ -115,6 +115,7 @@ class Torch:
             made.hint = hint
             raise made
         self.is_on_host = self._device.type == "cpu"
+        self._dtypes = {own: getattr(torch, name, None) for own, name in NAMES.items()}
 
     def memory(self, nbytes: int) -> Any:
         if self.is_on_host:
@@ -125,7 +126,7 @@ class Torch:
         return self._torch.frombuffer(buffer, dtype=self._torch.uint8)
 
     def dtype(self, stored: Stored) -> Any:
-        dtype = getattr(self._torch, NAMES.get(stored.dtype, ""), None)
+        dtype = self._dtypes.get(stored.dtype)
         if dtype is None:
             raise no_type(f"torch {self._torch.__version__}", stored)
         return dtype
@@ -136,7 +137,7 @@ class Torch:
         if 0 in shape:
             try:
                 self._torch.empty(shape, device="meta")
-            except RuntimeError as error:
+            except (RuntimeError, TypeError, OverflowError) as error:
                 raise no_shape("torch", stored) from error
 
     def target(self, dtype: Any) -> Any:
@@ -211,7 +212,7 @@ class Numpy:
         self.dtype(stored)
         try:
             self._numpy.broadcast_to(self._numpy.uint8(), stored.shape)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise no_shape("NumPy", stored) from error
 
     def target(self, dtype: Any) -> Any:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ._slices import Index
 
 
+_ALIGNED = 8
+"""The longest element: bytes that begin at its multiples are aligned for each type."""
+
+
 class HostFile:
     """An open file. Its tensors are its pages where that is possible.
 
@@ -29,22 +33,30 @@ class HostFile:
 
     def tensor(self, stored: Stored, index: Index = ...) -> Any:
         """A tensor, or a part of it."""
+        pages, begin, end = self._pages, stored.offset, stored.offset + stored.nbytes
+        is_plain = index is ... and stored.view is None and 0 not in stored.shape
+        if pages is not None and is_plain and pages.has(begin, end) and begin % _ALIGNED == 0:
+            # As below, without steps that such a tensor does not need: models have thousands.
+            self._opened.stamp.check()
+            return self._framework.tensor(pages.memory[begin:end], stored, stored.shape)
+        self._framework.check(stored)
         wanted = region(stored, index, is_whole=True)
-        if self._pages is None or not can_map(self._pages, wanted):
+        if pages is None or not can_map(pages, wanted):
             return alone(self._engine, self._framework, self._opened, stored, index)
-        part = Part(pages=self._pages)
+        part = Part(pages=pages)
         part.map(wanted)
         with naming([part]):
-            for begin, end in part.ranges(1 << 62):
-                self._pages.fetch(begin, end, self._window)
+            for first, last in part.ranges(1 << 62):
+                pages.fetch(first, last, self._window)
         self._opened.stamp.check()
-        return next(part.made(self._framework, self._pages.memory))[1]
+        return next(part.made(self._framework, pages.memory))[1]
 
 
 def alone(
     engine: Engine, framework: Framework, opened: Opened, stored: Stored, index: Index = ...
 ) -> Any:
     """Reads a tensor, or a part of it, into memory of its own."""
+    framework.check(stored)
     part = Part()
     part.add(opened.file, stored, index)
     memory = framework.memory(part.nbytes)

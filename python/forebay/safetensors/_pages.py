@@ -49,15 +49,20 @@ class Pages:
         # The range that was read last; threads replace it as a whole.
         self._span = (0, 0)
 
+    def has(self, begin: int, end: int) -> bool:
+        """Whether bytes are among those that were read last."""
+        first, last = self._span
+        return first <= begin and end <= last
+
     def fetch(self, begin: int, end: int, ahead: int = 0) -> None:
         """Reads bytes into the page cache, if they are not there.
 
         If the range continues the one before, up to `ahead` bytes more are read, and as many are
         started.
         """
-        first, last = self._span
-        if first <= begin and end <= last:
+        if self.has(begin, end):
             return
+        first, last = self._span
         follows = first <= begin <= last
         stop = min(max(end, begin + ahead), len(self._mapped)) if follows else end
         try:

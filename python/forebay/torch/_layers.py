@@ -14,7 +14,7 @@ import forebay.stream
 from ._places import dtype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Self
 
     from forebay import File
@@ -83,6 +83,11 @@ class LayerStream(forebay.stream.LayerStream):
     ) -> None:
         self._described = _described(layers)
         super().__init__(_parts(self._described), device, **options)
+
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Layer]: ...
+        def __next__(self) -> Layer: ...
 
     @classmethod
     def group(  # type: ignore[override]
