@@ -11,10 +11,10 @@ _SPARE = 32 << 20
 """Bytes that are left for everything else: page tables, headers, the interpreter."""
 
 
-def left() -> int | None:
-    """How many bytes a load may take; ``None`` without a limit."""
+def fitting(window: int) -> int:
+    """A window, or half of what a limit leaves if that is less: copies need the other half."""
     found = _forebay.memory_left()
-    return None if found is None else max(found[0] - _SPARE, 0)
+    return window if found is None else max(min(window, (found[0] - _SPARE) // 2), 1)
 
 
 def require(nbytes: int, tried: str) -> None:

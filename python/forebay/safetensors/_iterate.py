@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
-from .._memory import left
+from .._memory import fitting
 from .._sizes import size_of
 from ._frameworks import Framework
 from ._frameworks import framework as chosen
@@ -121,8 +121,8 @@ def iterate(
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
             most = size_of(window)
-            if kind.is_on_host and copy and (room := left()) is not None:
-                most = max(min(most, room // 2), 1)  # each tensor is copied from the window
+            if kind.is_on_host and group is None:  # a group needs the same window everywhere
+                most = fitting(most)
             found = []
             files = {}
             for one in opened(engine, paths, names):

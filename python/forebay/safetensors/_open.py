@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _process
 from .._errors import close, shortened, shown
+from .._memory import fitting
 from .._sizes import size_of
 from .._types import Path
 from ._drop_in import checked
@@ -61,6 +62,8 @@ class safe_open:  # noqa: N801, the name that programs import
         self._framework = chosen(framework, device)
         self._engine = engine or _process.default_engine()
         self._window = size_of(window)
+        if self._framework.is_on_host and not is_mapped:
+            self._window = fitting(self._window)
         # No tensor is described before it is requested: a file may have a million.
         opened = open_one(self._engine, ModelFile(os.fsdecode(filename)), lambda _: False)
         self._opened, self._file, self._header = opened, opened.file, opened.header
