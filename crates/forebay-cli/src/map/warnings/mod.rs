@@ -45,7 +45,7 @@ impl Found {
 }
 
 /// Every rule, in the order in which warnings are printed: the most costly and most certain first.
-pub(crate) const RULES: [Rule; 21] = [
+pub(crate) const RULES: [Rule; 22] = [
     step(
         "silent",
         &[],
@@ -107,7 +107,14 @@ pub(crate) const RULES: [Rule; 21] = [
     step(
         "compressed",
         &[LayerKind::Path],
-        |_, step| step.flag("compressed"),
+        |_, step| step.flag("compressed") && is_in_image(step),
+        "`{name}` is compressed in a read-only image, so the processor unpacks every byte: unpack \
+         the image, or make it without compression",
+    ),
+    step(
+        "compressed",
+        &[LayerKind::Path],
+        |_, step| step.flag("compressed") && !is_in_image(step),
         "`{name}` is compressed by its file system, so the processor unpacks every byte: run \
          `chattr -c` and write it again, on a mount without `compress`",
     ),
@@ -188,6 +195,13 @@ const fn machine(name: &'static str, check: fn(&MapReport) -> Vec<Found>) -> Rul
 
 fn options(step: &Layer) -> impl Iterator<Item = &str> {
     step.text("options").unwrap_or_default().split(',')
+}
+
+/// Whether a file is in the image of a file system that is never written to.
+fn is_in_image(step: &Layer) -> bool {
+    step.walk().any(|(_, below)| {
+        below.kind == LayerKind::FileSystem && ["erofs", "squashfs"].contains(&below.name.as_str())
+    })
 }
 
 /// Whether a mount option compresses files.
