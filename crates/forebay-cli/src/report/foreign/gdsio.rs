@@ -40,8 +40,8 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     Ok(())
 }
 
-/// The lines with their numbers: each with one result at most, and results that a log wrapped in one
-/// line.
+/// The lines with their numbers: each with one result at most, and a result that a log wrapped
+/// joined to one line.
 fn whole_lines(text: &str) -> Vec<(u64, String)> {
     let mut lines: Vec<(u64, String)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
