@@ -180,7 +180,7 @@ def test_an_acl_that_cannot_be_kept_is_cut_to_permissions(
     save(path)
     monkeypatch.undo()
     assert whose(path) == (ALICE, SECRET, 0o600) and ACL not in os.listxattr(path)
-    # The user whom the ACL locks out may be in the group.
+    # The user that the ACL excludes may be in the group.
     for group in (FRIEND, USERS, SECRET):
         assert not may(path, "read", FRIEND, group)
 

@@ -97,9 +97,9 @@ def _checked(name: str, value: Any) -> Any:
         wanted = "number" if kind is int else kind.__name__
         raise TypeError(f"`{name}` cannot be {value!r}: give a {wanted}") from None
     if value < 0:
-        raise OverflowError(f"`{name}` cannot be {value}: give a positive number")
+        raise OverflowError(f"`{name}` cannot be {value}: it must be a positive integer")
     if value == 0 and kind is int and name != "gds_threshold":
-        raise ValueError(f"`{name}` cannot be 0: give a positive number")
+        raise ValueError(f"`{name}` cannot be 0: it must be a positive integer")
     return value
 
 

@@ -100,12 +100,13 @@ class Mmap:
     ) -> IOFuture:
         """Starts reading, without waiting; the arguments are those of `read`."""
         if task_size is not None and _memory.count("task_size", task_size) == 0:
-            raise ValueError("`task_size` cannot be 0: omit it")
+            raise ValueError("`task_size` must be a positive integer: omit it")
         if self.closed():
-            raise ClosedFile("this map is closed: open it again")
+            raise ClosedFile("Cannot read from a closed MmapHandle: open it again")
         offset, end = _memory.count("offset", offset), self.file_size()
         if offset > end:
-            raise IndexError(f"`offset` {offset} is beyond the {end} bytes of the file")
+            text = f"Offset is past the end of file: offset {offset} of {end} bytes"
+            raise IndexError(text)
         wanted = end - offset if size is None else _memory.count("size", size)
         there = _memory.size_of(buf)
         if there is not None and wanted > there:
@@ -113,7 +114,7 @@ class Mmap:
             raise ValueError(f"{text}: give `size`")
         if wanted and not self._offset <= offset <= self._offset + self._size - wanted:
             region = f"{self._size} bytes at {self._offset}"
-            text = f"{wanted} bytes at {offset} are not within the region of {region}"
+            text = f"Read is out of bound: {wanted} bytes at {offset}, the region has {region}"
             raise IndexError(text)
         return self._file._start("read", buf, wanted, offset, None, "MMAP")
 
@@ -122,10 +123,12 @@ def _region(end: int, offset: int, size: int | None) -> int:
     if end == 0 and offset == 0 and not size:
         return 0  # an empty file has an empty region
     if offset >= end:
-        raise IndexError(f"a region at {offset} is beyond the {end} bytes of the file")
-    if size == 0:
-        raise ValueError("a region cannot have 0 bytes: omit `initial_map_size` for the whole file")
-    if size is not None and size > end - offset:
-        text = f"a region of {size} bytes at {offset} ends beyond the {end} bytes of the file"
+        text = f"Offset must be less than the file size: offset {offset} of {end} bytes"
         raise IndexError(text)
+    if size == 0:
+        text = "Mapped region should not be zero byte: omit `initial_map_size` for the whole file"
+        raise ValueError(text)
+    if size is not None and size > end - offset:
+        region = f"{size} bytes at {offset} of {end}"
+        raise IndexError(f"Mapped region is past the end of file: {region}")
     return end - offset if size is None else size

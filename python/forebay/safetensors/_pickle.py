@@ -87,7 +87,7 @@ _KEY_MAX = 64
 
 
 class _Opaque:
-    """An object beside the tensors that the file has, and that is not needed."""
+    """An object of the file that is no tensor, and that no load needs."""
 
 
 _OPAQUE = {

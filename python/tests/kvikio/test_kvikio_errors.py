@@ -112,6 +112,27 @@ def test_a_map_never_writes_beyond_the_memory(data: Data) -> None:
     assert mapped.closed()
 
 
+def test_errors_of_maps_have_the_words_of_kvikio(data: Data) -> None:
+    """Callers match on these words: they are those of KvikIO 26.10."""
+    path, bytes_ = data
+    end = len(bytes_)
+    closed = kvikio.Mmap(path)
+    closed.close()
+    part = kvikio.Mmap(path, "r", 100, 100)
+    cases = [
+        (lambda: closed.read(bytearray(4), 4), "Cannot read from a closed MmapHandle"),
+        (lambda: part.read(bytearray(4), 4, end + 1), "Offset is past the end of file"),
+        (lambda: part.read(bytearray(99), 99, 150), "Read is out of bound"),
+        (lambda: kvikio.Mmap(path, "r", None, end), "Offset must be less than the file size"),
+        (lambda: kvikio.Mmap(path, "r", end, 1), "Mapped region is past the end of file"),
+        (lambda: kvikio.Mmap(path, "r", 0), "Mapped region should not be zero byte"),
+        (lambda: kvikio.defaults.set("task_size", 0), "must be a positive integer"),
+    ]
+    for call, words in cases:
+        with pytest.raises((IndexError, ValueError, RuntimeError), match=words):
+            call()
+
+
 def test_a_drive_is_told_of(data: Data) -> None:
     known = kvikio.block_device_info(data[0])
     with forebay.open(data[0]) as file:

@@ -125,7 +125,7 @@ impl FilePages {
 
     /// Starts reading the pages of a part into the page cache, without waiting for them.
     pub fn read_ahead(&self, part: Range<usize>) {
-        // Only a hint: whoever needs the bytes waits for them, and gets the errors.
+        // Only a hint: the read that needs the bytes waits for them, and gets the errors.
         let _ = self.advise(self.whole_pages(part), Advice::WillNeed);
     }
 
