@@ -111,7 +111,7 @@ proptest! {
         for (name, (dtype, shape)) in tensors.into_iter().filter(|one| one.0 != crate::METADATA) {
             let dtype = Dtype::ALL[dtype];
             let bits = dtype.bits() * shape.iter().product::<u64>();
-            prop_assume!(bits % 8 == 0);
+            prop_assume!(bits.is_multiple_of(8));
             let about = serde_json::json!({
                 "dtype": dtype.name(), "shape": shape, "data_offsets": [end, end + bits / 8],
             });
