@@ -244,7 +244,7 @@ def _complete(folder: str, names: list[str]) -> list[str]:
         if lacks := _lacks(int(count), numbers):
             lost = f"{stem}-{lacks:05}-of-{count}{end}"
             why = f"its file `{shown(lost)}` is missing"
-            raise refused(folder, why, "was the download cut off? Files give one by one load")
+            raise refused(folder, why, "was the download cut off? A list of files loads just these")
     return names
 
 
