@@ -161,7 +161,6 @@ sys.path.insert(0, {os.path.dirname(__file__)!r})
 from test_safetensors_saved import NEW, OLD, save, saved
 from pathlib import Path
 path, rng, rounds = Path(sys.argv[1]), random.Random(int(sys.argv[2])), int(sys.argv[3])
-sharded = len(sys.argv) > 4
 
 def interrupt(*_):
     raise KeyboardInterrupt

@@ -52,9 +52,22 @@ def test_a_model_is_divided_as_transformers_does(tmp_path: Path) -> None:
     huge = {"a": numpy.zeros(5000, "uint8"), "b": numpy.zeros(1, "uint8")}
     forebay.save_sharded(huge, folder, max_shard_size=1000)
     assert len(list(folder.glob("*.safetensors"))) == 2
-    transformers = pytest.importorskip("huggingface_hub", reason="no huggingface_hub")
-    made = transformers.split_state_dict_into_shards_factory
-    assert made
+
+
+def test_tensors_go_into_the_files_that_transformers_chooses(tmp_path: Path) -> None:
+    hub = pytest.importorskip("huggingface_hub", reason="no huggingface_hub")
+    draw = random.Random(5)
+    tensors = {f"w{n}": numpy.zeros(draw.randrange(1, 9000), "uint8") for n in range(60)}
+    save_sharded(tensors, tmp_path, max_shard_size="10KB")
+    planned = hub.split_state_dict_into_shards_factory(
+        tensors,
+        get_storage_size=lambda array: array.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size="10KB",
+    )
+    index = json.loads((tmp_path / INDEX).read_text())
+    assert index["weight_map"] == planned.tensor_to_filename
+    assert index["metadata"] == planned.metadata
 
 
 def test_names_of_diffusers_and_of_variants(tmp_path: Path) -> None:
@@ -150,6 +163,47 @@ while True:
         assert [name for name, _ in iterate(tmp_path, **HOST)] == [f"w{n}" for n in range(5)]
     save_sharded(model(7), tmp_path, max_shard_size="8KB")
     assert sorted(os.listdir(tmp_path)) == sorted([INDEX, *names(3)])
+
+
+def test_a_save_that_is_interrupted_leaves_one_of_both_models(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FOREBAY_SEED", random.randrange(1 << 32)))
+    rounds = min(60 * int(os.environ.get("FOREBAY_STRESS", "1")), 3000)
+    code = f"""
+import os, random, signal, sys, time
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_safetensors_sharded import model, save_sharded, value_of
+folder, rng, rounds = sys.argv[1], random.Random({seed}), {rounds}
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+save_sharded(model(0), folder, max_shard_size="8KB")
+begun = time.monotonic()
+save_sharded(model(1), folder, max_shard_size="8KB")
+took = time.monotonic() - begun
+before, held, interrupted = len(os.listdir("/proc/self/fd")), 1, 0
+for number in range(2, rounds + 2):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-6, rng.random() * 1.2 * took))
+        save_sharded(model(number), folder, max_shard_size="8KB")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        interrupted += 1
+    found = value_of(folder)
+    assert found in (held, number), (found, held, number)
+    held = found
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+assert len(os.listdir("/proc/self/fd")) == before and interrupted
+save_sharded(model(7), folder, max_shard_size="8KB")
+print(sorted(os.listdir(folder)), interrupted)
+"""
+    run = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, f"FOREBAY_SEED={seed}: {done.stderr}"
+    print(done.stdout)
+    assert done.stdout.startswith(str(sorted([INDEX, *names(3)])))
 
 
 def test_a_missing_file_of_a_model_is_named(tmp_path: Path) -> None:
