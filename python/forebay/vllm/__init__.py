@@ -13,8 +13,8 @@ from .._serving import without
 __all__ = ["register"]
 
 
-TESTED = "0.32 and 0.33"
-"""The versions of vLLM that were tested."""
+TESTED = "0.32"
+"""The version of vLLM that was tested."""
 
 
 @functools.cache
