@@ -136,10 +136,11 @@ def test_limits_are_keywords() -> None:
     with pytest.raises(TypeError, match="unknown limit `slots`"):
         forebay.Engine(slots=5)
     for wrong in [{"slot_size": 5}, {"readers": "many"}, {"watchdog": 0.001}, {"ring": "fast"}]:
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=f"^`{next(iter(wrong))}` cannot be"):
             forebay.Engine(**wrong)
     with pytest.raises(ValueError):
         forebay.Engine(watchdog=-1)
+    assert repr(forebay.Engine(slot_size="1M")) == "<forebay.Engine, slots of 1048576 bytes>"
 
 
 def test_a_missing_gpu_is_told_in_pythons_words(engine: forebay.Engine) -> None:

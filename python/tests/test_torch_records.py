@@ -474,3 +474,16 @@ print(len(torch.cat(list(loop))), flush=True)
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.splitlines()
     assert first.startswith("103 the loop belongs to the parent process") and last == "101"
+
+
+def test_labels_are_found_by_the_numbers_of_records(paths: list[Path]) -> None:
+    records = dataset(paths, rank=1, world_size=2)
+    records.set_epoch(3)
+    batches = list(records)
+    for index, batch in enumerate(batches):
+        assert records.numbers(index).tolist() == batch[:, 0].tolist()
+    for wrong in [-1, len(batches)]:
+        with pytest.raises(IndexError, match="there is no batch"):
+            records.numbers(wrong)
+    text = f"103 records of [3] torch.int32 in 4 files, {len(batches)} batches"
+    assert text in repr(records)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forebay::direct::Program;
 use forebay::gpu::{CallerStream, Device, GpuSelector};
-use forebay::{Options, RingChoice};
+use forebay::{Error, Options, RingChoice};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -54,7 +54,7 @@ impl Engine {
             set(&mut limits, &name.extract::<String>()?, &value)?;
         }
         logs::follow(py)?;
-        let engine = raised(py, py.detach(|| forebay::Engine::new(limits)))?;
+        let engine = raised(py, py.detach(|| forebay::Engine::new(limits)).map_err(with_keyword))?;
         Ok(Self { engine: Apart::new(engine) })
     }
 
@@ -117,6 +117,10 @@ impl Engine {
         known.set_item("memory", info.memory)?;
         known.set_item("simulated", info.simulated)?;
         Ok(Some(known))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Engine, slots of {} bytes>", self.engine.options().slot_size)
     }
 
     /// Notes on this engine, for example that io_uring was refused or memory is not pinned.
@@ -292,7 +296,8 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
         Ok(on) => switch(name, on).to_owned(),
         Err(_) => whole::text_of(value)?,
     };
-    raised(value.py(), limits.set(&variable, &text))
+    let done = limits.set(&variable, &text).map_err(with_keyword);
+    raised(value.py(), done)
 }
 
 /// A boolean as the value of a variable.
@@ -301,6 +306,16 @@ fn switch(name: &str, on: bool) -> &'static str {
         ("direct_io" | "cufile", true) => "auto",
         (_, true) => "on",
         (_, false) => "off",
+    }
+}
+
+/// The error with the keyword of `Engine` instead of the variable's name.
+fn with_keyword(error: Error) -> Error {
+    match error {
+        Error::BadOption { name, value, expected } => {
+            Error::bad_option(option_name(&name), value, expected)
+        }
+        other => other,
     }
 }
 

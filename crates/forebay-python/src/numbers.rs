@@ -50,7 +50,10 @@ impl<'a> Numbers<'a> {
             kind.call1(("q", &items)).or_else(|_| kind.call1(("Q", &items)))
         };
         let array = array().map_err(|error| {
-            let text = format!("`{name}` must be an array of whole numbers, none of them negative");
+            let text = format!(
+                "`{name}` must be an array of whole numbers, one for each request and none of them \
+                 negative"
+            );
             let better = PyTypeError::new_err(text);
             better.set_cause(py, Some(error));
             better

@@ -20,6 +20,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use rustix::process::{Resource, getrlimit};
 
+use crate::failure::raised;
 use crate::file::File;
 use crate::waiting::{Apart, interruptible};
 
@@ -84,7 +85,9 @@ impl Pages {
             loop {
                 match receive.recv_timeout(LOOK) {
                     Ok(fetched) => return fetched,
-                    Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::Other.into()),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err(io::Error::other("the thread that reads its pages panicked"));
+                    }
                     Err(RecvTimeoutError::Timeout) if go_on() => {}
                     Err(RecvTimeoutError::Timeout) => {
                         stopped.store(true, Ordering::Relaxed);
@@ -159,12 +162,12 @@ impl FileStamp {
     #[new]
     fn new(py: Python<'_>, file: &File) -> PyResult<Self> {
         let file = file.file()?;
-        Ok(Self(py.detach(|| file.stamp()).map_err(refused)?, file))
+        Ok(Self(raised(py, py.detach(|| file.stamp()))?, file))
     }
 
     /// Whether the file's bytes may have changed since then.
     fn is_outdated(&self, py: Python<'_>) -> PyResult<bool> {
-        let now = py.detach(|| self.1.stamp()).map_err(refused)?;
+        let now = raised(py, py.detach(|| self.1.stamp()))?;
         Ok(self.0.is_outdated(&now))
     }
 }

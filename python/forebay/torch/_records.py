@@ -118,6 +118,33 @@ class RecordDataset(
         """Sets the epoch of loops that begin from now on, in running workers too."""
         self._epoch.fill_(_need("epoch", epoch, 0))
 
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}: {self.records} records of {list(self.record_shape)} "
+            f"{self.dtype} in {len(self.paths)} files, {len(self)} batches>"
+        )
+
+    def numbers(self, batch: int) -> torch.Tensor:
+        """The numbers of the records in a batch of this epoch, in the batch's order.
+
+        Labels that are kept elsewhere are found by them:
+        ``for index, batch in enumerate(records): labels[records.numbers(index)]``.
+
+        Returns:
+            int64 on the host, of the shape ``(records of the batch,)``.
+
+        Raises:
+            IndexError: the epoch has fewer batches.
+        """
+        if not 0 <= _index("batch", batch) < len(self):
+            raise IndexError(f"there is no batch {batch}: an epoch has {len(self)} batches")
+        return self._numbers(Order(self.records, self.shuffle, self.seed, self.epoch), batch)
+
+    def _numbers(self, order: Order, batch: int) -> torch.Tensor:
+        first, end = self._share
+        begin = first + batch * self.batch_size
+        return order.at(begin, min(self.batch_size, end - begin))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         # A copy has its own epoch; in a worker it is the dataset's.
@@ -159,10 +186,8 @@ class RecordDataset(
         on_own = (
             cuda.stream(cuda.Stream(self.device)) if self.device.type == "cuda" else nullcontext()
         )
-        first, end = self._share
         for number in numbers:
-            begin = first + number * self.batch_size
-            records = order.at(begin, min(self.batch_size, end - begin))
+            records = self._numbers(order, number)
             with on_own:
                 shape = (len(records), *self.record_shape)
                 batch = torch.empty(shape, dtype=self.dtype, device=self.device)

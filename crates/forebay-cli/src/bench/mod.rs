@@ -41,7 +41,7 @@ use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
 use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
-use forebay_measure::{environment, subject};
+use forebay_measure::{environment, held, subject};
 use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -339,7 +339,7 @@ impl<'a> Bench<'a> {
         bar.finish_and_clear();
         cleanup::set_progress_note(None);
         for note in self.engine.notes() {
-            self.note(Record::Warning { text: note })?;
+            self.note(Record::Warning { text: held::named(&note) })?;
         }
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))

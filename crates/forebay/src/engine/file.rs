@@ -372,8 +372,9 @@ impl File {
     /// A stamp that detects later changes of the file.
     ///
     /// # Errors
-    /// Errors of the kernel.
-    pub fn stamp(&self) -> io::Result<Stamp> {
+    /// [`Error::Io`](crate::Error::Io) if the kernel refuses the file's metadata, as NFS does for a
+    /// file that another host has removed.
+    pub fn stamp(&self) -> Result<Stamp> {
         self.handle.stamp()
     }
 

@@ -19,6 +19,7 @@ use rustix::time::ClockId;
 
 use super::Handle;
 use super::kind::Kind;
+use crate::error::{Operation, Result};
 
 /// Maximum threads that populate pages, as many as touch fresh memory, and the bytes worth one
 /// thread. Not tuned by measurements.
@@ -195,8 +196,9 @@ impl Handle {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn stamp(&self) -> io::Result<Stamp> {
-        let stat = rustix::fs::fstat(&self.fd)?;
+    pub(crate) fn stamp(&self) -> Result<Stamp> {
+        let stat = rustix::fs::fstat(&self.fd)
+            .map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))?;
         // The sign of these fields depends on the system interface.
         let changed = (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0));
         let written = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
