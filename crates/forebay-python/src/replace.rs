@@ -57,14 +57,20 @@ type Failed = (&'static str, Errno);
 pub(crate) struct Replacement {
     state: Mutex<State>,
     path: PathBuf,
-    folder: OwnedFd,
-    name: OsString,
-    old: Option<OwnedFd>,
 }
 
+/// No descriptor outlives the save, even if an exception keeps the object: one of a removed file
+/// would keep its space.
 enum State {
-    Open { file: OwnedFd, temporary: OsString },
+    Open(New),
     Closed,
+}
+
+/// A file that has no name of its own yet.
+struct New {
+    file: OwnedFd,
+    temporary: OsString,
+    target: Target,
 }
 
 /// Where a path leads.
@@ -84,15 +90,17 @@ impl Replacement {
     fn new(path: &Bound<'_, PyAny>) -> PyResult<Self> {
         let (py, path) = (path.py(), path_of(path)?);
         let made = py.detach(|| {
-            let Target { path, folder, name, old } = resolved(&path)?;
-            let own = prefix(&name);
-            remove_left(&folder, |start| start == own);
+            let target = resolved(&path)?;
+            let own = prefix(&target.name);
+            remove_left(&target.folder, |start| start == own);
             // Only its owner may open the new file before it has the old one's permissions.
-            let mode = if old.is_some() { 0o600 } else { 0o666 };
-            let (temporary, file) = created(&folder, &name, Mode::from_raw_mode(mode))
-                .map_err(|errno| ("cannot create a file next to", errno))?;
-            let state = Mutex::new(State::Open { file, temporary });
-            Ok(Self { state, path, folder, name, old })
+            let mode = if target.old.is_some() { 0o600 } else { 0o666 };
+            let (temporary, file) =
+                created(&target.folder, &target.name, Mode::from_raw_mode(mode))
+                    .map_err(|errno| ("cannot create a file next to", errno))?;
+            let path = target.path.clone();
+            let state = Mutex::new(State::Open(New { file, temporary, target }));
+            Ok(Self { state, path })
         });
         made.map_err(raised)
     }
@@ -107,15 +115,19 @@ impl Replacement {
     #[getter]
     fn number(&self) -> PyResult<RawFd> {
         match &*self.lock() {
-            State::Open { file, .. } => Ok(file.as_raw_fd()),
+            State::Open(new) => Ok(new.file.as_raw_fd()),
             State::Closed => Err(PyValueError::new_err("the file is closed")),
         }
     }
 
-    /// A descriptor of the old file, with `O_PATH`; `None` if there is no file.
+    /// A descriptor of the old file, with `O_PATH`; `None` if there is no file, or the new one has
+    /// its name.
     #[getter]
     fn old(&self) -> Option<RawFd> {
-        self.old.as_ref().map(OwnedFd::as_raw_fd)
+        match &*self.lock() {
+            State::Open(new) => new.target.old.as_ref().map(OwnedFd::as_raw_fd),
+            State::Closed => None,
+        }
     }
 
     /// Gives the new file its name. With `sync`, its bytes are on the drive before, and its name
@@ -150,9 +162,31 @@ impl Replacement {
 
     fn committed(&self, sync: bool) -> Result<(), Failed> {
         let mut state = self.lock();
-        let State::Open { file, temporary } = &*state else {
+        let State::Open(new) = &*state else {
             return Err(("cannot replace", Errno::BADF));
         };
+        new.give_name(sync)?;
+        match std::mem::replace(&mut *state, State::Closed) {
+            State::Open(new) if sync => {
+                new.sync_name().map_err(|errno| ("cannot sync the folder of", errno))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn discard(&self) {
+        let state = std::mem::replace(&mut *self.lock(), State::Closed);
+        if let State::Open(New { file, temporary, target }) = state {
+            drop(file); // some file systems rename an open file instead of removing it
+            // The error that led here counts.
+            let _ = unlinkat(&target.folder, &temporary, AtFlags::empty());
+        }
+    }
+}
+
+impl New {
+    fn give_name(&self, sync: bool) -> Result<(), Failed> {
+        let Self { file, temporary, target: Target { folder, name, .. } } = self;
         if sync {
             uninterrupted(|| fsync(file))
                 .map_err(|errno| ("cannot sync the replacement of", errno))?;
@@ -163,39 +197,22 @@ impl Replacement {
         // SAFETY: the descriptor is ours alone, and not used afterwards.
         let closed = unsafe { rustix::io::try_close(copy.into_raw_fd()) };
         closed.map_err(|errno| ("cannot close the replacement of", errno))?;
-        renameat(&self.folder, temporary, &self.folder, &self.name)
-            .map_err(|errno| ("cannot replace", errno))?;
-        let State::Open { file, .. } = std::mem::replace(&mut *state, State::Closed) else {
-            return Ok(());
-        };
-        match sync {
-            true => self.sync_name(&file).map_err(|errno| ("cannot sync the folder of", errno)),
-            false => Ok(()),
-        }
+        renameat(folder, temporary, folder, name).map_err(|errno| ("cannot replace", errno))
     }
 
     /// Syncs the folder, which has the name of the file. A folder that may not be read cannot be
     /// synced alone, so its file system is.
-    fn sync_name(&self, file: &OwnedFd) -> Result<(), Errno> {
+    fn sync_name(&self) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let synced = match openat(&self.folder, ".", flags, Mode::empty()) {
+        let synced = match openat(&self.target.folder, ".", flags, Mode::empty()) {
             Ok(folder) => uninterrupted(|| fsync(&folder)),
-            Err(Errno::ACCESS | Errno::PERM) => uninterrupted(|| syncfs(file)),
+            Err(Errno::ACCESS | Errno::PERM) => uninterrupted(|| syncfs(&self.file)),
             Err(errno) => Err(errno),
         };
         match synced {
             // Some file systems cannot sync a folder.
             Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
             synced => synced,
-        }
-    }
-
-    fn discard(&self) {
-        let state = std::mem::replace(&mut *self.lock(), State::Closed);
-        if let State::Open { file, temporary } = state {
-            drop(file); // some file systems rename an open file instead of removing it
-            // The error that led here counts.
-            let _ = unlinkat(&self.folder, &temporary, AtFlags::empty());
         }
     }
 }
