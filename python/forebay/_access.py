@@ -31,7 +31,7 @@ def keep(old: int, new: int, path: str) -> None:
     permissions are reduced so that no user gains any:
 
     - If the group cannot be kept, the new group and all others may do only what both the old group
-      and all others might, and the new group only what an entry for it in the ACL says.
+      and all others might, and the new group only what each group named in the ACL might.
     - If the ACL cannot be kept, the group may do only what the ACL's own entry for it and each user
       named in the ACL might. All others may do only what each named user and group might, too.
     """
@@ -95,12 +95,11 @@ def _keep_acl(new: int, acl: list[_Entry], same_group: bool) -> int:
     plain = {tag: permissions for tag, permissions, _ in acl}
     mask = plain.get(_MASK, 7)
     user, group, other = plain[_USER_OBJ], plain[_GROUP_OBJ], plain[_OTHER]
-    own = os.fstat(new).st_gid
     if not same_group:
         group = other = group & mask & other
-    for tag, permissions, number in acl:
-        # A member of the new group may do what its own entry says, and no more.
-        if not same_group and tag == _GROUP and number == own:
+    for tag, permissions, _ in acl:
+        # A member of the new group may be one of a named group too, and did only what that may.
+        if not same_group and tag == _GROUP:
             group &= permissions
     changed = {_GROUP_OBJ: group, _OTHER: other}
     entries = [(tag, changed.get(tag, permissions), number) for tag, permissions, number in acl]

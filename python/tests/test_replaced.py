@@ -342,7 +342,8 @@ def with_random_rights(path: Path, draw: random.Random) -> None:
 
 def test_changed_files_let_no_user_do_more_than_before(folder: Path) -> None:
     first = int(os.environ.get("FOREBAY_SEED", "0"))
-    for seed in range(first, first + 20 * int(os.environ.get("FOREBAY_STRESS", "1"))):
+    # With 930, a member of the new group was one of a named group too, and gained a right.
+    for seed in [930, *range(first, first + 20 * int(os.environ.get("FOREBAY_STRESS", "1")))]:
         draw, path = random.Random(seed), folder / "checkpoint"
         with_random_rights(path, draw)
         owner, before = path.stat().st_uid, permissions(path)
