@@ -114,7 +114,6 @@ fn run_parsed(verb: &Verb, program: &Program, line: &str) -> failure::Result<()>
         log::begin()?;
     }
     match verb {
-        Verb::Bench(args) if args.find_depth => bench::depth::command(args, line, program),
         Verb::Bench(args) => bench::command(args, line, program),
         Verb::Read(args) => read::command(args, program),
         Verb::Doctor(args) => doctor::command(args, line, program),
@@ -171,19 +170,10 @@ fn not_a_verb(error: &clap::Error) -> ExitCode {
 fn command_line(arguments: &[OsString]) -> String {
     let words = arguments.iter().enumerate().map(|(index, word)| {
         let word = if index == 0 { "forebay".into() } else { word.to_string_lossy() };
-        shell_word(&word)
+        // An argument of a program has no zero byte.
+        shlex::try_quote(&word).map_or_else(|_| word.to_string(), Into::into)
     });
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// Quotes a word for a shell.
-pub(crate) fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
+    words.collect::<Vec<String>>().join(" ")
 }
 
 #[cfg(test)]
@@ -197,6 +187,6 @@ mod tests {
     fn a_command_can_be_typed_again() {
         let words = ["/usr/bin/forebay", "bench", "--size=1G,2G", "my file", "it's", ""];
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        assert_eq!(command_line(&words), r"forebay bench --size=1G,2G 'my file' 'it'\''s' ''");
+        assert_eq!(command_line(&words), r#"forebay bench '--size=1G,2G' 'my file' "it's" ''"#);
     }
 }

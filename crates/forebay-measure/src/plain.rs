@@ -1,6 +1,7 @@
 //! Escapes external text (file names, labels, models, errors of other programs) before it is shown.
 
 use serde::Serialize;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// `text` on one line, with control characters, line separators and marks of the writing direction
 /// as escapes: a file name must not clear the screen, forge a line or reverse the text behind it.
@@ -17,13 +18,34 @@ pub fn plain(text: &str) -> String {
     shown
 }
 
-/// The first letters of a text, with a mark if there are more.
+/// The columns that a text takes on a terminal: some letters take two, some none.
+#[must_use]
+pub fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// The beginning of a text that fits `most` columns, with a mark if there is more.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> String {
-    if text.chars().nth(most).is_none() {
+    if columns(text) <= most {
         return text.to_owned();
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    let (mut shown, mut used) = (String::new(), 0);
+    for letter in text.chars() {
+        used += letter.width().unwrap_or(0);
+        if used > most.saturating_sub(1) {
+            break;
+        }
+        shown.push(letter);
+    }
+    shown + "…"
+}
+
+/// A text with blanks behind it, up to `width` columns.
+#[must_use]
+pub fn padded(text: &str, width: usize) -> String {
+    let blanks = width.saturating_sub(columns(text));
+    format!("{text}{}", " ".repeat(blanks))
 }
 
 /// `value` as one line of JSON in which no letter acts on a terminal.

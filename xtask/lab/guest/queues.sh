@@ -4,18 +4,17 @@
 
 changes=(queues_of_a_fabric connections_to_a_server)
 
-# By which the command is run; the guest has no shell of that name.
-[ -e /bin/sh ] || ln -s bash /bin/sh
-
-# swept FOLDER COMMAND: a run that sets 1 and 2 by a command, in which `{}` is the number.
+# swept FOLDER COMMAND: a run for 1 and for 2, each after a command in which `{}` is the number.
 swept() {
-    local results=/run/queues-${1##*/}.jsonl number found
-    /lab/forebay bench "$1/file" --gpu none \
-        --block-size 64K --depth 4 --time 300ms --repeats 2 \
-        --io-queues 1,2 --set-queues "$2" -o $results >"$out/queues-${1##*/}.txt" 2>&1
+    local number results
     for number in 1 2; do
-        found=$(grep -c "\"queues\":$number[,}].*\"queues_found\":$number[,}]" $results)
-        [ "$found" = 2 ]
+        results=/run/queues-${1##*/}-$number.jsonl
+        eval "${2//\{\}/$number}"
+        /lab/forebay bench "$1/file" --gpu none --label $number \
+            --block-size 64K --depth 4 --time 300ms --repeats 2 \
+            -o $results >"$out/queues-${1##*/}-$number.txt" 2>&1
+        grep -q "\"queues\":\[\"$number " $results
+        [ "$(grep -c '"record":"sample"' $results)" = 2 ]
     done
 }
 

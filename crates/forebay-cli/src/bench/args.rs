@@ -29,8 +29,7 @@ use crate::values::{gpu, local_path, positive_size, route};
     forebay bench /data --method forebay,cpu-gpu --threads 1,8 --block-size 1M\n  \
     forebay bench /data --kv llama-70b:bf16:tp8:page64 --depth 64\n  \
     forebay bench /data --gpus 0-7 --cache warm\n  \
-    forebay bench /data --find-depth          queue depth that a drive needs\n  \
-    forebay bench /mnt/nfs --io-queues 1,2,4,8 --set-queues './connect {}'")]
+    forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64")]
 pub struct BenchArgs {
     /// Files or block devices to read, or folders for scratch files [default: this folder]
     ///
@@ -84,24 +83,6 @@ pub struct BenchArgs {
     #[arg(long, hide_short_help = true, help_heading = TARGETS)]
     pub overwrite_device: bool,
 
-    /// Numbers of I/O queues or connections, which `--set-queues` sets one by one
-    ///
-    /// All other rows are measured with one number before the next is set. Results show the number
-    /// that the kernel reports, which may differ.
-    #[arg(
-        long, value_name = "N,…", value_delimiter = ',',
-        value_parser = count, allow_negative_numbers = true, hide_short_help = true,
-        help_heading = TARGETS
-    )]
-    pub io_queues: Vec<u32>,
-
-    /// Shell command to reconnect PATH; `{}` is the number of queues
-    ///
-    /// It must unmount the file system of PATH, connect and mount again, within 60 s. The last
-    /// number stays set. docs/bench.md has commands for NVMe over fabrics and NFS.
-    #[arg(long, value_name = "COMMAND", hide_short_help = true, help_heading = TARGETS)]
-    pub set_queues: Option<String>,
-
     /// Methods to compare [default: `standard`, `mmap`, `cufile-compat`, `forebay`]
     ///
     /// `standard` reads into pageable memory and copies. `mmap` maps the file and copies.
@@ -115,17 +96,6 @@ pub struct BenchArgs {
         help_heading = WORKLOAD
     )]
     pub method: Vec<Method>,
-
-    /// Find the queue depth that a drive needs
-    ///
-    /// Cold reads of one path are measured at depths that double. The lowest sufficient one is
-    /// compared with the depth that the engine finds by itself, in interleaved pairs. It is
-    /// recommended only if it is faster in every pair. Nothing is stored.
-    #[arg(long, conflicts_with_all = [
-        "size", "repeats", "gpu", "gpus", "route", "method", "direction", "cache", "block_size",
-        "depth", "threads", "time", "json", "csv", "output",
-    ], help_heading = WORKLOAD)]
-    pub find_depth: bool,
 
     /// Routes required of `forebay`: `any` (default), `direct`, `staged`, `cached`, `host`
     #[arg(
@@ -296,7 +266,7 @@ impl BenchArgs {
     /// Whether each request moves a whole file: no flag speaks of smaller requests.
     #[must_use]
     pub fn moves_whole_files(&self) -> bool {
-        let lists = [&self.depth, &self.threads, &self.batch, &self.files, &self.io_queues];
+        let lists = [&self.depth, &self.threads, &self.batch, &self.files];
         let smaller = !self.block_size.is_empty() || !self.kv.is_empty();
         let smaller = smaller || !self.pattern.is_empty() || lists.iter().any(|l| !l.is_empty());
         let open = self.rate.is_some() || self.bytes.is_some();
@@ -365,7 +335,7 @@ fn any_route(text: &str) -> Result<Demand, String> {
 fn cache(text: &str) -> Result<Cache, String> {
     match text {
         "cold" => Ok(Cache::Cold),
-        "warm" => Ok(Cache::Resident),
+        "warm" => Ok(Cache::Warm),
         _ => Err("it takes `warm` or `cold`".into()),
     }
 }

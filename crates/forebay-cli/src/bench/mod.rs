@@ -4,21 +4,19 @@
 //! The values of each axis are arguments. `plan` turns them into points, `files` and `targets` find
 //! the files and GPUs, `limits` measures the limits of the machine.
 //! [`workload`](forebay_measure::workload) measures, and [`results`](forebay_measure::results)
-//! stores each measurement immediately. `table` shows them. `switch` sets numbers of I/O queues.
+//! stores each measurement immediately. `table` shows them.
 
 pub mod args;
-pub(crate) mod depth;
 pub(crate) mod files;
 pub mod limits;
 mod plan;
 mod print;
 pub mod queues;
 mod state;
-mod switch;
 pub mod table;
 mod targets;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -50,7 +48,6 @@ use self::args::BenchArgs;
 use self::files::Place;
 use self::plan::{Axes, Planned};
 pub(crate) use self::print::show;
-use self::switch::Switch;
 use self::targets::Together;
 use crate::log;
 use crate::map;
@@ -62,18 +59,17 @@ pub(crate) const TRY_LEN: u64 = MIB;
 const TICK: Duration = Duration::from_millis(100);
 /// The first part of scratch, which shows how fast the storage is.
 const FIRST_LEN: u64 = 128 * MIB;
-/// Seconds that a cold read of a whole file should take.
-const WHOLE_SECONDS: f64 = 0.6;
-/// Bounds of the default size of whole files. On two cores a default run took 59 and 65 seconds
-/// with 2 GiB, 22 seconds with 512 MiB (`benches/runs/2026-11-26-2-cores-bench`).
-const WHOLE_LEN: (u64, u64) = (64 * MIB, 512 * MIB);
+/// Seconds that a cold read of a whole file should take. Then three rounds of a default run take
+/// about 20 seconds, since `read()` takes some times as long, and writes as well.
+const WHOLE_SECONDS: f64 = 0.1;
+/// Bounds of the default size of whole files.
+const WHOLE_LEN: (u64, u64) = (16 * MIB, 512 * MIB);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
 
 /// Runs the verb.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
     let args = plan::with_paths(args)?;
-    switch::check(&args)?;
     state::check_name(args.output.as_deref())?;
     let engine = Engine::new(program.engine_options()?)?;
     let records = Bench::new(&args, engine, None, program, command)?.run()?;
@@ -97,10 +93,13 @@ pub(crate) struct Bench<'a> {
     records: Vec<Record>,
     meter: Meter,
     resolver: Resolver,
-    /// The limits that were measured in this round, with the direction.
-    limited: HashSet<(&'static str, Direction)>,
-    /// The command that sets the number of queues, if that is an axis.
-    switch: Option<Switch>,
+    /// The limits that were measured in this round, with the direction and the state of the cache:
+    /// each is measured beside the rows that it limits.
+    limited: HashSet<(&'static str, Direction, Option<Cache>)>,
+    /// The queue depth at which the storage of each path was the fastest, by direction.
+    storage_depths: HashMap<(usize, Direction), u32>,
+    /// Whether fio has checked the storage limit.
+    checked_by_fio: bool,
 }
 
 impl<'a> Bench<'a> {
@@ -150,7 +149,8 @@ impl<'a> Bench<'a> {
             meter,
             resolver,
             limited: HashSet::new(),
-            switch: Switch::find(args, &paths[0])?,
+            storage_depths: HashMap::new(),
+            checked_by_fio: false,
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -250,8 +250,7 @@ impl<'a> Bench<'a> {
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut asked = plan::asked(self.args, &self.planned, &real(&self.args.paths), &identities);
         let queues = queues::described(&maps(&self.resolver, &self.args.paths));
-        // If the run sets queue counts, the initial count says nothing about it.
-        if !queues.is_empty() && self.switch.is_none() {
+        if !queues.is_empty() {
             asked["queues"] = queues.into();
         }
         asked
@@ -286,55 +285,64 @@ impl<'a> Bench<'a> {
         let kept: HashSet<(Point, u32)> =
             kept.map(|sample| (sample.point.clone(), sample.repeat)).collect();
         let is_kept = |one: &Planned, repeat| kept.contains(&(one.point.clone(), repeat));
-        let repeats = plan::repeats(self.args, self.is_whole);
-        let all = self.planned.len() * repeats as usize;
-        let pairs =
-            (0..repeats).flat_map(|repeat| self.planned.iter().map(move |one| (one, repeat)));
+        let (least, most) = (plan::least(self.args), plan::repeats(self.args, self.is_whole));
+        let all = self.planned.len() * least as usize;
+        let pairs = (0..least).flat_map(|repeat| self.planned.iter().map(move |one| (one, repeat)));
         let todo: Vec<Duration> = pairs
             .filter(|(one, repeat)| !is_kept(one, *repeat))
             .map(|(one, _)| one.time())
             .collect();
-        let (mut done, mut left) = (all - todo.len(), todo.iter().sum::<Duration>());
-        self.announce(done, all, left);
+        let mut done = all - todo.len();
+        self.announce(done, all, todo.iter().sum());
         if todo.is_empty() {
             return Ok(std::mem::take(&mut self.records));
         }
         let bar = progress(todo.len() as u64, self.args.quiet);
         self.show_progress(done, all, &bar);
-        if self.switch.is_none() {
-            self.make_scratch(&bar)?;
-        }
+        self.make_scratch(&bar)?;
         self.warm(&bar)?;
         let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
-        for repeat in 0..repeats {
+        // How long each point takes with its preparation: at first a guess.
+        let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
+        for repeat in 0..most {
             let begun = Instant::now();
+            let is_late = self.begun.elapsed() + slowest > plan::BUDGET;
+            if repeat >= least && is_late {
+                break;
+            }
             self.limited.clear(); // limits are measured in each round
-            for index in plan::order(self.args, self.planned.len(), repeat) {
+            let order = plan::order(self.args, self.planned.len(), repeat);
+            for (position, &index) in order.iter().enumerate() {
                 let planned = self.planned[index].clone();
                 // Of whole files, what has failed fails again.
                 if is_kept(&planned, repeat) || self.is_whole && failed.contains(&index) {
                     continue;
                 }
-                self.turn(&planned, repeat, &bar);
+                let rounds = least.saturating_sub(repeat + 1);
+                let left = order[position..].iter().map(|index| takes[*index]).sum::<Duration>()
+                    + takes.iter().sum::<Duration>() * rounds;
+                let turn = Instant::now();
                 self.limits_before(&planned, &bar)?;
-                let seconds = left.as_secs();
-                bar.set_message(format!("{seconds} s left, {}", plan::name(&planned.point)));
+                let name = if planned.is_whole { table::name } else { plan::name };
+                let name = name(&planned.point);
+                let of = (repeat + 1).max(least);
+                bar.set_message(format!(
+                    "round {} of {of}: {name}, {} s left",
+                    repeat + 1,
+                    left.as_secs().max(1)
+                ));
                 bar.tick();
-                let sample = self.sample(index, repeat);
+                let sample = self.sample(index, repeat)?;
                 match sample.is_good() {
                     true => done += 1,
                     false => _ = failed.insert(index),
                 }
                 self.note(Record::Sample(Box::new(sample)))?;
-                left = left.saturating_sub(planned.time());
+                takes[index] = turn.elapsed();
                 bar.inc(1);
-                self.show_progress(done, all, &bar);
+                self.show_progress(done, all.max(done), &bar);
             }
             slowest = slowest.max(begun.elapsed());
-            let is_late = self.begun.elapsed() + slowest > plan::BUDGET;
-            if self.is_whole && self.args.repeats.is_none() && is_late {
-                break;
-            }
         }
         bar.finish_and_clear();
         cleanup::set_progress_note(None);
@@ -409,7 +417,7 @@ impl<'a> Bench<'a> {
             }
             bar.set_message(format!("warming up {}", planned.point.method));
             let end = End::AtLeast(Duration::ZERO);
-            let load = Load { cache: Cache::Resident, once: false, end, ..planned.load.clone() };
+            let load = Load { cache: Cache::Warm, once: false, end, ..planned.load.clone() };
             let measurer = &self.measurers[planned.targets];
             let lanes = self.lanes(planned);
             let warmed = Ready::with(&self.engine, &load, &lanes, &self.pool)
@@ -446,9 +454,6 @@ impl<'a> Bench<'a> {
 
     /// Moves the bytes of a point.
     fn moved(&self, planned: &Planned, measurer: &Measurer) -> Result<(Measured, Ran)> {
-        if let Some(failure) = self.switch.as_ref().and_then(Switch::failed) {
-            return Err(failure.clone());
-        }
         let lanes = self.lanes(planned);
         let files: Vec<&Path> = lanes.iter().map(|lane| lane.path.as_path()).collect();
         for place in planned.paths.iter().map(|index| &self.places[*index]) {
@@ -461,26 +466,32 @@ impl<'a> Bench<'a> {
         measurer.measure(&planned.load, &lanes)
     }
 
-    fn sample(&self, index: usize, repeat: u32) -> Sample {
+    /// Measures a point once.
+    ///
+    /// # Errors
+    /// The results file cannot be written. A sample that fails is a result.
+    fn sample(&mut self, index: usize, repeat: u32) -> Result<Sample> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut planned = self.planned[index].clone();
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
         let result = self.moved(&planned, &self.measurers[planned.targets]);
+        if let Ok((measured, _)) = &result {
+            self.raise_limits(&planned, measured)?;
+        }
         let result = result.map(|(mut measured, ran)| {
             measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
             measured.bound = limits::bound(&planned, &measured, &self.records);
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);
-        Sample {
+        Ok(Sample {
             point: planned.point,
             repeat,
             unix_time: since.as_secs_f64(),
-            queues_found: self.switch.as_ref().and_then(Switch::found),
             measured: result.ok(),
             error,
-        }
+        })
     }
 }
 

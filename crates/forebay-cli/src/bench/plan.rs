@@ -25,7 +25,7 @@ const WHOLE_TIME: Duration = Duration::from_millis(500);
 const REPEATS: u32 = 3;
 /// Most samples of whole files, within [`BUDGET`].
 const WHOLE_REPEATS: u32 = 5;
-/// Rounds of whole files begin only if they end within this time.
+/// Rounds of whole files after [`REPEATS`] begin only if they end within this time.
 pub(super) const BUDGET: Duration = Duration::from_secs(25);
 const BLOCK_SIZE: u64 = 1 << 20;
 const DEPTH: u32 = 32;
@@ -120,12 +120,10 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         ..Load::reads(Method::Forebay(None), BLOCK_SIZE, end(args, is_whole))
     };
     let first = Planned { point: Point::default(), paths: Vec::new(), is_whole, targets: 0, load };
-    let queues: Vec<Option<u32>> = args.io_queues.iter().copied().map(Some).collect();
     let targets: Vec<usize> = (0..axes.targets.len()).collect();
     let depths = given_or(&args.depth, if is_whole { 1 } else { DEPTH });
-    // Outermost: changing the number of queues takes longest.
-    let all = each(&[first], &given_or(&queues, None), |one, value| one.point.queues = *value)?;
-    let all = each(&all, &paths(args, axes.paths.len()), |one, value| one.paths.clone_from(value))?;
+    let all =
+        each(&[first], &paths(args, axes.paths.len()), |one, value| one.paths.clone_from(value))?;
     let all = each(&all, &targets, |one, value| one.targets = *value)?;
     let all = each(&all, &states(args, axes), |one, value| {
         (one.load.read_percent, one.load.cache) = *value;
@@ -142,7 +140,7 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
     let (mut planned, mut known) = (Vec::new(), HashSet::new());
     for mut one in all {
         let threads = one.point.threads as usize * axes.targets[one.targets].len();
-        if is_impossible(&one.load, threads * one.paths.len()) {
+        if is_impossible(&one.load, threads * one.paths.len()) || is_dull(args, &one) {
             continue;
         }
         one.complete(args, axes);
@@ -192,10 +190,18 @@ fn is_impossible(load: &Load, threads: usize) -> bool {
     }
 }
 
+/// Whether a point takes much of a default run, and says little: stores to a mapping took 3 s a
+/// sample on two cores, a third of `write()`'s rate.
+fn is_dull(args: &BenchArgs, planned: &Planned) -> bool {
+    let is_mmap = planned.load.method == Method::Plain(Plain::Mmap);
+    let is_default = args.method.is_empty() && args.repeats.is_none();
+    is_default && planned.is_whole && planned.load.writes() && is_mmap
+}
+
 /// The numbers of the paths of each value of that axis: each path, and all at once.
 fn paths(args: &BenchArgs, count: usize) -> Vec<Vec<usize>> {
     let mut paths: Vec<Vec<usize>> = (0..count).map(|number| vec![number]).collect();
-    if count > 1 && args.vs.is_none() && args.io_queues.is_empty() {
+    if count > 1 && args.vs.is_none() {
         paths.push((0..count).collect());
     }
     paths
@@ -209,8 +215,8 @@ fn states(args: &BenchArgs, axes: &Axes) -> Vec<(u8, Cache)> {
             return args.cache.clone();
         }
         match (axes.has_cache, is_whole && percent == 100) {
-            (false, _) => vec![Cache::Resident],
-            (true, true) => vec![Cache::Resident, Cache::Cold],
+            (false, _) => vec![Cache::Warm],
+            (true, true) => vec![Cache::Warm, Cache::Cold],
             (true, false) => vec![Cache::Cold],
         }
     };
@@ -337,6 +343,11 @@ fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     methods.iter().flat_map(of).collect()
 }
 
+/// How often each point is measured at least. From fewer samples no comparison follows.
+pub(super) fn least(args: &BenchArgs) -> u32 {
+    args.repeats.unwrap_or(REPEATS)
+}
+
 /// How often each point is measured at most.
 pub(super) fn repeats(args: &BenchArgs, is_whole: bool) -> u32 {
     args.repeats.unwrap_or(if is_whole { WHOLE_REPEATS } else { REPEATS })
@@ -361,8 +372,7 @@ pub(super) fn asked(
         "places": places,
         "targets": targets,
         "label": args.label,
-        // Whole files are measured for some time, and at least once.
-        "repeats": args.repeats.unwrap_or(if is_whole { 1 } else { REPEATS }),
+        "repeats": least(args),
         // Another version, or other limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
         "variables": variables::set(),
@@ -380,7 +390,7 @@ pub(super) fn asked(
     })
 }
 
-/// A point in a few words: the values that vary between points.
+/// A point of requests in a few words.
 pub(super) fn name(point: &Point) -> String {
     use forebay_measure::workload::pattern::exact_size;
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
@@ -393,7 +403,6 @@ pub(super) fn name(point: &Point) -> String {
     let more = [("batch", point.batch), ("threads", point.threads), ("files", point.files)];
     words.extend(more.iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("{name} {n}")));
     words.push(point.targets.join("+"));
-    words.extend(point.queues.map(|queues| format!("queues {queues}")));
     words.join(", ")
 }
 
@@ -457,7 +466,7 @@ mod tests {
             (point.read_percent, point.cache.unwrap(), point.method.as_str(), one.load.once)
         });
         let told: Vec<_> = told.collect();
-        let (warm, cold) = (Cache::Resident, Cache::Cold);
+        let (warm, cold) = (Cache::Warm, Cache::Cold);
         let three = ["standard", "mmap", "forebay"];
         let expected: Vec<_> = [(100, warm, false), (100, cold, true), (0, cold, true)]
             .into_iter()
@@ -524,24 +533,6 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_outermost_and_each_number_has_all_points() {
-        let args = BenchArgs {
-            block_size: vec![4096, 65536],
-            depth: vec![1, 2],
-            io_queues: vec![7, 1, 7],
-            ..BenchArgs::default()
-        };
-        let planned = of(&args);
-        let queues: Vec<u32> = planned.iter().map(|one| one.point.queues.unwrap()).collect();
-        assert_eq!(queues, [7, 7, 7, 7, 1, 1, 1, 1], "a number that is named twice counts once");
-        assert!(name(&planned[0].point).ends_with("host, queues 7"));
-        // Without them, files have the same form as before this option existed.
-        let plain = of(&BenchArgs::default());
-        let text = serde_json::to_string(&plain[0].point).unwrap();
-        assert!(!text.contains("queues"), "{text}");
-    }
-
-    #[test]
     fn most_plain_ways_have_one_depth() {
         let args = BenchArgs {
             block_size: vec![4096],
@@ -593,7 +584,7 @@ mod tests {
             depth: vec![1],
             method: vec![Method::Forebay(None), Method::Plain(Plain::CpuCachedGpu)],
             direction: vec![100, 0],
-            cache: vec![Cache::Cold, Cache::Resident],
+            cache: vec![Cache::Cold, Cache::Warm],
             ..BenchArgs::default()
         };
         for planned in of(&args) {

@@ -24,10 +24,8 @@ pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
     };
     let shown = print(&text);
     if !args.quiet {
-        // Whole files are measured for some time, not for a number of samples.
-        let is_complete = |text: &&String| !text.contains("is incomplete: ");
-        let warnings: Vec<&String> = model.warnings.iter().filter(is_complete).collect();
-        warn(&warnings, if args.verbose { usize::MAX } else { WARNINGS_MAX });
+        let most = if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) };
+        warn(&model.warnings.iter().collect::<Vec<_>>(), most);
     }
     // Wrong data are reported even if stdout was closed.
     verdict(args, &model).and(shown)

@@ -18,14 +18,6 @@ fn counts(map: &StorageMap) -> impl Iterator<Item = (&str, u64, &'static str)> {
     })
 }
 
-/// The number of queues or connections that a path has; none if the kernel does not report it. With
-/// several controllers or mounts, the number that differs most from the requested number, `asked`.
-#[must_use]
-pub fn found(map: &StorageMap, asked: u32) -> Option<u32> {
-    let counts = counts(map).filter_map(|(_, count, _)| u32::try_from(count).ok());
-    counts.max_by_key(|count| count.abs_diff(asked))
-}
-
 /// Each controller's I/O queues, and each mount's connections to its server, in words. A controller
 /// of several paths counts once.
 #[must_use]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
-use forebay_measure::plain::{cut, plain};
+use forebay_measure::plain::{cut, padded, plain};
 use forebay_measure::results::machine::Gpu;
 use forebay_measure::results::machine::place;
 use forebay_measure::results::{Cache, Direction};
@@ -17,7 +17,7 @@ use crate::report::grid::{WIDTH, bar};
 use crate::report::model::{Axis, Line, Metric, Model, gather, grouped, unique};
 use crate::report::numbers::counted;
 use crate::report::numbers::rate as gb_per_s;
-use crate::report::ratio::Estimate;
+use crate::report::ratio::{ERROR_MIN, Estimate, Ratio, SAMPLES_MIN};
 use crate::report::show::{self, Block};
 
 /// Columns of a method's name, and of its bar.
@@ -111,16 +111,27 @@ fn sections(model: &Model) -> String {
 const fn state(point: &Point) -> &'static str {
     match (point.read_percent, point.cache) {
         (0, Some(Cache::Cold)) => "WRITE, synced to the drive",
-        (0, Some(Cache::Resident)) => "WRITE, warm (page cache)",
+        (0, Some(Cache::Warm)) => "WRITE, warm (page cache)",
         (0, None) => "WRITE",
         (_, Some(Cache::Cold)) => "READ, cold (from the drive)",
-        (_, Some(Cache::Resident)) => "READ, warm (page cache)",
+        (_, Some(Cache::Warm)) => "READ, warm (page cache)",
         (_, None) => "READ",
     }
 }
 
 fn is_host(point: &Point) -> bool {
     point.targets.iter().all(|target| target == "host")
+}
+
+/// A point of whole files in a few words: `read() + copy, cold`.
+pub(super) fn name(point: &Point) -> String {
+    let state = match (point.read_percent, point.cache) {
+        (0, _) => "writing",
+        (_, Some(Cache::Warm)) => "warm",
+        (_, Some(Cache::Cold)) => "cold",
+        (_, None) => "reading",
+    };
+    format!("{}, {state}", method(point))
 }
 
 /// A method's name for people.
@@ -145,19 +156,18 @@ fn method(point: &Point) -> String {
 /// Methods as bars, the fastest first, below their limits.
 fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
     let rate = |line: &Line| line.rate().filter(|_| line.verified != Some(false)).unwrap_or(0.0);
-    let base = lines.iter().find(|line| line.point.method == "standard");
-    let base = base.map(|line| rate(line)).filter(|rate| *rate > 0.0);
+    let base = lines.iter().copied().find(|line| line.point.method == "standard");
     let limits = limits(model, &lines[0].point);
     let rates = lines.iter().map(|line| rate(line)).chain(limits.iter().map(|limit| limit.1));
     let most = rates.fold(1.0, f64::max);
     let drawn = |rate: f64| bar(rate / most, BAR);
-    let versus = match (base.is_some(), lines[0].point.read_percent) {
-        (false, _) => "",
-        (true, 0) => "vs write()",
-        (true, _) => "vs read()",
+    let versus = match base {
+        None => String::new(),
+        Some(base) => format!("vs {}", base_name(&base.point)),
     };
     let title = cut(&plain(key), NAME + BAR + 1);
-    let mut text = row(BOLD, &title, "", ["GB/s", "", versus, "CPU s/GB"].map(str::to_owned));
+    let heads = ["GB/s", "±", &versus, "CPU s/GB"].map(str::to_owned);
+    let mut text = row(BOLD, &title, "", heads);
     for (name, rate) in &limits {
         let numbers = [gb_per_s(*rate), String::new(), String::new(), String::new()];
         text += &row(DIM, &format!("  {name} (limit)"), &drawn(*rate), numbers);
@@ -194,18 +204,31 @@ fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
 
 /// A line of a section: a name, a bar, and numbers.
 fn row(style: Style, name: &str, bar: &str, [rate, spread, ratio, cpu]: [String; 4]) -> String {
-    let (begin, width) = (format!("{name:<NAME$}{bar}"), NAME + BAR + 1);
-    let line = format!("{begin:<width$}{rate:>7}{spread:>8}{ratio:>11}{cpu:>10}");
+    let begin = padded(&(padded(name, NAME) + bar), NAME + BAR + 1);
+    let line = format!("{begin}{rate:>7}{spread:>9}{ratio:>11}{cpu:>10}");
     format!("{style}{}{style:#}\n", line.trim_end())
 }
 
-/// The numbers of a method: its rate, half of its range, how many times `base` it is, its cost.
-fn numbers(line: &Line, rates: &Estimate, base: Option<f64>) -> [String; 4] {
-    let half = gb_per_s((rates.max - rates.min) / 2.0);
-    let spread = if rates.count > 1 { format!("±{half}") } else { String::new() };
-    let ratio = base.map(|base| format!("{:.1}×", rates.median / base)).unwrap_or_default();
+/// The numbers of a method: its rate, the error of it, how many times `base` it is, its cost.
+fn numbers(line: &Line, rates: &Estimate, base: Option<&Line>) -> [String; 4] {
+    let ratio = base.and_then(|base| times(base, line));
+    let ratio = ratio.map(|ratio| format!("{:.1}×", ratio.value())).unwrap_or_default();
     let cpu = line.estimate(Metric::CpuCost).map(|cpu| format!("{:.3}", cpu.median));
-    [gb_per_s(rates.median), spread, ratio, cpu.unwrap_or_default()]
+    [gb_per_s(rates.median), rates.spread(), ratio, cpu.unwrap_or_default()]
+}
+
+/// The ratio of two rates; `None` if a side moved wrong data, or has too few samples to know how
+/// far off a ratio is.
+fn times(base: &Line, line: &Line) -> Option<Ratio> {
+    let is_wrong = |line: &Line| line.verified == Some(false);
+    let rates = |line| Line::samples(line, Metric::Rate);
+    let ratio = Ratio::of(rates(base), rates(line), ERROR_MIN)?;
+    (!is_wrong(base) && !is_wrong(line) && ratio.interval().is_some()).then_some(ratio)
+}
+
+/// The plain method that others are compared with.
+const fn base_name(point: &Point) -> &'static str {
+    if point.read_percent == 0 { "write()" } else { "read()" }
 }
 
 /// The limits of a point of whole files, with their names for people.
@@ -245,38 +268,71 @@ fn closing(model: &Model) -> String {
     sentences.join(" ")
 }
 
-/// How many times as fast as `read()` and a copy Forebay is in each state, and its share of the
-/// lowest limit.
+/// How many times as fast as `read()` or `write()` and a copy Forebay is in each state, over all
+/// paths, targets and routes, and its share of the lowest limit.
 fn compared(model: &Model) -> Option<String> {
-    let rate = |line: &Line| line.rate().filter(|rate| *rate > 0.0 && line.verified != Some(false));
     let state = |line: &Line| (line.point.read_percent, line.point.cache);
     let own = model.lines.iter().filter(|line| line.point.method == "forebay");
-    let own = own.filter_map(|line| Some((state(line), (line, rate(line)?))));
-    let (mut parts, mut has_base) = (Vec::new(), false);
-    for (state, lines) in grouped(own) {
-        let (line, own) = lines[0];
+    let own = own.filter(|line| line.rate().is_some() && line.verified != Some(false));
+    let parts = grouped(own.map(|line| (state(line), line)));
+    let parts: Vec<String> = parts.iter().map(|(_, lines)| of_state(model, lines)).collect();
+    (!parts.is_empty()).then(|| format!("Forebay: {}.", parts.join("; ")))
+}
+
+/// Forebay's rows of one state.
+fn of_state(model: &Model, lines: &[&Line]) -> String {
+    let what = match (lines[0].point.read_percent, lines[0].point.cache) {
+        (0, _) => "writing",
+        (_, Some(Cache::Warm)) => "warm",
+        _ => "cold",
+    };
+    let base = |line: &Line| {
         let point = Point { method: "standard".into(), route: None, ..line.point.clone() };
-        let base = model.lines.iter().find(|other| other.point == point).and_then(rate);
-        has_base |= base.is_some();
-        let faster = match base {
-            Some(base) => format!("{:.1}×", own / base),
-            None => format!("{} GB/s", gb_per_s(own)),
+        model.lines.iter().find(|other| other.point == point)
+    };
+    let ratios: Vec<Ratio> = lines.iter().filter_map(|line| times(base(line)?, line)).collect();
+    let name = base_name(&lines[0].point);
+    let mut text = match ratios.as_slice() {
+        [ratio] if lines.len() == 1 => {
+            let (low, high) = ratio.interval().unwrap_or_default();
+            format!("{what} {:.1}× {name} ({low:.1} to {high:.1})", ratio.value())
+        }
+        all if all.len() == lines.len() => {
+            let ends = range(all.iter().map(Ratio::value));
+            format!("{what} {:.1} to {:.1}× {name} in {} rows", ends.0, ends.1, all.len())
+        }
+        _ => {
+            let rates = range(lines.iter().filter_map(|line| line.rate()));
+            let (low, high) = (gb_per_s(rates.0), gb_per_s(rates.1));
+            let few = lines.iter().any(|line| line.count() < SAMPLES_MIN && base(line).is_some());
+            let few = if few { ", too few samples to compare" } else { "" };
+            match low == high {
+                true => format!("{what} {low} GB/s{few}"),
+                false => format!("{what} {low} to {high} GB/s{few}"),
+            }
+        }
+    };
+    let shares = lines.iter().filter_map(|line| {
+        let lowest = limits(model, &line.point).into_iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some((lowest.0, line.rate()? / lowest.1))
+    });
+    let shares: Vec<(&str, f64)> = shares.collect();
+    let ends = range(shares.iter().map(|(_, share)| (share * 100.0).round()));
+    let names = unique(shares.iter().map(|(name, _)| *name)).join(", ");
+    if shares.len() == lines.len() {
+        text += &match ends {
+            (low, _) if low > 100.0 * ABOVE => format!(", above the {names} measured"),
+            (low, _) if low >= 100.0 => format!(", at the limit of the {names}"),
+            (low, high) if low == high => format!(", {low} % of the {names}"),
+            (low, high) => format!(", {low} to {high} % of the {names}"),
         };
-        let what = match state {
-            (0, _) => "writing",
-            (_, Some(Cache::Resident)) => "warm",
-            _ => "cold",
-        };
-        let lowest = limits(model, &line.point).into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
-        let limit = lowest.map_or_else(String::new, |(name, limit)| match own / limit {
-            share if share > ABOVE => format!(" (above the limit measured: {name})"),
-            share if share > 1.0 => format!(" (at the limit: {name})"),
-            share => format!(" ({:.0} % of the limit: {name})", share * 100.0),
-        });
-        parts.push(format!("{faster} {what}{limit}"));
     }
-    let of = if has_base { " against read()" } else { "" };
-    (!parts.is_empty()).then(|| format!("Forebay{of}: {}.", parts.join(", ")))
+    text
+}
+
+/// The least and the largest number.
+fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
+    numbers.fold((f64::INFINITY, 0.0), |(low, high), one| (low.min(one), high.max(one)))
 }
 
 #[cfg(test)]
@@ -315,14 +371,13 @@ mod tests {
         forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → H200 ·
           files of 1 GiB · 3 samples
 
-        READ, cold (from the drive)                   GB/s          vs read()  CPU s/GB
+        READ, cold (from the drive)                   GB/s        ±  vs read()  CPU s/GB
           storage (limit)        █████████████████    4.00
-          forebay                ███████████████▎     3.60  ±0.000       3.6×     0.022
-          read() + copy          ████▎                1.00  ±0.000       1.0×     0.036
+          forebay                ███████████████▎     3.60    0.1 %       3.6×     0.022
+          read() + copy          ████▎                1.00    0.1 %       1.0×     0.036
 
-        Forebay against read(): 3.6× cold (90 % of the limit: storage). All data
-          verified. Path: mixed 75 % staged / 25 % cached, by the counters of kernel and
-          driver.
+        Forebay: cold 3.6× read() (3.6 to 3.6), 90 % of the storage. All data verified.
+          Path: mixed 75 % staged / 25 % cached, by the counters of kernel and driver.
         ");
     }
 
@@ -330,7 +385,10 @@ mod tests {
     fn a_rate_above_its_limit_is_named_and_no_share() {
         let text = shown(3e9, 1e9, 9.2e9, 2.0);
         assert!(text.contains("above the limit measured: forebay (storage)"), "{text}");
-        assert!(text.contains("9.2× cold (above the limit measured: storage)"), "{text}");
+        assert!(
+            text.contains("cold 9.2× read() (9.2 to 9.2), above the storage measured"),
+            "{text}"
+        );
         assert!(!text.contains("307"), "{text}");
         assert!(text.contains(" 3.00\n"), "the limit is as measured: {text}");
     }

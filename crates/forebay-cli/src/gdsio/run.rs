@@ -104,7 +104,7 @@ impl<'a> Task<'a> {
             batch: self.batch(),
             // No pages are evicted or read in before, and no write waits until its bytes are on the
             // drive.
-            cache: Cache::Resident,
+            cache: Cache::Warm,
             seed: asked.seed,
             ..Load::reads(self.method, request_size, end)
         };
@@ -125,7 +125,7 @@ impl<'a> Task<'a> {
             let size = if size > MIB { MIB + size % MIB } else { size };
             let method = Method::Forebay(Some(Route::Direct));
             let reads = Load::reads(method, size, End::Bytes(2 * size));
-            let reads = Load { cache: Cache::Resident, ..reads };
+            let reads = Load { cache: Cache::Warm, ..reads };
             Ready::new(engine, &reads, lanes)?.run(&[String::new()])?;
             if !written.is_empty() {
                 let writes = Load { read_percent: 0, ..reads };

@@ -145,9 +145,9 @@ impl Work {
         let by = if self.limit.filled { "the fastest fill" } else { "clock times width" };
         let limit = self.limit.bytes_per_second;
         let [alone, during, read] = [alone, during, read].map(|rates| rates.median);
-        wrapped(
+        let text = wrapped(
             &format!(
-                "\nKernel: XOR of {} of the GPU's memory, {} GB/s read and written ({:.0} % of the \
+                "Kernel: XOR of {} of the GPU's memory, {} GB/s read and written ({:.0} % of the \
                  limit of {} GB/s: {by}). During a read: {} GB/s ({:.0} %); that read: {} GB/s. \
                  All data verified.",
                 format_size(self.compute.len()),
@@ -159,7 +159,8 @@ impl Work {
                 rate(read)
             ),
             WIDTH,
-        )
+        );
+        format!("\n{text}")
     }
 
     fn verdict(&self) -> Result<()> {

@@ -17,7 +17,7 @@ use crate::values::local_path;
     forebay report before.jsonl after.jsonl --fail-if-worse 5%\n  \
     forebay report sweep.jsonl --by method --base cpu-gpu\n  \
     forebay report fio.json gdsio.log              results of other tools\n  \
-    forebay report t.csv --map 'throughput=BW:MiB/s,size=Block,direction:=read'\n\n\
+    forebay report t.csv --map 'throughput=BW:MiB/s,block-size=Block,direction:=read'\n\n\
     Names for `--map`: throughput, iops, bytes, requests, seconds, mean, p50, p90,\n\
     p99, p99.9, max, method, path, target, direction, pattern, size, depth, batch,\n\
     threads, files, cache.")]
@@ -54,7 +54,7 @@ pub struct ReportArgs {
     #[arg(long = "as", value_name = "TOOL", help_heading = "Results of other tools")]
     pub tool: Option<Tool>,
 
-    /// Meaning of a table's columns (`size=Block`) and values that the files lack (`cache:=cold`)
+    /// Meaning of a table's columns (`block-size=Block`) and values that the files lack (`cache:=cold`)
     ///
     /// A unit may follow the column: `throughput=BW:MiB/s`. Columns with commas need double quotes.
     #[arg(long, value_name = "NAME=COLUMN,…", help_heading = "Results of other tools")]
@@ -62,7 +62,7 @@ pub struct ReportArgs {
 
     /// Compare the values of this axis, instead of one file with another
     ///
-    /// Axes are `label`, `path`, `queues`, `method`, `route`, `direction`, `pattern`, `cache`,
+    /// Axes are `label`, `path`, `method`, `route`, `direction`, `pattern`, `cache`,
     /// `gpu`, `block-size`, `depth`, `batch`, `threads` and `files`.
     #[arg(long, value_name = "AXIS", hide_possible_values = true, help_heading = "Comparison")]
     pub by: Option<Axis>,

@@ -75,7 +75,10 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         None => print(&text)?,
     }
     if form == Form::Text {
-        warn(&model.warnings, if args.verbose { usize::MAX } else { WARNINGS_MAX });
+        warn(
+            &model.warnings,
+            if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) },
+        );
     }
     let Some(worse_by) = args.fail_if_worse else { return Ok(()) };
     tell(&compare::gate(&comparisons, metric, worse_by)?);

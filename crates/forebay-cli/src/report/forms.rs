@@ -30,26 +30,17 @@ pub fn terminal(blocks: &[Block], wide: bool) -> String {
     text
 }
 
-/// Words in lines of this width, the later ones indented; a longer word is cut.
+/// Words in lines of this width, the later ones indented; a longer word is cut. A number stays with
+/// its unit.
 pub(crate) fn wrapped(text: &str, width: usize) -> String {
-    let letters = |text: &str| text.chars().count();
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in text.split(' ') {
-        let mut word: Vec<char> = word.chars().collect();
-        if !line.trim().is_empty() && letters(&line) + 1 + word.len() > width {
-            lines.push_str(&format!("{line}\n"));
-            line = "  ".into();
-        } else if !line.trim().is_empty() {
-            line.push(' ');
-        }
-        while letters(&line) + word.len() > width {
-            let rest = word.split_off(width.saturating_sub(letters(&line)).max(1));
-            lines.push_str(&format!("{line}{}\n", word.iter().collect::<String>()));
-            (line, word) = ("  ".into(), rest);
-        }
-        line.extend(word);
-    }
-    lines + &line + "\n"
+    const UNITS: [[&str; 2]; 2] = [[" %", "\u{a0}%"], [" GB/s", "\u{a0}GB/s"]];
+    let joined = UNITS.iter().fold(text.to_owned(), |text, [own, kept]| text.replace(own, kept));
+    let options = textwrap::Options::new(width)
+        .subsequent_indent("  ")
+        .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    let lines = textwrap::fill(&joined, options);
+    UNITS.iter().fold(lines, |text, [own, kept]| text.replace(kept, own)) + "\n"
 }
 
 /// Markdown: headings, paragraphs and tables, with the warnings at the end.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::plain::{cut, plain};
+use forebay_measure::plain::{columns, cut, plain};
 
 /// Letters of a line for a terminal.
 pub const WIDTH: usize = 80;
@@ -133,10 +133,9 @@ impl Grid {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let letters = |text: &str| text.chars().count();
         let of = |(at, column): (usize, &Column)| {
-            let cells = self.rows.iter().map(|row| letters(&row[at].text));
-            cells.max().unwrap_or(0).max(letters(&column.heading))
+            let cells = self.rows.iter().map(|row| columns(&row[at].text));
+            cells.max().unwrap_or(0).max(columns(&column.heading))
         };
         self.columns.iter().enumerate().map(of).collect()
     }
@@ -199,12 +198,10 @@ impl Grid {
         let line = |texts: &mut dyn Iterator<Item = &str>, bar: &str| {
             let mut line = String::new();
             for ((text, column), width) in texts.zip(&grid.columns).zip(&widths) {
-                let width = *width;
-                // Writing to a string cannot fail.
-                let _ = match column.number {
-                    true => write!(line, "{text:>width$}  "),
-                    false => write!(line, "{text:<width$}  "),
-                };
+                let blanks = " ".repeat(width.saturating_sub(columns(text)));
+                let parts = if column.number { [&blanks, text] } else { [text, &blanks] };
+                line.extend(parts);
+                line.push_str("  ");
             }
             line.push_str(bar);
             line.trim_end().to_owned()
@@ -247,6 +244,8 @@ impl Grid {
         for row in &self.rows {
             let field = |at: &usize| match row[*at].number {
                 Some(number) => number.to_string(),
+                // Programs read numbers here: the column `note` says why there is none.
+                None if self.columns[*at].number => String::new(),
                 None => harmless(&row[*at].text),
             };
             let written = writer.write_record(places.iter().map(field));

@@ -8,12 +8,15 @@
 
 use forebay_measure::stats::Spread;
 
+use super::numbers::percent;
 use super::student::{beta_share, quantile, tail};
 
 /// Samples that an interval needs.
 pub const SAMPLES_MIN: usize = 3;
 /// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
+/// Samples further apart than this, as a share of their median, are marked with `~`.
+pub const SPREAD_MAX: f64 = 0.25;
 /// The least standard error of a median, relative to it. Latencies are resolved to one part in a
 /// thousand, and an error that is uniform over that step has a deviation of 0.001 / √12.
 pub const ERROR_MIN: f64 = 3e-4;
@@ -64,12 +67,30 @@ impl Estimate {
         Some(Self { count: finite.len(), median, min, max, interval })
     }
 
-    /// Half of the interval as a share of the median, if it is less than the median.
+    /// Half of the interval as a share of the median: the `±` of every table.
     #[must_use]
     pub fn deviation(&self) -> Option<f64> {
         let (low, high) = self.interval?;
-        let half = (high - low) / 2.0 / self.median;
-        Some(half).filter(|half| *half < 1.0)
+        Some((high - low) / 2.0 / self.median)
+    }
+
+    /// The deviation for people. It is never empty: a number with an unknown error must not look
+    /// better than others.
+    #[must_use]
+    pub fn spread(&self) -> String {
+        let text = match self.deviation() {
+            Some(half) if half >= 1.0 => "> 100 %".into(),
+            Some(half) => percent(half),
+            None if self.count < SAMPLES_MIN => format!("n = {}", self.count),
+            None => "unknown".into(),
+        };
+        if self.is_unsteady() { format!("~{text}") } else { text }
+    }
+
+    /// Whether the samples are further apart than repeats of a steady quantity.
+    #[must_use]
+    pub fn is_unsteady(&self) -> bool {
+        self.median > 0.0 && (self.max - self.min) / self.median > SPREAD_MAX
     }
 }
 

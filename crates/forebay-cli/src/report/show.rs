@@ -92,10 +92,11 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     fields.number(("of limit", 1, "share_of_limit"), Line::share, share);
     fields.text(("bound by", 4, "bound"), |line| line.bound_by().unwrap_or_default().into());
     fields.text(("data", 1, ""), move |line| mismatch(line).into());
-    fields.text(("path", 5, "path_taken"), |line| line.verdict.clone());
+    fields.text(("data path", 5, "path_taken"), |line| line.verdict.clone());
     fields.text(("route", 7, "route_taken"), |line| line.route.clone());
     fields.text(("failure", 7, "error"), |line| line.error.clone().unwrap_or_default());
-    fields.text(("", CSV, "samples"), |line| line.samples(Metric::Rate).len().to_string());
+    fields.text(("", CSV, "samples"), |line| line.count().to_string());
+    fields.text(("", CSV, "note"), |line| line.why_no_rate().unwrap_or_default().into());
     fields.text(("", CSV, "failed"), |line| line.failed.to_string());
     fields.text(("", CSV, "bytes"), |line| line.bytes.to_string());
     fields.text(("", CSV, "limit"), limit);
@@ -108,21 +109,25 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
 
 /// Adds the columns of a quantity: its median, deviation, interval and range.
 fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
+    let rank_of_deviation = if metric == Metric::Rate { 3 } else { CSV };
     let mut columns = vec![
         Column::new((metric.heading(), rank, metric.key()), true),
-        Column::new(("±", if metric == Metric::Rate { 3 } else { CSV }, ""), true),
+        Column::new(("±", rank_of_deviation, &format!("{}_deviation", metric.key())), true),
     ];
     let ends = ["low", "high", "min", "max"].map(|end| format!("{}_{end}", metric.key()));
     columns.extend(ends.map(|key| Column::new(("", CSV, &key), true)));
     fields.add_all(columns, move |line| {
         let found = line.estimate(metric);
         let mut median = Cell::number(found.map(|found| found.median), |value| metric.text(value));
-        if found.is_none() && metric == Metric::Rate {
-            median.text = if line.failed == 0 { "too short" } else { "failed" }.into();
+        if metric == Metric::Rate
+            && let Some(why) = line.why_no_rate()
+        {
+            median.text = why.into();
         }
         let (low, high) = found.and_then(|found| found.interval).unzip();
         let (min, max) = found.map(|found| (found.min, found.max)).unzip();
-        let deviation = Cell::number(found.and_then(|found| found.deviation()), percent);
+        let mut deviation = Cell::number(found.and_then(|found| found.deviation()), percent);
+        deviation.text = found.map_or_else(String::new, |found| found.spread());
         let ends = [low, high, min, max].map(|end| Cell::number(end, digits));
         [median, deviation].into_iter().chain(ends).collect()
     });

@@ -196,7 +196,7 @@ fn it_is_compared_at_its_defaults_and_tuned() {
     }
     let reason = |way: &str| {
         let is = |sample: &&&Sample| {
-            sample.point.method == way && sample.point.cache == Some(Cache::Resident)
+            sample.point.method == way && sample.point.cache == Some(Cache::Warm)
         };
         rows.iter().find(is).unwrap().measured.as_ref().unwrap().reason.clone().unwrap()
     };

@@ -137,12 +137,12 @@ fn help_of_bench_is_in_groups() {
         assert!(short.contains(flag) && long.contains(flag), "{flag}: {short}");
     }
     // Rare flags are in the long help only.
-    for flag in ["--set-queues", "--warm-up", "--power-command"] {
+    for flag in ["--overwrite-device", "--warm-up", "--power-command"] {
         assert!(!short.contains(flag) && long.contains(flag), "{flag}: {short}");
     }
     assert!(short.lines().count() <= 60, "{short}");
     let (_, examples) = long.split_once("\nExamples:\n").unwrap();
-    assert_eq!(examples.matches("forebay bench").count(), 11, "{examples}");
+    assert_eq!(examples.matches("forebay bench").count(), 10, "{examples}");
 }
 
 #[test]

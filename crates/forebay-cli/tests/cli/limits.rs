@@ -158,21 +158,6 @@ fn a_run_whose_requests_have_no_room_is_refused_before_its_first_sample() {
 }
 
 #[test]
-fn a_search_for_depth_takes_no_more_memory_than_there_is_or_is_refused() {
-    let folder = tempfile::tempdir_in(".").unwrap();
-    fs::write(folder.path().join("file"), vec![1; 300 << 20]).unwrap();
-    let mut ends = [0, 0];
-    for mib in [80, 600] {
-        let before = format!("export MALLOC_ARENA_MAX=1; ulimit -d {}", mib << 10);
-        let (code, told) = limited(folder.path(), &before, "bench file --find-depth");
-        let refused = told.contains("too little memory is") && told.contains("ulimit -d");
-        assert!(code == Some(0) || refused, "{mib} MiB: {told}");
-        ends[usize::from(refused)] += 1;
-    }
-    assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
-}
-
-#[test]
 fn the_doctor_takes_little_memory() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![1; 8 << 20]).unwrap();
@@ -200,7 +185,6 @@ fn a_limit_on_locked_memory_slows_and_is_named() {
     let sweep = "bench file --block-size 64K --depth 4 --bytes 1M --repeats 1 --gpu sim -o";
     for line in [
         "read file --gpu sim",
-        "bench file --find-depth",
         "doctor file --gpu sim",
         &format!("{sweep} first"),
         &format!("{sweep} second --method io-uring"),
@@ -227,7 +211,6 @@ fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
         "gdsio -D . -w 1 -s 8M -i 1M -x 4 -I 0 --gpu none",
         "gdsio -D . -w 1 -s 8M -i 1M -x 4 -I 1 --gpu none",
         "read file --output out --gpu none",
-        "bench . --find-depth",
     ] {
         // Blocks of 512 bytes or of 1 KiB, as the shell has them.
         let (code, told) = limited(folder.path(), "ulimit -f 1000", line);

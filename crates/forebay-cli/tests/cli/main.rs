@@ -9,7 +9,6 @@ mod closes;
 mod corrupted;
 mod cufile;
 mod doctor;
-mod find_depth;
 mod gdsio;
 mod gpu_file_benchmark;
 mod help;

@@ -44,7 +44,7 @@ fn check(all: &[(Point, Measured)]) {
 /// Whether the kernel left pages in the page cache that were to be there: it may take them back at
 /// any time.
 fn keeps_pages(all: &[(Point, Measured)]) -> bool {
-    let warm = all.iter().filter(|(point, _)| point.cache == Some(Cache::Resident));
+    let warm = all.iter().filter(|(point, _)| point.cache == Some(Cache::Warm));
     let shares = warm.filter_map(|(_, measured)| measured.page_cache);
     shares.into_iter().all(|share| share.before == Some(1.0) && share.after == Some(1.0))
 }
@@ -68,7 +68,7 @@ fn warm_files_come_from_the_page_cache_and_cold_ones_do_not() {
         check(&all);
         for (point, measured) in all.iter().filter(|(point, _)| point.method == "forebay") {
             let word = &measured.verdict.as_ref().unwrap().word;
-            let warm = point.cache == Some(Cache::Resident);
+            let warm = point.cache == Some(Cache::Warm);
             let expected = if gpu == "sim" { "cached" } else { "host (page cache)" };
             assert_eq!(warm, word == expected, "{point:?}: {word}");
         }

@@ -16,11 +16,10 @@ use crate::lab::seeds::{self, Dice, index};
 use crate::program::program;
 
 /// What runs for longer than a test waits, with its scratch in the current folder.
-const LINES: [&str; 9] = [
+const LINES: [&str; 8] = [
     "bench --size 4M --repeats 1000 --gpu none",
     "gpu-file-benchmark -s 8 -r 1000 --gpu none",
     "bench . --gpu none --block-size 4K,64K --depth 1,4 --size 8M --repeats 100 --time 200ms",
-    "bench . --find-depth",
     "gdsio -D . -w 2 -s 256K -i 64k -x 4 -T 600 --gpu none",
     "doctor . --gpu sim:bandwidth=10kB/s",
     "read file --gpu sim:bandwidth=100kB/s --output new",

@@ -239,7 +239,6 @@ fn a_path_of_which_nothing_comes_fails_whatever_moves_bytes() {
             ("bench FILE --gpu none", "read"),
             ("bench FILE --gpu sim", "read"),
             ("bench other FILE --gpu none", "read"),
-            ("bench FILE --find-depth", "read"),
         ],
     );
 }

@@ -256,7 +256,7 @@ fn no_verb_changes_a_file() {
 }
 
 /// Short samples, for tests that measure nothing.
-const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "2"];
+const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "3"];
 
 fn bench(folder: &Path, arguments: &[&str]) -> (Output, Vec<Record>) {
     let output = forebay(folder, &[&["bench", "--json"], arguments, &SHORT].concat());
@@ -286,7 +286,7 @@ fn bench_compares_the_usual_methods() {
             };
             samples(&all).into_iter().filter(is).collect()
         };
-        for (percent, cache) in [(100, Cache::Resident), (100, Cache::Cold), (0, Cache::Cold)] {
+        for (percent, cache) in [(100, Cache::Warm), (100, Cache::Cold), (0, Cache::Cold)] {
             for way in ["standard", "mmap", "forebay"] {
                 let own = of(percent, cache, way);
                 let stays = |sample: &&Sample| {
@@ -329,7 +329,7 @@ fn a_required_route_is_taken() {
 fn a_table_is_for_people_and_goes_to_stdout() {
     let folder = folder_with(1_000_000);
     // Samples that are long enough to be shown.
-    let words = ["bench", "file", "--gpu", "none", "--repeats", "2"];
+    let words = ["bench", "file", "--gpu", "none", "--repeats", "3"];
     let output = forebay(folder.path(), &words);
     let (table, talk) =
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -337,14 +337,15 @@ fn a_table_is_for_people_and_goes_to_stdout() {
     assert!(table.contains("→ host memory"), "{table}");
     assert!(table.contains("READ, warm (page cache)"), "{table}");
     let row = table.lines().find(|line| line.starts_with("  forebay ")).expect("a row of ours");
-    assert!(row.contains('█') && row.contains('±') && row.contains('×'), "{table}");
-    assert!(table.contains("Forebay against read(): "), "{table}");
+    assert!(row.contains('█') && row.contains(" %") && row.contains('×'), "{table}");
+    assert!(table.contains("\nForebay: warm "), "{table}");
     assert!(table.contains("All data verified. Path: "), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    let shares = table.split_whitespace().zip(table.split_whitespace().skip(1));
-    let shares = shares.filter(|(_, unit)| unit.starts_with('%')).map(|(number, _)| number);
+    let text = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut shares: Vec<&str> = text.split(" % of ").collect();
+    assert!(shares.pop().is_some() && !shares.is_empty(), "{table}");
     for share in shares {
-        let share: f64 = share.trim_start_matches('(').parse().unwrap();
+        let share: f64 = share.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(share <= 100.0, "{table}");
     }
     assert!(talk.contains("warning: the target is host memory: `--gpu none` was given"), "{talk}");
@@ -379,7 +380,7 @@ fn files_in_memory_are_never_called_cold() {
         return;
     }
     assert!(output.status.success(), "{output:?}");
-    assert!(samples(&all).iter().all(|sample| sample.point.cache == Some(Cache::Resident)));
+    assert!(samples(&all).iter().all(|sample| sample.point.cache == Some(Cache::Warm)));
     let output = forebay(folder.path(), &["bench", "file", "--cache", "cold", "--gpu", "none"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());

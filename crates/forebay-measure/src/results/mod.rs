@@ -145,9 +145,6 @@ pub struct Point {
     pub files: u32,
     /// The initial page cache state of the files; null if unknown.
     pub cache: Option<Cache>,
-    /// The queues for I/O, or connections, requested from the target; absent if the run set none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues: Option<u32>,
 }
 
 /// One measurement of one point, or why there is none.
@@ -160,9 +157,6 @@ pub struct Sample {
     pub repeat: u32,
     /// When it began, in seconds since 1970; 0 if unknown.
     pub unix_time: f64,
-    /// For queues that the run set: the number that the kernel then reported; null if it did not.
-    #[serde(default)]
-    pub queues_found: Option<u32>,
     /// The measurement.
     pub measured: Option<Measured>,
     /// Why there is no measurement.

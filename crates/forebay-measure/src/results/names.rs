@@ -41,7 +41,8 @@ pub enum Cache {
     /// Dropped from the page cache before. A cold write counts once its bytes are on the drive.
     Cold,
     /// In the page cache.
-    Resident,
+    #[serde(alias = "resident")]
+    Warm,
 }
 
 impl Cache {
@@ -50,7 +51,7 @@ impl Cache {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",
-            Self::Resident => "resident",
+            Self::Warm => "warm",
         }
     }
 }

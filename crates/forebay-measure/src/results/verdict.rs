@@ -95,7 +95,7 @@ pub(crate) mod tests {
     pub(crate) fn verdict(cache: Cache) -> VerdictFacts {
         let (word, doubts) = match cache {
             Cache::Cold => ("staged", vec!["others used it as well".to_owned()]),
-            Cache::Resident => ("cached", Vec::new()),
+            Cache::Warm => ("cached", Vec::new()),
         };
         VerdictFacts {
             word: word.into(),

@@ -201,7 +201,7 @@ fn make_ready(load: &Load, files: &[(File, u64)]) -> Result<()> {
         let path = file.path();
         let ready = match load.cache {
             Cache::Cold => make_cold(file, *len)?,
-            Cache::Resident => make_resident(path, file, *len)?,
+            Cache::Warm => make_resident(path, file, *len)?,
         };
         ready.map_err(|reason| {
             let (path, state) = (path.display(), load.cache.name());

@@ -463,7 +463,7 @@ mod tests {
 
     fn load(read_percent: u8) -> Load {
         let method = Method::Plain(Plain::CpuCachedGpu);
-        let cache = Cache::Resident;
+        let cache = Cache::Warm;
         Load { read_percent, cache, ..Load::reads(method, 4 << 10, End::Bytes(8 << 10)) }
     }
 

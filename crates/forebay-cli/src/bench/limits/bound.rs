@@ -118,7 +118,7 @@ mod tests {
     fn told(read_percent: u8, asked: Option<f64>, rate: f64) -> Bound {
         let args = BenchArgs {
             direction: vec![read_percent],
-            cache: vec![Cache::Resident],
+            cache: vec![Cache::Warm],
             block_size: vec![1 << 20],
             depth: vec![1],
             rate: asked,
@@ -164,8 +164,8 @@ mod tests {
     fn storage_binds_only_what_is_not_in_the_page_cache() {
         let name =
             |cache, read_percent, rate| bound_of(cache, read_percent, rate).map(|bound| bound.name);
-        assert_eq!(name(Cache::Resident, 100, 9.9e9).as_deref(), Some("link"));
-        assert_eq!(name(Cache::Resident, 0, 9.9e9).as_deref(), Some("link"));
+        assert_eq!(name(Cache::Warm, 100, 9.9e9).as_deref(), Some("link"));
+        assert_eq!(name(Cache::Warm, 0, 9.9e9).as_deref(), Some("link"));
         for read_percent in [0, 100] {
             assert_eq!(name(Cache::Cold, read_percent, 1.9e9).as_deref(), Some("storage"));
             assert_eq!(name(Cache::Cold, read_percent, 1e9).as_deref(), Some("in-flight"));

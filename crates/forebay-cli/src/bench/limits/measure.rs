@@ -8,7 +8,7 @@ use forebay::Engine;
 use forebay::units::{KIB, MIB};
 use forebay_measure::demand::fitting;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::results::{Cache, Direction, Limit};
+use forebay_measure::results::{Cache, Direction};
 use forebay_measure::stats::rate;
 use forebay_measure::steps;
 use forebay_measure::workload::backend::{Method, Plain, Pool};
@@ -16,7 +16,6 @@ use forebay_measure::workload::pattern::Region;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 
-use super::limit;
 use crate::bench::targets::Together;
 
 /// From this size on the link reaches its full speed.
@@ -60,7 +59,7 @@ pub(super) fn links(
     let pool = Arc::default();
     let copy = |len: u64, end: End, samples: usize| -> Result<Vec<Ran>> {
         let load = Load::reads(Method::Link, len, end).in_direction(direction);
-        let load = Load { cache: Cache::Resident, ..load };
+        let load = Load { cache: Cache::Warm, ..load };
         let region = Region { start: 0, len };
         let lanes = devices.iter().enumerate().map(|(target, device)| Lane {
             target,
@@ -92,7 +91,8 @@ pub(super) fn links(
     Ok((ran.iter().filter_map(sum).fold(0.0, f64::max), how))
 }
 
-/// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth.
+/// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth, or
+/// at the one that was the best before. Returns the rate, the depth, and how it was measured.
 /// Written bytes are on the drive at the end.
 ///
 /// # Errors
@@ -101,10 +101,11 @@ pub(super) fn storage(
     engine: &Engine,
     pool: &Arc<Pool>,
     (file, len): (&Path, u64),
-    path: &str,
     direction: Direction,
-) -> Result<Limit> {
-    let tried = STORAGE_DEPTHS.map(|depth| {
+    known: Option<u32>,
+) -> Result<(f64, u32, String)> {
+    let depths = known.map_or_else(|| STORAGE_DEPTHS.to_vec(), |depth| vec![depth]);
+    let tried = depths.into_iter().map(|depth| {
         let by = |shape| sample(engine, pool, (file, len), direction, shape);
         let ring = by((Plain::Uring, depth, 1)).map(|rate| (rate, "io_uring"));
         // Without a ring, each thread has one request in flight.
@@ -113,12 +114,11 @@ pub(super) fn storage(
             // Threads may also fail because each needs a part of the file.
             Err(_) => Err(refused),
         });
-        found.map(|(rate, how)| (rate, format!("O_DIRECT, 1 MiB, depth {depth}, {how}")))
+        found.map(|(rate, how)| (rate, depth, format!("O_DIRECT, 1 MiB, depth {depth}, {how}")))
     });
-    let rate = |one: &Result<(f64, String)>| one.as_ref().map_or(0.0, |(rate, _)| *rate);
-    let best = tried.into_iter().max_by(|one, other| rate(one).total_cmp(&rate(other)));
-    let (rate, how) = best.expect("several depths are tried")?;
-    Ok(limit("storage", path.into(), direction, rate, how))
+    let rate = |one: &Result<(f64, u32, String)>| one.as_ref().map_or(0.0, |(rate, ..)| *rate);
+    let best = tried.max_by(|one, other| rate(one).total_cmp(&rate(other)));
+    best.expect("a depth is tried")
 }
 
 /// The rate of one sample, by a plain method with this depth and number of threads.

@@ -8,7 +8,8 @@ use forebay::units::MIB;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::fio;
 use forebay_measure::make::Room;
-use forebay_measure::results::{Cache, Direction, Limit, Record};
+use forebay_measure::results::{Cache, Direction, Limit, Measured, Record};
+use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::measure::name;
 use forebay_topology::{PciDevice, gpu_at};
 use indicatif::ProgressBar;
@@ -17,7 +18,10 @@ use super::{limit, measure, rate};
 use crate::bench::plan::Planned;
 use crate::bench::targets::{self, Together};
 use crate::bench::{Bench, FIRST_LEN, maps};
+use crate::report::numbers::rate_text;
 
+/// How often a limit is measured again that a sample exceeds.
+const AGAIN: usize = 2;
 /// From this share of the sum of single links on, a shared part does not limit them.
 const ALONE: f64 = 0.85;
 
@@ -30,15 +34,77 @@ impl Bench<'_> {
     ) -> Result<()> {
         let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
         let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
+        let cache = planned.point.cache;
         for direction in reads.into_iter().chain(writes) {
-            if self.limited.insert(("link", direction)) {
+            // The link hardly limits cold rows, so it is measured there only once.
+            let known = |record: &Record| {
+                matches!(record, Record::Limit(limit) if limit.name == "link"
+                    && limit.direction == Some(direction))
+            };
+            let is_due = cache != Some(Cache::Cold) || !self.records.iter().any(known);
+            if is_due && self.limited.insert(("link", direction, cache)) {
                 self.links(direction, bar)?;
             }
-            // The storage limit with one queue count is no limit for another.
-            let is_cold = planned.point.cache == Some(Cache::Cold) && self.switch.is_none();
-            if is_cold && self.limited.insert(("storage", direction)) {
+            let is_cold = cache == Some(Cache::Cold);
+            if is_cold && self.limited.insert(("storage", direction, cache)) {
                 bar.set_message("measuring the storage");
-                self.storage(direction, self.is_whole && direction == Direction::Read)?;
+                // fio takes a second, and reads the same: once is enough.
+                let is_first = planned.is_whole && !self.checked_by_fio;
+                self.checked_by_fio |= direction == Direction::Read;
+                self.storage(direction, is_first && direction == Direction::Read)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures the limits again that a sample exceeds. If they stay below, the sample's rate is the
+    /// limit, since the machine has reached it.
+    ///
+    /// # Errors
+    /// The results file cannot be written.
+    pub(in crate::bench) fn raise_limits(
+        &mut self,
+        planned: &Planned,
+        measured: &Measured,
+    ) -> Result<()> {
+        let direction = match planned.point.read_percent {
+            100 => Direction::Read,
+            0 => Direction::Write,
+            _ => return Ok(()),
+        };
+        let rate = measured.bytes_per_second;
+        if !measured.is_long_enough() || measured.verified == Some(false) {
+            return Ok(());
+        }
+        let all = planned.point.targets.join("+");
+        let stays = matches!(planned.load.method, Method::Plain(plain) if plain.stays_in_host());
+        let links = ["links", "uplink", "shared", "link"].map(|name| (name, all.clone()));
+        let is_cold = planned.point.cache == Some(Cache::Cold);
+        let storage = is_cold.then(|| ("storage", planned.point.path.clone()));
+        for (name, of) in links.into_iter().filter(|_| !stays).chain(storage) {
+            for _ in 0..AGAIN {
+                match super::rate(&self.records, name, &of, direction) {
+                    Some(limit) if limit < rate => {}
+                    _ => break,
+                }
+                if name == "storage" {
+                    self.storage(direction, false)?;
+                } else {
+                    let devices = self.targets[planned.targets].clone();
+                    self.keep(self.links_of(&devices, direction))?;
+                }
+            }
+            let known = super::rate(&self.records, name, &of, direction);
+            if let Some(limit) = known.filter(|limit| *limit < rate) {
+                let how = format!(
+                    "reached by `{}`; measured apart it was {}",
+                    planned.point.method,
+                    rate_text(limit)
+                );
+                self.keep(Ok(Limit {
+                    simulated: measured.simulated,
+                    ..super::limit(name, of, direction, rate, how)
+                }))?;
             }
         }
         Ok(())
@@ -59,7 +125,12 @@ impl Bench<'_> {
                 place.prepare_writes(&[&file])?;
             }
             let sized = (file.as_path(), place.len);
-            let mut found = measure::storage(&self.engine, &self.pool, sized, &name, direction);
+            let known = self.storage_depths.get(&(index, direction)).copied();
+            let found = measure::storage(&self.engine, &self.pool, sized, direction, known);
+            let mut found = found.map(|(rate, depth, how)| {
+                self.storage_depths.insert((index, direction), depth);
+                limit("storage", name, direction, rate, how)
+            });
             if with_fio && let Ok(limit) = &mut found {
                 match fio::read_rate(&file) {
                     Ok((rate, how)) if rate > limit.bytes_per_second => {

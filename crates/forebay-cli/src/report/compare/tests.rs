@@ -145,7 +145,7 @@ fn axes_that_differ_as_a_whole_are_compared() {
     // Two differences at once hide the cause.
     let other = file(&Sweep { targets: vec!["cuda:1"], ..far }, 0.5, |_, _| {});
     let found = &of(&[("local", &base), ("remote", &other)], None, None).unwrap()[0];
-    assert!(found.notes(Metric::Rate)[0].contains("path, target differ at once"));
+    assert!(found.notes(Metric::Rate)[0].contains("path, GPU differ at once"));
 }
 
 #[test]

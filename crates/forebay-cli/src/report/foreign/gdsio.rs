@@ -95,7 +95,7 @@ fn row(line: &str, verified: bool) -> Result<Row, String> {
             "IoDepth:" => depth = number(value),
             "DataSetSize:" => row.number("bytes", sized(value)),
             // A range is not the size of any request.
-            "IOSize:" => row.count("size", sized(value)),
+            "IOSize:" => row.count("block-size", sized(value)),
             "ops:" => row.number("requests", number(value)),
             "total_time" | "total_time:" => row.number("seconds", number(value).map(|s| s * 1e9)),
             "Throughput:" => row.number("throughput", in_unit(Kind::Rate)),
@@ -111,7 +111,7 @@ fn row(line: &str, verified: bool) -> Result<Row, String> {
         row.numbers.remove("mean");
     }
     row.axes.entry("pattern").or_insert_with(|| "sequential".to_owned());
-    row.set("target", if known == Some(Transfer::CpuOnly) { "host" } else { "gpu" });
+    row.set("gpu", if known == Some(Transfer::CpuOnly) { "host" } else { "gpu" });
     row.count("batch", if is_batch { depth } else { Some(1.0) });
     row.count("depth", Some(1.0));
     // Comparing costs time, so that is not an ordinary read.

@@ -1,5 +1,5 @@
 //! The names of quantities and axes, the meaning of a table's columns, and values that a file
-//! lacks: `size=Block,throughput="BW (MiB/s)":MiB/s,direction:=read`.
+//! lacks: `block-size=Block,throughput="BW (MiB/s)":MiB/s,direction:=read`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -30,10 +30,10 @@ const FIELDS: [Field; 22] = [
     ("max", Kind::Time, false, "io lat us max"),
     ("method", Kind::Text, true, "tool"),
     ("path", Kind::Text, true, "file"),
-    ("target", Kind::Text, true, ""),
+    ("gpu", Kind::Text, true, "target"),
     ("direction", Kind::Text, true, "operation|rw"),
     ("pattern", Kind::Text, true, ""),
-    ("size", Kind::Size, true, "block size|block|bs"),
+    ("block-size", Kind::Size, true, "size|block size|block|bs"),
     ("depth", Kind::Count, true, "io depth|iodepth|qd|queue depth"),
     ("batch", Kind::Count, true, ""),
     ("threads", Kind::Count, true, ""),
@@ -53,7 +53,7 @@ pub(super) fn set(axes: &mut Axes, axis: &'static str, value: &str) -> Result<()
         return Err(format!("`{axis}` needs a value of at most {TEXT_MAX} characters"));
     }
     let value = match axis {
-        "target" => value.split('+').map(str::trim).collect::<Vec<_>>().join("+"),
+        "gpu" => value.split('+').map(str::trim).collect::<Vec<_>>().join("+"),
         "direction" => {
             let (percent, pattern) = direction(value)?;
             if let Some(pattern) = pattern {
@@ -61,16 +61,16 @@ pub(super) fn set(axes: &mut Axes, axis: &'static str, value: &str) -> Result<()
             }
             percent.to_string()
         }
-        "size" => {
+        "block-size" => {
             let size = parse_size(value).filter(|size| *size > 0);
-            size.ok_or("`size` takes a size such as `64K`")?.to_string()
+            size.ok_or("`block-size` takes a size such as `64K`")?.to_string()
         }
         "depth" | "batch" | "threads" | "files" => {
             let count = value.parse::<u32>().ok().filter(|count| *count > 0);
             count.ok_or_else(|| format!("`{axis}` takes a number of 1 or more"))?.to_string()
         }
-        "cache" if !["cold", "resident"].contains(&value) => {
-            return Err("`cache` takes `cold` or `resident`".into());
+        "cache" if !["cold", "warm"].contains(&value) => {
+            return Err("`cache` takes `cold` or `warm`".into());
         }
         _ => value.to_owned(),
     };
@@ -227,16 +227,17 @@ mod tests {
 
     #[test]
     fn a_map_names_columns_units_and_values() {
-        let map: Map = r#"size=Block, throughput="BW (MiB/s), all":MiB/s,p99=lat: p99:us,method=W,
-                          cache:=cold,direction:=randread,target := cuda:0 + cuda:1"#
-            .parse()
-            .unwrap();
+        let map: Map =
+            r#"block-size=Block, throughput="BW (MiB/s), all":MiB/s,p99=lat: p99:us,method=W,
+                          cache:=cold,direction:=randread,gpu := cuda:0 + cuda:1"#
+                .parse()
+                .unwrap();
         let columns: Vec<_> =
             map.columns.iter().map(|c| (c.field.0, c.heading.as_str(), c.scale)).collect();
         assert_eq!(
             columns,
             [
-                ("size", "Block", None),
+                ("block-size", "Block", None),
                 ("throughput", "BW (MiB/s), all", Some(1_048_576.0)),
                 ("p99", "lat: p99", Some(1e3)),
                 ("method", "W", None),
@@ -249,8 +250,8 @@ mod tests {
             [
                 ("cache", "cold"),
                 ("direction", "100"),
-                ("pattern", "random"),
-                ("target", "cuda:0+cuda:1")
+                ("gpu", "cuda:0+cuda:1"),
+                ("pattern", "random")
             ]
         );
     }
@@ -262,13 +263,23 @@ mod tests {
         assert_eq!(why("threds:=3"), "unknown name `threds`: perhaps `threads` was meant");
         assert!(why("colour=a").contains("use throughput, iops"));
         assert!(why("throughput=\"a\":MiB").contains("not a unit of `throughput`: use MiB/s"));
-        assert!(why("p50=a,p50=b").contains("twice") && why("size=a,size:=4K").contains("twice"));
+        assert!(
+            why("p50=a,p50=b").contains("twice")
+                && why("block-size=a,block-size:=4K").contains("twice")
+        );
         assert!(why("iops:=3").contains("can only be a column"));
-        assert!(why("depth:=0").contains("1 or more") && why("size:=-1").contains("`64K`"));
-        assert!(why("cache:=warm").contains("`resident`"));
+        assert!(why("depth:=0").contains("1 or more") && why("block-size:=-1").contains("`64K`"));
+        assert!(why("cache:=resident").contains("`warm`"));
         assert!(why("path:=").contains("needs a value"));
         assert!(why("direction:=mixed:101").contains("mixed:70"));
-        for text in ["", "size", "size=", "size=\"a", "size=\"a\"b", "size=\"\""] {
+        for text in [
+            "",
+            "block-size",
+            "block-size=",
+            "block-size=\"a",
+            "block-size=\"a\"b",
+            "block-size=\"\"",
+        ] {
             assert!(text.parse::<Map>().is_err(), "{text}");
         }
     }
@@ -287,7 +298,7 @@ mod tests {
         let found = of("", &["Block Size", "BW (MiB/s)", "p99_us", "Threads", "note", "bw"]);
         assert_eq!(
             found,
-            ["size=Block Size", "throughput=BW (MiB/s)", "p99=p99_us", "threads=Threads"]
+            ["block-size=Block Size", "throughput=BW (MiB/s)", "p99=p99_us", "threads=Threads"]
         );
         let elbencho = [
             "operation",
@@ -299,14 +310,14 @@ mod tests {
         ];
         assert_eq!(of("", &elbencho).len(), 6);
         assert_eq!(of("direction:=read", &["rw", "bw"]), ["throughput=bw"]);
-        assert_eq!(of("size=a", &["a", "bw"]), ["size=a"]);
+        assert_eq!(of("block-size=a", &["a", "bw"]), ["block-size=a"]);
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_ends_the_command(text: String, rest in "[a-z\",:= /]{0,40}") {
-            let _ = (text.parse::<Map>(), format!("size={rest}").parse::<Map>());
-            let _ = format!("direction:={text},size:={rest}").parse::<Map>();
+            let _ = (text.parse::<Map>(), format!("block-size={rest}").parse::<Map>());
+            let _ = format!("direction:={text},block-size:={rest}").parse::<Map>();
         }
     }
 }

@@ -87,11 +87,11 @@ fn row(columns: &[&str], values: &[&str], options: &BTreeMap<&str, &str>) -> Res
     row.set("direction", option("op_type").unwrap_or_default());
     row.set("path", option("filepath").or(option("filenames")).unwrap_or_default());
     match option("initiator_seg_type") {
-        Some("VRAM") => row.set("target", "gpu"),
-        Some("DRAM") => row.set("target", "host"),
+        Some("VRAM") => row.set("gpu", "gpu"),
+        Some("DRAM") => row.set("gpu", "host"),
         _ => {}
     }
-    row.count("size", cell(Kind::Size, MARKS[0]));
+    row.count("block-size", cell(Kind::Size, MARKS[0]));
     row.count("batch", cell(Kind::Count, MARKS[1]));
     row.count("depth", Some(1.0));
     row.count("threads", option("num_threads").and_then(number));

@@ -69,7 +69,7 @@ impl Row {
     fn point(&self, method: &str) -> Result<Point, String> {
         let text = |axis: &str| self.axes.get(axis).cloned().unwrap_or_default();
         let count = |axis: &str| text(axis).parse().unwrap_or_default();
-        let targets = text("target");
+        let targets = text("gpu");
         Ok(Point {
             path: text("path"),
             targets: targets.split_terminator('+').map(str::to_owned).collect(),
@@ -79,15 +79,12 @@ impl Row {
                 |_| "the direction is unknown: add `--map direction:=read`, or map a column to it",
             )?,
             pattern: text("pattern"),
-            request_size: text("size").parse().unwrap_or_default(),
+            request_size: text("block-size").parse().unwrap_or_default(),
             depth: count("depth"),
             batch: count("batch"),
             threads: count("threads"),
             files: count("files"),
-            cache: [Cache::Cold, Cache::Resident]
-                .into_iter()
-                .find(|one| one.name() == text("cache")),
-            queues: None,
+            cache: [Cache::Cold, Cache::Warm].into_iter().find(|one| one.name() == text("cache")),
         })
     }
 
@@ -164,8 +161,8 @@ impl Contents {
                 None => Some(row.measured(point.request_size)?),
                 Some(_) => None,
             };
-            let (error, repeat, queues_found) = (row.error, 0, None);
-            let sample = Sample { point, repeat, unix_time, queues_found, measured, error };
+            let (error, repeat) = (row.error, 0);
+            let sample = Sample { point, repeat, unix_time, measured, error };
             Ok((sample, row.settings))
         };
         match row.and_then(sample) {
@@ -181,7 +178,7 @@ impl Contents {
     fn completed(&self, line: u64, mut row: Row) -> Result<Row, String> {
         for (axis, value) in &self.values {
             // A file seldom names its GPU, and a method is only a name.
-            let may_differ = |own: &str| *axis == "method" || (*axis == "target" && own == "gpu");
+            let may_differ = |own: &str| *axis == "method" || (*axis == "gpu" && own == "gpu");
             let own = row.axes.insert(axis, value.clone());
             if own.is_some_and(|own| own != *value && !may_differ(&own)) {
                 return Err(format!(

@@ -218,7 +218,7 @@ fn place(mut column: Column, heads: &[String]) -> Result<(usize, Column), String
             let (unit, heading) = (short(&unit), short(&heads[at]));
             format!(
                 "`{unit}` in `{heading}` is not a known unit: give the unit after the column, as \
-                 in `size=COLUMN:KiB`"
+                 in `block-size=COLUMN:KiB`"
             )
         })?;
     }

@@ -27,7 +27,7 @@ fn model_of(text: &str, map: &str) -> Model {
 #[test]
 fn records_name_their_tool_and_leave_out_unknown_values() {
     let text = format!("{LINE}{LINE}noise\ncuFileRead failed\n");
-    let records = read(&text, &hints(None, "target:=cuda:3")).unwrap();
+    let records = read(&text, &hints(None, "gpu:=cuda:3")).unwrap();
     let kinds = records.iter().map(|record| match record {
         Record::Run(_) => "run",
         Record::Warning { .. } => "warning",
@@ -108,11 +108,11 @@ fn other_contents_are_refused_with_the_next_step() {
     refused(&FIO[..900], None, "", "after all of its jobs have ended");
     refused("x", Some(Tool::Nixlbench), "", "`Block Size (B)`");
     refused("a,b\n1,2\n", None, "", "none of its columns is known: `a`, `b`");
-    refused("a,b\n1,2\n", None, "size=colour", "it has no column `colour`; it has `a`, `b`");
-    refused(LINE, None, "size=a", "`--map` names columns, but gdsio has its own");
+    refused("a,b\n1,2\n", None, "block-size=colour", "it has no column `colour`; it has `a`, `b`");
+    refused(LINE, None, "block-size=a", "`--map` names columns, but gdsio has its own");
     refused(LINE, None, "threads:=9", "the file has its own threads");
     let rows = "size,op,BW\n4096,MKDIRS,\n4096,READ,1\n4096,READ,20\n";
-    let map = "size=size,direction=op,throughput=BW";
+    let map = "block-size=size,direction=op,throughput=BW";
     refused(rows, None, map, "line 3: left out: `BW` is `1`: it has no unit");
     refused(rows, None, map, "(and 1 more like it); line 2: ");
 }

@@ -13,8 +13,6 @@ pub enum Axis {
     Run,
     /// The file or the folder.
     Path,
-    /// The queues for I/O, or connections, that the run set.
-    Queues,
     /// The method.
     Method,
     /// The required route.
@@ -41,7 +39,7 @@ pub enum Axis {
 }
 
 use Axis::{Batch, Cache, Files, Method, Path, Route, Threads};
-use Axis::{BlockSize, Depth, Direction, Pattern, Queues, Run, Target};
+use Axis::{BlockSize, Depth, Direction, Pattern, Run, Target};
 
 impl Axis {
     /// All, in the order of columns.
@@ -50,14 +48,14 @@ impl Axis {
     }
 
     /// Axes with numbers, the likeliest horizontal axis of a chart first.
-    pub const NUMBERS: [Self; 7] = [BlockSize, Depth, Queues, Threads, Batch, Files, Run];
+    pub const NUMBERS: [Self; 6] = [BlockSize, Depth, Threads, Batch, Files, Run];
 
     /// Its name in a heading.
     #[must_use]
     pub fn name(self) -> String {
         match self {
             Run => "run".into(),
-            Target => "target".into(),
+            Target => "GPU".into(),
             _ => self.key().replace('-', " "),
         }
     }
@@ -75,7 +73,6 @@ impl Axis {
         let text = match self {
             Run => model.runs.get(line.run).map(|run| run.name.clone()),
             Path => Some(point.path.clone()),
-            Queues => line.queues(),
             Method => Some(line.method.clone()),
             Route => point.route.clone(),
             Direction => Some(match point.read_percent {
@@ -101,7 +98,6 @@ impl Axis {
         let point = &line.point;
         let number = match self {
             Run => model.runs.get(line.run)?.name.trim().parse().ok()?,
-            Queues => f64::from(line.queues_found.first().copied().or(point.queues)?),
             BlockSize => point.request_size as f64,
             Depth => f64::from(point.depth),
             Batch => f64::from(point.batch),
@@ -163,8 +159,8 @@ mod tests {
         assert_eq!([size(65536), size(65537)], ["64 KiB", "65537 B"]);
         let mut keys: Vec<String> = Axis::all().map(Axis::key).collect();
         keys.sort_unstable();
-        assert!(keys.windows(2).all(|two| two[0] != two[1]) && keys.len() == 14);
-        assert_eq!([Axis::Target, Axis::BlockSize].map(Axis::name), ["target", "block size"]);
+        assert!(keys.windows(2).all(|two| two[0] != two[1]) && keys.len() == 13);
+        assert_eq!([Axis::Target, Axis::BlockSize].map(Axis::name), ["GPU", "block size"]);
         assert_eq!([Axis::Target, Axis::BlockSize].map(Axis::key), ["gpu", "block-size"]);
     }
 }

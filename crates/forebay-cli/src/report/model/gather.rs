@@ -24,7 +24,7 @@ pub fn model(sources: &[(String, Vec<Record>)]) -> Model {
         model.take(source, name, records, &mut notes);
     }
     model.name_runs();
-    model.warnings = notes::of(&model, notes);
+    (model.warnings, model.grave) = notes::of(&model, notes);
     model
 }
 
@@ -101,7 +101,6 @@ impl Model {
             run,
             method: method(&point.method, tool.map(|tool| tool.tool.as_str())),
             point,
-            queues_found: samples.iter().filter_map(|sample| sample.queues_found).collect(),
             samples: Metric::all().filter_map(values).collect(),
             bytes: all().filter_map(|one| one.bytes).fold(0, u64::saturating_add),
             route: joined(all().filter_map(|one| one.route.as_deref())),

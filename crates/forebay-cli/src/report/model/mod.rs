@@ -9,7 +9,7 @@ pub mod gather;
 mod metric;
 mod notes;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::Hash;
 
 use forebay_measure::results::{Bound, Limit, Point, Run};
@@ -29,6 +29,8 @@ pub struct Model {
     pub limits: Vec<(usize, Limit)>,
     /// Notes on the numbers, a sentence each.
     pub warnings: Vec<String>,
+    /// How many of these, the first ones, every form shows.
+    pub grave: usize,
 }
 
 /// A run.
@@ -53,8 +55,6 @@ pub struct Line {
     pub point: Point,
     /// The method, with the tool that measured it if that is another.
     pub method: String,
-    /// The counts of queues that the kernel reported.
-    pub queues_found: BTreeSet<u32>,
     /// The samples of each quantity.
     pub samples: Vec<(Metric, Vec<f64>)>,
     /// Bytes that all samples moved.
@@ -103,6 +103,19 @@ impl Line {
         self.estimate(Metric::Rate).map(|estimate| estimate.median)
     }
 
+    /// How many samples it has, those too short for a rate among them.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.samples.iter().map(|(_, samples)| samples.len()).max().unwrap_or(0)
+    }
+
+    /// Why it has no rate, if it has none.
+    #[must_use]
+    pub fn why_no_rate(&self) -> Option<&'static str> {
+        let why = if self.failed == 0 { "too short" } else { "failed" };
+        self.rate().is_none().then_some(why)
+    }
+
     /// The rate as a share of its limit; more than 1 if the limit was measured too low.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
@@ -122,26 +135,6 @@ impl Line {
     #[must_use]
     pub fn is_doubtful(&self) -> bool {
         ["unproven", "contradictory"].iter().any(|word| self.verdict.contains(word))
-    }
-
-    /// The queues of the point, the number that was found first.
-    fn queues(&self) -> Option<String> {
-        let asked = self.point.queues?;
-        Some(if self.queues_found.is_empty() {
-            format!("{asked} requested")
-        } else if self.has_other_queues() {
-            let found: Vec<String> = self.queues_found.iter().take(4).map(u32::to_string).collect();
-            format!("{}, not {asked}", found.join(" and "))
-        } else {
-            asked.to_string()
-        })
-    }
-
-    /// Whether the kernel reported another number of queues than requested.
-    #[must_use]
-    pub fn has_other_queues(&self) -> bool {
-        let asked = self.point.queues;
-        asked.is_some_and(|asked| self.queues_found.iter().any(|found| *found != asked))
     }
 }
 
@@ -167,7 +160,7 @@ impl Model {
     #[must_use]
     pub fn name(&self, line: &Line, axes: &[Axis]) -> String {
         // A count needs the axis's name; a size or a word does not.
-        let counts = [Axis::Queues, Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];
+        let counts = [Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];
         let named = |axis: &Axis| {
             let text = axis.text(self, line)?;
             Some(if counts.contains(axis) { format!("{} {text}", axis.name()) } else { text })

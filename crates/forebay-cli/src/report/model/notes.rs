@@ -7,13 +7,12 @@ use serde::Deserialize as _;
 
 use super::{Line, Metric, Model, RunFacts, unique};
 use crate::report::numbers::{counted, percent};
+use crate::report::ratio::{SAMPLES_MIN, SPREAD_MAX};
 
 /// Most warnings that are kept.
 const KEPT_MAX: usize = 1000;
 /// Above this share of a limit, the limit was measured too low.
 const SHARE_MAX: f64 = 1.05;
-/// Samples of a point further apart than this, as a share of the median, are unreliable.
-const SPREAD_MAX: f64 = 0.25;
 
 /// Warnings found while records are read.
 #[derive(Debug, Default)]
@@ -78,45 +77,51 @@ fn asked(run: &RunFacts) -> Option<HashSet<Point>> {
     asked.map(|point| Point::deserialize(point).ok()).collect()
 }
 
-/// The warnings of a model, the gravest first.
-pub(super) fn of(model: &Model, collected: Collected) -> Vec<String> {
+/// The warnings of a model, the gravest first, and how many of them are grave: with these, numbers
+/// may be wrong or mean nothing, so every form shows them.
+pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     let lines = &model.lines;
-    let count = |fits: &dyn Fn(&Line) -> bool| lines.iter().filter(|line| fits(line)).count();
-    let mut found = Vec::new();
-    let mut add = |fits: &dyn Fn(&Line) -> bool, text: &str| {
-        let count = count(fits);
-        if count > 0 {
-            found.push(format!("{count} of {} {text}", counted(lines.len(), "point")));
-        }
+    let about = |fits: &dyn Fn(&Line) -> bool, text: &str| {
+        let count = lines.iter().filter(|line| fits(line)).count();
+        (count > 0).then(|| format!("{count} of {} {text}", counted(lines.len(), "point")))
     };
-    add(&|line| line.verified == Some(false), "moved wrong data: see the kernel's log");
-    if let Some(why) = lines.iter().find_map(|line| line.error.as_deref()) {
-        add(&|line| line.failed > 0, &format!("failed, the first with: {why}"));
-    }
-    add(&Line::has_other_queues, "had another number of queues than requested");
-    add(&|line| !line.steady, "had no steady rate: measure for longer");
+    let error = lines.iter().find_map(|line| line.error.as_deref()).unwrap_or_default();
     let is_short = |line: &Line| !line.imported && line.rate().is_none() && line.failed == 0;
-    add(&is_short, "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`");
-    add(&is_apart, &format!("have repeats more than {} apart", percent(SPREAD_MAX)));
-    let above = |line: &Line| line.share().is_some_and(|share| share > SHARE_MAX);
-    add(&above, "exceed their limit, which was measured too low");
-    add(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing");
-    add(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due");
-    let imported = model.runs.iter().filter_map(|run| run.record.imported.as_ref());
-    let tools = unique(imported.map(|from| from.tool.as_str())).join(", ");
-    add(&|line| line.imported, &format!("are from {tools}: data and path are not verified"));
-    let mut texts = collected.texts;
-    let simulated = lines.iter().any(|line| line.simulated);
-    if simulated && !texts.iter().any(|text| text.contains("simulated")) {
+    let is_few = |line: &Line| !line.imported && line.failed == 0 && line.count() < SAMPLES_MIN;
+    let grave = [
+        about(&|line| line.verified == Some(false), "moved wrong data: see the kernel's log"),
+        about(&|line| line.failed > 0, &format!("failed, the first with: {error}")),
+        about(&is_few, "have fewer than three samples: their error is unknown (`--repeats 3`)"),
+        about(
+            &is_short,
+            "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`",
+        ),
+    ];
+    let mut texts: Vec<String> = grave.into_iter().flatten().collect();
+    let count = texts.len();
+    let is_known = collected.texts.iter().any(|text| text.contains("simulated"));
+    texts.extend(collected.texts);
+    if lines.iter().any(|line| line.simulated) && !is_known {
         texts.push("a GPU was simulated: its numbers say nothing about hardware".into());
     }
-    texts.extend(found);
-    texts
+    let above = |line: &Line| line.share().is_some_and(|share| share > SHARE_MAX);
+    let imported = model.runs.iter().filter_map(|run| run.record.imported.as_ref());
+    let tools = unique(imported.map(|from| from.tool.as_str())).join(", ");
+    let percent = percent(SPREAD_MAX);
+    let rest = [
+        about(&|line| !line.steady, "had no steady rate: measure for longer"),
+        about(&is_apart, &format!("have repeats more than {percent} apart (marked ~)")),
+        about(&above, "exceed their limit, which was measured too low"),
+        about(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing"),
+        about(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due"),
+        about(&|line| line.imported, &format!("are from {tools}: data and path are not verified")),
+    ];
+    texts.extend(rest.into_iter().flatten());
+    (texts, count)
 }
 
 fn is_apart(line: &Line) -> bool {
-    let Some(rate) = line.estimate(Metric::Rate) else { return false };
-    rate.median > 0.0 && (rate.max - rate.min) / rate.median > SPREAD_MAX
+    line.estimate(Metric::Rate).is_some_and(|rate| rate.is_unsteady())
 }
 
 #[cfg(test)]
@@ -158,14 +163,6 @@ mod tests {
             model_of(&[("a", &made::text(&records))]).warnings,
             "15 of 15 points exceed their limit",
         );
-        let queues = |found: u32| {
-            changed(|sample| {
-                sample["point"]["queues"] = 8.into();
-                sample["queues_found"] = found.into();
-            })
-        };
-        one(queues(4), "1 of 16 points had another number of queues");
-        assert_eq!(queues(8), Vec::<String>::new());
         let failed = changed(|sample| {
             sample["measured"] = Value::Null;
             sample["error"] = "cannot read".into();
@@ -198,6 +195,7 @@ mod tests {
         let continued = [&records[..3], &records[..1], &records[3..]].concat();
         assert_eq!(of(&continued), Vec::<String>::new());
         let found = of(&records[..5]);
-        assert!(found[0].starts_with("`a` is incomplete: 4 of 6 samples"), "{found:?}");
+        assert!(found[0].contains("2 of 2 points have fewer than three samples"), "{found:?}");
+        assert!(found[1].starts_with("`a` is incomplete: 4 of 6 samples"), "{found:?}");
     }
 }

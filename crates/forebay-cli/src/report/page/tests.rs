@@ -92,7 +92,7 @@ fn a_page_is_bounded() {
     records.extend((0..100).map(warning));
     let page = of(&made::text(&records));
     assert!(page.len() < 4 << 20, "{}", page.len());
-    assert!(page.contains("500 more rows") && page.contains("36 more warnings"));
+    assert!(page.contains("500 more rows") && page.contains("37 more warnings"));
 }
 
 /// The colours of a block of the style, by their names.

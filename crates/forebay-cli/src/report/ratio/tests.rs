@@ -135,11 +135,13 @@ fn a_median_has_an_interval_from_three_samples_on() {
     let found = Estimate::of(&[3.0, f64::NAN, 1.0, 2.0]).unwrap();
     assert_eq!((found.count, found.median, found.min, found.max), (3, 2.0, 1.0, 3.0));
     let (low, high) = found.interval.unwrap();
-    assert!(low < 1.0 && high > 3.0 && found.deviation().is_none(), "{found:?}");
+    assert!(low < 1.0 && high > 3.0 && found.spread() == "~> 100 %", "{found:?}");
     let quiet = Estimate::of(&[1.0, 1.01, 0.99, 1.0]).unwrap().deviation().unwrap();
     assert!((0.005..0.03).contains(&quiet), "{quiet}");
     assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().interval, None);
     assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().median, 3.0);
+    assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().spread(), "~n = 2");
+    assert_eq!(Estimate::of(&[0.0; 3]).unwrap().spread(), "unknown");
     assert_eq!(Estimate::of(&[0.0; 9]).unwrap().interval, None);
     assert_eq!(Estimate::of(&[f64::INFINITY]), None);
 }

@@ -194,22 +194,6 @@ fn a_gpu_that_falls_away_ends_no_sweep() {
 }
 
 #[test]
-fn a_machine_without_a_shell_is_told_what_sets_queues() {
-    let folder = folder();
-    fs::create_dir(folder.path().join("path")).unwrap();
-    let words = ["path", "--gpu=none", "--io-queues=1", "--set-queues=true {}", "--bytes=64K"];
-    let rest = ["--depth=1", "--repeats=1", "--size=8M", "-o", "results"];
-    let mut command = command(folder.path(), &[words, rest].concat());
-    let output = command.env("PATH", folder.path()).output().unwrap();
-    let told = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(
-        told.contains("`sh` cannot be started: ") && told.contains("install a shell"),
-        "{told}"
-    );
-}
-
-#[test]
 fn each_record_reaches_the_drive_before_the_next_is_measured() {
     let folder = folder();
     let results = folder.path().join("results");

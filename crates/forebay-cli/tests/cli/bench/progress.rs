@@ -49,8 +49,11 @@ fn a_terminal_shows_how_far_a_sweep_is_and_the_time_left() {
     assert!(child.wait().unwrap().success(), "{shown}");
     for done in ["0/4 ", "3/4 "] {
         let left = shown.match_indices(done).find_map(|(at, _)| {
-            let (left, point) = shown[at + done.len()..].split_once(" left, ")?;
-            (left.len() < 9 && point.starts_with("forebay read, cold, ")).then(|| left.trim())
+            let (name, _) = shown[at + done.len()..].split_once(" left")?;
+            let (name, left) = name.rsplit_once(", ")?;
+            let is_named =
+                name.starts_with("round ") && name.contains(" of 2: forebay read, cold, ");
+            (left.len() < 9 && is_named).then(|| left.trim())
         });
         let left = left.unwrap_or_else(|| panic!("no {done}with the time left: {shown:?}"));
         let is_time = left.strip_suffix(" s").is_some_and(|number| number.parse::<f64>().is_ok());

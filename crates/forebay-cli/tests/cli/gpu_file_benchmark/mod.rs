@@ -33,7 +33,7 @@ fn good(folder: &Path, arguments: &[&str]) -> String {
 fn rows(text: &str) -> Vec<&str> {
     let is_row = |line: &&str| {
         let method = ["read()", "write()", "forebay"].iter().any(|name| line.starts_with(name));
-        method && line.split_whitespace().rev().any(|word| word.parse::<f64>().is_ok())
+        method && line.split_whitespace().last().is_some_and(|word| word.parse::<f64>().is_ok())
     };
     text.lines().filter_map(|line| line.strip_prefix("  ")).filter(is_row).collect()
 }
@@ -65,12 +65,12 @@ fn failure(folder: &Path, arguments: &[&str]) -> (i32, String) {
 fn each_method_has_a_row_of_each_direction() {
     let folder = folder();
     for gpu in ["none", "sim"] {
-        let text = good(folder.path(), &["-m", "compare", "-r", "2", "--gpu", gpu]);
+        let text = good(folder.path(), &["-m", "compare", "-r", "3", "--gpu", gpu]);
         for state in ["WRITE, synced", "READ, warm", "READ, cold"] {
             assert!(text.contains(state), "{text}");
         }
         assert_eq!(rows(&text).len(), 6, "{text}");
-        assert!(words(&text).contains("files of 2 MiB · 2 samples"), "{text}");
+        assert!(words(&text).contains("files of 2 MiB · 3 samples"), "{text}");
         assert!(words(&text).contains("All data verified.") && text.contains('×'), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(names(folder.path()), [""; 0]);

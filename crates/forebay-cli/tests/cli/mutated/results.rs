@@ -145,7 +145,7 @@ fn base(number: u64, dice: &mut Dice) -> Base {
         3 => Base::of(GDSIO),
         4 => Base { map: "cache:=cold", ..Base::of(NIXLBENCH) },
         5 => Base {
-            map: "size=block size,direction=operation,throughput=MiB/s [last],\
+            map: "block-size=block size,direction=operation,throughput=MiB/s [last],\
                   iops=IOPS [last],seconds=time ms [last]:ms,mean=IO lat us [avg]:us,\
                   p99=IO lat us [p99]:us",
             ..Base::of(ELBENCHO)

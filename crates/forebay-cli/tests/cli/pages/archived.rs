@@ -68,8 +68,8 @@ fn the_table_of_sizes_is_what_the_sweeps_say() {
     assert_eq!(quoted.len(), 5);
     for row in quoted {
         for (cell, (method, cache)) in row[1..].iter().zip([
-            ("forebay", "resident"),
-            ("cpu-gpu", "resident"),
+            ("forebay", "warm"),
+            ("cpu-gpu", "warm"),
             ("forebay", "cold"),
             ("cpu-gpu", "cold"),
         ]) {

@@ -170,12 +170,7 @@ fn prepare(here: &Path) {
     }
     for label in ["1", "2", "4", "8"] {
         let text = made::file(&sweep(Some(label)));
-        fs::write(here.join(format!("queues-{label}.jsonl")), &text).unwrap();
-        // The same as one sweep that set the number.
-        let text = text.replace("\"point\":{", &format!("\"point\":{{\"queues\":{label},"));
-        let whole = here.join("queues.jsonl");
-        let others = fs::read_to_string(&whole).unwrap_or_default();
-        fs::write(whole, others + &text).unwrap();
+        fs::write(here.join(format!("queues-{label}.jsonl")), text).unwrap();
     }
     fs::write(here.join("fio.json"), include_str!("../../import/fio/random.json")).unwrap();
     fs::write(here.join("t.csv"), "Block,BW (MiB/s),lat99\n64K,1000,200\n1M,2000,900\n").unwrap();

@@ -35,11 +35,11 @@ fn results_are_recognized_by_their_contents() {
     let folder = folder();
     for (arguments, words) in [
         (&["log"][..], &["gdsio cufile", "gdsio cpu-gpu", "4.29"][..]),
-        (&["log", "--map", "cache:=cold,target:=cuda:0"], &["target cuda:0", "cache cold"]),
+        (&["log", "--map", "cache:=cold,gpu:=cuda:0"], &["GPU cuda:0", "cache cold"]),
         (&["fio.json"], &["fio-libaio", "measured by fio 3.33"]),
         (&["t.csv", "--map", "direction:=read,method:=mine"], &["method mine", "64 KiB", "1.05"]),
         (
-            &["t.csv", "--as=csv", "--map=size=Block,throughput=BW (MiB/s),direction:=write"],
+            &["t.csv", "--as=csv", "--map=block-size=Block,throughput=BW (MiB/s),direction:=write"],
             &["direction write"],
         ),
     ] {
@@ -99,7 +99,7 @@ fn unknown_contents_and_maps_are_refused() {
     refused(&["log", "--map", "troughput=x"], 2, &["perhaps `throughput` was meant"]);
     refused(&["log", "--map", "threds:=3"], 2, &["perhaps `threads` was meant"]);
     refused(&["log", "--map", "threads:=3"], 1, &["the file has its own threads: omit it"]);
-    refused(&["log", "--map", "cache:=cold,cache:=resident"], 2, &["`cache`", "twice"]);
+    refused(&["log", "--map", "cache:=cold,cache:=warm"], 2, &["`cache`", "twice"]);
     refused(
         &["t.csv", "--map", "throughput=BW"],
         1,

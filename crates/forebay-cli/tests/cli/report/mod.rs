@@ -36,7 +36,7 @@ fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
 
 #[test]
 fn each_form_is_printed_or_written() {
-    let (folder, _) = folder(&made::file(&Sweep { repeats: 2, ..Sweep::default() }));
+    let (folder, _) = folder(&made::file(&Sweep { repeats: 3, ..Sweep::default() }));
     for (arguments, file, begins) in [
         (&[][..], "r.txt", "results  forebay bench"),
         (&["--markdown"], "r.md", "# Report"),

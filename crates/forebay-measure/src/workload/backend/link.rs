@@ -84,7 +84,7 @@ mod tests {
             device: None,
             path: Path::new(""),
             writes: false,
-            cache: Cache::Resident,
+            cache: Cache::Warm,
             request_size: 5 * MIB + 3,
             depth: 1,
             batch: 1,

@@ -318,7 +318,7 @@ mod tests {
         let request_size = SIZE;
         let (depth, batch, key) = (3, 2, 7);
         let (device, life) = (None, &Arc::default());
-        let (pool, cache) = (&Arc::default(), Cache::Resident);
+        let (pool, cache) = (&Arc::default(), Cache::Warm);
         let context = Context {
             engine,
             pool,

@@ -342,8 +342,8 @@ impl Job {
         let gpus: Vec<String> =
             ids.filter_map(|id| Some(format!("cuda:{}", id.trim().parse::<u32>().ok()?))).collect();
         let gpus = if gpus.is_empty() { "gpu".into() } else { gpus.join("+") };
-        row.set("target", if is_cufile { &gpus } else { "host" });
-        row.count("size", self.block_size());
+        row.set("gpu", if is_cufile { &gpus } else { "host" });
+        row.count("block-size", self.block_size());
         let is_sync = SYNCHRONOUS.contains(&engine);
         let depth = if is_sync { Some(1.0) } else { self.number_or("iodepth", 1.0) };
         row.count("depth", depth.filter(|_| !engine.is_empty()));

@@ -16,7 +16,7 @@ fn of(text: &str, map: &str) -> Result<Contents, String> {
     parse(text, &map, &mut contents).map(|()| contents)
 }
 
-const MAP: &str = "size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,direction=mode,\
+const MAP: &str = "block-size=Block,throughput=BW (MiB/s),iops=iops,p99=lat_p99_us,direction=mode,\
                    threads=Threads,path=file";
 
 #[test]
@@ -39,7 +39,7 @@ fn columns_are_taken_in_their_units() {
     assert_eq!(contents.warnings(), Vec::<String>::new());
     // The same table as written by a spreadsheet with decimal commas.
     let other = "Block;BW (MiB/s);mode\n64K;1000,5;read\n";
-    let contents = of(other, "size=Block,throughput=BW (MiB/s),direction=mode");
+    let contents = of(other, "block-size=Block,throughput=BW (MiB/s),direction=mode");
     let rate = contents.unwrap().found[0].0.measured.as_ref().unwrap().bytes_per_second;
     assert!((rate - 1000.5 * 1_048_576.0).abs() < 1e-3);
 }
@@ -48,7 +48,8 @@ fn columns_are_taken_in_their_units() {
 fn words_of_other_columns_are_settings() {
     let table = "size,MB/s,mode,note\n4K,10,cold,a\n4K,20,resident,7\n";
     let settings = |map: &str| {
-        let contents = of(table, &format!("size=size,throughput=MB/s:MB/s,direction:=read{map}"));
+        let contents =
+            of(table, &format!("block-size=size,throughput=MB/s:MB/s,direction:=read{map}"));
         contents.unwrap().found.remove(0).1.into_iter().collect::<Vec<_>>()
     };
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -79,8 +80,10 @@ fn missing_columns_and_unclear_values_are_named() {
     let wide = format!("{}\n", ["a"; 50].join(","));
     assert!(why(&wide, "throughput=b").ends_with("and 20 more"));
     let sized = "bs (sectors),BW\n8,1\n";
-    assert!(why(sized, "size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit"));
-    let map = "size=\"bs (sectors)\":KiB,throughput=BW:GB/s,direction:=read";
+    assert!(
+        why(sized, "block-size=bs (sectors),throughput=BW:GB/s").contains("is not a known unit")
+    );
+    let map = "block-size=\"bs (sectors)\":KiB,throughput=BW:GB/s,direction:=read";
     let found = of(sized, map);
     assert_eq!(found.unwrap().found[0].0.point.request_size, 8192);
     let warnings = |text: &str| {
@@ -116,7 +119,7 @@ fn missing_columns_and_unclear_values_are_named() {
 fn headings_as_elbencho_writes_them_name_their_units() {
     let text = "block size,operation,time ms [last],entries [last],IOPS [last],MiB/s [last],\
                 IO lat us [avg]\n131072,MKDIRS,11,5,,,\n131072,READ,12,128,10660,1333,70\n";
-    let map = "size=block size,direction=operation,seconds=time ms [last],\
+    let map = "block-size=block size,direction=operation,seconds=time ms [last],\
                requests=entries [last],iops=IOPS [last],throughput=MiB/s [last],\
                mean=IO lat us [avg]";
     let contents = of(text, map).unwrap();
@@ -209,7 +212,7 @@ proptest! {
 
     #[test]
     fn no_text_ends_the_command(text: String, cells in "[0-9a-zA-Z.,;/\"\n -]{0,80}") {
-        let map = "throughput=a:GB/s,size=b,direction=c,cache=d";
+        let map = "throughput=a:GB/s,block-size=b,direction=c,cache=d";
         let _ = of(&text, map);
         let _ = of(&format!("a,b,c,d\n{cells}\n{text}"), map);
     }
