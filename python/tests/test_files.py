@@ -268,7 +268,7 @@ def test_a_write_touches_no_other_byte(engine: forebay.Engine, data: Data) -> No
         file.write_from(b"a", sync="later")  # type: ignore[arg-type]
 
 
-def test_a_route_that_cannot_be_had_is_an_error(engine: forebay.Engine, data: Data) -> None:
+def test_an_unavailable_route_is_an_error(engine: forebay.Engine, data: Data) -> None:
     path, _ = data
     with engine.open(path) as file:
         with pytest.raises(forebay.RouteUnavailable) as error:
@@ -278,7 +278,7 @@ def test_a_route_that_cannot_be_had_is_an_error(engine: forebay.Engine, data: Da
             file.read_into(bytearray(10), route="fast")  # type: ignore[arg-type]
 
 
-def test_what_is_below_a_file_is_told(engine: forebay.Engine, data: Data) -> None:
+def test_the_layers_below_a_file_are_reported(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     with engine.open(path) as file:
         assert file.about()["file_system"]

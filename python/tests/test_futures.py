@@ -115,7 +115,7 @@ def test_callbacks_come_once_each(data: Data, slow_gpu: forebay.Engine) -> None:
     assert seen == [(number, transfer) for number in range(4)]
 
 
-def test_a_callback_that_has_run_is_let_go(data: Data, slow_gpu: forebay.Engine) -> None:
+def test_a_callback_that_has_run_is_released(data: Data, slow_gpu: forebay.Engine) -> None:
     path, _ = data
     target = slow_gpu.allocate(200_000, "sim")
     told = threading.Event()
@@ -139,7 +139,7 @@ def test_a_callback_that_has_run_is_let_go(data: Data, slow_gpu: forebay.Engine)
         assert [ref() for ref in seen] == [None, None]
 
 
-def test_an_exception_in_a_callback_hurts_nobody(
+def test_an_exception_in_a_callback_hurts_no_other(
     engine: forebay.Engine, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, _ = data
@@ -214,7 +214,7 @@ def test_a_callback_must_be_callable(data: Data, engine: forebay.Engine) -> None
         transfer.result()
 
 
-def test_a_transfer_that_nobody_keeps_goes_on(engine: forebay.Engine, tmp_path: Path) -> None:
+def test_a_transfer_without_a_reference_continues(engine: forebay.Engine, tmp_path: Path) -> None:
     path = tmp_path / "written"
     for number in range(20):
         with engine.open(path, "w") as file:
@@ -242,7 +242,7 @@ def test_many_threads_wait_for_one(data: Data, slow_gpu: forebay.Engine) -> None
     assert results == [200_000] * 8
 
 
-def steps_beside(work: Callable[[], object]) -> int:
+def steps_concurrently(work: Callable[[], object]) -> int:
     """How often this thread comes to its turn while another one does this."""
     steps, done = 0, threading.Event()
 
@@ -267,7 +267,7 @@ def test_other_threads_run_while_an_engine_ends(data: Data) -> None:
             file.start_read_into(engine.allocate(nbytes, "sim"))
         last = [engine]
         del engine, file
-        return steps_beside(last.clear)  # which waits for what is in flight
+        return steps_concurrently(last.clear)  # which waits for what is in flight
 
     # Of some hundred steps a busy machine may take most, but not each time.
     assert any(steps(nbytes) > 10 for nbytes in (600_000, 3_000_000)), "the interpreter was held"
@@ -277,5 +277,5 @@ def test_other_threads_run_while_one_waits(data: Data, slow_gpu: forebay.Engine)
     path, _ = data
     targets = [SimArray(slow_gpu.allocate(nbytes, "sim")) for nbytes in (400_000, 3_000_000)]
     with slow_gpu.open(path) as file:
-        steps = (steps_beside(lambda target=target: file.read_into(target)) for target in targets)
+        steps = (steps_concurrently(lambda target=target: file.read_into(target)) for target in targets)
         assert any(count > 10 for count in steps), "the interpreter was held"

@@ -105,7 +105,7 @@ def busy(tensor: Any, value: int) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_what_torch_has_queued_comes_first(
+def test_work_that_torch_has_queued_runs_first(
     engine: forebay.Engine, large: Data, tmp_path: Path, waits: bool
 ) -> None:
     path, bytes_ = large
@@ -249,7 +249,7 @@ def test_a_tensor_that_is_freed_is_no_target(engine: forebay.Engine, large: Data
         file.read_into((address, 512 << 20, "cuda:0"), exact=False)
 
 
-def test_memory_on_another_device_than_asked(engine: forebay.Engine, large: Data) -> None:
+def test_memory_on_another_device_than_requested(engine: forebay.Engine, large: Data) -> None:
     path, _ = large
     tensor = torch.empty(100, dtype=torch.uint8, device="cuda")
     with engine.open(path) as file:

@@ -23,7 +23,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stderr
 
 
-def test_the_loggers_level_says_what_is_told(tmp_path: Path) -> None:
+def test_the_loggers_level_selects_the_lines(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(3_000_000))
     code = """
         import logging, sys
@@ -101,7 +101,7 @@ def test_no_name_breaks_a_line_or_acts_on_a_terminal(tmp_path: Path) -> None:
         assert os.fsencode(error.filename) == name + b"-missing"
 
 
-def test_a_forked_child_tells_as_well(tmp_path: Path) -> None:
+def test_a_forked_child_logs_as_well(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
     told = run(
         """
@@ -121,7 +121,7 @@ def test_a_forked_child_tells_as_well(tmp_path: Path) -> None:
     assert len(processes) == 2, told
 
 
-def test_lines_that_are_dropped_are_counted_and_told_of(tmp_path: Path) -> None:
+def test_lines_that_are_dropped_are_counted_and_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
     told = run(
         """

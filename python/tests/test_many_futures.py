@@ -195,7 +195,7 @@ def test_targets_are_kept_while_bytes_move(data: Data, slow_gpu: forebay.Engine)
         assert target.tobytes() == bytes_[n : n + 100_000]
 
 
-def test_a_transfer_that_nobody_keeps_goes_on(engine: forebay.Engine, tmp_path: Path) -> None:
+def test_a_transfer_without_a_reference_continues(engine: forebay.Engine, tmp_path: Path) -> None:
     path = tmp_path / "written"
     for number in range(10):
         with engine.open(path, "w") as file:

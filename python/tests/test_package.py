@@ -143,7 +143,7 @@ def test_limits_are_keywords() -> None:
     assert repr(forebay.Engine(slot_size="1M")) == "<forebay.Engine, slots of 1048576 bytes>"
 
 
-def test_a_missing_gpu_is_told_in_pythons_words(engine: forebay.Engine) -> None:
+def test_a_missing_gpu_is_reported_in_pythons_words(engine: forebay.Engine) -> None:
     with pytest.raises(forebay.NoDevice) as error:
         engine.allocate(10, 999)
     assert "`device=None`" in str(error.value) and "--gpu" not in str(error.value)

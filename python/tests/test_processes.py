@@ -69,7 +69,7 @@ def test_a_forked_child_has_an_engine_of_its_own(data: Data) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_forked_child_is_told_so_when_it_asks_for_a_length(data: Data) -> None:
+def test_a_forked_child_cannot_query_a_length(data: Data) -> None:
     done = run(
         """
         from forebay.stream import LayerStream
@@ -180,7 +180,7 @@ def test_a_process_ends_while_threads_wait(data: Data) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_fork_while_something_is_told_leaves_the_child_free(data: Data) -> None:
+def test_a_fork_during_a_log_line_leaves_the_child_free(data: Data) -> None:
     # Threads that tell something all the time are caught in the middle of it again and again.
     done = run(
         """
@@ -307,7 +307,7 @@ def test_a_handler_that_raises_nothing_lets_the_call_go_on(data: Data) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_subinterpreter_is_told_that_it_cannot_have_it() -> None:
+def test_a_subinterpreter_gets_an_import_error() -> None:
     inner = """
 try:
     import forebay

@@ -121,7 +121,7 @@ def test_an_owner_keeps_a_group_that_is_not_the_first_of_hers(folder: Path) -> N
     ("mode", "after"),
     [(0o640, 0o600), (0o660, 0o600), (0o644, 0o644), (0o664, 0o644), (0o604, 0o600)],
 )
-def test_without_the_group_nobody_gains_a_permission(folder: Path, mode: int, after: int) -> None:
+def test_without_the_group_no_user_gains_a_permission(folder: Path, mode: int, after: int) -> None:
     path = old(folder, mode)
 
     def allowed() -> set[tuple[str, int]]:
@@ -135,7 +135,7 @@ def test_without_the_group_nobody_gains_a_permission(folder: Path, mode: int, af
     assert allowed() <= before
 
 
-def test_another_user_takes_the_file_and_opens_it_to_nobody(folder: Path) -> None:
+def test_another_user_takes_the_file_and_opens_it_to_no_other(folder: Path) -> None:
     path = old(folder, 0o640)
     save_as(path, FRIEND, USERS, [])
     assert whose(path) == (FRIEND, USERS, 0o600)
@@ -185,7 +185,7 @@ def test_an_acl_that_cannot_be_kept_is_cut_to_permissions(
         assert not may(path, "read", FRIEND, group)
 
 
-def test_the_folders_default_acl_opens_no_file_that_had_none(folder: Path) -> None:
+def test_the_folders_default_acl_opens_no_file_without_one(folder: Path) -> None:
     path = old(folder, 0o640)
     try:
         os.setxattr(folder, DEFAULT_ACL, acl(7, 7, 7, 7, (NAMED, 7, FRIEND)))
@@ -199,7 +199,7 @@ def test_the_folders_default_acl_opens_no_file_that_had_none(folder: Path) -> No
     assert may(folder / "new", "read", FRIEND, FRIEND)
 
 
-def test_nobody_else_may_open_the_new_file_before_it_takes_its_name(folder: Path) -> None:
+def test_no_other_user_may_open_the_new_file_before_it_takes_its_name(folder: Path) -> None:
     path = old(folder, 0o666)
     with Replacement(path) as new:
         os.write(new.number, NEW)

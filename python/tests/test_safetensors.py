@@ -175,7 +175,7 @@ def test_all_tensors_come_in_order(
     several.close()
 
 
-def test_tensors_are_asked_for_one_by_one(tmp_path: Path) -> None:
+def test_tensors_are_read_one_by_one(tmp_path: Path) -> None:
     path, arrays = tmp_path / "model.safetensors", model(count=60)
     save_file(arrays, path, {"a": "b"})
     for window in (1, 50_000, "512MiB"):
@@ -254,7 +254,7 @@ def test_a_load_that_takes_longer_than_a_look_reports_progress(
     assert seen == sorted(seen)
 
 
-def test_progress_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.safetensors"
     save_file(model(), path)
     told: list[tuple[int, int]] = []
@@ -346,7 +346,7 @@ def test_an_index_says_which_of_two_copies_is_loaded(tmp_path: Path) -> None:
         assert load_file(index, **HOST)["a"][0] == int(first) - 1
 
 
-def test_a_tensor_that_failed_may_be_asked_for_again(tmp_path: Path) -> None:
+def test_a_tensor_that_failed_may_be_read_again(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({f"t{number}": numpy.full(1 << 18, number) for number in range(4)}, path)
     whole = path.read_bytes()

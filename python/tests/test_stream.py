@@ -101,7 +101,7 @@ def test_after_two_passes_it_is_known_what_binds(
     assert (prediction["more_gpu"] is None) == (prediction["limit"] == "compute")
 
 
-def test_an_order_is_told(
+def test_an_order_is_announced(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     layers, expected = model
@@ -404,7 +404,7 @@ def test_pages_are_pinned_where_they_lie(
             assert stream.statistics()["passes"][-1]["mapped_bytes"] > 0
 
 
-def test_a_file_that_changes_while_its_pages_are_copied_is_told(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_its_pages_are_copied_is_reported(tmp_path: Path) -> None:
     slow = forebay.Engine()
     slow.gpu("sim:bandwidth=4MB/s")  # a layer takes 60 ms
     path, size = tmp_path / "model", 256 << 10

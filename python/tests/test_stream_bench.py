@@ -197,7 +197,7 @@ def test_a_pass_from_a_drive_is_held_against_the_reads_of_its_own_round() -> Non
     assert table.range_over_line(ours) is None, "these passes have a line each"
 
 
-def test_half_of_an_odd_number_is_what_comes_from_the_drive() -> None:
+def test_half_of_an_odd_number_is_read_from_the_drive() -> None:
     assert [sources.part_from_drive("half", layers) for layers in (2, 3, 4, 5)] == [
         1 / 2, 1 / 3, 1 / 2, 2 / 5,
     ]  # fmt: skip
@@ -229,7 +229,7 @@ def test_samples_are_summed_up() -> None:
     assert len(point["samples"]["ours"]) == 4, "what only warmed up is told as well"
 
 
-def test_passes_from_rest_are_told_apart_where_others_follow() -> None:
+def test_passes_from_rest_are_separated_where_others_follow() -> None:
     samples = {
         "compute": samples_of([0.12] * 3, forward_s=0.12),
         "transfer": samples_of([0.06] * 3),
@@ -264,7 +264,7 @@ def test_other_words_and_another_order_weigh_otherwise() -> None:
     assert int(swapped.sum()) == int(words.sum()) and int(model.weighed(swapped)) != weight
 
 
-def test_what_came_from_elsewhere_than_was_asked_is_warned_of() -> None:
+def test_bytes_from_another_source_than_requested_are_warned_of() -> None:
     told = {"mapped_bytes": 0.0, "file_bytes": 3e9, "drive_bytes": 3e8}
     samples = {
         "compute": samples_of([0.12] * 3, forward_s=0.12),
@@ -316,7 +316,7 @@ def test_free_at_few_tokens_is_not_free_where_more_are_not() -> None:
     assert table.tokens_from(result, "ours", table.is_free) is None
 
 
-def test_the_plot_tells_ways_apart_by_marks() -> None:
+def test_the_plot_separates_ways_by_marks() -> None:
     drawn = plot.drawn(three_points(), width=40, height=11).splitlines()
     assert drawn[0] == "pass time / line of theory (ratio)"
     assert drawn[-1] == "o ours  x slow  & several  --- the line"
@@ -371,7 +371,7 @@ def test_the_picture_says_what_it_shows() -> None:
     assert text.count('class="bar"') == 6 and "http" not in text.replace(space[1:-1], "")
 
 
-def test_what_is_written_tells_its_version(tmp_path: Path) -> None:
+def test_results_have_their_version(tmp_path: Path) -> None:
     given = arguments.given(["--file", str(tmp_path / "layers"), "--out", str(tmp_path)])
     given.file.write_bytes(b"x")
     result = bench._described(given, "cpu")
@@ -454,7 +454,7 @@ def test_a_tiny_comparison_runs_on_a_gpu(order: str, source: str, tmp_path: Path
         assert all(len(trial["predicted_each_s"]) == 5 for trial in planned)
 
 
-def test_passes_are_told_over_what_was_predicted() -> None:
+def test_passes_over_the_prediction_are_reported() -> None:
     trials = [
         {"predicted_s": 2.0, "predicted_each_s": [2.0, 2.2], "passes_s": [2.2, 2.2]},
         {"predicted_s": 2.0, "predicted_each_s": [2.0, 1.8], "passes_s": [1.8, 1.8]},

@@ -21,7 +21,7 @@ def test_stall_and_compute_are_measured_alike() -> None:
 
 
 @pytest.mark.parametrize(("beside", "line"), [(0.18, 0.14), (0.12, 0.14), (0.09, 0.11), (0, 0.14)])
-def test_a_compute_that_takes_less_beside_makes_the_line_shorter(beside: float, line: float) -> None:
+def test_a_compute_that_takes_less_during_loads_makes_the_line_shorter(beside: float, line: float) -> None:
     samples = {
         "compute": samples_of([0.12] * 3, forward_s=0.12),
         "transfer": samples_of([0.06] * 3),

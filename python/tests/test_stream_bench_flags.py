@@ -45,7 +45,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("line", "expected"), WRONG)
-def test_wrong_flags_are_told_in_a_line(
+def test_wrong_flags_are_reported_in_a_line(
     line: str,
     expected: str,
     tmp_path: Path,

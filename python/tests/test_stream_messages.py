@@ -46,7 +46,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "kind", "text"), WRONG)
-def test_a_wrong_option_is_told_by_its_name(
+def test_a_wrong_option_is_named(
     engine: forebay.Engine,
     layers: list[Parts],
     options: dict[str, Any],
@@ -59,7 +59,7 @@ def test_a_wrong_option_is_told_by_its_name(
         LayerStream.group(layers, ["sim"], engine=engine, **options)
 
 
-def test_what_is_no_list_of_layers_is_told_so(
+def test_a_wrong_list_of_layers_is_an_error(
     engine: forebay.Engine, layers: list[Parts]
 ) -> None:
     takes = re.escape("it takes a list of layers, each a list of `(file, offset, length)`")
@@ -82,7 +82,7 @@ def test_what_is_no_list_of_layers_is_told_so(
             LayerStream.group(given, ["sim"], engine=engine)
 
 
-def test_a_place_that_is_no_gpu_is_told_as_the_device(
+def test_a_place_that_is_no_gpu_is_reported_as_the_device(
     engine: forebay.Engine, layers: list[Parts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for device in [None, "cpu", "none"]:
@@ -106,7 +106,7 @@ def test_a_place_that_is_no_gpu_is_told_as_the_device(
         LayerStream.group(layers, ["sim"], budget=0, engine=engine)
 
 
-def test_what_is_no_part_is_told_so(engine: forebay.Engine, layers: list[Parts]) -> None:
+def test_an_invalid_part_is_an_error(engine: forebay.Engine, layers: list[Parts]) -> None:
     with LayerStream(layers, "sim", engine=engine) as stream:
         layer = next(stream)
         assert len(layer[-1].tobytes()) == NBYTES
@@ -146,7 +146,7 @@ def test_what_is_refused_names_its_layer(engine: forebay.Engine, layers: list[Pa
     assert error.value.filename is not None
 
 
-def test_a_stream_that_is_none_of_the_gpus_is_told_by_its_name(
+def test_a_foreign_stream_is_reported_by_its_name(
     engine: forebay.Engine, layers: list[Parts]
 ) -> None:
     expected = "the compute stream 12345 belongs to another GPU than sim:0"
@@ -160,7 +160,7 @@ def test_a_stream_that_is_none_of_the_gpus_is_told_by_its_name(
         layer.release()
 
 
-def test_an_order_that_is_known_is_not_told(engine: forebay.Engine, layers: list[Parts]) -> None:
+def test_a_known_order_is_not_announced(engine: forebay.Engine, layers: list[Parts]) -> None:
     with LayerStream(layers, "sim", engine=engine) as stream:
         with pytest.raises(ValueError, match="`prefetch` needs a layer stream"):
             stream.prefetch(0)

@@ -52,7 +52,7 @@ class Array:
         return map(Number, self.numbers)
 
 
-def test_a_layer_is_told_by_any_number(engine: forebay.Engine, layers: list[Parts]) -> None:
+def test_a_layer_is_named_by_any_number(engine: forebay.Engine, layers: list[Parts]) -> None:
     given: list[Any] = [1, True, Number(1), Array(4, 0), range(2), (n for n in [Number(3)])]
     with LayerStream(layers, "sim", order="appended", engine=engine) as stream:
         for told in given:
@@ -65,7 +65,7 @@ def test_a_layer_is_told_by_any_number(engine: forebay.Engine, layers: list[Part
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_a_layer_is_told_by_a_librarys_numbers(
+def test_a_layer_is_named_by_a_librarys_numbers(
     engine: forebay.Engine, layers: list[Parts], library: str
 ) -> None:
     module = pytest.importorskip(library)
@@ -144,7 +144,7 @@ def test_the_least_budget_is_said_once_where_layers_are_not_cut(
         LayerStream(cut, "sim", gpu_budget=1000, engine=engine)
 
 
-def test_an_error_of_a_cut_file_tells_how_many_bytes_came(
+def test_an_error_of_a_cut_file_has_the_bytes_that_arrived(
     engine: forebay.Engine, layers: list[Parts], tmp_path: Path
 ) -> None:
     budgets: dict[str, Any] = {"gpu_budget": 2 * NBYTES, "mapped_budget": 0}

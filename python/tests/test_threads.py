@@ -119,7 +119,7 @@ def test_one_file_is_written_and_read_at_once(engine: forebay.Engine, tmp_path: 
         assert file.size == THREADS * size
 
 
-def test_one_transfer_tells_all_the_same(data: Data, slow_gpu: forebay.Engine) -> None:
+def test_one_transfer_reports_as_well(data: Data, slow_gpu: forebay.Engine) -> None:
     path, bytes_ = data
     called: list[object] = []
     with slow_gpu.open(path) as file:
@@ -200,7 +200,7 @@ def test_engines_come_and_go_in_many_threads(data: Data) -> None:
     together(work)
 
 
-def test_what_nobody_waits_for_is_let_go_of(engine: forebay.Engine, data: Data) -> None:
+def test_results_without_a_waiter_are_released(engine: forebay.Engine, data: Data) -> None:
     class Target(bytearray):
         """One that can be watched."""
 

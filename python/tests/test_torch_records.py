@@ -64,7 +64,7 @@ def threads() -> int:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("prefetch", [1, 2, 50])
-def test_every_record_comes_once_and_whole(paths: list[Path], device: str, prefetch: int) -> None:
+def test_every_record_appears_once_and_whole(paths: list[Path], device: str, prefetch: int) -> None:
     records = dataset(paths, device=device_or_skip(device), prefetch=prefetch)
     batches = list(records)
     assert len(batches) == len(records) == 13
@@ -181,13 +181,13 @@ def test_a_loop_that_is_left_leaves_nothing(paths: list[Path]) -> None:
     assert sorted(numbers(records)) == list(range(TOTAL))
 
 
-def test_two_loops_go_on_beside_each_other(paths: list[Path]) -> None:
+def test_two_loops_run_concurrently(paths: list[Path]) -> None:
     records = dataset(paths)
     pairs = list(zip(records, records, strict=True))
     assert numbers(one for one, _ in pairs) == numbers(other for _, other in pairs)
 
 
-def test_no_more_is_read_ahead_than_was_asked_for(paths: list[Path]) -> None:
+def test_no_more_is_read_ahead_than_requested(paths: list[Path]) -> None:
     seen = []
 
     class Counting(forebay.Engine):
@@ -206,7 +206,7 @@ def test_no_more_is_read_ahead_than_was_asked_for(paths: list[Path]) -> None:
     assert seen == [8] * 4
 
 
-def test_what_goes_wrong_is_raised_when_its_turn_comes(paths: list[Path]) -> None:
+def test_a_failure_is_raised_at_its_turn(paths: list[Path]) -> None:
     records = dataset(paths, shuffle=False, batch_size=10, prefetch=20)
     with open(paths[3], "r+b") as file:
         file.truncate(HEADER + 12 * 30)  # of the last file's 62 records

@@ -76,7 +76,7 @@ def test_late_compute_sees_slices(model: Model) -> None:
 
 @pytest.mark.parametrize("check", [False, True])
 @pytest.mark.parametrize("way", ["slots", "drive"])
-def test_late_compute_sees_what_came_through_slots(model: Model, way: str, check: bool) -> None:
+def test_late_compute_sees_bytes_through_slots(model: Model, way: str, check: bool) -> None:
     model.path.read_bytes()
     cold, seen = False, []
     with model.stream(mapped_budget=0, check=check) as stream:
@@ -93,7 +93,7 @@ def test_late_compute_sees_what_came_through_slots(model: Model, way: str, check
         assert sum(found["drive_bytes"] for found in passes) > 0
 
 
-def test_late_compute_sees_what_came_from_pinned_memory(model: Model) -> None:
+def test_late_compute_sees_bytes_from_pinned_memory(model: Model) -> None:
     seen = []
     with model.stream(order="appended", host_budget=ALL, mapped_budget=0) as stream:
         for _ in range(4):
@@ -106,7 +106,7 @@ def test_late_compute_sees_what_came_from_pinned_memory(model: Model) -> None:
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_late_compute_sees_what_came_from_pinned_pages(model: Model, check: bool) -> None:
+def test_late_compute_sees_bytes_from_pinned_pages(model: Model, check: bool) -> None:
     time.sleep(SETTLED)
     with model.stream(mapped_budget=ALL, check=check) as stream:
         settle(model, stream)
@@ -182,7 +182,7 @@ def test_what_is_queued_when_a_loop_is_left_keeps_its_layer(model: Model, budget
     assert set(other.cpu().numpy().tobytes()) == {7}
 
 
-def test_memory_that_somebody_has_outlives_its_stream(model: Model) -> None:
+def test_memory_in_use_outlives_its_stream(model: Model) -> None:
     stream = model.stream(passes=1, mapped_budget=0)
     for layer in stream:
         if layer.index == LAYERS - 1:

@@ -80,7 +80,7 @@ def pinned(model: Model) -> tuple[LayerStream, list[Copy]]:
 
 
 @pytest.mark.parametrize("flags", [0, os.O_DIRECT], ids=["page cache", "direct"])
-def test_what_is_overwritten_in_a_pass_comes_anew_or_is_told_of(model: Model, flags: int) -> None:
+def test_bytes_overwritten_in_a_pass_are_read_again_or_reported(model: Model, flags: int) -> None:
     changed = bytes(byte ^ 0xFF for byte in model.data)
     stream, before = pinned(model)
     write_over(model.path, changed, flags)
@@ -154,7 +154,7 @@ def test_a_pass_after_a_change_has_what_was_written(model: Model) -> None:
         compare(model, [queued(layer) for layer in stream], changed)
 
 
-def test_a_file_that_changes_under_its_copies_is_told_of(model: Model) -> None:
+def test_a_file_that_changes_under_its_copies_is_reported(model: Model) -> None:
     time.sleep(SETTLED)
     stream = model.stream(mapped_budget=ALL)
     settle(model, stream)

@@ -134,7 +134,7 @@ def test_a_file_that_was_longer_is_cut(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_a_file_that_ends_too_early_is_told(tmp_path: Path, device: str) -> None:
+def test_a_file_that_ends_too_early_is_reported(tmp_path: Path, device: str) -> None:
     (tmp_path / "file").write_bytes(content(100))
     with pytest.raises(forebay.EndOfFile, match="file"):
         forebay.torch.load(tmp_path / "file", torch.uint8, 101, device)

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_when_told() {
+    fn a_manual_clock_moves_only_when_advanced() {
         let clock = ManualClock::new();
         assert_eq!(clock.now(), Duration::ZERO);
         clock.advance(Duration::from_micros(3));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_clock_sleeps_at_least_as_long_as_asked() {
+    fn the_system_clock_sleeps_at_least_as_long_as_requested() {
         let clock = SystemClock::new();
         let before = clock.now();
         clock.sleep(Duration::from_millis(2));

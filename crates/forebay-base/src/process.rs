@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_makes_it_is_at_home() {
+    fn the_creating_process_is_at_home() {
         let home = Home::here();
         assert!(home.is_here());
         let old = Home { page: None, process: getpid() };

@@ -22,7 +22,6 @@ use crate::values::{gpu, local_path, route, size};
     version,
     styles = help::STYLES,
     max_term_width = 90,
-    disable_help_subcommand = true,
     after_help = help::OTHER_TOOLS,
     after_long_help = help::beyond_flags(),
 )]

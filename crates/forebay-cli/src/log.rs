@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_level_that_is_told_of_is_taken() {
+    fn every_documented_level_is_accepted() {
         for name in ["off", "warn", "info", "debug"] {
             assert!(level(name).is_some() && LOG_TAKES.contains(&format!("`{name}`")), "{name}");
         }

@@ -71,7 +71,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn it_goes_on_as_long_as_somebody_waits_and_no_longer_than_it_may() {
+    fn it_continues_while_a_caller_waits_and_within_its_limit() {
         let short = Duration::from_millis(20);
         assert!(outlives(short, || true));
         let looks = Cell::new(0);

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_told_by_their_names() {
+    fn devices_are_distinguished_by_their_names() {
         for name in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-fs15"] {
             assert!(is_device(name), "{name}");
         }

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_closes_most_comes_first() {
+    fn the_greatest_obstacle_is_first() {
         let checks = vec![
             named("fine").ok("yes"),
             named("unseen").unknown("?"),

@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_of_a_drive_is_told_from_its_head() {
+    fn a_path_of_a_drive_is_recognized_by_its_head() {
         assert_eq!(head("nvme0c1n2").as_deref(), Some("nvme0n2"));
         for name in ["nvme0n2", "nvme0c1n2p1", "nvmec1n2", "sdc1", "nvme0c1", ""] {
             assert_eq!(head(name), None, "{name}");

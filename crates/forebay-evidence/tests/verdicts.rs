@@ -242,7 +242,7 @@ fn counted(reads: u64, bytes: u64) -> Counters {
 }
 
 #[test]
-fn bytes_of_other_processes_on_the_drive_are_told_apart() {
+fn bytes_of_other_processes_on_the_drive_are_separated() {
     let _turn = turn();
     let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
     let rig = Rig::new(drive.path());

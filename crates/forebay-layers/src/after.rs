@@ -88,7 +88,7 @@ impl Shared {
             // Another thread may have checked it in between, or be about to.
             if state.copied.all.front().is_some_and(is_first) {
                 state.copied.all.pop_front();
-                self.tell_changed(&mut state, first.unit, changed);
+                self.report_changed(&mut state, first.unit, changed);
             }
         }
     }
@@ -96,7 +96,7 @@ impl Shared {
     /// Checks the files of a layer whose copies are done.
     pub(super) fn judge(&self, one: &One) {
         let changed = self.changed(one);
-        self.tell_changed(&mut self.lock(), one.unit, changed);
+        self.report_changed(&mut self.lock(), one.unit, changed);
     }
 
     /// The error to report if a file of the layer changed since it was pinned.
@@ -104,7 +104,7 @@ impl Shared {
         one.stamps.outdated().map(|file| self.overwritten(one.unit, file))
     }
 
-    fn tell_changed(&self, state: &mut State, unit: usize, changed: Option<Error>) {
+    fn report_changed(&self, state: &mut State, unit: usize, changed: Option<Error>) {
         if let Some(error) = changed {
             self.group.let_pages_go(unit);
             state.copied.changed.push_back(error);

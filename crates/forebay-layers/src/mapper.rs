@@ -216,7 +216,7 @@ impl Group {
             Ok(()) if is_wanted => {}
             Ok(()) => self.let_pages_go(number),
             // It is in the group's own memory by now, or all streams have ended.
-            Err(home) => self.let_go(number, home, Copies::Before(Vec::new())),
+            Err(home) => self.dispose(number, home, Copies::Before(Vec::new())),
         }
     }
 
@@ -226,12 +226,12 @@ impl Group {
         let Some(home) = homes.take_pages(number) else { return };
         homes.maps.came[number] = 0;
         drop(homes);
-        self.let_go(number, home, Copies::Begin);
+        self.dispose(number, home, Copies::Begin);
     }
 
     /// Queues pages for the thread to unpin. Without a thread they are unpinned when the last
     /// stream ends.
-    fn let_go(self: &Arc<Self>, unit: usize, home: Arc<PinnedUnit>, copies: Copies) {
+    fn dispose(self: &Arc<Self>, unit: usize, home: Arc<PinnedUnit>, copies: Copies) {
         self.mapper.leaving.lock().push(Leaving { unit, home: Some(home), copies });
         self.wish(Wish::Look);
     }

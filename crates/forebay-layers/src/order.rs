@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_forgotten_from_the_front() {
+    fn announced_layers_are_forgotten_from_the_front() {
         let mut sequence = Sequence::new(&Order::Appended, 3, 1, None).expect("no list");
         [2, 0, 2].into_iter().for_each(|unit| sequence.tell(unit));
         assert_eq!((sequence.at(1), sequence.next_use(2, 1)), (Some(0), 2));

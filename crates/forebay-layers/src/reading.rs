@@ -383,7 +383,7 @@ impl Reading {
             let arrived = target.arrive(routes.clone());
             arrived.map_err(|source| shared.failed(group.units[self.unit].len, source))?;
         }
-        self.blocks.let_go();
+        self.blocks.dispose();
         Ok(())
     }
 }

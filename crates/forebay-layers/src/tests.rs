@@ -29,7 +29,7 @@ pub(super) fn stream() -> LayerStream {
 }
 
 #[test]
-fn what_comes_to_a_layers_place_waits_for_its_copies() {
+fn a_layers_place_is_reused_after_its_copies() {
     let stream = stream();
     let until = Instant::now() + Duration::from_secs(10);
     let came = || stream.shared.lock().loads.iter().all(Option::is_some);

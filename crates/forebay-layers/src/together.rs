@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_read_once_all_have_asked_for_it() {
+    fn a_layer_is_read_once_all_have_requested_it() {
         let one = ask(0, 7, Duration::ZERO);
         assert_eq!(pick(&[one], &[at(&[8]), at(&[7, 8])]), None, "the other is about to");
         let both = [one, ask(1, 7, Duration::ZERO)];
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_late_is_left_behind() {
+    fn a_late_member_is_left_behind() {
         let (late, soon) = (ask(0, 7, LONG), ask(0, 8, Duration::ZERO));
         assert_eq!(pick(&[late], &[at(&[8]), at(&[7])]), begun(&[0], &[1]));
         assert_eq!(pick(&[soon], &[at(&[9]), behind(&[7, 8])]), begun(&[0], &[]));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_late_often_is_waited_for_more_rarely() {
+    fn a_member_that_was_late_often_is_waited_for_more_rarely() {
         let mut apart = Apart::default();
         assert!(apart.is_over(0));
         let mut waits = 0;

@@ -17,7 +17,6 @@ use std::time::Duration;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
 use crate::plain::plain;
-use crate::stdio::say;
 
 /// Time limit for printing a last message: long enough for a thread to start on a busy machine.
 const SAY_MAX: Duration = Duration::from_secs(1);
@@ -55,9 +54,17 @@ impl Drop for Entry {
 /// What an early end undoes, and the numbers of the entries.
 static ENTRIES: Mutex<Vec<(u64, Undo)>> = Mutex::new(Vec::new());
 
-/// How far the command came, and what remains changed. Separate from `ENTRIES`, whose lock is held
-/// while a file is created, which may hang.
-static NOTES: Mutex<(Option<String>, Option<String>)> = Mutex::new((None, None));
+/// The results of a verb so far, for stdout, and how far it came, for stderr.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    /// The results as the verb prints them.
+    pub results: String,
+    /// A line on how far it came.
+    pub message: String,
+}
+
+/// What an early end prints.
+static PROGRESS: Mutex<Option<Progress>> = Mutex::new(None);
 
 /// Set once the process ends by other means than the verb's return.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -67,8 +74,8 @@ fn entries() -> MutexGuard<'static, Vec<(u64, Undo)>> {
     ENTRIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn notes() -> MutexGuard<'static, (Option<String>, Option<String>)> {
-    NOTES.lock().unwrap_or_else(PoisonError::into_inner)
+fn progress() -> MutexGuard<'static, Option<Progress>> {
+    PROGRESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes something by `make`, which also returns what undoes it.
@@ -108,21 +115,16 @@ pub fn spawn_group(command: &mut Command) -> io::Result<(Child, Entry)> {
     })
 }
 
-/// Sets the text that an early end prints about how far the command came.
-pub fn set_progress_note(text: Option<String>) {
-    notes().0 = text;
-}
-
-/// Sets the warning that an early end prints about what remains changed.
-pub fn set_leftover_warning(text: Option<String>) {
-    notes().1 = text;
+/// Sets what an early end prints.
+pub fn set_progress(made: Option<Progress>) {
+    *progress() = made;
 }
 
 /// Cleans up before this process ends by other means than the verb's return, for `limit` at most,
 /// since files may be on a mount that does not respond. Nothing more can be registered or printed
 /// afterwards.
 pub fn run(limit: Duration) {
-    say_notes();
+    say_progress();
     ENDING.store(true, Ordering::SeqCst);
     close_streams();
     let (done, is_done) = channel();
@@ -139,22 +141,15 @@ pub fn run(limit: Duration) {
     let _ = is_done.recv_timeout(limit);
 }
 
-/// Prints both notes. It does not wait for stderr, which may not be read.
-fn say_notes() {
-    let (kept, left) = std::mem::take(&mut *notes());
-    if kept.is_none() && left.is_none() {
-        return;
-    }
+/// Prints the results so far. It does not wait for streams that may not be read.
+fn say_progress() {
+    let Some(Progress { results, message }) = progress().take() else { return };
     let (done, is_done) = channel();
-    let says = thread::Builder::new().name("notes".into()).spawn(move || {
-        if let Some(text) = kept {
-            // A progress bar may be in the last line of the terminal.
-            let start = if io::stderr().is_terminal() { "\n" } else { "" };
-            let lines: Vec<String> = text.lines().map(plain).collect();
-            // stderr may be closed.
-            let _ = writeln!(anstream::stderr(), "{start}{}", lines.join("\n"));
-        }
-        left.iter().for_each(|text| say(text));
+    let says = thread::Builder::new().name("progress".into()).spawn(move || {
+        // A progress bar may be in the last line of the terminal. Either stream may be closed.
+        let start = if io::stderr().is_terminal() { "\n" } else { "" };
+        let _ = writeln!(anstream::stderr(), "{start}{}", plain(&message));
+        let _ = crate::stdio::print(&results);
         let _ = done.send(());
     });
     if says.is_ok() {

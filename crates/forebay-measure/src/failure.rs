@@ -168,9 +168,11 @@ impl Failure {
 /// System messages begin with a capital letter; ours are in the middle of a line. Names such as
 /// `EIO` and `CUDA` keep their case.
 pub fn lower(text: &str) -> String {
+    let word = text.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
     let mut letters = text.chars();
-    match (letters.next(), letters.clone().next()) {
-        (Some(first), Some(second)) if first.is_uppercase() && second.is_lowercase() => {
+    match letters.next() {
+        // Names such as `ModuleNotFoundError`, and words of capitals, stay as they are.
+        Some(first) if first.is_uppercase() && !word.chars().skip(1).any(char::is_uppercase) => {
             first.to_lowercase().chain(letters).collect()
         }
         _ => text.to_owned(),
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_short_is_told_in_words_of_ours() {
+    fn a_short_file_is_reported_in_our_words() {
         let error = io::Error::new(io::ErrorKind::UnexpectedEof, "failed to fill whole buffer");
         insta::assert_snapshot!(plain(&Failure::io("cannot read `cut` at 4096", &error)), @r"
         error: cannot read `cut` at 4096

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_gone_is_not_made_anew() {
+    fn a_missing_file_is_not_created() {
         if version().is_none() {
             println!("skipped: fio: it is not installed");
             return;

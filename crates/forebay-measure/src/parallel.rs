@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_comes_back() {
+    fn an_error_is_returned() {
         let work = |at: u64| if at == 300 { Err("no") } else { Ok(()) };
         assert_eq!(each_range(1000, 100, 3, || (), |(), range| work(range.start)), Err("no"));
     }

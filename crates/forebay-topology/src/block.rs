@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folders_above_tell_the_link() {
+    fn the_folders_above_have_the_link() {
         let cases = [
             ("sys/devices/pci0000:00/0000:00:1f.2/ata1/host0/target0:0:0/0:0:0:0", "sata"),
             (

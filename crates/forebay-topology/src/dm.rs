@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_uuid_tells_who_made_a_volume() {
+    fn the_uuid_has_the_maker_of_a_volume() {
         let lvm = format!("LVM-{}", "x".repeat(64));
         assert_eq!((maker(&lvm), role(&lvm)), (Some("LVM"), None));
         assert_eq!(role(&format!("{lvm}-cow")), Some("changes of a snapshot"));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_tells_the_layout() {
+    fn a_table_has_the_layout() {
         let told = |table: &str| {
             let mut layer = Layer::new(LayerKind::DeviceMapper, "dm-0");
             let targets: Vec<_> = table.lines().filter_map(Target::parse).collect();

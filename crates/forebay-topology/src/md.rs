@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_with_a_gap_or_without_end_is_not_told() {
+    fn a_row_with_a_gap_or_without_end_is_left_out() {
         assert_eq!(in_a_row(None, &[member(1, 0, 4)]), None);
         assert_eq!(in_a_row(None, &[member(0, u64::MAX, 4)]), None);
         assert_eq!(in_a_row(None, &[member(0, 0, u64::MAX)]), None);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_node_or_none_is_told() {
+    fn this_machine_has_a_node_or_none_is_reported() {
         let (system, mut cpus) = (System::live(), Vec::new());
         for node in system.numa_nodes() {
             let of_node = system.numa_cpus(node);

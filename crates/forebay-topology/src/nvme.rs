@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_played_drive_is_told_by_its_signs() {
+    fn a_simulated_drive_is_recognized_by_its_signs() {
         let certain = |model| match played(None, None, Some(model)) {
             Some(Transport::Emulated { certain, by, .. }) => Some((certain, by)),
             _ => None,

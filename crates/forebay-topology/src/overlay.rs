@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folders_of_an_overlay_are_told_apart() {
+    fn the_folders_of_an_overlay_are_distinguished() {
         let options = r"rw,lowerdir=/l\134:1:/l\0542,upperdir=/u,workdir=/w";
         let line = format!("49 25 0:31 /a /mnt/ovl rw - overlay overlay {options}");
         let mount = mount::find(line.as_bytes(), 49).expect("a line");

@@ -86,7 +86,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn what_does_not_answer_is_asked_once() {
+    fn a_path_without_an_answer_is_queried_once() {
         let patience = Patience::default();
         let (hold, held) = sync_channel::<()>(0);
         let answer = patience.look(Path::new("/a/b"), move || held.recv().is_ok());

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_from_other_names() {
+    fn addresses_are_distinguished_from_other_names() {
         for address in ["0000:41:00.0", "10000:01:00.0", "ffff:ff:1f.7"] {
             assert!(is_address(address), "{address}");
         }

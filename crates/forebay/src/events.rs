@@ -286,7 +286,7 @@ pub(crate) fn hears_cancels() -> bool {
 }
 
 /// A transfer in progress was cancelled.
-pub(crate) fn cancel_asked(path: &Path, range: ByteRange, done: u64) {
+pub(crate) fn cancel_requested(path: &Path, range: ByteRange, done: u64) {
     guarded(|| {
         let (offset, len) = (range.start, range.len());
         debug!(

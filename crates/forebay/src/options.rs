@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_that_are_told_are_the_real_ones() {
+    fn the_documented_defaults_are_the_real_ones() {
         let options = Options::default();
         for Variable { name, default, set, .. } in Options::VARIABLES {
             let text = default.split(',').next().unwrap_or_default();

@@ -32,7 +32,7 @@ fn least(ring: RingChoice) -> Engine {
 }
 
 #[test]
-fn nobody_is_left_waiting() {
+fn all_waiting_callers_wake() {
     const PART: usize = 3 * SLOT + 777;
     const CALLERS: usize = 6;
     let _watchdog = Watchdog::start();
@@ -150,7 +150,7 @@ impl Drop for Hung<'_> {
 /// that one is on its way, it would dirty the folio that the kernel is about to drop, and leave old
 /// bytes in the cache and EIO to the next sync. Both small, by its caller, and long.
 #[test]
-fn a_write_through_the_page_cache_waits_for_its_neighbour_around_it() {
+fn a_cached_write_waits_for_its_direct_neighbour() {
     const BODY: usize = (1 << 20) - 4096; // whole pages, and most of a folio
     const READ: usize = 16 << 10; // so that the kernel reads ahead, into ever larger folios
     let _watchdog = Watchdog::start();
@@ -201,7 +201,7 @@ fn a_write_through_the_page_cache_waits_for_its_neighbour_around_it() {
 /// The other way round: a small write that its caller makes, and that waits for the rest of its
 /// page, is waited for, and wakes who waits.
 #[test]
-fn a_write_around_the_page_cache_waits_for_a_small_one_through_it() {
+fn a_direct_write_waits_for_a_small_cached_one() {
     const BODY: usize = 64 << 10;
     const AT: usize = BODY + 100; // part of a page that has to be read first
     let _watchdog = Watchdog::start();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn events_tell_when_a_copy_is_done_and_order_streams() {
+    fn events_report_the_end_of_a_copy_and_order_streams() {
         let Some(device) = gpu() else { return };
         const LEN: usize = 64 << 20;
         let (first, second) = (device.create_stream().unwrap(), device.create_stream().unwrap());
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_nobody_are_refused() {
+    fn unknown_handles_are_refused() {
         let Some(device) = gpu() else { return };
         let error = device.synchronize(Stream(0)).unwrap_err();
         assert_eq!(error.name, "CUDA_ERROR_INVALID_HANDLE");

@@ -75,7 +75,7 @@ fn root_may_lock_64_kib() {
 }
 
 #[test]
-fn nobody_may_lock_64_kib() {
+fn a_process_without_64_kib_of_locked_memory() {
     if is_alone() {
         let _watchdog = Watchdog::start();
         let folder = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn nobody_may_lock_64_kib() {
         fs::set_permissions(folder.path(), all).unwrap();
         lock_little();
         let path = folder.path();
-        let _ = or_skip(lab::as_nobody(|| move_all(path)));
+        let _ = or_skip(lab::unprivileged(|| move_all(path)));
     }
 }
 

@@ -195,7 +195,7 @@ fn a_descriptor_that_cannot_be_replaced_is_refused_or_serves_with_a_reason() {
     };
     let (append, nonblock, neither) = (plain(libc::O_APPEND), plain(libc::O_NONBLOCK), plain(0));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
-    let tried = lab::as_nobody(|| {
+    let tried = lab::unprivileged(|| {
         let engine = engine();
         let refused = engine.open_borrowed_fd(&append).expect_err("it appends");
         let said = not_anew("Permission denied (os error 13)");

@@ -58,7 +58,13 @@ const WAYS: [(RingChoice, DirectIo); 3] = [
 ];
 
 /// Reads from drives that answer beside one that does not, which was asked first.
-fn read_beside(engine: &Engine, hung: &File, others: &[File], bytes: &[Vec<u8>], hangs: impl Fn()) {
+fn read_concurrently(
+    engine: &Engine,
+    hung: &File,
+    others: &[File],
+    bytes: &[Vec<u8>],
+    hangs: impl Fn(),
+) {
     for gpu in [None, Some(sim(engine))] {
         lab::note(format!("on a GPU: {}", gpu.is_some()));
         hung.evict().expect("an eviction");
@@ -80,7 +86,7 @@ fn read_beside(engine: &Engine, hung: &File, others: &[File], bytes: &[Vec<u8>],
 }
 
 /// File systems without a block device: one hangs, three do not.
-fn beside_a_file_system_that_hangs(change: impl Fn(&mut Options)) {
+fn during_a_file_system_that_hangs(change: impl Fn(&mut Options)) {
     for (ring, direct_io) in WAYS {
         lab::note(format!("{ring:?}, {direct_io:?}"));
         let bytes: Vec<Vec<u8>> = (1..4).map(|seed| pattern(seed, LEN)).collect();
@@ -98,7 +104,7 @@ fn beside_a_file_system_that_hangs(change: impl Fn(&mut Options)) {
         let open = |fuse: &Fuse| engine.open(fuse.path()).expect("the file opens");
         let others: Vec<File> = fuses.iter().map(open).collect();
         hung.set(|faults| faults.hang_from = Some(0));
-        read_beside(&engine, &stuck, &others, &bytes, || hung.wait_for_parked(1));
+        read_concurrently(&engine, &stuck, &others, &bytes, || hung.wait_for_parked(1));
         hung.set(|faults| faults.hang_from = None);
     }
 }
@@ -106,7 +112,7 @@ fn beside_a_file_system_that_hangs(change: impl Fn(&mut Options)) {
 #[test]
 fn files_on_other_file_systems_do_not_wait_for_one_that_hangs() {
     let _watchdog = Watchdog::start();
-    beside_a_file_system_that_hangs(|_| {});
+    during_a_file_system_that_hangs(|_| {});
 }
 
 fn few(options: &mut Options) {
@@ -117,7 +123,7 @@ fn few(options: &mut Options) {
 #[test]
 fn nor_do_they_with_few_readers_and_threads() {
     let _watchdog = Watchdog::start();
-    beside_a_file_system_that_hangs(few);
+    during_a_file_system_that_hangs(few);
 }
 
 #[test]
@@ -176,7 +182,7 @@ fn files_on_other_drives_do_not_wait_for_one_that_hangs() {
 }
 
 #[test]
-fn a_close_that_hangs_holds_up_nobody() {
+fn a_close_that_hangs_blocks_no_caller() {
     let _watchdog = Watchdog::start();
     for (ring, direct_io) in WAYS {
         lab::note(format!("{ring:?}, {direct_io:?}"));
@@ -214,7 +220,7 @@ fn a_close_that_hangs_holds_up_nobody() {
 }
 
 #[test]
-fn memory_of_a_gpu_is_freed_beside_closes_that_hang() {
+fn memory_of_a_gpu_is_freed_during_closes_that_hang() {
     let _watchdog = Watchdog::start();
     let faults = Faults { closes: true, ..Faults::default() };
     let Some(fuse) = or_skip(Fuse::with(pattern(9, LEN), faults)) else { return };

@@ -61,7 +61,7 @@ fn wait_until(what: &str, ready: impl Fn() -> bool) {
 }
 
 #[test]
-fn each_step_is_run_once_whenever_it_came() {
+fn each_step_runs_once_at_any_time() {
     let _watchdog = Watchdog::start();
     let engine = engine();
     let Some((fuse, file)) = hung_file(&engine) else { return };
@@ -80,7 +80,7 @@ fn each_step_is_run_once_whenever_it_came() {
 }
 
 #[test]
-fn each_step_is_run_once_beside_the_end() {
+fn each_step_runs_once_during_the_end() {
     let _watchdog = Watchdog::start();
     let (engine, folder) = (engine(), tempfile::tempdir_in(".").expect("a folder"));
     let path = folder.path().join("file");
@@ -134,7 +134,7 @@ fn steps_are_run_whatever_the_end_and_see_it() {
 }
 
 #[test]
-fn a_step_that_panics_harms_nobody() {
+fn a_step_that_panics_harms_no_other() {
     let _watchdog = Watchdog::start();
     let engine = engine();
     let Some((fuse, file)) = hung_file(&engine) else { return };
@@ -153,7 +153,7 @@ fn a_step_that_panics_harms_nobody() {
 }
 
 #[test]
-fn a_transfer_that_nobody_has_goes_on() {
+fn a_transfer_without_a_handle_continues() {
     let _watchdog = Watchdog::start();
     for keeps_engine in [true, false] {
         let engine = engine();
@@ -228,7 +228,7 @@ fn a_buffer_is_taken_back_once() {
 }
 
 #[test]
-fn memory_that_a_copy_may_touch_for_ever_is_neither_taken_back_nor_let_go() {
+fn memory_that_a_copy_may_touch_is_neither_reused_nor_freed() {
     let _watchdog = Watchdog::start();
     let engine = engine();
     let config = "sim:bandwidth=300MB/s,lost-after=0".parse().expect("a configuration");

@@ -143,7 +143,7 @@ fn a_signal() {
 
 /// Of a drive: on FUSE a thread waits in a call that the kernel ends only when the server answers.
 #[test]
-fn beside_a_drive_that_hangs() {
+fn during_a_drive_that_hangs() {
     if let Some(paths) = paths() {
         let _held = begin(&paths);
         #[allow(clippy::exit, reason = "that is what is tested")]

@@ -161,7 +161,7 @@ fn thousands_of_tiny_pieces_are_written() {
 /// Whoever has asked how it ended may ask again, and gets the buffers back; files are let go of
 /// with the first answer, and a handle that was detached stops nothing.
 #[test]
-fn many_pieces_can_be_asked_for_their_end_without_giving_the_handle_up() {
+fn many_pieces_can_be_polled_without_giving_the_handle_up() {
     let _watchdog = Watchdog::start();
     let bytes = pattern(3, LEN);
     let folder = tempfile::tempdir().expect("a folder");

@@ -111,7 +111,7 @@ fn memory_that_cannot_be_pinned_is_tried_once_and_noted() {
 }
 
 #[test]
-fn the_caller_needs_nobody() {
+fn the_caller_needs_no_other_thread() {
     alone(|path| {
         let engine = engine();
         let gpu = sim(&engine, "sim");
@@ -259,7 +259,7 @@ fn a_gpu_that_fails_writes_nothing_wrong() {
 }
 
 #[test]
-fn small_writes_beside_long_ones() {
+fn small_writes_during_long_ones() {
     const PART: usize = 1000;
     const LONG: usize = 3 << 20;
     let _watchdog = Watchdog::start();

@@ -314,7 +314,7 @@ fn random_threads_lose_nothing() {
 }
 
 #[test]
-fn a_forgotten_transfer_disturbs_nobody() {
+fn a_forgotten_transfer_disturbs_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let content = noise(1, FILE_LEN);

@@ -57,7 +57,7 @@ impl Rig {
 
     /// Writes the body around the page cache. Runs `meanwhile` while that is on its way and the
     /// old bytes are in large folios of the page cache.
-    fn write_beside(&self, meanwhile: impl FnOnce()) -> Result<Outcome, Error> {
+    fn write_concurrently(&self, meanwhile: impl FnOnce()) -> Result<Outcome, Error> {
         thread::scope(|scope| {
             let hung = Hung::new(&self.drive);
             let staged = RequestOptions::by_route(Route::Staged);
@@ -133,7 +133,7 @@ fn two_engines_leave_no_old_bytes() {
         let what = file_system.name();
         let Some(rig) = Rig::new(file_system) else { return };
         let (_engine, other) = open(&rig.path);
-        let end = rig.write_beside(|| {
+        let end = rig.write_concurrently(|| {
             other.write(BEHIND as u64, &vec![b'x'; 100]).expect("a write through the page cache");
         });
         rig.check_written(&end, what);
@@ -167,7 +167,7 @@ fn old_bytes_that_stay_are_an_error() {
         };
         let (_engine, other) = open(&rig.path);
         thread::scope(|scope| {
-            let end = rig.write_beside(|| {
+            let end = rig.write_concurrently(|| {
                 let start = start.addr();
                 scope.spawn(move || touch(start));
                 other.write(BEHIND as u64, &vec![b'x'; 100]).expect("a write through the cache");

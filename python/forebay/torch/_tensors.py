@@ -75,7 +75,7 @@ def load_into(path: Path, tensors: Tensors, offsets: Offsets | None = None) -> i
         try:
             return sum(file.readv(group).bytes for group in by_device(wanted))
         finally:
-            _tell_autograd(wanted)
+            _notify_autograd(wanted)
 
 
 def save(
@@ -116,7 +116,7 @@ def _refuse_overlap(wanted: list[Place]) -> None:
         last = begin + length
 
 
-def _tell_autograd(wanted: list[Place]) -> None:
+def _notify_autograd(wanted: list[Place]) -> None:
     """Counts as an in-place change, so that a backward pass that needs the old values fails."""
     told: Any = getattr(torch.autograd.graph, "increment_version", None)
     for _, _, tensor in wanted:

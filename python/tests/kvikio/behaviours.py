@@ -169,7 +169,7 @@ def future(lab: Lab) -> Any:
 
 
 @behaviour
-def future_is_asked_twice(lab: Lab) -> Any:
+def future_is_polled_twice(lab: Lab) -> Any:
     target, file = bytearray(len(BYTES)), lab.kv.CuFile(lab.data)
     begun = file.pread(target)
     begun.get()

@@ -82,7 +82,7 @@ EXPECTED: dict[str, Any] = {
     "open_closed_direct_io": False,
     "open_closed_is_entered": True,
     "future": ["IOFuture", 16384, True],
-    "future_is_asked_twice": Raises("RuntimeError"),
+    "future_is_polled_twice": Raises("RuntimeError"),
     "future_fails_at_get": ["at get", True],
     "future_writes": [16384, True],
     "raw_call_reads_host_memory": Raises("ValueError"),
@@ -232,7 +232,7 @@ class NumberOfReaders:
 DIFFERENCES: dict[str, tuple[Any, str]] = {
     "read_into_bytes": (Raises("ValueError"), "KvikIO writes into memory that is read-only"),
     "open_rw": (Raises("ValueError"), "KvikIO opens the file for reading alone"),
-    "future_is_asked_twice": (16384, "the answer is kept"),
+    "future_is_polled_twice": (16384, "the answer is kept"),
     "default_num_threads": (
         NumberOfReaders(),
         "what an engine begins with, so that setting what was read changes nothing",

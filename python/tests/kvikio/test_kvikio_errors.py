@@ -59,7 +59,7 @@ def test_a_failed_open_leaves_no_descriptor(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
-def test_a_file_that_nobody_closes_is_closed(data: Data) -> None:
+def test_an_unclosed_file_is_closed(data: Data) -> None:
     file = kvikio.CuFile(data[0])
     entry = Path(f"/proc/self/fd/{file.fileno()}")
     assert entry.resolve() == data[0]
@@ -133,7 +133,7 @@ def test_errors_of_maps_have_the_words_of_kvikio(data: Data) -> None:
             call()
 
 
-def test_a_drive_is_told_of(data: Data) -> None:
+def test_a_drive_is_reported(data: Data) -> None:
     known = kvikio.block_device_info(data[0])
     with forebay.open(data[0]) as file:
         assert known == file.about()

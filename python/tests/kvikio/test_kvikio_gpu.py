@@ -76,7 +76,7 @@ def test_what_has_no_interface_is_not_divided(data: Data) -> None:
             file.raw_read(Exchange(array), 10, 0, 5)
 
 
-def test_calls_on_a_stream_tell_how_many_bytes_there_were(data: Data, tmp_path: Path) -> None:
+def test_calls_on_a_stream_report_their_bytes(data: Data, tmp_path: Path) -> None:
     path, bytes_ = data
     array = sim_array()
     with kvikio.CuFile(path) as file, kvikio.CuFile(tmp_path / "copy", "w") as copy:

@@ -42,7 +42,7 @@ def test_dirty_pages_are_written_out_before(paged: Path) -> None:
     assert kvikio.get_page_cache_info(paged) == (0, PAGES)
 
 
-def test_pages_that_nobody_counts_are_an_error_and_stay_as_they_are(
+def test_uncounted_pages_are_an_error_and_stay_as_they_are(
     paged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Untold:
@@ -79,7 +79,7 @@ def test_the_whole_cache_is_dropped_as_the_kernel_takes_it(
         assert kvikio.clear_page_cache(True, False) is True
 
 
-def test_sudo_is_asked_where_the_user_may_not(
+def test_sudo_is_called_where_the_user_may_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_page_cache, "_DROP", str(tmp_path / "none" / "drop_caches"))

@@ -58,7 +58,7 @@ def test_every_kind_of_call_is_counted_once(data: Data, tmp_path: Path) -> None:
     assert 0 < known.busy_ns <= known.wall_ns and known.mean_duration_ns > 0
 
 
-def test_a_future_that_nobody_asks_is_counted(data: Data) -> None:
+def test_a_future_without_a_waiter_is_counted(data: Data) -> None:
     with kvikio.SummaryMonitor() as monitor, kvikio.CuFile(data[0]) as file:
         file.pread(bytearray(2_000_000))
         until = time.monotonic() + 60
@@ -125,7 +125,7 @@ def test_differences_are_of_one_monitor_since_its_reset(data: Data) -> None:
             monitor.since(third)
 
 
-def test_a_summary_travels_and_is_told(data: Data) -> None:
+def test_a_summary_is_sent_and_printed(data: Data) -> None:
     with kvikio.SummaryMonitor() as monitor, kvikio.CuFile(data[0]) as file:
         first = monitor.get()
         file.read(bytearray(10))

@@ -39,7 +39,7 @@ pub(crate) const BARS: [Bar; 20] = [
     gpu("gpu-4K-latency", small::latency),
     gpu("gpu-pieces", many::pieces),
     gpu("gpu-16-threads", many::threads),
-    gpu("gpu-small-beside", many::small_beside_large),
+    gpu("gpu-small-beside", many::small_with_large),
     gpu("gpu-cold", cold::gpu),
     host("host-resident", resident::host),
     host("host-direct-1M", cold::host),

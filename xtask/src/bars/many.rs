@@ -123,7 +123,7 @@ fn read_at_once(file: &File, parts: &mut [Buffer], each: u64, rounds: u64) -> Re
 }
 
 /// 64 KiB reads during a transfer of 8 GiB, both of warm files.
-pub(crate) fn small_beside_large(lab: &Lab) -> Result<Measured, Stop> {
+pub(crate) fn small_with_large(lab: &Lab) -> Result<Measured, Stop> {
     let gpu = lab.gpu()?;
     let len = lab.len(8 * GIB);
     let large = gpu.engine.open(lab.file(len)?)?;

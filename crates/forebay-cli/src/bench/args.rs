@@ -217,8 +217,8 @@ pub struct BenchArgs {
 
     /// Write results to this file, one JSON record per line
     ///
-    /// A file with a part of the same run is continued. A name that ends in `.csv` is refused:
-    /// `--csv` prints CSV.
+    /// A file with a part of the same run is continued. `-` is stdout, as with `--json`. Names of
+    /// other forms, such as `.csv` or `.html`, are refused: `report -o` writes these.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 

@@ -4,7 +4,7 @@
 //! The values of each axis are arguments. `plan` turns them into points, `files` and `targets` find
 //! the files and GPUs, `limits` measures the limits of the machine.
 //! [`workload`](forebay_measure::workload) measures, and [`results`](forebay_measure::results)
-//! stores each measurement immediately. `table` shows them.
+//! stores each measurement immediately. `report` shows them.
 
 pub mod args;
 pub(crate) mod files;
@@ -13,7 +13,6 @@ mod plan;
 mod print;
 pub mod queues;
 mod state;
-pub mod table;
 mod targets;
 
 use std::collections::{HashMap, HashSet};
@@ -24,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::units::{MIB, format_size};
-use forebay_measure::cleanup;
+use forebay_measure::cleanup::{self, Progress};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make::Room;
 use forebay_measure::power::{Meter, Wanted};
@@ -51,6 +50,7 @@ pub(crate) use self::print::show;
 use self::targets::Together;
 use crate::log;
 use crate::map;
+use crate::report::bars;
 use crate::report::numbers::counted;
 
 /// Bytes read to find out if a route is available.
@@ -323,7 +323,7 @@ impl<'a> Bench<'a> {
                     + takes.iter().sum::<Duration>() * rounds;
                 let turn = Instant::now();
                 self.limits_before(&planned, &bar)?;
-                let name = if planned.is_whole { table::name } else { plan::name };
+                let name = if planned.is_whole { bars::name } else { plan::name };
                 let name = name(&planned.point);
                 let of = (repeat + 1).max(least);
                 bar.set_message(format!(
@@ -345,7 +345,7 @@ impl<'a> Bench<'a> {
             slowest = slowest.max(begun.elapsed());
         }
         bar.finish_and_clear();
-        cleanup::set_progress_note(None);
+        cleanup::set_progress(None);
         for note in self.engine.notes() {
             self.note(Record::Warning { text: held::named(&note) })?;
         }
@@ -372,25 +372,25 @@ impl<'a> Bench<'a> {
         tell(&format!("{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`"));
     }
 
-    /// Shows the results so far: on a terminal now, else when a signal ends the run, which also
-    /// says how to continue. Tables of long runs are left out, as they would take time from it.
+    /// Shows the results so far: on a terminal now, and on stdout when a signal ends the run, which
+    /// also says how to continue. Results of long runs are left out, as they would take time from
+    /// it: these belong into a file.
     fn show_progress(&self, done: usize, all: usize, bar: &ProgressBar) {
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
-        let table = || table::render(&table::model(&self.records), print::base(self.args));
-        let mut text = String::new();
         if is_short && !bar.is_hidden() {
-            bar.set_prefix(table());
-        } else if is_short && !self.args.json && !self.args.quiet {
-            text = anstream::adapter::strip_str(&table()).to_string();
+            let table = bars::render(&bars::model(&self.records), print::base(self.args));
+            bar.set_prefix(fitting(&table));
         }
-        text += &match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
+        let results =
+            if is_short { print::text(self.args, &self.records) } else { Ok(String::new()) };
+        let message = match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
             Some(path) => format!(
                 "stopped: `{path}` has {done} of {all} samples; the same command continues from \
                  there"
             ),
             None => format!("stopped: {done} of {all} samples were measured"),
         };
-        cleanup::set_progress_note(Some(text));
+        cleanup::set_progress(Some(Progress { results: results.unwrap_or_default(), message }));
     }
 
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
@@ -606,6 +606,15 @@ fn maps(resolver: &Resolver, paths: &[PathBuf]) -> Vec<StorageMap> {
         resolver.resolve(path)
     };
     paths.iter().map(map).collect()
+}
+
+/// The end of a table that leaves room for the progress bar on this terminal: lines that scroll off
+/// the screen cannot be drawn again.
+fn fitting(table: &str) -> String {
+    let rows = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_row);
+    let rows = if rows == 0 { 24 } else { usize::from(rows) };
+    let lines: Vec<&str> = table.lines().collect();
+    lines[lines.len().saturating_sub(rows.saturating_sub(2))..].join("\n") + "\n"
 }
 
 /// A progress bar over samples, below their results. It is hidden if stderr is not a terminal or

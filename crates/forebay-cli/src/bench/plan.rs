@@ -1,6 +1,7 @@
 //! From axes to points: pure.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::time::Duration;
 
 use forebay::units::{align_down, format_size};
@@ -241,7 +242,7 @@ pub(super) fn order(args: &BenchArgs, points: usize, repeat: u32) -> Vec<usize> 
     order
 }
 
-/// The arguments with the default path, and the second path of `--vs`.
+/// The arguments with the default path, the second path of `--vs`, and `-o -` as `--json`.
 ///
 /// # Errors
 /// There are more paths.
@@ -253,6 +254,11 @@ pub(super) fn with_paths(args: &BenchArgs) -> Result<BenchArgs> {
     }
     if args.paths.is_empty() {
         args.paths.push(".".into());
+    }
+    // As in other programs, that is stdout, which has one form at a time.
+    if args.output.as_deref() == Some(Path::new("-")) {
+        args.output = None;
+        args.json = !args.csv;
     }
     args.paths.extend(args.vs.clone());
     Ok(args)
@@ -607,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_tells_runs_apart() {
+    fn requests_of_different_runs_differ() {
         let paths = ["/data".to_owned()];
         let asked_of = |args: &BenchArgs| asked(args, &of(args), &paths, &[]);
         let usual = asked_of(&BenchArgs::default());
@@ -631,7 +637,7 @@ mod tests {
 
     /// A file is only recognized as part of the same run if all digits of a time are preserved.
     #[test]
-    fn what_was_asked_is_the_same_after_it_was_read_back() {
+    fn a_request_is_the_same_after_reading_it_back() {
         let paths = ["/data".to_owned()];
         for ms in (1..3000).chain([14_230, 86_399_999]) {
             let time = Some(Duration::from_millis(ms));

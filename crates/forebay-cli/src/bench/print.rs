@@ -5,8 +5,8 @@ use forebay_measure::plain::json;
 use forebay_measure::results::Record;
 use forebay_measure::stdio::print;
 
-use super::table;
 use crate::bench::args::BenchArgs;
+use crate::report::bars;
 use crate::report::command::warn;
 use crate::report::model::{Line, Model, unique};
 use crate::report::show;
@@ -16,19 +16,23 @@ const WARNINGS_MAX: usize = 3;
 
 /// Prints the results and the warnings; failed samples and wrong data fail the command.
 pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
-    let model = table::model(records);
-    let text = match (args.json, args.csv) {
-        (true, _) => records.iter().map(line).collect::<Result<String>>()?,
-        (_, true) => show::csv(&model, &[])?,
-        _ => table::render(&model, base(args)),
-    };
-    let shown = print(&text);
+    let model = bars::model(records);
+    let shown = print(&text(args, records)?);
     if !args.quiet {
         let most = if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) };
         warn(&model.warnings.iter().collect::<Vec<_>>(), most);
     }
     // Wrong data are reported even if stdout was closed.
     verdict(args, &model).and(shown)
+}
+
+/// The results in the form that was requested.
+pub(super) fn text(args: &BenchArgs, records: &[Record]) -> Result<String> {
+    match (args.json, args.csv) {
+        (true, _) => records.iter().map(line).collect(),
+        (_, true) => show::csv(&bars::model(records), &[]),
+        _ => Ok(bars::render(&bars::model(records), base(args))),
+    }
 }
 
 fn line(record: &Record) -> Result<String> {

@@ -10,16 +10,18 @@ use serde_json::Value;
 /// Checks the name of the results file, which holds JSON.
 ///
 /// # Errors
-/// Its name is that of a CSV file.
+/// Its name is that of a file with something else.
 pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
-    let is_csv = |path: &&Path| path.extension().is_some_and(|end| end.eq_ignore_ascii_case("csv"));
-    path.filter(is_csv).map_or(Ok(()), |path| {
-        let (path, jsonl) = (path.display(), path.with_extension("jsonl"));
-        let jsonl = jsonl.display();
-        Err(Failure::usage(format!("`-o {path}` would hold JSON, one record per line")).hint(
-            format!("use `--csv >{path}`; or `-o {jsonl}`, and `forebay report {jsonl} -o {path}`"),
-        ))
-    })
+    const OTHERS: [&str; 6] = ["csv", "html", "htm", "md", "markdown", "txt"];
+    let Some(path) = path else { return Ok(()) };
+    let end = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    if !OTHERS.contains(&end.as_str()) {
+        return Ok(());
+    }
+    let (path, jsonl) = (path.display(), path.with_extension("jsonl"));
+    let jsonl = jsonl.display();
+    Err(Failure::usage(format!("`-o {path}` would hold JSON, one record per line"))
+        .hint(format!("use `-o {jsonl}`, and `forebay report {jsonl} -o {path}`")))
 }
 
 /// Opens the results file, and returns the existing results of the run that `asked` describes.

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn host_memory_among_gpus_is_told_with_its_remedy() {
+    fn host_memory_among_gpus_is_an_error_with_a_remedy() {
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let gpus = Some(GpuList::Named(vec![GpuSelector::None]));
         let failure = find(&engine, &BenchArgs { gpus, ..BenchArgs::default() }).unwrap_err();

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_had_is_told_with_its_remedy() {
+    fn an_unavailable_target_is_an_error_with_a_remedy() {
         let why = Failure::new("cannot move `x`").because("no library").hint("install it");
         let text = instead(Transfer::DirectAsync, &why);
         assert!(text.starts_with("`-x 5` (GPUD_ASYNC) is not available"), "{text}");

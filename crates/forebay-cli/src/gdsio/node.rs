@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_comes_back_from_a_node() {
+    fn a_thread_returns_from_a_node() {
         let now = || sched_getaffinity(None).unwrap();
         let before = now();
         match Kept::to(Some(0)) {

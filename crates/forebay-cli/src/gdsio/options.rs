@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_told_with_its_remedy() {
+    fn contradicting_options_are_errors_with_a_remedy() {
         let said = |line: &str| {
             let failure = asked(&format!("{line} -s 1M")).unwrap_err();
             assert!(failure.usage, "{failure:?}");

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_run_beside_each_other_and_sizes_behind_each_other() {
+    fn jobs_run_concurrently_and_sizes_one_after_the_other() {
         let all = [
             done(100, 3, Transfer::Direct, Some(true)),
             done(40, 5, Transfer::CpuAsyncGpu, None),

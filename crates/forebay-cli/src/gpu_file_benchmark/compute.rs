@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_beside_the_kernel_ends_it() {
+    fn a_panic_during_the_kernel_ends_it() {
         let (send, ended) = std::sync::mpsc::channel();
         thread::spawn(move || {
             let mut compute = compute("sim", MIB).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_named() {
+    fn an_unavailable_feature_is_named() {
         let none = compute("none", MIB).unwrap_err().in_one_line();
         assert!(none.starts_with("no GPU is available: `--gpu none`"), "{none}");
         let small = compute("sim:memory=1M", 2 * MIB).unwrap_err().in_one_line();

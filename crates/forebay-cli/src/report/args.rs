@@ -54,7 +54,7 @@ pub struct ReportArgs {
     #[arg(long = "as", value_name = "TOOL", help_heading = "Results of other tools")]
     pub tool: Option<Tool>,
 
-    /// Meaning of a table's columns (`block-size=Block`) and values that the files lack (`cache:=cold`)
+    /// Columns of a table (`block-size=Block`), and values that files lack (`cache:=cold`)
     ///
     /// A unit may follow the column: `throughput=BW:MiB/s`. Columns with commas need double quotes.
     #[arg(long, value_name = "NAME=COLUMN,…", help_heading = "Results of other tools")]

@@ -11,7 +11,7 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::stdio::{print, say, tell};
 use forebay_measure::steps::Step;
 
-use super::{forms, input, output, page, show};
+use super::{bars, forms, input, output, page, show};
 use crate::report::args::ReportArgs;
 
 /// Warnings without `--verbose`.
@@ -59,6 +59,9 @@ pub fn command(args: &ReportArgs) -> Result<()> {
             &show::report(&model, &comparisons, metric, ROWS_MAX.1),
             &model.warnings,
         ),
+        Form::Text if model.runs.len() == 1 && bars::has_whole_files(&model) => {
+            bars::render(&model, None)
+        }
         Form::Text => {
             let blocks = show::report(&model, &comparisons, metric, ROWS_MAX.0);
             forms::terminal(&blocks, args.wide)
@@ -100,7 +103,7 @@ fn form(args: &ReportArgs, file: Option<&Path>) -> Result<Form> {
     match (args.csv, args.markdown, suffix.as_deref()) {
         (true, ..) | (_, false, Some("csv")) => Ok(Form::Csv),
         (_, true, _) | (_, _, Some("md" | "markdown")) => Ok(Form::Markdown),
-        (_, _, None | Some("txt")) => Ok(Form::Text),
+        (_, _, None | Some("" | "txt")) => Ok(Form::Text),
         (_, _, Some("html" | "htm")) => Ok(Form::Page),
         (_, _, Some(suffix)) => {
             Err(Failure::usage(format!("the form of a file `.{suffix}` is unknown"))
@@ -208,7 +211,7 @@ mod tests {
         let of = |name: &str| form(&ReportArgs::default(), Some(Path::new(name))).ok();
         let forms = ["a.html", "a.CSV", "a.md", "a.txt"].map(of);
         assert_eq!(forms, [Form::Page, Form::Csv, Form::Markdown, Form::Text].map(Some));
-        assert_eq!([of("a.pdf"), of("a")], [None, None]);
+        assert_eq!([of("a.pdf"), of("a")], [None, Some(Form::Text)]);
         let csv = ReportArgs { csv: true, ..ReportArgs::default() };
         assert_eq!(form(&csv, Some(Path::new("a"))).unwrap(), Form::Csv);
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use forebay_measure::failure::{Failure, Result};
 
 use super::model::{Axis, Line, Metric, Model, differ, facts, grouped, unique};
-use super::numbers::{counted, digits};
+use super::numbers::{counted, digits, percent};
 use super::ratio::{CONFIDENCE, ERROR_MIN, ERROR_MIN_IMPORTED, Estimate, Ratio, SAMPLES_MIN, holm};
 
 /// Most sides.
@@ -348,11 +348,14 @@ impl Comparison {
 /// A side is worse, or a point of the base cannot be judged.
 pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result<String> {
     let (mut asked, mut failed) = (Vec::new(), Vec::new());
-    let (mut judged, mut points) = (0, 0);
+    let (mut judged, mut points, mut possible) = (0, 0, 0.0_f64);
     let limit = if metric.more_is_better() { 1.0 - worse_by } else { 1.0 + worse_by };
     for comparison in comparisons {
         let found = || comparison.of(metric).map(|(pair, found)| (pair.name.as_str(), found.ratio));
         judged += found().filter(|(_, ratio)| ratio.interval().is_some()).count();
+        let ends = found().filter_map(|(_, ratio)| ratio.interval());
+        let loss = |(low, high)| if metric.more_is_better() { 1.0 - low } else { high - 1.0 };
+        possible = ends.map(loss).fold(possible, f64::max);
         points += comparison.base_points;
         let mean = comparison.mean(metric).filter(|mean| mean.points > 1);
         for (name, ratio) in found().chain(mean.map(|mean| ("the mean", mean.ratio))) {
@@ -382,7 +385,16 @@ pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result
             .fold(failure, Failure::because)
             .hint(format!("measure the same points on both sides, {SAMPLES_MIN} times or more")));
     }
-    Ok(format!("no regression of {} above {limit} %: {judged} points judged", metric.name()))
+    let name = metric.name();
+    Ok(match possible > worse_by {
+        true => format!(
+            "no regression of {name} above {limit} % was found in {}, but one of up to {} is not \
+             excluded: more samples (`--repeats`) narrow that",
+            counted(judged, "point"),
+            percent(possible)
+        ),
+        false => format!("no regression of {name} above {limit} %: {judged} points judged"),
+    })
 }
 
 /// A ratio and its interval.

@@ -6,6 +6,7 @@
 //! them. [`command`] is the verb, `output` writes a file.
 
 pub mod args;
+pub mod bars;
 pub mod command;
 pub mod compare;
 pub mod foreign;

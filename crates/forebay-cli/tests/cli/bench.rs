@@ -129,7 +129,7 @@ fn blocks_of_a_cache_of_keys_and_values_may_have_any_size() {
 }
 
 #[test]
-fn several_gpus_begin_together_and_are_told_apart() {
+fn several_gpus_begin_together_and_have_own_results() {
     let all = measured(&["--gpus=sim:3", "--block-size=64K", "--depth=2"]);
     let targets: Vec<usize> = all.iter().map(|(point, _)| point.targets.len()).collect();
     assert_eq!(targets, [1, 2, 3], "more and more of them");
@@ -174,7 +174,7 @@ fn requests_that_are_due_at_a_rate_are_measured_from_then_on() {
 }
 
 #[test]
-fn what_comes_through_the_page_cache_is_cold_once() {
+fn bytes_through_the_page_cache_are_cold_once() {
     let folder = folder();
     let probe = folder.path().join("probe");
     fs::write(&probe, vec![7; 1 << 20]).unwrap();
@@ -544,10 +544,13 @@ fn a_rate_at_which_no_call_is_due_is_an_error() {
 }
 
 #[test]
-fn a_results_file_is_not_named_as_csv() {
+fn a_results_file_is_not_named_as_another_form() {
     let folder = folder();
-    let output = measure(folder.path(), &["--gpu=none", "--block-size=4K", "-o", "r.CSV"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("use `--csv >r.CSV`; or `-o r.jsonl`"), "{}", stderr(&output));
+    for name in ["r.CSV", "r.html", "r.md"] {
+        let output = measure(folder.path(), &["--gpu=none", "--block-size=4K", "-o", name]);
+        assert_eq!(output.status.code(), Some(2));
+        let hint = format!("use `-o r.jsonl`, and `forebay report r.jsonl -o {name}`");
+        assert!(stderr(&output).contains(&hint), "{}", stderr(&output));
+    }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -102,7 +102,7 @@ fn a_read_of_gdsio_is_compared_with_what_was_written() {
 }
 
 #[test]
-fn wrong_data_end_a_command_with_1_though_nobody_reads_what_it_shows() {
+fn wrong_data_end_a_command_with_1_even_with_closed_streams() {
     for line in [
         "gdsio -D . -w 1 -s 1M -i 64K -x 4 -I 1 -V --gpu none",
         "gpu-file-benchmark -m compare -f file-0 -s 1 -r 1 --gpu none",
@@ -123,7 +123,7 @@ fn wrong_data_end_a_command_with_1_though_nobody_reads_what_it_shows() {
 }
 
 #[test]
-fn what_gdsio_wrote_is_read_back_though_nobody_reads_its_lines() {
+fn what_gdsio_wrote_is_read_back_even_with_closed_streams() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let line = "gdsio -D . -w 1 -s 256K -i 64K -x 0 -I 1 -V --gpu sim";
     let mut command = Command::new(program());

@@ -300,7 +300,7 @@ fn what_fails_later_is_left_out_with_its_remedy() {
 }
 
 #[test]
-fn counts_that_fall_short_are_asked_for_again_and_lies_are_found() {
+fn short_counts_are_queried_again_and_lies_are_found() {
     // It moves nothing and says that it did.
     let Some((output, all)) = read_with("#define READ return len") else { return };
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -426,7 +426,7 @@ fn a_signal_ends_it_and_leaves_nothing() {
 }
 
 #[test]
-fn it_does_not_outlive_whoever_gives_orders() {
+fn it_does_not_outlive_its_parent() {
     let Some(folder) = folder_with("#define OPEN for (;;) pause()") else { return };
     let mut command = Command::new(program());
     command.current_dir(folder.path().join("temporary")).arg("cufile");

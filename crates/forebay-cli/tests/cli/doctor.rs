@@ -150,7 +150,7 @@ fn without_a_gpu_bytes_go_to_host_memory() {
 }
 
 #[test]
-fn what_cannot_be_moved_is_told() {
+fn an_impossible_transfer_is_reported() {
     let folder = folder();
     fs::write(folder.path().join("empty"), "").unwrap();
     let report = report(folder.path(), &["empty", "--gpu", "sim"], 0);

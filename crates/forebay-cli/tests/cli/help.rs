@@ -25,6 +25,7 @@ fn short_help_of_the_command() {
           read    Read a file into GPU or host memory; print checksum, route and proof
           doctor  Find what prevents direct transfers to the GPU, and how to fix it
           report  Show results as a table, page, CSV or Markdown; compare several files
+          help    Print this message or the help of the given subcommand(s)
 
         Options:
           -h, --help     Print help (see more with '--help')
@@ -50,6 +51,7 @@ fn long_help_of_the_command() {
           read    Read a file into GPU or host memory; print checksum, route and proof
           doctor  Find what prevents direct transfers to the GPU, and how to fix it
           report  Show results as a table, page, CSV or Markdown; compare several files
+          help    Print this message or the help of the given subcommand(s)
 
         Options:
           -h, --help
@@ -86,7 +88,7 @@ fn long_help_of_the_command() {
 }
 
 #[test]
-fn long_help_tells_of_every_variable() {
+fn long_help_names_every_variable() {
     let text = stdout(&["--help"]);
     let (_, variables) = text.split_once("NO_COLOR switches colours off.\n\n").unwrap();
     insta::assert_snapshot!(variables, @"
@@ -229,4 +231,10 @@ fn short_help_fits_on_one_screen() {
 #[test]
 fn the_version_is_that_of_the_package() {
     assert_eq!(stdout(&["--version"]), format!("forebay {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn help_is_a_verb_too() {
+    assert_eq!(stdout(&["help", "report"]), stdout(&["report", "--help"]));
+    assert_eq!(stdout(&["help"]), stdout(&["--help"]));
 }

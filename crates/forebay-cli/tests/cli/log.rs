@@ -38,7 +38,7 @@ fn lines_go_to_stderr_and_leave_the_data_alone() {
 }
 
 #[test]
-fn only_what_was_asked_for_is_told() {
+fn only_requested_lines_are_printed() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), vec![7; 3_000_000]).unwrap();
     for log in ["off", "warn"] {

@@ -71,7 +71,7 @@ fn a_driver_that_opens_says_what_it_serves() {
 }
 
 #[test]
-fn each_version_is_asked_for_what_it_has() {
+fn each_version_is_queried_for_its_own_functions() {
     for version in VERSIONS {
         let Some(played) = Played::as_of(version) else { return };
         let (seen, end) = played.ask("");
@@ -150,7 +150,7 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
 /// A library that spins would do so for ever where nobody is left to end its process, also within
 /// its initialiser, where it holds what other threads need.
 #[test]
-fn one_that_hangs_does_not_outlive_whoever_asked() {
+fn one_that_hangs_does_not_outlive_its_caller() {
     let Some(played) = Played::as_of(1190) else { return };
     for does in ["open-spin", "init-spin"] {
         let mut asker = Command::new("sh");
@@ -285,7 +285,7 @@ fn a_program_that_is_not_ours_is_no_danger() {
 
 /// Where its driver is none, the vendor's own library says so or hangs; its version it tells.
 #[test]
-fn the_real_library_has_what_is_asked_of_it() {
+fn the_real_library_has_every_used_function() {
     let folder = std::env::var_os("FOREBAY_CUFILE_WHEELS").map(PathBuf::from);
     let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
     let libraries = entries.into_iter().flatten().flatten().map(|entry| entry.path().join(NAME));
@@ -314,7 +314,7 @@ fn probe(arguments: &[&str], output: Stdio) -> Output {
 }
 
 #[test]
-fn its_status_says_whether_it_could_tell() {
+fn its_status_says_whether_it_could_judge() {
     let none = ["--library", "/nowhere/libcufile.so.0"];
     let told = probe(&none, Stdio::piped());
     assert_eq!(told.status.code(), Some(0), "why there is none is an answer");

@@ -230,7 +230,7 @@ fn a_path_that_is_not_opened_fails_whatever_moves_bytes() {
 }
 
 #[test]
-fn a_path_of_which_nothing_comes_fails_whatever_moves_bytes() {
+fn a_path_without_data_fails_with_every_method() {
     all_give_up(
         NO_READS,
         &[
@@ -270,7 +270,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
 }
 
 /// What the command of this line says, which may take `bound` without a sign of life.
-fn told_by(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> Heard {
+fn reported_by(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> Heard {
     let mut command = command(line, fuse, folder, bound);
     let child = command.spawn().unwrap();
     told(vec![child]).pop().unwrap().unwrap_or_else(|| panic!("`{line}` does not end"))
@@ -286,7 +286,7 @@ fn a_call_may_take_longer_than_the_bound_as_long_as_its_requests_end() {
     let line = "bench FILE --method cpu --gpu none --block-size 128K --batch 64 --threads 1 \
                 --depth 1 --pattern sequential --direction read --bytes 8M --repeats 1 \
                 --warm-up 0s -o results";
-    let end = told_by(line, &fuse, folder.path(), "1s").end();
+    let end = reported_by(line, &fuse, folder.path(), "1s").end();
     assert!(end.status.success(), "{end:?}");
 }
 
@@ -298,7 +298,7 @@ fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
         std::fs::write(folder.path().join("other"), vec![7; 8 << 20]).unwrap();
         // Both jobs run at once, and the first of them goes on.
         let line = format!("gdsio -f other -f FILE -x {kind} -s 8M -i 128K -I 0 -T 50 --gpu sim");
-        let told = told_by(&line, &fuse, folder.path(), "2s");
+        let told = reported_by(&line, &fuse, folder.path(), "2s");
         let path = fuse.path().display().to_string();
         drop(fuse);
         let end = told.end();

@@ -191,7 +191,7 @@ fn stages_checksum_and_proof_are_part_of_the_json() {
 }
 
 #[test]
-fn the_route_direct_is_played_where_that_is_asked_for() {
+fn the_route_direct_is_simulated_on_request() {
     const LEN: usize = 3_000_001;
     let folder = folder_with(LEN);
     let read = ["read", "file", "--gpu", "sim:cufile", "--route", "direct", "--json"];
@@ -256,7 +256,7 @@ fn no_verb_changes_a_file() {
 }
 
 /// Short samples, for tests that measure nothing.
-const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "3"];
+const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "2"];
 
 fn bench(folder: &Path, arguments: &[&str]) -> (Output, Vec<Record>) {
     let output = forebay(folder, &[&["bench", "--json"], arguments, &SHORT].concat());

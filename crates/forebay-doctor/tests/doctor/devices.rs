@@ -36,7 +36,7 @@ fn devices_that_may_be_opened_are_fine() {
 }
 
 #[test]
-fn what_keeps_a_device_closed_is_told() {
+fn the_cause_of_a_closed_device_is_reported() {
     let report = with(&[("nvidiactl", Some(libc::ENOENT))]).examine("/data/f");
     let found = check(&report, "gpu_devices");
     assert!(found.state == State::Problem && found.blocks.len() == 2 && !found.is_broken);

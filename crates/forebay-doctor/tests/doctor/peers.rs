@@ -69,7 +69,7 @@ fn nvidia_fs_names_bridges_to_those_who_may_not_read_registers() {
 }
 
 #[test]
-fn what_the_kernel_was_booted_with_is_told() {
+fn the_kernels_boot_options_are_reported() {
     let line = "root=/dev/x password=secret intel_iommu=on pci=disable_acs_redir=0000:40:02.0\n";
     let report = after(|m| {
         m.tree.write("proc/cmdline", line);

@@ -117,7 +117,7 @@ fn settings_that_are_no_file_are_neither_waited_for_nor_passed_over() {
 }
 
 #[test]
-fn settings_that_nobody_may_read_say_so() {
+fn unreadable_settings_say_so() {
     let machine = Machine::p2pdma();
     machine.settle();
     let root = machine.tree.root();
@@ -126,7 +126,7 @@ fn settings_that_nobody_may_read_say_so() {
     };
     allow(root.parent().unwrap(), 0o755);
     allow(&root.join("etc/cufile.json"), 0o600);
-    let looked = lab::as_nobody(|| machine.examine_settled("/data/f"));
+    let looked = lab::unprivileged(|| machine.examine_settled("/data/f"));
     let Some(report) = or_skip(looked) else { return };
     closes(&report, "cufile_json", BOTH, "/etc/cufile.json: permission denied");
     let step = check(&report, "cufile_json").step.as_deref();
@@ -135,7 +135,7 @@ fn settings_that_nobody_may_read_say_so() {
 }
 
 #[test]
-fn flags_of_another_kind_are_told() {
+fn flags_of_another_kind_are_reported() {
     let text = SETTINGS.replace("\"use_pci_p2pdma\": true,", "\"use_pci_p2pdma\": \"true\",");
     let report = after(|m| m.tree.write("etc/cufile.json", text));
     let found = check(&report, "cufile_json");

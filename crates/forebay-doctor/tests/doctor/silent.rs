@@ -24,7 +24,7 @@ fn wish(path: &Path) -> Wish {
 }
 
 #[test]
-fn a_path_that_does_not_answer_is_a_problem_and_the_rest_is_told() {
+fn a_path_without_an_answer_is_a_problem_and_the_rest_is_reported() {
     let _watchdog = Watchdog::start();
     let Some(fuse) = silent() else { return };
     let folder = scratch();

@@ -59,7 +59,7 @@ impl Judge<'_> {
                 let own = grown.saturating_sub(self.claim.concurrent_through());
                 let least = fetched.saturating_sub(grown.saturating_add(self.claim.concurrent.1));
                 let most = fetched.saturating_sub(own);
-                let asked = self.asked_for(least, cache.block);
+                let asked = self.requested_as(least, cache.block);
                 let why = match asked < least {
                     true => format!(
                         "reads of {} fetch whole blocks of {}",
@@ -84,7 +84,7 @@ impl Judge<'_> {
 
     /// Lower bound on the requested bytes for which `fetched` bytes were read with O_DIRECT:
     /// storage always returns whole blocks.
-    fn asked_for(&self, fetched: u64, block: u64) -> u64 {
+    fn requested_as(&self, fetched: u64, block: u64) -> u64 {
         let request = self.claim.request;
         if request == 0 || block <= 1 || request.is_multiple_of(block) {
             return fetched;

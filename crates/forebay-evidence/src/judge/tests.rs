@@ -104,7 +104,7 @@ fn an_account_that_counters_refute_is_found_out() {
 }
 
 #[test]
-fn bytes_of_others_are_told_apart_or_named_as_a_doubt() {
+fn other_processes_bytes_are_separated_or_named_as_a_doubt() {
     let mut seen = evidence(0, 5 * GIB, GIB, GIB);
     let told = verdict(&seen, &whole(Route::Cached));
     assert_eq!(told.to_string(), "cached");
@@ -166,7 +166,7 @@ fn storage_that_counts_nothing_for_processes_is_judged_by_the_page_cache() {
 }
 
 #[test]
-fn encoded_bytes_pass_the_page_cache_whoever_asks() {
+fn encoded_bytes_pass_the_page_cache_for_every_caller() {
     let with = |fetched: u64, after: u64, encoded: u64| {
         let mut evidence = evidence(fetched, 0, 0, after);
         evidence.page_cache = evidence.page_cache.map(|cache| PageCache { encoded, ..cache });
@@ -219,7 +219,7 @@ fn an_estimate_of_the_page_cache_needs_more_to_refute_it() {
 }
 
 #[test]
-fn pages_that_were_taken_back_refute_nobody() {
+fn reclaimed_pages_refute_no_path() {
     let cached = whole(Route::Cached);
     for (fetched, before, after) in
         [(GIB, 0, GIB / 4 * 3), (GIB / 4, GIB, GIB / 2), (GIB / 2, GIB / 2, GIB / 4)]

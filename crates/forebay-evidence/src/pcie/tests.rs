@@ -48,7 +48,7 @@ fn told(seen: Seen<PcieBytes>) -> PcieBytes {
 fn counters_are_read_at_the_edges_and_their_wrap_is_undone() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
-    let watch = link.begin(1 << 30).told_or_panic();
+    let watch = link.begin(1 << 30).answered_or_panicked();
     assert!(watch.sampler.is_none());
     let bytes = told(watch.end());
     assert_eq!((bytes.received, bytes.sent, bytes.samples), (1 << 30, 5, 2));
@@ -65,12 +65,12 @@ fn in_time_a_narrow_counter_may_have_passed_its_end_by_others() {
     assert!(may_have_wrapped(1, PAUSE_MAX + short));
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
-    let watch = link.begin(1 << 30).told_or_panic();
+    let watch = link.begin(1 << 30).answered_or_panicked();
     sleep(2 * PAUSE_MAX);
     assert!(told(watch.end()).may_have_wrapped);
     let wide = FIELDS.replace("kind = 1", "kind = 3");
     let link = found(&[INIT, FIND, &wide], &info()).unwrap();
-    let watch = link.value().unwrap().begin(1 << 30).told_or_panic();
+    let watch = link.value().unwrap().begin(1 << 30).answered_or_panicked();
     sleep(2 * PAUSE_MAX);
     assert!(!told(watch.end()).may_have_wrapped, "64 bits do not wrap");
 }
@@ -90,7 +90,7 @@ fn counters_that_vanish_within_a_span_are_missing() {
     for (bytes, left) in [(1, 2), (EDGES_MAX + 1, 2), (EDGES_MAX + 1, 3)] {
         let Some(link) = found(&[INIT, FIND, &leaves(left)], &info()) else { return };
         let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
-        let watch = link.begin(bytes).told_or_panic();
+        let watch = link.begin(bytes).answered_or_panicked();
         // If a thread samples, wait until it has noticed.
         let start = Instant::now();
         while watch.sampler.as_ref().is_some_and(|sampler| !sampler.thread.is_finished()) {
@@ -110,7 +110,7 @@ fn counters_that_vanish_within_a_span_are_missing() {
 fn a_span_that_may_pass_4_gib_is_read_inside_as_well() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
-    let watch = link.begin(EDGES_MAX + 1).told_or_panic();
+    let watch = link.begin(EDGES_MAX + 1).answered_or_panicked();
     sleep(60 * PERIOD);
     let bytes = told(watch.end());
     assert!(bytes.samples >= 3 && bytes.how == How::Sampled, "{bytes:?}");
@@ -122,7 +122,7 @@ fn a_span_that_may_pass_4_gib_is_read_inside_as_well() {
 fn a_span_that_is_never_ended_leaves_no_thread_behind() {
     let Some(link) = found(&[INIT, FIND, FIELDS], &info()) else { return };
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
-    let mut watch = link.begin(u64::MAX).told_or_panic();
+    let mut watch = link.begin(u64::MAX).answered_or_panicked();
     let thread = watch.sampler.take().map(|Sampler { thread, .. }| thread).unwrap();
     drop(watch);
     assert!(thread.join().is_ok());
@@ -133,7 +133,7 @@ fn without_fields_rates_are_added_up_and_without_those_nothing() {
     let Some(link) = found(&[INIT, FIND, REFUSED, RATES], &info()) else { return };
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let before = observers::total();
-    let watch = link.begin(1).told_or_panic();
+    let watch = link.begin(1).answered_or_panicked();
     sleep(PERIOD);
     let bytes = told(watch.end());
     assert!(observers::total() > before, "the time of the thread that reads is known");
@@ -161,7 +161,7 @@ fn what_a_library_lacks_is_named() {
     assert!(text.contains("a number of kind 0"), "{text}");
     let wide = FIELDS.replace("kind = 1", "kind = 3");
     let link = found(&[INIT, FIND, &wide], &info()).unwrap();
-    let watch = link.value().unwrap().begin(u64::MAX).told_or_panic();
+    let watch = link.value().unwrap().begin(u64::MAX).answered_or_panicked();
     assert!(watch.sampler.is_none(), "64 bits do not wrap");
 }
 
@@ -181,12 +181,12 @@ fn a_simulated_gpu_has_no_link_and_a_missing_library_is_named() {
     assert!(none.contains("cannot load `/nonexistent/"), "{none}");
 }
 
-trait ToldOrPanic {
-    fn told_or_panic(self) -> Watch;
+trait AnsweredOrPanicked {
+    fn answered_or_panicked(self) -> Watch;
 }
 
-impl ToldOrPanic for Seen<Watch> {
-    fn told_or_panic(self) -> Watch {
+impl AnsweredOrPanicked for Seen<Watch> {
+    fn answered_or_panicked(self) -> Watch {
         match self {
             Seen::Value(watch) => watch,
             other => panic!("{:?}", other.absence()),

@@ -106,7 +106,7 @@ fn a_system_full_of_traps_is_read_without_a_hang() {
 }
 
 #[test]
-fn cufile_is_asked_once_at_each_edge() {
+fn cufile_is_queried_once_at_each_edge() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let root = tempfile::tempdir().unwrap();
     let asked = Arc::new(AtomicU64::new(0));

@@ -67,7 +67,7 @@ fn machine(folder: &Path, available: u64, all: u64) -> System {
 }
 
 #[test]
-fn pages_that_others_need_are_let_go() {
+fn pages_that_others_need_are_released() {
     let rig = Rig::new();
     let stream = rig.stream();
     let is_pinned = (0..200).any(|_| {
@@ -156,7 +156,7 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
 }
 
 #[test]
-fn pages_may_be_let_go_at_any_moment() {
+fn pages_may_be_released_at_any_moment() {
     let rig = Rig::new();
     for round in 0..40_u64 {
         rig.bring_in();

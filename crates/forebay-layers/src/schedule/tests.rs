@@ -103,7 +103,7 @@ fn what_stays_is_brought_once_and_the_others_take_turns() {
 }
 
 #[test]
-fn what_is_kept_gives_way_to_nobody_and_too_much_of_it_is_told() {
+fn kept_layers_stay_and_too_many_of_them_are_reported() {
     let mut schedule = schedule(&Order::Forward, 5, 3, None);
     for _ in 0..3 {
         bring(&mut schedule);
@@ -127,7 +127,7 @@ fn what_failed_is_brought_again() {
 }
 
 #[test]
-fn an_order_that_is_told_is_followed_as_far_as_it_is_known() {
+fn an_announced_order_is_followed_as_far_as_it_is_known() {
     let mut schedule = schedule(&Order::Appended, 100, 2, None);
     assert_eq!(schedule.next(), Next::End);
     [40, 7, 40].into_iter().for_each(|unit| schedule.tell(unit));
@@ -158,7 +158,7 @@ proptest! {
     /// With any layers kept, released and failing: layers in use are not evicted, none is in two
     /// buffers, and two buffers that are not kept suffice for progress.
     #[test]
-    fn what_is_in_use_gives_way_to_nobody(
+    fn layers_in_use_are_never_replaced(
         (order, passes) in any_order(),
         buffers in 2..6_usize,
         protects in 1..4_u64,

@@ -262,7 +262,7 @@ fn a_stream_whose_compute_is_stuck_keeps_the_layer_that_is_held() {
 }
 
 #[test]
-fn a_stream_whose_compute_is_stuck_or_gone_is_told_so() {
+fn a_stream_with_stuck_or_lost_compute_is_an_error() {
     let rig = Rig::new();
     let model = rig.model(4, LEN);
     let budget = || ordered(Order::Forward, Some(2 * model.layers[0].len()));

@@ -59,7 +59,7 @@ fn hangs(drive: &HangingDrive, stream: &LayerStream, (layer, len): (u64, u64)) -
 }
 
 #[test]
-fn a_drive_that_hangs_while_pages_are_pinned_holds_up_nobody() {
+fn a_drive_that_hangs_while_pages_are_pinned_blocks_no_caller() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 4 << 20);
     let Some(drive) = or_skip(HangingDrive::new(96 << 20)) else { return };

@@ -84,7 +84,7 @@ fn what_a_drive_fails_to_read_fails_its_layer_alone() {
 }
 
 #[test]
-fn layers_that_fail_together_are_told_one_by_one_and_tried_again() {
+fn layers_that_fail_together_are_reported_one_by_one_and_retried() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));

@@ -163,7 +163,7 @@ fn each_gpu_gets_what_the_files_hold_at_its_own_pace() {
 }
 
 #[test]
-fn whoever_falls_behind_holds_nobody_up_for_long() {
+fn a_slow_member_blocks_no_other_for_long() {
     let _watchdog = Watchdog::start();
     let rigs = rigs(2);
     let model = rigs[0].model(COUNT, LEN);
@@ -305,7 +305,7 @@ fn what_is_kept_on_the_host_is_kept_once() {
 }
 
 #[test]
-fn pages_are_pinned_once_for_all_and_let_go_when_a_file_changes() {
+fn pages_are_pinned_once_for_all_and_released_when_a_file_changes() {
     let _watchdog = Watchdog::start();
     let rigs = rigs(2);
     let mut model = rigs[0].model(COUNT, LEN);
@@ -359,7 +359,7 @@ fn pages_are_pinned_once_for_all_and_let_go_when_a_file_changes() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_to_all() {
+fn an_unreadable_layer_is_reported_to_all() {
     let _watchdog = Watchdog::start();
     let rigs = rigs(2);
     let Some((fuse, layers)) = served(&rigs[0]) else { return };

@@ -202,7 +202,7 @@ fn passes_that_were_left_predict_nothing() {
 }
 
 #[test]
-fn an_order_that_is_told_is_followed() {
+fn an_announced_order_is_followed() {
     let rig = Rig::new();
     let model = rig.model(6, LEN);
     let stream = rig.stream(&model, ordered(Order::Appended, None));
@@ -216,7 +216,7 @@ fn an_order_that_is_told_is_followed() {
 }
 
 #[test]
-fn a_layer_that_does_not_fit_comes_in_slices() {
+fn a_layer_that_does_not_fit_arrives_in_slices() {
     let rig = Rig::new();
     let model = rig.model(3, LEN);
     let len = model.layers[0].len();

@@ -14,7 +14,7 @@ use forebay_layers::{LayerStream, Order, StreamOptions};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::lab::watchdog::Watchdog;
-use crate::lab::{as_nobody, child, or_skip};
+use crate::lab::{child, or_skip, unprivileged};
 use crate::rig::{Model, Rig, ordered};
 use crate::writing::{writable, write_back};
 use crate::{LEN, SHORT};
@@ -66,7 +66,7 @@ fn tail(rig: &Rig, number: usize) -> std::path::PathBuf {
 }
 
 #[test]
-fn pages_are_pinned_when_a_layer_comes_where_that_was_asked_for_and_else_when_it_comes_again() {
+fn pages_are_pinned_at_the_first_or_at_the_second_use() {
     let rig = Rig::new();
     let model = rig.model(COUNT, LEN);
     thread::sleep(SETTLED);
@@ -248,7 +248,7 @@ fn what_changes_while_its_pages_are_copied_fails_a_layer() {
 }
 
 #[test]
-fn each_layer_is_told_whose_pages_changed_while_they_were_copied() {
+fn each_layer_reports_pages_that_changed_while_they_were_copied() {
     let (rig, _, stream) = pinned();
     // Two copies wait for compute.
     change_after(4, &rig, &stream, |path| overwrite(path, 0, &[1; 9000]));
@@ -263,7 +263,7 @@ fn each_layer_is_told_whose_pages_changed_while_they_were_copied() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_told_also_where_the_stream_writes_to_the_same_file() {
+fn foreign_changes_are_reported_also_where_the_stream_writes_to_the_same_file() {
     let rig = Rig::new();
     let model = writable(&rig, LEN);
     thread::sleep(SETTLED);
@@ -358,7 +358,7 @@ fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_fr
         return;
     }
     let _watchdog = Watchdog::start();
-    let tried = as_nobody(|| {
+    let tried = unprivileged(|| {
         let rig = Rig::new();
         let model = rig.model(COUNT, LEN);
         let all: Vec<usize> = (0..COUNT).collect();

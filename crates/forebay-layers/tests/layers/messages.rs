@@ -49,7 +49,7 @@ fn room_for_two_layers_does_where_there_is_none_for_three() {
 }
 
 #[test]
-fn what_is_asked_of_a_released_layer_names_it() {
+fn a_released_layer_is_named_in_errors() {
     let rig = Rig::new();
     let model = rig.model(3, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
@@ -69,7 +69,7 @@ fn what_is_asked_of_a_released_layer_names_it() {
 }
 
 #[test]
-fn a_stream_that_is_none_of_the_gpus_is_told_as_the_callers() {
+fn a_foreign_stream_is_reported_as_the_callers() {
     let rig = Rig::new();
     let model = rig.model(3, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
@@ -87,7 +87,7 @@ fn a_stream_that_is_none_of_the_gpus_is_told_as_the_callers() {
 }
 
 #[test]
-fn what_is_not_known_of_a_copy_that_failed_is_not_told() {
+fn unknown_facts_of_a_failed_copy_are_not_reported() {
     let mut failed = 0;
     for seed in 0..12 {
         let rig = Rig::with(&format!("sim:copy-faults=0.5,seed={seed}"));
@@ -122,7 +122,7 @@ fn what_is_not_known_of_a_copy_that_failed_is_not_told() {
 }
 
 #[test]
-fn an_order_that_is_not_told_says_which_one_is() {
+fn an_unannounced_order_is_named() {
     let rig = Rig::new();
     let model = rig.model(2, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));

@@ -122,7 +122,7 @@ fn layers_of_any_shape_are_what_the_files_hold() {
 }
 
 #[test]
-fn a_slow_drive_is_waited_for_and_told() {
+fn a_slow_drive_is_waited_for_and_reported() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 2 * SLOT as u64);
     let Some((fuse, file)) = served(&rig, len) else { return };
@@ -201,7 +201,7 @@ fn slices_of_a_slow_drive_are_placed_one_by_one() {
 }
 
 #[test]
-fn a_stream_from_a_slow_drive_ends_whenever_somebody_says_so() {
+fn a_stream_from_a_slow_drive_ends_at_any_close() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 2 * SLOT as u64);
     let Some((fuse, file)) = served(&rig, len) else { return };

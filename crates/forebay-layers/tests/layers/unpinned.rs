@@ -12,7 +12,7 @@ use crate::rig::{Rig, SLOT, ordered};
 use crate::{LEN, SHORT};
 
 #[test]
-fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
+fn unpinnable_pages_are_copied_through_slots_and_say_why() {
     let rig = Rig::new();
     let small = rig.model(COUNT, 3000);
     thread::sleep(SETTLED);
@@ -40,7 +40,7 @@ fn what_cannot_be_pinned_comes_through_slots_and_says_why() {
 }
 
 #[test]
-fn what_the_driver_does_not_pin_comes_through_slots_and_says_why() {
+fn pages_that_the_driver_does_not_pin_are_copied_through_slots_and_say_why() {
     let all: Vec<usize> = (0..COUNT).collect();
     let page = rustix::param::page_size();
     // None at all; a layer's first file, and not its second; two layers.

@@ -83,7 +83,7 @@ pub(crate) fn on_the_drive(model: &Model) {
 }
 
 #[test]
-fn what_was_changed_is_written_and_comes_again_so() {
+fn changed_layers_are_written_and_read_back() {
     let rig = Rig::new();
     let everything = |pinned: u64, mapped: u64| {
         let mut options = StreamOptions::default();
@@ -137,7 +137,7 @@ fn what_is_on_its_way_is_written_before_the_stream_ends() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_or_told() {
+fn unwritable_layers_are_refused_or_reported() {
     let rig = Rig::new();
     let model = rig.model(COUNT, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));

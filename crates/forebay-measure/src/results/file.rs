@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_full_disk_it_is_told_how_to_go_on() {
+    fn a_full_disk_is_an_error_with_a_remedy() {
         // Every write to it fails.
         let path = Path::new("/dev/full");
         let file = Arc::new(OpenOptions::new().append(true).read(true).open(path).unwrap());

@@ -122,7 +122,7 @@ impl Measurer {
         let after = resident(&files);
         if load.cache == Cache::Cold && !load.writes() && !load.once {
             let len = files.iter().map(|(_, len)| len).sum();
-            if came_through(ran.bytes, (before, after), len) {
+            if passed_through(ran.bytes, (before, after), len) {
                 drop(ready);
                 let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
                 return self.measure(&load, lanes);
@@ -189,7 +189,7 @@ const THROUGH: f64 = 0.5;
 
 /// Whether bytes that were read are in the page cache afterwards; `share` is the part of `len`
 /// bytes of files that is, before and after.
-fn came_through(bytes: u64, (before, after): (Option<f64>, Option<f64>), len: u64) -> bool {
+fn passed_through(bytes: u64, (before, after): (Option<f64>, Option<f64>), len: u64) -> bool {
     let rise = before.zip(after).map(|(before, after)| after - before);
     let (read, len) = (rate(bytes.min(len), 1.0), rate(len, 1.0));
     rise.is_some_and(|rise| read > 0.0 && rise * len >= THROUGH * read)
@@ -304,10 +304,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_in_memory_afterwards_came_through_it() {
-        let seen = |bytes, before, after| came_through(bytes, (Some(before), Some(after)), 1000);
+    fn bytes_in_memory_afterwards_were_read_through_it() {
+        let seen = |bytes, before, after| passed_through(bytes, (Some(before), Some(after)), 1000);
         assert!(seen(100, 0.0, 0.1) && seen(5000, 0.1, 1.0) && seen(10, 0.0, 0.2));
         assert!(!seen(1000, 0.0, 0.02) && !seen(5000, 0.9, 0.9) && !seen(0, 0.0, 0.0));
-        assert!(!came_through(10, (None, None), 1000));
+        assert!(!passed_through(10, (None, None), 1000));
     }
 }

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_that_holds_still_is_told_from_one_that_rises() {
+    fn a_steady_rate_is_distinguished_from_a_rising_one() {
         let still = judge(&[10.0, 10.2, 9.8, 10.0, 10.0], 0.1).unwrap();
         assert!(still.reached && still.slope.abs() < 0.02, "{still:?}");
         assert!((still.deviation - 0.02).abs() < 1e-9, "{still:?}");

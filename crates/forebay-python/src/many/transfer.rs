@@ -68,20 +68,20 @@ impl ManyTransfer {
     fn end(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Result<Py<ManyResult>, Error>> {
         let bound = bound(timeout)?;
         let (Some(moving), None) = (self.moving(), self.told.get(py)) else {
-            return Ok(Ok(self.result_told(py)));
+            return Ok(Ok(self.result_reported(py)));
         };
         match moving::end(py, moving, bound)? {
             Some(Ok(outcome)) => {
                 let told = || Py::new(py, ManyResult { outcome });
                 self.told.get_or_try_init(py, told)?;
-                Ok(Ok(self.result_told(py)))
+                Ok(Ok(self.result_reported(py)))
             }
             Some(Err(error)) => Ok(Err(error)),
             None => Err(late(timeout)),
         }
     }
 
-    fn result_told(&self, py: Python<'_>) -> Py<ManyResult> {
+    fn result_reported(&self, py: Python<'_>) -> Py<ManyResult> {
         self.told.get(py).expect("it has been set").clone_ref(py)
     }
 

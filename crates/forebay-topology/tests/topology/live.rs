@@ -249,7 +249,7 @@ fn an_overlay_leads_to_the_folder_that_holds_the_file() {
 }
 
 #[test]
-fn a_mount_on_a_mount_is_told_from_the_one_below() {
+fn a_mount_on_a_mount_is_distinguished_from_the_one_below() {
     let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
     let point = folder();
     let bind = ["--bind".as_ref(), drive.path().as_os_str()];

@@ -85,7 +85,7 @@ fn every_volume_leads_to_the_right_drives() {
 }
 
 #[test]
-fn the_places_of_a_row_of_members_are_told() {
+fn the_places_of_a_row_of_members_are_reported() {
     let Some(machine) = or_skip(Machine::whole()) else { return };
     let path = Path::new("/mnt/row/file");
     let map = machine.map("/mnt/row/file");

@@ -332,7 +332,7 @@ fn what_was_not_recorded_is_not_known() {
 }
 
 #[test]
-fn extents_are_followed_to_the_drives_as_far_as_that_is_told() {
+fn extents_are_followed_to_the_drives_as_far_as_known() {
     for recorded in Recorded::all() {
         let places = |path: &str| {
             let extents = recorded.resolver.extents(path.as_ref(), 2).expect("extents");
@@ -372,7 +372,7 @@ fn extents_are_followed_to_the_drives_as_far_as_that_is_told() {
 }
 
 #[test]
-fn a_table_that_was_recorded_tells_what_a_volume_does() {
+fn a_recorded_table_has_a_volumes_layout() {
     for recorded in Recorded::all() {
         // Names and numbers of the two drives differ between the two kernels.
         let device = |serial: &str| {

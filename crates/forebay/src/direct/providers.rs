@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_what_was_found() {
+    fn waiting_callers_get_the_result() {
         let found = |script| found(providers(), script).unwrap_err();
         assert!(found("echo failed no driver").contains("no driver"));
         assert!(found("kill -9 $$").contains("signal 9"));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_absent_nobody_locks_anything_to_know_that() {
+    fn if_it_is_absent_no_caller_takes_a_lock() {
         let providers = providers();
         assert_eq!(providers.may_be_there(), unreachable().is_none());
         assert!(!matches!(*providers.lock(), Found::NotAsked), "files are read once");

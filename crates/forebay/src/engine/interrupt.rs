@@ -185,7 +185,7 @@ impl Engine {
     fn drain(state: &Arc<State>) -> Result<Outcome> {
         match (state.place(), state.wait_for(DRAIN_MAX)) {
             (Some(place), None) => {
-                state.set_adrift();
+                state.set_detached();
                 Err(Error::TimedOut { place, bound: DRAIN_MAX, done: state.done() })
             }
             // It has ended by now, or is just ending.

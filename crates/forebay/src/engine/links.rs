@@ -157,7 +157,7 @@ impl Engine {
             link.has_slots.store(true, Ordering::Release);
         }
         drop(turn);
-        self.inner.tools.arena.tell_grown(index, &grown);
+        self.inner.tools.arena.report_grown(index, &grown);
         grown.map(|_| index)
     }
 }

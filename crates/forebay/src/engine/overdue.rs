@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_owes_an_answer_is_asked_again_when_it_has_answered() {
+    fn a_drive_that_owes_an_answer_is_queried_after_it() {
         let overdue = Overdue::default();
         let (gate, shut) = channel::<()>();
         assert_eq!(overdue.ask(1, SOON, none, move || shut.recv().is_err()), None);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_is_not_asked_again_while_one_of_several_answers_is_owed() {
+    fn a_drive_is_not_queried_again_while_one_of_several_answers_is_owed() {
         let overdue = Overdue::default();
         let gates: Vec<_> = (0..2).map(|_| channel::<()>()).collect();
         let (mut senders, receivers): (Vec<_>, Vec<_>) = gates.into_iter().unzip();

@@ -76,7 +76,7 @@ impl Tools for ReaderTools {
     fn grow(&self, link: usize) -> Vec<Slot> {
         // If no more memory is available, the existing slots must suffice.
         let grown = self.arena.grow(link);
-        self.arena.tell_grown(link, &grown);
+        self.arena.report_grown(link, &grown);
         grown.unwrap_or_default()
     }
 }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_asked_for_again_and_what_lasts_is_not() {
+    fn passing_refusals_are_tried_again_and_lasting_ones_are_not() {
         let (ports, gpu) =
             (Ports::default(), DeviceId { kind: crate::gpu::DeviceKind::Sim, index: 0 });
         let asked = std::cell::Cell::new(0);

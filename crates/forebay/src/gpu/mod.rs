@@ -446,7 +446,7 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
 
     /// The address by which libraries other than the driver reach the bytes at `address`. It
     /// differs only on a simulated GPU, whose bytes are in host memory. The bytes are in use until
-    /// [`let_go`](Self::let_go).
+    /// [`dispose`](Self::dispose).
     ///
     /// # Errors
     /// The GPU has no allocation that holds the range.
@@ -455,7 +455,7 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     }
 
     /// Undoes [`hold`](Self::hold) of bytes at `address`.
-    fn let_go(&self, _address: u64) {}
+    fn dispose(&self, _address: u64) {}
 
     /// The driver's handle of a stream, for other libraries; `None` if no other library knows it.
     fn native(&self, _stream: Stream) -> Option<u64> {

@@ -212,7 +212,7 @@ mod tests {
     use forebay_topology::System;
 
     #[test]
-    fn memory_lies_beside_those_who_touch_it() {
+    fn memory_is_near_the_threads_that_touch_it() {
         const LEN: usize = 24 << 20;
         let system = System::live();
         for number in system.numa_nodes() {

@@ -205,7 +205,7 @@ impl Buffer {
 
     fn host_part(&self) -> Option<(*mut u8, usize)> {
         match &self.allocation.memory {
-            Memory::Host(memory) if memory.home().is_here() && !self.allocation.is_adrift() => {
+            Memory::Host(memory) if memory.home().is_here() && !self.allocation.is_detached() => {
                 let start = usize::try_from(self.start).expect("inside one mapping");
                 let len = usize::try_from(self.len).expect("inside one mapping");
                 Some((memory.pointer().as_ptr().wrapping_add(start), len))
@@ -369,7 +369,7 @@ impl Buffer {
                 let (device, len, source) = (device.id(), self.len, source.clone());
                 Err(Error::CopyNotOver { device, len, place: place(about()).map(Box::new), source })
             }
-            _ if self.allocation.is_adrift() => {
+            _ if self.allocation.is_detached() => {
                 let reason = "an abandoned call still uses the buffer: wait until its drive or \
                               server responds"
                     .to_owned();
@@ -529,7 +529,7 @@ impl Allocation {
     }
 
     /// Whether an abandoned call may still touch it.
-    fn is_adrift(&self) -> bool {
+    fn is_detached(&self) -> bool {
         self.adrift.load(Ordering::Acquire) > 0
     }
 }
@@ -576,17 +576,17 @@ impl Keep {
     }
 
     /// Marks the memory unusable for other calls, since its user has abandoned a call on it.
-    pub(crate) fn set_adrift(&self) {
+    pub(crate) fn set_detached(&self) {
         self.0.adrift.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Undoes [`set_adrift`](Self::set_adrift): the call is over.
+    /// Undoes [`set_detached`](Self::set_detached): the call is over.
     pub(crate) fn land(&self) {
         self.0.adrift.fetch_sub(1, Ordering::Release);
     }
 
     /// Drops the share; returns the allocation if it was the last one.
-    pub(crate) fn let_go(self) -> Option<Last> {
+    pub(crate) fn dispose(self) -> Option<Last> {
         Arc::into_inner(self.0).map(Last)
     }
 }

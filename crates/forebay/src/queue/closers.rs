@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_thread_could_be_had_for_is_done_by_the_next() {
+    fn work_without_a_thread_is_done_by_the_next() {
         let starts = Arc::new(AtomicBool::new(false));
         let closers = closers(2, &starts);
         let (sender, done) = channel();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_freed_beside_closes_that_all_hang() {
+    fn memory_is_freed_during_closes_that_all_hang() {
         let closers = closers(2, &Arc::new(AtomicBool::new(true)));
         let (gate, shut) = channel::<()>();
         let shut = Arc::new(Lock::new(shut));

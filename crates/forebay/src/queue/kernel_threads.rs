@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_told() {
+    fn the_kernel_is_notified() {
         let ring = match IoUring::new(8) {
             Ok(ring) => ring,
             Err(error) => return println!("skipped: no io_uring: {error}"),

@@ -76,7 +76,7 @@ impl SmallWrites {
 
     /// Begins direct writes to a file. `false` if callers are writing it: the last of them calls
     /// `Scheduler::small_writes_ended`.
-    pub(super) fn begin_around(&self, file: File) -> bool {
+    pub(super) fn begin_direct(&self, file: File) -> bool {
         let mut shard = self.shard(file);
         let writes = of(&mut shard, file);
         writes.around = writes.callers == 0;
@@ -85,7 +85,7 @@ impl SmallWrites {
     }
 
     /// Ends the direct writes to a file.
-    pub(super) fn end_around(&self, file: File) {
+    pub(super) fn end_direct(&self, file: File) {
         self.shard(file).retain(|writes| writes.file != file);
     }
 
@@ -119,23 +119,23 @@ mod tests {
     fn one_kind_writes_a_file_at_a_time() {
         let writes = SmallWrites::default();
         assert!(writes.begin(FILE) && writes.begin(FILE), "callers beside each other");
-        assert!(!writes.begin_around(FILE));
+        assert!(!writes.begin_direct(FILE));
         assert!(!writes.begin(FILE), "one waits for those that are there");
         assert!(!writes.end(FILE));
         assert!(writes.end(FILE), "the last of them");
         assert!(!writes.begin(FILE), "nobody comes before whoever waits");
-        assert!(writes.begin_around(FILE) && !writes.begin(FILE));
+        assert!(writes.begin_direct(FILE) && !writes.begin(FILE));
         writes.give_up(FILE);
         assert!(!writes.begin(FILE), "it is under way");
-        writes.end_around(FILE);
+        writes.end_direct(FILE);
         assert!(writes.begin(FILE) && !writes.end(FILE), "nobody waits any more");
         assert!(writes.shard(FILE).is_empty());
     }
 
     #[test]
-    fn nobody_is_held_up_by_who_waited_and_has_gone() {
+    fn a_waiter_that_has_left_blocks_no_caller() {
         let writes = SmallWrites::default();
-        assert!(writes.begin(FILE) && !writes.begin_around(FILE) && writes.end(FILE));
+        assert!(writes.begin(FILE) && !writes.begin_direct(FILE) && writes.end(FILE));
         writes.give_up(FILE);
         assert!(writes.begin(FILE) && !writes.end(FILE));
     }
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn files_do_not_wait_for_each_other() {
         let writes = SmallWrites::default();
-        assert!((0..1000).all(|inode| writes.begin_around((8, inode))));
+        assert!((0..1000).all(|inode| writes.begin_direct((8, inode))));
         assert!((1000..2000).all(|inode| writes.begin((8, inode))));
         assert!((0..1000).all(|inode| !writes.begin((8, inode))));
-        (0..1000).for_each(|inode| writes.end_around((8, inode)));
+        (0..1000).for_each(|inode| writes.end_direct((8, inode)));
         assert!((1000..2000).all(|inode| !writes.end((8, inode))));
         assert!(writes.shards.iter().all(|shard| shard.0.lock().is_empty()));
     }

@@ -146,7 +146,7 @@ impl Arena {
     }
 
     /// Emits events for the result of [`grow`](Self::grow), whose callers may hold locks.
-    pub(crate) fn tell_grown(&self, link: usize, grown: &Result<Vec<Slot>>) {
+    pub(crate) fn report_grown(&self, link: usize, grown: &Result<Vec<Slot>>) {
         if let Ok(slots) = grown
             && !slots.is_empty()
         {

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_recorded_unless_asked_for() {
+    fn events_are_recorded_only_on_request() {
         let (recorder, mut track) = (Recorder::default(), Track::default());
         track.push(&recorder, false, [span(1)]);
         recorder.note([span(2)]);

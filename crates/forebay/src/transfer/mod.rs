@@ -253,21 +253,21 @@ impl State {
 
     /// Records that the caller has abandoned the transfer: its memory is unusable until the
     /// transfer ends.
-    pub(crate) fn set_adrift(&self) {
+    pub(crate) fn set_detached(&self) {
         let mut shares = self.keep.lock();
         shares.adrift = true;
-        shares.keep.iter().for_each(Keep::set_adrift); // empty if it has ended
+        shares.keep.iter().for_each(Keep::set_detached); // empty if it has ended
     }
 
     /// Drops the shares in the memory; returns the allocations of which they were the last.
-    fn let_go(&self) -> Vec<Last> {
+    fn dispose(&self) -> Vec<Last> {
         let mut shares = self.keep.lock();
         let (keep, adrift) = (std::mem::take(&mut shares.keep), shares.adrift);
         drop(shares);
         if adrift {
             keep.iter().for_each(Keep::land);
         }
-        keep.into_iter().filter_map(Keep::let_go).collect()
+        keep.into_iter().filter_map(Keep::dispose).collect()
     }
 
     pub(crate) fn set_key(&self, key: usize) {
@@ -325,7 +325,7 @@ impl State {
             stages: self.stages(),
             elapsed: self.started.elapsed(),
         });
-        let memory = self.let_go();
+        let memory = self.dispose();
         let file = self.file.lock().take();
         file.iter().for_each(|file| self.emit_end(file, &result));
         let file = file.and_then(Arc::into_inner);
@@ -383,7 +383,7 @@ impl State {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_asked_to_stop(&self) -> bool {
+    pub(crate) fn should_stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
@@ -416,7 +416,7 @@ impl State {
             && events::hears_cancels()
             && let Some((path, range, _)) = self.described()
         {
-            events::cancel_asked(&path, range, self.done());
+            events::cancel_requested(&path, range, self.done());
         }
     }
 
@@ -569,7 +569,7 @@ impl State {
         let source = DeviceError { call: "engine", code: -1, name, detail };
         for keep in std::mem::take(&mut shares.keep) {
             keep.lose(&source);
-            keep.set_adrift();
+            keep.set_detached();
             std::mem::forget(keep);
         }
         drop(shares);
@@ -611,7 +611,7 @@ mod tests {
 
     /// When nearly all bytes have arrived, the end is expected at any moment, here for minutes.
     #[test]
-    fn a_waiting_caller_is_asked_also_when_the_end_seems_near() {
+    fn a_waiting_caller_is_polled_also_when_the_end_seems_near() {
         let file = Handle::open("/proc/version", &OpenOptions::default()).expect("it is there");
         let range = ByteRange::at(0, GIB);
         let long_ago = Instant::now().checked_sub(Duration::from_secs(20));

@@ -328,7 +328,7 @@ fn a_file_system_that_always_says_try_again() {
 }
 
 #[test]
-fn a_file_system_that_always_says_that_a_signal_came() {
+fn a_file_system_that_always_reports_a_signal() {
     let _watchdog = Watchdog::start();
     always_says(libc::EINTR, Errno::INTR);
 }

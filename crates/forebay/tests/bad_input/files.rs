@@ -74,11 +74,11 @@ fn what_may_not_be_opened() {
     let message = format!("cannot open `{}`", path.display());
     let cause = "Permission denied (os error 13)";
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("a mode");
-    let opened = lab::as_nobody(|| engine().open(&path));
+    let opened = lab::unprivileged(|| engine().open(&path));
     let Some(opened) = or_skip(opened) else { return };
     assert_says(opened, &message, cause, NO_RIGHT);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("a mode");
-    let opened = lab::as_nobody(|| engine().open_with(&path, &OpenOptions::writing()));
+    let opened = lab::unprivileged(|| engine().open_with(&path, &OpenOptions::writing()));
     assert_says(or_skip(opened).expect("as before"), &message, cause, NO_RIGHT);
     assert_eq!(fs::read(&path).expect("a read"), b"12345");
 }

@@ -51,7 +51,7 @@ fn move_all(engine: &Engine, path: &Path, len: usize) -> Result<()> {
 }
 
 /// Runs `test` in a process of its own, as nobody.
-fn as_nobody_in_a_child(role: &str, test: impl FnOnce(PathBuf) + Send) {
+fn unprivileged_in_a_child(role: &str, test: impl FnOnce(PathBuf) + Send) {
     if child::role().is_none() {
         child::run(role);
         return;
@@ -59,11 +59,11 @@ fn as_nobody_in_a_child(role: &str, test: impl FnOnce(PathBuf) + Send) {
     let _watchdog = Watchdog::start();
     let folder = open_folder();
     let path = folder.path().join("data");
-    let _ = or_skip(lab::as_nobody(|| test(path)));
+    let _ = or_skip(lab::unprivileged(|| test(path)));
 }
 
 fn with_locked(most: u64) {
-    as_nobody_in_a_child("locked", |path| {
+    unprivileged_in_a_child("locked", |path| {
         limit(Resource::Memlock, most);
         // First, for a ring that was closed counts until the kernel comes to it.
         fs::write(&path, pattern(7, 40_000_001)).expect("a file");
@@ -136,7 +136,7 @@ fn locked_memory_of_64_kib_as_root() {
 
 #[test]
 fn no_more_threads() {
-    as_nobody_in_a_child("threads", |path| {
+    unprivileged_in_a_child("threads", |path| {
         let before = getrlimit(Resource::Nproc).current;
         for most in [1, 2, 3, 4, 6] {
             limit(Resource::Nproc, most);
@@ -194,7 +194,7 @@ fn a_drive_is_served_once_threads_can_be_started_again() {
         assert_eq!(end.expect("it ends").expect("a read").bytes, 100_000);
         assert_eq!(one.wait().0.expect("the server answers").bytes, 100_000);
     };
-    let _ = or_skip(lab::as_nobody(test));
+    let _ = or_skip(lab::unprivileged(test));
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn no_more_descriptors() {
 }
 
 #[test]
-fn a_descriptor_that_is_refused_once_is_asked_for_again() {
+fn a_descriptor_that_is_refused_once_is_requested_again() {
     if child::role().is_none() {
         child::run("one descriptor");
         return;

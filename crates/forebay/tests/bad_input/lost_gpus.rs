@@ -96,7 +96,7 @@ impl Rig {
 }
 
 #[test]
-fn a_gpu_that_vanishes_takes_nobody_with_it() {
+fn a_gpu_that_vanishes_harms_no_other() {
     let _watchdog = Watchdog::start();
     // In the first copy, and somewhere among those of several transfers.
     for after in [0, 1, 4, 9] {

@@ -176,7 +176,7 @@ fn limits_that_make_no_sense() {
 }
 
 #[test]
-fn routes_that_cannot_be_had() {
+fn routes_that_are_unavailable() {
     let engine = engine();
     let (_folder, file) = file(&engine, 100_000);
     let drive = on_drive(&engine, file.path());

@@ -237,7 +237,7 @@ fn signals_that_interrupt_every_call() {
 }
 
 #[test]
-fn a_ring_that_is_demanded_is_not_asked_for_what_needs_none() {
+fn a_required_ring_is_not_used_where_none_is_needed() {
     let asked = lab::without_call(SETUP, libc::EPERM, || {
         let engine = small_engine(|options| options.ring = RingChoice::Uring);
         let folder = or_skip(lab::memory_folder())?;

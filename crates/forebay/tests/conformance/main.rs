@@ -27,7 +27,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("resident reads", reads::resident),
     ("cold reads", reads::cold),
     ("partly resident reads", reads::partly_resident),
-    ("demanded routes", reads::demanded_routes),
+    ("demanded routes", reads::required_routes),
     ("refused routes", reads::refused_routes),
     ("early ends", reads::early_ends),
     ("whole files", reads::whole_files),
@@ -43,12 +43,12 @@ const CHECKS: &[(&str, Check)] = &[
     ("growing", writes::growing),
     ("holes", writes::holes),
     ("read back by the other path", writes::read_back_by_the_other_path),
-    ("beside dirty pages", writes::beside_dirty_pages),
+    ("beside dirty pages", writes::next_to_dirty_pages),
     ("durable and reserved", writes::durable_and_reserved),
     ("writes by many threads", writes::many_threads),
     ("writes without blocking", writes::without_blocking),
     ("by a given descriptor", writes::by_a_given_descriptor),
-    ("beside another process", writes::beside_another_process),
+    ("beside another process", writes::during_another_process),
 ];
 
 /// A folder to test in, and what must live as long.
@@ -69,11 +69,11 @@ fn run(place: impl FnOnce() -> Offer<Place>) {
 }
 
 /// The same as a user who has no privilege and little memory that may be locked.
-fn run_as_nobody(place: impl FnOnce() -> Offer<Place>) {
+fn run_unprivileged(place: impl FnOnce() -> Offer<Place>) {
     run_by(place, |folder| {
         let everybody = fs::Permissions::from_mode(0o777);
         fs::set_permissions(folder, everybody).expect("a folder of ours");
-        let _ = or_skip(lab::as_nobody(|| check_all(folder)));
+        let _ = or_skip(lab::unprivileged(|| check_all(folder)));
     });
 }
 
@@ -196,36 +196,36 @@ fn a_file_system_in_user_space() {
 }
 
 #[test]
-fn tmpfs_as_nobody() {
-    run_as_nobody(in_memory);
+fn tmpfs_unprivileged() {
+    run_unprivileged(in_memory);
 }
 
 #[test]
-fn ext4_as_nobody() {
-    run_as_nobody(|| drive(FileSystem::Ext4, 512));
-}
-
-#[test]
-#[ignore = "slow: its like runs with the others"]
-fn xfs_as_nobody() {
-    run_as_nobody(|| drive(FileSystem::Xfs, 512));
+fn ext4_unprivileged() {
+    run_unprivileged(|| drive(FileSystem::Ext4, 512));
 }
 
 #[test]
 #[ignore = "slow: its like runs with the others"]
-fn btrfs_as_nobody() {
-    run_as_nobody(|| drive(FileSystem::Btrfs, 4096));
+fn xfs_unprivileged() {
+    run_unprivileged(|| drive(FileSystem::Xfs, 512));
 }
 
 #[test]
 #[ignore = "slow: its like runs with the others"]
-fn overlay_as_nobody() {
-    run_as_nobody(|| overlay(temporary()));
+fn btrfs_unprivileged() {
+    run_unprivileged(|| drive(FileSystem::Btrfs, 4096));
 }
 
 #[test]
-fn a_file_system_in_user_space_as_nobody() {
-    run_as_nobody(fuse);
+#[ignore = "slow: its like runs with the others"]
+fn overlay_unprivileged() {
+    run_unprivileged(|| overlay(temporary()));
+}
+
+#[test]
+fn a_file_system_in_user_space_unprivileged() {
+    run_unprivileged(fuse);
 }
 
 /// The defaults, whose slots are larger than the files above.

@@ -165,7 +165,7 @@ pub(crate) fn partly_resident(case: &Case) {
     }
 }
 
-pub(crate) fn demanded_routes(case: &Case) {
+pub(crate) fn required_routes(case: &Case) {
     let (file, bytes) = case.random_file("demanded", SIZE);
     let mut demands = case.demands(&file);
     demands.push(RequestOptions::by_route(Route::Cached));

@@ -40,7 +40,7 @@ struct Demand<'a> {
     salt: u64,
 }
 
-fn each_demand(case: &Case, name: &str, check: impl Fn(&File, &mut Vec<u8>, Demand<'_>)) {
+fn each_requirement(case: &Case, name: &str, check: impl Fn(&File, &mut Vec<u8>, Demand<'_>)) {
     let (probe, _) = case.random_file(name, 1);
     for (salt, options) in case.demands(&probe).iter().enumerate() {
         let (file, mut model) = case.random_file(name, 3 * SLOT + 4321);
@@ -50,7 +50,7 @@ fn each_demand(case: &Case, name: &str, check: impl Fn(&File, &mut Vec<u8>, Dema
 }
 
 pub(crate) fn overwriting(case: &Case) {
-    each_demand(case, "over", |file, model, how| {
+    each_requirement(case, "over", |file, model, how| {
         for &(at, len) in RANGES {
             write(case, file, model, at, len, how);
         }
@@ -63,7 +63,7 @@ pub(crate) fn overwriting(case: &Case) {
 }
 
 pub(crate) fn growing(case: &Case) {
-    each_demand(case, "grow", |file, model, how| {
+    each_requirement(case, "grow", |file, model, how| {
         for (gap, len) in [(0, 1), (0, 4096), (1, 10), (0, SLOT + 5), (70_000, 9000), (0, 0)] {
             let at = model.len() + gap;
             write(case, file, model, at, len, how);
@@ -75,7 +75,7 @@ pub(crate) fn growing(case: &Case) {
 }
 
 pub(crate) fn holes(case: &Case) {
-    each_demand(case, "holes", |file, model, how| {
+    each_requirement(case, "holes", |file, model, how| {
         let plain = fs::File::options().write(true).open(file.path()).expect("the file opens");
         plain.set_len(0).expect("a cut");
         plain.set_len(4 * SLOT as u64).expect("a hole");
@@ -87,7 +87,7 @@ pub(crate) fn holes(case: &Case) {
 }
 
 pub(crate) fn read_back_by_the_other_path(case: &Case) {
-    each_demand(case, "back", |file, model, how| {
+    each_requirement(case, "back", |file, model, how| {
         for turn in 0..3 {
             let (at, len) = (5000 * turn + 1, SLOT + 8192 * turn);
             write(case, file, model, at, len, how);
@@ -101,8 +101,8 @@ pub(crate) fn read_back_by_the_other_path(case: &Case) {
     });
 }
 
-pub(crate) fn beside_dirty_pages(case: &Case) {
-    each_demand(case, "dirty", |file, model, how| {
+pub(crate) fn next_to_dirty_pages(case: &Case) {
+    each_requirement(case, "dirty", |file, model, how| {
         let plain = fs::File::options().write(true).open(file.path()).expect("the file opens");
         for turn in 0..6 {
             // Dirty bytes before, in and behind the range, and its edges' pages are in memory.
@@ -120,7 +120,7 @@ pub(crate) fn beside_dirty_pages(case: &Case) {
 }
 
 pub(crate) fn durable_and_reserved(case: &Case) {
-    each_demand(case, "synced", |file, model, how| {
+    each_requirement(case, "synced", |file, model, how| {
         for sync in [SyncMode::None, SyncMode::Data, SyncMode::All] {
             for options in [how.options.synced(sync), how.options.synced(sync).preallocated()] {
                 let how = Demand { options: &options, salt: model.len() as u64 };
@@ -135,7 +135,7 @@ pub(crate) fn durable_and_reserved(case: &Case) {
 }
 
 pub(crate) fn many_threads(case: &Case) {
-    each_demand(case, "threads", |file, model, how| {
+    each_requirement(case, "threads", |file, model, how| {
         const PART: usize = 50_000;
         let parts: Vec<_> = (0..24_u64).map(|n| pattern(n ^ how.salt, PART)).collect();
         thread::scope(|scope| {
@@ -219,7 +219,7 @@ pub(crate) fn write_share(case: &Case, file: &File, first: usize, options: &Requ
     }
 }
 
-pub(crate) fn beside_another_process(case: &Case) {
+pub(crate) fn during_another_process(case: &Case) {
     if !child::may_start() {
         return lab::skip("this user may not start the test program again");
     }
@@ -259,7 +259,7 @@ pub(crate) fn beside_another_process(case: &Case) {
     }
 }
 
-/// The other process: its role is what [`beside_another_process`] wrote.
+/// The other process: its role is what [`during_another_process`] wrote.
 pub(crate) fn be_the_other_process(role: &str) {
     let parts: Vec<&str> = role.splitn(4, ' ').collect();
     let [ring, memory, route, folder] = parts[..] else { panic!("no role: {role}") };

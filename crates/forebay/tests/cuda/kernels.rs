@@ -59,7 +59,7 @@ impl Drop for Window<'_> {
 }
 
 #[test]
-fn every_word_is_taken_once_and_none_beside_them() {
+fn every_word_is_taken_once_and_no_other() {
     let Some(device) = gpu() else { return };
     let device = &*device;
     println!("the memory moves {:?} bytes per second in theory", device.memory_rate());

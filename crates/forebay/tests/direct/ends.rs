@@ -88,7 +88,7 @@ fn each_gpu_has_a_way_of_its_own() {
 }
 
 #[test]
-fn writes_that_are_cancelled_or_dropped_leave_sectors_of_somebody() {
+fn cancelled_or_dropped_writes_keep_foreign_sectors() {
     const SECTOR: usize = 512;
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile");
@@ -361,7 +361,7 @@ fn threads_of_one_file_lose_nothing_by_paths_that_break() {
 }
 
 #[test]
-fn the_edges_are_told_apart_from_what_failed() {
+fn the_edges_are_separated_from_failures() {
     let rig = Rig::new("sim:cufile");
     if !can_go_straight(&rig) {
         return;

@@ -103,7 +103,7 @@ impl Rig {
 
 /// Whether bytes of this folder's files may come from a drive, past the page cache; else the test
 /// is skipped. Not asked of a transfer, which is what is tested.
-fn comes_from_a_drive(rig: &Rig) -> bool {
+fn bytes_are_from_a_drive(rig: &Rig) -> bool {
     let file = rig.engine.open(rig.path()).expect("it opens");
     let left = file.evict().expect("advice");
     let reason = match (file.no_direct_io(), left) {
@@ -129,7 +129,7 @@ fn what_is_cold_goes_straight_and_its_edges_do_not() {
     let _watchdog = Watchdog::start();
     for play in ["sim:cufile", "sim:cufile=nvidia-fs", "sim:cufile=short,seed=5"] {
         let rig = Rig::new(play);
-        if !comes_from_a_drive(&rig) {
+        if !bytes_are_from_a_drive(&rig) {
             return;
         }
         let file = rig.cold();
@@ -148,7 +148,7 @@ fn what_is_cold_goes_straight_and_its_edges_do_not() {
 }
 
 #[test]
-fn what_is_in_memory_comes_from_there() {
+fn resident_bytes_are_read_from_memory() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile");
     let file = rig.engine.open(rig.path()).expect("it opens");
@@ -164,7 +164,7 @@ fn what_is_in_memory_comes_from_there() {
 fn a_path_that_breaks_gives_over_to_slots() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile=fail");
-    if !comes_from_a_drive(&rig) {
+    if !bytes_are_from_a_drive(&rig) {
         return;
     }
     let file = rig.cold();
@@ -205,7 +205,7 @@ fn a_long_one_whose_path_breaks_is_whole() {
 }
 
 #[test]
-fn a_refusal_is_told_where_the_route_was_demanded() {
+fn a_refusal_is_an_error_if_the_route_was_required() {
     let _watchdog = Watchdog::start();
     let why = |gpu: &str, at: usize, options: &RequestOptions| {
         let rig = Rig::new(gpu);
@@ -229,7 +229,7 @@ fn a_refusal_is_told_where_the_route_was_demanded() {
 }
 
 #[test]
-fn writes_go_straight_where_that_is_demanded() {
+fn writes_are_direct_if_required() {
     let _watchdog = Watchdog::start();
     for play in ["sim:cufile", "sim:cufile=short,seed=9"] {
         let rig = Rig::new(play);
@@ -274,7 +274,7 @@ fn one_that_is_cancelled_or_dropped_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_library_that_does_not_answer_holds_nobody_up_for_long() {
+fn a_library_without_an_answer_blocks_no_caller_for_long() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile=hang-open");
     let start = Instant::now();
@@ -296,7 +296,7 @@ fn files_that_are_never_forgotten_hold_few_descriptors() {
     }
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile=hang-close");
-    if !comes_from_a_drive(&rig) {
+    if !bytes_are_from_a_drive(&rig) {
         return;
     }
     let descriptors = || fs::read_dir("/proc/self/fd").expect("this process").count();

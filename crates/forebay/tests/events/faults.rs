@@ -11,7 +11,7 @@ use crate::{LEN, file_of, gpu, messages};
 const SETUP: i64 = 425;
 
 #[test]
-fn a_file_system_that_refuses_the_first_request_is_told_of_once() {
+fn a_file_system_that_refuses_the_first_request_is_reported_once() {
     let _watchdog = Watchdog::start();
     let listener = listener();
     let Some(fuse) = or_skip(Fuse::new(pattern(2, LEN))) else { return };
@@ -36,7 +36,7 @@ fn a_file_system_that_refuses_the_first_request_is_told_of_once() {
 }
 
 #[test]
-fn what_the_engine_does_without_is_told_once() {
+fn missing_features_are_reported_once() {
     let _watchdog = Watchdog::start();
     let listener = listener();
     let (_folder, path) = file_of(LEN);

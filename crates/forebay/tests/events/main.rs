@@ -125,7 +125,7 @@ fn a_file_without_o_direct_falls_back_and_says_why() {
 }
 
 #[test]
-fn a_cancel_is_told_and_what_came_of_it() {
+fn a_cancel_and_its_result_are_reported() {
     let _watchdog = Watchdog::start();
     listener();
     let engine = Engine::new(Options::default()).expect("the defaults fit");
@@ -145,7 +145,7 @@ fn a_cancel_is_told_and_what_came_of_it() {
 }
 
 #[test]
-fn a_lost_gpu_is_told_once_and_each_transfer_that_fails() {
+fn a_lost_gpu_is_reported_once_and_each_transfer_that_fails() {
     let _watchdog = Watchdog::start();
     listener();
     let engine = Engine::new(Options::default()).expect("the defaults fit");

@@ -66,7 +66,7 @@ impl Subscriber for Panics {
 }
 
 #[test]
-fn a_subscriber_that_panics_holds_up_nobody() {
+fn a_subscriber_that_panics_blocks_no_other() {
     if child::role().is_none() {
         drop(child::run("panics"));
         return;

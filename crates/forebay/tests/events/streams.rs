@@ -18,7 +18,7 @@ use crate::listener::listener;
 use crate::{LEN, file_of, messages, transfers};
 
 #[test]
-fn a_transfer_that_its_stream_waits_for_in_vain_is_told_of() {
+fn a_transfer_that_its_stream_waits_for_in_vain_is_reported() {
     let _watchdog = Watchdog::start();
     let listener = listener();
     let Some(fuse) = or_skip(Fuse::new(pattern(4, LEN))) else { return };

@@ -107,7 +107,7 @@ pub(crate) fn memory_folder() -> Offer<TempDir> {
 /// Runs `action` on a thread that is nobody: a user and group of this process alone, since the
 /// kernel counts threads and locked memory by user; no other group, no privilege. Other threads
 /// stay who they are.
-pub(crate) fn as_nobody<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> {
+pub(crate) fn unprivileged<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> {
     use rustix::process::{Gid, Uid};
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     needs_root("becoming another user")?;

@@ -21,7 +21,7 @@ use rig::{Gate, LEN, Number, OFFSET, Rig, SLOT};
 const BOUND: Duration = Duration::from_secs(100);
 
 #[test]
-fn a_read_comes_behind_what_was_queued_and_before_what_is_queued_later() {
+fn a_read_runs_after_earlier_work_and_before_later_work() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new();
     let bytes = pattern(1, OFFSET + LEN);

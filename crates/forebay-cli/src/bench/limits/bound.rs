@@ -11,7 +11,7 @@ use super::rate;
 use crate::bench::plan::Planned;
 
 /// From this share of the requested rate on, the requested rate binds.
-const AS_ASKED: f64 = 0.95;
+const NEAR_REQUESTED: f64 = 0.95;
 
 /// The directions of a load.
 fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
@@ -53,7 +53,7 @@ pub(in crate::bench) fn bound(
     let is_mixed = !matches!(point.read_percent, 0 | 100);
     let knows_storage = !is_mixed && on_way.iter().any(|(name, _)| *name == "storage");
     let (name, advice) = match (lowest, share) {
-        _ if asked.is_some_and(|(asked, had)| had >= AS_ASKED * asked) => ("rate", None),
+        _ if asked.is_some_and(|(asked, had)| had >= NEAR_REQUESTED * asked) => ("rate", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
         _ if busy => ("processors", Some("all cores were busy: larger blocks cost less")),
         // The drive may be at its limit, which is unknown.
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_the_rate_that_was_asked_for_is_bound_by_that() {
+    fn a_point_at_the_requested_rate_is_bound_by_it() {
         let as_asked = told(100, Some(1000.0), 0.96e9);
         assert_eq!((as_asked.name.as_str(), as_asked.advice), ("rate", None));
         let less = told(100, Some(1000.0), 0.9e9);

@@ -91,8 +91,8 @@ pub(super) fn links(
     Ok((ran.iter().filter_map(sum).fold(0.0, f64::max), how))
 }
 
-/// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth, or
-/// at the one that was the best before. Returns the rate, the depth, and how it was measured.
+/// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth,
+/// or at the one that was the best before. Returns the rate, the depth, and how it was measured.
 /// Written bytes are on the drive at the end.
 ///
 /// # Errors

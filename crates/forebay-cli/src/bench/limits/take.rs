@@ -57,8 +57,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the limits again that a sample exceeds. If they stay below, the sample's rate is the
-    /// limit, since the machine has reached it.
+    /// Measures the limits again that a sample exceeds. If they stay below, the sample's rate is
+    /// the limit, since the machine has reached it.
     ///
     /// # Errors
     /// The results file cannot be written.

@@ -137,7 +137,7 @@ pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> 
         }
         Tool::Elbencho | Tool::Csv => (
             table::parse(&text, &map, &mut contents),
-            "name the columns, as in `--map 'throughput=BW:MiB/s,block-size=Block,direction:=read'`",
+            "name the columns, as in `--map 'throughput=BW:MiB/s,block-size=Block'`",
         ),
     };
     match parsed {

@@ -229,7 +229,7 @@ Storage enable direct (--storage_enable_direct=[0,1])       : 1
     }
 
     #[test]
-    fn what_is_no_row_is_told() {
+    fn an_invalid_row_is_reported() {
         let rows: [&[&str]; 5] = [
             &["4096", "1", "nan", "39.0", "5.0", "9.0", "2.0", "3.0", "37.0", "61.0"],
             &["4096", "1", "0.1"],

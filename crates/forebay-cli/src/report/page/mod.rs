@@ -9,6 +9,7 @@ use forebay_measure::plain::{cut, plain};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use self::charts::Charts;
+use super::bars::{self, State};
 use super::compare::{self, Comparison};
 use super::grid::Grid;
 use super::model::{Metric, Model, facts};
@@ -23,7 +24,7 @@ const SCRIPT: &str = include_str!("script.js");
 /// A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
-    'sha256-gP/R7SPsQgsyxexzKkwaSxd5MPWSVs3kZaxbIeplreA='; \
+    'sha256-UfVflj08T95EKUtBQ3ForAL2MS8k0o8X2fpz0s7mKOY='; \
     script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
     'sha256-YX59NWSnStfWijgf2vlittf7iGQYxwJScS1Z5SMqDtc='; \
     base-uri 'none'; form-action 'none'";
@@ -98,6 +99,14 @@ fn head(model: &Model, title: &str) -> Markup {
 fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
     let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best(|_| true)) {
         (Some(found), _) => compared_tiles(found, metric),
+        (None, Some(_)) if model.runs.len() == 1 && bars::has_whole_files(model) => {
+            let tile = |state: State| {
+                let parts = [state.note, state.share].into_iter().filter(|part| !part.is_empty());
+                let label = format!("Forebay, {}", state.name);
+                [label, state.speed, parts.collect::<Vec<_>>().join(" · ")]
+            };
+            bars::states(model).into_iter().map(tile).collect()
+        }
         (None, Some((_, best))) => {
             let rate = best.rate().map(rate_text).unwrap_or_default();
             let share = best.share().filter(|share| *share < 1.1).map(|share| share.min(1.0));

@@ -10,7 +10,7 @@ use super::{command, folder, stderr, wait_for};
 use crate::program::program;
 
 #[test]
-fn a_sweep_that_is_stopped_says_how_far_it_came_and_a_report_warns() {
+fn a_stopped_sweep_says_its_progress_and_a_report_warns() {
     for signal in [Signal::INT, Signal::TERM] {
         let folder = folder();
         let arguments = ["--gpu=none", "--block-size=4K,8K", "--depth=1", "--size=8M"];

@@ -148,7 +148,7 @@ fn number_of(line: &str, key: &str) -> u64 {
 }
 
 #[test]
-fn of_more_files_than_are_asked_for_there_is_no_verdict() {
+fn more_files_than_requested_give_no_verdict() {
     let folder = folder();
     for (threads, is_judged) in [(64, true), (65, false)] {
         let line = format!("-D . -w {threads} -s 4k -i 4k -x 0 -I 0 --gpu sim");
@@ -446,7 +446,7 @@ fn words_that_make_no_sense_are_exit_code_2() {
 }
 
 #[test]
-fn what_cannot_be_had_is_told() {
+fn unavailable_features_are_reported() {
     let folder = folder();
     for (line, says) in [
         ("-D nowhere -s 64K -i 64k -x 4 --gpu none", "nowhere"),
@@ -466,7 +466,7 @@ fn what_cannot_be_had_is_told() {
 }
 
 #[test]
-fn what_no_drive_takes_is_told_in_options() {
+fn an_option_that_no_drive_takes_is_reported() {
     let folder = folder();
     if !has_direct_io(folder.path()) {
         return;

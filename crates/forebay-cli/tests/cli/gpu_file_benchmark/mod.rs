@@ -116,7 +116,7 @@ fn a_library_that_lies_is_found() {
 }
 
 #[test]
-fn a_kernel_works_alone_and_beside_a_read() {
+fn a_kernel_works_alone_and_during_a_read() {
     let folder = folder();
     let text = good(folder.path(), &["-r", "2", "--gpu", "sim"]);
     let (_, kernel) = text.split_once("\nKernel: XOR of 2 MiB of the GPU's memory, ").unwrap();
@@ -135,7 +135,7 @@ fn a_kernel_works_alone_and_beside_a_read() {
 }
 
 #[test]
-fn a_file_system_in_memory_is_told() {
+fn a_file_system_in_memory_is_reported() {
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
         return println!("skipped: a file system in memory: no `/dev/shm`");
     };

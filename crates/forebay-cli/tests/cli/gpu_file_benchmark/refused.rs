@@ -63,7 +63,7 @@ fn a_file_that_is_new_goes_away_again() {
 }
 
 #[test]
-fn words_that_make_no_sense_are_told() {
+fn nonsense_words_are_reported() {
     let folder = folder();
     let texts: Vec<String> = [
         &["-m", "turbo"][..],

@@ -204,7 +204,7 @@ impl Drop for Loops {
 }
 
 #[test]
-fn a_loop_device_without_direct_io_is_told() {
+fn a_loop_device_without_direct_io_is_reported() {
     let loops = match Loops::new(1, &["mkfs.ext4", "-q"]) {
         Ok(loops) => loops,
         Err(reason) => return println!("skipped: a loop device: {reason}"),

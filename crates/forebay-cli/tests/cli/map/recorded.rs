@@ -349,7 +349,7 @@ fn all_recorded_paths_are_shown_where_none_is_named() {
 }
 
 #[test]
-fn what_is_not_in_the_record_fails_beside_what_is() {
+fn what_the_record_lacks_fails_and_the_rest_works() {
     let Some(recorded) = Recorded::open() else { return };
     let arguments = ["--fixture", ".", "/elsewhere", "/mnt/plain/data.bin", "/nor/here"];
     let (code, text, talk) = bad(recorded.folder.path(), &arguments);

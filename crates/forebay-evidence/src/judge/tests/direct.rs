@@ -186,7 +186,7 @@ fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
 }
 
 #[test]
-fn little_beside_much_is_a_doubt() {
+fn few_bytes_next_to_many_are_a_doubt() {
     let mut seen = evidence(0, 0, GIB, GIB);
     seen.cufile = counters(2, 0, 0, 8 * MIB);
     let both = claim(&[(Route::Direct, 8 * MIB), (Route::Cached, GIB - 8 * MIB)]);
@@ -205,7 +205,7 @@ fn little_beside_much_is_a_doubt() {
 }
 
 #[test]
-fn what_is_in_memory_comes_from_no_drive() {
+fn bytes_in_memory_need_no_drive() {
     for (len, holes) in [(64 * KIB, 0), (GIB, 0), (GIB, GIB)] {
         let mut seen =
             Evidence { storage: Storage::Memory, gpu: link(len), ..evidence(0, 0, 0, 0) };

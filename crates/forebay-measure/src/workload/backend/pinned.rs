@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_was_refused_is_told_with_its_remedy() {
+    fn a_refused_copy_is_an_error_with_a_remedy() {
         let (name, detail) = ("CUDA_ERROR_ILLEGAL_ADDRESS".into(), String::new());
         let failure = refused(&DeviceError { call: "cuMemcpyHtoDAsync", code: 700, name, detail });
         assert!(failure.causes[0].contains("ILLEGAL_ADDRESS"), "{failure:?}");

@@ -99,7 +99,7 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Progress, Duration
 }
 
 #[test]
-fn a_drive_that_stood_still_is_told_by_each_call_that_should_have_been_made() {
+fn a_stalled_drive_shows_in_each_call_that_was_due() {
     let told = |worked: &Progress| worked.latencies.summary(true).unwrap();
     let (worked, stopped) = stood_still(Some(MS * 10), None);
     // One was made, at the start; the others were due until the end.

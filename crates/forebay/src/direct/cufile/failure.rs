@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_move_answers_is_told_apart() {
+    fn answers_of_a_move_are_distinguished() {
         let of = |moved| CuFileFailure::of_moved("cuFileRead", moved, 100);
         assert_eq!((of(0), of(7), of(100)), (Ok(0), Ok(7), Ok(100)));
         assert_eq!(of(101), Err(CuFileFailure::Nonsense { moved: 101, asked: 100 }));

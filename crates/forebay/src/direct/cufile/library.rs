@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_toolkit_comes_first() {
+    fn the_newest_toolkit_is_first() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["cuda-12.8", "cuda-9.2", "cuda-13.1", "cuda-13", "cuda-x.y", "other"] {
             fs::create_dir(folder.path().join(name)).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_for_this_machine_is_told_before_it_is_loaded() {
+    fn a_foreign_library_is_recognized_before_it_is_loaded() {
         assert!(reason(b"").ends_with("is no library"));
         assert!(reason(&[7; 100]).ends_with("is no library"));
         let mut elf = [0; 64];

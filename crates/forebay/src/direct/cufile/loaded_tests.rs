@@ -120,7 +120,7 @@ fn a_driver_of_others_that_is_of_no_use_is_not_opened_once_more() {
 
 /// All users of the driver must share the counters of one session.
 #[test]
-fn whoever_opens_a_library_again_has_the_same_session() {
+fn opening_a_library_again_gives_the_same_session() {
     let Some((_folder, path)) = library(1190, "") else { return };
     let first = Session::open_direct_only(Some(&path), Compat::Allowed).unwrap();
     let again = Session::open_direct_only(Some(&path), Compat::Allowed).unwrap();

@@ -82,7 +82,7 @@ impl CuFilePort {
         let mut moved = Err(CuFileFailure::Io(Errno::NODEV));
         let within = &mut || moved = moves(self.file(), native, count);
         let entered = self.device.within(within);
-        self.device.let_go(address);
+        self.device.dispose(address);
         entered.map_err(|error| lost(&error))?;
         Ok(moved?)
     }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn of_two_reads_at_once_each_is_refused_for_its_own_reason() {
         let table = Table { read: refuse, ..simulated::table() };
-        let Some(rig) = Rig::played_by(table, SimulatedCuFile::P2pDma) else { return };
+        let Some(rig) = Rig::simulated_by(table, SimulatedCuFile::P2pDma) else { return };
         let memory = Buffer::on_device(Arc::clone(&rig.device), 2 * UNIT).unwrap();
         let read = |offset| {
             // SAFETY: the memory stays allocated, and each thread has a separate unit.

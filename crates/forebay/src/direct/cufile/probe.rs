@@ -189,7 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_answer_is_read_as_far_as_it_came() {
+    fn a_partial_answer_is_read() {
         let answer = "library /x y/libcufile.so.0\nversion 1.19\nopened\nnvidia-fs 2.28\n\
                       storage nvme p2pdma nvidia-fs\nstorage nfs\nfeature batch\n\
                       setting use_pci_p2pdma true\nsetting broken\nlimits 16384 128\nstor";

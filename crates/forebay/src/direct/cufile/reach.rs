@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_told_from_what_is_commented_out() {
+    fn settings_are_distinguished_from_comments() {
         let allows = |text: &str| flag(text, P2PDMA.key);
         assert_eq!(allows("{ \"properties\": { \"use_pci_p2pdma\" : true } }"), Some(true));
         assert_eq!(allows("\"use_pci_p2pdma\":\n true"), Some(true));

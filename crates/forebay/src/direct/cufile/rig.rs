@@ -30,7 +30,7 @@ pub(super) struct Rig {
 
 impl Rig {
     /// Creates it with the functions of `table`; `None` if there is no `O_DIRECT` here.
-    pub(super) fn played_by(table: Table, play: SimulatedCuFile) -> Option<Self> {
+    pub(super) fn simulated_by(table: Table, play: SimulatedCuFile) -> Option<Self> {
         let config = SimConfig { cufile: Some(play), ..SimConfig::default() };
         let device = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
         Self::of(Arc::new(Session::of_simulated_by(table).unwrap()), device)

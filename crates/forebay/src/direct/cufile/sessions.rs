@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_hangs_as_it_opens_holds_nobody_else_up_for_ever() {
+    fn a_driver_that_hangs_as_it_opens_blocks_no_other_caller() {
         let sessions = Sessions::within(Duration::from_millis(20));
         let first = sessions.of(1, || {
             for _ in 0..2 {

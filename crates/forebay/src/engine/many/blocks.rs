@@ -127,7 +127,7 @@ impl BlockRead {
     }
 
     /// Drops a read all of whose blocks have arrived, which may be about to end.
-    pub fn let_go(self) {
+    pub fn dispose(self) {
         self.transfer.detach();
     }
 

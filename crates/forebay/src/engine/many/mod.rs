@@ -86,7 +86,7 @@ pub struct ManyTransfer {
 impl Drop for ManyTransfer {
     fn drop(&mut self) {
         let results = self.results.get_mut().take();
-        self.let_go(results);
+        self.dispose(results);
     }
 }
 
@@ -159,12 +159,12 @@ impl ManyTransfer {
             Ok(Arc::new(results.outcome(whole)))
         });
         let results = self.results.lock().take();
-        self.let_go(results);
+        self.dispose(results);
         outcome.clone()
     }
 
     /// Drops the files: this may be the last reference, and closing a file may hang.
-    fn let_go(&self, results: Option<Results>) {
+    fn dispose(&self, results: Option<Results>) {
         let Some(results) = results else { return };
         if self.engine.inner.home.is_here() {
             self.engine.inner.core.aside(Chore::Close, move || drop(results));

@@ -278,7 +278,7 @@ impl Ordered {
         {
             self.since = Instant::now(); // the GPU has it from now on
         }
-        if self.error.is_none() && self.state.is_asked_to_stop() {
+        if self.error.is_none() && self.state.should_stop() {
             self.fail(Error::Cancelled { place: self.place(), done: self.state.done() });
         }
         let ended = |moving: &Moving| moving.transfer.ended();

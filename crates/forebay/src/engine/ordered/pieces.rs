@@ -175,7 +175,7 @@ mod tests {
 
     /// No file system here fails only a sync, so its result is passed in.
     #[test]
-    fn what_fails_is_told_by_the_pieces_that_it_is_about() {
+    fn failures_name_their_pieces() {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = Engine::new(Options::default()).expect("an engine");
         let open = |name: &str| {

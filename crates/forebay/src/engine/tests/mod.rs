@@ -75,7 +75,7 @@ fn slots_are_moved_by_a_ring_and_by_threads() {
 }
 
 #[test]
-fn an_engine_ends_beside_a_close_that_hangs() {
+fn an_engine_ends_during_a_close_that_hangs() {
     let engine = Engine::new(Options::default()).unwrap();
     let (gate, shut) = std::sync::mpsc::channel::<()>();
     engine

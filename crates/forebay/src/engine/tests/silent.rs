@@ -75,7 +75,7 @@ impl Silent {
         })
     }
 
-    fn panic_if_asked(&self) {
+    fn panic_if_requested(&self) {
         assert!(!self.panics.load(Ordering::Relaxed), "the driver is broken");
     }
 
@@ -150,7 +150,7 @@ impl Device for Silent {
         source: NonNull<u8>,
         len: usize,
     ) -> DeviceResult<()> {
-        self.panic_if_asked();
+        self.panic_if_requested();
         if self.locked.load(Ordering::Relaxed) {
             self.inner.synchronize(stream)?;
         }
@@ -209,7 +209,7 @@ impl Device for Silent {
         self.inner.wait_event(stream, event)
     }
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
-        self.panic_if_asked();
+        self.panic_if_requested();
         self.speak("cuStreamSynchronize")?;
         self.inner.synchronize(stream)
     }
@@ -416,7 +416,7 @@ fn what_is_queued_in_a_streams_order_goes_on_while_the_rest_is_being_queued() {
 }
 
 #[test]
-fn memory_that_is_being_freed_holds_up_nobody() {
+fn memory_that_is_being_freed_blocks_no_caller() {
     let gpu = Silent::new("sim");
     let (engine, device) = engine_with(&gpu);
     let folder = tempfile::tempdir().unwrap();
@@ -447,7 +447,7 @@ fn memory_that_is_being_freed_holds_up_nobody() {
 }
 
 #[test]
-fn memory_that_is_being_registered_holds_up_nobody() {
+fn memory_that_is_being_registered_blocks_no_caller() {
     let gpu = Silent::new("sim");
     let (engine, device) = engine_with(&gpu);
     let shut = gpu.gate.lock().unwrap();

@@ -138,7 +138,7 @@ fn mappings_that_never_end_are_given_up() {
 }
 
 #[test]
-fn a_batch_that_blames_a_copy_of_nobody_is_an_error_all_the_same() {
+fn a_batch_with_an_unknown_copy_is_an_error_as_well() {
     let device = open(&BLAMES);
     let (stream, memory) = (device.create_stream().unwrap(), device.allocate(64).unwrap());
     let mut bytes = [0_u8; 64];

@@ -291,7 +291,7 @@ fn errors_of_the_driver_come_back_by_name() {
 }
 
 #[test]
-fn handles_of_nobody_never_reach_the_driver() {
+fn unknown_handles_never_reach_the_driver() {
     let (device, other) = (open(PLAIN[3]), open(PLAIN[3]));
     let (stream, event) = (other.create_stream().unwrap(), other.create_event().unwrap());
     let own_event = device.create_event().unwrap();

@@ -279,8 +279,8 @@ impl Device for SimDevice {
         Ok(timeline.memory.place(address) as u64)
     }
 
-    fn let_go(&self, address: u64) {
-        self.timeline.lock().memory.let_go(address);
+    fn dispose(&self, address: u64) {
+        self.timeline.lock().memory.dispose(address);
     }
 
     fn native(&self, stream: Stream) -> Option<u64> {

@@ -74,7 +74,7 @@ impl Timeline {
                     self.hold_again(stream, held);
                     return false;
                 }
-                self.registered.lock().let_go(number.host());
+                self.registered.lock().dispose(number.host());
             }
             Held::Event(record) => {
                 let Some(&Some(event_due)) = self.records.get(&record) else {
@@ -137,12 +137,12 @@ impl Timeline {
                 Held::Copies(_, copies, _) => {
                     copies
                         .iter()
-                        .for_each(|(copy, _)| self.let_go(HostAddress(copy.host), copy.device));
+                        .for_each(|(copy, _)| self.dispose(HostAddress(copy.host), copy.device));
                 }
                 Held::Number(number, _) | Held::Write(number, _) => {
-                    self.registered.lock().let_go(number.host());
+                    self.registered.lock().dispose(number.host());
                 }
-                Held::Fill(device, ..) | Held::Xor(device, ..) => self.memory.let_go(device),
+                Held::Fill(device, ..) | Held::Xor(device, ..) => self.memory.dispose(device),
                 Held::Record(_, record) => {
                     self.records.insert(record, Some(Duration::ZERO));
                 }

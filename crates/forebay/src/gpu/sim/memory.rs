@@ -165,7 +165,7 @@ impl DeviceMemory {
     }
 
     /// Undoes [`hold`](Self::hold).
-    pub(super) fn let_go(&mut self, address: u64) {
+    pub(super) fn dispose(&mut self, address: u64) {
         let (base, _) = self.holding(address).expect("a held allocation is not released");
         self.held(base).queued -= 1;
     }
@@ -354,7 +354,7 @@ impl Registrations {
     }
 
     /// Undoes [`hold`](Self::hold).
-    pub(super) fn let_go(&mut self, host: HostAddress) {
+    pub(super) fn dispose(&mut self, host: HostAddress) {
         let (base, _) = self.holding(host.number()).expect("held memory is not unregistered");
         self.held(base).queued -= 1;
     }

@@ -110,7 +110,7 @@ fn the_link_takes_its_time_and_carries_one_copy_at_a_time() {
 }
 
 #[test]
-fn an_uplink_is_shared_by_those_beside_each_other() {
+fn an_uplink_is_shared_by_concurrent_copies() {
     let (first, clock) = stepped("sim:bandwidth=1GB/s,uplink=2GB/s");
     let config = |text: &str| text.parse::<SimConfig>().unwrap();
     let below = "sim:bandwidth=1GB/s,uplink=2GB/s";
@@ -294,7 +294,7 @@ fn memory_has_an_end() {
 }
 
 #[test]
-fn faults_come_from_the_seed_and_reach_whoever_waits() {
+fn faults_follow_the_seed_and_reach_the_waiting_caller() {
     let run = |seed: u32| -> Vec<bool> {
         let (device, _) = stepped(&format!("sim:seed={seed},copy-faults=0.3"));
         let mut bytes = Pinned::new(&device, vec![1; 64]);
@@ -317,7 +317,7 @@ fn faults_come_from_the_seed_and_reach_whoever_waits() {
 }
 
 #[test]
-fn a_failed_copy_is_told_by_synchronize_and_moves_half() {
+fn a_failed_copy_shows_in_synchronize_and_moves_half() {
     let (device, _) = stepped("sim:copy-faults=1");
     let mut bytes = Pinned::new(&device, vec![1; 64]);
     let memory = device.allocate(64).unwrap();

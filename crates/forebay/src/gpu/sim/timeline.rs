@@ -198,7 +198,7 @@ impl Timeline {
         let host = HostAddress(copy.host);
         self.registered.lock().hold(call, host, copy.len)?;
         if let Err(error) = self.memory.hold(call, copy.device, copy.len as u64) {
-            self.registered.lock().let_go(host);
+            self.registered.lock().dispose(host);
             return Err(error);
         }
         Ok(())
@@ -217,7 +217,7 @@ impl Timeline {
         let DeviceCopy { host, device, len } = copy;
         let host = HostAddress(host);
         let Some(stream_due) = self.streams.get(&stream).map(|state| state.due) else {
-            return self.let_go(host, device); // the stream was destroyed while this was held back
+            return self.dispose(host, device); // the stream was destroyed while this was held back
         };
         let free = self.link_free[direction as usize];
         let on_link = latency.saturating_add(time_of_bytes(len as u64, self.config.bandwidth));
@@ -383,7 +383,7 @@ impl Timeline {
                         CopyDirection::ToHost => self.memory.read(device, host, moved),
                     }
                 }
-                self.let_go(host, device);
+                self.dispose(host, device);
                 if fails && let Some(state) = self.streams.get_mut(&stream) {
                     let detail = format!("copy {number} of the seed {}", self.config.seed);
                     let failure = (number, Fault::CopyFailed.in_call(direction.call(), detail));
@@ -394,16 +394,16 @@ impl Timeline {
             SimWork::Fill { device, byte, len } => {
                 // SAFETY: the range has been held since it was queued.
                 unsafe { self.memory.fill(device, byte, len) }
-                self.memory.let_go(device);
+                self.memory.dispose(device);
             }
             SimWork::Xor { device, key, len } => {
                 // SAFETY: as above, and the range starts at a multiple of 16.
                 unsafe { self.memory.xor(device, key, len) }
-                self.memory.let_go(device);
+                self.memory.dispose(device);
             }
             SimWork::Write { number, value } => {
                 number.write(value);
-                self.registered.lock().let_go(number.host());
+                self.registered.lock().dispose(number.host());
             }
             SimWork::Record { stream, event } => {
                 // A later `record` of the same event may have replaced this one.
@@ -417,9 +417,9 @@ impl Timeline {
         }
     }
 
-    pub(super) fn let_go(&mut self, host: HostAddress, device: u64) {
-        self.registered.lock().let_go(host);
-        self.memory.let_go(device);
+    pub(super) fn dispose(&mut self, host: HostAddress, device: u64) {
+        self.registered.lock().dispose(host);
+        self.memory.dispose(device);
     }
 }
 
@@ -428,8 +428,8 @@ impl Drop for Timeline {
     fn drop(&mut self) {
         for work in std::mem::take(&mut self.queue).into_values() {
             match work {
-                SimWork::Copy { host, device, .. } => self.let_go(host, device),
-                SimWork::Write { number, .. } => self.registered.lock().let_go(number.host()),
+                SimWork::Copy { host, device, .. } => self.dispose(host, device),
+                SimWork::Write { number, .. } => self.registered.lock().dispose(number.host()),
                 SimWork::Fill { .. } | SimWork::Xor { .. } | SimWork::Record { .. } => {}
             }
         }

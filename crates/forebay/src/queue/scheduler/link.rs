@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_holds_more_than_is_left() {
+    fn each_holds_no_more_than_is_left() {
         let mut slots = slots(16, 1);
         let mut take = |drive| std::iter::from_fn(|| slots.take(drive, need(16, u64::MAX))).count();
         assert_eq!((take(0), take(1), take(2), take(3), take(4)), (8, 4, 2, 2, 0));
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_is_served_first_and_urgent_ones_before() {
+    fn the_first_is_served_first_and_urgent_ones_before() {
         let mut waiting = Waiting::default();
         let (a, b) = (line(0, Priority::Normal, 9), line(1, Priority::Normal, 9));
         let urgent = line(0, Priority::Urgent, u64::MAX);

@@ -172,7 +172,7 @@ fn a_write_that_fails_leaves_no_edge_behind() {
 }
 
 #[test]
-fn who_demanded_it_is_told_what_failed() {
+fn the_requester_learns_the_failure() {
     let told = |result: Result<u64, Errno>| {
         let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();

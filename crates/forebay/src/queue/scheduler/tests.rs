@@ -233,7 +233,7 @@ fn a_caller_that_ends_its_op_wakes_the_pool_for_the_next() {
 }
 
 #[test]
-fn what_is_cancelled_while_it_is_planned_ends_beside_a_hung_drive() {
+fn a_transfer_cancelled_during_planning_ends_despite_a_hung_drive() {
     let mut rig = Rig::new();
     let (_hung, claim) = rig.start();
     rig.opened(&claim);
@@ -246,7 +246,7 @@ fn what_is_cancelled_while_it_is_planned_ends_beside_a_hung_drive() {
 }
 
 #[test]
-fn what_comes_back_short_after_a_cancel_ends() {
+fn a_short_read_after_a_cancel_ends() {
     let mut rig = Rig::new();
     let (state, claim) = rig.start();
     rig.opened(&claim);

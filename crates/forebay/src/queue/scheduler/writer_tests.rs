@@ -82,7 +82,7 @@ impl Writing {
 }
 
 #[test]
-fn a_cached_write_waits_for_those_around_the_page_cache() {
+fn a_cached_write_waits_for_direct_ones() {
     let mut writing = Writing::new();
     writing.write(Io::ODirect);
     let [through, mut around] = writing.take();
@@ -99,7 +99,7 @@ fn a_cached_write_waits_for_those_around_the_page_cache() {
 }
 
 #[test]
-fn those_around_the_page_cache_have_their_turn_beside_many_cached_ones() {
+fn direct_writes_have_their_turn_among_many_cached_ones() {
     let mut writing = Writing::new();
     writing.write(Io::Buffered);
     let [through, _] = writing.take();
@@ -141,7 +141,7 @@ fn one_that_is_cancelled_while_it_waits_ends() {
 }
 
 #[test]
-fn small_writes_of_callers_and_those_around_the_page_cache_take_turns() {
+fn small_cached_writes_and_direct_ones_take_turns() {
     let mut writing = Writing::new();
     let small_writes = Arc::clone(writing.rig.scheduler.small_writes());
     let file = writing.rig.file.identity();

@@ -107,7 +107,7 @@ impl Writers {
         writes.around -= 1;
         if writes.around == 0 {
             writes.turns = writes.through_waits.len();
-            self.small.end_around(file);
+            self.small.end_direct(file);
         }
     }
 
@@ -140,7 +140,7 @@ impl Writers {
         }
         if writes.around_waits.is_empty() {
             self.files.remove(&file);
-        } else if self.small.begin_around(file) {
+        } else if self.small.begin_direct(file) {
             let ops = std::mem::take(&mut writes.around_waits);
             writes.around = ops.len();
             return Next::Around(ops);

@@ -211,8 +211,8 @@ impl Device for FaultyDevice {
         self.inner.hold(address, len)
     }
 
-    fn let_go(&self, address: u64) {
-        self.inner.let_go(address);
+    fn dispose(&self, address: u64) {
+        self.inner.dispose(address);
     }
 
     fn address_kind(&self, address: u64) -> AddressKind {

@@ -101,7 +101,7 @@ impl Job {
     }
 
     /// Whether every block with bytes has arrived.
-    pub(super) fn all_blocks_came(&self, batch: &Batch) -> bool {
+    pub(super) fn all_blocks_arrived(&self, batch: &Batch) -> bool {
         let Some(opens) = &self.opens else { return true };
         let items: Vec<usize> = batch.strip().items().iter().map(|item| item.index).collect();
         let has_bytes = |block: &&Range<usize>| items.iter().any(|index| block.contains(index));

@@ -45,7 +45,7 @@ impl Job {
         }
         self.look_at_blocks();
         if let Ok(outcome) = &result {
-            let came = self.batch.as_ref().is_none_or(|batch| self.all_blocks_came(batch));
+            let came = self.batch.as_ref().is_none_or(|batch| self.all_blocks_arrived(batch));
             assert!(came, "it has ended, and some of its blocks were not reported");
             self.judge_counts(outcome);
             self.judge_ways(world, outcome);

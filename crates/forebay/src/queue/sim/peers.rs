@@ -183,10 +183,10 @@ impl World {
     }
 
     /// Undoes [`hold`](Self::hold); returns the host address of the memory.
-    pub(super) fn let_go(&mut self, id: u64, op: &Op) -> Option<u64> {
+    pub(super) fn dispose(&mut self, id: u64, op: &Op) -> Option<u64> {
         let native = self.held.remove(&id)?;
         let gpu = op.port.as_ref().map(|port| port.gpu())?;
-        self.devices[gpu.index as usize].let_go(op.address + op.moved);
+        self.devices[gpu.index as usize].dispose(op.address + op.moved);
         Some(native)
     }
 

@@ -259,7 +259,7 @@ impl World {
     pub(super) fn drop_op(&mut self, id: u64, op: &Op, state: &Arc<State>) {
         assert!(!state.is_done(), "an op comes back after its transfer: {op:?}");
         self.touched.retain(|touched| touched.id != id);
-        self.let_go(id, op);
+        self.dispose(id, op);
     }
 
     /// Runs an op that is due. Returns the kernel's result, and the file's size if a read reached
@@ -278,7 +278,7 @@ impl World {
             return (read_stretches(batch, op, read), None);
         }
         if let (Some(port), OpKind::Move(direction)) = (&op.port, op.kind) {
-            let native = self.let_go(id, op);
+            let native = self.dispose(id, op);
             return self.end_by_port(op, port.as_ref(), (direction, native), state);
         }
         let faults = self.faults.clone();

@@ -179,7 +179,7 @@ fn a_field_that_is_no_number_is_missing() {
 }
 
 #[test]
-fn text_around_the_json_is_passed_over_and_a_stop_is_told() {
+fn text_next_to_json_is_skipped_and_a_stop_is_reported() {
     let text = with_options(&[("bs", "4k")], &[], 4096);
     let pretty = text.replacen('{', "{\n  ", 1);
     for before in ["", "note: a line without an end ", "a brace { and more "] {
@@ -227,7 +227,7 @@ fn options_say_where_a_job_lies() {
 }
 
 #[test]
-fn what_is_not_one_measurement_is_told() {
+fn an_input_with_several_measurements_is_reported() {
     let a = json!({"name": "a", "fsync": "1"});
     let (with, without) = (job(a, moved(10)), job(json!({"name": "b"}), moved(9)));
     let contents = of(&[with, without.clone(), job(json!({"name": "c"}), moved(0))]);

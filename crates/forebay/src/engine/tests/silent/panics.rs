@@ -11,7 +11,7 @@ use crate::queue::Chore;
 
 /// A panic of the copy thread or a caller's thread must not leave other threads waiting.
 #[test]
-fn a_panic_in_a_copy_fails_the_engine_and_nobody_waits() {
+fn a_panic_in_a_copy_fails_the_engine_and_wakes_all() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, vec![7; 8 << 20]).unwrap();

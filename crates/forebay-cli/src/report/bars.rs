@@ -11,14 +11,14 @@ use forebay_measure::results::machine::place;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Point, Record};
 
-use crate::report::compare::compare;
-use crate::report::forms::{self, wrapped};
-use crate::report::grid::{WIDTH, bar};
-use crate::report::model::{Axis, Line, Metric, Model, gather, grouped, unique};
-use crate::report::numbers::counted;
-use crate::report::numbers::rate as gb_per_s;
-use crate::report::ratio::{ERROR_MIN, Estimate, Ratio, SAMPLES_MIN};
-use crate::report::show::{self, Block};
+use super::compare::compare;
+use super::forms::{self, wrapped};
+use super::grid::{WIDTH, bar};
+use super::model::{Axis, Line, Metric, Model, gather, grouped, unique};
+use super::numbers::counted;
+use super::numbers::rate as gb_per_s;
+use super::ratio::{ERROR_MIN, Estimate, Ratio, SAMPLES_MIN};
+use super::show::{self, Block};
 
 /// Columns of a method's name, and of its bar.
 const NAME: usize = 25;
@@ -39,11 +39,16 @@ pub fn model(records: &[Record]) -> Model {
     gather::model(&[("this run".into(), records.to_vec())])
 }
 
+/// Whether a run moved whole files, so that its methods are shown as bars.
+pub(crate) fn has_whole_files(model: &Model) -> bool {
+    let last = model.runs.last();
+    last.is_some_and(|run| run.record.asked["whole_files"].as_bool().unwrap_or(false))
+}
+
 /// The results of a run. With `base`, its other path is compared with this one.
 #[must_use]
 pub fn render(model: &Model, base: Option<&str>) -> String {
-    let Some(run) = model.runs.last() else { return String::new() };
-    let is_whole = run.record.asked["whole_files"].as_bool().unwrap_or(false);
+    let is_whole = has_whole_files(model);
     let mut text = wrapped(&head(model, is_whole), WIDTH);
     if model.lines.is_empty() {
         return text;
@@ -124,7 +129,7 @@ fn is_host(point: &Point) -> bool {
 }
 
 /// A point of whole files in a few words: `read() + copy, cold`.
-pub(super) fn name(point: &Point) -> String {
+pub(crate) fn name(point: &Point) -> String {
     let state = match (point.read_percent, point.cache) {
         (0, _) => "writing",
         (_, Some(Cache::Warm)) => "warm",
@@ -271,17 +276,38 @@ fn closing(model: &Model) -> String {
 /// How many times as fast as `read()` or `write()` and a copy Forebay is in each state, over all
 /// paths, targets and routes, and its share of the lowest limit.
 fn compared(model: &Model) -> Option<String> {
-    let state = |line: &Line| (line.point.read_percent, line.point.cache);
-    let own = model.lines.iter().filter(|line| line.point.method == "forebay");
-    let own = own.filter(|line| line.rate().is_some() && line.verified != Some(false));
-    let parts = grouped(own.map(|line| (state(line), line)));
-    let parts: Vec<String> = parts.iter().map(|(_, lines)| of_state(model, lines)).collect();
-    (!parts.is_empty()).then(|| format!("Forebay: {}.", parts.join("; ")))
+    let all = states(model).into_iter().map(|State { name, speed, note, share }| {
+        let note = if note.is_empty() { note } else { format!(" ({note})") };
+        let share = if share.is_empty() { share } else { format!(", {share}") };
+        format!("{name} {speed}{note}{share}")
+    });
+    let all: Vec<String> = all.collect();
+    (!all.is_empty()).then(|| format!("Forebay: {}.", all.join("; ")))
 }
 
-/// Forebay's rows of one state.
-fn of_state(model: &Model, lines: &[&Line]) -> String {
-    let what = match (lines[0].point.read_percent, lines[0].point.cache) {
+/// Forebay's rows of one state of the files, in words.
+pub(crate) struct State {
+    /// `warm`, `cold` or `writing`.
+    pub(crate) name: &'static str,
+    /// How many times as fast as a plain method, or the rate.
+    pub(crate) speed: String,
+    /// The interval of the ratio, the number of rows, or why there is no ratio.
+    pub(crate) note: String,
+    /// The share of the lowest limit.
+    pub(crate) share: String,
+}
+
+/// The states of whole files in which Forebay was measured.
+pub(crate) fn states(model: &Model) -> Vec<State> {
+    let key = |line: &Line| (line.point.read_percent, line.point.cache);
+    let own = model.lines.iter().filter(|line| line.point.method == "forebay");
+    let own = own.filter(|line| line.rate().is_some() && line.verified != Some(false));
+    let all = grouped(own.map(|line| (key(line), line)));
+    all.iter().map(|(_, lines)| state_of(model, lines)).collect()
+}
+
+fn state_of(model: &Model, lines: &[&Line]) -> State {
+    let name = match (lines[0].point.read_percent, lines[0].point.cache) {
         (0, _) => "writing",
         (_, Some(Cache::Warm)) => "warm",
         _ => "cold",
@@ -291,43 +317,51 @@ fn of_state(model: &Model, lines: &[&Line]) -> String {
         model.lines.iter().find(|other| other.point == point)
     };
     let ratios: Vec<Ratio> = lines.iter().filter_map(|line| times(base(line)?, line)).collect();
-    let name = base_name(&lines[0].point);
-    let mut text = match ratios.as_slice() {
+    let plain = base_name(&lines[0].point);
+    let rows = || format!("{} rows", lines.len());
+    let (speed, note) = match ratios.as_slice() {
         [ratio] if lines.len() == 1 => {
             let (low, high) = ratio.interval().unwrap_or_default();
-            format!("{what} {:.1}× {name} ({low:.1} to {high:.1})", ratio.value())
+            (format!("{:.1}× {plain}", ratio.value()), format!("{low:.1} to {high:.1}"))
         }
         all if all.len() == lines.len() => {
-            let ends = range(all.iter().map(Ratio::value));
-            format!("{what} {:.1} to {:.1}× {name} in {} rows", ends.0, ends.1, all.len())
+            let (low, high) = range(all.iter().map(Ratio::value));
+            (format!("{low:.1} to {high:.1}× {plain}"), rows())
         }
         _ => {
             let rates = range(lines.iter().filter_map(|line| line.rate()));
             let (low, high) = (gb_per_s(rates.0), gb_per_s(rates.1));
             let few = lines.iter().any(|line| line.count() < SAMPLES_MIN && base(line).is_some());
-            let few = if few { ", too few samples to compare" } else { "" };
-            match low == high {
-                true => format!("{what} {low} GB/s{few}"),
-                false => format!("{what} {low} to {high} GB/s{few}"),
-            }
+            let speed =
+                if low == high { format!("{low} GB/s") } else { format!("{low} to {high} GB/s") };
+            let note = match (few, lines.len()) {
+                (true, _) => "too few samples to compare".into(),
+                (_, 1) => String::new(),
+                _ => rows(),
+            };
+            (speed, note)
         }
     };
+    State { name, speed, note, share: share_of(model, lines) }
+}
+
+/// The shares that rows have of their lowest limits.
+fn share_of(model: &Model, lines: &[&Line]) -> String {
     let shares = lines.iter().filter_map(|line| {
         let lowest = limits(model, &line.point).into_iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
         Some((lowest.0, line.rate()? / lowest.1))
     });
     let shares: Vec<(&str, f64)> = shares.collect();
-    let ends = range(shares.iter().map(|(_, share)| (share * 100.0).round()));
-    let names = unique(shares.iter().map(|(name, _)| *name)).join(", ");
-    if shares.len() == lines.len() {
-        text += &match ends {
-            (low, _) if low > 100.0 * ABOVE => format!(", above the {names} measured"),
-            (low, _) if low >= 100.0 => format!(", at the limit of the {names}"),
-            (low, high) if low == high => format!(", {low} % of the {names}"),
-            (low, high) => format!(", {low} to {high} % of the {names}"),
-        };
+    if shares.len() < lines.len() {
+        return String::new();
     }
-    text
+    let names = unique(shares.iter().map(|(name, _)| *name)).join(", ");
+    match range(shares.iter().map(|(_, share)| (share * 100.0).round())) {
+        (low, _) if low > 100.0 * ABOVE => format!("above the {names} measured"),
+        (low, _) if low >= 100.0 => format!("at the limit of the {names}"),
+        (low, high) if low == high => format!("{low} % of the {names}"),
+        (low, high) => format!("{low} to {high} % of the {names}"),
+    }
 }
 
 /// The least and the largest number.
