@@ -141,10 +141,11 @@ def test_a_process_ends_while_a_callback_runs(data: Data, what: str) -> None:
         began = threading.Event()
         def on(_):
             began.set()
-            while True:
+            # It runs here if the transfer ended before it was added, on a busy machine.
+            while threading.current_thread() is not threading.main_thread():
                 {what}
         engine = forebay.Engine()
-        engine.gpu("sim:bandwidth=10MB/s")
+        engine.gpu("sim:bandwidth=1MB/s")
         moving = engine.open(sys.argv[1]).start_read_into(engine.allocate(100_000, "sim"))
         moving.add_done_callback(on)
         assert began.wait(60)
