@@ -3,12 +3,14 @@
 //! - [`units`]: byte ranges, sizes, rates and durations, read and shown
 //! - [`clock`]: time that tests can set
 //! - [`lock`]: locks that ignore poisoning
+//! - [`per_process`]: statics that a forked child makes anew
 //! - [`process`]: detects forked children
 //! - [`timeout`]: calls that may never return
 //! - [`user_copy`]: copies to and from a caller's memory, which may be a truncated mapping
 
 pub mod clock;
 pub mod lock;
+pub mod per_process;
 pub mod process;
 pub mod timeout;
 pub mod units;

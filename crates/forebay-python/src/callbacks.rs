@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use forebay_base::per_process::PerProcess;
 use pyo3::PyClass;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -10,7 +11,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::hanging;
-use crate::per_process::PerProcess;
 
 /// A Python future of a transfer.
 pub(crate) trait Future: PyClass<Frozen = True> + Sync {
@@ -56,7 +56,7 @@ fn reclaim<F: Future>(future: &Bound<'_, PyAny>) {
 /// The channel to the thread that runs callbacks, which starts with the first one of a process.
 fn jobs() -> PyResult<&'static Sender<Job>> {
     static JOBS: PerProcess<Sender<Job>> = PerProcess::new();
-    let start = || {
+    let start = || -> std::io::Result<_> {
         let (sender, receiver) = channel::<Job>();
         std::thread::Builder::new().name("forebay-callback".into()).spawn(move || {
             Python::try_attach(|py| call_back_all(py, receiver));

@@ -12,7 +12,7 @@
 //!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
 //! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
-//! calls Python from our own threads, `per_process` holds state that a forked child makes anew.
+//! calls Python from our own threads.
 
 mod archive;
 mod buffer;
@@ -30,7 +30,6 @@ mod memory;
 mod moving;
 mod numbers;
 mod pages;
-mod per_process;
 mod pickle;
 mod replace;
 mod stream;

@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_cha
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
+use forebay_base::per_process::PerProcess;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -18,7 +19,6 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::hanging;
-use crate::per_process::PerProcess;
 
 /// Most events that may be pending.
 const WAITING_MAX: usize = 1024;
@@ -57,11 +57,11 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     LEVEL.store(level(py)?, Ordering::Relaxed);
     tell(py)?; // import it here, not on the forwarding thread
-    CHANNEL.get_or_make(|| {
+    CHANNEL.get_or_init(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         DROPPED.store(0, Ordering::Relaxed);
-        Ok(LogChannel { sender, receiver: Mutex::new(Some(receiver)) })
-    })?;
+        LogChannel { sender, receiver: Mutex::new(Some(receiver)) }
+    });
     let mut is_new = false;
     ONCE.call_once(|| {
         // A program that embeds Python may have its own subscriber, which then gets the events.

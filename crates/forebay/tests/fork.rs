@@ -8,6 +8,7 @@ mod lab;
 
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forebay::clock::SystemClock;
@@ -252,6 +253,33 @@ fn a_child_has_engines_of_its_own() {
             parent.finish();
         }
     }
+}
+
+#[test]
+fn a_child_has_memory_of_its_own_whatever_its_parent_allocates() {
+    let _watchdog = Watchdog::start();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Another thread allocates at the moment of nearly every fork.
+        scope.spawn(|| {
+            let engine = Engine::new(options(RingChoice::Auto)).unwrap();
+            while !ended.load(Ordering::Relaxed) {
+                drop(engine.allocate_pinned(4096).unwrap());
+            }
+        });
+        for _ in 0..30 {
+            match fork() {
+                Side::Child(child) => child.run(|say| {
+                    say("an engine");
+                    let own = Engine::new(options(RingChoice::Auto)).unwrap();
+                    say("memory");
+                    drop(own.allocate_pinned(4096).unwrap());
+                }),
+                Side::Parent(parent) => parent.finish(),
+            }
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
-use forebay_base::process::Home;
+use forebay_base::per_process::PerProcess;
 
 use super::answer::usable;
 use super::child::Program;
@@ -39,15 +39,9 @@ pub(crate) struct Providers {
 /// The state of the driver, and the condition variable for threads that wait for it.
 type Shared = Arc<(Lock<Found>, Condvar)>;
 
-/// The state for this process. All engines share it, so the driver is probed once.
-static PROCESS: OnceLock<(Home, Shared)> = OnceLock::new();
-
-/// The state for this process. A forked child starts anew: a thread of its parent may hold the
-/// lock.
-fn of_process() -> Shared {
-    let (home, found) = PROCESS.get_or_init(|| (Home::here(), Shared::default()));
-    if home.is_here() { Arc::clone(found) } else { Shared::default() }
-}
+/// The state for this process. All engines share it, so the driver is probed once. A forked child
+/// starts anew: a thread of its parent may hold the lock.
+static PROCESS: PerProcess<Shared> = PerProcess::new();
 
 /// Opens the driver in this process.
 type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
@@ -68,7 +62,7 @@ enum Found {
 
 impl Providers {
     pub(crate) fn new() -> Self {
-        Self::sharing(of_process())
+        Self::sharing(Arc::clone(PROCESS.get_or_init(Shared::default)))
     }
 
     fn sharing(found: Shared) -> Self {

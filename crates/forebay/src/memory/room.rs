@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use forebay_base::lock::{Lock, MutexGuard};
+use forebay_base::per_process::PerProcess;
 use forebay_base::units::MIB;
 use forebay_topology::{MemoryLimit, System};
 use rustix::io::Errno;
@@ -25,7 +26,7 @@ const fn page_tables_of(len: u64) -> u64 {
 struct RoomTurn;
 
 /// The turns of all engines of the process, whose limit is the same.
-static TURN: Lock<RoomTurn> = Lock::new(RoomTurn);
+static TURN: PerProcess<Lock<RoomTurn>> = PerProcess::new();
 
 /// Allocates memory, one piece at a time.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Room {
     /// # Errors
     /// [`Error::MemoryLimit`] if there is not enough room.
     fn enter(&self, len: u64, spare: u64) -> Result<Option<MutexGuard<'static, RoomTurn>>> {
-        let turn = TURN.lock();
+        let turn = TURN.get_or_init(|| Lock::new(RoomTurn)).lock();
         let Some(MemoryLimit { limit, available, file }) = self.system.memory_limit() else {
             return Ok(None);
         };

@@ -5,21 +5,18 @@
 //! never closed, so they are never removed here. A forked child does not use them and does not take
 //! the lock.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, woken};
-use forebay_base::process::Home;
+use forebay_base::per_process::PerProcess;
 
 use super::failure::CuFileFailure;
 
 /// The sessions, by library.
-#[derive(Debug)]
-pub(super) struct Sessions<S> {
-    /// The process that loaded the first library.
-    home: OnceLock<Home>,
-    all: Lock<All<S>>,
-    opened: Condvar,
+pub(super) struct Sessions<S: 'static> {
+    /// The sessions, and the condition variable for threads that wait for one.
+    of_process: PerProcess<(Lock<All<S>>, Condvar)>,
     /// How long a thread waits for another one that is opening the same driver.
     within: Duration,
 }
@@ -32,16 +29,14 @@ struct All<S> {
     opening: Vec<(usize, Instant)>,
 }
 
-impl<S> Sessions<S> {
+impl<S: Send + Sync> Sessions<S> {
     pub(super) const fn within(within: Duration) -> Self {
-        let all = Lock::new(All { open: Vec::new(), opening: Vec::new() });
-        Self { home: OnceLock::new(), all, opened: Condvar::new(), within }
+        Self { of_process: PerProcess::new(), within }
     }
 
     /// Fails in a child forked from a process that had loaded a library.
     pub(super) fn check_home(&self) -> Result<(), CuFileFailure> {
-        let is_here = self.home.get().is_none_or(Home::is_here);
-        is_here.then_some(()).ok_or(CuFileFailure::Forked)
+        self.of_process.inherited().map_or(Ok(()), |_| Err(CuFileFailure::Forked))
     }
 
     /// The session of a library, created by `open` if there is none yet. This may hang, so
@@ -52,8 +47,9 @@ impl<S> Sessions<S> {
         open: impl FnOnce() -> Result<S, CuFileFailure>,
     ) -> Result<Arc<S>, CuFileFailure> {
         self.check_home()?;
-        self.home.get_or_init(Home::here);
-        let mut all = self.all.lock();
+        let none = || (Lock::new(All { open: Vec::new(), opening: Vec::new() }), Condvar::new());
+        let (of_process, opened) = self.of_process.get_or_init(none);
+        let mut all = of_process.lock();
         loop {
             if let Some((_, session)) = all.open.iter().find(|(of, _)| *of == library) {
                 return Ok(Arc::clone(session));
@@ -63,27 +59,28 @@ impl<S> Sessions<S> {
             if left.is_zero() {
                 return Err(CuFileFailure::Opening);
             }
-            all = woken(self.opened.wait_timeout(all, left)).0;
+            all = woken(opened.wait_timeout(all, left)).0;
         }
         all.opening.push((library, Instant::now()));
         drop(all);
-        let _opening = Opening { sessions: self, library };
+        let _opening = Opening { all: of_process, opened, library };
         let session = Arc::new(open()?);
-        self.all.lock().open.push((library, Arc::clone(&session)));
+        of_process.lock().open.push((library, Arc::clone(&session)));
         Ok(session)
     }
 }
 
 /// Ends the turn of the thread that opens a driver, whatever the result.
-struct Opening<'a, S> {
-    sessions: &'a Sessions<S>,
+struct Opening<S: 'static> {
+    all: &'static Lock<All<S>>,
+    opened: &'static Condvar,
     library: usize,
 }
 
-impl<S> Drop for Opening<'_, S> {
+impl<S> Drop for Opening<S> {
     fn drop(&mut self) {
-        self.sessions.all.lock().opening.retain(|(of, _)| *of != self.library);
-        self.sessions.opened.notify_all();
+        self.all.lock().opening.retain(|(of, _)| *of != self.library);
+        self.opened.notify_all();
     }
 }
 

@@ -1,9 +1,7 @@
 //! The CUDA driver of this machine, loaded once per process on first use. If that fails, the reason
 //! is kept.
 
-use std::sync::OnceLock;
-
-use forebay_base::process::Home;
+use forebay_base::per_process::PerProcess;
 
 use super::table::CudaTable;
 
@@ -12,14 +10,20 @@ const LIBRARY: &str = "libcuda.so.1";
 
 /// The driver of this machine, or why it cannot be used.
 pub(crate) fn driver() -> Result<&'static CudaTable, String> {
-    static DRIVER: OnceLock<(Home, Result<CudaTable, String>)> = OnceLock::new();
-    let (home, driver) = DRIVER.get_or_init(|| (Home::here(), CudaTable::load(LIBRARY)));
-    if driver.is_ok() && !home.is_here() {
-        return Err(format!(
-            "process {} started the CUDA driver before this one was forked from it, and the \
-             driver does not work in a forked child: fork first, or start a new program (`exec`)",
-            home.number()
-        ));
+    /// Made before the driver is loaded, which may take seconds.
+    static STARTED: PerProcess<()> = PerProcess::new();
+    static DRIVER: PerProcess<Result<CudaTable, String>> = PerProcess::new();
+    if let Some((parent, ())) = STARTED.inherited() {
+        return Err(match DRIVER.inherited() {
+            Some((_, Err(reason))) => reason.clone(),
+            _ => format!(
+                "process {parent} started the CUDA driver before this one was forked from it, and \
+                 the driver does not work in a forked child: fork first, or start a new program \
+                 (`exec`)"
+            ),
+        });
     }
+    STARTED.get_or_init(|| ());
+    let driver = DRIVER.get_or_init(|| CudaTable::load(LIBRARY));
     driver.as_ref().map_err(Clone::clone)
 }
