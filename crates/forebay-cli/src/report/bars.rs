@@ -27,6 +27,8 @@ const BAR: usize = 17;
 const ROWS_MAX: usize = 200;
 /// From this share of a limit on, a rate is above it; less is noise.
 const ABOVE: f64 = 1.02;
+/// A ratio whose interval is wider than this many times says nothing.
+const RATIO_SPREAD_MAX: f64 = 10.0;
 
 const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
@@ -222,13 +224,14 @@ fn numbers(line: &Line, rates: &Estimate, base: Option<&Line>) -> [String; 4] {
     [gb_per_s(rates.median), rates.spread(), ratio, cpu.unwrap_or_default()]
 }
 
-/// The ratio of two rates; `None` if a side moved wrong data, or has too few samples to know how
-/// far off a ratio is.
+/// The ratio of two rates; `None` if a side moved wrong data, or has too few samples or samples too
+/// far apart to say how many times faster it is.
 fn times(base: &Line, line: &Line) -> Option<Ratio> {
     let is_wrong = |line: &Line| line.verified == Some(false);
     let rates = |line| Line::samples(line, Metric::Rate);
     let ratio = Ratio::of(rates(base), rates(line), ERROR_MIN)?;
-    (!is_wrong(base) && !is_wrong(line) && ratio.interval().is_some()).then_some(ratio)
+    let is_known = ratio.interval().is_some_and(|(low, high)| high <= RATIO_SPREAD_MAX * low);
+    (!is_wrong(base) && !is_wrong(line) && is_known).then_some(ratio)
 }
 
 /// The plain method that others are compared with.
@@ -334,9 +337,10 @@ fn state_of(model: &Model, lines: &[&Line]) -> State {
             let few = lines.iter().any(|line| line.count() < SAMPLES_MIN && base(line).is_some());
             let speed =
                 if low == high { format!("{low} GB/s") } else { format!("{low} to {high} GB/s") };
-            let note = match (few, lines.len()) {
+            let note = match (few, lines) {
                 (true, _) => "too few samples to compare".into(),
-                (_, 1) => String::new(),
+                (_, [line]) if base(line).is_some() => "too unsteady to compare".into(),
+                (_, [_]) => String::new(),
                 _ => rows(),
             };
             (speed, note)
@@ -379,6 +383,11 @@ mod tests {
 
     /// The text of cold reads of whole files: a limit, and rates of two methods.
     fn shown(limit: f64, standard: f64, forebay: f64, seconds: f64) -> String {
+        spread(limit, standard, forebay, seconds, 1.0)
+    }
+
+    /// As `shown`, where each sample is so many times the last one.
+    fn spread(limit: f64, standard: f64, forebay: f64, seconds: f64, spread: f64) -> String {
         let sweep = Sweep {
             methods: vec!["standard", "forebay"],
             request_sizes: vec![1 << 30],
@@ -389,9 +398,10 @@ mod tests {
         run["asked"]["whole_files"] = true.into();
         let mut records = vec![run, made::limit("storage", &sweep.path, limit)];
         records.extend(made::samples(&sweep));
-        for record in records.iter_mut().filter(|record| record["record"] == "sample") {
+        let samples = records.iter_mut().filter(|record| record["record"] == "sample");
+        for (number, record) in (0..).zip(samples) {
             let rate = if record["point"]["method"] == "forebay" { forebay } else { standard };
-            record["measured"]["bytes_per_second"] = json!(rate);
+            record["measured"]["bytes_per_second"] = json!(rate * spread.powi(number));
             record["measured"]["seconds"] = json!(seconds);
             record["measured"]["bound"] = Value::Null;
         }
@@ -425,6 +435,12 @@ mod tests {
         );
         assert!(!text.contains("307"), "{text}");
         assert!(text.contains(" 3.00\n"), "the limit is as measured: {text}");
+    }
+
+    #[test]
+    fn samples_far_apart_make_no_ratio() {
+        let text = spread(4e9, 1e9, 1.5e9, 2.0, 0.4);
+        assert!(!text.contains('×') && text.contains("too unsteady to compare"), "{text}");
     }
 
     #[test]

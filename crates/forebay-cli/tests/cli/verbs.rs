@@ -337,7 +337,7 @@ fn a_table_is_for_people_and_goes_to_stdout() {
     assert!(table.contains("→ host memory"), "{table}");
     assert!(table.contains("READ, warm (page cache)"), "{table}");
     let row = table.lines().find(|line| line.starts_with("  forebay ")).expect("a row of ours");
-    assert!(row.contains('█') && row.contains(" %") && row.contains('×'), "{table}");
+    assert!(row.contains(" %") && table.contains('█'), "{table}");
     assert!(table.contains("\nForebay: warm "), "{table}");
     assert!(table.contains("All data verified. Path: "), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
@@ -352,7 +352,8 @@ fn a_table_is_for_people_and_goes_to_stdout() {
     // No progress where nobody watches, and no codes for a terminal.
     assert!(talk.lines().all(|line| line.starts_with("warning: ")), "{talk}");
     assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
-    let quiet = forebay(folder.path(), &[&words[..], &["--quiet"]].concat());
+    let quiet = ["bench", "file", "--gpu", "none", "--time", "10ms", "--quiet"];
+    let quiet = forebay(folder.path(), &quiet);
     assert!(quiet.stderr.is_empty() && !quiet.stdout.is_empty(), "{quiet:?}");
 }
 

@@ -18,10 +18,10 @@ use forebay_measure::workload::{End, Lane, Load};
 
 use crate::bench::targets::Together;
 
-/// From this size on the link reaches its full speed.
+/// From this size on the link of a GPU reaches its full speed.
 const LINK_LEN: u64 = 256 * MIB;
 /// Target time of a copy, within the bounds of its length.
-const LINK_TIME_NS: u64 = 50_000_000;
+const LINK_TIME_NS: u64 = 5_000_000;
 /// The first copies, from which the length of later ones is chosen.
 const LINK_FIRST: u64 = MIB;
 /// Most bytes of a copy of one GPU of several.
@@ -42,7 +42,8 @@ const STORAGE_WARM_UP: Duration = Duration::from_millis(50);
 const SAMPLES: usize = 3;
 
 /// Measures the links of GPUs that work concurrently, or copies in host memory; returns the rate of
-/// all, and how it was measured.
+/// all, and how it was measured. Copies in host memory have at most `host_len` bytes, as those of the
+/// rows have: shorter ones are faster, since they stay in the processor's cache.
 ///
 /// # Errors
 /// GPU errors, and system errors for lack of memory.
@@ -50,10 +51,13 @@ pub(super) fn links(
     engine: &Engine,
     devices: &Together,
     direction: Direction,
+    host_len: u64,
 ) -> Result<(f64, String)> {
     let is_alone = devices.len() == 1;
     let (most, time_ns) =
         if is_alone { (LINK_LEN, LINK_TIME_NS) } else { (PART_LEN, PART_TIME_NS) };
+    let on_host = devices.iter().all(Option::is_none);
+    let most = if on_host { most.min(host_len) } else { most };
     // Both ends of a copy may be host memory.
     let mut len = fitting(most, 2 * devices.len() as u64);
     let pool = Arc::default();
@@ -72,7 +76,7 @@ pub(super) fn links(
         let names = vec![String::new(); devices.len()];
         (0..samples).map(|_| ready.run(&names)).collect()
     };
-    if devices.iter().any(Option::is_some) {
+    if !on_host {
         // The slowest link decides. Its first copy is slower than the second.
         let first = copy(LINK_FIRST, End::Bytes(LINK_FIRST), 2)?;
         let took = first[1].latencies.summary(false).and_then(|latency| latency.max_ns);

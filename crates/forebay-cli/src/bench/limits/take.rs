@@ -165,7 +165,9 @@ impl Bench<'_> {
     /// The rate of the links of GPUs at the same time, or of one.
     fn links_of(&self, devices: &Together, direction: Direction) -> Result<Limit> {
         let names: Vec<String> = devices.iter().map(|device| name(device.as_ref())).collect();
-        let (found, how) = measure::links(&self.engine, devices, direction)?;
+        let files = self.places.iter().map(|place| place.len).max().filter(|len| *len > 0);
+        let host_len = files.map_or(u64::MAX, |len| len.max(MIB));
+        let (found, how) = measure::links(&self.engine, devices, direction, host_len)?;
         let gpus = || devices.iter().flatten().map(|device| device.info());
         let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
         let own = |name: &String| rate(&self.records, "link", name, direction);

@@ -43,7 +43,7 @@ fn a_reader_that_goes_away_is_no_failure() {
     drop(reader);
     let mut command = Command::new(program());
     command.current_dir(folder.path()).stdout(writer);
-    command.args(["gpu-file-benchmark", "-m", "compare", "-s", "1", "-r", "3", "--gpu", "none"]);
+    command.args(["gpu-file-benchmark", "-m", "compare", "-s", "1", "-r", "1", "--gpu", "none"]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -55,7 +55,7 @@ fn a_gpu_that_is_lost_on_the_way_is_no_success_without_a_row() {
         for after in after.step_by(5) {
             let folder = folder();
             let gpu = format!("sim:lost-after={after}");
-            let arguments = ["-m", mode, "-r", "2", "--gpu", &gpu];
+            let arguments = ["-m", mode, "-r", "1", "--gpu", &gpu];
             let output = benchmark(folder.path(), &arguments);
             if !output.status.success() {
                 assert_eq!(output.status.code(), Some(1), "{after}: {output:?}");

@@ -20,7 +20,7 @@ use crate::lab::seeds::{self, Dice, index};
 use crate::report::made::{self, Sweep};
 
 /// Seeds of a test that runs every day.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 /// One seed of so many runs the program.
 const PROGRAM: u64 = 40;
 
