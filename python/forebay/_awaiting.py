@@ -26,13 +26,13 @@ async def _ended(transfer: Transfer | ManyTransfer) -> Any:
         if not ended.done():
             ended.set_result(None)
 
-    def tell(_: object) -> None:
+    def notify(_: object) -> None:
         try:
             loop.call_soon_threadsafe(wake)
         except RuntimeError:
             pass  # the loop has been closed
 
-    transfer.add_done_callback(tell)
+    transfer.add_done_callback(notify)
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:

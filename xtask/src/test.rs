@@ -17,8 +17,11 @@ use crate::{bundle, cufile, lab, prepare, python, sanitize, servers, soak, tidy,
 /// Bytes of the file that the README's examples read.
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
 
-/// The tests of the command: most of their time is spent on waiting for other processes.
-const WAITING: (&str, &str) = ("forebay-cli test cli", "--test-threads=8");
+/// Tests that mostly wait, for other processes and for clocks, with the threads that they get.
+const WAITING: [(&str, &str); 2] = [
+    ("forebay-cli test cli", "--test-threads=8"),
+    ("forebay-layers test layers", "--test-threads=4"),
+];
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
 pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
@@ -61,9 +64,8 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
             let mut command = Command::new(&test.file);
             surround(&mut command);
             command.current_dir(&test.folder).env("CARGO_MANIFEST_DIR", &test.folder);
-            if test.name == WAITING.0 {
-                command.arg(WAITING.1);
-            }
+            let threads = WAITING.iter().find(|(name, _)| *name == test.name);
+            command.args(threads.map(|(_, threads)| threads));
             executables::run(report, &test.name, &mut command, options);
         }
         let mut documents = cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--"]);

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
 use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare};
-use forebay_measure::demand::check_transfer;
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::host_memory::check_transfer;
 use forebay_measure::memory::{close, whole};
 use forebay_measure::output::New;
 use forebay_measure::plain::{json_lines, plain};
@@ -25,8 +25,12 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::args::ReadArgs;
+use crate::report::forms::indented;
+use crate::report::grid::WIDTH;
 use crate::report::numbers::rate_text;
 
+/// Columns of the names in the summary.
+const NAME: usize = 9;
 /// Bytes copied back from the target at a time.
 const STEP: u64 = 16 * MIB;
 /// Bytes per second below which a speed in GB/s is meaningless.
@@ -282,7 +286,12 @@ fn summary(
         false => ("time", format!("{seconds:.6} s")),
     });
     lines.push(("xxh3-64", xxh3_64.into()));
-    lines.iter().map(|(name, text)| format!("{name:<9}{}\n", plain(text))).collect()
+    let indent = " ".repeat(NAME);
+    let line = |(name, text): &(&str, String)| {
+        let line = format!("{name:<NAME$}{}", plain(text));
+        if *name == "file" { line + "\n" } else { indented(&line, WIDTH, &indent) }
+    };
+    lines.iter().map(line).collect()
 }
 
 /// The path that independent counters prove, or why they prove none.

@@ -36,7 +36,7 @@ const FABRIC: Topic = Topic {
     name: "nvme_over_fabrics",
     why: "a drive behind a network needs RDMA, by a driver that can reach a GPU's memory",
 };
-const PLAYED: Topic = Topic {
+const EMULATED: Topic = Topic {
     name: "dpu",
     why: "the bytes of a drive that a card plays come from the card, so its place on PCI counts",
 };
@@ -51,7 +51,7 @@ impl Storage {
             self.policy(),
             self.protection(),
             self.fabrics(),
-            self.players(),
+            self.emulated(),
         ];
         found.into_iter().flatten().collect()
     }
@@ -230,7 +230,7 @@ impl Storage {
         }
     }
 
-    fn players(&self) -> Option<Check> {
+    fn emulated(&self) -> Option<Check> {
         let played = self.map.drives.iter().find_map(|drive| match drive.transport() {
             Transport::Emulated { by, certain, signs } => Some((drive, by, *certain, signs)),
             _ => None,
@@ -240,6 +240,6 @@ impl Storage {
         let seen = format!("{} is {likely}played by {by}: {}", drive.name, signs.join(", "));
         let step = "compare where the card and the GPU are (`forebay doctor --map`), as for a \
                     network card";
-        Some(PLAYED.warning(seen).step(step))
+        Some(EMULATED.warning(seen).step(step))
     }
 }

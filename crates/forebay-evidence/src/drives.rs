@@ -109,7 +109,7 @@ impl Device {
     pub(super) fn read(&self, system: &System) -> Seen<(u64, u64)> {
         let path = format!("sys/dev/block/{}/stat", self.number);
         let read = system.bytes(Path::new(&path), LINE_MAX);
-        Seen::read(&path, read, || self.gone()).and_then(|text| {
+        Seen::read(&path, read, || self.missing()).and_then(|text| {
             let remedy = "read `/proc/diskstats` to see what this kernel counts";
             Seen::of(parse(&text), format!("`{path}` holds no counters"), remedy)
         })
@@ -133,7 +133,7 @@ impl Device {
         )
     }
 
-    fn gone<T>(&self) -> Seen<T> {
+    fn missing<T>(&self) -> Seen<T> {
         let why = format!("there is no block device `{}` ({}) in `/sys`", self.name, self.number);
         Seen::missing(why, "mount `/sys`, and repeat while the drive is attached")
     }

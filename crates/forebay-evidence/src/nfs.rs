@@ -233,7 +233,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
         (root, system)
     }
 
-    fn told(seen: Seen<Vec<NfsMount>>) -> Vec<NfsMount> {
+    fn counters(seen: Seen<Vec<NfsMount>>) -> Vec<NfsMount> {
         seen.value().cloned().expect("counters")
     }
 
@@ -241,7 +241,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
     fn bytes_operations_and_copies_of_a_mount_are_counted() {
         let (root, system) = system(STATS);
         let points = ["/mnt/a".to_owned()];
-        let earlier = told(look(&system, &points));
+        let earlier = counters(look(&system, &points));
         let mount = &earlier[0];
         assert_eq!((mount.cached_read, mount.direct_read, mount.server_read), (1, 3, 5));
         assert_eq!((mount.cached_written, mount.direct_written, mount.server_written), (2, 4, 6));
@@ -253,7 +253,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
             .replace("READ: 10 10 0 2000 4096000", "READ: 11 11 0 2200 8192000")
             .replace("100 200 3", "100 200 9");
         fs::write(root.path().join("proc/self/mountstats"), more).unwrap();
-        let later = told(look(&system, &points));
+        let later = counters(look(&system, &points));
         let grown = since(earlier.clone(), later.clone()).unwrap();
         assert_eq!((grown[0].direct_read, grown[0].server_read, grown[0].cached_read), (5, 4, 0));
         let [read] = grown[0].operations.as_slice() else { panic!("{grown:?}") };

@@ -94,7 +94,7 @@ fn instant_power(nvml: &Nvml) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nvml::played::{FIND, INIT, library};
+    use crate::nvml::fake::{FIND, INIT, library};
     use forebay::gpu::{DeviceId, DeviceKind};
 
     /// Reads after the second fail.

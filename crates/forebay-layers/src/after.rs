@@ -50,7 +50,7 @@ impl Copied {
     ///
     /// # Errors
     /// A file that changed while its pages were copied.
-    pub(super) fn told(&mut self) -> Result<()> {
+    pub(super) fn next_change(&mut self) -> Result<()> {
         self.changed.pop_front().map_or(Ok(()), Err)
     }
 }

@@ -37,7 +37,7 @@ impl Shared {
         written?; // has more detail if it is about the same copy
         settled?;
         self.look_again();
-        self.lock().copied.told().map(|()| exports)
+        self.lock().copied.next_change().map(|()| exports)
     }
 
     /// Stops further layers from being taken or loaded.

@@ -157,7 +157,7 @@ impl Group {
             drop(homes);
             drop(given); // the driver unpins it
             self.give_all_pages_back(stuck);
-            self.homes().maps.gone();
+            self.homes().maps.clear();
         }
     }
 

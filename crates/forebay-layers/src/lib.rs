@@ -281,7 +281,7 @@ impl LayerStream {
     /// A number without a layer; another order; a closed stream; a failed GPU.
     pub fn prefetch(&self, layers: &[usize]) -> Result<()> {
         self.shared.check_home()?;
-        self.shared.tell(layers)
+        self.shared.append(layers)
     }
 
     /// Starts a pass. If the previous pass was taken to its last layer but its end was not

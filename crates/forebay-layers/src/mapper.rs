@@ -143,13 +143,13 @@ impl Maps {
     }
 
     /// Bytes that are pinned or about to be, and why not more.
-    fn told(&self) -> (u64, Option<String>) {
+    fn pinned(&self) -> (u64, Option<String>) {
         let waits = || self.waits.map(str::to_owned);
         (self.used, self.refused.clone().or_else(waits))
     }
 
     /// Records that all pinned pages were unpinned.
-    pub(super) fn gone(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.used = 0;
     }
 
@@ -238,7 +238,7 @@ impl Group {
 
     /// Bytes that are pinned or about to be, and why not more.
     pub(super) fn mapped(&self) -> (u64, Option<String>) {
-        let (used, reason) = self.homes().maps.told();
+        let (used, reason) = self.homes().maps.pinned();
         let is_stranded =
             !self.mapper.leaving.lock().is_empty() && self.mapper.wishes.lock().is_none();
         (used, reason.or_else(|| is_stranded.then(|| NO_THREAD.to_owned())))

@@ -115,7 +115,7 @@ impl Sequence {
     }
 
     /// Appends a unit to the order.
-    pub(super) fn tell(&mut self, unit: usize) {
+    pub(super) fn append(&mut self, unit: usize) {
         self.places[unit].push_back(self.appended_from + self.appended.len() as u64);
         self.appended.push_back(unit);
     }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn announced_layers_are_forgotten_from_the_front() {
         let mut sequence = Sequence::new(&Order::Appended, 3, 1, None).expect("no list");
-        [2, 0, 2].into_iter().for_each(|unit| sequence.tell(unit));
+        [2, 0, 2].into_iter().for_each(|unit| sequence.append(unit));
         assert_eq!((sequence.at(1), sequence.next_use(2, 1)), (Some(0), 2));
         sequence.forget(2);
         assert_eq!((sequence.at(1), sequence.at(2), sequence.at(3)), (None, Some(2), None));

@@ -375,7 +375,7 @@ impl Reading {
         if self.is_kept() {
             group.homes().fill(self.unit);
         } else if self.is_cold {
-            ring.came(self.behind * 2 > self.looks);
+            ring.set_behind(self.behind * 2 > self.looks);
         }
         let routes = self.blocks.routes();
         for target in self.targets {
@@ -464,9 +464,9 @@ mod tests {
             return assert!(file.no_direct_io().is_some(), "a drive is read directly");
         };
         assert_eq!((packing.blocks(), small.each, small.room(&engine)), (9, 1 << 20, 8 + 4));
-        ring.came(true);
+        ring.set_behind(true);
         assert!(takes_small(&ring).is_none(), "the link wants large copies");
-        ring.came(false);
+        ring.set_behind(false);
         file.read_exact(0, &mut buffer[..]).unwrap();
         assert!(takes_small(&ring).is_some());
         assert!(std::fs::read(&path).unwrap() == buffer);

@@ -204,7 +204,7 @@ impl Ring {
     }
 
     /// Records whether the link was behind for most blocks of a layer from a drive.
-    pub(super) fn came(&mut self, was_behind: bool) {
+    pub(super) fn set_behind(&mut self, was_behind: bool) {
         self.was_behind = was_behind;
     }
 
@@ -319,9 +319,9 @@ mod tests {
         assert_eq!(room_for(20 * SMALL, SMALL / 2), 45, "half of each is used");
         assert_eq!(room_for(u64::MAX, 0), usize::MAX);
         assert!(ring.has_small() && ring.exceeds(31) && !ring.exceeds(32));
-        ring.came(true);
+        ring.set_behind(true);
         assert!(!ring.has_small(), "the link wants large copies");
-        ring.came(false);
+        ring.set_behind(false);
         let mut slots: Vec<Slot> = std::iter::from_fn(|| take(&mut ring, Size::Small, 5)).collect();
         let places: Vec<u64> = slots.iter().map(|slot| ring.place(slot)).collect();
         assert_eq!(places, [0, 1, 2, 3, 4].map(|cell| cell * (SMALL + SKEW)));

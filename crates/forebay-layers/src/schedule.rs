@@ -103,8 +103,8 @@ impl Schedule {
     }
 
     /// Appends a unit to the order.
-    pub(super) fn tell(&mut self, unit: usize) {
-        self.sequence.tell(unit);
+    pub(super) fn append(&mut self, unit: usize) {
+        self.sequence.append(unit);
     }
 
     /// The layer to load now, which counts as being loaded from then on. `None` if there is none

@@ -225,7 +225,7 @@ impl Shared {
     }
 
     /// Appends layers to the order.
-    pub(super) fn tell(&self, layers: &[usize]) -> Result<()> {
+    pub(super) fn append(&self, layers: &[usize]) -> Result<()> {
         let mut turn = self.submit()?;
         turn.check_open()?;
         let bad = |value: &str, expected: &str| Err(Error::bad_option("prefetch", value, expected));
@@ -239,7 +239,7 @@ impl Shared {
             return bad(&unknown.to_string(), &format!("numbers of the {count} layers, from 0"));
         }
         let units = |layer| (0..self.slices).map(move |slice| layer * self.slices + slice);
-        layers.iter().copied().flat_map(units).for_each(|unit| turn.schedule.tell(unit));
+        layers.iter().copied().flat_map(units).for_each(|unit| turn.schedule.append(unit));
         self.pump(&mut turn)
     }
 
@@ -267,7 +267,7 @@ impl Shared {
         self.look_again();
         let of = |state: &State| {
             let written_bytes = state.writes.bytes;
-            StreamStatistics { written_bytes, ..state.times.told() }
+            StreamStatistics { written_bytes, ..state.times.summary() }
         };
         match self.submit() {
             Ok(mut turn) => {
@@ -346,7 +346,7 @@ impl Shared {
 
     /// The error that ended the stream. If a copy failed, it names the layer the caller requests,
     /// because the layer of the failed copy is not always known.
-    pub(super) fn asked(&self, state: &State, mut error: Error) -> Error {
+    pub(super) fn at_requested(&self, state: &State, mut error: Error) -> Error {
         if let Error::Device { operation: Operation::Copy, source, .. } = &mut error
             && let Some(unit) = state.next_unit()
         {

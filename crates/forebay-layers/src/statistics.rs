@@ -194,7 +194,7 @@ impl Times {
     }
 
     /// Adds the routes by which a layer came from files; returns the bytes that were not in memory.
-    pub(super) fn came(&mut self, shares: &[RouteShare]) -> u64 {
+    pub(super) fn add_routes(&mut self, shares: &[RouteShare]) -> u64 {
         add_up(&mut self.routes, shares);
         let from_drive = shares.iter().filter(|share| !share.reason.is_in_memory());
         from_drive.map(|share| share.bytes).sum()
@@ -247,7 +247,7 @@ impl Times {
         passes.drain(..passes.len().saturating_sub(REMEMBERED));
     }
 
-    pub(super) fn told(&self) -> StreamStatistics {
+    pub(super) fn summary(&self) -> StreamStatistics {
         let mut routes = self.routes.clone();
         routes.sort_by_key(|share| std::cmp::Reverse(share.bytes));
         StreamStatistics {

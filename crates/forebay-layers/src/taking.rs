@@ -38,14 +38,14 @@ impl Shared {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Step> {
         let mut state = self.submit()?;
-        state.check().map_err(|error| self.asked(&state, error))?;
+        state.check().map_err(|error| self.at_requested(&state, error))?;
         let position = state.schedule.position();
         // SAFETY: the caller's promise.
         let asked = state.unlocked(|| unsafe { self.mark_checked(compute) })?;
         // SAFETY: the caller's promise.
         unsafe { self.release_current(&mut state, compute, &asked) }?;
         state.unlocked(|| self.look_again());
-        state.copied.told()?;
+        state.copied.next_change()?;
         let pass = state.schedule.sequence().pass_len();
         if pass > 0 && position > 0 && position.is_multiple_of(pass) && !state.turned {
             state.turned = true;
@@ -95,7 +95,7 @@ impl Shared {
         let fresh = LayerTimes::default();
         let mut times = LayerTimes { position, layer, slice, bytes, pinned, mapped, ..fresh };
         if load.is_some() {
-            times.drive_bytes = state.times.came(&loaded.routes).min(bytes);
+            times.drive_bytes = state.times.add_routes(&loaded.routes).min(bytes);
             times.routes.clone_from(&loaded.routes);
         }
         state.times.enter(times, load, (asked, entered), pass);
@@ -153,7 +153,7 @@ impl Shared {
 
     fn look_for_next(&self, state: &mut Submit<'_>) -> Result<Next> {
         self.pump(state)?;
-        state.check_open().map_err(|error| self.asked(state, error))?;
+        state.check_open().map_err(|error| self.at_requested(state, error))?;
         let next = state.next_unit();
         if let Some(unit) = next
             && let Some(error) = state.failures.remove(&unit)

@@ -4,7 +4,7 @@
 //! [`proof`] proves the path by counters, [`power`] reads power sensors.
 //!
 //! Files: [`output`], [`scratch`] and [`make`] make them, [`data`] has their contents, [`cache`]
-//! makes them cold or warm, and [`held`] keeps paths to open ones. Memory: [`memory`], [`demand`],
+//! makes them cold or warm, and [`held`] keeps paths to open ones. Memory: [`memory`], [`host_memory`],
 //! [`control_group`]. The machine: [`environment`], [`target`], [`fio`], [`cpu`]. [`parallel`] runs
 //! work on all cores, [`stats`] summarizes samples, [`kv`] knows cache sizes of models.
 //!
@@ -17,11 +17,11 @@ pub mod cleanup;
 pub mod control_group;
 pub mod cpu;
 pub mod data;
-pub mod demand;
 pub mod environment;
 pub mod failure;
 pub mod fio;
 pub mod held;
+pub mod host_memory;
 pub mod json_memory;
 pub mod kv;
 pub mod make;

@@ -23,7 +23,7 @@ pub fn say(warning: &str) {
 }
 
 /// Shows a message on stderr that is no warning.
-pub fn tell(text: &str) {
+pub fn message(text: &str) {
     // Stderr may be closed.
     let _ = writeln!(anstream::stderr(), "{}", plain(text));
 }

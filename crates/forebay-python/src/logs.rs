@@ -56,7 +56,7 @@ enum LogItem {
 pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     static ONCE: Once = Once::new();
     LEVEL.store(level(py)?, Ordering::Relaxed);
-    tell(py)?; // import it here, not on the forwarding thread
+    log_function(py)?; // import it here, not on the forwarding thread
     CHANNEL.get_or_init(|| {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         DROPPED.store(0, Ordering::Relaxed);
@@ -156,14 +156,14 @@ fn say(py: Python<'_>, level: u8, target: &str, text: &str) {
 fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
     let number = [50, 40, 30, 20, 10][usize::from(level.min(4))];
     let arguments = (number, target.replace("::", "."), text).into_pyobject(py)?;
-    hanging::call(tell(py)?, &arguments);
+    hanging::call(log_function(py)?, &arguments);
     Ok(())
 }
 
 /// The Python function that logs a line.
-fn tell(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static TELL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    TELL.import(py, "forebay._threads", "tell")
+fn log_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FUNCTION.import(py, "forebay._threads", "tell")
 }
 
 /// Waits briefly until all events are forwarded.

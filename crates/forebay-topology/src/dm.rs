@@ -284,20 +284,20 @@ mod tests {
 
     #[test]
     fn a_table_has_the_layout() {
-        let told = |table: &str| {
+        let described = |table: &str| {
             let mut layer = Layer::new(LayerKind::DeviceMapper, "dm-0");
             let targets: Vec<_> = table.lines().filter_map(Target::parse).collect();
             (described(&mut layer, &targets), layer)
         };
-        let (layout, layer) = told("0 262144 striped 2 128 259:4 2048 259:1 2048");
+        let (layout, layer) = described("0 262144 striped 2 128 259:4 2048 259:1 2048");
         assert_eq!(layout, Layout::Striped);
         assert_eq!((layer.number("stripes"), layer.number("chunk_bytes")), (Some(2), Some(65_536)));
-        let (layout, layer) = told("0 8 linear 8:1 16\n8 8 linear 8:2 0");
+        let (layout, layer) = described("0 8 linear 8:1 16\n8 8 linear 8:2 0");
         assert_eq!((layout, layer.number("segments")), (Layout::Concatenated, Some(2)));
-        let (_, layer) = told("0 8 crypt aes-xts-plain64 - 0 8:1 4096");
+        let (_, layer) = described("0 8 crypt aes-xts-plain64 - 0 8:1 4096");
         assert_eq!(layer.text("cipher"), Some("aes-xts-plain64"));
-        assert_eq!(told("0 8 raid raid5_la 3 128").0, Layout::Parity);
-        assert_eq!(told("0 8 linear\n8 8 zero").0, Layout::Unknown);
-        assert_eq!(told("0 8 striped x 99999999999999999999").0, Layout::Striped);
+        assert_eq!(described("0 8 raid raid5_la 3 128").0, Layout::Parity);
+        assert_eq!(described("0 8 linear\n8 8 zero").0, Layout::Unknown);
+        assert_eq!(described("0 8 striped x 99999999999999999999").0, Layout::Striped);
     }
 }

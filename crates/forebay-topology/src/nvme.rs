@@ -8,11 +8,11 @@ use super::block;
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::map::{Layer, LayerKind};
 use super::pci::{self, PciDevice};
-use super::resolve::{Resolve, Span, told};
+use super::resolve::{Resolve, Span, text_or_reason};
 use super::system::Folder;
 
 /// Signs of a drive that a network card, a DPU or a cloud emulates on PCI.
-struct Player {
+struct Emulator {
     by: &'static str,
     vendor: Option<u16>,
     /// Lower-case words in the model or the NVMe qualified name by which the drive identifies
@@ -20,10 +20,10 @@ struct Player {
     words: &'static [&'static str],
 }
 
-const PLAYERS: [Player; 3] = [
-    Player { by: "a DPU (NVIDIA SNAP)", vendor: Some(0x15b3), words: &["snap", "nvda"] },
-    Player { by: "Amazon EBS", vendor: None, words: &["amazon elastic block store"] },
-    Player { by: "Google Persistent Disk", vendor: None, words: &["nvme_card-pd"] },
+const EMULATORS: [Emulator; 3] = [
+    Emulator { by: "a DPU (NVIDIA SNAP)", vendor: Some(0x15b3), words: &["snap", "nvda"] },
+    Emulator { by: "Amazon EBS", vendor: None, words: &["amazon elastic block store"] },
+    Emulator { by: "Google Persistent Disk", vendor: None, words: &["nvme_card-pd"] },
 ];
 
 impl Resolve<'_> {
@@ -93,7 +93,7 @@ impl Resolve<'_> {
 
     fn controller(&mut self, way: &NamespacePath, path: &DrivePath) -> Layer {
         let mut layer = Layer::new(LayerKind::NvmeController, path.name.as_str());
-        layer.say("transport", told(way.controller.text("transport")));
+        layer.say("transport", text_or_reason(way.controller.text("transport")));
         layer.say_if("address", way.controller.text("address").ok());
         // The count includes the admin queue; older kernels lack the file.
         let queues = way.controller.number("queue_count");
@@ -143,7 +143,7 @@ impl NamespacePath {
         model: Option<&str>,
     ) -> Transport {
         match self.controller.text("transport").as_deref() {
-            Ok("pcie") => played(pci, nqn, model).unwrap_or(Transport::Pcie),
+            Ok("pcie") => emulated(pci, nqn, model).unwrap_or(Transport::Pcie),
             Ok(kind) => {
                 let address = self.controller.text("address").unwrap_or_default();
                 Transport::Fabric { kind: kind.to_owned(), address }
@@ -156,24 +156,28 @@ impl NamespacePath {
 }
 
 /// Detects an emulated drive by its PCI vendor, model and qualified name.
-fn played(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Option<Transport> {
-    PLAYERS.iter().find_map(|player| {
+fn emulated(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> Option<Transport> {
+    EMULATORS.iter().find_map(|emulator| {
         let says = |what: &str, text: Option<&str>| {
             let text = text?;
             let lower = text.to_ascii_lowercase();
-            player.words.iter().any(|word| lower.contains(word)).then(|| format!("{what} `{text}`"))
+            emulator
+                .words
+                .iter()
+                .any(|word| lower.contains(word))
+                .then(|| format!("{what} `{text}`"))
         };
         let own: Vec<String> =
             [says("model", model), says("qualified name", nqn)].into_iter().flatten().collect();
-        let vendor = player.vendor.filter(|&id| pci.and_then(|pci| pci.vendor) == Some(id));
+        let vendor = emulator.vendor.filter(|&id| pci.and_then(|pci| pci.vendor) == Some(id));
         // If the emulator has a known PCI vendor, a word alone is no evidence.
-        if vendor.is_none() && (own.is_empty() || player.vendor.is_some()) {
+        if vendor.is_none() && (own.is_empty() || emulator.vendor.is_some()) {
             return None;
         }
         let certain = !own.is_empty();
         let vendor = vendor.map(|id| format!("PCI vendor {id:#06x}"));
         let signs = vendor.into_iter().chain(own).collect();
-        Some(Transport::Emulated { by: player.by.to_owned(), signs, certain })
+        Some(Transport::Emulated { by: emulator.by.to_owned(), signs, certain })
     })
 }
 
@@ -216,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_simulated_drive_is_recognized_by_its_signs() {
-        let certain = |model| match played(None, None, Some(model)) {
+        let certain = |model| match emulated(None, None, Some(model)) {
             Some(Transport::Emulated { certain, by, .. }) => Some((certain, by)),
             _ => None,
         };

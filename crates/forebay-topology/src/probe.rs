@@ -297,7 +297,7 @@ fn wanted() -> StatxFlags {
 }
 
 fn from_statx(answer: &rustix::fs::Statx) -> Stat {
-    let told = |flag: StatxFlags| answer.stx_mask & flag.bits() != 0;
+    let is_given = |flag: StatxFlags| answer.stx_mask & flag.bits() != 0;
     Stat {
         device: rustix::fs::makedev(answer.stx_dev_major, answer.stx_dev_minor),
         rdev: rustix::fs::makedev(answer.stx_rdev_major, answer.stx_rdev_minor),
@@ -305,8 +305,8 @@ fn from_statx(answer: &rustix::fs::Statx) -> Stat {
         inode: answer.stx_ino,
         size: answer.stx_size,
         block_size: answer.stx_blksize.into(),
-        mount: told(StatxFlags::MNT_ID).then_some(answer.stx_mnt_id),
-        direct: told(StatxFlags::DIOALIGN)
+        mount: is_given(StatxFlags::MNT_ID).then_some(answer.stx_mnt_id),
+        direct: is_given(StatxFlags::DIOALIGN)
             .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align)),
         attributes: answer.stx_attributes.bits(),
     }

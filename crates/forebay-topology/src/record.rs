@@ -174,14 +174,14 @@ impl Names {
 #[derive(Debug, Default)]
 struct Recording {
     live: Live,
-    files: Lock<BTreeMap<PathBuf, Asked>>,
+    files: Lock<BTreeMap<PathBuf, Answers>>,
     tables: Lock<BTreeMap<u64, Answer<String>>>,
     loops: Lock<BTreeMap<String, (u64, u64)>>,
     devices: Lock<BTreeMap<PathBuf, Answer<()>>>,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct Answers {
     stat: Option<Answer<Stat>>,
     trail: Option<Trail>,
     file_system: Option<u32>,
@@ -189,7 +189,7 @@ struct Asked {
 }
 
 impl Recording {
-    fn note(&self, path: &Path, action: impl FnOnce(&mut Asked)) {
+    fn note(&self, path: &Path, action: impl FnOnce(&mut Answers)) {
         let mut files = self.files.lock();
         action(files.entry(path.to_owned()).or_default());
     }
@@ -273,7 +273,7 @@ impl Probe for Recording {
     }
 }
 
-impl Asked {
+impl Answers {
     fn write(&self, text: &mut String, path: &Path, wanted: bool) {
         let name = |path: &Path| quoted(&path.to_string_lossy());
         let _ = write!(text, "{{\"path\":{}", name(path));

@@ -57,7 +57,7 @@ impl System {
         }
         let bytes = read_record(&dir.join("expected/probe.jsonl"), RECORD_LEN_MAX)?;
         let replay = Replay::parse(&String::from_utf8_lossy(&bytes));
-        Ok(Self::played(root, Arc::new(replay)))
+        Ok(Self::with_probe(root, Arc::new(replay)))
     }
 
     /// The paths that this system was recorded for; empty for a live one.

@@ -441,7 +441,7 @@ pub(super) fn device_text(number: u64) -> String {
 }
 
 /// The text that was read, or the reason why it is missing.
-pub(super) fn told(answer: Result<String, Absent>) -> Value {
+pub(super) fn text_or_reason(answer: Result<String, Absent>) -> Value {
     match answer {
         Ok(text) => Value::Text(text),
         Err(absent) => Value::Unknown(absent.to_string()),

@@ -121,7 +121,7 @@ impl System {
 
     /// A system whose `/sys` and `/proc` are folders in `root`, with `probe` in place of the
     /// kernel.
-    pub(super) fn played(root: impl Into<PathBuf>, probe: Arc<dyn Probe>) -> Self {
+    pub(super) fn with_probe(root: impl Into<PathBuf>, probe: Arc<dyn Probe>) -> Self {
         Self::made(root.into(), false, probe, false)
     }
 
@@ -149,7 +149,7 @@ impl System {
     /// A system whose `/sys` is in `root`, with no kernel answers.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self::played(root, Arc::new(super::replay::Replay::default()))
+        Self::with_probe(root, Arc::new(super::replay::Replay::default()))
     }
 
     /// Whether this is the running machine.

@@ -162,7 +162,7 @@ fn a_transfer_without_a_handle_continues() {
         let mut source = engine.allocate_pinned(LEN as u64).expect("memory");
         source.upload(0, &bytes).expect("an upload");
         let gone = Arc::new(AtomicBool::new(false));
-        let source = source.kept_by(Gone(Arc::clone(&gone)));
+        let source = source.kept_by(SetOnDrop(Arc::clone(&gone)));
         let options = RequestOptions::default();
         let transfer = file.start_write(0, source, &options).expect("a start");
         fuse.wait_for_parked(1);
@@ -178,9 +178,9 @@ fn a_transfer_without_a_handle_continues() {
 }
 
 /// Says when it is dropped.
-struct Gone(Arc<AtomicBool>);
+struct SetOnDrop(Arc<AtomicBool>);
 
-impl Drop for Gone {
+impl Drop for SetOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -240,7 +240,7 @@ fn memory_that_a_copy_may_touch_is_neither_reused_nor_freed() {
     let file = engine.open(&path).expect("the file opens");
     let gone = Arc::new(AtomicBool::new(false));
     let buffer = engine.allocate(device.id(), LEN as u64).expect("memory");
-    let buffer = buffer.kept_by(Gone(Arc::clone(&gone)));
+    let buffer = buffer.kept_by(SetOnDrop(Arc::clone(&gone)));
     let transfer = file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start");
     let end = transfer.wait_for(BOUND).expect("it ends");
     assert!(matches!(end, Err(Error::CopyNotOver { .. })), "{end:?}");

@@ -67,7 +67,7 @@ impl Rig {
             Kind::Gpu => self.engine.allocate(self.gpu(), len64).expect("memory"),
             Kind::Lent => lent(&self.engine, vec![0; len + 3], 3),
         };
-        (buffer.kept_by(Gone(Arc::clone(&gone))), gone)
+        (buffer.kept_by(SetOnDrop(Arc::clone(&gone))), gone)
     }
 }
 
@@ -81,9 +81,9 @@ enum Kind {
 const KINDS: [Kind; 3] = [Kind::Pinned, Kind::Gpu, Kind::Lent];
 
 /// Says when it is dropped.
-struct Gone(Arc<AtomicBool>);
+struct SetOnDrop(Arc<AtomicBool>);
 
-impl Drop for Gone {
+impl Drop for SetOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }

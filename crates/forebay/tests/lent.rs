@@ -67,9 +67,9 @@ impl Rig {
 }
 
 /// Counts how often one of it is dropped.
-struct Gone(Arc<AtomicUsize>);
+struct SetOnDrop(Arc<AtomicUsize>);
 
-impl Drop for Gone {
+impl Drop for SetOnDrop {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
@@ -254,7 +254,7 @@ fn owners_are_dropped_with_the_last_share_and_all_of_them() {
     for on_gpu in [false, true] {
         let (gone, mut bytes) = (Arc::new(AtomicUsize::new(0)), vec![0; 100]);
         let count = || gone.load(Ordering::Acquire);
-        let owner = || Gone(Arc::clone(&gone));
+        let owner = || SetOnDrop(Arc::clone(&gone));
         let buffer = match on_gpu {
             true => rig.on_gpu(0, 100),
             false => lend(&rig.engine, &mut bytes, 0),

@@ -12,7 +12,7 @@ use lab::{child, or_skip, watchdog::Watchdog};
 const SIZE: u64 = GIB;
 
 /// Bytes that the engine may take beside its arena.
-const BESIDE: u64 = 64 * MIB;
+const OVERHEAD: u64 = 64 * MIB;
 
 /// A line of this process's status, in bytes.
 fn status(name: &str) -> u64 {
@@ -87,7 +87,7 @@ fn to_host_memory() {
                 file.read(0, &mut target[1..]).expect("all bytes");
             });
             lab::note(format!("{ring:?}, resident: {resident}: {taken} bytes"));
-            assert!(taken <= BESIDE, "{ring:?}, resident: {resident}: {taken} bytes");
+            assert!(taken <= OVERHEAD, "{ring:?}, resident: {resident}: {taken} bytes");
             let zeros = vec![0; 1 << 20];
             assert!(target[1..].chunks(zeros.len()).all(|part| *part == zeros[..part.len()]));
         }
@@ -123,7 +123,7 @@ fn to_the_simulated_gpu() {
                 }
             });
             lab::note(format!("{ring:?}, {way}: {taken} bytes"));
-            assert!(taken <= 128 * MIB + BESIDE, "{ring:?}, {way}: {taken} bytes");
+            assert!(taken <= 128 * MIB + OVERHEAD, "{ring:?}, {way}: {taken} bytes");
         }
     }
 }

@@ -50,7 +50,7 @@ def with_runtime_error(error: engine_errors.Error) -> engine_errors.Error:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def in_own_classes() -> Iterator[None]:
     """Raises errors of the block in the classes of this module."""
     try:
         yield

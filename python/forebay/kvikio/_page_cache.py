@@ -14,7 +14,7 @@ from typing import Any
 from .._errors import shown
 from . import _memory
 from ._engines import engine
-from ._errors import missing, told
+from ._errors import in_own_classes, missing
 
 FileLike = os.PathLike[str] | str | int | io.IOBase
 
@@ -34,7 +34,7 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
     """
     offset, length = _memory.count("offset", offset), _memory.count("length", length)
     page = os.sysconf("SC_PAGE_SIZE")
-    with _descriptor(file) as fd, told():
+    with _descriptor(file) as fd, in_own_classes():
         size = os.fstat(fd).st_size
         end = min(size, offset + length) if length else size
         if offset >= end:

@@ -14,7 +14,7 @@ from .._forebay import File, Transfer
 from .._mapped import refuse_cut
 from . import _memory, defaults
 from ._engines import engine
-from ._errors import ClosedFile, missing, told
+from ._errors import ClosedFile, in_own_classes, missing
 from ._page_cache import (
     clear_page_cache,
     drop_file_page_cache,
@@ -59,7 +59,7 @@ class IOFuture:
     def get(self) -> int:
         """Waits for the end and returns the number of bytes; it may be called again."""
         try:
-            with told():
+            with in_own_classes():
                 return self.transfer.result()
         finally:
             # The callback runs on a separate thread, perhaps after this returns.
@@ -107,14 +107,14 @@ class CuFile:
             raise ValueError(text)
         self._path = path
         if number & os.O_TRUNC:
-            with told():
+            with in_own_classes():
                 refuse_cut(path, flags)
         try:
             self._descriptor = _Descriptor(_opened(path, number))
         except OSError as error:
             raise missing(error, f"cannot open `{shown(path)}`") from None
         try:
-            with told():
+            with in_own_classes():
                 self._file: File = engine().open(self._descriptor.number)
         except BaseException:
             self._descriptor.close()
@@ -135,7 +135,7 @@ class CuFile:
             error.filename = self._path
             raise missing(error, f"cannot close `{shown(self._path)}`") from None
         finally:
-            with told():
+            with in_own_classes():
                 self._file.close()
 
     @property
@@ -213,7 +213,7 @@ class CuFile:
         Raises:
             EOFError: the file ends early; it is a ``RuntimeError`` as well.
         """
-        with told():
+        with in_own_classes():
             return self._run("read", buf, size, file_offset, task_size)
 
     def write(
@@ -224,7 +224,7 @@ class CuFile:
         task_size: int | None = None,
     ) -> int:
         """Writes from memory and returns the number of bytes, as `pwrite` and `get` do."""
-        with told():
+        with in_own_classes():
             return self._run("write", buf, size, file_offset, task_size)
 
     def raw_read(
@@ -281,14 +281,14 @@ class CuFile:
         size, offset = _numbers(size, offset, task_size)
         file, counted = self.file, operation(way, buf, size, backend)
         start = file.start_read_into if way == "read" else file.start_write_from
-        with told(), _failing(counted):
+        with in_own_classes(), _failing(counted):
             return IOFuture(start(buf, offset, size=size), counted)
 
     def _queue(self, way: str, buf: Any, stream: int, size: Any, offset: Any) -> IOFutureStream:
         size, offset = _numbers(size, offset, None)
         file, counted = self.file, operation(way, buf, size)
         start = file.start_read_into if way == "read" else file.start_write_from
-        with told(), _failing(counted):
+        with in_own_classes(), _failing(counted):
             return IOFutureStream(start(buf, offset, size=size, stream=stream), counted)
 
     def _run(self, way: str, buf: Any, size: Any, offset: Any, task_size: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ._errors import told
+from ._errors import in_own_classes
 
 
 def block_device_info(path: os.PathLike[str] | str) -> dict[str, Any]:
@@ -16,5 +16,5 @@ def block_device_info(path: os.PathLike[str] | str) -> dict[str, Any]:
     """
     from ._engines import engine
 
-    with told(), engine().open(path) as file:
+    with in_own_classes(), engine().open(path) as file:
         return file.about()

@@ -45,7 +45,7 @@ def main() -> int:
     except (OSError, ValueError, RuntimeError) as error:
         return _refuse(str(error))
     if result["points"]:
-        _tell(result)
+        _print(result)
     return _refuse(result["failed"]) if "failed" in result else 0
 
 
@@ -182,7 +182,7 @@ def _write(result: dict[str, Any], out: Path | None) -> None:
         (out / "stream_bench.svg").write_text(svg.drawn(result))
 
 
-def _tell(result: dict[str, Any]) -> None:
+def _print(result: dict[str, Any]) -> None:
     about, size = result["environment"], result["layer_bytes"] / 1e6
     layers = f"{result['layers']} layers of {size:,.0f} MB"
     machine = f"{about['gpu']['name']}, {about['cpus']} cores"

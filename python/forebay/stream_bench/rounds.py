@@ -132,7 +132,7 @@ class Rounds:
         way = self._ways.get(name)
         work = self._work(name, layers)
         # Queried once per pass, so that the next one follows soon.
-        told = self._told.get(name) or (way.told() if way else {})
+        told = self._told.get(name) or (way.statistics() if way else {})
         torch.cuda.synchronize()
         allocated = _allocated()
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -145,7 +145,7 @@ class Rounds:
         after = resource.getrusage(resource.RUSAGE_SELF)
         self.allocations += _allocated() - allocated
         cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        known = self._told[name] = way.told() if way else {}
+        known = self._told[name] = way.statistics() if way else {}
         told = {key: value - told.get(key, 0) for key, value in known.items()}
         times = {} if name in ("transfer", "raw") else self._clock.times()
         return Sample(number, place, wall, cpu, told=told, **times)

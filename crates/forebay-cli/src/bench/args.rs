@@ -102,7 +102,7 @@ pub struct BenchArgs {
         long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = any_route,
         help_heading = WORKLOAD
     )]
-    pub route: Vec<Demand>,
+    pub route: Vec<RouteChoice>,
 
     /// `read`, `write`, or `mixed:70` for 70 % reads [default: read; in a folder read,write]
     ///
@@ -277,7 +277,7 @@ impl BenchArgs {
 
 /// The demanded route; `None` leaves the choice to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Demand(pub Option<Route>);
+pub struct RouteChoice(pub Option<Route>);
 
 /// GPUs that work at once.
 #[derive(Debug, Clone, PartialEq)]
@@ -324,11 +324,11 @@ fn method(text: &str) -> Result<Method, String> {
     })
 }
 
-fn any_route(text: &str) -> Result<Demand, String> {
+fn any_route(text: &str) -> Result<RouteChoice, String> {
     if text == "any" {
-        return Ok(Demand(None));
+        return Ok(RouteChoice(None));
     }
-    let demand = route(text).map(|route| Demand(Some(route)));
+    let demand = route(text).map(|route| RouteChoice(Some(route)));
     demand.map_err(|_| "it takes `any`, `direct`, `staged`, `cached` or `host`".into())
 }
 

@@ -32,7 +32,7 @@ use forebay_measure::results::file::{Ledger, samples};
 use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
-use forebay_measure::stdio::tell;
+use forebay_measure::stdio::message;
 use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
 use forebay_measure::workload::measure::Measurer;
@@ -230,7 +230,7 @@ impl<'a> Bench<'a> {
             environment,
             gpus: targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect(),
             unmetered: self.meter.absent().to_vec(),
-            asked: self.asked().into(),
+            asked: self.request().into(),
             imported: None,
         };
         let early = std::mem::take(&mut self.records);
@@ -245,10 +245,11 @@ impl<'a> Bench<'a> {
     }
 
     /// What is asked for, by which parts of the same run are recognized.
-    fn asked(&self) -> Value {
+    fn request(&self) -> Value {
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
-        let mut asked = plan::asked(self.args, &self.planned, &real(&self.args.paths), &identities);
+        let mut asked =
+            plan::request(self.args, &self.planned, &real(&self.args.paths), &identities);
         let queues = queues::described(&maps(&self.resolver, &self.args.paths));
         if !queues.is_empty() {
             asked["queues"] = queues.into();
@@ -359,7 +360,7 @@ impl<'a> Bench<'a> {
         let (path, points) = (ledger.path().display(), self.planned.len());
         let (repeats, points) = (all / points.max(1), counted(points, "point"));
         if kept == all {
-            tell(&format!(
+            message(&format!(
                 "`{path}` has all samples of this run; name another file to measure again"
             ));
             return;
@@ -369,7 +370,9 @@ impl<'a> Bench<'a> {
             kept => format!(", {kept} of them kept from an earlier run"),
         };
         let seconds = left.as_secs();
-        tell(&format!("{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`"));
+        message(&format!(
+            "{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`"
+        ));
     }
 
     /// Shows the results so far: on a terminal now, and on stdout when a signal ends the run, which

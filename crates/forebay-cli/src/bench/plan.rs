@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use forebay::units::{align_down, format_size};
-use forebay_measure::demand::check_requests;
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::host_memory::check_requests;
 use forebay_measure::results::Cache;
 use forebay_measure::results::Point;
 use forebay_measure::variables;
@@ -16,7 +16,7 @@ use forebay_measure::workload::{End, Load};
 use serde_json::{Value, json};
 
 use super::targets::Together;
-use crate::bench::args::{BenchArgs, Demand, direction_name};
+use crate::bench::args::{BenchArgs, RouteChoice, direction_name};
 
 /// Points of one run at most: at 2 s and three times each, a week.
 const POINTS_MAX: usize = 100_000;
@@ -341,7 +341,7 @@ fn requests(args: &BenchArgs) -> Vec<(Pattern, u64, String)> {
 
 /// The methods; the engine once for each required route.
 fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
-    let routes = given_or(&args.route, Demand(None));
+    let routes = given_or(&args.route, RouteChoice(None));
     let of = |method: &Method| match method {
         Method::Forebay(_) => routes.iter().map(|route| Method::Forebay(route.0)).collect(),
         other => vec![*other],
@@ -361,7 +361,7 @@ pub(super) fn repeats(args: &BenchArgs, is_whole: bool) -> u32 {
 
 /// The arguments, by which parts of the same run are recognized. `places` are canonical paths,
 /// `targets` identify each GPU.
-pub(super) fn asked(
+pub(super) fn request(
     args: &BenchArgs,
     planned: &[Planned],
     places: &[String],
@@ -615,7 +615,7 @@ mod tests {
     #[test]
     fn requests_of_different_runs_differ() {
         let paths = ["/data".to_owned()];
-        let asked_of = |args: &BenchArgs| asked(args, &of(args), &paths, &[]);
+        let asked_of = |args: &BenchArgs| request(args, &of(args), &paths, &[]);
         let usual = asked_of(&BenchArgs::default());
         assert_eq!(usual, asked_of(&BenchArgs { json: true, ..BenchArgs::default() }));
         for other in [
@@ -631,8 +631,8 @@ mod tests {
         }
         let args = BenchArgs::default();
         let planned = of(&args);
-        assert_ne!(usual, asked(&args, &planned, &["/elsewhere".into()], &[]));
-        assert_ne!(usual, asked(&args, &planned, &paths, &["GPU-2".into()]));
+        assert_ne!(usual, request(&args, &planned, &["/elsewhere".into()], &[]));
+        assert_ne!(usual, request(&args, &planned, &paths, &["GPU-2".into()]));
     }
 
     /// A file is only recognized as part of the same run if all digits of a time are preserved.
@@ -644,7 +644,7 @@ mod tests {
             let rate = time.map(|time| 1e3 / time.as_secs_f64());
             let args = BenchArgs { time, rate, block_size: vec![4096], ..BenchArgs::default() };
             let planned = of(&args);
-            let asked = asked(&args, &planned, &paths, &[]);
+            let asked = request(&args, &planned, &paths, &[]);
             let back: Value = serde_json::from_str(&asked.to_string()).unwrap();
             assert_eq!(back, asked, "{ms} ms");
         }

@@ -9,7 +9,7 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::steps::Step;
 
-use super::options::{Asked, GdsioArgs, JOBS_MAX, Own, Where, count, number};
+use super::options::{GdsioArgs, JOBS_MAX, Own, Request, Where, count, number};
 use super::place;
 use super::words::{self, Io, Sizes};
 use crate::near::near;
@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 1 << 20;
 ///
 /// # Errors
 /// System errors; invalid contents, with their line.
-pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Asked> {
+pub(super) fn read(path: &Path, args: &GdsioArgs) -> Result<Request> {
     let cannot = |error| Failure::at("read", path, &error);
     let step = Step::begin("read", path);
     let mut bytes = Vec::new();
@@ -90,7 +90,7 @@ fn words(text: &str) -> impl Iterator<Item = (usize, &str, Option<&str>)> {
     })
 }
 
-fn parse(text: &str, args: &GdsioArgs) -> Result<Asked> {
+fn parse(text: &str, args: &GdsioArgs) -> Result<Request> {
     let (mut options, mut of_all) = (Vec::new(), Own::default());
     let mut jobs: Vec<(usize, Own)> = Vec::new();
     let mut in_section = false;
@@ -121,7 +121,7 @@ fn parse(text: &str, args: &GdsioArgs) -> Result<Asked> {
             return Err(unknown(line, key, job.is_some()));
         }
     }
-    asked(&options, of_all, jobs, args)
+    request(&options, of_all, jobs, args)
 }
 
 fn section(line: usize, name: &str, jobs: &mut Vec<(usize, Own)>) -> Result<()> {
@@ -209,12 +209,12 @@ impl Own {
 
 /// The request of a file: the `options` of `[global]`, and its jobs. Some `args` of the command
 /// line count as well.
-fn asked(
+fn request(
     options: &[String],
     of_all: Own,
     jobs: Vec<(usize, Own)>,
     args: &GdsioArgs,
-) -> Result<Asked> {
+) -> Result<Request> {
     if jobs.is_empty() {
         return Err(wrong(0, "it has no job", "add a section `[job1]`"));
     }
@@ -231,7 +231,7 @@ fn asked(
     let seed = args.seed.or(of_file.seed);
     let (each_job, cached) = (args.each_job, args.cached);
     let all = GdsioArgs { seed, each_job, cached, ..of_file };
-    Asked::of_jobs(&all, jobs, Vec::new()).map_err(|failure| {
+    Request::of_jobs(&all, jobs, Vec::new()).map_err(|failure| {
         let hint = failure.hint.unwrap_or_default();
         wrong(0, in_keys(&failure.message), in_keys(&hint))
     })

@@ -20,12 +20,12 @@ use forebay::{DirectIo, Engine, Route};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::plain;
 use forebay_measure::program::Program;
-use forebay_measure::stdio::{print, say, tell};
+use forebay_measure::stdio::{message, print, say};
 use forebay_measure::target::Target;
 use forebay_measure::workload::backend::Method;
 
 use self::node::Kept;
-use self::options::{Asked, GdsioArgs, Job};
+use self::options::{GdsioArgs, Job, Request};
 use self::place::Files;
 use self::run::{Task, at_once, run_all};
 use self::words::{Io, Transfer};
@@ -38,7 +38,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
     }
     let asked = match &args.jobs {
         Some(path) => job::read(path, args)?,
-        None => Asked::of_options(args)?,
+        None => Request::of_options(args)?,
     };
     asked.notes.iter().for_each(|note| say(note));
     asked.transfer.stands_for().into_iter().for_each(say);
@@ -77,7 +77,7 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
 }
 
 /// Runs all tasks, and shows their lines.
-fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
+fn measure(engine: &Engine, asked: &Request, tasks: &[Task<'_>]) -> Result<()> {
     let reads_back = asked.verify && asked.io.writes();
     let again = reads_back.then(|| (asked.io.reading(), true));
     // The run ends and is judged even if stdout is closed.
@@ -94,7 +94,7 @@ fn measure(engine: &Engine, asked: &Asked, tasks: &[Task<'_>]) -> Result<()> {
     let is_known = |task: &Task<'_>| task.lanes.iter().all(|lane| lane.content.is_some());
     let is_mixed = asked.writes() && asked.read_percent > 0;
     if right == Some(true) && (is_mixed || !asked.writes() && !tasks.iter().all(is_known)) {
-        tell("the expected content is unknown: data were compared with those of a second read");
+        message("the expected content is unknown: data were compared with those of a second read");
     }
     judge(right, asked.verify)?;
     shown
@@ -114,7 +114,7 @@ fn judge(right: Option<bool>, verify: bool) -> Result<()> {
     }
 }
 
-fn lines(asked: &Asked, io: Io, done: &[run::Done]) -> Result<()> {
+fn lines(asked: &Request, io: Io, done: &[run::Done]) -> Result<()> {
     if asked.each_job {
         for (job, done) in asked.jobs.iter().zip(done) {
             show(&run::line(asked, &[job], io, done).to_string())?;
@@ -128,7 +128,7 @@ fn lines(asked: &Asked, io: Io, done: &[run::Done]) -> Result<()> {
 fn devices(
     engine: &Engine,
     args: &GdsioArgs,
-    asked: &Asked,
+    asked: &Request,
 ) -> Result<Vec<Option<Arc<dyn Device>>>> {
     let all = |device| vec![device; asked.jobs.len()];
     if asked.in_host_memory || asked.transfer == Transfer::CpuOnly {

@@ -353,7 +353,7 @@ pub(crate) struct Job {
 
 /// The complete request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     pub(crate) transfer: Transfer,
     pub(crate) io: Io,
     /// Bytes for each thread.
@@ -379,7 +379,7 @@ const UNALIGNED: u64 = 512;
 pub(super) const WRITTEN_TWICE: &str =
     "give each job its own folder; in a job file, `start_offset` can separate their bytes";
 
-impl Asked {
+impl Request {
     /// The request of the options, without a job file.
     ///
     /// # Errors
@@ -557,16 +557,16 @@ mod tests {
     use super::*;
     use crate::args::{Arguments, Verb};
 
-    fn asked(line: &str) -> Result<Asked> {
+    fn request(line: &str) -> Result<Request> {
         let words = format!("forebay gdsio {line}");
         let parsed = Arguments::try_parse_from(words.split_whitespace()).unwrap();
         let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
-        Asked::of_options(&args)
+        Request::of_options(&args)
     }
 
     /// The jobs of a line: location, GPU, node and threads.
     fn jobs(line: &str) -> String {
-        let asked = asked(line).unwrap();
+        let asked = request(line).unwrap();
         let one = |job: &Job| {
             let node = job.node.map_or("-".into(), |node| node.to_string());
             format!("{} {} {node} {}", job.at.words(), job.device, job.threads)
@@ -584,17 +584,17 @@ mod tests {
         for line in ["-d 1 -w 2 -D a -s 1M", "-d 1 -D a -w 2 -s 1M", "-s 1M -D a -w 2 -d 1"] {
             assert_eq!(jobs(line), "`-D a` 1 - 2", "{line}");
         }
-        let both = asked("-D a -w 2 -s 64K -o 1M -D b -i 4K -w 1 -T 3").unwrap();
+        let both = request("-D a -w 2 -s 64K -o 1M -D b -i 4K -w 1 -T 3").unwrap();
         let (sizes, start) = (Sizes::one(4096), MIB);
         assert!(both.jobs.iter().all(|job| (job.sizes, job.start) == (sizes, start)), "{both:?}");
         // Jobs that read may share files.
         assert_eq!(jobs("-D a -s 1M -D a"), "`-D a` 0 - 1, `-D a` 0 - 1");
-        asked("-f a -w 2 -d 0 -f b -d 1 -w 2 -s 1M -I 1").unwrap();
+        request("-f a -w 2 -d 0 -f b -d 1 -w 2 -s 1M -I 1").unwrap();
     }
 
     #[test]
     fn what_is_for_one_job_alone_is_said() {
-        let notes = |line: &str| asked(line).unwrap().notes.join("\n");
+        let notes = |line: &str| request(line).unwrap().notes.join("\n");
         let note = notes("-D a -D b -w 8 -s 1M");
         assert!(note.contains("`-w` after `-D b` applies to that job only"), "{note}");
         assert!(note.contains("the others have one thread"), "{note}");
@@ -607,7 +607,7 @@ mod tests {
     #[test]
     fn contradicting_options_are_errors_with_a_remedy() {
         let said = |line: &str| {
-            let failure = asked(&format!("{line} -s 1M")).unwrap_err();
+            let failure = request(&format!("{line} -s 1M")).unwrap_err();
             assert!(failure.usage, "{failure:?}");
             format!("{}\n  {}", failure.in_one_line(), failure.hint.unwrap())
         };
@@ -643,7 +643,7 @@ mod tests {
         there are more than 64 jobs
           give fewer `-D` or `-f`
         ");
-        asked(&format!("{} -s 1M", "-D a ".repeat(JOBS_MAX))).unwrap();
+        request(&format!("{} -s 1M", "-D a ".repeat(JOBS_MAX))).unwrap();
     }
 
     proptest::proptest! {
@@ -659,7 +659,7 @@ mod tests {
             }
             let has = |own: &Option<u32>| own.is_some();
             let others = &jobs[..jobs.len() - 1];
-            match asked(&format!("{line}-s 1M")) {
+            match request(&format!("{line}-s 1M")) {
                 Ok(asked) => {
                     let expected = jobs.iter().map(|own| own.or(of_all).unwrap_or(1));
                     proptest::prop_assert!(asked.jobs.iter().map(|job| job.threads).eq(expected));

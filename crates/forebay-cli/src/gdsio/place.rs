@@ -22,7 +22,7 @@ use forebay_measure::make::{self, Room};
 use forebay_measure::memory::close;
 use forebay_measure::output::{New, folder_of};
 use forebay_measure::scratch;
-use forebay_measure::stdio::{say, tell};
+use forebay_measure::stdio::{message, say};
 use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::Lane;
 use forebay_measure::workload::pattern::Region;
@@ -30,7 +30,7 @@ use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, seek};
 
 use crate::bench::files::may_write;
 
-use super::options::{Asked, GdsioArgs, Job, WRITTEN_TWICE, Where};
+use super::options::{GdsioArgs, Job, Request, WRITTEN_TWICE, Where};
 
 /// The mark of files that were made here.
 const MARK: (&str, &[u8]) = ("user.forebay", b"gdsio");
@@ -79,7 +79,7 @@ impl Files {
     /// System errors; a file that is too short to be read, or must not be written to.
     pub(super) fn prepare(
         engine: &Engine,
-        asked: &Asked,
+        asked: &Request,
         job: &Job,
         args: &GdsioArgs,
         device: Option<&Arc<dyn Device>>,
@@ -138,7 +138,7 @@ impl Files {
         let Some(folder) = check_room(missing.iter().map(|need| &**need))? else { return Ok(()) };
         let bytes = missing.iter().map(|need| need.to - need.from).sum();
         let gone = if stay { 0 } else { gone };
-        tell(&making(&folder, missing.len(), bytes, gone));
+        message(&making(&folder, missing.len(), bytes, gone));
         let key = scratch::random();
         for (number, need) in missing.into_iter().enumerate() {
             if need.file.is_none() {
@@ -229,7 +229,7 @@ fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
 
 /// Whether the threads of a job share the same bytes of its one file. Readers do if the file has no
 /// more; writers never.
-fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
+fn shares(asked: &Request, job: &Job, path: &Path, threads: u64) -> bool {
     if asked.writes() || threads == 1 {
         return false;
     }
@@ -241,7 +241,7 @@ fn shares(asked: &Asked, job: &Job, path: &Path, threads: u64) -> bool {
     let (one, all) = (job.start + asked.size, job.start + asked.size * threads);
     let is_shared = len.is_ok_and(|len| (one..all).contains(&len));
     if is_shared {
-        tell(&format!(
+        message(&format!(
             "all threads read the same bytes of `{}`: it is too short for a part for each",
             path.display()
         ));

@@ -10,7 +10,7 @@ use forebay_evidence::{Evidence, Sources, Span};
 use forebay_measure::failure::Result;
 use forebay_measure::proof::{Proof, Prover};
 use forebay_measure::results::verdict::VerdictFacts;
-use forebay_measure::stdio::{say, tell};
+use forebay_measure::stdio::{message, say};
 use forebay_measure::workload::Lane;
 use forebay_measure::workload::measure::{files_of, proofs_of};
 use forebay_measure::workload::run::{OfTarget, Ran};
@@ -49,7 +49,7 @@ impl Watched {
         let paths: HashSet<&Path> = lanes().map(|lane| lane.path.as_path()).collect();
         if paths.len() > FILES_MAX {
             let many = paths.len();
-            tell(&format!(
+            message(&format!(
                 "no verdict: cached pages of {many} files were not queried, {FILES_MAX} is the most"
             ));
             return Ok(None);
@@ -84,5 +84,5 @@ pub(super) fn show(proofs: &[Proof]) {
     let note = facts.note().map_or_else(String::new, |note| format!(": {note}"));
     let text = format!("verdict by counters: {}{simulated}{note}", facts.text);
     // A contradiction is a warning.
-    if facts.contradictions.is_empty() { tell(&text) } else { say(&text) }
+    if facts.contradictions.is_empty() { message(&text) } else { say(&text) }
 }

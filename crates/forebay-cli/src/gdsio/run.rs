@@ -8,12 +8,12 @@ use std::time::Duration;
 use forebay::gpu::Device;
 use forebay::units::{MIB, format_size};
 use forebay::{Engine, Route};
-use forebay_measure::demand::check_requests;
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::host_memory::check_requests;
 use forebay_measure::output::{New, folder_of};
 use forebay_measure::proof::Proof;
 use forebay_measure::results::Cache;
-use forebay_measure::stdio::{say, tell};
+use forebay_measure::stdio::{message, say};
 use forebay_measure::steps::Step;
 use forebay_measure::workload::backend::{ACCEPTS_ANY_SIZE, Method, Plain, WITHOUT_O_DIRECT};
 use forebay_measure::workload::check::Most;
@@ -24,13 +24,13 @@ use forebay_measure::{data, held, make, scratch};
 
 use super::line::ResultLine;
 use super::node::Kept;
-use super::options::{Asked, Job};
+use super::options::{Job, Request};
 use super::proved::Watched;
 use super::words::{Io, Sizes, Transfer};
 
 /// A job with its parameters.
 pub(super) struct Task<'a> {
-    pub(super) asked: &'a Asked,
+    pub(super) asked: &'a Request,
     job: &'a Job,
     /// The method that moves its bytes, and the type that a plain method counts as.
     pub(super) method: Method,
@@ -56,7 +56,7 @@ pub(super) struct Done {
 }
 
 impl<'a> Task<'a> {
-    pub(super) fn new(asked: &'a Asked, job: &'a Job, device: Option<Arc<dyn Device>>) -> Self {
+    pub(super) fn new(asked: &'a Request, job: &'a Job, device: Option<Arc<dyn Device>>) -> Self {
         let (method, plain) = match asked.transfer.is_direct() {
             true => (Method::Forebay(None), asked.transfer),
             false => plain_method(asked.transfer, asked.cached, device.is_some()),
@@ -139,7 +139,7 @@ impl<'a> Task<'a> {
     /// job overwrites, are tried themselves. Other jobs, such as random and timed ones, are tried
     /// in scratch beside their files. Without room for scratch their writes are not tried.
     fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Vec<New>) {
-        let Asked { read_percent, time, io, .. } = *self.asked;
+        let Request { read_percent, time, io, .. } = *self.asked;
         if read_percent == 100 {
             return (Vec::new(), Vec::new());
         }
@@ -211,7 +211,7 @@ impl<'a> Task<'a> {
         }
         let checked = ready.check(engine, &Most::ALL)?;
         if load.read_percent == 0 && checked.right == Some(true) && !checked.is_all {
-            tell(&format!(
+            message(&format!(
                 "{} of the written bytes were verified: the order of requests that overlapped is \
                  unknown",
                 format_size(checked.bytes)
@@ -347,7 +347,7 @@ fn together(all: &[Done], time: Duration) -> Done {
 }
 
 /// The line of the combined result of `jobs`.
-pub(super) fn line(asked: &Asked, jobs: &[&Job], io: Io, done: &Done) -> ResultLine {
+pub(super) fn line(asked: &Request, jobs: &[&Job], io: Io, done: &Done) -> ResultLine {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
     let is_batch = asked.transfer.is_batch();
     // One job without the direct route is enough for the line not to report it.
@@ -453,7 +453,7 @@ mod tests {
         let words = "forebay gdsio -D x -s 1M -w 8 -x 6";
         let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
         let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
-        let asked = Asked::of_options(&args).unwrap();
+        let asked = Request::of_options(&args).unwrap();
         let jobs = [&asked.jobs[0], &asked.jobs[0]];
         let all = [
             done(1000, 3, Transfer::Batch, None),
@@ -484,7 +484,7 @@ mod tests {
             let words = format!("forebay gdsio -D x -s 1M -i 64K -x 0 {job}");
             let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
             let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
-            let asked = Asked::of_options(&args).unwrap();
+            let asked = Request::of_options(&args).unwrap();
             let region = forebay_measure::workload::pattern::Region { start: 0, len: 1 << 20 };
             let (path, device) = (path.clone(), device.clone());
             let mut task = Task::new(&asked, &asked.jobs[0], device.clone());

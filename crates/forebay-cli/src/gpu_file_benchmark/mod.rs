@@ -10,8 +10,8 @@ mod file;
 
 use forebay::units::format_size;
 use forebay::{Engine, Route};
-use forebay_measure::demand::check_transfer;
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::host_memory::check_transfer;
 use forebay_measure::program::Program;
 use forebay_measure::stats::Spread;
 use forebay_measure::stdio::{print, say};
@@ -21,7 +21,7 @@ use forebay_measure::workload::check::Most;
 
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
-use crate::bench::args::{BenchArgs, Demand};
+use crate::bench::args::{BenchArgs, RouteChoice};
 use crate::bench::{self, Bench, progress};
 use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
@@ -46,7 +46,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
     // Too little memory of the GPU is found before the file has its size.
     drop(target.allocate(&engine, args.size)?);
     let routes = routes(args.mode, file::try_direct(&mut place, &engine, &target))?;
-    preset.route = routes.into_iter().map(Demand).collect();
+    preset.route = routes.into_iter().map(RouteChoice).collect();
     if !place.is_scratch() {
         let bar = progress(1, false);
         bar.set_message(format!("making {} of scratch", format_size(args.size)));

@@ -8,7 +8,7 @@ use super::model::{Metric, Model, gather, unique};
 use super::numbers::counted;
 
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::stdio::{print, say, tell};
+use forebay_measure::stdio::{message, print, say};
 use forebay_measure::steps::Step;
 
 use super::{bars, forms, input, output, page, show};
@@ -73,7 +73,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
             let text = anstream::adapter::strip_str(&text).to_string();
             output::write(path, args.overwrite, text.as_bytes())?;
             let size = forebay::units::format_size(text.len() as u64);
-            tell(&format!("wrote {} ({size})", path.display()));
+            message(&format!("wrote {} ({size})", path.display()));
         }
         None => print(&text)?,
     }
@@ -84,7 +84,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         );
     }
     let Some(worse_by) = args.fail_if_worse else { return Ok(()) };
-    tell(&compare::gate(&comparisons, metric, worse_by)?);
+    message(&compare::gate(&comparisons, metric, worse_by)?);
     Ok(())
 }
 

@@ -30,13 +30,18 @@ pub fn terminal(blocks: &[Block], wide: bool) -> String {
     text
 }
 
-/// Words in lines of this width, the later ones indented; a longer word is cut. A number stays with
-/// its unit.
+/// Words in lines of this width, the later ones indented by two columns; a longer word is cut. A
+/// number stays with its unit.
 pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    indented(text, width, "  ")
+}
+
+/// As [`wrapped`], with the later lines indented by `indent`.
+pub(crate) fn indented(text: &str, width: usize, indent: &str) -> String {
     const UNITS: [[&str; 2]; 2] = [[" %", "\u{a0}%"], [" GB/s", "\u{a0}GB/s"]];
     let joined = UNITS.iter().fold(text.to_owned(), |text, [own, kept]| text.replace(own, kept));
     let options = textwrap::Options::new(width)
-        .subsequent_indent("  ")
+        .subsequent_indent(indent)
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     let lines = textwrap::fill(&joined, options);

@@ -9,6 +9,9 @@ mod closes;
 mod corrupted;
 mod cufile;
 mod doctor;
+#[allow(dead_code, reason = "the library's own tests use the rest")]
+#[path = "../../../forebay/tests/lab/cufile/mod.rs"]
+mod fake;
 mod gdsio;
 mod gpu_file_benchmark;
 mod help;
@@ -25,9 +28,6 @@ mod map;
 mod mutated;
 mod pages;
 mod paths;
-#[allow(dead_code, reason = "the library's own tests use the rest")]
-#[path = "../../../forebay/tests/lab/cufile/mod.rs"]
-mod played;
 mod probe;
 mod program;
 mod proof;

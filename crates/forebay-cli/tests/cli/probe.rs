@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 
 use forebay::direct::{End, Program, Seen, ask_cufile};
 
-use crate::played::{self, DOES, NAME, VERSION, VERSIONS};
+use crate::fake::{self, DOES, NAME, VERSION, VERSIONS};
 use crate::program::program;
 
 /// Only a bound on a hang.
 const LONG: Duration = Duration::from_secs(60);
 
 /// The library as of a version, in a folder of its own.
-struct Played {
+struct FakeLibrary {
     folder: tempfile::TempDir,
     library: PathBuf,
 }
 
-impl Played {
+impl FakeLibrary {
     fn as_of(version: u32) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        let library = played::compile(folder.path(), version);
+        let library = fake::compile(folder.path(), version);
         let library = library.map_err(|reason| println!("skipped: {reason}")).ok()?;
         Some(Self { folder, library })
     }
@@ -54,7 +54,7 @@ fn ask(variables: &[&str], arguments: &[&str], bound: Duration) -> (Seen, End) {
 
 #[test]
 fn a_driver_that_opens_says_what_it_serves() {
-    let Some(played) = Played::as_of(1190) else { return };
+    let Some(played) = FakeLibrary::as_of(1190) else { return };
     let (seen, end) = played.ask("nvidia-fs");
     assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None));
     assert_eq!(seen.library.as_deref(), Some(played.library.as_path()));
@@ -73,7 +73,7 @@ fn a_driver_that_opens_says_what_it_serves() {
 #[test]
 fn each_version_is_queried_for_its_own_functions() {
     for version in VERSIONS {
-        let Some(played) = Played::as_of(version) else { return };
+        let Some(played) = FakeLibrary::as_of(version) else { return };
         let (seen, end) = played.ask("");
         assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None), "{version}");
         let text = format!("1.{}", version % 1000 / 10);
@@ -86,15 +86,15 @@ fn each_version_is_queried_for_its_own_functions() {
 
 #[test]
 fn one_of_another_version_is_not_opened() {
-    let Some(old) = Played::as_of(1090) else { return };
-    let why = |played: &Played, variables: &[&str]| {
+    let Some(old) = FakeLibrary::as_of(1090) else { return };
+    let why = |played: &FakeLibrary, variables: &[&str]| {
         let (seen, end) = played.ask_with(variables, LONG);
         assert_eq!((end, seen.opened, seen.version), (End::Exited(0), false, None));
         seen.failed.unwrap()
     };
     let missing = why(&old, &[]);
     assert!(missing.contains("has no `cuFileGetVersion`: it is older than 1.11"), "{missing}");
-    let played = Played::as_of(1190).unwrap();
+    let played = FakeLibrary::as_of(1190).unwrap();
     for (number, text) in [("1090", "1.9"), ("1100", "1.10"), ("2000", "2.0"), ("-1", "0.0")] {
         let told = why(&played, &[&format!("{VERSION}={number}")]);
         assert!(told.contains(&format!("is version {text}: 1.11 or a later one")), "{told}");
@@ -105,7 +105,7 @@ fn one_of_another_version_is_not_opened() {
 
 #[test]
 fn a_driver_that_fails_says_why_and_what_to_do() {
-    let Some(played) = Played::as_of(1190) else { return };
+    let Some(played) = FakeLibrary::as_of(1190) else { return };
     for (open, says, hint) in [
         ("open=5001", "DRIVER_NOT_INITIALIZED (5001)", "modprobe nvidia-fs"),
         ("open=5027", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
@@ -124,7 +124,7 @@ fn a_driver_that_fails_says_why_and_what_to_do() {
 
 #[test]
 fn one_that_hangs_or_crashes_takes_only_the_helper() {
-    let Some(played) = Played::as_of(1190) else { return };
+    let Some(played) = FakeLibrary::as_of(1190) else { return };
     for (does, ends) in [
         ("init-crash", End::Killed(11)),
         ("init-exit", End::Exited(3)),
@@ -151,7 +151,7 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
 /// its initialiser, where it holds what other threads need.
 #[test]
 fn one_that_hangs_does_not_outlive_its_caller() {
-    let Some(played) = Played::as_of(1190) else { return };
+    let Some(played) = FakeLibrary::as_of(1190) else { return };
     for does in ["open-spin", "init-spin"] {
         let mut asker = Command::new("sh");
         asker.args(["-c", r#""$0" probe --library "$1" & echo "$!"; wait"#]);
@@ -196,7 +196,7 @@ fn what_is_no_cufile_is_said_to_be_none() {
     assert!(why(&library).contains("is no library"));
     assert!(why(&folder.path().join("none.so")).contains("pip install nvidia-cufile"));
     assert!(why(folder.path()).contains("is no library"));
-    let Some(played) = Played::as_of(1190) else { return };
+    let Some(played) = FakeLibrary::as_of(1190) else { return };
     let whole = fs::read(&played.library).unwrap();
     for (at, byte, says) in [
         (18, if whole[18] == 62 { 183 } else { 62 }, "is built for "),
@@ -220,7 +220,7 @@ fn what_is_no_cufile_is_said_to_be_none() {
 
 #[test]
 fn the_loader_finds_it_and_folders_of_packages_come_last() {
-    let Some(played) = Played::as_of(1150) else { return };
+    let Some(played) = FakeLibrary::as_of(1150) else { return };
     let path = format!("LD_LIBRARY_PATH={}", played.folder.path().display());
     let (seen, _) = ask(&[&path], &[], LONG);
     assert_eq!((seen.library, seen.opened), (Some(NAME.into()), true));

@@ -160,7 +160,7 @@ impl Heard {
 }
 
 /// What these say; none of those that do not close their streams.
-fn told(children: Vec<std::process::Child>) -> Vec<Option<Heard>> {
+fn outputs(children: Vec<std::process::Child>) -> Vec<Option<Heard>> {
     let listen = |mut child: std::process::Child| {
         let (tell, told) = channel();
         thread::spawn(move || {
@@ -184,7 +184,7 @@ fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(fault) else { return };
     let start = |(line, _): &(&str, &str)| begin(line, &fuse, folder.path(), BOUND);
-    let all = told(lines.iter().map(start).collect());
+    let all = outputs(lines.iter().map(start).collect());
     assert!(fuse.parked() > 0, "a thread still waits for an answer");
     drop(fuse);
     for ((line, expected), told) in lines.iter().zip(all) {
@@ -258,7 +258,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
         thread::sleep(Duration::from_millis(1));
     }
     fuse.set(NO_READS);
-    let told = told(vec![child]).pop().unwrap();
+    let told = outputs(vec![child]).pop().unwrap();
     drop(fuse);
     let end = told.expect("it ends").end();
     let said = String::from_utf8(end.stderr).unwrap();
@@ -273,7 +273,7 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
 fn reported_by(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> Heard {
     let mut command = command(line, fuse, folder, bound);
     let child = command.spawn().unwrap();
-    told(vec![child]).pop().unwrap().unwrap_or_else(|| panic!("`{line}` does not end"))
+    outputs(vec![child]).pop().unwrap().unwrap_or_else(|| panic!("`{line}` does not end"))
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(NO_OPENS) else { return };
     let lines = ["doctor --map FILE --extents", "doctor FILE --gpu none"];
-    let all = told(lines.map(|line| begin(line, &fuse, folder.path(), "30s")).into());
+    let all = outputs(lines.map(|line| begin(line, &fuse, folder.path(), "30s")).into());
     assert!(fuse.parked() > 0, "a process still waits for an answer, but not the commands");
     drop(fuse);
     let ends: Vec<_> = all.into_iter().map(|told| told.unwrap().end()).collect();
@@ -343,7 +343,7 @@ fn ctrl_c_ends_a_command_that_waits_for_an_answer() {
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
         kill_process(pid, Signal::INT).unwrap();
     }
-    let all = told(children);
+    let all = outputs(children);
     drop(rigs);
     for (index, told) in all.into_iter().enumerate() {
         let end = told.unwrap_or_else(|| panic!("{index} does not end")).end();
@@ -368,7 +368,7 @@ fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         command.args(line.replace("FOLDER", at).split(' ')).spawn().unwrap()
     };
-    let mut all = told(lines.map(begin).into());
+    let mut all = outputs(lines.map(begin).into());
     drive.fuse().set(|faults| faults.silent = false);
     let (doctor, map) = (all.pop().unwrap(), all.pop().unwrap());
     let map = map.expect("`doctor --map` ends").end();

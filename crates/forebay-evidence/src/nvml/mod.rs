@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "loads a library and declares its functions")]
 
 #[cfg(test)]
-pub(crate) mod played;
+pub(crate) mod fake;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::{offset_of, size_of};

@@ -7,7 +7,7 @@ use std::time::Instant;
 use forebay::gpu::{DeviceId, DeviceKind};
 
 use super::*;
-use crate::nvml::played::{FIND, INIT, library};
+use crate::nvml::fake::{FIND, INIT, library};
 
 /// Each read of the fields adds 1 GiB to the received bytes, and 5 bytes to the sent bytes.
 const FIELDS: &str = "struct value { unsigned field, scope; long long time, latency;\n\
@@ -40,7 +40,7 @@ fn found(parts: &[&str], info: &DeviceInfo) -> Option<Seen<Arc<Link>>> {
     Some(Link::find_in(&path, info))
 }
 
-fn told(seen: Seen<PcieBytes>) -> PcieBytes {
+fn counters(seen: Seen<PcieBytes>) -> PcieBytes {
     seen.value().cloned().unwrap_or_else(|| panic!("{seen:?}"))
 }
 
@@ -50,7 +50,7 @@ fn counters_are_read_at_the_edges_and_their_wrap_is_undone() {
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(1 << 30).answered_or_panicked();
     assert!(watch.sampler.is_none());
-    let bytes = told(watch.end());
+    let bytes = counters(watch.end());
     assert_eq!((bytes.received, bytes.sent, bytes.samples), (1 << 30, 5, 2));
     assert_eq!(bytes.how, How::Edges);
     assert_eq!(bytes.gpu, "0000:1b:00.0");
@@ -67,12 +67,12 @@ fn in_time_a_narrow_counter_may_have_passed_its_end_by_others() {
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(1 << 30).answered_or_panicked();
     sleep(2 * PAUSE_MAX);
-    assert!(told(watch.end()).may_have_wrapped);
+    assert!(counters(watch.end()).may_have_wrapped);
     let wide = FIELDS.replace("kind = 1", "kind = 3");
     let link = found(&[INIT, FIND, &wide], &info()).unwrap();
     let watch = link.value().unwrap().begin(1 << 30).answered_or_panicked();
     sleep(2 * PAUSE_MAX);
-    assert!(!told(watch.end()).may_have_wrapped, "64 bits do not wrap");
+    assert!(!counters(watch.end()).may_have_wrapped, "64 bits do not wrap");
 }
 
 /// A GPU falls off the bus, or a driver is unloaded, within a span.
@@ -112,7 +112,7 @@ fn a_span_that_may_pass_4_gib_is_read_inside_as_well() {
     let link = link.value().cloned().unwrap_or_else(|| panic!("{link:?}"));
     let watch = link.begin(EDGES_MAX + 1).answered_or_panicked();
     sleep(60 * PERIOD);
-    let bytes = told(watch.end());
+    let bytes = counters(watch.end());
     assert!(bytes.samples >= 3 && bytes.how == How::Sampled, "{bytes:?}");
     assert_eq!(bytes.received, (bytes.samples - 1) << 30);
     assert_eq!(bytes.sent, 5 * (bytes.samples - 1));
@@ -135,7 +135,7 @@ fn without_fields_rates_are_added_up_and_without_those_nothing() {
     let before = observers::total();
     let watch = link.begin(1).answered_or_panicked();
     sleep(PERIOD);
-    let bytes = told(watch.end());
+    let bytes = counters(watch.end());
     assert!(observers::total() > before, "the time of the thread that reads is known");
     assert!(bytes.how == How::Windows && bytes.received > bytes.sent, "{bytes:?}");
     let none = found(&[INIT, FIND, REFUSED], &info()).unwrap().absence().unwrap();

@@ -130,9 +130,9 @@ fn what_failed_is_brought_again() {
 fn an_announced_order_is_followed_as_far_as_it_is_known() {
     let mut schedule = schedule(&Order::Appended, 100, 2, None);
     assert_eq!(schedule.next(), Next::End);
-    [40, 7, 40].into_iter().for_each(|unit| schedule.tell(unit));
+    [40, 7, 40].into_iter().for_each(|unit| schedule.append(unit));
     assert_eq!(run(&mut schedule, 3), [40, 7]);
-    schedule.tell(3);
+    schedule.append(3);
     assert_eq!(run(&mut schedule, 1), [3]);
     assert_eq!(schedule.next(), Next::End);
 }

@@ -170,11 +170,11 @@ fn who_runs_far_ahead_of_the_gpu_asks_no_more_for_that() {
     unsafe { rig.device.wait_number(rig.stream, number, 1) }.expect("a stream");
     // All of them stay, so that nothing is brought meanwhile.
     let asked = || {
-        let before = rig.device.asked();
+        let before = rig.device.queries();
         for _ in 0..300 {
             rig.next(&stream).expect("it is there");
         }
-        rig.device.asked() - before
+        rig.device.queries() - before
     };
     let (first, second) = (asked(), asked());
     assert!(second < first + 300, "{first}, then {second}");

@@ -56,7 +56,7 @@ fn changed_pass(rig: &Rig, model: &mut Model, stream: &LayerStream, first: u8) {
 }
 
 /// What the files hold, with the model's layers taken out.
-fn around(model: &Model) -> Vec<Vec<u8>> {
+fn outside_layers(model: &Model) -> Vec<Vec<u8>> {
     let parts = || model.layers.iter().flat_map(Layer::parts);
     let mut paths: Vec<_> = parts().map(|part| part.file.path().to_owned()).collect();
     paths.sort();
@@ -99,7 +99,7 @@ fn changed_layers_are_written_and_read_back() {
     ];
     for (order, options) in kinds {
         let mut model = writable(&rig, LEN);
-        let before = around(&model);
+        let before = outside_layers(&model);
         let mut options = options;
         (options.order, options.gpu_budget) = (order.clone(), Some(2 * model.layers[0].len()));
         let waits = options.mapped_budget != Some(0);
@@ -120,7 +120,10 @@ fn changed_layers_are_written_and_read_back() {
         }
         assert!(stream.flush_while(&mut || true).expect("all is written"));
         on_the_drive(&model);
-        assert!(around(&model) == before, "{order:?}: bytes around the layers were changed");
+        assert!(
+            outside_layers(&model) == before,
+            "{order:?}: bytes around the layers were changed"
+        );
         assert!(stream.statistics().written_bytes > 0);
         stream.close().expect("an end");
     }
@@ -326,7 +329,7 @@ fn what_was_to_be_written_is_whenever_the_stream_is_closed() {
         let mut options = ordered(Order::Appended, Some((2 + dice.below(2)) * len));
         options.host_budget = dice.below(2) * 3 * len;
         let stream = rig.stream(&model, options);
-        let before = around(&model);
+        let before = outside_layers(&model);
         let ends = Duration::from_micros(dice.below(30_000));
         let written = thread::scope(|scope| {
             let writing = scope.spawn(|| write_until_closed(&rig, &stream, Dice(seed + 1)));
@@ -340,7 +343,7 @@ fn what_was_to_be_written_is_whenever_the_stream_is_closed() {
         }
         rig.device.synchronize(rig.stream).expect("the compute ends");
         on_the_drive(&model);
-        assert!(before == around(&model), "bytes beside the layers have changed");
+        assert!(before == outside_layers(&model), "bytes beside the layers have changed");
         Some(())
     });
     // One seed alone may end the stream before anything is written.

@@ -5,12 +5,12 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use super::{Asked, Wanted, place};
+use super::{Requests, Wanted, place};
 use crate::engine::Engine;
 use crate::failure::raised;
 use crate::memory::{self, Lent};
 
-impl Asked {
+impl Requests {
     /// Borrows the memory of pieces given by address as one range, from the first to the last.
     /// `ranges` are the addresses and lengths of all non-empty pieces.
     pub(super) fn add_ranges(

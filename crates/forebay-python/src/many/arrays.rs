@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList};
 
-use super::{Asked, How, Wanted, place};
+use super::{How, Requests, Wanted, place};
 use crate::engine::Engine;
 use crate::file::File;
 use crate::numbers::Numbers;
@@ -28,8 +28,8 @@ pub(super) fn by_arrays<'py>(
     how: &How<'_, 'py>,
     files: &Bound<'py, PyAny>,
     arrays: &Arrays<'_, 'py>,
-) -> PyResult<Asked> {
-    let mut asked = Asked::default();
+) -> PyResult<Requests> {
+    let mut asked = Requests::default();
     if let Ok(one) = files.cast::<File>() {
         asked.files.push(one.get().file()?);
     } else {
@@ -109,7 +109,7 @@ impl FileOf<'_> {
     }
 }
 
-impl Asked {
+impl Requests {
     /// Lends several memories. The places of the pieces count through all of them.
     fn lend_joined<'py>(
         &mut self,

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use super::arrays::{Arrays, by_arrays};
 use super::tuples::by_tuples;
-use super::{Asked, How, ManyResult, ManyTransfer};
+use super::{How, ManyResult, ManyTransfer, Requests};
 use crate::engine::Engine;
 use crate::file::File;
 use crate::stream::Given;
@@ -38,7 +38,7 @@ impl Engine {
     ) -> PyResult<Py<ManyResult>> {
         let how = How::reading(route, exact, check, &stream, urgent)?;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        asked(this, &how, requests, &arrays)?.run(this, &how)
+        parsed(this, &how, requests, &arrays)?.run(this, &how)
     }
 
     /// Writes many pieces to files in one call: tuples `(file, offset, length, source)`, or arrays.
@@ -67,7 +67,7 @@ impl Engine {
         let how = How::writing(sync, check, &stream, urgent)?;
         let target = source;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        asked(this, &how, requests, &arrays)?.run(this, &how)
+        parsed(this, &how, requests, &arrays)?.run(this, &how)
     }
 
     /// Like `read_many`, without waiting.
@@ -96,7 +96,7 @@ impl Engine {
     ) -> PyResult<ManyTransfer> {
         let how = How::reading(route, exact, check, &stream, urgent)?;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        asked(this, &how, requests, &arrays)?.start(this, &how)
+        parsed(this, &how, requests, &arrays)?.start(this, &how)
     }
 
     /// Like `write_many`, without waiting.
@@ -125,7 +125,7 @@ impl Engine {
         let how = How::writing(sync, check, &stream, urgent)?;
         let target = source;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        asked(this, &how, requests, &arrays)?.start(this, &how)
+        parsed(this, &how, requests, &arrays)?.start(this, &how)
     }
 }
 
@@ -212,12 +212,12 @@ impl File {
     }
 }
 
-fn asked<'py>(
+fn parsed<'py>(
     engine: &Bound<'py, Engine>,
     how: &How<'_, 'py>,
     requests: Option<&Bound<'py, PyAny>>,
     arrays: &Arrays<'_, 'py>,
-) -> PyResult<Asked> {
+) -> PyResult<Requests> {
     match (requests, arrays.files) {
         (Some(requests), None) => by_tuples(engine, how, requests, arrays.device, None),
         (None, Some(files)) => by_arrays(engine, how, files, arrays),

@@ -54,7 +54,7 @@ fn place(place: usize) -> PyResult<u32> {
 
 /// The requests of a call.
 #[derive(Default)]
-struct Asked {
+struct Requests {
     files: Vec<forebay::File>,
     lent: Vec<Lent>,
     wanted: Vec<Wanted>,
@@ -102,7 +102,7 @@ impl<'a, 'py> How<'a, 'py> {
     }
 }
 
-impl Asked {
+impl Requests {
     fn add_file(&mut self, file: &Bound<'_, File>) -> PyResult<()> {
         self.files.push(file.get().file()?);
         Ok(())

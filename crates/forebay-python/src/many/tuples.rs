@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyTuple};
 
-use super::{Asked, How, Wanted, place};
+use super::{How, Requests, Wanted, place};
 use crate::engine::Engine;
 use crate::failure::noted;
 use crate::file::File;
@@ -20,8 +20,8 @@ pub(super) fn by_tuples<'py>(
     requests: &Bound<'py, PyAny>,
     device: Option<&Bound<'py, PyAny>>,
     file: Option<&Bound<'py, File>>,
-) -> PyResult<Asked> {
-    let mut asked = Asked::default();
+) -> PyResult<Requests> {
+    let mut asked = Requests::default();
     let (mut files, mut memory) = (Numbered::default(), Numbered::default());
     let (mut ranges, mut names_address) = (Vec::new(), false);
     let first = usize::from(file.is_none());

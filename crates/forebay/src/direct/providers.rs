@@ -264,7 +264,7 @@ mod tests {
     }
 
     /// The result of an engine's first probe, and whether it has started the program.
-    fn asked(missing: fn() -> Option<String>, waits: bool) -> (String, bool) {
+    fn first_probe(missing: fn() -> Option<String>, waits: bool) -> (String, bool) {
         let folder = tempfile::tempdir().unwrap();
         let script = format!("touch {}; echo failed no driver", folder.path().join("x").display());
         let arguments = ["-c", &script].map(Into::into).to_vec();
@@ -280,9 +280,9 @@ mod tests {
     fn where_no_bytes_can_go_straight_no_program_is_started() {
         let missing = || Some("there is no nvidia-fs".to_owned());
         for waits in [false, true] {
-            assert_eq!(asked(missing, waits), ("there is no nvidia-fs".into(), false));
+            assert_eq!(first_probe(missing, waits), ("there is no nvidia-fs".into(), false));
         }
-        assert_eq!(asked(|| None, true), ("no driver".into(), true));
+        assert_eq!(first_probe(|| None, true), ("no driver".into(), true));
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
                 is_open = GATE.1.wait(is_open).unwrap();
             }
             drop(is_open);
-            plays(None)
+            opens_simulated(None)
         };
         let long = Duration::from_secs(30);
         let mut providers = Providers { opens, answers_within: long, ..providers() };
@@ -357,7 +357,7 @@ mod tests {
 
     const OPENED: &str = "echo library /opt/cufile/libcufile.so.0; echo opened; echo storage nvme";
 
-    fn plays(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
+    fn opens_simulated(_: Option<&Path>) -> Result<Arc<Session>, CuFileFailure> {
         Session::simulated()
     }
 
@@ -368,8 +368,11 @@ mod tests {
         let arguments = ["-c", &script].map(Into::into).to_vec();
         let program = Program { file: "/bin/sh".into(), arguments };
         let shared = Shared::default();
-        let engine =
-            || Providers { opens: plays, missing: || None, ..Providers::sharing(shared.clone()) };
+        let engine = || Providers {
+            opens: opens_simulated,
+            missing: || None,
+            ..Providers::sharing(shared.clone())
+        };
         for _ in 0..3 {
             assert!(engine().session(Some(&program), true).is_ok());
         }

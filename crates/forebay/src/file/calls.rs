@@ -107,7 +107,7 @@ pub(crate) fn read_nowait(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) ->
 /// ENOSYS before Linux 6.5; EPERM for a caller who neither owns the file nor may write it.
 pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u64> {
     #[repr(C)]
-    struct Asked {
+    struct CachestatRange {
         offset: u64,
         len: u64,
     }
@@ -124,14 +124,14 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u
         // A length of zero would mean "up to the end".
         return Ok(0);
     }
-    let asked = Asked { offset: range.start, len: range.len() };
+    let queried = CachestatRange { offset: range.start, len: range.len() };
     let mut counts = Counts::default();
     let flags: c_uint = 0;
     retried(|| {
         // SAFETY: both structures have the kernel's layout and outlive the call, which reads the
         // first and fills the second.
         let result = unsafe {
-            libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const asked, &raw mut counts, flags)
+            libc::syscall(CACHESTAT, fd.as_raw_fd(), &raw const queried, &raw mut counts, flags)
         };
         counted(isize::try_from(result).unwrap_or(-1))
     })?;

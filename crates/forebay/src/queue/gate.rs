@@ -84,7 +84,7 @@ impl Gate {
     }
 
     /// Counts a range as arrived. True if this completed a block.
-    pub(crate) fn came(&self, strip: &Strip, range: ByteRange) -> bool {
+    pub(crate) fn arrive(&self, strip: &Strip, range: ByteRange) -> bool {
         let first = self.ends.partition_point(|&end| end <= range.start);
         let mut whole = Vec::new();
         for block in first..self.ends.len() {
@@ -171,7 +171,7 @@ mod tests {
             let mut came = Vec::new();
             for start in starts().step_by(2).chain(starts().skip(1).step_by(2)) {
                 let range = ByteRange { start, end: (start + cut).min(strip.len()) };
-                let is_news = gate.came(&strip, range);
+                let is_news = gate.arrive(&strip, range);
                 let arrived = gate.take_arrived();
                 prop_assert_eq!(is_news, !arrived.is_empty());
                 came.extend(arrived);

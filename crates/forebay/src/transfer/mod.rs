@@ -393,7 +393,7 @@ impl State {
     }
 
     /// The requested range.
-    pub(crate) fn asked(&self) -> ByteRange {
+    pub(crate) fn requested(&self) -> ByteRange {
         self.range
     }
 

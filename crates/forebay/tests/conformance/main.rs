@@ -149,6 +149,7 @@ fn tmpfs() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn ext4_with_512() {
     run(|| drive(FileSystem::Ext4, 512));
 }
@@ -186,6 +187,7 @@ fn overlay_on_a_drive() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn overlay_on_tmpfs() {
     run(|| overlay(in_memory()));
 }
@@ -196,6 +198,7 @@ fn a_file_system_in_user_space() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn tmpfs_unprivileged() {
     run_unprivileged(in_memory);
 }
@@ -224,6 +227,7 @@ fn overlay_unprivileged() {
 }
 
 #[test]
+#[ignore = "slow: its like runs with the others"]
 fn a_file_system_in_user_space_unprivileged() {
     run_unprivileged(fuse);
 }

@@ -25,7 +25,14 @@ const RANGES: &[(usize, usize)] = &[
 ];
 
 /// Writes `bytes` to the file and to the model of it.
-fn write(case: &Case, file: &File, model: &mut Vec<u8>, at: usize, len: usize, how: Demand<'_>) {
+fn write(
+    case: &Case,
+    file: &File,
+    model: &mut Vec<u8>,
+    at: usize,
+    len: usize,
+    how: Requirement<'_>,
+) {
     let bytes = pattern((at * 31 + len) as u64 ^ how.salt, len);
     case.write(file, at as u64, &bytes, how.options);
     if len > 0 {
@@ -35,16 +42,16 @@ fn write(case: &Case, file: &File, model: &mut Vec<u8>, at: usize, len: usize, h
 }
 
 #[derive(Clone, Copy)]
-struct Demand<'a> {
+struct Requirement<'a> {
     options: &'a RequestOptions,
     salt: u64,
 }
 
-fn each_requirement(case: &Case, name: &str, check: impl Fn(&File, &mut Vec<u8>, Demand<'_>)) {
+fn each_requirement(case: &Case, name: &str, check: impl Fn(&File, &mut Vec<u8>, Requirement<'_>)) {
     let (probe, _) = case.random_file(name, 1);
     for (salt, options) in case.demands(&probe).iter().enumerate() {
         let (file, mut model) = case.random_file(name, 3 * SLOT + 4321);
-        check(&file, &mut model, Demand { options, salt: salt as u64 });
+        check(&file, &mut model, Requirement { options, salt: salt as u64 });
         assert_holds(&file, &model);
     }
 }
@@ -123,7 +130,7 @@ pub(crate) fn durable_and_reserved(case: &Case) {
     each_requirement(case, "synced", |file, model, how| {
         for sync in [SyncMode::None, SyncMode::Data, SyncMode::All] {
             for options in [how.options.synced(sync), how.options.synced(sync).preallocated()] {
-                let how = Demand { options: &options, salt: model.len() as u64 };
+                let how = Requirement { options: &options, salt: model.len() as u64 };
                 let end = model.len();
                 write(case, file, model, end - 10, 30_000, how);
                 write(case, file, model, 4096, 8192, how);
@@ -192,7 +199,7 @@ pub(crate) fn by_a_given_descriptor(case: &Case) {
         let file = case.engine.open_borrowed_fd(&plain).expect("the same file");
         assert_eq!(file.path(), named.path());
         for (salt, options) in case.demands(&file).iter().enumerate() {
-            let how = Demand { options, salt: salt as u64 };
+            let how = Requirement { options, salt: salt as u64 };
             for (at, len) in [(0, 4096), (999, SLOT), (8192, SLOT), (model.len() - 5, 100)] {
                 write(case, &file, &mut model, at, len, how);
             }

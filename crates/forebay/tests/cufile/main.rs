@@ -7,10 +7,10 @@
 #[path = "../lab/mod.rs"]
 mod lab;
 
-mod faults;
 #[allow(dead_code, reason = "the library's own unit tests use the rest")]
 #[path = "../lab/cufile/mod.rs"]
-mod played;
+mod fake;
+mod faults;
 mod processes;
 
 use std::ffi::OsStr;
@@ -19,10 +19,10 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
 
+use fake::{CALLS, DOES, NAME, VERSIONS};
 use forebay::direct::{Counters, Moves, Paths};
 use forebay::direct::{CuFileFailure, RegisteredFile, Session};
 use lab::{child, or_skip, pattern};
-use played::{CALLS, DOES, NAME, VERSIONS};
 
 const LEN: usize = (1 << 20) + 1234;
 
@@ -39,7 +39,7 @@ impl Rig {
     /// The library as of a version; none without a compiler.
     fn as_of(version: u32) -> Option<Self> {
         let own = tempfile::tempdir_in(".").unwrap();
-        or_skip(played::compile(own.path(), version))?;
+        or_skip(fake::compile(own.path(), version))?;
         fs::write(own.path().join("file"), pattern(7, LEN)).unwrap();
         Some(Self { folder: std::path::absolute(own.path()).unwrap(), _own: Some(own) })
     }

@@ -18,7 +18,7 @@ use forebay::{Buffer, Error, File, OpenOptions, Piece, Reason, RequestOptions, R
 use super::lab::fork::{Side, fork};
 use super::lab::seeds::{Dice, index};
 use super::lab::{note, pattern, skip, watchdog::Watchdog};
-use super::{LEN, Rig, bytes_by, demanded};
+use super::{LEN, Rig, bytes_by, direct_only};
 
 /// What is in whole units of a file.
 const BODY: u64 = LEN as u64 / 4096 * 4096;
@@ -62,7 +62,7 @@ fn each_gpu_has_a_way_of_its_own() {
     let gpus = [rig.gpu, breaks, other];
     let start = |gpu| {
         let buffer = rig.engine.allocate(gpu, LEN as u64).expect("memory");
-        file.start_read(0, buffer, &demanded()).expect("a start")
+        file.start_read(0, buffer, &direct_only()).expect("a start")
     };
     let ends = gpus.map(start).map(Transfer::wait);
     for (gpu, (end, buffer)) in gpus.into_iter().zip(ends) {
@@ -75,7 +75,7 @@ fn each_gpu_has_a_way_of_its_own() {
         assert!(bytes_of(&buffer.expect("the memory")) == rig.bytes, "{gpu}");
     }
     let buffer = rig.engine.allocate(refuses, LEN as u64).expect("memory");
-    let refused = file.start_read(0, buffer, &demanded()).expect_err("it refuses").to_string();
+    let refused = file.start_read(0, buffer, &direct_only()).expect_err("it refuses").to_string();
     assert!(refused.contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
     // What is closed for one GPU is open for the others.
     file.evict().expect("advice");
@@ -83,7 +83,7 @@ fn each_gpu_has_a_way_of_its_own() {
     let broken = file.read(0, &mut buffer).expect("through slots");
     assert!(bytes_of(&buffer) == rig.bytes && bytes_by(&broken, Route::Direct) < BODY);
     let mut buffer = rig.engine.allocate(other, LEN as u64).expect("memory");
-    let open = file.read_with(0, &mut buffer, &demanded()).expect("as before");
+    let open = file.read_with(0, &mut buffer, &direct_only()).expect("as before");
     assert_eq!(bytes_by(&open, Route::Direct), BODY);
 }
 
@@ -101,7 +101,7 @@ fn cancelled_or_dropped_writes_keep_foreign_sectors() {
         versions.push(pattern(100 + round, LEN));
         let mut source = rig.buffer(LEN);
         source.upload(0, versions.last().expect("the newest")).expect("a copy");
-        let transfer = file.start_write(0, source, &demanded()).expect("a start");
+        let transfer = file.start_write(0, source, &direct_only()).expect("a start");
         match round % 3 {
             0 => drop(transfer),
             1 => {
@@ -141,7 +141,7 @@ fn a_file_that_shrinks_meanwhile_ends_where_it_does() {
     for round in 0..8_u64 {
         fs::write(rig.path(), &rig.bytes).expect("it is written");
         let file = rig.cold();
-        let mut options = demanded();
+        let mut options = direct_only();
         options.exact = round % 2 == 0;
         let mut buffer = rig.buffer(LEN);
         buffer.fill(0xee).expect("a fill");
@@ -178,20 +178,20 @@ fn who_has_a_file_open_that_is_replaced_reads_the_old_one() {
         return;
     }
     let file = rig.cold();
-    rig.read(&file, (0, LEN, 0), &demanded()).expect("the first has a way");
+    rig.read(&file, (0, LEN, 0), &direct_only()).expect("the first has a way");
     let (new, bytes) = (rig.folder.path().join("new"), pattern(9, LEN));
     fs::write(&new, &bytes).expect("it is written");
     fs::rename(&new, rig.path()).expect("it is replaced");
-    rig.read(&file, (0, LEN, 0), &demanded()).expect("the old one");
+    rig.read(&file, (0, LEN, 0), &direct_only()).expect("the old one");
     let mut buffer = rig.buffer(LEN);
     let opened = rig.engine.open(rig.path()).expect("it opens");
-    opened.read_with(0, &mut buffer, &demanded()).expect("the new one");
+    opened.read_with(0, &mut buffer, &direct_only()).expect("the new one");
     assert!(bytes_of(&buffer) == bytes);
     // Cut where it stands: what is left is read, and there is nothing to go straight for.
     fs::File::options().write(true).open(rig.path()).expect("it opens").set_len(100).expect("cut");
     let whole = opened.read(0, &mut buffer).expect("what is left");
     assert_eq!((whole.bytes, bytes_by(&whole, Route::Direct)), (100, 0));
-    let error = opened.read_with(0, &mut buffer, &demanded()).expect_err("no unit").to_string();
+    let error = opened.read_with(0, &mut buffer, &direct_only()).expect_err("no unit").to_string();
     assert!(error.contains("no whole unit"), "{error}");
 }
 
@@ -217,7 +217,7 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     assert!(
         got[..1 << 20] == rig.bytes[..1 << 20] && got[1 << 20..] == rig.bytes[2 << 20..3 << 20]
     );
-    let refused = many(&demanded()).map(drop).expect_err("demanded").to_string();
+    let refused = many(&direct_only()).map(drop).expect_err("direct_only").to_string();
     assert!(refused.contains("each by a separate call"), "{refused}");
 
     file.evict().expect("advice");
@@ -234,7 +234,7 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let told = outcome.not_direct.as_deref();
     assert!(told.is_some_and(|why| why.contains("stream-ordered")), "{outcome:?}");
     assert!(bytes_of(&buffer.expect("its memory")) == rig.bytes);
-    let refused = start(&demanded()).expect_err("demanded").to_string();
+    let refused = start(&direct_only()).expect_err("direct_only").to_string();
     assert!(refused.contains("stream-ordered"), "{refused}");
     device.destroy_stream(stream).expect("its end");
 }
@@ -272,12 +272,13 @@ fn a_child_is_refused_and_closes_nothing_of_its_parent() {
         return;
     }
     let file = rig.cold();
-    rig.read(&file, (0, LEN, 0), &demanded()).expect("there is a way");
-    let under_way = file.start_read(0, rig.buffer(LEN), &demanded()).expect("a start");
+    rig.read(&file, (0, LEN, 0), &direct_only()).expect("there is a way");
+    let under_way = file.start_read(0, rig.buffer(LEN), &direct_only()).expect("a start");
     let spare = rig.buffer(LEN);
     match fork() {
         Side::Child(child) => child.run(move |say| {
-            let refused = file.start_read(0, spare, &demanded()).expect_err("a child was served");
+            let refused =
+                file.start_read(0, spare, &direct_only()).expect_err("a child was served");
             assert!(matches!(refused, Error::Forked { .. }), "{refused}");
             say("a transfer of its parent");
             drop(under_way);
@@ -291,7 +292,7 @@ fn a_child_is_refused_and_closes_nothing_of_its_parent() {
             assert_eq!(bytes_by(&end.expect("a read"), Route::Direct), BODY);
             assert!(bytes_of(&buffer.expect("its memory")) == rig.bytes);
             parent.finish();
-            let after = rig.read(&file, (0, LEN, 0), &demanded()).expect("as before");
+            let after = rig.read(&file, (0, LEN, 0), &direct_only()).expect("as before");
             assert_eq!(bytes_by(&after, Route::Direct), BODY);
         }
     }
@@ -327,7 +328,7 @@ fn threads_of_one_file_lose_nothing_by_paths_that_break() {
                 source.upload(at % 4096, &bytes).expect("a copy");
                 let (_, source) = source.split_at(at % 4096);
                 let (source, _) = source.split_at(len as u64);
-                let straight = file.start_write(at, source, &demanded());
+                let straight = file.start_write(at, source, &direct_only());
                 match straight.map(Transfer::wait) {
                     Ok((Ok(outcome), _)) => assert_eq!(outcome.bytes, len as u64),
                     // Broken, closed, or too short: then it goes as it can.
@@ -366,7 +367,7 @@ fn the_edges_are_separated_from_failures() {
     if !can_go_straight(&rig) {
         return;
     }
-    let outcome = rig.read(&rig.cold(), (1000, LEN - 2000, 1000), &demanded()).expect("a read");
+    let outcome = rig.read(&rig.cold(), (1000, LEN - 2000, 1000), &direct_only()).expect("a read");
     let edges = outcome.routes.iter().filter(|share| share.reason == Reason::UnalignedEdge);
     let edges: u64 = edges.map(|share| share.bytes).sum();
     assert_eq!(edges + bytes_by(&outcome, Route::Direct), LEN as u64 - 2000, "{outcome:?}");

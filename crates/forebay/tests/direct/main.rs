@@ -120,7 +120,7 @@ fn bytes_by(outcome: &Outcome, route: Route) -> u64 {
     of.map(|share| share.bytes).sum()
 }
 
-fn demanded() -> RequestOptions {
+fn direct_only() -> RequestOptions {
     RequestOptions::by_route(Route::Direct)
 }
 
@@ -139,10 +139,10 @@ fn what_is_cold_goes_straight_and_its_edges_do_not() {
         assert_eq!(bytes_by(&outcome, Route::Direct), body, "{play}: {outcome:?}");
         assert_eq!(bytes_by(&outcome, Route::Cached), LEN as u64 - body, "{play}: {outcome:?}");
         // In the middle, aligned alike.
-        let outcome = rig.read(&file, (5000, 2 << 20, 5000 % 4096), &demanded()).expect(play);
+        let outcome = rig.read(&file, (5000, 2 << 20, 5000 % 4096), &direct_only()).expect(play);
         assert_eq!(bytes_by(&outcome, Route::Direct), (2 << 20) - 4096, "{outcome:?}");
         // Up to the end of the file and beyond.
-        let outcome = rig.read(&file, (4 << 20, 2 << 20, 0), &demanded()).expect(play);
+        let outcome = rig.read(&file, (4 << 20, 2 << 20, 0), &direct_only()).expect(play);
         assert_eq!(outcome.bytes, LEN as u64 - (4 << 20));
     }
 }
@@ -156,8 +156,8 @@ fn resident_bytes_are_read_from_memory() {
         rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read")
     });
     assert_eq!(bytes_by(&outcome, Route::Direct), 0, "{outcome:?}");
-    let outcome = rig.read(&file, (0, LEN, 0), &demanded()).expect("a read");
-    assert!(bytes_by(&outcome, Route::Direct) > 0, "demanded: {outcome:?}");
+    let outcome = rig.read(&file, (0, LEN, 0), &direct_only()).expect("a read");
+    assert!(bytes_by(&outcome, Route::Direct) > 0, "direct_only: {outcome:?}");
 }
 
 #[test]
@@ -176,11 +176,11 @@ fn a_path_that_breaks_gives_over_to_slots() {
     // It is known from then on.
     let again = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
     assert_eq!(again.bytes, LEN as u64);
-    let known = rig.read(&file, (0, LEN, 0), &demanded()).expect_err("it is closed").to_string();
+    let known = rig.read(&file, (0, LEN, 0), &direct_only()).expect_err("it is closed").to_string();
     assert!(known.contains("direct") && known.contains("5044"), "{known}");
     // Demanded of a file of its own, it is an error, with the bytes that it is about.
     let own = rig.engine.open(rig.path()).expect("it opens");
-    let error = rig.read(&own, (0, LEN, 0), &demanded()).expect_err("it fails").to_string();
+    let error = rig.read(&own, (0, LEN, 0), &direct_only()).expect_err("it fails").to_string();
     assert!(error.contains("IO_ERROR (5044)"), "{error}");
 }
 
@@ -212,19 +212,19 @@ fn a_refusal_is_an_error_if_the_route_was_required() {
         let file = rig.cold();
         let refused = rig.read(&file, (0, LEN, at), options).expect_err(gpu);
         assert!(matches!(refused, Error::RouteUnavailable { route: Route::Direct, .. }));
-        // Of whom nothing is demanded, it goes by another way.
+        // Of whom nothing is direct_only, it goes by another way.
         let by_slots = rig.read(&file, (0, LEN, at), &RequestOptions::exactly()).expect(gpu);
         assert_eq!(bytes_by(&by_slots, Route::Direct), 0, "{by_slots:?}");
         refused.to_string()
     };
-    let plain = why("sim", 0, &demanded());
+    let plain = why("sim", 0, &direct_only());
     assert!(plain.contains("no `libcufile`") && plain.contains("sim:cufile"), "{plain}");
-    let refused = why("sim:cufile=refuse", 0, &demanded());
+    let refused = why("sim:cufile=refuse", 0, &direct_only());
     assert!(refused.contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
-    let crooked = why("sim:cufile", 512, &demanded());
+    let crooked = why("sim:cufile", 512, &direct_only());
     assert!(crooked.contains("modulo 4096 bytes"), "{crooked}");
     let rig = Rig::new("sim:cufile");
-    let short = rig.read(&rig.cold(), (100, 4000, 100), &demanded()).expect_err("no unit");
+    let short = rig.read(&rig.cold(), (100, 4000, 100), &direct_only()).expect_err("no unit");
     assert!(short.to_string().contains("no whole unit"), "{short}");
 }
 
@@ -239,7 +239,7 @@ fn writes_are_direct_if_required() {
             let mut source = rig.buffer(offset + LEN);
             source.upload(offset as u64, &rig.bytes).expect("a copy");
             let (_, source) = source.split_at(offset as u64);
-            let moved = file.start_write(offset as u64, source, &demanded());
+            let moved = file.start_write(offset as u64, source, &direct_only());
             let (end, _) = match moved {
                 Err(Error::RouteUnavailable { reason, .. }) if reason.contains("O_DIRECT") => {
                     return println!("skipped: {reason}");
@@ -264,13 +264,13 @@ fn one_that_is_cancelled_or_dropped_leaves_nothing_behind() {
     let rig = Rig::new("sim:cufile");
     let file = rig.cold();
     for _ in 0..20 {
-        let transfer = file.start_read(0, rig.buffer(LEN), &demanded()).expect("a start");
+        let transfer = file.start_read(0, rig.buffer(LEN), &direct_only()).expect("a start");
         transfer.cancel();
         let (end, _) = transfer.wait();
         assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
-        drop(file.start_read(0, rig.buffer(LEN), &demanded()).expect("a start"));
+        drop(file.start_read(0, rig.buffer(LEN), &direct_only()).expect("a start"));
     }
-    rig.read(&file, (0, LEN, 0), &demanded()).expect("as before");
+    rig.read(&file, (0, LEN, 0), &direct_only()).expect("as before");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_library_without_an_answer_blocks_no_caller_for_long() {
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0));
     // What is known to be silent is not waited for again.
     let asked = Instant::now();
-    let error = rig.read(&rig.cold(), (0, LEN, 0), &demanded()).expect_err("it is silent");
+    let error = rig.read(&rig.cold(), (0, LEN, 0), &direct_only()).expect_err("it is silent");
     assert!(error.to_string().contains("does not answer"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(30) && asked.elapsed() < Duration::from_secs(2));
 }
@@ -304,7 +304,7 @@ fn files_that_are_never_forgotten_hold_few_descriptors() {
     let mut direct = 0;
     for _ in 0..600 {
         let file = rig.cold();
-        let read = file.read_with(0, Target::from(&mut rig.buffer(4096)), &demanded());
+        let read = file.read_with(0, Target::from(&mut rig.buffer(4096)), &direct_only());
         direct += usize::from(read.is_ok());
     }
     assert!((200..400).contains(&direct), "{direct} files were registered");
@@ -319,7 +319,7 @@ fn files_that_are_never_forgotten_hold_few_descriptors() {
 fn a_request_that_is_never_answered_keeps_its_memory_and_lets_its_caller_go() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile=hang");
-    let transfer = rig.cold().start_read(0, rig.buffer(LEN), &demanded()).expect("a start");
+    let transfer = rig.cold().start_read(0, rig.buffer(LEN), &direct_only()).expect("a start");
     let (end, buffer) = transfer.wait_at_most(Duration::from_millis(500));
     assert!(end.is_err() && buffer.is_none(), "{end:?}");
     // Others go on, and the engine's end is bounded.

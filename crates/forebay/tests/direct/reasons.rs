@@ -3,7 +3,7 @@
 use forebay::{OpenOptions, Outcome, Piece, Reason, RequestOptions, Route};
 
 use super::lab::{skip, watchdog::Watchdog};
-use super::{LEN, Rig, bytes_by, demanded};
+use super::{LEN, Rig, bytes_by, direct_only};
 
 /// Whole units of the file.
 const BODY: usize = 4 << 20;
@@ -79,12 +79,12 @@ fn what_goes_straight_and_what_is_the_hosts_says_nothing() {
     let file = rig.cold();
     // Its edges do not, which the routes say.
     for len in [LEN, BODY] {
-        let outcome = rig.read(&file, (0, len, 0), &demanded()).expect("a read");
+        let outcome = rig.read(&file, (0, len, 0), &direct_only()).expect("a read");
         assert!(bytes_by(&outcome, Route::Direct) > 0 && why(&outcome).is_none(), "{outcome:?}");
     }
     let (_, outcome) = file.read_whole(None).expect("a read");
     assert_eq!(why(&outcome), None, "{outcome:?}");
-    // Another way was demanded.
+    // Another way was direct_only.
     for route in [Route::Staged, Route::Cached] {
         let outcome = rig.read(&file, (0, BODY, 0), &RequestOptions::by_route(route));
         assert_eq!(why(&outcome.expect("a read")), None);

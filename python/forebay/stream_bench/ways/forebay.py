@@ -69,7 +69,7 @@ class Forebay(Way):
         for layer in self._stream:
             use(self._listed[layer.index], torch.from_dlpack(layer.memory))
 
-    def told(self) -> dict[str, float]:
+    def statistics(self) -> dict[str, float]:
         passes = self._stream.statistics()["passes"]
         return {name: sum(found.get(name, 0) for found in passes) for name in _TOLD}
 

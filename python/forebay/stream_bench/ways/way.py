@@ -34,7 +34,7 @@ class Way(ABC):
     ) -> None:
         """Loads the layers; ``use`` queues the work on each on ``stream``."""
 
-    def told(self) -> dict[str, float]:
+    def statistics(self) -> dict[str, float]:
         """The sums of its own statistics since it was made."""
         return {}
 

@@ -115,7 +115,7 @@ mod tests {
     }
 
     /// The bound of warm bytes at this rate, with this share of reads.
-    fn told(read_percent: u8, asked: Option<f64>, rate: f64) -> Bound {
+    fn bound_of_warm(read_percent: u8, asked: Option<f64>, rate: f64) -> Bound {
         let args = BenchArgs {
             direction: vec![read_percent],
             cache: vec![Cache::Warm],
@@ -135,11 +135,11 @@ mod tests {
     #[test]
     fn each_direction_of_a_mixed_load_has_its_own_limit() {
         for (read_percent, most) in [(100, 10e9), (0, 8e9), (50, 16e9), (80, 12.5e9), (20, 10e9)] {
-            let full = told(read_percent, None, 0.97 * most);
+            let full = bound_of_warm(read_percent, None, 0.97 * most);
             assert_eq!(full.name, "link", "{read_percent}: {full:?}");
             assert!((full.share.unwrap() - 0.97).abs() < 1e-9, "{read_percent}: {full:?}");
             assert!((full.bytes_per_second.unwrap() / most - 1.0).abs() < 1e-9, "{full:?}");
-            assert_eq!(told(read_percent, None, 0.5 * most).name, "in-flight");
+            assert_eq!(bound_of_warm(read_percent, None, 0.5 * most).name, "in-flight");
         }
     }
 
@@ -177,11 +177,11 @@ mod tests {
 
     #[test]
     fn a_point_at_the_requested_rate_is_bound_by_it() {
-        let as_asked = told(100, Some(1000.0), 0.96e9);
+        let as_asked = bound_of_warm(100, Some(1000.0), 0.96e9);
         assert_eq!((as_asked.name.as_str(), as_asked.advice), ("rate", None));
-        let less = told(100, Some(1000.0), 0.9e9);
+        let less = bound_of_warm(100, Some(1000.0), 0.9e9);
         assert_eq!(less.name, "in-flight");
         assert!(less.advice.is_some());
-        assert_eq!(told(100, Some(20_000.0), 9.9e9).name, "link");
+        assert_eq!(bound_of_warm(100, Some(20_000.0), 9.9e9).name, "link");
     }
 }

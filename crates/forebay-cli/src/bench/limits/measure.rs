@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use forebay::Engine;
 use forebay::units::{KIB, MIB};
-use forebay_measure::demand::fitting;
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::host_memory::fitting;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::stats::rate;
 use forebay_measure::steps;
@@ -42,8 +42,8 @@ const STORAGE_WARM_UP: Duration = Duration::from_millis(50);
 const SAMPLES: usize = 3;
 
 /// Measures the links of GPUs that work concurrently, or copies in host memory; returns the rate of
-/// all, and how it was measured. Copies in host memory have at most `host_len` bytes, as those of the
-/// rows have: shorter ones are faster, since they stay in the processor's cache.
+/// all, and how it was measured. Copies in host memory have at most `host_len` bytes, as those of
+/// the rows have: shorter ones are faster, since they stay in the processor's cache.
 ///
 /// # Errors
 /// GPU errors, and system errors for lack of memory.

@@ -52,7 +52,7 @@ impl Collected {
         for (number, run) in runs.iter().enumerate() {
             let own = groups.iter().filter(|((run, _), _)| *run == number);
             let samples: Vec<&Sample> = own.flat_map(|(_, samples)| samples).copied().collect();
-            let Some(points) = asked(run).filter(|_| !samples.is_empty()) else { continue };
+            let Some(points) = points_of(run).filter(|_| !samples.is_empty()) else { continue };
             let repeats = run.record.asked["repeats"].as_u64().unwrap_or(1);
             let was_asked = |sample: &&&Sample| {
                 u64::from(sample.repeat) < repeats && points.contains(&sample.point)
@@ -72,7 +72,7 @@ impl Collected {
 }
 
 /// The points of a run, if it names them.
-fn asked(run: &RunFacts) -> Option<HashSet<Point>> {
+fn points_of(run: &RunFacts) -> Option<HashSet<Point>> {
     let asked = run.record.asked["points"].as_array()?.iter();
     asked.map(|point| Point::deserialize(point).ok()).collect()
 }

@@ -27,10 +27,10 @@ fn is_quiet(browser: &Browser, page: &Path) {
         "Log.entryAdded",
         "Page.javascriptDialogOpening",
     ] {
-        assert!(browser.told(method).is_empty(), "{:?}", browser.told(method));
+        assert!(browser.events_of(method).is_empty(), "{:?}", browser.events_of(method));
     }
     let own = format!("file://{}", page.display());
-    for request in browser.told("Network.requestWillBeSent") {
+    for request in browser.events_of("Network.requestWillBeSent") {
         assert_eq!(request["params"]["request"]["url"], own.as_str(), "{request}");
     }
 }

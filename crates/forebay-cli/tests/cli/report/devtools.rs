@@ -148,7 +148,7 @@ impl Browser {
     }
 
     /// Events of this kind.
-    pub(super) fn told(&self, method: &str) -> Vec<&Value> {
+    pub(super) fn events_of(&self, method: &str) -> Vec<&Value> {
         self.events.iter().filter(|event| event["method"] == method).collect()
     }
 }

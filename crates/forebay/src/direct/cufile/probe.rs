@@ -99,7 +99,7 @@ pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&st
     // SAFETY: the output outlives the call.
     let status = unsafe { (cufile.table.get_properties)(&raw mut properties) };
     if status.checked("cuFileDriverGetProperties").is_ok() {
-        tell(&cufile, &properties, line);
+        print_facts(&cufile, &properties, line);
     }
     if let Some(get) = cufile.table.get_parameter_bool {
         for (number, name) in SETTINGS {
@@ -112,7 +112,7 @@ pub fn look(named: Option<&Path>, packages: &[PathBuf], line: &mut dyn FnMut(&st
     }
 }
 
-fn tell(cufile: &CuFile, properties: &Properties, line: &mut dyn FnMut(&str, &str)) {
+fn print_facts(cufile: &CuFile, properties: &Properties, line: &mut dyn FnMut(&str, &str)) {
     if (properties.major, properties.minor) != (0, 0) {
         line("nvidia-fs", &format!("{}.{}", properties.major, properties.minor));
     }

@@ -144,7 +144,7 @@ impl Session {
         file: File,
         (play, seed): (SimulatedCuFile, u64),
     ) -> Result<RegisteredFile, CuFileFailure> {
-        simulated::playing(play, seed, || self.register(file))
+        simulated::with_simulated(play, seed, || self.register(file))
     }
 
     /// Opens the driver of a library, even if it is open already.

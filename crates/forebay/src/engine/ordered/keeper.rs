@@ -88,8 +88,8 @@ pub(super) struct Ordered {
 
 /// No query is running; a query is running; the GPU is gone.
 const UNKNOWN: u8 = 0;
-const ASKED: u8 = 1;
-const GONE: u8 = 2;
+const RUNNING: u8 = 1;
+const LOST: u8 = 2;
 
 impl Keepers {
     /// A new or reused track for a transfer.
@@ -406,13 +406,13 @@ impl Ordered {
     /// answer.
     fn ask(&self) {
         let (nobody, relaxed) = (UNKNOWN, Ordering::Relaxed);
-        if self.health.compare_exchange(nobody, ASKED, relaxed, relaxed).is_err() {
+        if self.health.compare_exchange(nobody, RUNNING, relaxed, relaxed).is_err() {
             return;
         }
         let health = Arc::clone(&self.health);
         let (device, event) = (Arc::clone(&self.track().device), self.track().event);
         self.work.file.engine.inner.core.aside(Chore::Free, move || {
-            let said = if device.is_done(event).is_err() { GONE } else { UNKNOWN };
+            let said = if device.is_done(event).is_err() { LOST } else { UNKNOWN };
             std::thread::sleep(NAPS[1]); // limits the rate of queries
             health.store(said, Ordering::Relaxed);
         });
@@ -423,7 +423,7 @@ impl Ordered {
     fn is_lost(&self) -> bool {
         let began = self.passed > 0 && self.passed < self.work.blocks;
         let stands = self.is_open && began && self.since.elapsed() >= self.bound();
-        stands || self.health.load(Ordering::Relaxed) == GONE
+        stands || self.health.load(Ordering::Relaxed) == LOST
     }
 
     fn end(mut self, kept: &Lock<Kept>) {
@@ -453,7 +453,7 @@ impl Ordered {
                 rest = Some(track);
             }
         }
-        let (got, asked) = (self.bytes, self.state.asked().len());
+        let (got, asked) = (self.bytes, self.state.requested().len());
         let result = match self.error.take() {
             Some(error) => Err(error),
             None => self.work.end(got, asked, self.options.exact),

@@ -152,7 +152,7 @@ impl SimDevice {
     }
 
     /// Number of `is_done` calls.
-    pub fn asked(&self) -> u64 {
+    pub fn queries(&self) -> u64 {
         self.timeline.lock().asked
     }
 

@@ -236,7 +236,7 @@ impl Scheduler {
         if !stopped
             && let Some(batch) = &self.transfers[transfer].request.batch
             && let Some(gate) = batch.gate()
-            && gate.came(batch.strip(), window.range)
+            && gate.arrive(batch.strip(), window.range)
         {
             self.effects.gates.push(Arc::clone(gate));
         }

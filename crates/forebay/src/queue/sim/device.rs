@@ -62,7 +62,7 @@ impl FaultyDevice {
     }
 
     /// Counts failed copies that the driver reports.
-    fn tell<T>(&self, answer: DeviceResult<T>) -> DeviceResult<T> {
+    fn record<T>(&self, answer: DeviceResult<T>) -> DeviceResult<T> {
         let (_, tally) = &mut *self.dice.lock();
         tally.note("gpu-copy", answer.is_err());
         answer
@@ -194,7 +194,7 @@ impl Device for FaultyDevice {
 
     fn is_done(&self, event: Event) -> DeviceResult<bool> {
         self.may_fail("is_done")?;
-        self.tell(self.inner.is_done(event))
+        self.record(self.inner.is_done(event))
     }
 
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {
@@ -203,7 +203,7 @@ impl Device for FaultyDevice {
 
     fn synchronize(&self, stream: Stream) -> DeviceResult<()> {
         self.fail("synchronize", "gpu-call", 0.0)?;
-        self.tell(self.inner.synchronize(stream))
+        self.record(self.inner.synchronize(stream))
     }
 
     fn hold(&self, address: u64, len: u64) -> DeviceResult<u64> {

@@ -72,7 +72,7 @@ fn a_seed_replays_exactly() {
 #[test]
 fn every_seed_moves_every_byte() {
     let seeds = Seeds::from_env(SEEDS);
-    let progress = if seeds.soaks() { Progress::told() } else { Progress::default() };
+    let progress = if seeds.soaks() { Progress::printed() } else { Progress::default() };
     let folder = tempfile::tempdir().unwrap();
     let mut failed = Vec::new();
     let mut count = 0;

@@ -96,7 +96,7 @@ pub(super) struct Progress {
 
 impl Progress {
     /// Starts a thread that prints the totals each second, even while a seed hangs.
-    pub(super) fn told() -> Self {
+    pub(super) fn printed() -> Self {
         let totals = Arc::new(Lock::<Totals>::default());
         let (ends, ended) = channel::<()>();
         let told = Arc::clone(&totals);

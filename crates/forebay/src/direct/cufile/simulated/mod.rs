@@ -74,7 +74,7 @@ thread_local! {
 }
 
 /// Runs `work`; the files it registers have this behavior.
-pub(super) fn playing<T>(play: SimulatedCuFile, seed: u64, work: impl FnOnce() -> T) -> T {
+pub(super) fn with_simulated<T>(play: SimulatedCuFile, seed: u64, work: impl FnOnce() -> T) -> T {
     let before = PLAY.replace((play, seed));
     let result = work();
     PLAY.set(before);

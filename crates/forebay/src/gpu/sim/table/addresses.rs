@@ -23,14 +23,14 @@ pub(crate) enum SimulatedAddress {
     Managed,
 }
 
-static PLAYED: Lock<BTreeMap<u64, (u64, SimulatedAddress)>> = Lock::new(BTreeMap::new());
+static SIMULATED: Lock<BTreeMap<u64, (u64, SimulatedAddress)>> = Lock::new(BTreeMap::new());
 
 /// Number of retained mapping handles.
 static HANDLES: AtomicI32 = AtomicI32::new(0);
 
 /// Presents part of an allocation as another kind from now on. Addresses are never reused.
 pub(crate) fn play(base: u64, len: u64, as_what: SimulatedAddress) {
-    PLAYED.lock().insert(base, (len, as_what));
+    SIMULATED.lock().insert(base, (len, as_what));
 }
 
 /// Number of mapping handles retained and not released.
@@ -40,7 +40,7 @@ pub(crate) fn handles() -> i32 {
 
 fn simulated(address: Address) -> Option<(u64, u64, SimulatedAddress)> {
     let (base, (len, what)) =
-        PLAYED.lock().range(..=address).next_back().map(|(&base, &it)| (base, it))?;
+        SIMULATED.lock().range(..=address).next_back().map(|(&base, &it)| (base, it))?;
     (address - base < len).then_some((base, len, what))
 }
 
