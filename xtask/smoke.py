@@ -18,5 +18,5 @@ with tempfile.TemporaryDirectory(dir=".") as folder:
         assert file.start_read_into(got).result(60) == len(expected)
     assert got == expected
     command = Path(sysconfig.get_path("scripts"), "forebay")
-    read = [command, "read", path, "--gpu", "none", "--json"]
+    read = [command, "read", path, "--gpu", "none", "--format=json"]
     assert subprocess.run(read, capture_output=True, check=True).stdout

@@ -84,7 +84,7 @@ def files(given: argparse.Namespace, case: Case) -> list[Path]:
 
 
 def environment(path: Path, devices: list[str]) -> dict[str, Any]:
-    """The machine as `forebay doctor --map` describes it, and the versions of all loaders."""
+    """The machine as `forebay doctor --tree` describes it, and the versions of all loaders."""
     versions = {}
     for name in PACKAGES:
         try:

@@ -105,7 +105,7 @@ def _run(
     import json
     import subprocess
 
-    command = [*program(), verb, "--json"]
+    command = [*program(), verb, "--format=json"]
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:

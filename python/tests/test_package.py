@@ -104,7 +104,7 @@ def test_the_command_is_there(tmp_path: Path) -> None:
     assert "Usage: forebay" in done.stdout and "bench" in done.stdout
     done = subprocess.run([*program, "fly"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "fly" in done.stderr
-    read = [*program, "read", str(tmp_path / "file"), "--gpu", "none", "--json"]
+    read = [*program, "read", str(tmp_path / "file"), "--gpu", "none", "--format=json"]
     done = subprocess.run(read, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)
     done = subprocess.run(

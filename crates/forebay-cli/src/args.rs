@@ -13,7 +13,7 @@ use crate::bench::args::BenchArgs;
 use crate::gdsio::options::GdsioArgs;
 use crate::gpu_file_benchmark::args::GpuFileArgs;
 use crate::report::args::ReportArgs;
-use crate::values::{gpu, local_path, route, size};
+use crate::values::{Format, gpu, local_path, route, size, text_or_json};
 
 /// Move bytes between files and GPU memory at the speed of the slowest link
 #[derive(Debug, Parser)]
@@ -92,6 +92,19 @@ pub enum Verb {
     },
 }
 
+impl Verb {
+    /// Whether warnings are left out.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Bench(args) => args.quiet,
+            Self::Read(args) => args.quiet,
+            Self::Doctor(args) => args.quiet,
+            Self::Report(args) => args.quiet,
+            _ => false,
+        }
+    }
+}
+
 /// The command line of a process that the command starts for its own work.
 #[derive(Debug, Parser)]
 #[command(name = "forebay")]
@@ -166,13 +179,21 @@ pub struct ReadArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Print JSON, with the stages; docs/json-schema.md describes it
-    #[arg(long)]
-    pub json: bool,
+    /// Print the checksum alone, and no warnings
+    #[arg(short, long, conflicts_with = "format")]
+    pub quiet: bool,
+
+    /// Print how long the stages of the read took as well
+    #[arg(short, long, conflicts_with = "quiet")]
+    pub verbose: bool,
+
+    /// Form of the output; JSON has the stages, and docs/json-schema.md describes it
+    #[arg(long, value_name = "FORMAT", value_parser = text_or_json(), default_value = "table")]
+    pub format: Format,
 }
 
 /// Groups of the doctor's flags.
-const MAP: &str = "Storage map";
+const TREE: &str = "Storage map";
 const RECORDS: &str = "Recorded systems";
 
 /// Arguments of `forebay doctor`.
@@ -180,26 +201,30 @@ const RECORDS: &str = "Recorded systems";
 #[command(after_long_help = "Examples:\n  \
     forebay doctor                       this folder and the first GPU\n  \
     forebay doctor /data -v              every check and transfer\n  \
-    forebay doctor /data --gpu 1 --json\n  \
-    forebay doctor --map /data /scratch  drives, and their distance to each GPU\n  \
+    forebay doctor /data --gpu 1 --format json\n  \
+    forebay doctor --tree /data /scratch drives, and their distance to each GPU\n  \
     forebay doctor /data --record DIR    record what is checked\n  \
     forebay doctor --fixture DIR         diagnose the record, on any machine")]
 pub struct DoctorArgs {
     /// File, folder or block device [default: this folder]
     ///
     /// A file or device is only read. In a folder a scratch file is made, and removed afterwards.
-    /// Several paths require `--map`, which reads and writes none of them.
+    /// Several paths require `--tree`, which reads and writes none of them.
     #[arg(value_name = "PATH", value_parser = local_path())]
     pub paths: Vec<PathBuf>,
 
     /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
     /// By default the first GPU. With `--fixture`, an index or a PCI address.
-    #[arg(long, value_name = "WHICH", value_parser = gpu, conflicts_with = "map")]
+    #[arg(long, value_name = "WHICH", value_parser = gpu, conflicts_with = "tree")]
     pub gpu: Option<GpuSelector>,
 
+    /// Print the answer alone, and no warnings
+    #[arg(short, long, conflicts_with_all = ["tree", "format"])]
+    pub quiet: bool,
+
     /// Show every check and transfer
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
     /// Show the storage map instead: drives under the paths, distance to each GPU
@@ -207,29 +232,29 @@ pub struct DoctorArgs {
     /// The map leads from the path through mounts, file systems, arrays and volumes to the drives
     /// (marked `●`) and their PCI devices. Warnings name settings that cost speed. All facts come
     /// from the kernel; what it does not report is shown as unknown. Paths need not exist.
-    #[arg(long, help_heading = MAP)]
-    pub map: bool,
+    #[arg(long, alias = "map", help_heading = TREE)]
+    pub tree: bool,
 
-    /// With `--map`: show where the bytes of the files are
-    #[arg(long, requires = "map", help_heading = MAP)]
+    /// With `--tree`: show where the bytes of the files are
+    #[arg(long, requires = "tree", help_heading = TREE)]
     pub extents: bool,
 
     /// Record what is checked, or mapped, in a new folder, and move nothing
     #[arg(
         long, value_name = "DIR", help_heading = RECORDS,
-        conflicts_with_all = ["fixture", "extents", "json"]
+        conflicts_with_all = ["fixture", "extents", "format"]
     )]
     pub record: Option<PathBuf>,
 
     /// Diagnose or map the system recorded in this folder instead of this machine
     ///
-    /// With `--map` and without a path, all recorded paths are shown.
+    /// With `--tree` and without a path, all recorded paths are shown.
     #[arg(long, value_name = "DIR", help_heading = RECORDS)]
     pub fixture: Option<PathBuf>,
 
-    /// Print JSON instead of text; docs/json-schema.md describes it
-    #[arg(long)]
-    pub json: bool,
+    /// Form of the output; docs/json-schema.md describes the JSON
+    #[arg(long, value_name = "FORMAT", value_parser = text_or_json(), default_value = "table")]
+    pub format: Format,
 }
 
 /// Arguments of `forebay probe` and `forebay cufile`.

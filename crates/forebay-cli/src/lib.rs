@@ -91,7 +91,7 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
             Err(error) => not_a_verb(&error),
         };
     }
-    let verb = &match Arguments::try_parse_from(arguments) {
+    let verb = &match Arguments::try_parse_from(renamed(arguments)) {
         Ok(parsed) => parsed.verb,
         Err(error) => return not_a_verb(&error),
     };
@@ -102,6 +102,9 @@ fn run_verb(program: &Program, arguments: &[OsString]) -> ExitCode {
 fn run_parsed(verb: &Verb, program: &Program, line: &str) -> failure::Result<()> {
     if !matches!(verb, Verb::Report(args) if args.output.is_some()) {
         stdio::check()?;
+    }
+    if verb.is_quiet() {
+        stdio::leave_out_warnings();
     }
     if !matches!(verb, Verb::Completions { .. } | Verb::Man { .. }) {
         // The doctor has its own time limits, and reports its findings.
@@ -149,6 +152,21 @@ fn end(result: failure::Result<()>) -> ExitCode {
     ExitCode::from(code)
 }
 
+/// The arguments, with the forms of output by `--format` that had flags of their own before.
+fn renamed(arguments: &[OsString]) -> Vec<OsString> {
+    const VERBS: [&str; 4] = ["bench", "read", "doctor", "report"];
+    const FLAGS: [(&str, &str); 3] =
+        [("--json", "--format=json"), ("--csv", "--format=csv"), ("--markdown", "--format=md")];
+    let mut renamed = arguments.to_vec();
+    let is_ours = renamed.get(1).is_some_and(|verb| VERBS.iter().any(|name| verb == name));
+    for word in renamed.iter_mut().take_while(|word| *word != "--").filter(|_| is_ours) {
+        if let Some((_, name)) = FLAGS.iter().find(|(before, _)| word == before) {
+            *word = name.into();
+        }
+    }
+    renamed
+}
+
 /// Help and version, or an invalid command.
 fn not_a_verb(error: &clap::Error) -> ExitCode {
     match error.kind() {
@@ -182,6 +200,17 @@ mod facts;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn earlier_names_of_flags_are_taken_up_to_the_end_of_the_flags() {
+        let of = |line: &str| {
+            let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            renamed(&words).join(" ".as_ref()).into_string().unwrap()
+        };
+        assert_eq!(of("f read a --json"), "f read a --format=json");
+        assert_eq!(of("f report --csv -- --json"), "f report --format=csv -- --json");
+        assert_eq!(of("f gdsio --json"), "f gdsio --json");
+    }
 
     #[test]
     fn a_command_can_be_typed_again() {

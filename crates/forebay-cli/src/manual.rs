@@ -6,6 +6,9 @@ use forebay_measure::stdio::print;
 
 use crate::args;
 
+/// The heading above the text that follows the flags.
+const EXTRA: &str = ".SH EXTRA\n";
+
 /// Prints completions for `shell`.
 pub(crate) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
@@ -29,5 +32,10 @@ pub(crate) fn man_page(verb: Option<&str>) -> Result<()> {
     clap_mangen::Man::new(command)
         .render(&mut page)
         .map_err(|error| Failure::io("cannot write the manual page", &error))?;
-    print(&String::from_utf8_lossy(&page))
+    let page = String::from_utf8_lossy(&page);
+    // Examples and tables keep their lines.
+    let page = page.split_once(EXTRA).map_or(page.to_string(), |(flags, rest)| {
+        format!("{flags}.SH NOTES\n.nf\n{}", rest.replace("\n.SH", "\n.fi\n.SH"))
+    });
+    print(&page)
 }

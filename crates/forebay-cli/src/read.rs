@@ -28,6 +28,7 @@ use crate::args::ReadArgs;
 use crate::report::forms::indented;
 use crate::report::grid::WIDTH;
 use crate::report::numbers::rate_text;
+use crate::values::Format;
 
 /// Columns of the names in the summary.
 const NAME: usize = 9;
@@ -86,10 +87,13 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read.into(), other);
     let verdict = VerdictFacts::of(&[proof]);
     let sum = format!("{:016x}", pass_on(&memory, len, output, to_stdout)?);
-    let text = if args.json {
+    let text = if args.format == Format::Json {
         json_lines(&report(args, &engine, &target, &outcome, &sum, verdict.as_ref()))?
+    } else if args.quiet {
+        sum + "\n"
     } else {
         let mut text = summary(args, &target, &outcome, &sum, verdict.as_ref());
+        text.extend(args.verbose.then(|| stages(&engine)));
         text.extend(args.trace.as_deref().map(|path| trace_line(path, left_out)));
         text
     };
@@ -203,6 +207,25 @@ fn trace_line(path: &Path, left_out: u64) -> String {
     };
     let path = plain(&path.display().to_string());
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")
+}
+
+/// A line for each stage that ran.
+fn stages(engine: &Engine) -> String {
+    let seen = engine.statistics();
+    let all = [
+        ("slot wait", &seen.slot_wait),
+        ("file", &seen.file),
+        ("link wait", &seen.link_wait),
+        ("copy", &seen.copy),
+    ];
+    let ran = all.into_iter().filter(|(_, times)| times.count() > 0);
+    let line = |(name, times): (&str, &Histogram)| {
+        let (count, sum, max) = (times.count(), times.sum(), times.max());
+        let median = times.quantile(0.5).unwrap_or_default();
+        let text = format!("{name} {count} ×, median {median:.1?}, at most {max:.1?}, {sum:.1?}");
+        format!("{:<NAME$}{text} in all\n", "stage")
+    };
+    ran.map(line).collect()
 }
 
 /// The read as JSON, version 1; docs/json-schema.md describes every key.

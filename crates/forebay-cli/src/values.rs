@@ -1,11 +1,53 @@
 //! The values of arguments: sizes, GPUs, routes and paths.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::ValueEnum;
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
+
+/// The form of what a verb prints or writes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Text for people.
+    #[default]
+    Table,
+    /// JSON; of results, one record per line.
+    Json,
+    /// CSV with every number.
+    Csv,
+    /// Markdown.
+    Md,
+    /// A page for a browser.
+    Html,
+}
+
+impl Format {
+    /// The form that the name of a file asks for; `None` if it has no suffix.
+    ///
+    /// # Errors
+    /// The suffix, if it is that of no form.
+    pub(crate) fn of_name(path: &Path) -> Result<Option<Self>, String> {
+        let suffix = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+        match suffix.as_str() {
+            "" => Ok(None),
+            "txt" => Ok(Some(Self::Table)),
+            "json" | "jsonl" => Ok(Some(Self::Json)),
+            "csv" => Ok(Some(Self::Csv)),
+            "md" | "markdown" => Ok(Some(Self::Md)),
+            "html" | "htm" => Ok(Some(Self::Html)),
+            _ => Err(suffix),
+        }
+    }
+}
+
+/// The forms of verbs whose output is no table of results.
+pub(crate) fn text_or_json() -> impl TypedValueParser<Value = Format> {
+    let parser = PossibleValuesParser::new(["table", "json"]);
+    parser.map(|name| if name == "json" { Format::Json } else { Format::Table })
+}
 
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     // `1g`, as other tools take it.

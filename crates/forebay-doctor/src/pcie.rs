@@ -221,11 +221,11 @@ fn distance(drive: &Drive) -> Check {
     let name = &drive.name;
     match &drive.distance {
         Some(found @ Distance::AcrossSockets) => DISTANCE.warning(format!("{name}: {found}")).step(
-            "use a drive and a GPU of one socket (`forebay doctor --map` shows the distances)",
+            "use a drive and a GPU of one socket (`forebay doctor --tree` shows the distances)",
         ),
         Some(Distance::Unknown(reason)) => DISTANCE
             .unknown(format!("{name}: {reason}"))
-            .step("`forebay doctor --map` shows the known devices on the way"),
+            .step("`forebay doctor --tree` shows the known devices on the way"),
         Some(found) => DISTANCE.ok(format!("{name}: {found}")),
         None => DISTANCE
             .unknown("there is no GPU to measure from")

@@ -104,7 +104,7 @@ impl Peers {
         Some(match row.distance >= ACROSS {
             true => PEERS
                 .warning(seen)
-                .step("use a drive or card below the GPU's own switch (`forebay doctor --map`)"),
+                .step("use a drive or card below the GPU's own switch (`forebay doctor --tree`)"),
             false => PEERS.ok(seen),
         })
     }

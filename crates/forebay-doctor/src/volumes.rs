@@ -238,7 +238,7 @@ impl Storage {
         let (drive, by, certain, signs) = played;
         let likely = if certain { "" } else { "likely " };
         let seen = format!("{} is {likely}played by {by}: {}", drive.name, signs.join(", "));
-        let step = "compare where the card and the GPU are (`forebay doctor --map`), as for a \
+        let step = "compare where the card and the GPU are (`forebay doctor --tree`), as for a \
                     network card";
         Some(EMULATED.warning(seen).step(step))
     }

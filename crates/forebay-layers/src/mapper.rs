@@ -18,8 +18,8 @@ use super::mapped::{Pages, Refusal, Windows};
 use super::marks::Mark;
 
 /// Minimum number of passes for which pinning pays off. The pass that pins takes 2.2 to 2.8 times
-/// as long as one through slots (`benches/runs/2026-11-22-h200-layers-d/mapped.json`), and each
-/// later one 0.94 times (`2026-11-22-h200-layers-b`, `large-mapped` against `large-kvikio`). That
+/// as long as one through slots (H200, 2026-11-22, `04e6c7bc`), and each
+/// later one 0.94 times (H200, 2026-11-22, `dcf504c0`, `large-mapped` against `large-kvikio`). That
 /// pays off after 20 to 30 passes.
 const WORTH_PASSES: u64 = 32;
 

@@ -16,8 +16,8 @@ use super::marks::Mark;
 /// Number of slots: two are copied together, one or two are ready after them, and the rest are
 /// being filled. With each copied alone, layers came from the page cache at 38, 45 and 52 GB/s
 /// through 3, 4 and 5 slots, at 54 through 6, and no faster through more
-/// (`benches/runs/2026-11-22-h200-layers-c`). With two copied at a time it was 55 through 6, and 57
-/// through 8 (`2026-11-22-h200-layers-d/together`).
+/// (H200, 2026-11-22, `11a48073`). With two copied at a time it was 55 through 6, and 57
+/// through 8 (H200, 2026-11-22, `04e6c7bc`).
 pub(super) const SLOTS: u64 = 8;
 
 /// Minimum number of small slots for copies, in addition to those for reads in flight; for many

@@ -80,7 +80,7 @@ pub fn claim(path: &Path) -> Result<File> {
     opened.map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => Failure::new(cannot())
             .because("it is in use: mounted, or part of an array or a volume")
-            .hint("`forebay doctor --map` shows what uses it; give a folder on it instead"),
+            .hint("`forebay doctor --tree` shows what uses it; give a folder on it instead"),
         _ => Failure::io(cannot(), &error),
     })
 }

@@ -15,8 +15,19 @@ use crate::plain::plain;
 /// Whether stdout was closed when the process started.
 static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
+/// Whether warnings are left out.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves out all warnings from now on.
+pub fn leave_out_warnings() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
 /// Shows a warning on stderr.
 pub fn say(warning: &str) {
+    if IS_QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     let yellow = Style::new().bold().fg_color(Some(AnsiColor::Yellow.into()));
     // Stderr may be closed.
     let _ = writeln!(anstream::stderr(), "{yellow}warning:{yellow:#} {}", plain(warning));

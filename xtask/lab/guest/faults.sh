@@ -155,14 +155,14 @@ server_gone() {
     # What is remembered of the file would be told without the server.
     echo 3 >/proc/sys/vm/drop_caches
     rpc.nfsd 0
-    for verb in "read --gpu none" "bench --gpu none" "doctor --map --extents" "doctor --gpu none"; do
+    for verb in "read --gpu none" "bench --gpu none" "doctor --tree --extents" "doctor --gpu none"; do
         begun=$SECONDS status=0
         timeout -k 1 50 /lab/forebay $verb /mnt/nfs/file >/run/gone.txt 2>&1 || status=$?
         note "server_gone: $verb ended with $status after $((SECONDS - begun)) s"
         echo "== $verb: $status after $((SECONDS - begun)) s" >>$out/gone.txt
         cat /run/gone.txt >>$out/gone.txt
         case $verb in
-            *--map*) [ $status = 0 ] && grep -q 'the path does not answer' /run/gone.txt ;;
+            *--tree*) [ $status = 0 ] && grep -q 'the path does not answer' /run/gone.txt ;;
             doctor*) [ $status = 1 ] && grep -q 'caused by: path_answers: ' /run/gone.txt ;;
             *) [ $status = 1 ] && grep -q 'caused by: no response within 5s' /run/gone.txt ;;
         esac || wrong+=("$verb")

@@ -116,9 +116,9 @@ look() {
     mkdir -p "$folder"
     cp /run/expected.tsv "$folder/expected.tsv"
     while IFS=$'\t' read -r path rest; do paths+=("$path"); done </run/expected.tsv
-    timeout 120 /lab/forebay doctor --map --json --extents "${paths[@]}" \
+    timeout 120 /lab/forebay doctor --tree --format=json --extents "${paths[@]}" \
         >"$folder/map.json" 2>"$folder/map-talk.txt"
-    timeout 120 /lab/forebay doctor --map "${paths[@]}" >"$folder/map.txt" 2>&1
+    timeout 120 /lab/forebay doctor --tree "${paths[@]}" >"$folder/map.txt" 2>&1
     note "$1: ${#paths[@]} paths mapped"
     for path in "${paths[@]}"; do
         number=$((number + 1))
@@ -144,7 +144,7 @@ record() {
     local paths
     [ -e $out/record ] || return 0
     mapfile -t paths < <(cut -f1 /run/expected.tsv)
-    /lab/forebay doctor --map "${paths[@]}" --record "/run/record-$1"
+    /lab/forebay doctor --tree "${paths[@]}" --record "/run/record-$1"
     # A folder of small files is slow to write to the host; an archive is not.
     tar -cf "$out/record/$1.tar" -C /run "record-$1"
 }

@@ -1,5 +1,5 @@
-//! The output of `forebay doctor --map --json` and `forebay read` in the guest, compared with the
-//! expected storage: lines that the guest wrote when it built it.
+//! The output of `forebay doctor --tree --format=json` and `forebay read` in the guest, compared
+//! with the expected storage: lines that the guest wrote when it built it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -83,7 +83,7 @@ pub(crate) fn judge(folder: &Path) -> Result<Vec<Row>> {
     let report = text(&folder.join("map.json"))?;
     let report: Value = serde_json::from_str(&report).map_err(|error| {
         let talk = text(&folder.join("map-talk.txt")).unwrap_or_default();
-        format!("`forebay doctor --map --json` printed no JSON ({error}): {talk}")
+        format!("`forebay doctor --tree --format=json` printed no JSON ({error}): {talk}")
     })?;
     let row = |(number, line)| {
         let expected = Expected::line(line)?;

@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Run `xtask/lab/guest/NAME.sh` in the machine and show its output.
     #[arg(long, value_name = "NAME")]
     script: Option<String>,
-    /// Keep records of the machine, whole and broken, for `forebay doctor --map --fixture`.
+    /// Keep records of the machine, whole and broken, for `forebay doctor --tree --fixture`.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
     /// Use the processor's own virtualisation instead of emulating a processor.

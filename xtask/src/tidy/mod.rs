@@ -1,11 +1,12 @@
 //! The project's own style rules, beyond those of rustfmt, clippy and `typos`: see STYLE.md.
 //!
 //! [`rules`] apply to single files, [`circles`] finds files that import each other, [`links`]
-//! checks the links of markdown files.
+//! checks the links of markdown files, [`runs`] the archived runs that documents cite.
 
 mod circles;
 mod links;
 mod rules;
+mod runs;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut breaches: Vec<Breach> = sources.iter().flat_map(rules::check).collect();
     breaches.extend(circles::check(&sources));
     breaches.extend(sources.iter().flat_map(|source| links::check(root, source)));
+    breaches.extend(runs::check(root, &sources));
     breaches.sort();
     breaches.iter().for_each(|breach| say!("{breach}"));
     say!("tidy: {} files, {} breaches", sources.len(), breaches.len());

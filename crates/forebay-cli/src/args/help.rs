@@ -17,7 +17,7 @@ Examples:
   forebay bench /data --block-size 4K,1M --depth 1,32
   forebay read model.safetensors          read a file into GPU memory
   forebay doctor /data                    what prevents direct transfers
-  forebay doctor --map /data              drives, and their distance to each GPU
+  forebay doctor --tree /data             drives, and their distance to each GPU
   forebay report results -o report.html   results as a page for a browser
   forebay report before.jsonl after.jsonl ratios of two results
   forebay report fio.json                 results of another tool";

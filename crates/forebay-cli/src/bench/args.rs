@@ -15,7 +15,7 @@ use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 
-use crate::values::{gpu, local_path, positive_size, route};
+use crate::values::{Format, gpu, local_path, positive_size, route};
 
 /// Arguments of `forebay bench`.
 #[derive(Debug, Clone, Default, Args)]
@@ -217,8 +217,8 @@ pub struct BenchArgs {
 
     /// Write results to this file, one JSON record per line
     ///
-    /// A file with a part of the same run is continued. `-` is stdout, as with `--json`. Names of
-    /// other forms, such as `.csv` or `.html`, are refused: `report -o` writes these.
+    /// A file with a part of the same run is continued. `-` is stdout, as with `--format json`.
+    /// Names of other forms, such as `.csv` or `.html`, are refused: `report -o` writes these.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
@@ -240,13 +240,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "COMMAND", hide_short_help = true, help_heading = OUTPUT)]
     pub power_command: Option<String>,
 
-    /// Print the records instead of a table, one JSON object per line
-    #[arg(long, help_heading = OUTPUT)]
-    pub json: bool,
-
-    /// Print a CSV table, with all values
-    #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
-    pub csv: bool,
+    /// Form of what is printed [default: table]
+    ///
+    /// `json` is one record per line, `csv` has all values, `html` is a page for a browser.
+    #[arg(
+        long, value_name = "FORMAT", value_enum, hide_possible_values = true, help_heading = OUTPUT
+    )]
+    pub format: Option<Format>,
 
     /// No progress and no warnings
     #[arg(short, long, help_heading = OUTPUT)]

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::targets::Together;
 use crate::bench::args::{BenchArgs, RouteChoice, direction_name};
+use crate::values::Format;
 
 /// Points of one run at most: at 2 s and three times each, a week.
 const POINTS_MAX: usize = 100_000;
@@ -242,7 +243,7 @@ pub(super) fn order(args: &BenchArgs, points: usize, repeat: u32) -> Vec<usize> 
     order
 }
 
-/// The arguments with the default path, the second path of `--vs`, and `-o -` as `--json`.
+/// The arguments with the default path, the second path of `--vs`, and `-o -` as `--format json`.
 ///
 /// # Errors
 /// There are more paths.
@@ -258,7 +259,7 @@ pub(super) fn with_paths(args: &BenchArgs) -> Result<BenchArgs> {
     // As in other programs, that is stdout, which has one form at a time.
     if args.output.as_deref() == Some(Path::new("-")) {
         args.output = None;
-        args.json = !args.csv;
+        args.format = args.format.or(Some(Format::Json));
     }
     args.paths.extend(args.vs.clone());
     Ok(args)
@@ -617,7 +618,10 @@ mod tests {
         let paths = ["/data".to_owned()];
         let asked_of = |args: &BenchArgs| request(args, &of(args), &paths, &[]);
         let usual = asked_of(&BenchArgs::default());
-        assert_eq!(usual, asked_of(&BenchArgs { json: true, ..BenchArgs::default() }));
+        assert_eq!(
+            usual,
+            asked_of(&BenchArgs { format: Some(Format::Json), ..BenchArgs::default() })
+        );
         for other in [
             BenchArgs { repeats: Some(5), ..BenchArgs::default() },
             BenchArgs { time: Some(Duration::from_secs(1)), ..BenchArgs::default() },

@@ -1,15 +1,15 @@
 //! Prints the results of a run, its warnings and its verdict.
 
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::plain::json;
 use forebay_measure::results::Record;
 use forebay_measure::stdio::print;
 
 use crate::bench::args::BenchArgs;
 use crate::report::bars;
 use crate::report::command::warn;
-use crate::report::model::{Line, Model, unique};
-use crate::report::show;
+use crate::report::model::{Line, Metric, Model, unique};
+use crate::report::{forms, page, show};
+use crate::values::Format;
 
 /// Warnings that are shown without `--verbose`.
 const WARNINGS_MAX: usize = 3;
@@ -18,26 +18,25 @@ const WARNINGS_MAX: usize = 3;
 pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
     let model = bars::model(records);
     let shown = print(&text(args, records)?);
-    if !args.quiet {
-        let most = if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) };
-        warn(&model.warnings.iter().collect::<Vec<_>>(), most);
-    }
+    let most = if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) };
+    warn(&model.warnings.iter().collect::<Vec<_>>(), most);
     // Wrong data are reported even if stdout was closed.
     verdict(args, &model).and(shown)
 }
 
 /// The results in the form that was requested.
 pub(super) fn text(args: &BenchArgs, records: &[Record]) -> Result<String> {
-    match (args.json, args.csv) {
-        (true, _) => records.iter().map(line).collect(),
-        (_, true) => show::csv(&bars::model(records), &[]),
-        _ => Ok(bars::render(&bars::model(records), base(args))),
+    let model = bars::model(records);
+    match args.format.unwrap_or_default() {
+        Format::Json => show::json(records),
+        Format::Table => Ok(bars::render(&model, base(args))),
+        Format::Csv => show::csv(&model, &[]),
+        Format::Md => {
+            let blocks = show::report(&model, &[], Metric::Rate, show::FILE_ROWS_MAX);
+            Ok(forms::markdown(&blocks, &model.warnings))
+        }
+        Format::Html => Ok(page::page(&model, &[], Metric::Rate)),
     }
-}
-
-fn line(record: &Record) -> Result<String> {
-    let failed = |error: serde_json::Error| Failure::stdout(&error.into());
-    json(record).map(|line| line + "\n").map_err(failed)
 }
 
 /// The path that `--vs` compares others with.

@@ -8,22 +8,27 @@ use super::json::{DoctorReport, End, Transfer};
 use crate::map::look::Look;
 use crate::read::proof;
 
+/// Spaces as wide as the words before the answer.
+const INDENT: &str = "           ";
 /// Spaces as wide as the word before each entry.
 const LEAD: &str = "          ";
+
+/// The answer, with escape codes for colours.
+pub(super) fn answer(report: &DoctorReport, look: Look) -> String {
+    let (bold, indent) = (Style::new().bold(), INDENT);
+    let colour = style(if report.answer.starts_with("no") { State::Problem } else { State::Ok });
+    let colour = colour.bold();
+    let mut answer = String::new();
+    look.text(&mut answer, indent, indent, colour, &report.answer);
+    format!("{bold}GPUDirect:{bold:#} {}", answer.trim_start())
+}
 
 /// The whole text, with escape codes for colours: the answer, then what to do; with `verbose` every
 /// check and transfer.
 pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String {
-    let mut out = String::new();
-    let (bold, indent) = (Style::new().bold(), "           ");
-    let colour = style(if report.answer.starts_with("no") { State::Problem } else { State::Ok });
-    let colour = colour.bold();
-    out += &format!("{bold}GPUDirect:{bold:#} ");
-    let mut answer = String::new();
-    look.text(&mut answer, indent, indent, colour, &report.answer);
-    out += answer.trim_start();
+    let mut out = answer(report, look);
     if report.replay.is_none() {
-        look.text(&mut out, indent, indent, Style::new(), &report.sentence);
+        look.text(&mut out, INDENT, INDENT, Style::new(), &report.sentence);
     }
     out.push('\n');
     let (shown, rest): (Vec<_>, Vec<_>) =

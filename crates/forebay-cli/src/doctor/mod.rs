@@ -1,5 +1,5 @@
 //! `forebay doctor`: whether bytes of a path can go to a GPU directly, and what to do about it;
-//! with `--map` the storage map ([`crate::map`]).
+//! with `--tree` the storage map ([`crate::map`]).
 //!
 //! The package `forebay_doctor` examines. This module makes a transfer of a few MiB in each
 //! direction (`transfers`), and has the output: [`json`]'s plain data, and `draw`.
@@ -28,29 +28,30 @@ use self::transfers::Moved;
 use crate::args::DoctorArgs;
 use crate::map::{self, look::Look};
 use crate::reach;
+use crate::values::Format;
 
 /// Time limit for cuFile: it was seen to open in 0.4 s, and to hang without end.
 const CUFILE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs the verb.
 pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Result<()> {
-    if args.paths.len() > 1 && !args.map {
+    if args.paths.len() > 1 && !args.tree {
         return Err(Failure::usage("cannot diagnose several paths at once")
-            .hint("give one path, or `--map` for the drives under all of them"));
+            .hint("give one path, or `--tree` for the drives under all of them"));
     }
     let (system, paths) = match &args.fixture {
         Some(dir) => record::open(dir, &args.paths)?,
         None => {
             let here = || vec![PathBuf::from(".")];
             let paths = if args.paths.is_empty() { here() } else { args.paths.clone() };
-            (reach::system(program, &paths, !args.map || args.extents), paths)
+            (reach::system(program, &paths, !args.tree || args.extents), paths)
         }
     };
-    if args.map && args.record.is_none() {
+    if args.tree && args.record.is_none() {
         return map::command(args, system, &paths, command);
     }
     // A map may be of paths that do not exist.
-    let answers = args.map || args.fixture.is_some() || answers(&system, &paths[0])?;
+    let answers = args.tree || args.fixture.is_some() || answers(&system, &paths[0])?;
     let gpu = args.gpu.as_ref().map_or(GpuWish::First, wish_of);
     let wish = |path: &PathBuf| Wish { path: path.clone(), gpu: gpu.clone() };
     if let Some(dir) = &args.record {
@@ -60,7 +61,7 @@ pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Re
             &wishes,
             Some(cufile(program)),
             dir,
-            args.map,
+            args.tree,
         )?);
     }
     let report = match &args.fixture {
@@ -149,8 +150,9 @@ fn sentence(report: &DoctorReport, target: &Target) -> String {
 
 /// Shows a report; the verdict is the command's.
 fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
-    stdio::print(&match args.json {
+    stdio::print(&match args.format == Format::Json {
         true => json_lines(report)?,
+        false if args.quiet => draw::answer(report, Look::of_stdout()) + "\n",
         false => draw::render(report, args.verbose, Look::of_stdout()),
     })?;
     if !report.broken {

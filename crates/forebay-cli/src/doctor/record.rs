@@ -24,7 +24,7 @@ pub(super) fn write(
         }
     })?;
     let (count, s) = (wishes.len(), if wishes.len() == 1 { "" } else { "s" });
-    let map = if is_map { " --map" } else { "" };
+    let map = if is_map { " --tree" } else { "" };
     Ok(format!(
         "recorded  {count} path{s} to {dir_name}\n\
          masked    names of file servers, names and passwords of users in mount options, keys of \

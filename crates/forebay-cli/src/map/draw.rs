@@ -62,7 +62,7 @@ impl Tree<'_> {
         self.below(out, &root.children, "", 1);
         if self.left == 0 {
             let more = root.walk().count().saturating_sub(STEPS_MAX);
-            let text = format!("… about {more} more steps; `--json` has all of them");
+            let text = format!("… about {more} more steps; `--format json` has all of them");
             self.look.line(out, "", "", &[Word::new(Tone::Dim, text)]);
         }
         self.queue(out);
@@ -77,7 +77,7 @@ impl Tree<'_> {
             let is_last = index + 1 == steps.len();
             let branch = if is_last { "└─ " } else { "├─ " };
             if depth == DEPTH_MAX {
-                let text = "… deeper steps are left out; `--json` has all of them";
+                let text = "… deeper steps are left out; `--format json` has all of them";
                 let lead = format!("{lead}{branch}");
                 look.line(out, &lead, &lead, &[Word::new(Tone::Dim, text)]);
                 return;
@@ -223,7 +223,10 @@ mod tests {
         let many = (0..10_000).map(|index| Layer::new(LayerKind::Stacked, format!("d{index}")));
         let text = drawn(&of(many.collect()), WIDE);
         assert!(text.lines().count() < STEPS_MAX + 10);
-        assert!(text.contains("… about 9401 more steps; `--json` has all of them"), "{text}");
+        assert!(
+            text.contains("… about 9401 more steps; `--format json` has all of them"),
+            "{text}"
+        );
     }
 
     #[test]

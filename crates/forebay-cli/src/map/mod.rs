@@ -1,4 +1,4 @@
-//! `forebay doctor --map`: the storage below a path, down to the drives, and their distance from
+//! `forebay doctor --tree`: the storage below a path, down to the drives, and their distance from
 //! each GPU.
 //!
 //! `gather` turns the topology's answers into [`json`]'s plain data. `draw` shows them and
@@ -24,6 +24,7 @@ use self::json::MapReport;
 use self::look::Look;
 pub use self::warnings::between_sockets;
 use crate::args::DoctorArgs;
+use crate::values::Format;
 
 /// Shows the map of `paths` on `system`.
 pub(crate) fn command(
@@ -32,13 +33,14 @@ pub(crate) fn command(
     paths: &[PathBuf],
     command: &str,
 ) -> Result<()> {
+    let is_json = args.format == Format::Json;
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, paths, args.fixture.as_deref(), args.extents);
-    if args.json && args.fixture.is_none() {
+    if is_json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));
     }
     report.warnings = warnings::all(&report);
-    let shown = stdio::print(&match args.json {
+    let shown = stdio::print(&match is_json {
         true => json_lines(&report)?,
         false => draw::render(&report, Look::of_stdout()),
     });
@@ -58,7 +60,7 @@ fn verdict(report: &MapReport, shown: Result<()>) -> Result<()> {
         let failure = Failure::new(format!("cannot map `{}`", failed.path)).because(&failed.reason);
         match &report.replay {
             Some(dir) => failure
-                .hint(format!("`forebay doctor --map --fixture {dir}` shows what is recorded")),
+                .hint(format!("`forebay doctor --tree --fixture {dir}` shows what is recorded")),
             None => failure,
         }
     });

@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::report::foreign::{Map, Tool};
 use crate::report::model::{Axis, Metric};
-use crate::values::local_path;
+use crate::values::{Format, local_path};
 
 /// Arguments of `forebay report`.
 #[derive(Debug, Clone, Default, Args)]
@@ -17,8 +17,8 @@ use crate::values::local_path;
     forebay report before.jsonl after.jsonl --fail-if-worse 5%\n  \
     forebay report sweep.jsonl --by method --base cpu-gpu\n  \
     forebay report fio.json gdsio.log              results of other tools\n  \
-    forebay report t.csv --map 'throughput=BW:MiB/s,block-size=Block,direction:=read'\n\n\
-    Names for `--map`: throughput, iops, bytes, requests, seconds, mean, p50, p90,\n\
+    forebay report t.csv --columns 'throughput=BW:MiB/s,block-size=Block,direction:=read'\n\n\
+    Names for `--columns`: throughput, iops, bytes, requests, seconds, mean, p50, p90,\n\
     p99, p99.9, max, method, path, target, direction, pattern, size, depth, batch,\n\
     threads, files, cache.")]
 pub struct ReportArgs {
@@ -26,7 +26,7 @@ pub struct ReportArgs {
     #[arg(value_name = "FILE", value_parser = local_path(), required = true, num_args = 1..=64)]
     pub files: Vec<PathBuf>,
 
-    /// Write to this new file: a page (.html), Markdown (.md), CSV (.csv) or text (.txt)
+    /// Write to this new file: a page (.html), Markdown (.md), CSV (.csv), text or JSON
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -34,20 +34,23 @@ pub struct ReportArgs {
     #[arg(long, requires = "output")]
     pub overwrite: bool,
 
-    /// Write Markdown
-    #[arg(long, conflicts_with = "csv")]
-    pub markdown: bool,
-
-    /// Write CSV with every number
-    #[arg(long)]
-    pub csv: bool,
+    /// Form of the report [default: that of the name of the output, else `table`]
+    ///
+    /// `table`, `json`, `csv`, `md` or `html`. `csv` has every number. `json` has the results in
+    /// Forebay's own form, also those of other tools.
+    #[arg(long, value_name = "FORMAT", value_enum, hide_possible_values = true)]
+    pub format: Option<Format>,
 
     /// Show all columns, in lines of any length
     #[arg(long)]
     pub wide: bool,
 
-    /// Show all warnings
+    /// No warnings
     #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Show all warnings
+    #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
     /// Tool that wrote the files, if their contents do not show it
@@ -57,8 +60,13 @@ pub struct ReportArgs {
     /// Columns of a table (`block-size=Block`), and values that files lack (`cache:=cold`)
     ///
     /// A unit may follow the column: `throughput=BW:MiB/s`. Columns with commas need double quotes.
-    #[arg(long, value_name = "NAME=COLUMN,…", help_heading = "Results of other tools")]
-    pub map: Option<Map>,
+    #[arg(
+        long,
+        alias = "map",
+        value_name = "NAME=COLUMN,…",
+        help_heading = "Results of other tools"
+    )]
+    pub columns: Option<Map>,
 
     /// Compare the values of this axis, instead of one file with another
     ///

@@ -13,20 +13,12 @@ use forebay_measure::steps::Step;
 
 use super::{bars, forms, input, output, page, show};
 use crate::report::args::ReportArgs;
+use crate::values::Format;
 
 /// Warnings without `--verbose`.
 const WARNINGS_MAX: usize = 5;
-/// Most rows of a table, for a terminal and for a file.
-const ROWS_MAX: (usize, usize) = (200, 2000);
-
-/// The form of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Text,
-    Markdown,
-    Csv,
-    Page,
-}
+/// Most rows of a table in a terminal.
+const ROWS_MAX: usize = 200;
 
 /// Runs the verb.
 ///
@@ -35,15 +27,18 @@ enum Form {
 /// allowed.
 pub fn command(args: &ReportArgs) -> Result<()> {
     let file = args.output.as_deref().filter(|path| *path != Path::new("-"));
-    let form = form(args, file)?;
+    let format = format(args, file)?;
     let names = names(&args.files);
-    let hints = Hints { tool: args.tool, map: args.map.clone() };
+    let hints = Hints { tool: args.tool, map: args.columns.clone() };
     let mut sources = Vec::new();
     for (path, name) in args.files.iter().zip(&names) {
         let _step = Step::of_thread("read", path);
         sources.push((name.clone(), input::read(path, &hints)?));
     }
     let mut model = gather::model(&sources);
+    let json = (format == Format::Json)
+        .then(|| show::json(sources.iter().flat_map(|(_, records)| records)))
+        .transpose()?;
     drop(sources);
     if model.lines.is_empty() && model.limits.is_empty() {
         return Err(Failure::new("there is nothing to report")
@@ -52,18 +47,19 @@ pub fn command(args: &ReportArgs) -> Result<()> {
     }
     let metric = args.metric.unwrap_or(Metric::Rate);
     let comparisons = comparisons(&mut model, &names, args, metric)?;
-    let text = match form {
-        Form::Csv => show::csv(&model, &comparisons)?,
-        Form::Page => page::page(&model, &comparisons, metric),
-        Form::Markdown => forms::markdown(
-            &show::report(&model, &comparisons, metric, ROWS_MAX.1),
-            &model.warnings,
-        ),
-        Form::Text if model.runs.len() == 1 && bars::has_whole_files(&model) => {
+    let text = match format {
+        Format::Json => json.unwrap_or_default(),
+        Format::Csv => show::csv(&model, &comparisons)?,
+        Format::Html => page::page(&model, &comparisons, metric),
+        Format::Md => {
+            let blocks = show::report(&model, &comparisons, metric, show::FILE_ROWS_MAX);
+            forms::markdown(&blocks, &model.warnings)
+        }
+        Format::Table if model.runs.len() == 1 && bars::has_whole_files(&model) => {
             bars::render(&model, None)
         }
-        Form::Text => {
-            let blocks = show::report(&model, &comparisons, metric, ROWS_MAX.0);
+        Format::Table => {
+            let blocks = show::report(&model, &comparisons, metric, ROWS_MAX);
             forms::terminal(&blocks, args.wide)
         }
     };
@@ -77,7 +73,7 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         }
         None => print(&text)?,
     }
-    if form == Form::Text {
+    if format == Format::Table {
         warn(
             &model.warnings,
             if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) },
@@ -97,18 +93,19 @@ pub(crate) fn warn(warnings: &[impl AsRef<str>], most: usize) {
     }
 }
 
-fn form(args: &ReportArgs, file: Option<&Path>) -> Result<Form> {
-    let suffix =
-        file.map(|path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase());
-    match (args.csv, args.markdown, suffix.as_deref()) {
-        (true, ..) | (_, false, Some("csv")) => Ok(Form::Csv),
-        (_, true, _) | (_, _, Some("md" | "markdown")) => Ok(Form::Markdown),
-        (_, _, None | Some("" | "txt")) => Ok(Form::Text),
-        (_, _, Some("html" | "htm")) => Ok(Form::Page),
-        (_, _, Some(suffix)) => {
-            Err(Failure::usage(format!("the form of a file `.{suffix}` is unknown"))
-                .hint("write to a file `.html`, `.md`, `.csv` or `.txt`"))
+/// The form of the report: as requested, or that of the name of the file, which must agree.
+fn format(args: &ReportArgs, file: Option<&Path>) -> Result<Format> {
+    let Some(path) = file else { return Ok(args.format.unwrap_or_default()) };
+    let named = Format::of_name(path).map_err(|suffix| {
+        Failure::usage(format!("the form of a file `.{suffix}` is unknown"))
+            .hint("write to a file `.html`, `.md`, `.csv`, `.txt` or `.jsonl`")
+    })?;
+    match (args.format, named) {
+        (Some(asked), Some(named)) if asked != named => {
+            let text = format!("`--format` does not fit the name `{}`", path.display());
+            Err(Failure::usage(text).hint("omit `--format`, or name another file with `-o`"))
         }
+        (asked, named) => Ok(asked.or(named).unwrap_or_default()),
     }
 }
 
@@ -185,9 +182,11 @@ mod tests {
         assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>"));
         let failure = command(&asked).unwrap_err();
         assert!(failure.hint.unwrap().contains("--overwrite"));
-        (asked.overwrite, asked.csv) = (true, true);
+        asked.overwrite = true;
         command(&asked).unwrap();
-        assert!(fs::read_to_string(&page).unwrap().starts_with("label,"));
+        asked.format = Some(Format::Csv);
+        assert!(command(&asked).unwrap_err().message.contains("does not fit the name"));
+        asked.format = None;
         asked.output = Some(results.clone());
         assert!(command(&asked).unwrap_err().causes[0].contains("made from"));
         asked.output = Some(folder.path().to_owned());
@@ -208,12 +207,14 @@ mod tests {
 
     #[test]
     fn the_suffix_decides_the_form() {
-        let of = |name: &str| form(&ReportArgs::default(), Some(Path::new(name))).ok();
-        let forms = ["a.html", "a.CSV", "a.md", "a.txt"].map(of);
-        assert_eq!(forms, [Form::Page, Form::Csv, Form::Markdown, Form::Text].map(Some));
-        assert_eq!([of("a.pdf"), of("a")], [None, Some(Form::Text)]);
-        let csv = ReportArgs { csv: true, ..ReportArgs::default() };
-        assert_eq!(form(&csv, Some(Path::new("a"))).unwrap(), Form::Csv);
+        let of = |name: &str| format(&ReportArgs::default(), Some(Path::new(name))).ok();
+        let formats = ["a.html", "a.CSV", "a.md", "a.txt", "a.jsonl"].map(of);
+        let expected = [Format::Html, Format::Csv, Format::Md, Format::Table, Format::Json];
+        assert_eq!(formats, expected.map(Some));
+        assert_eq!([of("a.pdf"), of("a")], [None, Some(Format::Table)]);
+        let csv = ReportArgs { format: Some(Format::Csv), ..ReportArgs::default() };
+        assert_eq!(format(&csv, Some(Path::new("a"))).unwrap(), Format::Csv);
+        assert!(format(&csv, Some(Path::new("a.md"))).is_err());
     }
 
     #[test]

@@ -77,7 +77,7 @@ fn markdown_table(grid: &Grid) -> String {
         text.push_str(&line(row.iter().map(|cell| escaped(&cell.text)).collect()));
     }
     if grid.left_out > 0 {
-        text.push_str(&format!("\n{} more rows: `--csv` has all\n", grid.left_out));
+        text.push_str(&format!("\n{} more rows: `--format csv` has all\n", grid.left_out));
     }
     text
 }
@@ -156,7 +156,7 @@ mod tests {
         let mut sweep = Sweep { repeats: 1, ..Sweep::default() };
         sweep.depths = (1..100).collect();
         let text = plain_text(&[("a", &made::file(&sweep))]);
-        assert!(text.contains("295 more rows: `--csv` has all"), "{text}");
+        assert!(text.contains("295 more rows: `--format csv` has all"), "{text}");
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl Grid {
             let _ = writeln!(text, "{style}{shown}{style:#}");
         }
         if left_out > 0 {
-            let _ = writeln!(text, "{left_out} more rows: `--csv` has all");
+            let _ = writeln!(text, "{left_out} more rows: `--format csv` has all");
         }
         text
     }

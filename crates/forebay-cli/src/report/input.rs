@@ -42,8 +42,8 @@ pub fn read(path: &Path, hints: &Hints) -> Result<Vec<Record>> {
     }
     if bytes.trim_ascii().is_empty() {
         return Err(Failure::new(text).because("it is empty").hint(
-            "give results files (`forebay bench -o FILE`), output of `forebay bench --json`, or \
-             results of gdsio, fio, nixlbench, elbencho or CSV",
+            "give results files (`forebay bench -o FILE`), output of `forebay bench --format \
+             json`, or results of gdsio, fio, nixlbench, elbencho or CSV",
         ));
     }
     foreign::records(path, &bytes, hints)

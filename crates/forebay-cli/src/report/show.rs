@@ -1,9 +1,9 @@
 //! The parts of a report, which every form for people shows in its own way, and the tables of CSV.
 //! Pure.
 
-use forebay_measure::failure::Result;
-use forebay_measure::results::Direction;
-use forebay_measure::results::Limit;
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::plain;
+use forebay_measure::results::{Direction, Limit, Record};
 use forebay_measure::workload::backend::Plain;
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
@@ -11,6 +11,9 @@ use super::grid::{CSV, Cell, Column, Fields, Grid, WIDTH};
 use super::model::{Axis, Line, Metric, Model, facts, unique};
 use super::numbers::{counted, digits, percent, rate_text};
 use super::ratio::Ratio;
+
+/// Most rows of a table in a file.
+pub const FILE_ROWS_MAX: usize = 2000;
 
 /// A part of a report.
 #[derive(Debug, Clone, PartialEq)]
@@ -310,6 +313,16 @@ fn points(found: &Comparison, title: &str, shown: &[(&Pair, &Compared)], rows: u
 
 fn ratio(ratio: Ratio) -> Vec<Cell> {
     vec![Cell { text: text(ratio), number: Some(ratio.value()) }]
+}
+
+/// The records of results files, one per line.
+///
+/// # Errors
+/// Errors of the writer.
+pub fn json<'a>(records: impl IntoIterator<Item = &'a Record>) -> Result<String> {
+    let failed = |error: serde_json::Error| Failure::stdout(&error.into());
+    let line = |record| plain::json(record).map(|line| line + "\n").map_err(failed);
+    records.into_iter().map(line).collect()
 }
 
 /// CSV with every number: a row for each quantity of each compared point, or for each point.

@@ -443,7 +443,7 @@ fn wrong_words_are_named_with_what_was_meant() {
 #[test]
 fn records_are_printed_for_programs() {
     let folder = folder();
-    let arguments = ["--gpu=none", "--block-size=4K", "--depth=1", "--bytes=256K", "--json"];
+    let arguments = ["--gpu=none", "--block-size=4K", "--depth=1", "--bytes=256K", "--format=json"];
     let output = measure(folder.path(), &[&arguments[..], &["--label=mine"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();

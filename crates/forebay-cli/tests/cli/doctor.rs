@@ -22,7 +22,7 @@ fn doctor(folder: &Path, arguments: &[&str]) -> Output {
 /// The report of a run that ended with `code`.
 #[track_caller]
 fn report(folder: &Path, arguments: &[&str], code: i32) -> Value {
-    let output = doctor(folder, &[arguments, &["--json"]].concat());
+    let output = doctor(folder, &[arguments, &["--format=json"]].concat());
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["broken"], code == 1, "{report:#}");
@@ -86,7 +86,7 @@ fn a_direct_path_is_taken_and_proven_where_there_is_one() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
     assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#}");
-    let page = PAGE.split_once("\n# The JSON of `forebay doctor --json`\n").unwrap().1;
+    let page = PAGE.split_once("\n# The JSON of `forebay doctor --format=json`\n").unwrap().1;
     for part in [&report, &report["checks"][0], &report["ways"][0], &report["transfers"][0]] {
         for key in part.as_object().unwrap().keys() {
             assert!(page.contains(&format!("`{key}`")), "the page lacks `{key}`");
@@ -228,7 +228,7 @@ fn what_makes_no_sense_is_refused() {
         &["s3://bucket/file"],
         &["--extents"],
         &["--record", "a", "--fixture", "b"],
-        &["--record", "a", "--json"],
+        &["--record", "a", "--format=json"],
         &["a", "b"],
     ] {
         let output = doctor(folder.path(), arguments);
@@ -326,7 +326,7 @@ fn long_help_of_doctor() {
           -v, --verbose
                   Show every check and transfer
 
-              --json
+              --format=json
                   Print JSON instead of text; docs/json-schema.md describes it
 
           -h, --help
@@ -356,8 +356,8 @@ fn long_help_of_doctor() {
         Examples:
           forebay doctor                       this folder and the first GPU
           forebay doctor /data -v              every check and transfer
-          forebay doctor /data --gpu 1 --json
-          forebay doctor --map /data /scratch  drives, and their distance to each GPU
+          forebay doctor /data --gpu 1 --format=json
+          forebay doctor --tree /data /scratch  drives, and their distance to each GPU
           forebay doctor /data --record DIR    record what is checked
           forebay doctor --fixture DIR         diagnose the record, on any machine
         ");

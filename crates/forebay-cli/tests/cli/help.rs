@@ -70,7 +70,7 @@ fn long_help_of_the_command() {
           forebay bench /data --block-size 4K,1M --depth 1,32
           forebay read model.safetensors          read a file into GPU memory
           forebay doctor /data                    what prevents direct transfers
-          forebay doctor --map /data              drives, and their distance to each GPU
+          forebay doctor --tree /data              drives, and their distance to each GPU
           forebay report results -o report.html   results as a page for a browser
           forebay report before.jsonl after.jsonl ratios of two results
           forebay report fio.json                 results of another tool
@@ -134,7 +134,8 @@ fn help_of_bench_is_in_groups() {
         assert!(groups.is_sorted(), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
-    for flag in ["--method", "--block-size", "--depth", "--time", "--repeats", "--output", "--csv"]
+    for flag in
+        ["--method", "--block-size", "--depth", "--time", "--repeats", "--output", "--format"]
     {
         assert!(short.contains(flag) && long.contains(flag), "{flag}: {short}");
     }
@@ -151,7 +152,7 @@ fn help_of_bench_is_in_groups() {
 fn names_of_fio_are_taken() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let words = ["bench", "--gpu=none", "--bs=4k", "--iodepth=2", "--numjobs=1", "--runtime=1s"];
-    let more = ["--repeats=1", "--size=1m", "--cache=warm", "--json"];
+    let more = ["--repeats=1", "--size=1m", "--cache=warm", "--format=json"];
     let mut command = Command::new(program());
     command.current_dir(folder.path());
     let output = command.args(words).args(more).output().unwrap();
@@ -202,7 +203,7 @@ fn long_help_of_read() {
                   Open it in `https://ui.perfetto.dev`. Readers, rings, slots and copies have a
                   track each. An arrow leads from each request to the copy of its bytes.
 
-              --json
+              --format=json
                   Print JSON, with the stages; docs/json-schema.md describes it
 
           -h, --help

@@ -101,7 +101,8 @@ fn what_a_control_group_does_not_grant_is_refused_in_time() {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was left");
     }
     // Where the size is ours to choose, it is one that fits.
-    let output = group.run(folder.path(), &["bench", "--gpu", "none", "--json", "--repeats", "1"]);
+    let output =
+        group.run(folder.path(), &["bench", "--gpu", "none", "--format=json", "--repeats", "1"]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     let run: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
@@ -242,7 +243,7 @@ fn a_small_stack_is_enough() {
     fs::write(folder.path().join("file"), vec![1; 4 << 20]).unwrap();
     for kib in [100, 256] {
         for line in
-            ["read file --gpu none", "read file --gpu sim", "read --help", "doctor --map file"]
+            ["read file --gpu none", "read file --gpu sim", "read --help", "doctor --tree file"]
         {
             let (code, told) = limited(folder.path(), &format!("ulimit -s {kib}"), line);
             assert_eq!(code, Some(0), "{kib} KiB: {line}: {told}");

@@ -9,6 +9,8 @@ fn the_man_pages_name_verbs_and_flags() {
     for (verb, flag) in [("bench", "repeats"), ("read", "offset"), ("doctor", "fixture")] {
         let page = stdout(&["man", verb]);
         assert!(page.contains(&format!(r"\fB\-\-{flag}\fR")), "{verb}");
+        // Examples keep their lines.
+        assert!(page.contains(".nf\nExamples:\n  forebay "), "{page}");
     }
 }
 

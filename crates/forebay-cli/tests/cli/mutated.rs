@@ -145,7 +145,7 @@ fn record(dice: &mut Dice, folder: &Path) -> Option<()> {
         mutate(dice, &mut bytes);
         fs::write(&path, bytes).unwrap();
     }
-    for words in [&["doctor", "--map"][..], &["doctor"]] {
+    for words in [&["doctor", "--tree"][..], &["doctor"]] {
         outcome(folder, &[words, &["--fixture", "."]].concat());
     }
     Some(())

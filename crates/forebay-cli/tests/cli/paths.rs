@@ -62,7 +62,7 @@ fn files_are_measured_alone_and_all_at_once() {
     let folder = folder_with(&[("a", 3_000_001), ("b", 5_000_000), ("c", 100)]);
     let before = fs::read(folder.path().join("b")).unwrap();
     for gpu in ["none", "sim"] {
-        let words = ["a", "b", "c", "--gpu", gpu, "--json", "--method", "forebay,standard"];
+        let words = ["a", "b", "c", "--gpu", gpu, "--format=json", "--method", "forebay,standard"];
         let output = run(folder.path(), &words);
         if stderr(&output).contains("stayed in the page cache") {
             println!("skipped: cold rows: this folder's files cannot be cold");

@@ -16,7 +16,14 @@ const LEN: usize = 8 << 20;
 /// The points of a run, with their first measurement.
 fn measured(folder: &Path, arguments: &[&str]) -> Vec<(Point, Measured)> {
     let mut command = Command::new(program());
-    command.current_dir(folder).args(["bench", "--json", "--repeats", "1", "--time", "10ms"]);
+    command.current_dir(folder).args([
+        "bench",
+        "--format=json",
+        "--repeats",
+        "1",
+        "--time",
+        "10ms",
+    ]);
     // No `fio`, which takes half a second.
     command.args(arguments).env("XDG_CACHE_HOME", folder).env("PATH", folder);
     let all: Vec<Record> = records(&command.output().unwrap());

@@ -72,14 +72,14 @@ fn a_file_name_acts_on_no_terminal() {
     let trace = format!("{NAME}.trace");
     let good: [&[&str]; 14] = [
         &["read", NAME, "--gpu", "sim", "--trace", &trace],
-        &["read", NAME, "--json"],
+        &["read", NAME, "--format=json"],
         &["read", NAME, "--output", &new],
-        &["doctor", "--map", NAME],
-        &["doctor", "--map", NAME, "--json"],
+        &["doctor", "--tree", NAME],
+        &["doctor", "--tree", NAME, "--format=json"],
         &["doctor", NAME, "-v"],
-        &["doctor", &inner, "--json"],
+        &["doctor", &inner, "--format=json"],
         &["bench", &inner, small[0], small[1], "--repeats", "1"],
-        &["bench", NAME, "--json", "--repeats", "1", "--time", "10ms"],
+        &["bench", NAME, "--format=json", "--repeats", "1", "--time", "10ms"],
         &["bench", &inner, "folder", small[0], small[1], "--repeats", "1"],
         &["gpu-file-benchmark", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &made],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
@@ -87,7 +87,7 @@ fn a_file_name_acts_on_no_terminal() {
         &[
             "bench",
             NAME,
-            "--json",
+            "--format=json",
             "--depth",
             "1",
             "--time",
@@ -123,15 +123,17 @@ fn a_foreign_file_acts_on_no_terminal() {
     let folder = crate::scratch();
     let folder = folder.path();
     let sweep = made::file(&made::Sweep { label: Some("a"), fails: 4, ..made::Sweep::default() });
-    let bench =
-        printed(folder, &["bench", "--size", "4M", "--repeats", "1", "--time", "10ms", "--json"]);
+    let bench = printed(
+        folder,
+        &["bench", "--size", "4M", "--repeats", "1", "--time", "10ms", "--format=json"],
+    );
     let whole = made::hostile().replace(&inside(made::HARM), &inside(NAME));
     fs::write(folder.join(NAME), &whole).unwrap();
     let texts = [hostile(folder, &sweep), hostile(folder, &bench), whole];
     for text in &texts {
         fs::write(folder.join(NAME), text).unwrap();
         fs::write(folder.join("other"), text.replace("\"a", "\"b")).unwrap();
-        for form in [&[][..], &["--wide"], &["--markdown"], &["--csv"]] {
+        for form in [&[][..], &["--wide"], &["--format=md"], &["--format=csv"]] {
             shows(folder, &[&["report", NAME], form].concat());
             shows(folder, &[&["report", NAME, "other"], form].concat());
         }
@@ -145,12 +147,12 @@ fn a_foreign_file_acts_on_no_terminal() {
     let map = "size=size,throughput=bw";
     for (text, rest) in [
         (fio.as_str(), &[][..]),
-        (&csv, &["--map", &format!("{map},method:={NAME},direction:=read")]),
+        (&csv, &["--columns", &format!("{map},method:={NAME},direction:=read")]),
         (NAME, &["--as", "gdsio"]),
     ] {
         fs::write(folder.join(NAME), text).unwrap();
         shows(folder, &[&["report", NAME], rest].concat());
-        shows(folder, &[&["report", NAME, "--csv"], rest].concat());
+        shows(folder, &[&["report", NAME, "--format=csv"], rest].concat());
     }
 }
 

@@ -45,7 +45,7 @@ fn doctor_says_that_a_path_does_not_answer_and_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = fuse.path();
     let path = path.to_str().unwrap();
-    let output = run(folder.path(), &["doctor", path, "--gpu", "none", "--json"]);
+    let output = run(folder.path(), &["doctor", path, "--gpu", "none", "--format=json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let first = &report["checks"][0];
@@ -65,7 +65,8 @@ fn map_shows_the_mount_of_a_path_that_does_not_answer_and_goes_on() {
     let Some(fuse) = silent() else { return };
     let folder = tempfile::tempdir().unwrap();
     let path = fuse.path();
-    let output = run(folder.path(), &["doctor", "--map", path.to_str().unwrap(), ".", "--json"]);
+    let output =
+        run(folder.path(), &["doctor", "--tree", path.to_str().unwrap(), ".", "--format=json"]);
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let maps = &report["maps"];
@@ -85,16 +86,16 @@ fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let path = fuse.path();
     let path = path.to_str().unwrap();
-    for (flag, record) in [&[][..], &["--map"]].into_iter().zip(["doctor", "map"]) {
+    for (flag, record) in [&[][..], &["--tree"]].into_iter().zip(["doctor", "map"]) {
         let output = run(folder.path(), &[&["doctor", path, "--record", record], flag].concat());
         assert!(output.status.success(), "{output:?}");
     }
     assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
     drop(fuse);
-    let output = run(folder.path(), &["doctor", "--fixture", "doctor", "--json"]);
+    let output = run(folder.path(), &["doctor", "--fixture", "doctor", "--format=json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["checks"][0]["name"], "path_answers");
-    let output = run(folder.path(), &["doctor", "--map", "--fixture", "map", "--json"]);
+    let output = run(folder.path(), &["doctor", "--tree", "--fixture", "map", "--format=json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let warnings = report["warnings"].as_array().unwrap();
     assert!(warnings.iter().any(|warning| warning["rule"] == "silent"));
@@ -204,9 +205,9 @@ fn a_path_that_does_not_answer_fails_whatever_moves_bytes() {
         SILENT,
         &[
             ("read FILE --gpu none", "open"),
-            ("read FILE --gpu sim --json", "open"),
+            ("read FILE --gpu sim --format=json", "open"),
             ("read other --gpu none --output FOLDER/new", "create"),
-            ("bench FILE --gpu none --json", "inspect"),
+            ("bench FILE --gpu none --format=json", "inspect"),
             ("bench FOLDER --gpu none", "inspect"),
             ("bench other FILE --gpu none", "inspect"),
             ("gpu-file-benchmark -f FILE --gpu none", "inspect"),
@@ -315,7 +316,7 @@ fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
 fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(NO_OPENS) else { return };
-    let lines = ["doctor --map FILE --extents", "doctor FILE --gpu none"];
+    let lines = ["doctor --tree FILE --extents", "doctor FILE --gpu none"];
     let all = outputs(lines.map(|line| begin(line, &fuse, folder.path(), "30s")).into());
     assert!(fuse.parked() > 0, "a process still waits for an answer, but not the commands");
     drop(fuse);
@@ -361,7 +362,8 @@ fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
     std::fs::write(drive.path().join("data"), vec![7; 8192]).unwrap();
     drive.fuse().set(|faults| faults.silent = true);
     let at = drive.path().to_str().unwrap();
-    let lines = ["doctor --map FOLDER/data --extents --json", "doctor FOLDER/data --gpu none"];
+    let lines =
+        ["doctor --tree FOLDER/data --extents --format=json", "doctor FOLDER/data --gpu none"];
     let begin = |line: &str| {
         let mut command = std::process::Command::new(program());
         command.current_dir(folder.path()).env("NO_COLOR", "1").env("FOREBAY_WATCHDOG", "30s");
@@ -371,7 +373,7 @@ fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
     let mut all = outputs(lines.map(begin).into());
     drive.fuse().set(|faults| faults.silent = false);
     let (doctor, map) = (all.pop().unwrap(), all.pop().unwrap());
-    let map = map.expect("`doctor --map` ends").end();
+    let map = map.expect("`doctor --tree` ends").end();
     assert!(map.status.success(), "{map:?}");
     let report: Value = serde_json::from_slice(&map.stdout).unwrap();
     let image = step(&report["maps"][0]["steps"], "backing_file").unwrap();

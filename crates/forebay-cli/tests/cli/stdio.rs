@@ -22,7 +22,7 @@ fn results_that_stdout_does_not_take_are_an_error_and_nothing_is_begun() {
         "read file --gpu none --output out",
         "bench . --block-size 64K --depth 1 --size 1M --repeats 1 --gpu none -o results",
         "bench . --size 1M --repeats 1 --time 10ms --gpu none",
-        "doctor --map file",
+        "doctor --tree file",
         "man",
         "completions bash",
         "--help",
@@ -52,7 +52,7 @@ fn a_verb_that_writes_elsewhere_needs_no_stdout() {
     let sweep = "bench . --block-size 64K --depth 1 --bytes 1M --size 1M --repeats 1 \
                  --gpu none -o results";
     assert_eq!(run(folder.path(), "", sweep).status.code(), Some(0));
-    let report = "report results --csv -o page --overwrite";
+    let report = "report results --format=csv -o page --overwrite";
     assert_eq!(run(folder.path(), "", report).status.code(), Some(0));
     let page = fs::read(folder.path().join("page")).unwrap();
     for streams in ["<&- >&- 2>&-", ">&-"] {

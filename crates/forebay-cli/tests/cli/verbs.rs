@@ -50,6 +50,22 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn quiet_verbs_print_the_result_alone_and_verbose_ones_more() {
+    let folder = folder_with(3_000_000);
+    let sum = good(folder.path(), &["read", "file", "--gpu", "sim", "-q"]);
+    let long = good(folder.path(), &["read", "file", "--gpu", "sim", "-v"]);
+    assert!(sum.len() == 17 && long.contains(&format!("xxh3-64  {sum}")), "{sum} {long}");
+    assert!(long.contains("\nstage    copy 1 ×, median "), "{long}");
+    let answer = forebay(folder.path(), &["doctor", "file", "-q"]);
+    let text = String::from_utf8(answer.stdout).unwrap();
+    assert!(text.starts_with("GPUDirect: ") && text.ends_with('\n'), "{text}");
+    assert!(!text.contains("forebay doctor -v"), "{text}");
+    let bench = ["bench", "file", "--gpu", "none", "--format", "html", "-q"];
+    let output = forebay(folder.path(), &[&bench[..], &SHORT].concat());
+    assert!(output.stdout.starts_with(b"<!DOCTYPE html>") && output.stderr.is_empty());
+}
+
+#[test]
 fn read_moves_any_range_and_says_how() {
     let folder = folder_with(2_500_001);
     let all = bytes(2_500_001);
@@ -168,7 +184,7 @@ fn stages_checksum_and_proof_are_part_of_the_json() {
     let text = good(folder.path(), &read);
     assert_eq!(text.lines().filter(|line| line.starts_with("proof    ")).count(), 1, "{text}");
     assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2, "the known value of no bytes");
-    let json = good(folder.path(), &[&read[..], &["--json"]].concat());
+    let json = good(folder.path(), &[&read[..], &["--format=json"]].concat());
     let report: Value = serde_json::from_str(&json).unwrap();
     assert!(report["bytes"] == LEN && report["target"] == "sim:0", "{report:#}");
     assert_eq!(report["xxh3_64"], format!("{:016x}", xxh3_64(&bytes(LEN))));
@@ -181,7 +197,7 @@ fn stages_checksum_and_proof_are_part_of_the_json() {
         assert!(max <= sum, "{stage}");
     }
     let page = include_str!("../../../../docs/json-schema.md");
-    let (_, page) = page.split_once("\n# The JSON of `forebay read --json`\n").unwrap();
+    let (_, page) = page.split_once("\n# The JSON of `forebay read --format=json`\n").unwrap();
     let (page, _) = page.split_once("\n# ").unwrap();
     for part in [&report, &report["routes"][0], &report["stages"], &report["stages"]["file"]] {
         for key in part.as_object().unwrap().keys() {
@@ -194,7 +210,7 @@ fn stages_checksum_and_proof_are_part_of_the_json() {
 fn the_route_direct_is_simulated_on_request() {
     const LEN: usize = 3_000_001;
     let folder = folder_with(LEN);
-    let read = ["read", "file", "--gpu", "sim:cufile", "--route", "direct", "--json"];
+    let read = ["read", "file", "--gpu", "sim:cufile", "--route", "direct", "--format=json"];
     let output = forebay(folder.path(), &read);
     if String::from_utf8_lossy(&output.stderr).contains("O_DIRECT") {
         return println!("skipped: the route direct: this folder has no O_DIRECT");
@@ -212,7 +228,7 @@ fn a_read_says_why_it_did_not_go_straight_where_there_is_a_path() {
     let folder = folder_with(3_000_001);
     for (gpu, said) in [("none", None), ("sim", None), ("sim:cufile=refuse", Some("5008"))] {
         let read = ["read", "file", "--gpu", gpu];
-        let json = good(folder.path(), &[&read[..], &["--json"]].concat());
+        let json = good(folder.path(), &[&read[..], &["--format=json"]].concat());
         let report: Value = serde_json::from_str(&json).unwrap();
         let why = report["not_direct"].as_str();
         assert_eq!(why.is_some(), said.is_some(), "{gpu}: {json}");
@@ -262,7 +278,7 @@ fn no_verb_changes_a_file() {
 const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "2"];
 
 fn bench(folder: &Path, arguments: &[&str]) -> (Output, Vec<Record>) {
-    let output = forebay(folder, &[&["bench", "--json"], arguments, &SHORT].concat());
+    let output = forebay(folder, &[&["bench", "--format=json"], arguments, &SHORT].concat());
     let all = records(&output);
     (output, all)
 }
@@ -275,7 +291,7 @@ fn bench_compares_the_usual_methods() {
         assert!(output.status.success(), "{output:?}");
         let Record::Run(run) = &all[0] else { panic!("{all:?}") };
         assert_eq!((run.schema, run.verb.as_str()), (1, "bench"));
-        assert!(run.environment.command.starts_with("forebay bench --json"));
+        assert!(run.environment.command.starts_with("forebay bench --format=json"));
         let limits = all.iter().filter_map(|record| match record {
             Record::Limit(limit) => Some(limit.name.as_str()),
             _ => None,
@@ -363,7 +379,7 @@ fn a_table_is_for_people_and_goes_to_stdout() {
 #[test]
 fn values_are_printed_as_csv() {
     let folder = folder_with(1_000_000);
-    let words = ["bench", "file", "--gpu", "none", "--csv"];
+    let words = ["bench", "file", "--gpu", "none", "--format=csv"];
     let text = good(folder.path(), &[&words[..], &SHORT].concat());
     let lines: Vec<&str> = text.lines().collect();
     // A warm and a cold row of each method, below the keys.

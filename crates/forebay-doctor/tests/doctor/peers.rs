@@ -44,7 +44,7 @@ fn distances_are_those_of_nvidia_fs() {
     assert_eq!(found.state, State::Warning);
     let seen = "0000:44:00.0: past a root port; so far 5 of 7 requests went past one";
     assert_eq!(found.seen, seen);
-    assert!(found.step.as_ref().unwrap().contains("`forebay doctor --map`"));
+    assert!(found.step.as_ref().unwrap().contains("`forebay doctor --tree`"));
     let other = told("0000:45:00.0", 3, "");
     assert_eq!(check(&other, "nvidia_fs_peers").state, State::Unknown, "no row of this drive");
     assert!(after(|_| ()).check("nvidia_fs_peers").is_none(), "it does not tell");

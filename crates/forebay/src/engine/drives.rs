@@ -158,7 +158,7 @@ impl Engine {
         overdue.ask(handle.device(), ANSWER_MAX, known, resolve).unwrap_or_else(|| {
             self.note(format!(
                 "the drive of `{}` was not found in time: until then the file has a queue of its \
-                 own (`forebay doctor --map` shows what hangs)",
+                 own (`forebay doctor --tree` shows what hangs)",
                 handle.path().display()
             ));
             Arc::new(Below::unknown(handle.device()))

@@ -22,7 +22,7 @@ pub(super) const ANSWER_MAX: Duration = Duration::from_millis(250);
 const RUNNING_MAX: usize = 4;
 
 /// How long a caller waits for its turn while the device answers others. A thousand callers with a
-/// file each on an overlay took up to 2.3 s on two cores (`2026-11-27-2-cores-queries`).
+/// file each on an overlay took up to 2.3 s on two cores (2026-11-27, `0e0d0bb5`).
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 /// The queries to each drive or server, by the device number of its files.

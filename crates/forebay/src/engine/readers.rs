@@ -7,7 +7,7 @@ use crate::options::Options;
 
 /// Default maximum number of readers. 8 fill 56 GB/s on a link of 55.5, but only while nothing else
 /// uses the memory. Layers of 200 MB arrived at 52.0 GB/s with 10 and at 54.0 with 12 on a machine
-/// with other load, and equally fast on an idle one (`benches/runs/2026-11-25-h200-readers`).
+/// with other load, and equally fast on an idle one (H200, 2026-11-25, `1a6b24e2`).
 const MOST: usize = 12;
 
 /// One core in this many is left to threads that copy, plan and compute. With 16 readers on 16

@@ -19,7 +19,7 @@ const PER_LINK: u64 = 256 * MIB;
 
 /// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
 /// transfer of 8 GiB that begins with one slot and gets more meanwhile is 1 to 5 % slower
-/// (`benches/runs/2026-11-27-h100-first-b`). Small ones were not compared from the call.
+/// (H100, 2026-11-27, `82972b32`). Small ones were not compared from the call.
 const SLOTS_AT_ONCE: u64 = 4;
 
 /// Allocates slots and counts them against the limit. Memory is freed with its last user.

@@ -49,7 +49,7 @@ fn a_file_that_is_not_taken_says_why() {
     each(&cases, |rig, does| {
         let answer = rig.open().unwrap().register(rig.file());
         let (says, hint) = match does {
-            "register=5008" => ("IO_NOT_SUPPORTED (5008)", "forebay doctor --map"),
+            "register=5008" => ("IO_NOT_SUPPORTED (5008)", "forebay doctor --tree"),
             "register=5027" => ("HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
             "register=5028" => ("HANDLE_ALREADY_REGISTERED (5028)", "open the file anew"),
             _ => ("INTERNAL_ERROR (5030)", "cufile.log"),
@@ -68,7 +68,7 @@ fn a_move_that_fails_says_why() {
                 "errno=28" => assert_eq!(answer, Err(CuFileFailure::Io(Errno::NOSPC))),
                 "errno=5" => assert_eq!(answer, Err(CuFileFailure::Io(Errno::IO))),
                 "errno=0" => assert!(matches!(answer, Err(CuFileFailure::Io(_))), "{answer:?}"),
-                "code=5008" => refused(answer, "IO_NOT_SUPPORTED (5008)", "forebay doctor --map"),
+                "code=5008" => refused(answer, "IO_NOT_SUPPORTED (5008)", "forebay doctor --tree"),
                 "code=5044" => refused(answer, "IO_ERROR (5044)", "dmesg"),
                 _ => refused(answer, "cuFile's error 99", ""),
             }

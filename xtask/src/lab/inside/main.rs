@@ -88,8 +88,8 @@ fn call(program: &str, words: &[&str]) -> Result<()> {
 }
 
 /// Compares the bytes of files with the drives themselves, below every volume and file system.
-/// `map` is the output of `forebay doctor --map --json --extents`; the caches were dropped after
-/// the files were written.
+/// `map` is the output of `forebay doctor --tree --format=json --extents`; the caches were dropped
+/// after the files were written.
 fn places(map: &str) -> Result<()> {
     let report: Value = serde_json::from_slice(&std::fs::read(map)?)?;
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();

@@ -177,7 +177,7 @@ impl Object {
                     self.line,
                     &format!(
                         "job `{}` has no `job options`: its method, size, depth, threads and order \
-                         are unknown, and `--map` can add them",
+                         are unknown, and `--columns` can add them",
                         job.name
                     ),
                 );

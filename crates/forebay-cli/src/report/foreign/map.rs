@@ -107,7 +107,7 @@ pub(super) struct Column {
     pub(super) scale: Option<f64>,
 }
 
-/// The value of `--map`.
+/// The value of `--columns`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Map {
     /// The columns of a table.

@@ -1,6 +1,6 @@
 //! Other tools' results, as records of our results file.
 //!
-//! One module for each tool parses a text into rows (`row`), by the names of `--map` (`map`).
+//! One module for each tool parses a text into rows (`row`), by the names of `--columns` (`map`).
 //! They become samples without a verdict: no claim of a file counts as proven, and unknown values
 //! stay null. `kind` finds the tool by the contents, `near` the name that was probably meant.
 
@@ -120,8 +120,8 @@ pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> 
     let map = hints.map.clone().unwrap_or_default();
     if !is_table && !map.columns.is_empty() {
         return Err(Failure::usage(message)
-            .because(format!("`--map` names columns, but {} has its own", tool.name()))
-            .hint("for other values than columns write `--map NAME:=VALUE`"));
+            .because(format!("`--columns` names columns, but {} has its own", tool.name()))
+            .hint("for other values than columns write `--columns NAME:=VALUE`"));
     }
     let mut contents = Contents::new(&tool.name(), &map.values);
     let (parsed, hint) = match tool {
@@ -137,7 +137,7 @@ pub fn records(path: &Path, bytes: &[u8], hints: &Hints) -> Result<Vec<Record>> 
         }
         Tool::Elbencho | Tool::Csv => (
             table::parse(&text, &map, &mut contents),
-            "name the columns, as in `--map 'throughput=BW:MiB/s,block-size=Block'`",
+            "name the columns, as in `--columns 'throughput=BW:MiB/s,block-size=Block'`",
         ),
     };
     match parsed {

@@ -1,4 +1,4 @@
-//! One measurement of another tool, by the names of `--map`, and the bounds that apply to every
+//! One measurement of another tool, by the names of `--columns`, and the bounds that apply to every
 //! tool. [`Contents`] makes samples of the rows of a file, and collects notes for the reader.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -76,7 +76,7 @@ impl Row {
             method: self.axes.get("method").cloned().unwrap_or_else(|| method.to_owned()),
             route: None,
             read_percent: text("direction").parse().map_err(
-                |_| "the direction is unknown: add `--map direction:=read`, or map a column to it",
+                |_| "the direction is unknown: add `--columns direction:=read`, or name a column",
             )?,
             pattern: text("pattern"),
             request_size: text("block-size").parse().unwrap_or_default(),
@@ -182,7 +182,7 @@ impl Contents {
             let own = row.axes.insert(axis, value.clone());
             if own.is_some_and(|own| own != *value && !may_differ(&own)) {
                 return Err(format!(
-                    "line {line}: the file has its own {axis}: omit it from `--map`"
+                    "line {line}: the file has its own {axis}: omit it from `--columns`"
                 ));
             }
         }

@@ -109,7 +109,7 @@ fn other_contents_are_refused_with_the_next_step() {
     refused("x", Some(Tool::Nixlbench), "", "`Block Size (B)`");
     refused("a,b\n1,2\n", None, "", "none of its columns is known: `a`, `b`");
     refused("a,b\n1,2\n", None, "block-size=colour", "it has no column `colour`; it has `a`, `b`");
-    refused(LINE, None, "block-size=a", "`--map` names columns, but gdsio has its own");
+    refused(LINE, None, "block-size=a", "`--columns` names columns, but gdsio has its own");
     refused(LINE, None, "threads:=9", "the file has its own threads");
     let rows = "size,op,BW\n4096,MKDIRS,\n4096,READ,1\n4096,READ,20\n";
     let map = "block-size=size,direction=op,throughput=BW";

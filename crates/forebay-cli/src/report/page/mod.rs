@@ -284,7 +284,7 @@ fn table(grid: &Grid) -> Markup {
                 }
             }
         }
-        @if grid.left_out > 0 { p.soft { (grid.left_out) " more rows: --csv has all" } }
+        @if grid.left_out > 0 { p.soft { (grid.left_out) " more rows: --format csv has all" } }
     }
 }
 

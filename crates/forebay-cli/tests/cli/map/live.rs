@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::map::{bad, good, map};
 
 fn report(folder: &Path, arguments: &[&str]) -> Value {
-    let all = [&["--json"], arguments].concat();
+    let all = [&["--format=json"], arguments].concat();
     serde_json::from_str(&good(folder, &all).0).unwrap()
 }
 
@@ -24,7 +24,9 @@ fn this_folder_is_what_is_mapped_by_default() {
     assert_eq!(real, Some(folder.path().canonicalize().unwrap().as_path()));
     assert!(map["extents"].is_null() && report["replay"].is_null());
     let environment = &report["environment"];
-    assert!(environment["command"].as_str().unwrap().starts_with("forebay doctor --map --json"));
+    assert!(
+        environment["command"].as_str().unwrap().starts_with("forebay doctor --tree --format=json")
+    );
     assert_eq!(environment["drives"], report["drives"]);
     let (text, _) = good(folder.path(), &[]);
     assert!(text.starts_with(".  is /") && text.contains("\nI/O queue  "), "{text}");
@@ -54,7 +56,7 @@ fn one_path_that_fails_hides_no_other() {
             "error: cannot map `file/below`\n  caused by: not a directory (os error 20)\n"
         )
     );
-    let output = map(folder.path(), &["file/below", "file", "--json"]);
+    let output = map(folder.path(), &["file/below", "file", "--format=json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["maps"][1].is_null() && report["failures"][0]["path"] == "file/below");
 }
@@ -88,7 +90,7 @@ fn a_record_shows_the_same_again() {
         lines.map(|line| line.to_owned() + "\n").collect::<String>()
     };
     assert_eq!(tree(there), tree(&here));
-    let (again, _) = good(folder.path(), &["--fixture", "new", "--json"]);
+    let (again, _) = good(folder.path(), &["--fixture", "new", "--format=json"]);
     let again: Value = serde_json::from_str(&again).unwrap();
     assert_eq!(again["drives"], report(folder.path(), &["file"])["drives"]);
 }

@@ -1,4 +1,4 @@
-//! `forebay doctor --map`: what it draws of recorded systems and of this one, what it
+//! `forebay doctor --tree`: what it draws of recorded systems and of this one, what it
 //! records, and what it refuses.
 
 mod live;
@@ -10,11 +10,11 @@ use std::process::Output;
 use crate::program::program;
 use assert_cmd::Command;
 
-/// Runs `forebay doctor --map` in `folder`, in a locale that has every character.
+/// Runs `forebay doctor --tree` in `folder`, in a locale that has every character.
 fn map(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.current_dir(folder).env("LC_ALL", "C.UTF-8").env_remove("COLUMNS");
-    command.args(["doctor", "--map"]).args(arguments).output().unwrap()
+    command.args(["doctor", "--tree"]).args(arguments).output().unwrap()
 }
 
 /// What a run that went well printed: data, then talk.

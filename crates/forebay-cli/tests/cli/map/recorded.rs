@@ -72,7 +72,7 @@ impl Recorded {
         // Lines that fit into this file.
         let mut command = assert_cmd::Command::new(crate::program::program());
         command.current_dir(self.folder.path()).env("LC_ALL", "C.UTF-8").env("COLUMNS", "90");
-        let output = command.args(["doctor", "--map"]).args(all).output().unwrap();
+        let output = command.args(["doctor", "--tree"]).args(all).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
         let talk = String::from_utf8(output.stderr).unwrap().replace(": ", ":\n  ");
@@ -83,7 +83,7 @@ impl Recorded {
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
-        let mut all = vec!["--fixture", ".", "--json"];
+        let mut all = vec!["--fixture", ".", "--format=json"];
         all.extend(arguments);
         serde_json::from_str(&good(self.folder.path(), &all).0).unwrap()
     }
@@ -358,10 +358,10 @@ fn what_the_record_lacks_fails_and_the_rest_works() {
     insta::assert_snapshot!(talk, @"
     error: cannot map `/elsewhere`
       caused by: not recorded
-    hint: `forebay doctor --map --fixture .` shows what is recorded
+    hint: `forebay doctor --tree --fixture .` shows what is recorded
     error: cannot map `/nor/here`
       caused by: not recorded
-    hint: `forebay doctor --map --fixture .` shows what is recorded
+    hint: `forebay doctor --tree --fixture .` shows what is recorded
     ");
 }
 
@@ -370,7 +370,14 @@ fn lines_have_80_columns_without_a_terminal() {
     let Some(recorded) = Recorded::open() else { return };
     let mut command = assert_cmd::Command::new(crate::program::program());
     command.current_dir(recorded.folder.path()).env_remove("COLUMNS");
-    command.args(["doctor", "--map", "--fixture", ".", "/mnt/plain/to-md0", "/mnt/mpath/data.bin"]);
+    command.args([
+        "doctor",
+        "--tree",
+        "--fixture",
+        ".",
+        "/mnt/plain/to-md0",
+        "/mnt/mpath/data.bin",
+    ]);
     let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
     insta::assert_snapshot!(text, @"
     replay of the record in ., not of this machine

@@ -300,7 +300,7 @@ fn by_library(base: &Base, path: &Path, bytes: &[u8]) {
 /// The same by the program.
 fn by_program(base: &Base, folder: &Path) {
     fs::write(folder.join("whole"), made::file(&sweep())).expect("a file");
-    let map = if base.map.is_empty() { Vec::new() } else { vec!["--map", base.map] };
+    let map = if base.map.is_empty() { Vec::new() } else { vec!["--columns", base.map] };
     for files in [&["report", "mutated"][..], &["report", "whole", "mutated"]] {
         outcome(folder, &[files, &map].concat());
     }

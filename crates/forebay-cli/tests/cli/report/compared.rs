@@ -52,11 +52,11 @@ fn two_files_are_compared_in_each_form() {
         assert!(text.contains(word), "{word}: {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let csv = report(&["--csv"]);
+    let csv = report(&["--format=csv"]);
     assert!(csv.starts_with("base,other,metric,point,"), "{csv}");
     // Four points with ten quantities, and the heading.
     assert_eq!(csv.lines().count(), 1 + 4 * 10, "{csv}");
-    let markdown = report(&["--markdown"]);
+    let markdown = report(&["--format=md"]);
     assert!(markdown.contains("\n## after compared with before\n"), "{markdown}");
     assert!(markdown.contains("| 64 KiB, depth 1 | 0.218 | 0.327 | 1.50× ("), "{markdown}");
     let p50 = report(&["--metric", "p50"]);

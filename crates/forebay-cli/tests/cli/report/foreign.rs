@@ -35,11 +35,18 @@ fn results_are_recognized_by_their_contents() {
     let folder = folder();
     for (arguments, words) in [
         (&["log"][..], &["gdsio cufile", "gdsio cpu-gpu", "4.29"][..]),
-        (&["log", "--map", "cache:=cold,gpu:=cuda:0"], &["GPU cuda:0", "cache cold"]),
+        (&["log", "--columns", "cache:=cold,gpu:=cuda:0"], &["GPU cuda:0", "cache cold"]),
         (&["fio.json"], &["fio-libaio", "measured by fio 3.33"]),
-        (&["t.csv", "--map", "direction:=read,method:=mine"], &["method mine", "64 KiB", "1.05"]),
         (
-            &["t.csv", "--as=csv", "--map=block-size=Block,throughput=BW (MiB/s),direction:=write"],
+            &["t.csv", "--columns", "direction:=read,method:=mine"],
+            &["method mine", "64 KiB", "1.05"],
+        ),
+        (
+            &[
+                "t.csv",
+                "--as=csv",
+                "--columns=block-size=Block,throughput=BW (MiB/s),direction:=write",
+            ],
             &["direction write"],
         ),
     ] {
@@ -53,7 +60,11 @@ fn results_are_recognized_by_their_contents() {
         );
         assert!(talk.contains("data and path are not verified"), "{talk}");
     }
-    let csv = text(forebay(folder.path(), &["log", "--csv"]).stdout);
+    let csv = text(forebay(folder.path(), &["log", "--format=csv"]).stdout);
+    // Records of ours say the same.
+    assert!(forebay(folder.path(), &["log", "-o", "log.jsonl"]).status.success());
+    let again = text(forebay(folder.path(), &["log.jsonl", "--format=csv"]).stdout);
+    assert_eq!(again, csv);
     let mut reader = csv::Reader::from_reader(csv.as_bytes());
     let head = reader.headers().unwrap().clone();
     let row = reader.records().next().unwrap().unwrap();
@@ -71,7 +82,7 @@ fn results_are_recognized_by_their_contents() {
 fn results_may_come_from_stdin_or_a_pipe() {
     let folder = folder();
     let mut command = Command::new(program());
-    command.current_dir(folder.path()).args(["report", "-", "--csv"]);
+    command.current_dir(folder.path()).args(["report", "-", "--format=csv"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(GDSIO.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -96,12 +107,12 @@ fn unknown_contents_and_maps_are_refused() {
     refused(&["s3://bucket/results"], 2, &["remote objects are not supported"]);
     refused(&["bench.txt"], 1, &["`bench.txt`", "its kind is unknown", "`--as`"]);
     refused(&["fio.json", "--as", "gdsio"], 1, &["holds no result of gdsio"]);
-    refused(&["log", "--map", "troughput=x"], 2, &["perhaps `throughput` was meant"]);
-    refused(&["log", "--map", "threds:=3"], 2, &["perhaps `threads` was meant"]);
-    refused(&["log", "--map", "threads:=3"], 1, &["the file has its own threads: omit it"]);
-    refused(&["log", "--map", "cache:=cold,cache:=warm"], 2, &["`cache`", "twice"]);
+    refused(&["log", "--columns", "troughput=x"], 2, &["perhaps `throughput` was meant"]);
+    refused(&["log", "--columns", "threds:=3"], 2, &["perhaps `threads` was meant"]);
+    refused(&["log", "--columns", "threads:=3"], 1, &["the file has its own threads: omit it"]);
+    refused(&["log", "--columns", "cache:=cold,cache:=warm"], 2, &["`cache`", "twice"]);
     refused(
-        &["t.csv", "--map", "throughput=BW"],
+        &["t.csv", "--columns", "throughput=BW"],
         1,
         &["no column `BW`: perhaps `BW (MiB/s)` was meant; it has `Block`, `BW (MiB/s)`"],
     );

@@ -39,9 +39,10 @@ fn each_form_is_printed_or_written() {
     let (folder, _) = folder(&made::file(&Sweep { repeats: 3, ..Sweep::default() }));
     for (arguments, file, begins) in [
         (&[][..], "r.txt", "results  forebay bench"),
-        (&["--markdown"], "r.md", "# Report"),
-        (&["--csv"], "r.csv", "label,path,method,"),
-        (&[], "r.html", "<!DOCTYPE html>"),
+        (&["--format=md"], "r.md", "# Report"),
+        (&["--format=csv"], "r.csv", "label,path,method,"),
+        (&["--format=html"], "r.html", "<!DOCTYPE html>"),
+        (&["--format=json"], "r.jsonl", "{\"record\":\"run\""),
     ] {
         let output = forebay(folder.path(), &[&["results"], arguments].concat());
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -76,9 +77,10 @@ fn impossible_arguments_are_refused() {
     };
     refused(&[], 2, &["arguments were not provided: <FILE>"]);
     refused(&["none"], 1, &["`none`", "hint:"]);
-    refused(&["results", "--csv", "--markdown"], 2, &["cannot be used with"]);
+    refused(&["results", "--format=csv", "--format=md"], 2, &["multiple times"]);
+    refused(&["results", "--format=csv", "-o", "x.md"], 2, &["does not fit the name `x.md`"]);
     refused(&["results", "--overwrite"], 2, &["--output"]);
-    refused(&["results", "--csv", "-o", "results", "--overwrite"], 2, &["made from"]);
+    refused(&["results", "--format=csv", "-o", "results", "--overwrite"], 2, &["made from"]);
     refused(&["results", "-o", "none/x.md"], 1, &["`none/x.md`"]);
     refused(&["results", "-o", "x.pdf"], 2, &["`.pdf` is unknown", "`.html`"]);
     fs::write(folder.path().join("there.md"), "mine").unwrap();

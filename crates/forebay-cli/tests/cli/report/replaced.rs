@@ -8,7 +8,7 @@ use super::made::{self, Sweep};
 use crate::bench::faults::Small;
 use crate::lab::or_skip;
 
-const REPLACE: [&str; 5] = ["results", "--csv", "-o", "page", "--overwrite"];
+const REPLACE: [&str; 5] = ["results", "--format=csv", "-o", "page", "--overwrite"];
 
 #[test]
 fn an_overwritten_report_keeps_its_owner_and_mode() {
@@ -48,7 +48,7 @@ fn a_full_disk_leaves_the_old_report() {
     fs::write(&page, "old").unwrap();
     // One page of memory stays free.
     fs::write(small.join("other"), vec![0; 56 << 10]).unwrap();
-    let replace = ["results", "-o", "small/page", "--csv", "--overwrite"];
+    let replace = ["results", "-o", "small/page", "--format=csv", "--overwrite"];
     let output = forebay(folder.path(), &replace);
     let talk = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(1) && talk.contains("no space left"), "{talk}");

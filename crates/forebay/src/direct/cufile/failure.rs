@@ -205,7 +205,7 @@ const OURS: &str = "an error of this program: please report it";
 const MEMORY: &str = "give buffers back, or raise `properties.max_device_pinned_mem_size_kb` in \
                       cufile.json; BAR1 has to hold them as well (`nvidia-smi -q -d MEMORY`)";
 const FILE: &str = "the file system, its mount options or its drive are not served: \
-                    `forebay doctor --map PATH` shows them";
+                    `forebay doctor --tree PATH` shows them";
 
 /// Sorted by number.
 pub(super) static KNOWN: [Known; 48] = [

@@ -19,7 +19,7 @@ pub(super) const ENTRIES_MAX: u64 = 3 * BLOCKS_MAX;
 
 /// Maximum pieces that one transfer copies in batches. The queue of a waiting stream took 406
 /// batches of 64 and 52 of 512, some 26,000 copies, before a call blocked (H200, driver 580.159;
-/// `benches/runs/2026-11-21-h200-i`).
+/// H200, 2026-11-21, `5d670fdb`).
 pub(super) const PARTS_MAX: u64 = 22_000;
 
 /// How an ordered transfer is carried out.

@@ -17,7 +17,7 @@ pub(crate) const EACH_MAX: usize = 24;
 /// Reads through the page cache that the pool has in flight on one drive, and the bytes of each;
 /// smaller ones may be more. The kernel reads ahead, so more threads only wait for each other's
 /// locks: with 4 MiB in flight, two processes that loaded 3 GiB from a virtio drive used 0.7
-/// instead of 4.6 CPU s per GB, at the same rate (`benches/runs/2026-11-26-x2-ranks`).
+/// instead of 4.6 CPU s per GB, at the same rate (two GPUs, 2026-11-26, `c47fe393`).
 const READS_AHEAD: u64 = 4;
 const READ_AHEAD_LEN: u64 = 1 << 20;
 

@@ -103,7 +103,7 @@ fn missing_columns_and_unclear_values_are_named() {
     line 5:
       it has no throughput, and no numbers that give one
     line 6:
-      the direction is unknown: add `--map direction:=read`, or map a column to it
+      the direction is unknown: add `--columns direction:=read`, or name a column
     line 7:
       `direction` takes `read`, `write`, or `mixed:70` for 70 % reads
     line 8:
