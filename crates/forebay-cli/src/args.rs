@@ -187,8 +187,11 @@ pub struct ReadArgs {
     #[arg(short, long, conflicts_with = "quiet")]
     pub verbose: bool,
 
-    /// Form of the output; JSON has the stages, and docs/json-schema.md describes it
-    #[arg(long, value_name = "FORMAT", value_parser = text_or_json(), default_value = "table")]
+    /// `table`, or `json` with the stages: docs/json-schema.md describes it
+    #[arg(
+        long, value_name = "FORMAT", value_parser = text_or_json(), default_value = "table",
+        hide_possible_values = true, hide_default_value = true
+    )]
     pub format: Format,
 }
 
@@ -252,8 +255,11 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "DIR", help_heading = RECORDS)]
     pub fixture: Option<PathBuf>,
 
-    /// Form of the output; docs/json-schema.md describes the JSON
-    #[arg(long, value_name = "FORMAT", value_parser = text_or_json(), default_value = "table")]
+    /// `table`, or `json`: docs/json-schema.md describes it
+    #[arg(
+        long, value_name = "FORMAT", value_parser = text_or_json(), default_value = "table",
+        hide_possible_values = true, hide_default_value = true
+    )]
     pub format: Format,
 }
 

@@ -86,7 +86,7 @@ fn a_direct_path_is_taken_and_proven_where_there_is_one() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
     assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#}");
-    let page = PAGE.split_once("\n# The JSON of `forebay doctor --format=json`\n").unwrap().1;
+    let page = PAGE.split_once("\n# The JSON of `forebay doctor --format json`\n").unwrap().1;
     for part in [&report, &report["checks"][0], &report["ways"][0], &report["transfers"][0]] {
         for key in part.as_object().unwrap().keys() {
             assert!(page.contains(&format!("`{key}`")), "the page lacks `{key}`");
@@ -315,7 +315,7 @@ fn long_help_of_doctor() {
                   File, folder or block device [default: this folder]
 
                   A file or device is only read. In a folder a scratch file is made, and removed
-                  afterwards. Several paths require `--map`, which reads and writes none of them.
+                  afterwards. Several paths require `--tree`, which reads and writes none of them.
 
         Options:
               --gpu <WHICH>
@@ -323,17 +323,20 @@ fn long_help_of_doctor() {
 
                   By default the first GPU. With `--fixture`, an index or a PCI address.
 
+          -q, --quiet
+                  Print the answer alone, and no warnings
+
           -v, --verbose
                   Show every check and transfer
 
-              --format=json
-                  Print JSON instead of text; docs/json-schema.md describes it
+              --format <FORMAT>
+                  `table`, or `json`: docs/json-schema.md describes it
 
           -h, --help
                   Print help (see a summary with '-h')
 
         Storage map:
-              --map
+              --tree
                   Show the storage map instead: drives under the paths, distance to each GPU
 
                   The map leads from the path through mounts, file systems, arrays and volumes to
@@ -342,7 +345,7 @@ fn long_help_of_doctor() {
                   unknown. Paths need not exist.
 
               --extents
-                  With `--map`: show where the bytes of the files are
+                  With `--tree`: show where the bytes of the files are
 
         Recorded systems:
               --record <DIR>
@@ -351,13 +354,13 @@ fn long_help_of_doctor() {
               --fixture <DIR>
                   Diagnose or map the system recorded in this folder instead of this machine
 
-                  With `--map` and without a path, all recorded paths are shown.
+                  With `--tree` and without a path, all recorded paths are shown.
 
         Examples:
           forebay doctor                       this folder and the first GPU
           forebay doctor /data -v              every check and transfer
-          forebay doctor /data --gpu 1 --format=json
-          forebay doctor --tree /data /scratch  drives, and their distance to each GPU
+          forebay doctor /data --gpu 1 --format json
+          forebay doctor --tree /data /scratch drives, and their distance to each GPU
           forebay doctor /data --record DIR    record what is checked
           forebay doctor --fixture DIR         diagnose the record, on any machine
         ");

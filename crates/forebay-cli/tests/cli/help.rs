@@ -70,7 +70,7 @@ fn long_help_of_the_command() {
           forebay bench /data --block-size 4K,1M --depth 1,32
           forebay read model.safetensors          read a file into GPU memory
           forebay doctor /data                    what prevents direct transfers
-          forebay doctor --tree /data              drives, and their distance to each GPU
+          forebay doctor --tree /data             drives, and their distance to each GPU
           forebay report results -o report.html   results as a page for a browser
           forebay report before.jsonl after.jsonl ratios of two results
           forebay report fio.json                 results of another tool
@@ -203,8 +203,14 @@ fn long_help_of_read() {
                   Open it in `https://ui.perfetto.dev`. Readers, rings, slots and copies have a
                   track each. An arrow leads from each request to the copy of its bytes.
 
-              --format=json
-                  Print JSON, with the stages; docs/json-schema.md describes it
+          -q, --quiet
+                  Print the checksum alone, and no warnings
+
+          -v, --verbose
+                  Print how long the stages of the read took as well
+
+              --format <FORMAT>
+                  `table`, or `json` with the stages: docs/json-schema.md describes it
 
           -h, --help
                   Print help (see a summary with '-h')

@@ -62,7 +62,7 @@ fn a_wrong_command_line_is_explained() {
         &["bench", "--repeats", "0"],
         &["bench", "--size", "1K", "--size", "2K"],
         &["bench", "--siz", "3"],
-        &["bench", "--format=json=3"],
+        &["bench", "--quiet=3"],
         &["read", "a", "b"],
         &["read"],
         &["read", "file", "--len"],
@@ -87,7 +87,7 @@ fn a_wrong_command_line_is_explained() {
     hint: for more information, try `--help`
     error: unexpected argument `--siz` found
     hint: perhaps `--size` was meant
-    error: unexpected value `3` for `--format=json` found; no more were expected
+    error: unexpected value `3` for `--quiet` found; no more were expected
     hint: for more information, try `--help`
     error: unexpected argument `b` found
     hint: for more information, try `--help`

@@ -55,7 +55,7 @@ fn quiet_verbs_print_the_result_alone_and_verbose_ones_more() {
     let sum = good(folder.path(), &["read", "file", "--gpu", "sim", "-q"]);
     let long = good(folder.path(), &["read", "file", "--gpu", "sim", "-v"]);
     assert!(sum.len() == 17 && long.contains(&format!("xxh3-64  {sum}")), "{sum} {long}");
-    assert!(long.contains("\nstage    copy 1 ×, median "), "{long}");
+    assert!(long.contains("\nstage    copy "), "{long}");
     let answer = forebay(folder.path(), &["doctor", "file", "-q"]);
     let text = String::from_utf8(answer.stdout).unwrap();
     assert!(text.starts_with("GPUDirect: ") && text.ends_with('\n'), "{text}");
@@ -197,7 +197,7 @@ fn stages_checksum_and_proof_are_part_of_the_json() {
         assert!(max <= sum, "{stage}");
     }
     let page = include_str!("../../../../docs/json-schema.md");
-    let (_, page) = page.split_once("\n# The JSON of `forebay read --format=json`\n").unwrap();
+    let (_, page) = page.split_once("\n# The JSON of `forebay read --format json`\n").unwrap();
     let (page, _) = page.split_once("\n# ").unwrap();
     for part in [&report, &report["routes"][0], &report["stages"], &report["stages"]["file"]] {
         for key in part.as_object().unwrap().keys() {
@@ -278,7 +278,7 @@ fn no_verb_changes_a_file() {
 const SHORT: [&str; 4] = ["--time", "10ms", "--repeats", "2"];
 
 fn bench(folder: &Path, arguments: &[&str]) -> (Output, Vec<Record>) {
-    let output = forebay(folder, &[&["bench", "--format=json"], arguments, &SHORT].concat());
+    let output = forebay(folder, &[&["bench", "--format", "json"], arguments, &SHORT].concat());
     let all = records(&output);
     (output, all)
 }
@@ -291,7 +291,7 @@ fn bench_compares_the_usual_methods() {
         assert!(output.status.success(), "{output:?}");
         let Record::Run(run) = &all[0] else { panic!("{all:?}") };
         assert_eq!((run.schema, run.verb.as_str()), (1, "bench"));
-        assert!(run.environment.command.starts_with("forebay bench --format=json"));
+        assert!(run.environment.command.starts_with("forebay bench --format json "));
         let limits = all.iter().filter_map(|record| match record {
             Record::Limit(limit) => Some(limit.name.as_str()),
             _ => None,

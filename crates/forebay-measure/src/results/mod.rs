@@ -66,8 +66,8 @@ pub struct Run {
     #[cfg_attr(test, schemars(with = "Value"))]
     pub asked: Arc<Value>,
     /// The tool that measured, if another one did: then nothing is known about the machine, nor
-    /// about any value that is null. No file has it.
-    #[serde(skip)]
+    /// about any value that is null.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Imported>,
 }
 
@@ -88,7 +88,8 @@ impl Run {
 }
 
 /// Another tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Imported {
     /// `gdsio`, `fio`, `nixlbench`, `elbencho` or `csv`.
     pub tool: String,

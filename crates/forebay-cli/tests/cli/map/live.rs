@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::map::{bad, good, map};
 
 fn report(folder: &Path, arguments: &[&str]) -> Value {
-    let all = [&["--format=json"], arguments].concat();
+    let all = [&["--format", "json"], arguments].concat();
     serde_json::from_str(&good(folder, &all).0).unwrap()
 }
 
@@ -25,7 +25,7 @@ fn this_folder_is_what_is_mapped_by_default() {
     assert!(map["extents"].is_null() && report["replay"].is_null());
     let environment = &report["environment"];
     assert!(
-        environment["command"].as_str().unwrap().starts_with("forebay doctor --tree --format=json")
+        environment["command"].as_str().unwrap().starts_with("forebay doctor --tree --format json")
     );
     assert_eq!(environment["drives"], report["drives"]);
     let (text, _) = good(folder.path(), &[]);
