@@ -24,10 +24,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(is_ours).collect()
 }
 
+/// Pauses between two writes: within the shortest run, and long enough for pages to be evicted.
+const OFTEN: Duration = Duration::from_micros(200);
+const RARELY: Duration = Duration::from_millis(20);
+
 /// Runs a verb while the bytes at `at` of each of its files of 1 MiB are overwritten again and
 /// again with what no file is filled with.
 fn spoilt(folder: &Path, at: u64, line: &str) -> Output {
-    spoilt_to(Stdio::piped(), folder, at, line)
+    spoilt_to(Stdio::piped(), folder, (at, OFTEN), line)
 }
 
 /// A pipe whose reader has gone.
@@ -37,7 +41,7 @@ fn closed() -> Stdio {
     writer.into()
 }
 
-fn spoilt_to(stdout: Stdio, folder: &Path, at: u64, line: &str) -> Output {
+fn spoilt_to(stdout: Stdio, folder: &Path, (at, pause): (u64, Duration), line: &str) -> Output {
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -48,7 +52,7 @@ fn spoilt_to(stdout: Stdio, folder: &Path, at: u64, line: &str) -> Output {
                         let _ = file.write_all_at(&[0; 100], at);
                     }
                 }
-                thread::sleep(Duration::from_micros(200));
+                thread::sleep(pause);
             }
         });
         let mut command = Command::new(program());
@@ -103,15 +107,15 @@ fn a_read_of_gdsio_is_compared_with_what_was_written() {
 
 #[test]
 fn wrong_data_end_a_command_with_1_even_with_closed_streams() {
-    for line in [
-        "gdsio -D . -w 1 -s 1M -i 64K -x 4 -I 1 -V --gpu none",
-        "gpu-file-benchmark -m compare -f file-0 -s 1 -r 1 --gpu none",
+    for (pause, line) in [
+        (OFTEN, "gdsio -D . -w 1 -s 1M -i 64K -x 4 -I 1 -V --gpu none"),
+        (RARELY, "gpu-file-benchmark -m compare -f file-0 -s 1 -r 1 --gpu none"),
     ] {
         // A write between the flush and the eviction keeps pages in the cache, and a cold run is
         // refused: it is run again.
         let mut attempts = (0..20).map(|_| {
             let folder = tempfile::tempdir_in(".").unwrap();
-            spoilt_to(closed(), folder.path(), 500_001, line)
+            spoilt_to(closed(), folder.path(), (500_001, pause), line)
         });
         let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
         let stayed = |output: &Output| text(output).contains("stayed in the page cache");
