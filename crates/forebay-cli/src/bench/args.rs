@@ -28,7 +28,7 @@ use crate::values::{Format, gpu, local_path, positive_size, route};
     forebay bench /data --block-size 64K,1M --depth 1,8,32\n  \
     forebay bench /data --method forebay,cpu-gpu --threads 1,8 --block-size 1M\n  \
     forebay bench /data --kv llama-70b:bf16:tp8:page64 --depth 64\n  \
-    forebay bench /data --gpus 0-7 --cache warm\n  \
+    forebay bench /data --together 0-7 --cache warm\n  \
     forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64")]
 pub struct BenchArgs {
     /// Files or block devices to read, or folders for scratch files [default: this folder]
@@ -41,22 +41,22 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PATH", value_parser = local_path(), help_heading = TARGETS)]
     pub vs: Option<PathBuf>,
 
-    /// GPU: an index, a UUID, a PCI address, `none`, or `sim`; repeat for more rows
+    /// GPUs, each with rows of its own: an index, a UUID, a PCI address, `none`, or `sim`
     ///
     /// By default the first GPU, or host memory if there is none.
     /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH", value_parser = gpu, help_heading = TARGETS)]
-    pub gpu: Vec<GpuSelector>,
+    #[arg(long, value_name = "WHICH,…", value_parser = gpu_rows, help_heading = TARGETS)]
+    pub gpu: Vec<GpuRows>,
 
-    /// GPUs that work concurrently, such as `0-3` or `0,2`
+    /// GPUs that work at the same time, such as `0-3` or `0,2`
     ///
     /// There is a row for the first GPU, one for the first two, and so on. `sim:4` is four
     /// simulated GPUs, `sim:4,uplink=2GB/s` four below one switch.
     #[arg(
-        long, value_name = "LIST", conflicts_with = "gpu", value_parser = gpus,
+        long, alias = "gpus", value_name = "LIST", conflicts_with = "gpu", value_parser = gpus,
         help_heading = TARGETS
     )]
-    pub gpus: Option<GpuList>,
+    pub together: Option<GpuList>,
 
     /// Size of the files of a path [default: what the storage reads in half a second]
     ///
@@ -279,6 +279,10 @@ impl BenchArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteChoice(pub Option<Route>);
 
+/// GPUs that have rows of their own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuRows(pub Vec<GpuSelector>);
+
 /// GPUs that work at once.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GpuList {
@@ -362,6 +366,20 @@ fn rate(text: &str) -> Result<f64, String> {
 
 const GPUS_MAX: u32 = 64;
 
+/// GPUs separated by commas. After a simulated one, a word may also be one of its settings.
+fn gpu_rows(text: &str) -> Result<GpuRows, String> {
+    let begins =
+        |word: &str| word.starts_with("sim") || word == "none" || word.parse::<u32>().is_ok();
+    let mut names: Vec<String> = Vec::new();
+    for word in text.split(',') {
+        match names.last_mut().filter(|last| last.starts_with("sim:") && !begins(word)) {
+            Some(last) => *last = format!("{last},{word}"),
+            None => names.push(word.to_owned()),
+        }
+    }
+    names.iter().map(|name| gpu(name)).collect::<Result<_, _>>().map(GpuRows)
+}
+
 fn gpus(text: &str) -> Result<GpuList, String> {
     let wrong = || format!("it takes GPUs such as `0-3` or `0,2`, or `sim:4`, {GPUS_MAX} at most");
     let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < GPUS_MAX);
@@ -403,10 +421,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn gpus_with_rows_of_their_own_are_separated_by_commas() {
+        let count = |text: &str| gpu_rows(text).map(|rows| rows.0.len());
+        assert_eq!([count("0"), count("0,1"), count("sim,none")], [Ok(1), Ok(2), Ok(2)]);
+        assert_eq!(count("sim:bandwidth=1GB/s,latency=10us,1"), Ok(2));
+        assert!(count("0,").is_err() && count("").is_err());
+    }
+
     proptest::proptest! {
         #[test]
         fn no_list_of_gpus_ends_the_command(text: String, many: u64, settings: String) {
-            let _ = (gpus(&text), gpus(&format!("sim:{many},{settings}")));
+            let _ = (gpu_rows(&text), gpus(&text), gpus(&format!("sim:{many},{settings}")));
             let _ = gpus(&format!("{many}-{text}"));
         }
     }

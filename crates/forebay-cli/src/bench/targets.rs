@@ -24,12 +24,12 @@ pub(super) fn gpus(targets: &[Together]) -> impl Iterator<Item = &Arc<dyn Device
 
 /// The targets of a run, one for each value of that axis, and notes on them.
 pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, Vec<String>)> {
-    let all = match &args.gpus {
+    let all = match &args.together {
         None => {
             let (mut found, mut warnings) = (Vec::new(), Vec::new());
-            let wanted: Vec<Option<&GpuSelector>> =
-                if args.gpu.is_empty() { vec![None] } else { args.gpu.iter().map(Some).collect() };
-            for wanted in wanted {
+            let named = args.gpu.iter().flat_map(|rows| &rows.0).map(Some);
+            let first: Option<Option<&GpuSelector>> = args.gpu.is_empty().then_some(None);
+            for wanted in named.chain(first) {
                 let target = Target::find(engine, wanted)?;
                 args.route.iter().try_for_each(|demand| target.check(demand.0))?;
                 warnings.extend(target.warnings());
@@ -42,8 +42,8 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, 
             let mut all: Together = Vec::new();
             for wanted in named {
                 let Some(device) = engine.device(wanted)? else {
-                    return Err(Failure::usage("`--gpus` takes GPUs, not host memory")
-                        .hint("omit it from `--gpus`; `--gpu none` alone measures it"));
+                    return Err(Failure::usage("`--together` takes GPUs, not host memory")
+                        .hint("omit it from `--together`; `--gpu none` alone measures it"));
                 };
                 all.push(Some(device));
             }
@@ -77,8 +77,8 @@ mod tests {
     #[test]
     fn host_memory_among_gpus_is_an_error_with_a_remedy() {
         let engine = Engine::new(forebay::Options::default()).unwrap();
-        let gpus = Some(GpuList::Named(vec![GpuSelector::None]));
-        let failure = find(&engine, &BenchArgs { gpus, ..BenchArgs::default() }).unwrap_err();
+        let together = Some(GpuList::Named(vec![GpuSelector::None]));
+        let failure = find(&engine, &BenchArgs { together, ..BenchArgs::default() }).unwrap_err();
         assert!(failure.usage && failure.hint.unwrap().contains("`--gpu none`"));
     }
 }

@@ -21,7 +21,7 @@ use forebay_measure::workload::check::Most;
 
 use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
-use crate::bench::args::{BenchArgs, RouteChoice};
+use crate::bench::args::{BenchArgs, GpuRows, RouteChoice};
 use crate::bench::{self, Bench, progress};
 use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
@@ -80,7 +80,7 @@ fn preset(args: &GpuFileArgs) -> BenchArgs {
         fills_file: true,
         overwrite: args.overwrite,
         overwrite_device: args.overwrite_device,
-        gpu: args.gpu.iter().cloned().collect(),
+        gpu: args.gpu.iter().map(|one| GpuRows(vec![one.clone()])).collect(),
         size: Some(args.size),
         method: vec![Method::Plain(Plain::Standard), Method::Forebay(None)],
         direction: vec![0, 100],

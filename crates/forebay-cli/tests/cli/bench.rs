@@ -130,7 +130,7 @@ fn blocks_of_a_cache_of_keys_and_values_may_have_any_size() {
 
 #[test]
 fn several_gpus_begin_together_and_have_own_results() {
-    let all = measured(&["--gpus=sim:3", "--block-size=64K", "--depth=2"]);
+    let all = measured(&["--together=sim:3", "--block-size=64K", "--depth=2"]);
     let targets: Vec<usize> = all.iter().map(|(point, _)| point.targets.len()).collect();
     assert_eq!(targets, [1, 2, 3], "more and more of them");
     for (point, measured) in &all[1..] {
@@ -425,7 +425,7 @@ fn wrong_words_are_named_with_what_was_meant() {
         (&["--direction", "mixed:0"], "`mixed:70` for 70 % reads"),
         (&["--method", "dma"], "it takes `forebay`, `standard`"),
         (&["--cache", "resident"], "it takes `warm` or `cold`"),
-        (&["--gpus", "3-1"], "it takes GPUs such as `0-3`"),
+        (&["--together", "3-1"], "it takes GPUs such as `0-3`"),
         (&["--kv", "gpt"], "is not a known model"),
         (&["--rate", "0"], "it takes requests per second"),
         (&["file", "--files", "2"], "is one file, not 2"),
@@ -506,7 +506,7 @@ fn each_repeat_reads_other_offsets_and_the_same_run_the_same() {
 fn no_line_is_longer_than_80_columns() {
     let folder = folder();
     let arguments = [
-        "--gpus=sim:8",
+        "--together=sim:8",
         "--block-size=4K,1M",
         "--pattern=sequential,random",
         "--cache=warm",

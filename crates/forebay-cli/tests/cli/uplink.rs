@@ -42,7 +42,7 @@ fn added(arguments: &[&str]) -> Option<(Vec<Limit>, Vec<Measured>, String)> {
 /// each; none where a sample failed.
 fn lacking_of_an_uplink() -> Option<BTreeSet<String>> {
     // So slow that this machine keeps up.
-    let gpus = "--gpus=sim:4,bandwidth=50MB/s,uplink=100MB/s";
+    let gpus = "--together=sim:4,bandwidth=50MB/s,uplink=100MB/s";
     let arguments = ["--block-size=64K", "--depth=16", "--cache=warm", "--size=8M"];
     let (limits, measured, shown) = added(&[&arguments[..], &[gpus, "--time=500ms"]].concat())?;
     let found = |name: &str, of: &str| {
@@ -116,7 +116,7 @@ fn two_real_gpus_begin_together() {
         println!("skipped: two GPUs at once: this machine has {count}");
         return;
     }
-    let arguments = ["--gpus=0-1", "--block-size=1M", "--depth=16", "--cache=warm"];
+    let arguments = ["--together=0-1", "--block-size=1M", "--depth=16", "--cache=warm"];
     let swept = added(&[&arguments[..], &["--time=2s", "--size=2G"]].concat());
     let (limits, measured, _) = swept.expect("GPUs that are not busy");
     let links: Vec<f64> = limits
@@ -143,7 +143,7 @@ fn settings_of_simulated_gpus_that_make_no_sense_are_named() {
         ("sim:2,uplinks=1GB/s", "`uplink=`"),
         ("sim:2,", "settings that start with"),
     ] {
-        let output = sweep(folder.path(), &[&format!("--gpus={gpus}")]);
+        let output = sweep(folder.path(), &[&format!("--together={gpus}")]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{gpus}: {said}");
         assert!(said.contains(named), "{gpus}: {said}");
