@@ -111,7 +111,7 @@ fn a_wrong_command_line_is_explained() {
     assert!(!text.contains(['\u{7}', '\u{1b}']), "{text}");
     let (_, text) = failure(&["bench", "--gpu", "sim:x=3"]);
     assert!(
-        text.starts_with("error: invalid value `sim:x=3` for `--gpu <WHICH>`: `sim` takes "),
+        text.starts_with("error: invalid value `sim:x=3` for `--gpu <WHICH,…>`: `sim` takes "),
         "{text}"
     );
 }
