@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::process::Home;
 
-/// A value for each process, made on first use and kept until the process ends.
+/// A value for each process, made on first use and kept until the process ends: for statics.
 pub struct PerProcess<T: 'static>(AtomicPtr<Made<T>>);
 
 struct Made<T> {
@@ -89,7 +89,8 @@ mod tests {
 
     #[test]
     fn a_value_is_made_once() {
-        let value = PerProcess::new();
+        static VALUE: PerProcess<i32> = PerProcess::new();
+        let value = &VALUE;
         assert!(value.get().is_none() && value.inherited().is_none());
         assert!(value.get_or_make(|| Err(io::ErrorKind::Other)).is_err());
         assert_eq!(*value.get_or_init(|| 7), 7);

@@ -100,9 +100,10 @@ mod tests {
 
     #[test]
     fn each_library_has_one_session() {
-        let (sessions, opened) = (Sessions::within(LONG), AtomicUsize::new(0));
+        static SESSIONS: Sessions<Session> = Sessions::within(LONG);
+        let opened = AtomicUsize::new(0);
         let of = |library| {
-            sessions.of(library, || {
+            SESSIONS.of(library, || {
                 opened.fetch_add(1, Ordering::Relaxed);
                 Session::of_simulated()
             })
@@ -114,17 +115,17 @@ mod tests {
 
     #[test]
     fn what_did_not_open_is_opened_again() {
-        let sessions = Sessions::within(LONG);
-        assert_eq!(sessions.of(1, fails).unwrap_err().to_string(), "it fails");
-        assert!(sessions.of(1, Session::of_simulated).is_ok());
+        static SESSIONS: Sessions<Session> = Sessions::within(LONG);
+        assert_eq!(SESSIONS.of(1, fails).unwrap_err().to_string(), "it fails");
+        assert!(SESSIONS.of(1, Session::of_simulated).is_ok());
     }
 
     #[test]
     fn who_come_at_once_share_what_the_first_opens() {
-        let sessions = Sessions::within(LONG);
+        static SESSIONS: Sessions<Session> = Sessions::within(LONG);
         let (begin, begun) = channel();
         thread::scope(|scope| {
-            let sessions = &sessions;
+            let sessions = &SESSIONS;
             let second = scope.spawn(move || {
                 begun.recv().unwrap();
                 sessions.of(1, || panic!("it is being opened already")).unwrap()
@@ -140,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_driver_that_hangs_as_it_opens_blocks_no_other_caller() {
-        let sessions = Sessions::within(Duration::from_millis(20));
+        static SESSIONS: Sessions<Session> = Sessions::within(Duration::from_millis(20));
+        let sessions = &SESSIONS;
         let first = sessions.of(1, || {
             for _ in 0..2 {
                 let late = sessions.of(1, fails).unwrap_err();
