@@ -72,7 +72,8 @@ fn each_method_has_a_row_of_each_direction() {
         assert_eq!(rows(&text).len(), 6, "{text}");
         assert!(words(&text).contains(&format!("files of 2 MiB · {samples} sample")), "{text}");
         assert!(words(&text).contains("All data verified."), "{text}");
-        assert_eq!(text.contains('×'), samples == "3", "{text}");
+        // Three samples may be too far apart for a ratio; one never makes any.
+        assert!(samples == "3" || !text.contains('×'), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(names(folder.path()), [""; 0]);
     }
