@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare};
+use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare, Statistics};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::host_memory::check_transfer;
 use forebay_measure::memory::{close, whole};
@@ -209,17 +209,22 @@ fn trace_line(path: &Path, left_out: u64) -> String {
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")
 }
 
+/// The stages of a read, by their names in JSON.
+const fn stages_of(seen: &Statistics) -> [(&'static str, &Histogram); 4] {
+    [
+        ("slot_wait", &seen.slot_wait),
+        ("file", &seen.file),
+        ("link_wait", &seen.link_wait),
+        ("copy", &seen.copy),
+    ]
+}
+
 /// A line for each stage that ran.
 fn stages(engine: &Engine) -> String {
     let seen = engine.statistics();
-    let all = [
-        ("slot wait", &seen.slot_wait),
-        ("file", &seen.file),
-        ("link wait", &seen.link_wait),
-        ("copy", &seen.copy),
-    ];
-    let ran = all.into_iter().filter(|(_, times)| times.count() > 0);
+    let ran = stages_of(&seen).into_iter().filter(|(_, times)| times.count() > 0);
     let line = |(name, times): (&str, &Histogram)| {
+        let name = name.replace('_', " ");
         let (count, sum, max) = (times.count(), times.sum(), times.max());
         let median = times.quantile(0.5).unwrap_or_default();
         let text = format!("{name} {count} ×, median {median:.1?}, at most {max:.1?}, {sum:.1?}");
@@ -254,12 +259,7 @@ fn report(
         "seconds": outcome.elapsed.as_secs_f64(),
         "xxh3_64": xxh3_64,
         "verdict": verdict,
-        "stages": {
-            "slot_wait": stage(&seen.slot_wait),
-            "file": stage(&seen.file),
-            "link_wait": stage(&seen.link_wait),
-            "copy": stage(&seen.copy),
-        },
+        "stages": Value::from_iter(stages_of(&seen).map(|(name, times)| (name, stage(times)))),
         "notes": engine.notes(),
     })
 }

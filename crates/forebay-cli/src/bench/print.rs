@@ -26,16 +26,17 @@ pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
 
 /// The results in the form that was requested.
 pub(super) fn text(args: &BenchArgs, records: &[Record]) -> Result<String> {
-    let model = bars::model(records);
+    let model = || bars::model(records);
     match args.format.unwrap_or_default() {
         Format::Json => show::json(records),
-        Format::Table => Ok(bars::render(&model, base(args))),
-        Format::Csv => show::csv(&model, &[]),
+        Format::Table => Ok(bars::render(&model(), base(args))),
+        Format::Csv => show::csv(&model(), &[]),
         Format::Md => {
+            let model = model();
             let blocks = show::report(&model, &[], Metric::Rate, show::FILE_ROWS_MAX);
             Ok(forms::markdown(&blocks, &model.warnings))
         }
-        Format::Html => Ok(page::page(&model, &[], Metric::Rate)),
+        Format::Html => Ok(page::page(&model(), &[], Metric::Rate)),
     }
 }
 

@@ -26,7 +26,7 @@ pub struct ReportArgs {
     #[arg(value_name = "FILE", value_parser = local_path(), required = true, num_args = 1..=64)]
     pub files: Vec<PathBuf>,
 
-    /// Write to this new file: a page (.html), Markdown (.md), CSV (.csv), text or JSON
+    /// Write to this new file: page .html, Markdown .md, CSV .csv, text .txt, or JSON .jsonl
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 

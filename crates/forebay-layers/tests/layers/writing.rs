@@ -343,7 +343,7 @@ fn what_was_to_be_written_is_whenever_the_stream_is_closed() {
         }
         rig.device.synchronize(rig.stream).expect("the compute ends");
         on_the_drive(&model);
-        assert!(before == outside_layers(&model), "bytes beside the layers have changed");
+        assert!(before == outside_layers(&model), "bytes outside the layers have changed");
         Some(())
     });
     // One seed alone may end the stream before anything is written.

@@ -27,7 +27,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("resident reads", reads::resident),
     ("cold reads", reads::cold),
     ("partly resident reads", reads::partly_resident),
-    ("demanded routes", reads::required_routes),
+    ("required routes", reads::required_routes),
     ("refused routes", reads::refused_routes),
     ("early ends", reads::early_ends),
     ("whole files", reads::whole_files),
@@ -43,12 +43,12 @@ const CHECKS: &[(&str, Check)] = &[
     ("growing", writes::growing),
     ("holes", writes::holes),
     ("read back by the other path", writes::read_back_by_the_other_path),
-    ("beside dirty pages", writes::next_to_dirty_pages),
+    ("next to dirty pages", writes::next_to_dirty_pages),
     ("durable and reserved", writes::durable_and_reserved),
     ("writes by many threads", writes::many_threads),
     ("writes without blocking", writes::without_blocking),
     ("by a given descriptor", writes::by_a_given_descriptor),
-    ("beside another process", writes::during_another_process),
+    ("during another process", writes::during_another_process),
 ];
 
 /// A folder to test in, and what must live as long.

@@ -217,7 +217,7 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     assert!(
         got[..1 << 20] == rig.bytes[..1 << 20] && got[1 << 20..] == rig.bytes[2 << 20..3 << 20]
     );
-    let refused = many(&direct_only()).map(drop).expect_err("direct_only").to_string();
+    let refused = many(&direct_only()).map(drop).expect_err("a required route").to_string();
     assert!(refused.contains("each by a separate call"), "{refused}");
 
     file.evict().expect("advice");
@@ -234,7 +234,7 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let told = outcome.not_direct.as_deref();
     assert!(told.is_some_and(|why| why.contains("stream-ordered")), "{outcome:?}");
     assert!(bytes_of(&buffer.expect("its memory")) == rig.bytes);
-    let refused = start(&direct_only()).expect_err("direct_only").to_string();
+    let refused = start(&direct_only()).expect_err("a required route").to_string();
     assert!(refused.contains("stream-ordered"), "{refused}");
     device.destroy_stream(stream).expect("its end");
 }

@@ -157,7 +157,7 @@ fn resident_bytes_are_read_from_memory() {
     });
     assert_eq!(bytes_by(&outcome, Route::Direct), 0, "{outcome:?}");
     let outcome = rig.read(&file, (0, LEN, 0), &direct_only()).expect("a read");
-    assert!(bytes_by(&outcome, Route::Direct) > 0, "direct_only: {outcome:?}");
+    assert!(bytes_by(&outcome, Route::Direct) > 0, "required: {outcome:?}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn a_refusal_is_an_error_if_the_route_was_required() {
         let file = rig.cold();
         let refused = rig.read(&file, (0, LEN, at), options).expect_err(gpu);
         assert!(matches!(refused, Error::RouteUnavailable { route: Route::Direct, .. }));
-        // Of whom nothing is direct_only, it goes by another way.
+        // Without a required route, another one is taken.
         let by_slots = rig.read(&file, (0, LEN, at), &RequestOptions::exactly()).expect(gpu);
         assert_eq!(bytes_by(&by_slots, Route::Direct), 0, "{by_slots:?}");
         refused.to_string()

@@ -84,7 +84,7 @@ fn what_goes_straight_and_what_is_the_hosts_says_nothing() {
     }
     let (_, outcome) = file.read_whole(None).expect("a read");
     assert_eq!(why(&outcome), None, "{outcome:?}");
-    // Another way was direct_only.
+    // Another route was required.
     for route in [Route::Staged, Route::Cached] {
         let outcome = rig.read(&file, (0, BODY, 0), &RequestOptions::by_route(route));
         assert_eq!(why(&outcome.expect("a read")), None);
