@@ -33,7 +33,7 @@ pub(super) fn text(args: &BenchArgs, records: &[Record]) -> Result<String> {
         Format::Csv => show::csv(&model(), &[]),
         Format::Md => {
             let model = model();
-            let blocks = show::report(&model, &[], Metric::Rate, show::FILE_ROWS_MAX);
+            let blocks = bars::report(&model, &[], Metric::Rate, show::FILE_ROWS_MAX);
             Ok(forms::markdown(&blocks, &model.warnings))
         }
         Format::Html => Ok(page::page(&model(), &[], Metric::Rate)),

@@ -3,37 +3,26 @@
 
 use std::fmt::Write as _;
 
-use anstyle::{AnsiColor, Style};
 use forebay::units::format_size;
-use forebay_measure::plain::{cut, padded, plain};
+use forebay_measure::plain::plain;
 use forebay_measure::results::machine::Gpu;
 use forebay_measure::results::machine::place;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Point, Record};
 
-use super::compare::compare;
-use super::forms::{self, wrapped};
-use super::grid::{WIDTH, bar};
+use super::compare::{Comparison, compare};
+use super::forms;
+use super::grid::{Cell, Column, Grid, Mark};
 use super::model::{Axis, Line, Metric, Model, gather, grouped, unique};
 use super::numbers::counted;
 use super::numbers::rate as gb_per_s;
-use super::ratio::{ERROR_MIN, Estimate, Ratio, SAMPLES_MIN};
+use super::ratio::{Ratio, SAMPLES_MIN};
 use super::show::{self, Block};
 
-/// Columns of a method's name, and of its bar.
-const NAME: usize = 25;
-const BAR: usize = 17;
 /// Most rows of a table.
 const ROWS_MAX: usize = 200;
 /// From this share of a limit on, a rate is above it; less is noise.
 const ABOVE: f64 = 1.02;
-/// A ratio whose interval is wider than this many times says nothing.
-const RATIO_SPREAD_MAX: f64 = 10.0;
-
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const BEST: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Green)));
-const WRONG: Style = Style::new().bold().fg_color(Some(anstyle::Color::Ansi(AnsiColor::Red)));
 
 /// The model of a run's records.
 #[must_use]
@@ -50,18 +39,14 @@ pub(crate) fn has_whole_files(model: &Model) -> bool {
 /// The results of a run. With `base`, its other path is compared with this one.
 #[must_use]
 pub fn render(model: &Model, base: Option<&str>) -> String {
+    let mut blocks = vec![Block::Line(head(model))];
     let is_whole = has_whole_files(model);
-    let mut text = wrapped(&head(model, is_whole), WIDTH);
-    if model.lines.is_empty() {
-        return text;
+    match is_whole {
+        true => blocks.extend(sections(model)),
+        false => blocks.extend(show::results(model, ROWS_MAX)),
     }
-    let mut blocks = Vec::new();
-    if is_whole {
-        text.push_str(&sections(model));
-    } else {
-        blocks = show::results(model, ROWS_MAX);
-    }
-    match base.map(|base| compare(model, &[], Some(Axis::Path), Some(base))) {
+    let compared = base.filter(|_| !model.lines.is_empty());
+    match compared.map(|base| compare(model, &[], Some(Axis::Path), Some(base))) {
         None => {}
         Some(Ok(found)) => {
             blocks
@@ -70,14 +55,39 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
         Some(Err(failure)) => blocks.push(Block::Line(failure.in_one_line())),
     }
     if is_whole {
-        blocks.push(Block::Line(closing(model)));
+        blocks.extend(closing(model).map(Block::Line));
     }
-    format!("{text}\n{}", forms::terminal(&blocks, false))
+    forms::terminal(&blocks, false)
+}
+
+/// A report: of one run of whole files its sections, else as [`show::report`] has it.
+#[must_use]
+pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) -> Vec<Block> {
+    if !found.is_empty() || model.runs.len() != 1 || !has_whole_files(model) {
+        return show::report(model, found, metric, rows);
+    }
+    let mut blocks = vec![Block::Line(head(model))];
+    blocks.extend(sections(model));
+    blocks.extend(closing(model).map(Block::Line));
+    blocks
 }
 
 /// The path, the target, and how much was measured.
-fn head(model: &Model, is_whole: bool) -> String {
-    let run = &model.runs[model.runs.len() - 1].record;
+fn head(model: &Model) -> String {
+    let mut parts = vec![title(model)];
+    if has_whole_files(model) {
+        let largest = model.lines.iter().map(|line| line.point.request_size).max().unwrap_or(0);
+        parts.push(format!("files of {}", format_size(largest)));
+    }
+    let samples = model.lines.iter().map(|line| line.samples(Metric::CpuUser).len()).max();
+    parts.push(counted(samples.unwrap_or(0), "sample"));
+    parts.join(" · ")
+}
+
+/// The program, the path and the target of the last run.
+pub(crate) fn title(model: &Model) -> String {
+    let Some(run) = model.runs.last().map(|run| &run.record) else { return String::new() };
+    let tool = run.imported.as_ref().map_or("forebay bench", |from| &*from.tool);
     let paths = unique(model.lines.iter().map(|line| line.point.path.as_str()));
     let path = if let [path] = paths[..] { plain(path) } else { "several paths".into() };
     let path = match place(&run.environment, paths.len() > 1) {
@@ -90,18 +100,12 @@ fn head(model: &Model, is_whole: bool) -> String {
         [gpu] => name(gpu),
         [first, ..] => format!("{} GPUs, {}", run.gpus.len(), name(first)),
     };
-    let mut parts = vec![format!("forebay bench · {path} → {target}")];
-    if is_whole {
-        let largest = model.lines.iter().map(|line| line.point.request_size).max().unwrap_or(0);
-        parts.push(format!("files of {}", format_size(largest)));
-    }
-    let samples = model.lines.iter().map(|line| line.samples(Metric::CpuUser).len()).max();
-    parts.push(counted(samples.unwrap_or(0), "sample"));
-    parts.join(" · ")
+    let target = if run.imported.is_some() { String::new() } else { format!(" → {target}") };
+    format!("{} · {path}{target}", plain(tool))
 }
 
 /// The bars of all methods, by direction, cache, path and GPUs.
-fn sections(model: &Model) -> String {
+pub(crate) fn sections(model: &Model) -> Vec<Block> {
     let varying = model.varying();
     let key = |line: &Line| {
         let mut key = state(&line.point).to_owned();
@@ -111,7 +115,7 @@ fn sections(model: &Model) -> String {
         key
     };
     let sections = grouped(model.lines.iter().map(|line| (key(line), line)));
-    sections.iter().map(|(key, lines)| format!("\n{}", bars(model, key, lines))).collect()
+    sections.iter().flat_map(|(key, lines)| section(model, key, lines)).collect()
 }
 
 /// The direction and the state of the cache in words.
@@ -160,78 +164,63 @@ fn method(point: &Point) -> String {
     }
 }
 
-/// Methods as bars, the fastest first, below their limits.
-fn bars(model: &Model, key: &str, lines: &[&Line]) -> String {
+/// Methods as bars, the fastest first, below their limits; then the rows that exceed a limit.
+fn section(model: &Model, key: &str, lines: &[&Line]) -> Vec<Block> {
     let rate = |line: &Line| line.rate().filter(|_| line.verified != Some(false)).unwrap_or(0.0);
     let base = lines.iter().copied().find(|line| line.point.method == "standard");
     let limits = limits(model, &lines[0].point);
-    let rates = lines.iter().map(|line| rate(line)).chain(limits.iter().map(|limit| limit.1));
-    let most = rates.fold(1.0, f64::max);
-    let drawn = |rate: f64| bar(rate / most, BAR);
-    let versus = match base {
-        None => String::new(),
-        Some(base) => format!("vs {}", base_name(&base.point)),
-    };
-    let title = cut(&plain(key), NAME + BAR + 1);
-    let heads = ["GB/s", "±", &versus, "CPU s/GB"].map(str::to_owned);
-    let mut text = row(BOLD, &title, "", heads);
-    for (name, rate) in &limits {
-        let numbers = [gb_per_s(*rate), String::new(), String::new(), String::new()];
-        text += &row(DIM, &format!("  {name} (limit)"), &drawn(*rate), numbers);
-    }
+    let versus = base.map_or_else(String::new, |base| format!("vs {}", base_name(&base.point)));
     let mut sorted = lines.to_vec();
     sorted.sort_by(|one, two| rate(two).total_cmp(&rate(one)));
-    for (number, line) in sorted.iter().enumerate() {
-        let is_wrong = line.verified == Some(false);
-        let style = match (is_wrong, number, line.point.method.as_str()) {
-            (true, ..) => WRONG,
-            (_, 0, _) => BEST,
-            (_, _, "forebay") => BOLD,
-            _ => Style::new(),
-        };
-        let (bar, numbers) = match (line.estimate(Metric::Rate), line.failed) {
-            (Some(rates), _) if !is_wrong => (drawn(rates.median), numbers(line, &rates, base)),
-            _ if is_wrong => ("MISMATCH in the data".into(), Default::default()),
-            (_, 0) => ("not measurable: samples are too short".into(), Default::default()),
-            _ => ("not measured, see below".into(), Default::default()),
-        };
-        let name = format!("  {}", cut(&method(&line.point), NAME - 3));
-        text += &row(style, &name, &bar, numbers);
-    }
+    let of_limits = limits.iter().map(|(name, rate)| {
+        let name = Cell::text(format!("{name} (limit)"));
+        vec![name, Cell::number(Some(*rate), gb_per_s), Cell::default(), Cell::default()]
+    });
+    let mut rows: Vec<Vec<Cell>> = of_limits.collect();
+    rows.extend(sorted.iter().map(|line| cells(line, base)));
+    rows.iter_mut().for_each(|row| row.resize(5, Cell::default()));
+    let marks = sorted.iter().enumerate().map(|(number, line)| {
+        match (line.verified, number, line.point.method.as_str()) {
+            (Some(false), ..) => Mark::Wrong,
+            (_, 0, _) => Mark::Best,
+            (_, _, "forebay") => Mark::Own,
+            _ => Mark::None,
+        }
+    });
+    let marks = limits.iter().map(|_| Mark::Limit).chain(marks).collect();
+    let heading = |text: &str, number| Column::new((text, 0, ""), number);
+    let mut columns = vec![heading(&plain(key), false)];
+    columns.extend(["GB/s", "±", &versus, "CPU s/GB"].map(|text| heading(text, true)));
+    let grid = Grid { columns, rows, marks, bars: Some(1), is_section: true, ..Grid::default() };
+    let mut blocks = vec![Block::Table(grid)];
     for (name, limit) in &limits {
         let above = sorted.iter().filter(|line| rate(line) > ABOVE * limit);
         let above: Vec<String> = above.map(|line| method(&line.point)).collect();
         if !above.is_empty() {
             let above = above.join(", ");
-            text += &wrapped(&format!("  above the limit measured: {above} ({name})"), WIDTH);
+            blocks.push(Block::Line(format!("above the limit measured: {above} ({name})")));
         }
     }
-    text
+    blocks
 }
 
-/// A line of a section: a name, a bar, and numbers.
-fn row(style: Style, name: &str, bar: &str, [rate, spread, ratio, cpu]: [String; 4]) -> String {
-    let begin = padded(&(padded(name, NAME) + bar), NAME + BAR + 1);
-    let line = format!("{begin}{rate:>7}{spread:>9}{ratio:>11}{cpu:>10}");
-    format!("{style}{}{style:#}\n", line.trim_end())
-}
-
-/// The numbers of a method: its rate, the error of it, how many times `base` it is, its cost.
-fn numbers(line: &Line, rates: &Estimate, base: Option<&Line>) -> [String; 4] {
-    let ratio = base.and_then(|base| times(base, line));
-    let ratio = ratio.map(|ratio| format!("{:.1}×", ratio.value())).unwrap_or_default();
-    let cpu = line.estimate(Metric::CpuCost).map(|cpu| format!("{:.3}", cpu.median));
-    [gb_per_s(rates.median), rates.spread(), ratio, cpu.unwrap_or_default()]
-}
-
-/// The ratio of two rates; `None` if a side moved wrong data, or has too few samples or samples too
-/// far apart to say how many times faster it is.
-fn times(base: &Line, line: &Line) -> Option<Ratio> {
-    let is_wrong = |line: &Line| line.verified == Some(false);
-    let rates = |line| Line::samples(line, Metric::Rate);
-    let ratio = Ratio::of(rates(base), rates(line), ERROR_MIN)?;
-    let is_known = ratio.interval().is_some_and(|(low, high)| high <= RATIO_SPREAD_MAX * low);
-    (!is_wrong(base) && !is_wrong(line) && is_known).then_some(ratio)
+/// The cells of a method: its rate, the error of it, how many times `base` it is, its cost; or why
+/// it has no rate.
+fn cells(line: &Line, base: Option<&Line>) -> Vec<Cell> {
+    let name = Cell::text(method(&line.point));
+    let rates = match (line.estimate(Metric::Rate), line.failed) {
+        _ if line.verified == Some(false) => return vec![name, Cell::text("MISMATCH in the data")],
+        (Some(rates), _) => rates,
+        (_, 0) => return vec![name, Cell::text("not measurable: samples are too short")],
+        _ => return vec![name, Cell::text("not measured, see below")],
+    };
+    let range = Some((rates.min, rates.max));
+    let rate = Cell { range, ..Cell::number(Some(rates.median), gb_per_s) };
+    let spread = Cell { number: rates.deviation(), ..Cell::text(rates.spread()) };
+    let ratio = base.and_then(|base| show::times(base, line)).map(|ratio| ratio.value());
+    let cost = line.estimate(Metric::CpuCost).map(|cost| cost.median);
+    let ratio = Cell::number(ratio, |ratio| format!("{ratio:.1}×"));
+    vec![name, rate, spread, ratio, Cell::number(cost, |cost| format!("{cost:.3}"))]
 }
 
 /// The plain method that others are compared with.
@@ -261,7 +250,10 @@ fn limits(model: &Model, point: &Point) -> Vec<(&'static str, f64)> {
 }
 
 /// How much faster Forebay is, whether the data were right, and the path.
-fn closing(model: &Model) -> String {
+pub(crate) fn closing(model: &Model) -> Option<String> {
+    if model.lines.is_empty() {
+        return None;
+    }
     let mut sentences: Vec<String> = compared(model).into_iter().collect();
     sentences.push(show::data(model).into());
     let own = || model.lines.iter().filter(|line| line.point.method == "forebay");
@@ -273,7 +265,7 @@ fn closing(model: &Model) -> String {
         };
         sentences.push(format!("Path: {}{how}.", paths.join("; ")));
     }
-    sentences.join(" ")
+    Some(sentences.join(" "))
 }
 
 /// How many times as fast as `read()` or `write()` and a copy Forebay is in each state, over all
@@ -319,7 +311,8 @@ fn state_of(model: &Model, lines: &[&Line]) -> State {
         let point = Point { method: "standard".into(), route: None, ..line.point.clone() };
         model.lines.iter().find(|other| other.point == point)
     };
-    let ratios: Vec<Ratio> = lines.iter().filter_map(|line| times(base(line)?, line)).collect();
+    let ratios: Vec<Ratio> =
+        lines.iter().filter_map(|line| show::times(base(line)?, line)).collect();
     let plain = base_name(&lines[0].point);
     let rows = || format!("{} rows", lines.len());
     let (speed, note) = match ratios.as_slice() {
@@ -457,7 +450,7 @@ mod tests {
                     None => record["measured"]["verdict"] = Value::Null,
                 }
             }
-            super::closing(&model_of(&[("a", &made::text(&records))]))
+            super::closing(&model_of(&[("a", &made::text(&records))])).unwrap()
         };
         let proven = "Path: staged, by the counters of kernel and driver.";
         assert!(closing(Some("staged")).ends_with(proven));

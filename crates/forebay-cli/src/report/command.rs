@@ -52,14 +52,11 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         Format::Csv => show::csv(&model, &comparisons)?,
         Format::Html => page::page(&model, &comparisons, metric),
         Format::Md => {
-            let blocks = show::report(&model, &comparisons, metric, show::FILE_ROWS_MAX);
+            let blocks = bars::report(&model, &comparisons, metric, show::FILE_ROWS_MAX);
             forms::markdown(&blocks, &model.warnings)
         }
-        Format::Table if model.runs.len() == 1 && bars::has_whole_files(&model) => {
-            bars::render(&model, None)
-        }
         Format::Table => {
-            let blocks = show::report(&model, &comparisons, metric, ROWS_MAX);
+            let blocks = bars::report(&model, &comparisons, metric, ROWS_MAX);
             forms::terminal(&blocks, args.wide)
         }
     };

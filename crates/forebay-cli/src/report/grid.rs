@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use anstyle::Style;
+use anstyle::{AnsiColor, Color, Style};
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::plain::{columns, cut, plain};
+use forebay_measure::plain::{columns, cut, padded, plain};
 
 /// Letters of a line for a terminal.
 pub const WIDTH: usize = 80;
@@ -16,7 +16,10 @@ pub const CSV: u8 = u8::MAX;
 /// Most letters of a cell in a table of a limited width.
 const CELL_MAX: usize = 30;
 /// Letters of the longest and the shortest bar.
-const BAR: (usize, usize) = (20, 8);
+const BAR: (usize, usize) = (17, 8);
+/// Letters of a section's first column, and of each column behind the bars.
+const NAME: usize = 25;
+const NUMBERS: [usize; 4] = [7, 9, 11, 10];
 /// Letters between two columns.
 const GAP: usize = 2;
 
@@ -27,12 +30,56 @@ pub struct Grid {
     pub columns: Vec<Column>,
     /// Its rows; each has a cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// The best row.
-    pub best: Option<usize>,
+    /// How each row is marked; empty if none is.
+    pub marks: Vec<Mark>,
     /// The column that bars show.
     pub bars: Option<usize>,
+    /// Whether bars stand after the first column, in columns of fixed widths.
+    pub is_section: bool,
     /// Rows that were left out.
     pub left_out: usize,
+}
+
+/// How a row is marked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// Not at all.
+    #[default]
+    None,
+    /// A limit of the machine.
+    Limit,
+    /// The best.
+    Best,
+    /// Forebay's, where another is the best.
+    Own,
+    /// It moved wrong data.
+    Wrong,
+}
+
+impl Mark {
+    /// Its style in a terminal.
+    fn style(self) -> Style {
+        let coloured = |color| Style::new().bold().fg_color(Some(Color::Ansi(color)));
+        match self {
+            Self::None => Style::new(),
+            Self::Limit => Style::new().dimmed(),
+            Self::Best => coloured(AnsiColor::Green),
+            Self::Own => Style::new().bold(),
+            Self::Wrong => coloured(AnsiColor::Red),
+        }
+    }
+
+    /// Its name in a page.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Limit => "limit",
+            Self::Best => "best",
+            Self::Own => "own",
+            Self::Wrong => "wrong",
+        }
+    }
 }
 
 /// A column.
@@ -67,14 +114,22 @@ pub struct Cell {
     pub text: String,
     /// Its number, to sort by.
     pub number: Option<f64>,
+    /// The least and the largest number behind it.
+    pub range: Option<(f64, f64)>,
 }
 
 impl Cell {
+    /// A cell without a number.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
     /// A cell with a number, shown by `show`; empty without a finite one.
     #[must_use]
     pub fn number(number: Option<f64>, show: impl Fn(f64) -> String) -> Self {
         let number = number.filter(|number| number.is_finite());
-        Self { text: number.map(show).unwrap_or_default(), number }
+        Self { text: number.map(show).unwrap_or_default(), number, range: None }
     }
 }
 
@@ -92,7 +147,7 @@ impl<'a, T> Fields<'a, T> {
 
     /// Adds a column of text.
     pub(crate) fn text(&mut self, named: Named<'_>, text: impl Fn(&T) -> String + 'a) {
-        let cells = move |row: &T| vec![Cell { text: text(row), number: None }];
+        let cells = move |row: &T| vec![Cell::text(text(row))];
         self.add_all(vec![Column::new(named, false)], cells);
     }
 
@@ -143,9 +198,9 @@ impl Grid {
     /// The columns with a text, in at most `width` letters a line, with all texts made harmless.
     #[must_use]
     pub fn fitted(mut self, width: Option<usize>) -> Self {
-        let is_shown = |at: &usize| {
-            self.columns[*at].rank < CSV && self.rows.iter().any(|row| !row[*at].text.is_empty())
-        };
+        let has_text = |at: usize| self.rows.iter().any(|row| !row[at].text.is_empty());
+        let is_shown =
+            |at: &usize| self.is_section || (self.columns[*at].rank < CSV && has_text(*at));
         self.keep(&(0..self.columns.len()).filter(is_shown).collect::<Vec<_>>());
         let shown = |text: &str| match width {
             Some(_) => cut(&plain(text), CELL_MAX),
@@ -188,13 +243,16 @@ impl Grid {
     /// The table as text, `width` letters wide at most.
     #[must_use]
     pub fn drawn(self, width: Option<usize>) -> String {
+        if self.is_section {
+            return self.section();
+        }
         let left_out = self.left_out;
         let grid = self.fitted(width);
         let widths = grid.widths();
         let used = widths.iter().sum::<usize>() + GAP * widths.len();
         let room = width.unwrap_or(usize::MAX).saturating_sub(used).min(BAR.0);
         let values = |row: &Vec<Cell>| grid.bars.and_then(|at| row.get(at)?.number);
-        let most = grid.rows.iter().filter_map(values).fold(0.0, f64::max);
+        let most = grid.bars_end();
         let line = |texts: &mut dyn Iterator<Item = &str>, bar: &str| {
             let mut line = String::new();
             for ((text, column), width) in texts.zip(&grid.columns).zip(&widths) {
@@ -213,11 +271,54 @@ impl Grid {
             let share = values(row).filter(|_| room >= BAR.1 && most > 0.0);
             let bar = share.map_or_else(String::new, |value| bar(value / most, room));
             let shown = line(&mut row.iter().map(|cell| cell.text.as_str()), &bar);
-            let style = if grid.best == Some(number) { Style::new().bold() } else { Style::new() };
+            let style = grid.mark(number).style();
             let _ = writeln!(text, "{style}{shown}{style:#}");
         }
         if left_out > 0 {
             let _ = writeln!(text, "{left_out} more rows: `--format csv` has all");
+        }
+        text
+    }
+
+    /// How a row is marked.
+    #[must_use]
+    pub fn mark(&self, row: usize) -> Mark {
+        self.marks.get(row).copied().unwrap_or_default()
+    }
+
+    /// The end of the longest bar; 0 without bars.
+    #[must_use]
+    pub fn bars_end(&self) -> f64 {
+        let values =
+            self.bars.map(|at| self.rows.iter().filter_map(move |row| row.get(at)?.number));
+        values.map_or(0.0, |values| values.fold(0.0, f64::max))
+    }
+
+    /// A section: bars after the first column, then the numbers. A row without a number has the
+    /// text of that cell in the place of its bar.
+    fn section(&self) -> String {
+        let most = self.bars_end();
+        let line =
+            |style: Style, name: &str, bar: &str, numbers: &mut dyn Iterator<Item = &str>| {
+                let mut line = padded(&(padded(name, NAME) + bar), NAME + BAR.0 + 1);
+                for (text, width) in numbers.zip(NUMBERS) {
+                    let _ = write!(line, "{text:>width$}");
+                }
+                format!("{style}{}{style:#}\n", line.trim_end())
+            };
+        let title = cut(&self.columns[0].heading, NAME + BAR.0);
+        let headings = &mut self.columns[1..].iter().map(|column| column.heading.as_str());
+        let mut text = line(Style::new().bold(), &title, "", headings);
+        for (number, row) in self.rows.iter().enumerate() {
+            let style = self.mark(number).style();
+            let name = format!("  {}", cut(&row[0].text, NAME - 3));
+            text += &match row[1].number {
+                Some(rate) => {
+                    let numbers = &mut row[1..].iter().map(|cell| cell.text.as_str());
+                    line(style, &name, &bar(rate / most, BAR.0), numbers)
+                }
+                None => line(style, &name, &row[1].text, &mut std::iter::empty()),
+            };
         }
         text
     }
@@ -293,11 +394,11 @@ mod tests {
         ];
         let row = |name: &str, rate: f64| {
             let number = |number| Cell::number(Some(number), |number| format!("{number:.1}"));
-            let text = |text: &str| Cell { text: text.into(), number: None };
-            vec![text(name), number(rate), number(3.0), text("x")]
+            vec![Cell::text(name), number(rate), number(3.0), Cell::text("x")]
         };
         let rows = vec![row("one", 1.0), row("two\n", 2.0)];
-        Grid { columns, rows, best: Some(1), bars: Some(1), left_out: 0 }
+        let marks = vec![Mark::None, Mark::Best];
+        Grid { columns, rows, marks, bars: Some(1), ..Grid::default() }
     }
 
     #[test]
@@ -305,8 +406,8 @@ mod tests {
         let drawn = |width| anstream::adapter::strip_str(&grid().drawn(width)).to_string();
         insta::assert_snapshot!(drawn(Some(60)), @r"
         point  GB/s  p50  a long heading
-        one     1.0  3.0  x               ██████████
-        two\n   2.0  3.0  x               ████████████████████
+        one     1.0  3.0  x               ████████▌
+        two\n   2.0  3.0  x               █████████████████
         ");
         assert!(drawn(Some(20)).starts_with("point  GB/s  p50\none  "), "{}", drawn(Some(20)));
         for width in [1, 9, 12, 30] {

@@ -7,10 +7,10 @@ use forebay_measure::results::{Direction, Limit, Record};
 use forebay_measure::workload::backend::Plain;
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
-use super::grid::{CSV, Cell, Column, Fields, Grid, WIDTH};
+use super::grid::{CSV, Cell, Column, Fields, Grid, Mark, WIDTH};
 use super::model::{Axis, Line, Metric, Model, facts, unique};
 use super::numbers::{counted, digits, percent, rate_text};
-use super::ratio::Ratio;
+use super::ratio::{ERROR_MIN, Ratio};
 
 /// Most rows of a table in a file.
 pub const FILE_ROWS_MAX: usize = 2000;
@@ -28,6 +28,10 @@ pub enum Block {
 
 /// Columns of this rank and above are details.
 pub const DETAIL: u8 = 6;
+/// Requests of a sample from which tables show its percentiles above the median.
+const PERCENTILES_MIN: u64 = 100;
+/// A ratio whose interval is wider than this many times says nothing.
+const RATIO_SPREAD_MAX: f64 = 10.0;
 /// Most runs that have a table each.
 const RUNS_MAX: usize = 16;
 /// Most facts of two sides that are listed.
@@ -74,7 +78,8 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
         let column = Column::new((&axis.name(), rank, &axis.key()), is_number);
         fields.add_all(vec![column], move |line| {
             let text = axis.text(model, line).unwrap_or_default();
-            vec![Cell { text, number: axis.number(model, line).filter(|_| is_number) }]
+            let number = axis.number(model, line).filter(|_| is_number);
+            vec![Cell { number, ..Cell::text(text) }]
         });
     }
     // The mean stands for percentiles that are unknown.
@@ -107,7 +112,9 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     fields.text(("", CSV, "steady"), |line| line.steady.to_string());
     fields.text(("", CSV, "simulated"), |line| line.simulated.to_string());
     let best = model.best(|_| true).map(|(number, _)| number);
-    Grid { best, bars, ..fields.grid(&model.lines, rows) }
+    let mark = |line| if Some(line) == best { Mark::Best } else { Mark::None };
+    let marks = (0..model.lines.len()).map(mark).collect();
+    Grid { marks, bars, ..fields.grid(&model.lines, rows) }
 }
 
 /// Adds the columns of a quantity: its median, deviation, interval and range.
@@ -122,13 +129,17 @@ fn quantity(metric: Metric, rank: u8, fields: &mut Fields<'_, Line>) {
     fields.add_all(columns, move |line| {
         let found = line.estimate(metric);
         let mut median = Cell::number(found.map(|found| found.median), |value| metric.text(value));
-        if metric == Metric::Rate
-            && let Some(why) = line.why_no_rate()
-        {
-            median.text = why.into();
+        match (metric, line.why_no_rate()) {
+            (Metric::Rate, Some(why)) => median.text = why.into(),
+            // Of fewer requests it is the longest one's latency. CSV has the number.
+            (Metric::P90 | Metric::P99 | Metric::P999, _) if line.requests() < PERCENTILES_MIN => {
+                median.text.clear();
+            }
+            _ => {}
         }
         let (low, high) = found.and_then(|found| found.interval).unzip();
         let (min, max) = found.map(|found| (found.min, found.max)).unzip();
+        median.range = min.zip(max);
         let mut deviation = Cell::number(found.and_then(|found| found.deviation()), percent);
         deviation.text = found.map_or_else(String::new, |found| found.spread());
         let ends = [low, high, min, max].map(|end| Cell::number(end, digits));
@@ -201,8 +212,17 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
         is_plain(&other.method) && other.run == line.run && point == line.point
     };
     let other = model.lines.iter().filter(|_| !is_plain(&line.method)).find(same)?;
-    let times = line.rate()? / other.rate()?;
-    times.is_finite().then(|| (digits(times), &*other.method))
+    Some((digits(times(other, line)?.value()), &*other.method))
+}
+
+/// The ratio of two rates; `None` if a side moved wrong data, or has too few samples or samples too
+/// far apart to say how many times faster it is.
+pub(crate) fn times(base: &Line, line: &Line) -> Option<Ratio> {
+    let is_wrong = |line: &Line| line.verified == Some(false);
+    let rates = |line| Line::samples(line, Metric::Rate);
+    let ratio = Ratio::of(rates(base), rates(line), ERROR_MIN)?;
+    let is_known = ratio.interval().is_some_and(|(low, high)| high <= RATIO_SPREAD_MAX * low);
+    (!is_wrong(base) && !is_wrong(line) && is_known).then_some(ratio)
 }
 
 /// The limits of the machines.
@@ -312,7 +332,7 @@ fn points(found: &Comparison, title: &str, shown: &[(&Pair, &Compared)], rows: u
 }
 
 fn ratio(ratio: Ratio) -> Vec<Cell> {
-    vec![Cell { text: text(ratio), number: Some(ratio.value()) }]
+    vec![Cell { number: Some(ratio.value()), ..Cell::text(text(ratio)) }]
 }
 
 /// The records of results files, one per line.

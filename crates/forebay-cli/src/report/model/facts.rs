@@ -14,8 +14,8 @@ use super::grouped;
 const LISTED_MAX: usize = 64;
 /// Most letters of a value.
 const VALUE_MAX: usize = 200;
-/// Keys of a request that the points show.
-const OF_POINTS: [&str; 6] = ["points", "places", "targets", "label", "host", "queues"];
+/// Keys of a request that the points or the machine show.
+const SHOWN: [&str; 7] = ["points", "places", "targets", "label", "host", "queues", "variables"];
 
 /// The machine that measured, as far as it is known.
 #[must_use]
@@ -69,8 +69,7 @@ pub fn began(run: &Run) -> Option<String> {
 #[must_use]
 pub fn settings(run: &Run) -> Vec<(String, String)> {
     let asked = run.asked.as_object().into_iter().flatten();
-    let shown =
-        asked.filter(|(key, _)| run.imported.is_none() && !OF_POINTS.contains(&key.as_str()));
+    let shown = asked.filter(|(key, _)| run.imported.is_none() && !SHOWN.contains(&key.as_str()));
     shown.take(LISTED_MAX).filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect()
 }
 
@@ -88,7 +87,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 fn gpus_text(gpus: &[Gpu]) -> String {
-    let name = |gpu: &Gpu| match gpu.simulated {
+    let name = |gpu: &Gpu| match gpu.simulated && !gpu.name.contains("simulated") {
         true => format!("{} (simulated)", gpu.name),
         false => gpu.name.clone(),
     };

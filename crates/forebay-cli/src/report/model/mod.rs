@@ -109,6 +109,14 @@ impl Line {
         self.samples.iter().map(|(_, samples)| samples.len()).max().unwrap_or(0)
     }
 
+    /// About how many requests each sample has; what another tool measured has enough.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        let samples = self.count().max(1) as u64;
+        let of_all = self.bytes.checked_div(self.point.request_size).unwrap_or(u64::MAX);
+        if self.imported { u64::MAX } else { of_all / samples }
+    }
+
     /// Why it has no rate, if it has none.
     #[must_use]
     pub fn why_no_rate(&self) -> Option<&'static str> {

@@ -12,6 +12,10 @@ use super::super::numbers::rate_text;
 const SERIES_MAX: usize = 8;
 /// The quantities with a chart.
 const METRICS: [Metric; 4] = [Metric::Rate, Metric::P50, Metric::P99, Metric::CpuCost];
+/// Colours of lines; one more is that of limits.
+const COLORS: usize = 7;
+/// Dashes of lines of one colour, in pixels.
+const DASHES: [&[u8]; 4] = [&[], &[10, 4], &[2, 4], &[10, 4, 2, 4]];
 /// From this range on, a scale is logarithmic.
 const LOG_RANGE: f64 = 8.0;
 
@@ -25,12 +29,28 @@ pub(super) struct Charts {
     xs: Vec<String>,
     /// Whether the axis is logarithmic.
     log: bool,
-    /// The names of the lines.
-    pub(super) series: Vec<String>,
+    /// The lines.
+    pub(super) series: Vec<Series>,
     /// Lines that are left out.
     #[serde(skip)]
     pub(super) left_out: usize,
     pub(super) charts: Vec<Chart>,
+}
+
+/// The name of a line and how it looks: colours stand for methods, dashes for everything else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Series {
+    pub(super) name: String,
+    pub(super) color: usize,
+    dash: &'static [u8],
+}
+
+impl Series {
+    /// The dashes as an attribute of SVG; `None` for an unbroken line.
+    pub(super) fn dashes(&self) -> Option<String> {
+        let parts: Vec<String> = self.dash.iter().map(u8::to_string).collect();
+        (!parts.is_empty()).then(|| parts.join(" "))
+    }
 }
 
 /// A chart.
@@ -76,9 +96,10 @@ impl Charts {
         let others: Vec<Axis> = varying.into_iter().filter(|other| *other != axis).collect();
         let name = |line: &Line| model.name(line, &others);
         let numbered = model.lines.iter().filter(|line| axis.number(model, line).is_some());
-        let mut series = unique(numbered.map(name));
-        let left_out = series.len().saturating_sub(SERIES_MAX);
-        series.truncate(SERIES_MAX);
+        let mut names = unique(numbered.map(|line| (name(line), line.method.clone())));
+        let left_out = names.len().saturating_sub(SERIES_MAX);
+        names.truncate(SERIES_MAX);
+        let series = looks(&names);
         // The first line of each name at each place of the axis.
         let mut places: HashMap<(String, u64), &Line> = HashMap::new();
         for line in &model.lines {
@@ -86,9 +107,7 @@ impl Charts {
                 places.entry((name(line), x.to_bits())).or_insert(line);
             }
         }
-        let mut limits = model.lines.iter().map(|line| line.limit.as_ref());
-        let first = limits.next().flatten();
-        let limit = first.filter(|first| limits.all(|other| other == Some(*first)));
+        let limit = shared_limit(model);
         let limit_text = limit.map(|(name, rate)| format!("limit: {name}, {}", rate_text(*rate)));
         let chart = |metric: Metric| {
             let value = |own: &str, x: f64| {
@@ -96,15 +115,19 @@ impl Charts {
                 let scale = if metric == Metric::Rate { 1e-9 } else { 1.0 };
                 line.estimate(metric).map(|found| found.median * scale)
             };
-            let values = |own: &String| xs.iter().map(|(x, _)| value(own, *x)).collect();
-            let drawn = |(name, own)| Drawn { name, limit: false, values: values(own) };
+            let values = |own: &str| xs.iter().map(|(x, _)| value(own, *x)).collect();
+            let drawn = |(name, own): (usize, &Series)| Drawn {
+                name,
+                limit: false,
+                values: values(&own.name),
+            };
             let mut drawn: Vec<Drawn> = series.iter().enumerate().map(drawn).collect();
             let all = || drawn.iter().flat_map(|line| line.values.iter().copied().flatten());
             let (least, most) = (all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
             if most <= 0.0 {
                 return None;
             }
-            let log = least > 0.0 && most / least > LOG_RANGE && metric != Metric::CpuCost;
+            let log = least > 0.0 && most / least > LOG_RANGE;
             if let Some((_, rate)) = limit.filter(|_| metric == Metric::Rate) {
                 let values = vec![Some(rate * 1e-9); xs.len()];
                 drawn.push(Drawn { name: drawn.len(), limit: true, values });
@@ -137,6 +160,26 @@ impl Charts {
     }
 }
 
+/// The limit of all points, if they share one.
+fn shared_limit(model: &Model) -> Option<&(String, f64)> {
+    let mut limits = model.lines.iter().map(|line| line.limit.as_ref());
+    let first = limits.next().flatten();
+    first.filter(|first| limits.all(|other| other == Some(*first)))
+}
+
+/// How lines with these names and methods look: a colour for each method and dashes for each of its
+/// lines, or a colour for each line if all are of one method.
+fn looks(names: &[(String, String)]) -> Vec<Series> {
+    let methods = unique(names.iter().map(|(_, method)| method));
+    let look = |(number, (name, method)): (usize, &(String, String))| {
+        let color = methods.iter().position(|other| *other == method).unwrap_or_default();
+        let before = names[..number].iter().filter(|(_, other)| other == method).count();
+        let (color, dash) = if methods.len() > 1 { (color, before) } else { (number, 0) };
+        Series { name: name.clone(), color: color % COLORS, dash: DASHES[dash % DASHES.len()] }
+    };
+    names.iter().enumerate().map(look).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -150,7 +193,10 @@ mod tests {
         let model = model_of(&[("a", &made::file(&Sweep { fails: 7, ..Sweep::default() }))]);
         let charts = Charts::of(&model);
         assert_eq!((charts.axis.as_str(), charts.xs.len()), ("block size", 5));
-        assert_eq!(charts.series, ["depth 1", "depth 8", "depth 32"]);
+        let names: Vec<&str> = charts.series.iter().map(|series| &*series.name).collect();
+        assert_eq!(names, ["depth 1", "depth 8", "depth 32"]);
+        let colors: Vec<usize> = charts.series.iter().map(|series| series.color).collect();
+        assert_eq!(colors, [0, 1, 2]);
         assert_eq!(charts.charts.len(), 4);
         let rate = &charts.charts[0];
         assert_eq!(rate.series[0].values[0], model.lines[0].rate().map(|rate| rate * 1e-9));
@@ -158,6 +204,19 @@ mod tests {
         assert_eq!(rate.series[0].values[2], None);
         let data: serde_json::Value = serde_json::from_str(&charts.json()).unwrap();
         assert_eq!((&data["xs"][0], &data["log"]), (&json!("64 KiB"), &json!(true)));
+    }
+
+    #[test]
+    fn a_method_has_one_colour() {
+        let sweep = Sweep { methods: vec!["forebay", "mmap"], ..Sweep::default() };
+        let series = Charts::of(&model_of(&[("a", &made::file(&sweep))])).series;
+        let look = |method: &str| {
+            let own = series.iter().filter(|series| series.name.contains(method));
+            own.map(|series| (series.color, series.dash)).collect::<Vec<_>>()
+        };
+        let dashes = &DASHES[..3];
+        assert_eq!(look("forebay"), dashes.iter().map(|dash| (0, *dash)).collect::<Vec<_>>());
+        assert_eq!(look("mmap"), dashes.iter().map(|dash| (1, *dash)).collect::<Vec<_>>());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! A report as one page of HTML that needs no network and no other file.
 //!
 //! maud escapes all external text, and the page forbids itself to load or run anything else. Its
-//! charts are drawn by uPlot; without a script, tables and bars show the same numbers.
+//! charts are drawn by uPlot; without a script, tables and bars show the same numbers. A run of
+//! whole files has the sections and the last sentence that a terminal has.
 
 mod charts;
 
@@ -11,7 +12,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use self::charts::Charts;
 use super::bars::{self, State};
 use super::compare::{self, Comparison};
-use super::grid::Grid;
+use super::grid::{Cell, Grid};
 use super::model::{Metric, Model, facts};
 use super::numbers::{counted, percent, rate_text};
 use super::show::{self, Block};
@@ -24,9 +25,9 @@ const SCRIPT: &str = include_str!("script.js");
 /// A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
-    'sha256-UfVflj08T95EKUtBQ3ForAL2MS8k0o8X2fpz0s7mKOY='; \
+    'sha256-F+IVVsrgaZeWM6OIA5H+iBrWqryskvM8HVsK1JftOtc='; \
     script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
-    'sha256-YX59NWSnStfWijgf2vlittf7iGQYxwJScS1Z5SMqDtc='; \
+    'sha256-8RzHN4PhEfNXxCV+BDWKI+bGNCZMxY8EDUThIiuJmDU='; \
     base-uri 'none'; form-action 'none'";
 
 /// Most rows of a table: a browser sorts this many at once.
@@ -39,9 +40,9 @@ const LONG: usize = 50;
 /// The page.
 #[must_use]
 pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String {
-    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).take(4).collect();
-    let title = cut(&plain(&names.join(", ")), 100);
+    let title = title(model);
     let charts = Charts::of(model);
+    let is_whole = comparisons.is_empty() && model.runs.len() == 1 && bars::has_whole_files(model);
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -57,14 +58,24 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
             body {
                 (head(model, &title))
                 (tiles(model, comparisons, metric))
-                @if !model.warnings.is_empty() { (warnings(model)) }
-                (machines(model))
-                @if !charts.charts.is_empty() { (drawn(&charts)) }
+                @if is_whole {
+                    @if let Some(text) = bars::closing(model) { p { (plain(&text)) } }
+                }
                 @for found in comparisons {
                     section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
                 }
+                @if !model.warnings.is_empty() { (warnings(model)) }
+                @if is_whole { section.methods { (blocks(&bars::sections(model))) } }
+                @if !charts.charts.is_empty() { (drawn(&charts)) }
                 @if !model.lines.is_empty() {
-                    section { h2 { "Results" } (blocks(&show::results(model, ROWS_MAX))) }
+                    section {
+                        h2 { @if is_whole { "All numbers" } @else { "Results" } }
+                        @if is_whole {
+                            (table(&show::table(model, &model.varying(), ROWS_MAX)))
+                        } @else {
+                            (blocks(&show::results(model, ROWS_MAX)))
+                        }
+                    }
                 }
                 @if !model.limits.is_empty() {
                     section { h2 { "Limits" } (table(&show::limits(model))) }
@@ -78,17 +89,55 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
     markup.into_string()
 }
 
+/// The program, the path, the target and the day; before it the names of several runs.
+fn title(model: &Model) -> String {
+    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).take(4).collect();
+    let names = if model.runs.len() > 1 { names.join(", ") } else { String::new() };
+    let began = model.runs.last().and_then(|run| facts::began(&run.record)).unwrap_or_default();
+    let day = began.split(' ').next().unwrap_or_default();
+    let parts = [names, bars::title(model), day.to_owned()];
+    let parts = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+    cut(&plain(&parts.join(" · ")), 200)
+}
+
+/// The commands, and below each its machine in one line: of a later run, only what differs from the
+/// machine of the first one.
 fn head(model: &Model, title: &str) -> Markup {
-    let commands = model.runs.iter().take(LISTED_MAX).filter_map(|run| {
-        let command = plain(&run.record.environment.command);
-        let began = facts::began(&run.record).unwrap_or_default();
-        (!command.is_empty()).then_some((command, began))
-    });
+    let list = |facts: &[(String, String)]| {
+        html! {
+            dl { @for (name, value) in facts { dt { (plain(name)) } dd { (plain(value)) } } }
+        }
+    };
+    let machines = model.runs.iter().take(LISTED_MAX).map(|run| facts::machine(&run.record));
+    let machines: Vec<_> = machines.collect();
     html! {
         header {
             h1 { (title) }
-            @for (command, began) in commands {
-                p { code { (command) } " " span.soft { (began) } }
+            @for (number, (run, machine)) in model.runs.iter().zip(&machines).enumerate() {
+                @let command = plain(&run.record.environment.command);
+                @if !command.is_empty() {
+                    p {
+                        code { (command) } " "
+                        span.soft { (facts::began(&run.record).unwrap_or_default()) }
+                    }
+                }
+                @if number == 0 {
+                    details {
+                        summary { (plain(&show::machine(model, 0))) }
+                        (list(machine))
+                        @let settings = facts::settings(&run.record);
+                        @if !settings.is_empty() { h3 { "Settings" } (list(&settings)) }
+                    }
+                } @else {
+                    @let other: Vec<String> = machine
+                        .iter()
+                        .filter(|fact| !machines[0].contains(fact))
+                        .map(|(name, value)| format!("{name} {value}"))
+                        .collect();
+                    @if !other.is_empty() {
+                        p.soft { (plain(&run.name)) " differs: " (plain(&other.join(" · "))) }
+                    }
+                }
             }
         }
     }
@@ -171,43 +220,26 @@ fn warnings(model: &Model) -> Markup {
     }
 }
 
-/// The machine of each run, where it differs from that of the run before.
-fn machines(model: &Model) -> Markup {
-    let mut shown = Vec::new();
-    for run in model.runs.iter().take(LISTED_MAX) {
-        let machine = facts::machine(&run.record);
-        if !shown.iter().any(|(_, other, _)| *other == machine) {
-            shown.push((&run.name, machine, facts::settings(&run.record)));
-        }
-    }
-    let list = |facts: &[(String, String)]| {
-        html! {
-            dl { @for (name, value) in facts { dt { (plain(name)) } dd { (plain(value)) } } }
-        }
-    };
-    html! {
-        @for (name, machine, settings) in &shown {
-            section {
-                h2 { "Machine" @if shown.len() > 1 { " of " (plain(name)) } }
-                (list(machine))
-                @if !settings.is_empty() {
-                    details { summary { "Settings" } (list(settings)) }
-                }
-            }
-        }
-    }
-}
-
 fn drawn(charts: &Charts) -> Markup {
     html! {
         section {
             h2 { "Charts" }
             ul.legend {
-                @for (number, name) in charts.series.iter().enumerate() {
-                    li { i class=(format!("s{}", number % 8)) {} (plain(name)) }
+                @for series in &charts.series {
+                    li {
+                        svg class=(format!("line s{}", series.color)) viewBox="0 0 28 4" {
+                            path d="M0 2H28" stroke-dasharray=[series.dashes()] {}
+                        }
+                        (plain(&series.name))
+                    }
                 }
                 @if let Some(limit) = &charts.charts[0].limit {
-                    li { i.limit.s7 {} (plain(limit)) }
+                    li {
+                        svg.line.s7 viewBox="0 0 28 4" {
+                            path d="M0 2H28" stroke-dasharray="8 6" {}
+                        }
+                        (plain(limit))
+                    }
                 }
             }
             @if charts.left_out > 0 {
@@ -241,11 +273,14 @@ fn blocks(blocks: &[Block]) -> Markup {
     }
 }
 
-/// A table, with bars as meters, so that they need no script.
+/// A table. Bars, which need no script, stand in a column of their own, so that all begin at one
+/// line; a thin line on each goes from the least to the largest sample.
 fn table(grid: &Grid) -> Markup {
     let grid = grid.clone().fitted(None);
-    let values = grid.bars.map(|at| grid.rows.iter().filter_map(move |row| row.get(at)?.number));
-    let most = values.map_or(0.0, |values| values.fold(0.0, f64::max));
+    let ranges = grid.bars.map(|at| grid.rows.iter().filter_map(move |row| row.get(at)?.range));
+    let most = ranges.map_or(0.0, |ranges| ranges.map(|(_, most)| most).fold(0.0, f64::max));
+    let most = grid.bars_end().max(most);
+    let bars_at = grid.bars.filter(|_| most > 0.0);
     let kind = |at: usize| {
         let column = &grid.columns[at];
         let detail = if column.rank >= show::DETAIL { "more" } else { "" };
@@ -257,27 +292,26 @@ fn table(grid: &Grid) -> Markup {
     html! {
         @if has_details { label { input.all type="checkbox"; " all columns" } }
         div.scroll tabindex="0" {
-            table {
+            table.section[grid.is_section] {
                 thead {
                     tr {
                         @for (at, column) in grid.columns.iter().enumerate() {
-                            th class=(kind(at)) data-column=(at) { (column.heading) }
+                            @if grid.is_section && at == 0 {
+                                th colspan="2" { (column.heading) }
+                            } @else {
+                                @if bars_at == Some(at) && !grid.is_section { th.bar {} }
+                                th class=(kind(at)) data-column=(at) { (column.heading) }
+                            }
                         }
                     }
                 }
                 tbody {
                     @for (number, row) in grid.rows.iter().enumerate() {
-                        tr.best[grid.best == Some(number)] {
+                        tr class=(grid.mark(number).name()) {
                             @for (at, cell) in row.iter().enumerate() {
+                                @if bars_at == Some(at) { td.bar { (bar(cell, most)) } }
                                 @let long = if is_long(&cell.text) { " long" } else { "" };
-                                td class=(kind(at) + long) data-value=[cell.number] {
-                                    @if grid.bars == Some(at) && most > 0.0 {
-                                        @if let Some(value) = cell.number {
-                                            meter min="0" max="1" value=(value / most) {}
-                                        }
-                                    }
-                                    (cell.text)
-                                }
+                                td class=(kind(at) + long) data-value=[cell.number] { (cell.text) }
                             }
                         }
                     }
@@ -285,6 +319,21 @@ fn table(grid: &Grid) -> Markup {
             }
         }
         @if grid.left_out > 0 { p.soft { (grid.left_out) " more rows: --format csv has all" } }
+    }
+}
+
+/// The bar of a number, and the range of its samples; nothing without a number.
+fn bar(cell: &Cell, most: f64) -> Markup {
+    let at = |value: f64| format!("{:.2}", value / most * 100.0);
+    html! {
+        @if let Some(value) = cell.number {
+            svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true" {
+                rect width=(at(value)) height="10" {}
+                @if let Some((least, largest)) = cell.range.filter(|(least, most)| least < most) {
+                    path d=(format!("M{0} 2V8M{0} 5H{1}M{1} 2V8", at(least), at(largest))) {}
+                }
+            }
+        }
     }
 }
 

@@ -30,12 +30,14 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
         "2 of 15 points failed",
         "2023-11-14 22:13 UTC",
         "path /data/model.safetensors",
-        "<th class=\"number\" data-column=\"2\">GB/s</th>",
+        "<title>forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → H200 · \
+         2023-11-14</title>",
+        "<th class=\"bar\"></th><th class=\"number\" data-column=\"2\">GB/s</th>",
     ] {
         assert!(page.contains(word), "{word}: {page}");
     }
     assert_eq!(page.matches("<figure>").count(), 4);
-    assert_eq!(page.matches("<table>").count(), 2);
+    assert_eq!(page.matches("<table").count(), 2);
     for tag in ["<link", "<img", "<iframe", "<object", "<base", "<form", "http://", "https://"] {
         assert!(!page.contains(tag), "{tag}");
     }
@@ -54,6 +56,68 @@ fn its_numbers_are_those_of_the_results() {
             assert!(row.contains(&format!("data-value=\"{median}\"")), "{metric:?} {row}");
         }
     }
+}
+
+#[test]
+fn a_run_of_whole_files_has_the_sections_and_the_sentence_of_a_terminal() {
+    let sweep = Sweep { methods: vec!["standard", "forebay"], ..Sweep::default() };
+    let mut run = made::run(&sweep);
+    run["asked"]["whole_files"] = true.into();
+    let mut records = vec![run, made::limit("storage", &sweep.path, 1e10)];
+    records.extend(made::samples(&sweep));
+    let page = without_code(&of(&made::text(&records)));
+    let places = [
+        "Forebay, cold</span>",
+        "<p>Forebay: cold",
+        "<th colspan=\"2\">READ, cold (from the drive)</th>",
+        "<tr class=\"limit\"><td class=\"\">storage (limit)</td>",
+        "<rect width=\"100.00\" height=\"10\"></rect></svg>",
+        "<tr class=\"best\"><td class=\"\">forebay</td><td class=\"bar\"><svg",
+        "<h2>All numbers</h2>",
+    ];
+    let mut rest = page.as_str();
+    for place in places {
+        let found = rest.find(place).unwrap_or_else(|| panic!("{place}: {page}"));
+        rest = &rest[found..];
+    }
+}
+
+#[test]
+fn a_bar_has_the_range_of_its_samples() {
+    let cell = Cell { range: Some((1.0, 3.0)), ..Cell::number(Some(2.0), |_| String::new()) };
+    let text = bar(&cell, 4.0).into_string();
+    assert!(text.contains("<rect width=\"50.00\"") && text.contains("M25.00 2V8"), "{text}");
+    let exact = Cell { range: Some((2.0, 2.0)), ..cell };
+    assert!(!bar(&exact, 4.0).into_string().contains("<path"));
+    assert_eq!(bar(&Cell::text("failed"), 4.0).into_string(), "");
+}
+
+#[test]
+fn percentiles_of_few_requests_are_left_out() {
+    for (bytes, shown) in [(99_u64, false), (100, true)] {
+        let sweep = Sweep { request_sizes: vec![1 << 20], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        records.extend(made::samples(&sweep));
+        for record in &mut records[1..] {
+            record["measured"]["bytes"] = (bytes << 20).into();
+        }
+        let page = without_code(&of(&made::text(&records)));
+        assert_eq!(page.contains(">p99</th>"), shown, "{bytes}");
+        assert!(page.contains(">max</th>"));
+    }
+}
+
+#[test]
+fn of_a_second_machine_only_what_differs_is_shown() {
+    let sweep = Sweep::default();
+    let mut records = vec![made::run(&sweep)];
+    records.extend(made::samples(&sweep));
+    let first = made::text(&records);
+    records[0]["environment"]["kernel"] = "Linux 7.0".into();
+    let model = model_of(&[("a", &first), ("b", &made::text(&records))]);
+    let page = without_code(&page(&model, &[], Metric::Rate));
+    assert!(page.contains("<p class=\"soft\">b differs: kernel Linux 7.0</p>"), "{page}");
+    assert_eq!(page.matches("<dd>NVIDIA H200</dd>").count(), 1);
 }
 
 #[test]
