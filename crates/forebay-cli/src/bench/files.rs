@@ -124,7 +124,7 @@ impl Place {
         let files = self.files.len().max(self.targets.len()).max(1) as u64;
         let needs = |planned: &&Planned| planned.needs().div_ceil(planned.point.files.into());
         let needed = of.iter().map(needs).max().unwrap_or(0);
-        let is_whole = of.iter().any(|planned| planned.is_whole);
+        let is_whole = of.iter().any(|planned| planned.whole.is_some());
         let each = if is_whole { 0 } else { args.size.unwrap_or(SIZE) / files };
         let len = each.max(needed).max(1);
         let len = if is_whole { Some(len) } else { len.checked_next_multiple_of(ALIGN) };
@@ -224,10 +224,10 @@ impl Place {
             // Threads that share a file use neighbouring parts of it.
             let sharers = ((all - file).div_ceil(files)) as u64;
             let unit = ALIGN.min(point.request_size);
-            let part = match (planned.is_whole, sharers) {
-                (true, _) => point.request_size.min(self.len / sharers),
-                (false, 1) => self.len,
-                (false, _) => self.len / sharers / unit * unit,
+            let part = match (planned.whole, sharers) {
+                (Some(whole), _) => whole.min(self.len / sharers),
+                (None, 1) => self.len,
+                (None, _) => self.len / sharers / unit * unit,
             };
             let start = (index / files) as u64 * part;
             let target = index % devices.len();

@@ -159,10 +159,12 @@ impl<'a> Bench<'a> {
             methods,
             directions,
             whole: None,
+            piece_max: u64::MAX,
             has_cache: !in_memory,
+            fits_cache: true,
         };
         if is_whole {
-            axes.whole = Some(bench.whole_lens(&axes, &mut warnings)?);
+            bench.find_lens(&mut axes, &mut warnings)?;
         }
         bench.plan(&axes)?;
         warnings.extend(bench.apart());
@@ -183,9 +185,10 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// The bytes of whole files of each path: as many as `--size` says, or as the storage reads in
-    /// about half a second.
-    fn whole_lens(&mut self, axes: &Axes, warnings: &mut Vec<String>) -> Result<Vec<u64>> {
+    /// Finds the bytes of whole files of each path: as many as `--size` says, or as the storage
+    /// reads in about [`WHOLE_SECONDS`]. Files that have no room in memory are moved in pieces, and
+    /// only read cold if the page cache has no room for them.
+    fn find_lens(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
         let any_read = axes.directions.iter().any(|percent| *percent > 0);
         let first = if any_read { Direction::Read } else { Direction::Write };
         if self.args.size.is_none() && axes.has_cache {
@@ -193,7 +196,8 @@ impl<'a> Bench<'a> {
         }
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
-        let fits = on_gpu.min(environment::memory().available / 8) / self.places.len() as u64;
+        let memory = environment::memory();
+        let fits = on_gpu.min(memory.available / 8) / self.places.len() as u64;
         let mut lens = Vec::new();
         for (place, path) in self.places.iter().zip(&axes.paths) {
             let (whole, room) = match place.is_scratch() {
@@ -218,7 +222,24 @@ impl<'a> Bench<'a> {
             }
             lens.push(len);
         }
-        Ok(lens)
+        let largest = lens.iter().copied().max().unwrap_or(0);
+        let targets = axes.targets.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
+        axes.piece_max = fits / targets;
+        let piece = plan::piece(largest / targets, axes.piece_max);
+        if piece < largest / targets {
+            let (large, piece) = (format_size(largest), format_size(piece));
+            warnings.push(format!("a file of {large} is moved in pieces of {piece}"));
+        }
+        axes.fits_cache = largest <= memory.available / 2;
+        if !axes.fits_cache && axes.has_cache && self.args.cache.is_empty() {
+            let (large, free) = (format_size(largest), format_size(memory.available));
+            warnings.push(format!(
+                "no row is warm: the page cache has no room for {large} ({free} of memory are \
+                 available)"
+            ));
+        }
+        axes.whole = Some(lens);
+        Ok(())
     }
 
     /// Opens the results file and writes the record of the run.
@@ -324,7 +345,7 @@ impl<'a> Bench<'a> {
                     + takes.iter().sum::<Duration>() * rounds;
                 let turn = Instant::now();
                 self.limits_before(&planned, &bar)?;
-                let name = if planned.is_whole { bars::name } else { plan::name };
+                let name = if planned.whole.is_some() { bars::name } else { plan::name };
                 let name = name(&planned.point);
                 let of = (repeat + 1).max(least);
                 bar.set_message(format!(
@@ -414,7 +435,7 @@ impl<'a> Bench<'a> {
     /// A required route is unavailable.
     fn warm(&self, bar: &ProgressBar) -> Result<()> {
         let mut known = HashSet::new();
-        for planned in self.planned.iter().filter(|one| one.is_whole && !one.load.writes()) {
+        for planned in self.planned.iter().filter(|one| one.whole.is_some() && !one.load.writes()) {
             if !known.insert((planned.load.method, planned.targets)) {
                 continue;
             }
@@ -422,7 +443,9 @@ impl<'a> Bench<'a> {
             let end = End::AtLeast(Duration::ZERO);
             let load = Load { cache: Cache::Warm, once: false, end, ..planned.load.clone() };
             let measurer = &self.measurers[planned.targets];
-            let lanes = self.lanes(planned);
+            let mut lanes = self.lanes(planned);
+            // One piece is enough of a file that is moved in pieces.
+            lanes.iter_mut().for_each(|lane| lane.region.len = load.request_size);
             let warmed = Ready::with(&self.engine, &load, &lanes, &self.pool)
                 .and_then(|mut ready| ready.run(measurer.targets()));
             // Without a required route, what fails here fails again, and is reported then.

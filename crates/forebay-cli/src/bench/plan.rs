@@ -38,8 +38,9 @@ pub(super) struct Planned {
     pub(super) point: Point,
     /// The numbers of its paths; several are used at once.
     pub(super) paths: Vec<usize>,
-    /// Whether each request moves a thread's whole part of a file.
-    pub(super) is_whole: bool,
+    /// The bytes of whole files that each thread moves, by one request or in pieces; `None` if a
+    /// flag speaks of smaller requests.
+    pub(super) whole: Option<u64>,
     /// The number of its targets.
     pub(super) targets: usize,
     pub(super) load: Load,
@@ -50,23 +51,24 @@ impl Planned {
     pub(super) fn needs(&self) -> u64 {
         let threads = u64::from(self.point.threads) * self.point.targets.len() as u64;
         let calls = u64::from(self.load.depth).saturating_mul(self.load.call_len());
-        threads.saturating_mul(calls)
+        threads.saturating_mul(self.whole.unwrap_or(0).max(calls))
     }
 
     /// Sets what follows from the values of the axes.
     fn complete(&mut self, args: &BenchArgs, axes: &Axes) {
         let (point, load, targets) = (&mut self.point, &mut self.load, &axes.targets[self.targets]);
-        if let Some(len) = axes.whole_len(&self.paths, targets.len()) {
-            load.request_size = len;
+        self.whole = axes.whole_len(&self.paths, targets.len());
+        if let Some(len) = self.whole {
+            load.request_size = piece(len, axes.piece_max);
         }
         point.depth = load.method.depth().unwrap_or(point.depth);
         load.depth = load.method.places().unwrap_or(point.depth);
         load.batch = point.batch;
         // Pages that a warm-up leaves in the page cache would be written back, or hit, in the
         // measured span.
-        let passes = load.writes() || load.method.is_cached() || self.is_whole;
+        let passes = load.writes() || load.method.is_cached() || self.whole.is_some();
         load.once = load.cache == Cache::Cold && passes;
-        if !load.once && !self.is_whole {
+        if !load.once && self.whole.is_none() {
             load.warm_up = warm_up(args);
         }
         let names: Vec<&str> = self.paths.iter().map(|path| axes.paths[*path].as_str()).collect();
@@ -97,8 +99,19 @@ pub(super) struct Axes {
     /// Bytes of whole files, if requests move these: one number for each path, and the smallest for
     /// all paths at once.
     pub(super) whole: Option<Vec<u64>>,
+    /// Bytes of one request for a whole file at most: larger files are moved in pieces.
+    pub(super) piece_max: u64,
     /// Whether there is a cache to be cold.
     pub(super) has_cache: bool,
+    /// Whether the page cache has room for the files.
+    pub(super) fits_cache: bool,
+}
+
+/// The bytes of equal pieces of a file, at most `most` each. Up to 4 KiB for each piece are left at
+/// its end.
+pub(super) fn piece(len: u64, most: u64) -> u64 {
+    let pieces = len.div_ceil(most.max(4096));
+    if pieces <= 1 { len } else { align_down(len / pieces, 4096) }
 }
 
 impl Axes {
@@ -121,7 +134,8 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         seed: args.seed.unwrap_or(1),
         ..Load::reads(Method::Forebay(None), BLOCK_SIZE, end(args, is_whole))
     };
-    let first = Planned { point: Point::default(), paths: Vec::new(), is_whole, targets: 0, load };
+    let first =
+        Planned { point: Point::default(), paths: Vec::new(), whole: None, targets: 0, load };
     let targets: Vec<usize> = (0..axes.targets.len()).collect();
     let depths = given_or(&args.depth, if is_whole { 1 } else { DEPTH });
     let all =
@@ -142,7 +156,7 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
     let (mut planned, mut known) = (Vec::new(), HashSet::new());
     for mut one in all {
         let threads = one.point.threads as usize * axes.targets[one.targets].len();
-        if is_impossible(&one.load, threads * one.paths.len()) || is_dull(args, &one) {
+        if is_impossible(&one.load, threads * one.paths.len()) || is_dull(args, &one.load) {
             continue;
         }
         one.complete(args, axes);
@@ -194,10 +208,10 @@ fn is_impossible(load: &Load, threads: usize) -> bool {
 
 /// Whether a point takes much of a default run, and says little: stores to a mapping took 3 s a
 /// sample on two cores, a third of `write()`'s rate.
-fn is_dull(args: &BenchArgs, planned: &Planned) -> bool {
-    let is_mmap = planned.load.method == Method::Plain(Plain::Mmap);
-    let is_default = args.method.is_empty() && args.repeats.is_none();
-    is_default && planned.is_whole && planned.load.writes() && is_mmap
+fn is_dull(args: &BenchArgs, load: &Load) -> bool {
+    let is_mmap = load.method == Method::Plain(Plain::Mmap);
+    let is_default = args.moves_whole_files() && args.method.is_empty() && args.repeats.is_none();
+    is_default && load.writes() && is_mmap
 }
 
 /// The numbers of the paths of each value of that axis: each path, and all at once.
@@ -216,7 +230,7 @@ fn states(args: &BenchArgs, axes: &Axes) -> Vec<(u8, Cache)> {
         if !args.cache.is_empty() {
             return args.cache.clone();
         }
-        match (axes.has_cache, is_whole && percent == 100) {
+        match (axes.has_cache, is_whole && percent == 100 && axes.fits_cache) {
             (false, _) => vec![Cache::Warm],
             (true, true) => vec![Cache::Warm, Cache::Cold],
             (true, false) => vec![Cache::Cold],
@@ -292,7 +306,7 @@ pub(super) fn check_memory(planned: &[Planned], targets: &[Together]) -> Result<
         let parts = parts.iter().filter(|(_, count)| *count > 1);
         let parts: String = parts.map(|(flag, count)| format!(", {flag} (here {count})")).collect();
         let size = format_size(point.request_size);
-        let flag = if planned.is_whole { "--size" } else { "--block-size" };
+        let flag = if planned.whole.is_some() { "--size" } else { "--block-size" };
         check_requests(bytes, &format!("lower `{flag}` (here {size}){parts}"))?;
     }
     Ok(())
@@ -370,7 +384,8 @@ pub(super) fn request(
 ) -> Value {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
-    let is_whole = planned.iter().any(|planned| planned.is_whole);
+    let is_whole = planned.iter().any(|planned| planned.whole.is_some());
+    let largest = planned.iter().filter_map(|planned| planned.whole).max();
     let seconds = |time: Duration| time.as_secs_f64();
     let end = end(args, is_whole);
     json!({
@@ -394,6 +409,7 @@ pub(super) fn request(
         "rate": args.rate,
         "seed": args.seed.unwrap_or(1),
         "whole_files": is_whole,
+        "largest_file": largest,
     })
 }
 
@@ -430,7 +446,9 @@ mod tests {
             methods,
             directions,
             whole,
+            piece_max: u64::MAX,
             has_cache: true,
+            fits_cache: true,
         }
     }
 
@@ -482,6 +500,24 @@ mod tests {
         assert_eq!(told, expected);
         let load = &planned[0].load;
         assert_eq!((load.request_size, load.end), (1 << 30, End::AtLeast(WHOLE_TIME)));
+    }
+
+    #[test]
+    fn large_files_are_moved_in_equal_pieces_and_not_from_a_cache_without_room() {
+        let args = BenchArgs::default();
+        let (len, piece_max) = (10_u64.pow(12), 3 << 30);
+        let large = Axes { piece_max, fits_cache: false, ..axes(&args, Some(vec![len])) };
+        let planned = points(&args, &large).unwrap();
+        let states: Vec<_> = planned.iter().map(|one| one.point.cache).collect();
+        assert_eq!(states, [Some(Cache::Cold)]);
+        let one = &planned[0];
+        assert_eq!((one.whole, one.needs()), (Some(len), len));
+        let piece = one.load.request_size;
+        assert!(piece <= piece_max && piece.is_multiple_of(4096), "{piece}");
+        let pieces = len / piece;
+        assert!(len - pieces * piece <= pieces * 4096, "{pieces} of {piece}");
+        assert!(one.load.once, "each piece once");
+        assert_eq!(super::piece(12345, 1 << 20), 12345);
     }
 
     #[test]

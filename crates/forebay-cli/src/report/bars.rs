@@ -76,7 +76,10 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
 fn head(model: &Model) -> String {
     let mut parts = vec![title(model)];
     if has_whole_files(model) {
-        let largest = model.lines.iter().map(|line| line.point.request_size).max().unwrap_or(0);
+        let run = model.runs.last().map(|run| &run.record.asked["largest_file"]);
+        let largest = run.and_then(|largest| largest.as_u64());
+        let requests = model.lines.iter().map(|line| line.point.request_size);
+        let largest = largest.or_else(|| requests.max()).unwrap_or(0);
         parts.push(format!("files of {}", format_size(largest)));
     }
     let samples = model.lines.iter().map(|line| line.samples(Metric::CpuUser).len()).max();

@@ -103,6 +103,8 @@ mod tests {
             methods: vec![Method::Forebay(None)],
             directions: vec![read_percent],
             whole: None,
+            piece_max: u64::MAX,
+            fits_cache: true,
             has_cache: true,
         }
     }

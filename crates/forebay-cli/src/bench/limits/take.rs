@@ -49,7 +49,7 @@ impl Bench<'_> {
             if is_cold && self.limited.insert(("storage", direction, cache)) {
                 bar.set_message("measuring the storage");
                 // fio takes a second, and reads the same: once is enough.
-                let is_first = planned.is_whole && !self.checked_by_fio;
+                let is_first = planned.whole.is_some() && !self.checked_by_fio;
                 self.checked_by_fio |= direction == Direction::Read;
                 self.storage(direction, is_first && direction == Direction::Read)?;
             }
