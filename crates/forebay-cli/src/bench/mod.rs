@@ -390,10 +390,11 @@ impl<'a> Bench<'a> {
             0 => String::new(),
             kept => format!(", {kept} of them kept from an earlier run"),
         };
-        let seconds = left.as_secs();
-        message(&format!(
-            "{points} × {repeats}{kept}: {seconds} s or more; results go to `{path}`"
-        ));
+        let time = match left.as_secs() {
+            0 => String::new(),
+            seconds => format!(": {seconds} s or more"),
+        };
+        message(&format!("{points} × {repeats}{kept}{time}; results go to `{path}`"));
     }
 
     /// Shows the results so far: on a terminal now, and on stdout when a signal ends the run, which

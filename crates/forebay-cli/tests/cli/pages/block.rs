@@ -39,6 +39,16 @@ impl Block {
         self.words.first().is_some_and(|word| word == kind)
     }
 
+    /// Whether it is marked by this word.
+    pub(super) fn has(&self, word: &str) -> bool {
+        self.words.iter().any(|own| own == word)
+    }
+
+    /// Another program that it runs.
+    pub(super) fn with(&self) -> Option<&str> {
+        self.words.iter().find_map(|word| word.strip_prefix("with-"))
+    }
+
     /// What a machine needs to run it.
     pub(super) fn needs(&self) -> Option<&str> {
         self.words.iter().find_map(|word| word.strip_prefix("needs-"))
@@ -60,10 +70,10 @@ impl Block {
             // A word in quotes may go on for several lines.
             let continues = is_open;
             is_open ^= line.matches('\'').count() % 2 == 1;
-            let line = line.trim_start().trim_start_matches("$ ");
+            let line = line.trim_start();
             match commands.last_mut() {
                 Some(last) if continues => *last = format!("{last}\n{line}"),
-                _ if line.starts_with("forebay ") || line == "forebay" => {
+                _ if line.split(' ').find(|word| !word.contains('=')) == Some("forebay") => {
                     commands.push(line.into());
                 }
                 _ => {}
@@ -76,7 +86,7 @@ impl Block {
 #[test]
 fn blocks_have_kinds_needs_and_codes() {
     let page = "# A\n```sh exit-0 exit-1\nforebay a \\\n  b\nls\n```\ntext\n```sh needs-gpu\n\
-                $ forebay c\n```\n";
+                forebay c\n```\n";
     let found = blocks(page);
     assert_eq!(found.len(), 2);
     assert!(found[0].is("sh") && found[0].needs().is_none() && found[0].line == 2);
