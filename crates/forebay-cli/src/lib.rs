@@ -135,7 +135,7 @@ fn run_internal(verb: &Internal) -> failure::Result<()> {
         Internal::Probe(args) => probe::command(args),
         Internal::Reach(args) => reach::command(args),
         Internal::Cufile(args) => {
-            workload::backend::library::child::command(args.library.as_deref(), &args.packages)
+            workload::backend::cufile::child::command(args.library.as_deref(), &args.packages)
         }
     }
 }

@@ -34,7 +34,7 @@ use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::message;
 use forebay_measure::steps::Step;
-use forebay_measure::workload::backend::{Library, Method, Plain, Pool, library};
+use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
 use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
@@ -564,11 +564,11 @@ fn methods(
         let info = gpu.info();
         let gpu = (!info.simulated).then_some(info.uuid.as_str());
         let found = match engine.options().cufile {
-            true => library::check_cufile(pool, gpu),
+            true => cufile::check(pool, gpu),
             false => Err("`FOREBAY_CUFILE` is `off`".into()),
         };
         match found {
-            Ok(()) => methods.extend(Method::library(Library::Cufile)),
+            Ok(()) => methods.extend(Method::CUFILE),
             Err(reason) => warnings.push(format!("cuFile's compat mode is not compared: {reason}")),
         }
     }

@@ -10,7 +10,7 @@ use forebay_measure::host_memory::check_requests;
 use forebay_measure::results::Cache;
 use forebay_measure::results::Point;
 use forebay_measure::variables;
-use forebay_measure::workload::backend::{Library, Method, Plain};
+use forebay_measure::workload::backend::{Method, Plain};
 use forebay_measure::workload::pattern::Pattern;
 use forebay_measure::workload::{End, Load};
 use serde_json::{Value, json};
@@ -166,9 +166,8 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         }
     }
     if planned.is_empty() {
-        return Err(Failure::usage("no method can measure these values").hint(
-            "`mmap` uses one thread, and `kvikio` is only measured with reads: add `forebay`",
-        ));
+        return Err(Failure::usage("no method can measure these values")
+            .hint("`mmap` uses one thread: add `forebay`"));
     }
     Ok(planned)
 }
@@ -196,14 +195,9 @@ fn given_or<T: Copy>(given: &[T], usual: T) -> Vec<T> {
     if given.is_empty() { vec![usual] } else { given.to_vec() }
 }
 
-/// Whether a method cannot do that: a signal handler of this process knows one mapping only, and
-/// `KvikIO`'s process only reads.
+/// Whether a method cannot do that: a signal handler of this process knows one mapping only.
 fn is_impossible(load: &Load, threads: usize) -> bool {
-    match load.method {
-        Method::Plain(Plain::Mmap) => threads > 1,
-        Method::Library(Library::Kvikio, _) => load.writes(),
-        _ => false,
-    }
+    load.method == Method::Plain(Plain::Mmap) && threads > 1
 }
 
 /// Whether a point takes much of a default run, and says little: stores to a mapping took 3 s a
@@ -432,7 +426,6 @@ pub(super) fn name(point: &Point) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_measure::workload::backend::Tuning;
 
     fn axes(args: &BenchArgs, whole: Option<Vec<u64>>) -> Axes {
         let methods = match args.method.as_slice() {
@@ -554,15 +547,15 @@ mod tests {
     #[test]
     fn what_a_method_cannot_do_is_left_out() {
         let args = BenchArgs {
-            method: vec![Method::Library(Library::Kvikio, Tuning::Tuned)],
-            direction: vec![100, 0],
+            method: vec![Method::Plain(Plain::Mmap)],
+            threads: vec![1, 2],
             block_size: vec![4096],
             ..BenchArgs::default()
         };
-        assert!(of(&args).iter().all(|one| one.point.read_percent == 100));
-        let args = BenchArgs { direction: vec![0], ..args };
+        assert!(of(&args).iter().all(|one| one.point.threads == 1));
+        let args = BenchArgs { threads: vec![2], ..args };
         let failure = points(&args, &axes(&args, None)).unwrap_err();
-        assert!(failure.usage && failure.hint.unwrap().contains("`kvikio`"));
+        assert!(failure.usage && failure.hint.unwrap().contains("`mmap`"));
     }
 
     #[test]

@@ -161,8 +161,6 @@ fn method(point: &Point) -> String {
         "mmap" => format!("mmap{copy}"),
         "cufile-compat" => "cuFile compat".into(),
         "cufile-compat-tuned" => "cuFile compat, tuned".into(),
-        "kvikio" => "KvikIO".into(),
-        "kvikio-tuned" => "KvikIO, tuned".into(),
         other => plain(other),
     }
 }

@@ -12,7 +12,7 @@ use forebay_measure::failure::Result;
 use forebay_measure::program::Program;
 use forebay_measure::results::Cache;
 use forebay_measure::results::{Record, Sample};
-use forebay_measure::workload::backend::library::process::{Bounds, Move, Mover};
+use forebay_measure::workload::backend::cufile::process::{Bounds, Move, Mover};
 use forebay_measure::workload::expected::Expected;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -369,7 +369,7 @@ fn start(folder: &Path, start: Duration, order: Duration) -> Result<Mover, Strin
     let path = format!("LD_LIBRARY_PATH={}", path.parent().unwrap().display());
     let program = Program::new(vec!["env".into(), path.into(), program().into()]);
     let bounds = Bounds { start, order, ..Bounds::default() };
-    Mover::cufile(&program, None, bounds)
+    Mover::start(&program, None, bounds)
 }
 
 #[test]
@@ -442,9 +442,15 @@ fn it_does_not_outlive_its_parent() {
         (r#"{"order":"fill","byte":1}"#, "no memory of 0 bytes"),
         (r#"{"order":"upload","at":0,"len":101}"#, "no memory of 101 bytes"),
         (r#"{"order":"allocate","window":"/dev/null","bytes":1,"len":1}"#, "cannot map"),
-        (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid path"),
-        (r#"{"order":"open","path":"2f78","write":false,"direct":true}"#, "cannot open the file"),
-        (r#"{"order":"open","path":"2f","write":false,"direct":false}"#, "cuFile is not open"),
+        (r#"{"order":"open","path":"zz","write":false,"direct":false}"#, "invalid order"),
+        (
+            r#"{"order":"open","path":{"Unix":[47,120]},"write":false,"direct":true}"#,
+            "cannot open the file",
+        ),
+        (
+            r#"{"order":"open","path":{"Unix":[47]},"write":false,"direct":false}"#,
+            "cuFile is not open",
+        ),
         (
             r#"{"order":"move","write":false,"offset":0,"at":0,"len":1,"threads":65,"request":1}"#,
             "invalid number of threads",

@@ -1,6 +1,6 @@
 //! Verifies the moved bytes after a run, since no request is compared while the clock runs. Finds
 //! bytes that are missing, changed, or at the wrong offset. Swapped writes of one thread are
-//! found only if this process has their host memory: from a GPU, or by cuFile or KvikIO, their
+//! found only if this process has their host memory: from a GPU, or by cuFile, their
 //! bytes are the same.
 //!
 //! For writes all bytes are read back, up to a limit. For reads the last ones are compared: with

@@ -33,7 +33,7 @@ pub(in crate::bench) fn bound(
     let past = match method {
         Method::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
         Method::Plain(plain) => plain.is_direct(),
-        Method::Library(..) | Method::Link => false,
+        Method::CuFile(_) | Method::Link => false,
     };
     let drive = point.cache == Some(Cache::Cold) || past;
     let on_way = directions(point.read_percent).flat_map(|direction| {

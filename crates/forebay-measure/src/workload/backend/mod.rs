@@ -3,8 +3,8 @@
 
 mod call;
 mod copies;
+pub mod cufile;
 mod engine;
-pub mod library;
 mod link;
 mod mapping;
 mod pinned;
@@ -17,9 +17,9 @@ use forebay::Route;
 
 pub use self::call::{Call, Context, Done, Taken, add, by_name};
 use self::copies::Copies;
+use self::cufile::CuFileBackend;
+pub use self::cufile::Tuning;
 use self::engine::EngineBackend;
-use self::library::LibraryBackend;
-pub use self::library::{Library, Tuning};
 use self::link::Link;
 use self::pinned::Pinned;
 pub use self::plain::Plain;
@@ -36,8 +36,8 @@ pub enum Method {
     Forebay(Option<Route>),
     /// One of the methods without an engine.
     Plain(Plain),
-    /// Another library, in its own process.
-    Library(Library, Tuning),
+    /// cuFile in its compat mode, in its own process.
+    CuFile(Tuning),
     /// Copies between pinned memory and the target, without a file: the limit of a link. No command
     /// line can name it.
     Link,
@@ -47,14 +47,11 @@ impl Method {
     /// All methods; the engine chooses its route.
     pub fn all() -> impl Iterator<Item = Self> {
         let plain = Plain::ALL.into_iter().map(Self::Plain);
-        let libraries = [Library::Cufile, Library::Kvikio].into_iter().flat_map(Self::library);
-        std::iter::once(Self::Forebay(None)).chain(plain).chain(libraries)
+        std::iter::once(Self::Forebay(None)).chain(plain).chain(Self::CUFILE)
     }
 
-    /// A library with each of its settings.
-    pub fn library(library: Library) -> [Self; 2] {
-        [Tuning::Defaults, Tuning::Tuned].map(|tuning| Self::Library(library, tuning))
-    }
+    /// cuFile, called in each way.
+    pub const CUFILE: [Self; 2] = [Self::CuFile(Tuning::Defaults), Self::CuFile(Tuning::Tuned)];
 
     /// Its name in results.
     #[must_use]
@@ -62,10 +59,8 @@ impl Method {
         match self {
             Self::Forebay(_) => "forebay",
             Self::Plain(plain) => plain.name(),
-            Self::Library(Library::Cufile, Tuning::Defaults) => "cufile-compat",
-            Self::Library(Library::Cufile, Tuning::Tuned) => "cufile-compat-tuned",
-            Self::Library(Library::Kvikio, Tuning::Defaults) => "kvikio",
-            Self::Library(Library::Kvikio, Tuning::Tuned) => "kvikio-tuned",
+            Self::CuFile(Tuning::Defaults) => "cufile-compat",
+            Self::CuFile(Tuning::Tuned) => "cufile-compat-tuned",
             Self::Link => "link",
         }
     }
@@ -76,7 +71,7 @@ impl Method {
         match self {
             Self::Forebay(_) => None,
             Self::Plain(plain) => plain.depth(),
-            Self::Library(..) | Self::Link => Some(1),
+            Self::CuFile(_) | Self::Link => Some(1),
         }
     }
 
@@ -104,7 +99,7 @@ impl Method {
         match self {
             Self::Forebay(route) => matches!(route, Some(Route::Cached)),
             Self::Plain(plain) => !plain.is_direct(),
-            Self::Library(..) => true,
+            Self::CuFile(_) => true,
             Self::Link => false,
         }
     }
@@ -121,9 +116,7 @@ pub fn make(method: Method, context: &Context<'_>) -> Result<Box<dyn Backend>> {
         Method::Plain(plain @ (Plain::Standard | Plain::Mmap)) => {
             Box::new(Copies::new(plain, context)?)
         }
-        Method::Library(library, tuning) => {
-            Box::new(LibraryBackend::new(library, tuning, context)?)
-        }
+        Method::CuFile(tuning) => Box::new(CuFileBackend::new(tuning, context)?),
         Method::Plain(plain) => Box::new(Pinned::new(Some(plain), context)?),
         Method::Link if context.device.is_some() => Box::new(Pinned::new(None, context)?),
         Method::Link => Box::new(Link::new(context)?),

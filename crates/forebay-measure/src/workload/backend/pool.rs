@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay::gpu::Device;
 use forebay::{Buffer, Engine};
 
-use super::library::kind::Kind;
-use super::library::process::Mover;
+use super::cufile::process::Mover;
 use crate::failure::Result;
 use crate::program::Program;
 
@@ -42,7 +41,7 @@ pub struct Pool {
     /// How to start this program again.
     program: Option<Program>,
     buffers: Mutex<Vec<Buffer>>,
-    movers: Mutex<Vec<(Kind, Mover)>>,
+    movers: Mutex<Vec<Mover>>,
 }
 
 impl Pool {
@@ -96,16 +95,16 @@ impl Pool {
         Ok(places)
     }
 
-    /// A process of this kind.
-    pub(super) fn take_mover(&self, kind: &Kind) -> Option<Mover> {
+    /// A process for the GPU with this UUID.
+    pub(super) fn take_mover(&self, gpu: Option<&str>) -> Option<Mover> {
         let mut all = self.movers.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = all.iter().position(|(own, _)| own == kind)?;
-        Some(all.swap_remove(index).1)
+        let index = all.iter().position(|mover| mover.is_for(gpu))?;
+        Some(all.swap_remove(index))
     }
 
     /// Returns a process.
-    pub(super) fn give_mover(&self, kind: Kind, mover: Mover) {
-        self.movers.lock().unwrap_or_else(PoisonError::into_inner).push((kind, mover));
+    pub(super) fn give_mover(&self, mover: Mover) {
+        self.movers.lock().unwrap_or_else(PoisonError::into_inner).push(mover);
     }
 }
 

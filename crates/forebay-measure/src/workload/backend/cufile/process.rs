@@ -1,17 +1,15 @@
-//! A process that moves bytes with a library, as its parent uses it.
+//! A process that moves bytes with cuFile, as its parent uses it.
 
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use forebay::direct::Counters;
 use forebay::units::MIB;
 use forebay_evidence::Seen;
 
-use super::folder::{self, Folder};
+use super::folder::Folder;
 pub use super::order::Move;
-use super::order::{Answer, Order, digits};
+use super::order::{Answer, Order};
 use super::pipe::{Pipe, shown, strange};
 use super::shared::Shared;
 use crate::data::Pattern;
@@ -22,10 +20,6 @@ use crate::workload::expected::Expected;
 
 /// Bytes of the window between a GPU's memory and this process.
 pub(super) const WINDOW: u64 = 16 * MIB;
-
-/// The program that a Python process with `KvikIO` runs. It is embedded in the executable, so no
-/// file can replace it.
-const KVIKIO: &str = include_str!("kvikio.py");
 
 /// Time limits of the process.
 #[derive(Debug, Clone, Copy)]
@@ -54,13 +48,14 @@ impl Bounds {
     }
 }
 
-/// A process with a library.
+/// What to do if the process is lost.
+const REMEDY: &str = "`forebay probe` shows how far the library gets; try another version of it";
+
+/// A process with cuFile.
 #[derive(Debug)]
 pub struct Mover {
     /// Or why the process was ended.
     pipe: Result<Pipe, String>,
-    /// What to do if the process is lost.
-    remedy: &'static str,
     bounds: Bounds,
     version: String,
     gpu: Option<String>,
@@ -69,7 +64,7 @@ pub struct Mover {
     /// Bytes of its memory.
     len: u64,
     /// Removed once the process has ended.
-    _folder: Option<Folder>,
+    _folder: Folder,
 }
 
 impl Mover {
@@ -78,75 +73,40 @@ impl Mover {
     ///
     /// # Errors
     /// If there is no library, or it does not open in time.
-    pub fn cufile(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
+    pub fn start(program: &Program, gpu: Option<String>, bounds: Bounds) -> Result<Self, String> {
         let folder = Folder::create().map_err(|error| {
             let place = std::env::temp_dir();
             format!("cannot make a folder in `{}`: {error}; set `TMPDIR`", place.display())
         })?;
         let mut command = program.command("cufile");
         folder.rule(&mut command);
-        let pipe = Pipe::start(&mut command, "forebay cufile")?;
-        let remedy = "`forebay probe` shows how far the library gets; try another version of it";
+        let pipe = Ok(Pipe::start(&mut command, "forebay cufile")?);
         // As `forebay doctor` checks it: cuFile from 1.16 on spins without this file.
         let may_spin = !Path::new("/proc/modules").exists();
         let quick = may_spin || gpu.is_none();
         let start = if quick { bounds.start.min(QUICK) } else { bounds.start };
-        let started = Self::start((pipe, remedy), gpu, Bounds { start, ..bounds }, Some(folder));
-        started.map_err(|why| match why.starts_with("no answer") && may_spin {
-            true => format!(
-                "no answer within {} s; this kernel has no /proc/modules, without which cuFile \
-                 from 1.16 on does not open: use cuFile 1.15",
-                start.as_secs()
-            ),
-            false => why,
-        })
-    }
-
-    /// Starts the first `python3` with `KvikIO`, with these variables and no other variables of
-    /// `KvikIO`, for the GPU with this UUID or host memory. The text says why it is unavailable.
-    ///
-    /// # Errors
-    /// If there is no such package, or it does not load in time.
-    pub fn kvikio(
-        variables: &[(&str, &str)],
-        gpu: Option<String>,
-        bounds: Bounds,
-    ) -> Result<Self, String> {
-        let mut command = Command::new("python3");
-        // It must leave no files, not even compiled ones.
-        command.args(["-B", "-c", KVIKIO]).current_dir("/");
-        folder::remove_variables(&mut command, "KVIKIO_");
-        command.envs(variables.iter().copied());
-        command.envs(gpu.as_ref().map(|uuid| ("CUDA_VISIBLE_DEVICES", uuid)));
-        let pipe = Pipe::start(&mut command, "python3")?;
-        let remedy = "install `kvikio` for the first `python3`, and an NVIDIA driver";
-        Self::start((pipe, remedy), gpu, bounds, None)
-    }
-
-    fn start(
-        (pipe, remedy): (Pipe, &'static str),
-        gpu: Option<String>,
-        bounds: Bounds,
-        folder: Option<Folder>,
-    ) -> Result<Self, String> {
-        let mut mover = Self {
-            pipe: Ok(pipe),
-            remedy,
-            bounds,
-            version: String::new(),
-            gpu: gpu.clone(),
-            window: None,
-            len: 0,
-            _folder: folder,
-        };
-        match mover.ask(&Order::Start { gpu }, bounds.start) {
+        let (version, window, len) = (String::new(), None, 0);
+        let mut mover =
+            Self { pipe, bounds, version, gpu: gpu.clone(), window, len, _folder: folder };
+        match mover.ask(&Order::Start { gpu }, start) {
             Ok(Answer::Started { version }) => {
                 mover.version = shown(&version);
                 Ok(mover)
             }
             Ok(other) => Err(unexpected(&other).message),
+            Err(failure) if failure.message.starts_with("no answer") && may_spin => Err(format!(
+                "no answer within {} s; this kernel has no /proc/modules, without which cuFile \
+                 from 1.16 on does not open: use cuFile 1.15",
+                start.as_secs()
+            )),
             Err(failure) => Err(failure.with_remedy()),
         }
+    }
+
+    /// Whether it is for the GPU with this UUID; without one, for simulated GPUs.
+    #[must_use]
+    pub fn is_for(&self, gpu: Option<&str>) -> bool {
+        self.gpu.as_deref() == gpu
     }
 
     /// The library's version, as `1.15`.
@@ -170,7 +130,7 @@ impl Mover {
             // belong to this request.
             Err(reason) => {
                 self.pipe = Err(reason.clone());
-                Err(Failure::new(reason).hint(self.remedy))
+                Err(Failure::new(reason).hint(REMEDY))
             }
         }
     }
@@ -270,7 +230,7 @@ impl Mover {
     pub fn open(&mut self, path: &Path, write: bool, direct: bool) -> Result<bool> {
         // The process runs in another folder.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let path = digits(path.as_os_str().as_bytes());
+        let path = path.into_os_string();
         match self.ask(&Order::Open { path, write, direct }, self.bounds.order)? {
             Answer::Opened { direct } => Ok(direct),
             other => Err(unexpected(&other)),

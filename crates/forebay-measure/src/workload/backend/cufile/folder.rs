@@ -39,21 +39,16 @@ impl Folder {
 
     /// Makes `command` run in this folder, with these settings of cuFile and none of the user's.
     pub(super) fn rule(&self, command: &mut Command) {
-        remove_variables(command, "CUFILE_");
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("CUFILE_") {
+                command.env_remove(name);
+            }
+        }
         command.current_dir(&self.0);
         command.env("CUFILE_ENV_PATH_JSON", self.settings());
         command.env("CUFILE_LOGFILE_PATH", self.0.join("cufile.log"));
         // The same as in the file, in case that cuFile cannot read it.
         command.env("CUFILE_ALLOW_COMPAT_MODE", "true").env("CUFILE_FORCE_COMPAT_MODE", "true");
-    }
-}
-
-/// Removes the user's variables that begin with `prefix`.
-pub(super) fn remove_variables(command: &mut Command, prefix: &str) {
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with(prefix) {
-            command.env_remove(name);
-        }
     }
 }
 

@@ -1,15 +1,14 @@
-//! Libraries that run in a process of their own: cuFile in its compat mode, which programs that
-//! call its C interface use if the direct route is unavailable, and `KvikIO`. Both at their
-//! defaults, and with settings that were faster on the machines measured so far.
+//! cuFile in its compat mode, which programs that call its C interface use if the direct route is
+//! unavailable: at its defaults, and with threads and requests that were faster on the machines
+//! measured so far.
 //!
-//! Their settings are per process, cuFile's driver may spin forever when it opens, and `KvikIO`
-//! needs Python. The process has its own memory on the same GPU, which this process fills and
-//! compares through shared memory. `order` has the requests, which `pipe` sends line by line.
-//! `child` serves them with cuFile, `kvikio.py` with `KvikIO`.
+//! It runs in a process of its own: its settings are per process, and its driver may spin forever
+//! when it opens. The process has its own memory on the same GPU, which this process fills and
+//! compares through shared memory. `order` has the requests, which `pipe` sends line by line, and
+//! `child` serves them.
 
 pub mod child;
 mod folder;
-pub(super) mod kind;
 mod order;
 mod pipe;
 pub mod process;
@@ -25,8 +24,6 @@ use forebay::units::{MIB, format_size};
 use forebay::{Buffer, Route};
 use forebay_evidence::Seen;
 
-use self::kind::{DIRECT, Kind};
-pub use self::kind::{Library, Tuning};
 use self::process::{Bounds, Move, Mover};
 use super::{Backend, Call, Context, Pool, Taken};
 use crate::failure::{Failure, Result};
@@ -34,35 +31,36 @@ use crate::memory::whole;
 use crate::results::{Cache, Direction};
 use crate::workload::expected::Expected;
 
-/// A process of this kind: an earlier one, or a new one.
-fn process_of(kind: &Kind, pool: &Pool) -> Result<Mover, String> {
-    if let Some(process) = pool.take_mover(kind) {
-        return Ok(process);
-    }
-    let (gpu, bounds) = (kind.gpu.clone(), Bounds::default());
-    match kind.library {
-        Library::Cufile => Mover::cufile(&pool.program(), gpu, bounds),
-        Library::Kvikio => Mover::kvikio(&kind.variables, gpu, bounds),
-    }
+/// How cuFile is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tuning {
+    /// By one thread, with one request for all bytes.
+    Defaults,
+    /// By threads and requests that were faster on the machines measured so far.
+    Tuned,
+}
+
+/// A process for the GPU with this UUID: an earlier one, or a new one.
+fn process_of(gpu: Option<&str>, pool: &Pool) -> Result<Mover, String> {
+    let new = || Mover::start(&pool.program(), gpu.map(str::to_owned), Bounds::default());
+    pool.take_mover(gpu).map_or_else(new, Ok)
 }
 
 /// Checks that cuFile opens for the GPU with this UUID. Its process is kept.
 ///
 /// # Errors
 /// There is no library, or it does not open in time: the text says why, and what to do.
-pub fn check_cufile(pool: &Pool, gpu: Option<&str>) -> Result<(), String> {
-    let kind = Kind::new(Library::Cufile, Tuning::Defaults, gpu.map(str::to_owned), false);
-    let process = process_of(&kind, pool)?;
-    pool.give_mover(kind, process);
+pub fn check(pool: &Pool, gpu: Option<&str>) -> Result<(), String> {
+    let process = process_of(gpu, pool)?;
+    pool.give_mover(process);
     Ok(())
 }
 
-/// Makes requests with a library in another process.
-pub(super) struct LibraryBackend {
+/// Makes requests with cuFile in another process.
+pub(super) struct CuFileBackend {
     /// `None` once it is back in the pool.
     process: Option<Mover>,
     pool: Arc<Pool>,
-    kind: Kind,
     tuning: Tuning,
     path: PathBuf,
     request_size: u64,
@@ -72,35 +70,21 @@ pub(super) struct LibraryBackend {
     life: Arc<AtomicU64>,
 }
 
-impl LibraryBackend {
+impl CuFileBackend {
     /// Opens the file and allocates memory in the process.
     ///
     /// # Errors
-    /// The library is unavailable, refuses the file, or cannot do that.
-    pub(super) fn new(library: Library, tuning: Tuning, context: &Context<'_>) -> Result<Self> {
-        let simulated = context.device.is_some_and(|device| device.info().simulated);
-        match library {
-            Library::Cufile if context.device.is_none() => {
-                return Err(Failure::new("cuFile moves bytes to and from GPUs, not host memory"));
-            }
-            Library::Kvikio if context.writes => {
-                return Err(Failure::new("KvikIO is only measured with reads"));
-            }
-            Library::Kvikio if simulated => {
-                return Err(Failure::new("KvikIO cannot move bytes to a simulated GPU"));
-            }
-            _ => {}
-        }
-        let gpu = context.device.filter(|_| !simulated).map(|device| device.info().uuid.clone());
-        let is_cold = context.cache == Cache::Cold;
-        let kind = Kind::new(library, tuning, gpu, is_cold);
-        let process = process_of(&kind, context.pool).map_err(|reason| {
-            Failure::new(format!("cannot use {}", library.name())).because(reason)
-        })?;
+    /// cuFile is unavailable or refuses the file, or the target is host memory.
+    pub(super) fn new(tuning: Tuning, context: &Context<'_>) -> Result<Self> {
+        let device = context
+            .device
+            .ok_or_else(|| Failure::new("cuFile moves bytes to and from GPUs, not host memory"))?;
+        let gpu = (!device.info().simulated).then_some(device.info().uuid.as_str());
+        let process = process_of(gpu, context.pool)
+            .map_err(|reason| Failure::new("cannot use cuFile").because(reason))?;
         let mut backend = Self {
             process: Some(process),
             pool: Arc::clone(context.pool),
-            kind,
             tuning,
             path: context.path.to_owned(),
             request_size: context.request_size,
@@ -121,6 +105,7 @@ impl LibraryBackend {
                 false => process.fill(context.other_byte())?,
             }
             // 1.15 only accepts files for writing with O_DIRECT (5019).
+            let is_cold = context.cache == Cache::Cold;
             process.open(context.path, context.writes, context.writes || is_cold)
         };
         backend.direct = open().map_err(|failure| backend.refused("open", failure))?;
@@ -136,35 +121,21 @@ impl LibraryBackend {
     }
 
     fn failed(&self, verb: &str) -> Failure {
-        let (path, name) = (self.path.display(), self.kind.library.name());
-        Failure::new(format!("cannot {verb} `{path}` by {name}"))
+        Failure::new(format!("cannot {verb} `{}` by cuFile", self.path.display()))
     }
 
     /// How it moves bytes.
     fn how(&self) -> String {
         let version = self.process.as_ref().map_or("", Mover::version);
         let source = if self.direct { "O_DIRECT" } else { "page cache" };
-        match (self.kind.library, self.tuning) {
-            (Library::Cufile, tuning) => {
-                let (threads, request) = shape(tuning);
-                let s = if threads == 1 { "" } else { "s" };
-                let request = request.map_or("all bytes".into(), format_size);
-                format!(
-                    "cuFile {version} in compat mode: {threads} thread{s}, {request} a call, \
-                     {source}"
-                )
-            }
-            (Library::Kvikio, Tuning::Defaults) => format!("KvikIO {version}: default settings"),
-            (Library::Kvikio, Tuning::Tuned) => {
-                let is_direct = self.kind.variables.contains(&(DIRECT, "ON"));
-                let source = if is_direct { "O_DIRECT" } else { "page cache" };
-                format!("KvikIO {version}: 16 threads per drive, tasks of 4 MiB, {source}")
-            }
-        }
+        let (threads, request) = shape(self.tuning);
+        let s = if threads == 1 { "" } else { "s" };
+        let request = request.map_or("all bytes".into(), format_size);
+        format!("cuFile {version} in compat mode: {threads} thread{s}, {request} a call, {source}")
     }
 }
 
-/// The number of threads with cuFile, and the bytes of each request; `None` for the whole call.
+/// The number of threads, and the bytes of each request; `None` for the whole call.
 const fn shape(tuning: Tuning) -> (u32, Option<u64>) {
     match tuning {
         // One thread that requests all bytes at once.
@@ -175,15 +146,15 @@ const fn shape(tuning: Tuning) -> (u32, Option<u64>) {
     }
 }
 
-impl Drop for LibraryBackend {
+impl Drop for CuFileBackend {
     fn drop(&mut self) {
         if let Some(process) = self.process.take().filter(Mover::is_alive) {
-            self.pool.give_mover(self.kind.clone(), process);
+            self.pool.give_mover(process);
         }
     }
 }
 
-impl Backend for LibraryBackend {
+impl Backend for CuFileBackend {
     fn start(&mut self, _place: usize, call: Call<'_>) -> Result<Option<Instant>> {
         let (threads, request) = shape(self.tuning);
         let (verb, write) = (call.direction.name(), call.direction == Direction::Write);
@@ -227,12 +198,8 @@ impl Backend for LibraryBackend {
     }
 
     fn routes(&self, moved: [u64; 2]) -> Vec<Taken> {
-        let route = match self.kind.library {
-            // Its counters show which route was taken.
-            Library::Cufile => Route::Direct,
-            Library::Kvikio => Route::Cached,
-        };
-        super::call::taken(moved, route, self.how())
+        // Its counters show which route was taken.
+        super::call::taken(moved, Route::Direct, self.how())
     }
 
     fn cpu(&self) -> Duration {
@@ -240,9 +207,6 @@ impl Backend for LibraryBackend {
     }
 
     fn counters(&mut self) -> Option<Seen<Counters>> {
-        (self.kind.library == Library::Cufile).then(|| self.process().counters())
+        Some(self.process().counters())
     }
 }
-
-#[cfg(test)]
-mod tests;

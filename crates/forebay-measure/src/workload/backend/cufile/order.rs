@@ -1,5 +1,7 @@
 //! The requests to a process that moves bytes, and its answers.
 
+use std::ffi::OsString;
+
 use serde::{Deserialize, Serialize};
 
 /// A request to the process.
@@ -11,8 +13,8 @@ pub(super) enum Order {
     /// Allocate `len` bytes of memory, in place of the previous memory. The file `window` has as
     /// many bytes as given, which both processes map.
     Allocate { window: String, bytes: u64, len: u64 },
-    /// Open a file, whose path is given in hexadecimal digits; with O_DIRECT if `direct` is set.
-    Open { path: String, write: bool, direct: bool },
+    /// Open a file, with O_DIRECT if `direct` is set.
+    Open { path: OsString, write: bool, direct: bool },
     /// Set every byte of the GPU's memory.
     Fill { byte: u8 },
     /// Copy the start of the window to byte `at` of the GPU's memory.
@@ -65,21 +67,6 @@ pub(super) enum Answer {
     Failed { reason: String, hint: Option<String> },
 }
 
-/// Bytes as hexadecimal digits: a path may not be valid text.
-pub(super) fn digits(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Decodes hexadecimal digits.
-pub(super) fn bytes(digits: &str) -> Option<Vec<u8>> {
-    let digits = digits.as_bytes();
-    let one = |pair: &[u8]| {
-        let pair = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(pair, 16).ok().filter(|_| !pair.starts_with('+'))
-    };
-    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(one).collect())?
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -87,13 +74,6 @@ mod tests {
     use super::*;
 
     proptest! {
-        #[test]
-        fn any_text_is_digits_or_is_refused(text in prop_oneof![".*", "[0-9a-fA-F]*"]) {
-            if let Some(found) = bytes(&text) {
-                prop_assert_eq!(digits(&found), text.to_lowercase());
-            }
-        }
-
         #[test]
         fn a_spoiled_line_is_an_answer_or_is_refused(at in 0_usize..60, letter in any::<char>()) {
             let answer = Answer::Moved { bytes: 1, cpu_seconds: 0.25 };
@@ -109,12 +89,11 @@ mod tests {
     }
 
     #[test]
-    fn digits_stand_for_any_bytes() {
-        let all: Vec<u8> = (0..=255).collect();
-        assert_eq!(bytes(&digits(&all)).as_ref(), Some(&all));
-        assert_eq!(bytes(""), Some(Vec::new()));
-        for wrong in ["a", "+f", "zz", "é", "0x"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
-        }
+    fn a_path_may_be_no_text() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let path = OsString::from_vec((1..=255).collect());
+        let order = Order::Open { path, write: true, direct: false };
+        let text = serde_json::to_string(&order).unwrap();
+        assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order);
     }
 }
