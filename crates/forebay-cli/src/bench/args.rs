@@ -86,10 +86,10 @@ pub struct BenchArgs {
     /// Methods to compare [default: `standard`, `mmap`, `cufile-compat`, `forebay`]
     ///
     /// `standard` reads into pageable memory and copies. `mmap` maps the file and copies.
-    /// `cufile-compat` is cuFile's compat mode, with `-tuned` at faster settings. `cpu` uses O_DIRECT and host memory; `cpu-gpu` adds a copy to the GPU,
-    /// `cpu-async-gpu` during the next request; `cpu-cached-gpu` uses the page cache instead.
-    /// `io-uring` keeps `--depth` requests in flight, as `fio` does. With `--block-size` and the
-    /// like, the default is `forebay`.
+    /// `cufile-compat` is cuFile's compat mode, with `-tuned` at faster settings. `cpu` uses
+    /// O_DIRECT and host memory; `cpu-gpu` adds a copy to the GPU, `cpu-async-gpu` during the next
+    /// request; `cpu-cached-gpu` uses the page cache instead. `io-uring` keeps `--depth` requests
+    /// in flight, as `fio` does. With `--block-size` and the like, the default is `forebay`.
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',', value_parser = method,
         help_heading = WORKLOAD
