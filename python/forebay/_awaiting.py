@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections import deque
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -13,30 +15,50 @@ if TYPE_CHECKING:
     from ._forebay import ManyTransfer, Transfer
 
 
-def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
-    """The steps of an event loop until the transfer has ended."""
-    return _ended(transfer).__await__()
+class _Ends:
+    """The ended transfers of a loop's awaits. One call wakes the loop for all of them."""
 
+    def __init__(self) -> None:
+        self._ended: deque[asyncio.Future[None]] = deque()
+        self._is_called = False
 
-async def _ended(transfer: Transfer | ManyTransfer) -> Any:
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    def notify(_: object) -> None:
+    def add(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+        """Called by the thread that runs callbacks."""
+        self._ended.append(ended)
+        if self._is_called:
+            return  # the call has not begun, so it finds this one too
+        self._is_called = True
         try:
-            loop.call_soon_threadsafe(wake)
+            loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
             pass  # the loop has been closed
 
-    transfer.add_done_callback(notify)
+    def _wake(self) -> None:
+        self._is_called = False
+        while self._ended:
+            ended = self._ended.popleft()
+            if not ended.done():
+                ended.set_result(None)
+
+
+_ENDS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ends] = weakref.WeakKeyDictionary()
+
+
+def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
+    """The steps of an event loop until the transfer has ended."""
+    if not transfer.done():
+        yield from _ended(transfer).__await__()
+    return transfer.result()
+
+
+async def _ended(transfer: Transfer | ManyTransfer) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    ends = _ENDS.setdefault(loop, _Ends())
+    transfer.add_done_callback(lambda _: ends.add(loop, ended))
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
         transfer.cancel()
         await asyncio.wait([ended], timeout=_DRAIN_MAX)
         raise
-    return transfer.result()

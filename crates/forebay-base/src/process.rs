@@ -106,6 +106,12 @@ impl<T: Housed> Kept<T> {
     pub fn new(it: T) -> Self {
         Self(ManuallyDrop::new(Arc::new(it)))
     }
+
+    /// Whether there is no other share at the moment.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
 }
 
 impl<T: Housed> Clone for Kept<T> {
@@ -166,8 +172,9 @@ mod tests {
         let count = || Arc::strong_count(&share.0);
         let other = share.clone();
         assert_eq!(count(), 2);
+        assert!(!share.is_last());
         drop(other);
-        assert_eq!(count(), 1);
+        assert!(count() == 1 && share.is_last());
         let away = Kept::new(Thing(Home { page: None, process: Pid::INIT }));
         let watched = Arc::downgrade(&away.0);
         drop(away);

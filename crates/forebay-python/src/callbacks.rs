@@ -70,11 +70,14 @@ fn jobs() -> PyResult<&'static Sender<Job>> {
 /// like that of `logs`.
 fn call_back_all(py: Python<'_>, mut jobs: Receiver<Job>) {
     let next = |jobs: Receiver<Job>| jobs.recv().ok().map(|job| (job, jobs));
-    while let Some((job, rest)) = py.detach(move || next(jobs)) {
-        jobs = rest;
-        if let Err(error) = run(py, job) {
-            error.write_unraisable(py, None);
+    while let Some((first, rest)) = py.detach(move || next(jobs)) {
+        // All that have ended by now, while this thread is attached.
+        for job in std::iter::once(first).chain(rest.try_iter()) {
+            if let Err(error) = run(py, job) {
+                error.write_unraisable(py, None);
+            }
         }
+        jobs = rest;
     }
 }
 

@@ -16,6 +16,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict};
 use crate::engine::Engine;
 use crate::failure::{noted, raised};
 use crate::memory::{self, Lent, Use};
+use crate::moving;
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
 use crate::waiting::{Apart, interruptible};
@@ -380,6 +381,25 @@ fn residency<'py>(py: Python<'py>, residency: &forebay::Residency) -> PyResult<B
     Ok(known)
 }
 
+/// Starts a read that takes some microseconds, which is less than giving the interpreter up and
+/// getting it back takes; otherwise returns the memory.
+fn at_once(
+    file: &forebay::File,
+    call: &Call<'_, '_>,
+    lent: Lent,
+) -> Result<forebay::Transfer, Lent> {
+    let Lent { buffer, order } = lent;
+    let is_plain = call.usage == Use::Target && !matches!(call.ordering, Ordering::Stream(_));
+    let mut buffer = Some(buffer);
+    let started =
+        is_plain.then(|| file.start_read_at_once(call.offset, &mut buffer, &call.options));
+    match (started.flatten(), buffer) {
+        (Some(transfer), _) => Ok(transfer),
+        (None, Some(buffer)) => Err(Lent { buffer, order }),
+        (None, None) => unreachable!("a read that is not started returns its memory"),
+    }
+}
+
 impl File {
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<forebay::File>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
@@ -406,6 +426,12 @@ impl File {
         }
         let mut lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
+        if lent.buffer.device().is_none() {
+            match at_once(&file, call, lent) {
+                Ok(transfer) => return moving::outcome(py, &transfer),
+                Err(back) => lent = back,
+            }
+        }
         let (offset, options) = (call.offset, &call.options);
         let moved = match call.usage {
             Use::Target => {
@@ -420,8 +446,12 @@ impl File {
 
     fn start(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Transfer> {
         let (file, engine) = (self.file()?, self.engine.get());
-        let lent = self.lend(py, call)?;
+        let mut lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
+        match at_once(&file, call, lent) {
+            Ok(transfer) => return Ok(Transfer::new(transfer)),
+            Err(back) => lent = back,
+        }
         if lent.buffer.device().is_some() {
             call.stream.mark(call.ordering, call.memory)?;
         }

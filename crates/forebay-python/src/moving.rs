@@ -58,6 +58,13 @@ pub(crate) fn end<M: Moving>(
     bound: Option<Duration>,
 ) -> PyResult<Option<Result<M::End, Error>>> {
     let until = bound.and_then(|bound| Instant::now().checked_add(bound));
+    // Giving the interpreter up and getting it back takes longer than a small read.
+    if moving.transfer().is_done()
+        && let Some(end) = moving.wait_for(Duration::ZERO)
+    {
+        drop(moving.transfer().reclaim());
+        return Ok(Some(end));
+    }
     loop {
         let now = Instant::now();
         let left = until.map_or(ASKS_EVERY, |until| until.saturating_duration_since(now));

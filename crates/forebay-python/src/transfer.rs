@@ -28,6 +28,15 @@ impl Drop for Going {
     }
 }
 
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        // Giving the interpreter up and getting it back takes longer than a small read.
+        if self.inner().drops_at_once() {
+            drop(self.transfer.take());
+        }
+    }
+}
+
 impl Transfer {
     pub(crate) fn new(transfer: forebay::Transfer) -> Self {
         Self { transfer: Apart::new(Going(Some(transfer))) }

@@ -13,6 +13,11 @@ impl<T: Send> Apart<T> {
     pub(crate) fn new(value: T) -> Self {
         Self(Some(value))
     }
+
+    /// The value, to be dropped by the caller.
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.0.take()
+    }
 }
 
 impl<T: Send> Deref for Apart<T> {
@@ -25,7 +30,7 @@ impl<T: Send> Deref for Apart<T> {
 
 impl<T: Send> Drop for Apart<T> {
     fn drop(&mut self) {
-        let value = self.0.take();
+        let Some(value) = self.0.take() else { return };
         // If the interpreter is ending, the value is dropped without attaching.
         Python::try_attach(|py| py.detach(move || drop(value)));
     }

@@ -9,6 +9,7 @@ use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
 use super::lent::OnUnwind;
+use super::raw::small::{First, HERE_MAX};
 use super::request::RequestOptions;
 use super::start::Call;
 use super::{Engine, bad_request};
@@ -224,6 +225,22 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Transfer> {
         self.start(Direction::Read, offset, target, options)
+    }
+
+    /// Like [`start_read`](Self::start_read), for a caller that holds a lock others wait for, such
+    /// as an interpreter's: it takes some microseconds, waits for no drive, and calls no driver.
+    /// `None` if the read needs more than that; the buffer is still there then.
+    #[doc(hidden)]
+    pub fn start_read_at_once(
+        &self,
+        offset: u64,
+        target: &mut Option<Buffer>,
+        options: &RequestOptions,
+    ) -> Option<Transfer> {
+        let buffer = target.as_ref().filter(|buffer| buffer.len() <= HERE_MAX)?;
+        let call = self.call(Direction::Read, offset, buffer, options).ok()?;
+        let state = self.engine.start_small(&call, target, First::Waits)?;
+        Some(Transfer::new(state, self.engine.clone()))
     }
 
     /// Starts writing all of `source`, which the transfer owns until it is waited for.
@@ -453,6 +470,13 @@ impl File {
             return done;
         }
         let on_gpu = call.span.gpu.is_some();
+        // Many callers at once have more small reads than there are lanes.
+        let small =
+            on_gpu.then(|| self.engine.start_small(&call, &mut None, First::Prepares)).flatten();
+        if let Some(state) = small {
+            let _lent = OnUnwind::drained(&self.engine, &state);
+            return state.wait_awake(on_gpu);
+        }
         let state = self.engine.start(&call, None)?;
         let _lent = OnUnwind::drained(&self.engine, &state);
         self.engine.help(&state, &mut || {});
@@ -467,7 +491,11 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &memory, options)?;
-        let state = self.engine.start(&call, Some(memory))?;
+        let mut memory = Some(memory);
+        let state = match self.engine.start_small(&call, &mut memory, First::Prepares) {
+            Some(state) => state,
+            None => self.engine.start(&call, memory)?,
+        };
         Ok(Transfer::new(state, self.engine.clone()))
     }
 

@@ -17,6 +17,7 @@ use super::Engine;
 use super::file::File;
 use super::lent::{GoOn, OnUnwind};
 use super::many::{ManyOutcome, Piece};
+use super::raw::small::First;
 use super::request::RequestOptions;
 use super::start::Call;
 use crate::error::{Error, Result};
@@ -96,7 +97,15 @@ impl File {
         if !has_server && let Some(done) = self.engine.move_small(&call) {
             return done;
         }
-        let state = self.engine.start(&call, None)?;
+        let small = call
+            .span
+            .gpu
+            .is_some()
+            .then(|| self.engine.start_small(&call, &mut None, First::Prepares));
+        let state = match small.flatten() {
+            Some(state) => state,
+            None => self.engine.start(&call, None)?,
+        };
         self.engine.finish_while(&state, has_server, go_on)
     }
 }

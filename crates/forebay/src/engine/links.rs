@@ -15,6 +15,7 @@ use super::{Engine, seats};
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId};
+use crate::staging::Cells;
 
 /// The links of an engine's GPUs.
 #[derive(Debug, Default)]
@@ -29,6 +30,7 @@ struct GpuTurn;
 struct GpuLink {
     device: Arc<dyn Device>,
     lanes: Arc<Lanes>,
+    cells: Arc<Cells>,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
     /// Whether it has its first slots.
@@ -51,7 +53,10 @@ impl Links {
 
     /// GPUs that have no pinned memory for small transfers, and why.
     pub(super) fn refused_lanes(&self) -> Vec<(DeviceId, Error)> {
-        self.lock().iter().filter_map(|link| link.lanes.refusal()).collect()
+        // Pinning may take long, and the list must stay free for other GPUs.
+        let links = self.lock().clone();
+        let refusal = |link: &Arc<GpuLink>| link.lanes.refusal().or_else(|| link.cells.refusal());
+        links.iter().filter_map(refusal).collect()
     }
 }
 
@@ -93,9 +98,13 @@ impl Engine {
         let link = match links.iter().find(|link| is_same(&*link.device)) {
             Some(link) => Arc::clone(link),
             None => {
+                let longest = self.options().small_size;
+                let cells = Arc::new(Cells::new(Arc::clone(device), longest, Arc::default()));
+                self.inner.core.ends_on_failure(&cells);
                 let link = Arc::new(GpuLink {
                     device: Arc::clone(device),
                     lanes: Arc::new(Lanes::new(Arc::clone(device))),
+                    cells,
                     index: OnceLock::new(),
                     has_slots: AtomicBool::new(false),
                     turn: Lock::default(),
@@ -121,7 +130,8 @@ impl Engine {
             let _links = inner.links.lock(); // the scheduler and the arena use the same index
             inner.core.add_link(arena.add_link(device, node), bell)
         };
-        let index = inner.threads.start_submitter(&inner.core, device, arena, number)?;
+        let index =
+            inner.threads.start_submitter(&inner.core, device, arena, &link.cells, number)?;
         link.index.get_or_init(|| index);
         drop(turn);
         events::gpu_found(device.info());
@@ -135,10 +145,33 @@ impl Engine {
     /// keeps the link busy and diverts all that follow.
     pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<Lanes>> {
         let (link, index) = self.begun(device).ok()?;
-        if self.inner.core.lock().queued_len(index) > QUEUED_MAX {
-            return None;
-        }
-        Some(Arc::clone(&link.lanes))
+        (self.queued_len(&link, index) <= QUEUED_MAX).then(|| Arc::clone(&link.lanes))
+    }
+
+    /// Bytes that are queued on a link, by windows and by small reads.
+    fn queued_len(&self, link: &GpuLink, index: usize) -> u64 {
+        self.inner.core.lock().queued_len(index) + link.cells.queued_len()
+    }
+
+    /// Bytes that are queued on the link of a GPU.
+    #[cfg(test)]
+    pub(super) fn queued_on(&self, device: &Arc<dyn Device>) -> u64 {
+        let (link, index) = self.begun(device).unwrap();
+        self.queued_len(&link, index)
+    }
+
+    /// The cells for small reads of a GPU; `None` if the GPU is not available.
+    pub(super) fn cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
+        self.begun(device).ok().map(|(link, _)| Arc::clone(&link.cells))
+    }
+
+    /// The cells of a GPU whose copy thread and memory are there already.
+    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
+        let known = (device.id(), device.registry());
+        let is_same = |link: &&Arc<GpuLink>| (link.device.id(), link.device.registry()) == known;
+        let link = self.inner.links.lock().iter().find(is_same).cloned()?;
+        let is_ready = link.index.get().is_some() && link.cells.is_ready();
+        is_ready.then(|| Arc::clone(&link.cells))
     }
 
     /// The index of a GPU's link, with slots.

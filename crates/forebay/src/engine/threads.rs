@@ -20,7 +20,7 @@ use crate::queue::{
     Chore, Claim, Closers, Core, Crew, EACH_MAX, KernelThreads, Parking, Plan, Planner, Pool,
     PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker, Wakeup,
 };
-use crate::staging::{Arena, Submitter};
+use crate::staging::{Arena, Cells, Submitter};
 
 /// How long dropping the last handle waits for the threads to end. They end at once unless a drive
 /// or a GPU hangs; then they stay, with their resources, until it responds.
@@ -220,18 +220,19 @@ impl Threads {
         core: &Arc<Core>,
         device: &Arc<dyn Device>,
         arena: &Arc<Arena>,
+        cells: &Arc<Cells>,
         number: impl FnOnce(Wakeup) -> usize,
     ) -> Result<usize> {
         let failed = |source| Error::of_device(Operation::Copy, device.id(), 0, source);
         let submitter = Submitter::new(usize::MAX, Arc::clone(device)).map_err(failed)?;
-        let bell = Arc::<Parking>::default();
         let (sender, receiver) = sync_channel::<usize>(1);
-        let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(&bell));
+        let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(cells));
         self.spawn(format!("forebay-copy-{}", device.id().index), "copy thread", move || {
             let Ok(link) = receiver.recv() else { return };
-            submitter.serving(link, arena).run(&core, &own);
+            let bell = Arc::clone(own.bell());
+            submitter.serving(link, arena, own).run(&core, &bell);
         })?;
-        let link = number(Wakeup::List(bell));
+        let link = number(Wakeup::List(Arc::clone(cells.bell())));
         sender.send(link).unwrap_or(());
         Ok(link)
     }

@@ -112,6 +112,14 @@ impl Transfer {
         !self.engine.home().is_here() || self.state.is_done()
     }
 
+    /// Whether dropping this handle waits for nothing: the transfer has ended, and there are other
+    /// handles of the engine.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn drops_at_once(&self) -> bool {
+        self.is_done() && !self.engine.inner.is_last()
+    }
+
     /// The result; `None` while the transfer is in progress.
     pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
         self.state.ended()

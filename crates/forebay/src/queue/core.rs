@@ -4,10 +4,10 @@ use std::any::Any;
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, TryLockError};
+use std::sync::{Arc, OnceLock, RwLock, TryLockError, Weak};
 use std::time::Duration;
 
-use forebay_base::lock::{Mutex, MutexGuard, woken};
+use forebay_base::lock::{Lock, Mutex, MutexGuard, woken};
 use rustix::io::Errno;
 
 use super::closers::{Chore, Closers};
@@ -78,6 +78,17 @@ impl Wakeup {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    static SECTIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// How often this thread has locked a scheduler.
+#[cfg(test)]
+pub(crate) fn sections_of_this_thread() -> u64 {
+    SECTIONS.get()
+}
+
 /// State shared by all threads of an engine.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -97,12 +108,20 @@ pub(crate) struct Core {
     failure: EngineFailure,
 }
 
+/// Transfers that the scheduler does not know.
+pub(crate) trait Outside: std::fmt::Debug + Send + Sync {
+    /// Accepts no further transfer, and returns those that have not ended.
+    fn close(&self) -> Vec<Arc<State>>;
+}
+
 /// Why the engine failed, and the memory to leak.
 #[derive(Debug, Default)]
 pub(super) struct EngineFailure {
     pub(super) cause: OnceLock<Arc<str>>,
     /// The memory of the slots.
     pub(super) memory: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// Transfers that the scheduler does not know.
+    pub(super) outside: Lock<Vec<Weak<dyn Outside>>>,
 }
 
 impl Core {
@@ -136,6 +155,8 @@ impl Core {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Scheduler> {
+        #[cfg(test)]
+        SECTIONS.set(SECTIONS.get() + 1);
         for _ in 0..LOCK_TRIES {
             match self.scheduler.try_lock() {
                 Ok(held) => return held,

@@ -6,13 +6,19 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::core::Core;
+use super::core::{Core, Outside};
 use crate::error::Error;
 use crate::events;
 
 impl Core {
+    /// Registers transfers that the scheduler does not know, to be ended if the engine fails.
+    pub(crate) fn ends_on_failure(&self, transfers: &Arc<impl Outside + 'static>) {
+        let transfers: Arc<dyn Outside> = Arc::clone(transfers) as _;
+        self.failed().outside.lock().push(Arc::downgrade(&transfers));
+    }
+
     /// Runs the loop of an engine thread; its panic fails the engine.
     pub(crate) fn guard(&self, run: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
@@ -47,13 +53,17 @@ impl Core {
         drop(scheduler);
         std::mem::forget(self.failed().memory.get().cloned());
         let error = Error::EngineFailed { cause: Arc::clone(&cause) };
-        let failed = waiting.transfers.into_iter().map(|state| {
+        let outside = std::mem::take(&mut *self.failed().outside.lock());
+        let outside: Vec<Arc<dyn Outside>> = outside.iter().filter_map(Weak::upgrade).collect();
+        let unknown = outside.iter().flat_map(|transfers| transfers.close());
+        let failed = waiting.transfers.into_iter().chain(unknown).map(|state| {
             state.give_memory_up(&error);
             (state, Err(error.clone()))
         });
         for (state, result) in waiting.finished.into_iter().chain(failed) {
             self.end(state, result);
         }
+        std::mem::forget(outside); // their memory may be copied from
         waiting.gates.iter().for_each(|gate| gate.notify());
         self.wake_all();
         events::engine_failed(&cause);

@@ -31,7 +31,9 @@ use rustix::io::Errno;
 
 pub(crate) use batch::{Batch, Scatter};
 pub(crate) use closers::{Chore, Closers};
-pub(crate) use core::{Core, SmallWrite, Wakeup};
+#[cfg(test)]
+pub(crate) use core::sections_of_this_thread;
+pub(crate) use core::{Core, Outside, SmallWrite, Wakeup};
 pub(crate) use gate::Gate;
 pub(crate) use kernel_threads::KernelThreads;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};

@@ -2,9 +2,11 @@
 //! queues the copies.
 
 mod arena;
+mod cells;
 mod submitter;
 
 pub(crate) use arena::Arena;
+pub(crate) use cells::{Cells, SmallRead};
 #[cfg(test)]
 pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;

@@ -1,6 +1,9 @@
 //! Queues one GPU's copies and polls for their completion. Only this thread calls the driver for a
 //! transfer's copies.
 //!
+//! All small reads that are posted form one group. It is queued beside two groups of other copies,
+//! so that neither kind waits long for the other.
+//!
 //! At most two groups of copies are queued per direction: one runs, the next is ready behind it.
 //! Slots that are filled in the meantime form one longer copy, or one batch if they belong to
 //! several small transfers. So copies grow when the link is the limit, and bytes leave at once when
@@ -14,13 +17,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Arena;
+use super::{Arena, Cells, SmallRead};
 use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
-use crate::plan::Direction;
+use crate::plan::{Direction, Route};
 use crate::queue::{Copy, CopyFailure, Core, Crew, Parking, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
+use crate::transfer::Stage;
 
 /// Interval between two polls of a copy: a full slot takes 300 µs. Sleeping this way costs a third
 /// less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -33,13 +37,57 @@ const WATCH_MAX: Duration = Duration::from_millis(1);
 /// longer than a nap.
 const LINGER: Duration = Duration::from_micros(200);
 
+/// Most small reads of a group.
+const SMALL_MAX: usize = 512;
+
 /// Copies queued together.
 #[derive(Debug)]
 struct Group {
-    /// At least one; all in one direction.
-    copies: Vec<Copy>,
+    work: Work,
     event: Event,
     since_ns: u64,
+}
+
+/// The copies of a group: at least one, and all in one direction.
+#[derive(Debug)]
+enum Work {
+    /// Of the scheduler's windows.
+    Windows(Vec<Copy>),
+    /// Of small reads.
+    Small(Vec<SmallRead>),
+}
+
+impl Work {
+    fn direction(&self) -> Direction {
+        match self {
+            Self::Windows(copies) => copies[0].direction,
+            Self::Small(_) => Direction::Read,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Windows(copies) => copies.len(),
+            Self::Small(reads) => reads.len(),
+        }
+    }
+
+    /// Each of its copies alone.
+    fn apart(self) -> Vec<Self> {
+        match self {
+            Self::Windows(all) => all.into_iter().map(|copy| Self::Windows(vec![copy])).collect(),
+            Self::Small(all) => all.into_iter().map(|read| Self::Small(vec![read])).collect(),
+        }
+    }
+}
+
+/// A small read whose copy is over.
+#[derive(Debug)]
+struct SmallDone {
+    read: SmallRead,
+    queued_ns: u64,
+    over_ns: u64,
+    failed: Option<CopyFailure>,
 }
 
 /// A copy that is over.
@@ -64,6 +112,15 @@ struct CopyLane {
     over_ns: u64,
 }
 
+impl CopyLane {
+    /// The numbers of queued groups: of windows, and of small reads.
+    fn groups(&self) -> (usize, usize) {
+        let is_small = |group: &&Group| matches!(group.work, Work::Small(_));
+        let small = self.queued.iter().filter(is_small).count();
+        (self.queued.len() - small, small)
+    }
+}
+
 /// Queues one GPU's copies and polls for their completion.
 #[derive(Debug)]
 pub(crate) struct Submitter {
@@ -75,9 +132,12 @@ pub(crate) struct Submitter {
     /// Empty lists of completed groups, for reuse.
     lists: Vec<Vec<Copy>>,
     done: Vec<Done>,
+    small_done: Vec<SmallDone>,
     track: Track,
     /// The slots' memory; never freed once a copy may not be over.
     arena: Option<Arc<Arena>>,
+    /// The GPU's small reads.
+    cells: Option<Arc<Cells>>,
     /// Whether the loss of the GPU has been emitted as an event.
     has_reported_loss: bool,
     /// Whether the scheduler counts this thread as parked.
@@ -112,16 +172,18 @@ impl Submitter {
             spare: Vec::new(),
             lists: Vec::new(),
             done: Vec::new(),
+            small_done: Vec::new(),
             track: Track::default(),
             arena: None,
+            cells: None,
             has_reported_loss: false,
             parked: false,
         })
     }
 
-    /// Sets the link's number and the arena of its slots.
-    pub(crate) fn serving(mut self, link: usize, arena: Arc<Arena>) -> Self {
-        (self.link, self.arena) = (link, Some(arena));
+    /// Sets the link's number, the arena of its slots, and its small reads.
+    pub(crate) fn serving(mut self, link: usize, arena: Arc<Arena>, cells: Arc<Cells>) -> Self {
+        (self.link, self.arena, self.cells) = (link, Some(arena), Some(cells));
         self
     }
 
@@ -136,10 +198,12 @@ impl Submitter {
         self.look();
         self.record(core.recorder());
         loop {
+            self.queue_small();
             let now = now_ns();
             let link = self.link;
-            let [inward, outward] = self.lanes.each_ref().map(|lane| lane.queued.len());
-            let idle = inward + outward == 0;
+            let [(inward, small), (outward, _)] = self.lanes.each_ref().map(CopyLane::groups);
+            let idle = inward + small + outward == 0;
+            let cells = self.cells.as_deref();
             let crew = Crew::Link(link);
             let mut group = self.lists.pop().unwrap_or_default();
             let (soon, ended) = core.with(|scheduler| {
@@ -153,26 +217,29 @@ impl Submitter {
                 scheduler.next_copies(link, (inward, outward), &mut group);
                 let ended = scheduler.has_ended();
                 let naps = lingers && scheduler.fills_soon(link);
-                if group.is_empty() && idle && !ended && !naps {
+                let waits = group.is_empty() && idle && !ended && !naps;
+                if waits && cells.is_none_or(Cells::parks) {
                     scheduler.parks(crew);
                     self.parked = true;
                 }
                 (!idle && scheduler.is_waited_for(link), ended)
             });
             if !group.is_empty() {
-                self.queue(group);
+                self.queue(Work::Windows(group));
                 continue;
             }
             self.lists.push(group);
+            self.end_small(core);
+            let is_busy = self.cells.as_deref().is_some_and(Cells::is_busy);
             let age = |last: &Group| u128::from(now_ns().saturating_sub(last.since_ns));
             let is_fresh = |lane: &CopyLane| {
                 lane.queued.back().is_some_and(|last| age(last) < WATCH_MAX.as_nanos())
             };
             return match () {
-                () if ended => Pause::Stop,
+                () if ended && !is_busy => Pause::Stop,
                 () if self.parked => Pause::Wait,
                 // The last copy was queued so recently that it may end soon.
-                () if soon && self.lanes.iter().any(is_fresh) => Pause::Watch,
+                () if (soon || is_busy) && self.lanes.iter().any(is_fresh) => Pause::Watch,
                 () => Pause::Nap,
             };
         }
@@ -192,27 +259,79 @@ impl Submitter {
                 let first =
                     self.lanes[direction as usize].queued.pop_front().expect("it is the first");
                 self.spare.push(event);
-                self.end(first.copies, Some(first.since_ns), failed.as_ref());
+                self.end(first.work, Some(first.since_ns), failed.as_ref());
             }
+        }
+    }
+
+    /// Queues the small reads that are posted: one group while others are queued, else two.
+    fn queue_small(&mut self) {
+        let Some(cells) = &self.cells else { return };
+        let (windows, small) = self.lanes[Direction::Read as usize].groups();
+        if small > usize::from(windows == 0) {
+            return;
+        }
+        let reads = cells.ready(SMALL_MAX);
+        if !reads.is_empty() {
+            self.queue(Work::Small(reads));
+        }
+    }
+
+    /// Ends the transfers of small reads that are over, whose cells are free by then.
+    fn end_small(&mut self, core: &Core) {
+        let Some(cells) = self.cells.clone().filter(|_| !self.small_done.is_empty()) else {
+            return;
+        };
+        let is_free =
+            |done: &SmallDone| done.failed.as_ref().is_none_or(|failed| failed.lost.is_none());
+        cells.over(self.small_done.iter().map(|done| (&done.read, is_free(done))));
+        for SmallDone { read, queued_ns, over_ns, failed } in self.small_done.drain(..) {
+            let SmallRead { len, reason, state, .. } = read;
+            let result = match failed {
+                None => {
+                    state.add_time(Stage::Copy, over_ns.saturating_sub(queued_ns));
+                    state.add_bytes(Route::Cached, reason, len);
+                    state.add_done(len);
+                    Ok(len)
+                }
+                Some(CopyFailure { mut error, lost }) => {
+                    lost.iter().for_each(|(_, source)| state.lose_memory(source));
+                    if let Error::Device { place, .. } | Error::CopyNotOver { place, .. } =
+                        &mut error
+                    {
+                        *place = state.place().map(Box::new);
+                    }
+                    Err(error)
+                }
+            };
+            core.end(state, result);
         }
     }
 
     /// Records a group's result. If a group of several fails, each copy is repeated alone, so that
     /// an invalid target fails only its own transfer.
-    fn end(&mut self, mut copies: Vec<Copy>, since_ns: Option<u64>, failed: Option<&DeviceError>) {
+    fn end(&mut self, work: Work, since_ns: Option<u64>, failed: Option<&DeviceError>) {
         if let Some(source) = failed
-            && copies.len() > 1
+            && work.len() > 1
             && !source.is_loss()
             && self.settle()
         {
-            copies.drain(..).for_each(|copy| self.queue(vec![copy]));
-            self.lists.push(copies);
-            return;
+            return work.apart().into_iter().for_each(|work| self.queue(work));
         }
-        let Some(first) = copies.first() else { return };
         let over_ns = now_ns();
         let queued_ns = since_ns.unwrap_or(over_ns);
-        let last_ns = std::mem::replace(&mut self.lanes[first.direction as usize].over_ns, over_ns);
+        let lane = &mut self.lanes[work.direction() as usize];
+        let last_ns = std::mem::replace(&mut lane.over_ns, over_ns);
+        let mut copies = match work {
+            Work::Windows(copies) => copies,
+            Work::Small(reads) => {
+                for read in reads {
+                    let failed = failed.map(|source| self.failure(read.len, source.clone()));
+                    self.small_done.push(SmallDone { read, queued_ns, over_ns, failed });
+                }
+                return;
+            }
+        };
         let all = copies.iter().map(|copy| copy.run.range.len()).sum::<u64>().max(1);
         let ran = u128::from(over_ns.saturating_sub(queued_ns.max(last_ns)));
         let mut left = all;
@@ -220,7 +339,8 @@ impl Submitter {
             left = left.saturating_sub(copy.run.range.len());
             let early = ran * u128::from(left) / u128::from(all);
             let end_ns = over_ns - u64::try_from(early).unwrap_or(0);
-            let failed = failed.map(|source| self.failure(&copy, source.clone()));
+            let len = copy.run.range.len();
+            let failed = failed.map(|source| self.failure(len, source.clone()));
             self.done.push(Done { copy, queued_ns, over_ns, end_ns, failed });
         }
         self.lists.push(copies);
@@ -250,37 +370,36 @@ impl Submitter {
     }
 
     /// The failure to report for a copy. Memory of a copy that may still run is never freed.
-    fn failure(&mut self, copy: &Copy, source: DeviceError) -> CopyFailure {
-        let (device, len) = (self.device.id(), copy.run.range.len());
+    fn failure(&mut self, len: u64, source: DeviceError) -> CopyFailure {
+        let device = self.device.id();
         if source.is_loss() && !std::mem::replace(&mut self.has_reported_loss, true) {
             events::gpu_lost(device, &source);
         }
-        let place = None; // the scheduler adds it
+        let place = None; // added when the transfer ends
         if self.settle() {
             let error = Error::of_device(Operation::Copy, device, len, source);
             return CopyFailure { error, lost: None };
         }
         events::copy_not_over(device, &source);
-        std::mem::forget(self.arena.clone());
+        std::mem::forget((self.arena.clone(), self.cells.clone()));
         let lost = Some((device, source.clone()));
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
 
-    fn queue(&mut self, group: Vec<Copy>) {
-        let direction = group[0].direction;
-        match self.start(&group) {
+    fn queue(&mut self, work: Work) {
+        match self.start(&work) {
             Ok(event) => {
-                let queued = Group { copies: group, event, since_ns: now_ns() };
-                self.lanes[direction as usize].queued.push_back(queued);
+                let lane = &mut self.lanes[work.direction() as usize];
+                lane.queued.push_back(Group { work, event, since_ns: now_ns() });
             }
             // The copies may be queued even though recording their event failed.
-            Err(source) => self.end(group, None, Some(&source)),
+            Err(source) => self.end(work, None, Some(&source)),
         }
     }
 
     /// Queues the copies of a group, and an event behind them. For a batch transfer each range is
     /// copied to or from its own GPU address.
-    fn start(&mut self, group: &[Copy]) -> DeviceResult<Event> {
+    fn start(&mut self, work: &Work) -> DeviceResult<Event> {
         let event = match self.spare.pop() {
             Some(event) => event,
             None => self.device.create_event()?,
@@ -290,23 +409,31 @@ impl Submitter {
             device,
             len: usize::try_from(len).expect("a slot fits memory"),
         };
-        let mut copies = Vec::with_capacity(group.len());
-        for copy in group {
-            let range = copy.run.range;
-            match &copy.batch {
-                None => copies.push(device_copy(copy.host, copy.device, range.len())),
-                Some(batch) => copies.extend(
-                    batch
-                        .scattered(range, copy.host)
-                        .into_iter()
-                        .map(|Scatter { host, address, len }| device_copy(host, address, len)),
-                ),
+        let mut copies = Vec::with_capacity(work.len());
+        match work {
+            Work::Small(reads) => copies.extend(reads.iter().map(|read| DeviceCopy {
+                host: read.cell.pointer(),
+                device: read.device,
+                len: usize::try_from(read.len).expect("a cell fits memory"),
+            })),
+            Work::Windows(group) => {
+                for copy in group {
+                    let range = copy.run.range;
+                    match &copy.batch {
+                        None => copies.push(device_copy(copy.host, copy.device, range.len())),
+                        Some(batch) => {
+                            copies.extend(batch.scattered(range, copy.host).into_iter().map(
+                                |Scatter { host, address, len }| device_copy(host, address, len),
+                            ))
+                        }
+                    }
+                }
             }
         }
-        let direction = group[0].direction;
+        let direction = work.direction();
         let stream = self.lanes[direction as usize].stream;
-        // SAFETY: the windows own the slots, and the transfers keep the GPU memory, until the
-        // copies are handed back. That happens only after the event.
+        // SAFETY: the windows own the slots, small reads own cells, and the transfers keep the GPU
+        // memory, until the copies are handed back. That happens only after the event.
         let queued = unsafe {
             match (direction, copies.as_slice()) {
                 (Direction::Read, &[DeviceCopy { host, device, len }]) => {

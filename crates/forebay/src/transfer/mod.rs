@@ -179,6 +179,21 @@ impl State {
         }
     }
 
+    /// Makes it the state of a transfer that its caller has done.
+    pub(crate) fn over(mut self, result: Result<Outcome>) -> Self {
+        *self.file.get_mut() = None;
+        self.keep.get_mut().keep.clear();
+        if let Ok(Outcome { bytes, routes, not_direct, stages, .. }) = &result {
+            self.add_done(*bytes);
+            routes.iter().for_each(|share| self.add_bytes(share.route, share.reason, share.bytes));
+            not_direct.iter().for_each(|why| self.say_not_direct(Arc::clone(why)));
+            self.add_stages(stages);
+        }
+        self.end.get_mut().result = Some(result);
+        (*self.finished.get_mut(), *self.ended.get_mut()) = (true, true);
+        self
+    }
+
     /// Makes it the state of a batch transfer.
     pub(crate) fn of_batch(mut self, batch: Arc<Batch>) -> Self {
         self.wanted = batch.strip().wanted_in(self.range);

@@ -11,21 +11,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Lock, Mutex};
-use forebay_base::units::{ByteRange, MIB};
+use forebay_base::units::{ByteRange, KIB, MIB};
 
 use crate::engine::Engine;
+use crate::engine::lent::OnUnwind;
 use crate::engine::readers::cores;
 use crate::engine::start::Call;
 use crate::engine::start::{RESIDENT, WRITE_NOT_REQUIRED};
 use crate::error::{Error, Operation, Result};
-use crate::events;
+use crate::events::{self, Begin};
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
-use crate::memory::{HostMemory, Room};
-use crate::plan::{Direction, Reason, Route};
+use crate::memory::{Buffer, HostMemory, Room};
+use crate::plan::{Access, Direction, Reason, Route};
 use crate::queue::{SmallWrite, now_ns};
+use crate::staging::SmallRead;
 use crate::trace::{Span, What};
-use crate::transfer::{Outcome, RouteShare, Stages, SyncMode};
+use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 
 /// Minimum and maximum number of concurrent small transfers per GPU; further ones use the general
 /// path. The number is that of the cores, because each keeps one busy. On an H200 with 16 cores, 16
@@ -36,6 +38,20 @@ const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
 /// Time after which a failed allocation of a lane is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// Whether a small read may do what the first one of a GPU takes: starting its copy thread, and
+/// pinning memory, for which the driver is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::engine) enum First {
+    /// It does so.
+    Prepares,
+    /// It takes the general path instead.
+    Waits,
+}
+
+/// Longest read to host memory that a call that does not wait makes itself. Readers would copy
+/// longer ones at the same time.
+pub(in crate::engine) const HERE_MAX: u64 = 64 * KIB;
 
 /// Bytes of other transfers that may be queued on the link: 19 µs at 55 GB/s, a third of the time
 /// to wake a thread.
@@ -181,6 +197,71 @@ impl Engine {
         done
     }
 
+    /// Starts a read that is small, whose bytes are in memory, and that has no special options. One
+    /// to the host is over when this returns. For a GPU the bytes are in a cell that the link's
+    /// copy thread sends together with others. `None` if it needs the general path, which then gets
+    /// the buffer.
+    pub(in crate::engine) fn start_small(
+        &self,
+        call: &Call<'_>,
+        buffer: &mut Option<Buffer>,
+        first: First,
+    ) -> Option<Arc<State>> {
+        let longest = match &call.span.gpu {
+            Some(_) => self.options().small_size,
+            None => self.options().small_size.min(HERE_MAX),
+        };
+        let fits = call.span.len > 0 && call.span.len <= longest;
+        let is_plain = call.direction == Direction::Read && call.options.route.is_none();
+        // A server might have to be asked, and the caller must not wait for it.
+        if !fits || !is_plain || call.file.opens_slowly() || self.inner.core.failure().is_some() {
+            return None;
+        }
+        let _guard = OnUnwind::new(self, None);
+        let range = call.range().ok()?;
+        let state = |buffer: &mut Option<Buffer>| {
+            let (buffers, file) = (buffer.take().into_iter().collect(), Arc::clone(call.file));
+            let keep = call.span.keep.iter().cloned().collect();
+            State::new(call.started, file, range, buffers, keep)
+        };
+        let Some(device) = &call.span.gpu else {
+            let done = self.read_small(call)?;
+            self.trace_small(call, &done);
+            return Some(Arc::new(state(buffer).over(done)));
+        };
+        let reason = resident(call, range)?;
+        let probed = Instant::now();
+        let cells = match first {
+            First::Prepares => self.cells(device)?,
+            First::Waits => self.ready_cells(device)?,
+        };
+        let cell = cells.take(range.len(), self.inner.tools.arena.room())?;
+        // SAFETY: the cell has as many bytes, and nothing else uses it.
+        if !unsafe { read_all(call, range, cell.pointer()) } {
+            cells.give(cell);
+            return None;
+        }
+        let state = Arc::new(state(buffer));
+        let access = Access::cached(reason);
+        let why = match reason {
+            Reason::Resident => self.why_not_direct(call.span.gpu.as_ref(), RESIDENT),
+            _ => None,
+        };
+        state.emit_begin(call.file, &Begin { not_direct: why, ..call.begin(Some(access)) });
+        state.add_stages(&Stages {
+            probe: probed - call.started,
+            file: probed.elapsed(),
+            copy: Duration::ZERO,
+        });
+        let read = SmallRead::new(cell, (call.span.address, range.len()), reason, &state);
+        if !cells.post(read)
+            && let Some(error) = self.inner.core.failure()
+        {
+            self.inner.core.end(Arc::clone(&state), Err(error));
+        }
+        Some(state)
+    }
+
     /// Records a small transfer that has just ended, and emits its event.
     fn trace_small(&self, call: &Call<'_>, done: &Result<Outcome>) {
         let bytes = (call.offset, call.span.len);
@@ -207,11 +288,7 @@ impl Engine {
     fn read_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let len = call.span.len;
         let range = call.range().ok()?;
-        let reason = match call.file.residency_source() {
-            ResidencySource::InMemory => Reason::InMemory,
-            _ if call.file.is_resident(range) => Reason::Resident,
-            _ => return None,
-        };
+        let reason = resident(call, range)?;
         let probed = Instant::now();
         let (route, read) = match &call.span.gpu {
             None => {
@@ -310,6 +387,15 @@ impl Engine {
             },
             elapsed: ended - call.started,
         }))
+    }
+}
+
+/// Why the bytes of a read are in memory; `None` if they are not, or if that is unknown.
+fn resident(call: &Call<'_>, range: ByteRange) -> Option<Reason> {
+    match call.file.residency_source() {
+        ResidencySource::InMemory => Some(Reason::InMemory),
+        _ if call.file.is_resident(range) => Some(Reason::Resident),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@
 mod borrowed;
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
+mod together;
 
 use std::sync::atomic::Ordering;
 
@@ -215,8 +216,7 @@ fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
     let once = |len: u64| {
         let buffer = engine.allocate(device.id(), len).unwrap();
         let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
-        let link = engine.link(&device).unwrap();
-        let queues_all = || engine.inner.core.lock().queued_len(link) >= len;
+        let queues_all = || engine.queued_on(&device) >= len;
         while !queues_all() && !transfer.is_done() {
             std::thread::yield_now();
         }

@@ -1,0 +1,355 @@
+//! Small reads that leave together: pinned cells, which the callers of small reads fill themselves,
+//! and the list of those that wait for the link.
+//!
+//! The bytes of such a read are in memory, so no drive has to be asked, and it needs no window, no
+//! slot and no turn. Its caller takes a cell, reads into it and posts it. The link's copy thread
+//! sends all that is posted as one group, then frees the cells and ends the transfers. With a
+//! window and a slot for each, 16 threads with 32 reads of 64 KiB in flight moved 3.1 GB/s on an
+//! H100, where by hand one copy for each read moved 15.7 (2026-11-27, `244a17e5`).
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use forebay_base::lock::Lock;
+use forebay_base::units::{KIB, MIB};
+use slab::Slab;
+
+use crate::error::Error;
+use crate::events;
+use crate::gpu::{Device, DeviceId};
+use crate::memory::{HostMemory, Room};
+use crate::plan::Reason;
+use crate::queue::{Outside, Parking};
+use crate::transfer::State;
+
+/// Bytes of all cells of a GPU: 512 reads of 64 KiB. They stay in a processor's cache.
+const MEMORY: u64 = 32 * MIB;
+/// The least bytes of a block, which is divided into cells of one size.
+const BLOCK_MIN: u64 = 256 * KIB;
+/// A block is divided into 1, 2, 4 … 64 cells.
+const CLASSES: usize = 7;
+/// Time after which a failed allocation is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// The small reads of one GPU.
+#[derive(Debug)]
+pub(crate) struct Cells {
+    device: Arc<dyn Device>,
+    /// Bytes of a block, and so the longest read.
+    block_len: u64,
+    memory: OnceLock<HostMemory>,
+    making: Lock<Making>,
+    list: Lock<List>,
+    /// Posted reads that the copy thread has not taken, to be checked without the lock.
+    posted: AtomicUsize,
+    /// Bytes of posted reads that have not ended.
+    queued_len: AtomicU64,
+    /// Wakes the link's copy thread.
+    bell: Arc<Parking>,
+}
+
+/// Held by the thread that allocates the memory: when that last failed, and why.
+#[derive(Debug, Default)]
+struct Making(Option<(Instant, Error)>);
+
+/// The cells in use, and the reads in them.
+#[derive(Debug)]
+struct List {
+    blocks: Vec<Block>,
+    /// Blocks without a cell in use. The last one was used last: its bytes are in a cache.
+    free: Vec<usize>,
+    /// By class, blocks that have cells in use and free ones.
+    partial: [Vec<usize>; CLASSES],
+    /// Posted reads that the copy thread has not taken.
+    ready: Vec<SmallRead>,
+    /// The transfers of all posted reads that have not ended.
+    states: Slab<Arc<State>>,
+    /// Whether the copy thread is parked, or about to park.
+    is_parked: bool,
+    /// Set when the engine fails: nothing can be posted any more.
+    is_closed: bool,
+}
+
+/// Memory for cells of one size.
+#[derive(Debug, Clone, Copy, Default)]
+struct Block {
+    class: usize,
+    /// A bit for each cell in use.
+    used: u64,
+}
+
+/// A part of the pinned memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cell {
+    block: usize,
+    index: u32,
+    address: u64,
+}
+
+impl Cell {
+    /// Its first byte.
+    pub(crate) fn pointer(self) -> NonNull<u8> {
+        NonNull::new(self.address as *mut u8).expect("memory is never at address zero")
+    }
+}
+
+/// A read whose bytes are in a cell.
+#[derive(Debug)]
+pub(crate) struct SmallRead {
+    pub(crate) cell: Cell,
+    /// The GPU's address, and the number of bytes.
+    pub(crate) device: u64,
+    pub(crate) len: u64,
+    pub(crate) reason: Reason,
+    pub(crate) state: Arc<State>,
+    /// Its number in the list of transfers.
+    key: usize,
+}
+
+impl SmallRead {
+    pub(crate) fn new(
+        cell: Cell,
+        (device, len): (u64, u64),
+        reason: Reason,
+        state: &Arc<State>,
+    ) -> Self {
+        Self { cell, device, len, reason, state: Arc::clone(state), key: usize::MAX }
+    }
+}
+
+impl Cells {
+    /// Cells for reads of up to `longest` bytes, which the thread that `bell` wakes copies.
+    pub(crate) fn new(device: Arc<dyn Device>, longest: u64, bell: Arc<Parking>) -> Self {
+        let block_len = longest.next_power_of_two().max(BLOCK_MIN);
+        let count = usize::try_from(MEMORY / block_len).expect("a small number");
+        let list = List {
+            blocks: vec![Block::default(); count],
+            free: (0..count).rev().collect(),
+            partial: Default::default(),
+            ready: Vec::new(),
+            states: Slab::new(),
+            is_parked: false,
+            is_closed: false,
+        };
+        Self {
+            device,
+            block_len,
+            memory: OnceLock::new(),
+            making: Lock::default(),
+            list: Lock::new(list),
+            posted: AtomicUsize::new(0),
+            queued_len: AtomicU64::new(0),
+            bell,
+        }
+    }
+
+    /// The parking place of the copy thread.
+    pub(crate) fn bell(&self) -> &Arc<Parking> {
+        &self.bell
+    }
+
+    /// Why reads use the general path, if the memory could not be allocated.
+    pub(crate) fn refusal(&self) -> Option<(DeviceId, Error)> {
+        self.making.lock().0.as_ref().map(|(_, error)| (self.device.id(), error.clone()))
+    }
+
+    /// A cell for `len` bytes; `None` if all are in use, or if their memory is not allocated.
+    pub(crate) fn take(&self, len: u64, room: &Room) -> Option<Cell> {
+        let memory = self.memory.get().or_else(|| self.make(room))?;
+        let class = (0..CLASSES).rev().find(|class| self.block_len >> class >= len)?;
+        let (block, index) = self.list.lock().take(class)?;
+        let at = block as u64 * self.block_len + u64::from(index) * (self.block_len >> class);
+        Some(Cell { block, index, address: memory.address() + at })
+    }
+
+    /// Whether its memory is allocated.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.memory.get().is_some()
+    }
+
+    /// Allocates the memory, unless another thread does so just now or it failed recently.
+    fn make(&self, room: &Room) -> Option<&HostMemory> {
+        let mut making = self.making.try_lock()?;
+        if self.memory.get().is_none() {
+            if making.0.as_ref().is_some_and(|(failed, _)| failed.elapsed() < AGAIN) {
+                return None;
+            }
+            match room.pin(MEMORY, &self.device) {
+                Ok(memory) => {
+                    events::memory_made(MEMORY, Some(self.device.id()));
+                    let _ = self.memory.set(memory);
+                    making.0 = None;
+                }
+                Err(error) => {
+                    events::memory_refused(&error);
+                    making.0 = Some((Instant::now(), error));
+                }
+            }
+        }
+        self.memory.get()
+    }
+
+    /// Frees a cell that was not posted.
+    pub(crate) fn give(&self, cell: Cell) {
+        self.list.lock().give(cell);
+    }
+
+    /// Hands a read to the copy thread. False if the engine has failed: the caller ends the
+    /// transfer.
+    pub(crate) fn post(&self, mut read: SmallRead) -> bool {
+        let mut list = self.list.lock();
+        if list.is_closed {
+            return false;
+        }
+        self.queued_len.fetch_add(read.len, Ordering::Relaxed);
+        read.key = list.states.insert(Arc::clone(&read.state));
+        list.ready.push(read);
+        self.posted.store(list.ready.len(), Ordering::Release);
+        let wakes = std::mem::take(&mut list.is_parked);
+        drop(list);
+        if wakes {
+            self.bell.wake();
+        }
+        true
+    }
+
+    /// Takes the posted reads, `most` at most, the first ones first.
+    pub(crate) fn ready(&self, most: usize) -> Vec<SmallRead> {
+        if self.posted.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut list = self.list.lock();
+        let count = list.ready.len().min(most);
+        let rest = list.ready.split_off(count);
+        self.posted.store(rest.len(), Ordering::Release);
+        std::mem::replace(&mut list.ready, rest)
+    }
+
+    /// Removes reads whose transfers end next, each with whether its cell is free: a copy that may
+    /// not be over keeps it.
+    pub(crate) fn over<'a>(&self, reads: impl Iterator<Item = (&'a SmallRead, bool)>) {
+        let mut list = self.list.lock();
+        for (read, is_free) in reads {
+            if is_free {
+                list.give(read.cell);
+            }
+            self.queued_len.fetch_sub(read.len, Ordering::Relaxed);
+            list.states.try_remove(read.key); // an engine that has failed has removed it
+        }
+    }
+
+    /// Records that the copy thread parks next; false if something is posted.
+    pub(crate) fn parks(&self) -> bool {
+        let mut list = self.list.lock();
+        list.is_parked = list.ready.is_empty();
+        list.is_parked
+    }
+
+    /// Bytes of posted reads that have not ended.
+    pub(crate) fn queued_len(&self) -> u64 {
+        self.queued_len.load(Ordering::Relaxed)
+    }
+
+    /// Whether a posted read has not ended.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.queued_len() > 0
+    }
+}
+
+impl List {
+    fn take(&mut self, class: usize) -> Option<(usize, u32)> {
+        let all = u64::MAX >> (64 - (1_u32 << class));
+        let block = match self.partial[class].last() {
+            Some(&block) => block,
+            None => {
+                let block = self.free.pop()?;
+                self.blocks[block] = Block { class, used: 0 };
+                self.partial[class].push(block);
+                block
+            }
+        };
+        let index = (!self.blocks[block].used).trailing_zeros();
+        self.blocks[block].used |= 1 << index;
+        if self.blocks[block].used == all {
+            self.partial[class].pop();
+        }
+        Some((block, index))
+    }
+
+    fn give(&mut self, cell: Cell) {
+        let Block { class, used } = self.blocks[cell.block];
+        let was_full = used == u64::MAX >> (64 - (1_u32 << class));
+        let used = used & !(1 << cell.index);
+        self.blocks[cell.block].used = used;
+        match (was_full, used) {
+            (true, 0) => self.free.push(cell.block),
+            (false, 0) => {
+                self.partial[class].retain(|other| *other != cell.block);
+                self.free.push(cell.block);
+            }
+            (true, _) => self.partial[class].push(cell.block),
+            (false, _) => {}
+        }
+    }
+}
+
+impl Outside for Cells {
+    fn close(&self) -> Vec<Arc<State>> {
+        let mut list = self.list.lock();
+        list.is_closed = true;
+        let ready: u64 = list.ready.drain(..).map(|read| read.len).sum();
+        self.queued_len.fetch_sub(ready, Ordering::Relaxed);
+        self.posted.store(0, Ordering::Release);
+        std::mem::take(&mut list.states).into_iter().map(|(_, state)| state).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::gpu::sim::{SimConfig, SimDevice};
+
+    fn cells() -> Cells {
+        let clock = Arc::new(forebay_base::clock::SystemClock::new());
+        let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
+        Cells::new(device, 256 * KIB, Arc::default())
+    }
+
+    proptest! {
+        /// A step takes a cell of so many bytes, or gives the oldest one back.
+        #[test]
+        fn cells_never_overlap_and_all_can_be_taken_again(
+            steps in prop::collection::vec(prop::option::of(1_u64..=256 * KIB), 1..300)
+        ) {
+            let cells = cells();
+            let mut list = cells.list.lock();
+            let class = |len: u64| (0..CLASSES).rev().find(|c| cells.block_len >> c >= len);
+            let mut taken: std::collections::VecDeque<(Cell, u64)> = Default::default();
+            for step in steps {
+                let Some(len) = step else {
+                    if let Some((cell, _)) = taken.pop_front() {
+                        list.give(cell);
+                    }
+                    continue;
+                };
+                let class = class(len).unwrap();
+                let Some((block, index)) = list.take(class) else { continue };
+                let size = cells.block_len >> class;
+                let at = block as u64 * cells.block_len + u64::from(index) * size;
+                prop_assert!(size >= len && at + size <= MEMORY);
+                let is_apart = |(other, len): &(Cell, u64)| {
+                    other.address + len <= at || at + size <= other.address
+                };
+                prop_assert!(taken.iter().all(is_apart));
+                taken.push_back((Cell { block, index, address: at }, size));
+            }
+            taken.into_iter().for_each(|(cell, _)| list.give(cell));
+            let whole = (0..list.blocks.len()).filter(|_| list.take(0).is_some()).count();
+            prop_assert_eq!(whole, list.blocks.len());
+        }
+    }
+}
