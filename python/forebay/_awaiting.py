@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 # How long a cancelled await waits, in seconds, until nothing uses the transfer's memory any more.
 _DRAIN_MAX = 1.0
 
+# So many awaits of ended transfers return before one lets other tasks run: 16 reads of 64 KiB take
+# 0.2 ms.
+_AT_ONCE_MAX = 15
+_at_once = 0
+
 if TYPE_CHECKING:
     from ._forebay import ManyTransfer, Transfer
 
@@ -46,8 +51,14 @@ _ENDS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ends] = weakref.Wea
 
 def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
     """The steps of an event loop until the transfer has ended."""
+    global _at_once
     if not transfer.done():
         yield from _ended(transfer).__await__()
+    elif _at_once < _AT_ONCE_MAX:
+        _at_once += 1
+    else:
+        _at_once = 0
+        yield  # lets the loop's other tasks run
     return transfer.result()
 
 

@@ -179,6 +179,57 @@ def test_transfers_are_awaited(data: Data, slow_gpu: forebay.Engine) -> None:
         assert target.tobytes() == bytes_[10 * number : 10 * number + 50_000]
 
 
+def test_awaits_of_ended_transfers_let_other_tasks_run(
+    data: Data, engine: forebay.Engine
+) -> None:
+    path, bytes_ = data
+    path.read_bytes()  # into the page cache
+
+    async def both() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(other())
+        target = bytearray(1000)
+        with engine.open(path) as file:
+            for number in range(320):
+                assert await file.start_read_into(target, number) == 1000
+                assert target == bytes_[number : number + 1000]
+        task.cancel()
+        return turns
+
+    assert asyncio.run(both()) >= 10
+
+
+def test_many_awaits_end_in_several_loops_at_once(data: Data, slow_gpu: forebay.Engine) -> None:
+    path, _ = data
+
+    async def many() -> list[int]:
+        with slow_gpu.open(path) as file:
+            targets = [slow_gpu.allocate(100, "sim") for _ in range(200)]
+            return await asyncio.gather(
+                *(one(file.start_read_into(target)) for target in targets)
+            )
+
+    async def one(transfer: forebay.Transfer) -> int:
+        return await transfer
+
+    results: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(asyncio.run(many()))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == [[100] * 200] * 4
+
+
 def test_an_await_that_fails_or_is_cancelled(data: Data, slow_gpu: forebay.Engine) -> None:
     path, bytes_ = data
 

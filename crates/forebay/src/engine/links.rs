@@ -15,6 +15,7 @@ use super::{Engine, seats};
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId};
+use crate::options::Options;
 use crate::staging::Cells;
 
 /// The links of an engine's GPUs.
@@ -98,8 +99,9 @@ impl Engine {
         let link = match links.iter().find(|link| is_same(&*link.device)) {
             Some(link) => Arc::clone(link),
             None => {
-                let longest = self.options().small_size;
-                let cells = Arc::new(Cells::new(Arc::clone(device), longest, Arc::default()));
+                let Options { small_size, arena_size, .. } = *self.options();
+                let own = Arc::clone(device);
+                let cells = Arc::new(Cells::new(own, small_size, arena_size, Arc::default()));
                 self.inner.core.ends_on_failure(&cells);
                 let link = Arc::new(GpuLink {
                     device: Arc::clone(device),

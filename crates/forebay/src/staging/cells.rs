@@ -24,8 +24,10 @@ use crate::plan::Reason;
 use crate::queue::{Outside, Parking};
 use crate::transfer::State;
 
-/// Bytes of all cells of a GPU: 512 reads of 64 KiB. They stay in a processor's cache.
-const MEMORY: u64 = 32 * MIB;
+/// Most bytes of all cells of a GPU: 512 reads of 64 KiB. They stay in a processor's cache.
+const MEMORY_MAX: u64 = 32 * MIB;
+/// Cells have at most this part of the pinned memory that the caller allows for slots.
+const PART: u64 = 4;
 /// The least bytes of a block, which is divided into cells of one size.
 const BLOCK_MIN: u64 = 256 * KIB;
 /// A block is divided into 1, 2, 4 … 64 cells.
@@ -39,6 +41,8 @@ pub(crate) struct Cells {
     device: Arc<dyn Device>,
     /// Bytes of a block, and so the longest read.
     block_len: u64,
+    /// Bytes of all blocks.
+    len: u64,
     memory: OnceLock<HostMemory>,
     making: Lock<Making>,
     list: Lock<List>,
@@ -121,9 +125,16 @@ impl SmallRead {
 
 impl Cells {
     /// Cells for reads of up to `longest` bytes, which the thread that `bell` wakes copies.
-    pub(crate) fn new(device: Arc<dyn Device>, longest: u64, bell: Arc<Parking>) -> Self {
+    /// `allowed` is the caller's limit of pinned memory.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        longest: u64,
+        allowed: Option<u64>,
+        bell: Arc<Parking>,
+    ) -> Self {
         let block_len = longest.next_power_of_two().max(BLOCK_MIN);
-        let count = usize::try_from(MEMORY / block_len).expect("a small number");
+        let most = allowed.map_or(MEMORY_MAX, |allowed| MEMORY_MAX.min(allowed / PART));
+        let count = usize::try_from(most / block_len).expect("a small number");
         let list = List {
             blocks: vec![Block::default(); count],
             free: (0..count).rev().collect(),
@@ -136,6 +147,7 @@ impl Cells {
         Self {
             device,
             block_len,
+            len: most / block_len * block_len,
             memory: OnceLock::new(),
             making: Lock::default(),
             list: Lock::new(list),
@@ -157,6 +169,9 @@ impl Cells {
 
     /// A cell for `len` bytes; `None` if all are in use, or if their memory is not allocated.
     pub(crate) fn take(&self, len: u64, room: &Room) -> Option<Cell> {
+        if self.len == 0 {
+            return None;
+        }
         let memory = self.memory.get().or_else(|| self.make(room))?;
         let class = (0..CLASSES).rev().find(|class| self.block_len >> class >= len)?;
         let (block, index) = self.list.lock().take(class)?;
@@ -176,9 +191,9 @@ impl Cells {
             if making.0.as_ref().is_some_and(|(failed, _)| failed.elapsed() < AGAIN) {
                 return None;
             }
-            match room.pin(MEMORY, &self.device) {
+            match room.pin(self.len, &self.device) {
                 Ok(memory) => {
-                    events::memory_made(MEMORY, Some(self.device.id()));
+                    events::memory_made(self.len, Some(self.device.id()));
                     let _ = self.memory.set(memory);
                     making.0 = None;
                 }
@@ -316,7 +331,19 @@ mod tests {
     fn cells() -> Cells {
         let clock = Arc::new(forebay_base::clock::SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
-        Cells::new(device, 256 * KIB, Arc::default())
+        Cells::new(device, 256 * KIB, None, Arc::default())
+    }
+
+    #[test]
+    fn a_limit_of_pinned_memory_bounds_them() {
+        let device = Arc::clone(&cells().device);
+        let of = |allowed| Cells::new(Arc::clone(&device), 256 * KIB, allowed, Arc::default());
+        assert_eq!(of(Some(8 * MIB)).len, 2 * MIB);
+        let none = of(Some(256 * KIB));
+        let room = Room::new(forebay_topology::System::live());
+        assert!(none.len == 0 && none.take(1, &room).is_none());
+        let few = of(Some(MIB));
+        assert!(few.take(200 * KIB, &room).is_some() && few.take(1, &room).is_none());
     }
 
     proptest! {
@@ -340,7 +367,7 @@ mod tests {
                 let Some((block, index)) = list.take(class) else { continue };
                 let size = cells.block_len >> class;
                 let at = block as u64 * cells.block_len + u64::from(index) * size;
-                prop_assert!(size >= len && at + size <= MEMORY);
+                prop_assert!(size >= len && at + size <= cells.len);
                 let is_apart = |(other, len): &(Cell, u64)| {
                     other.address + len <= at || at + size <= other.address
                 };

@@ -1,8 +1,8 @@
 //! Queues one GPU's copies and polls for their completion. Only this thread calls the driver for a
 //! transfer's copies.
 //!
-//! All small reads that are posted form one group. It is queued beside two groups of other copies,
-//! so that neither kind waits long for the other.
+//! All small reads that are posted form one group. It is queued in addition to two groups of other
+//! copies, so that neither kind waits long for the other.
 //!
 //! At most two groups of copies are queued per direction: one runs, the next is ready behind it.
 //! Slots that are filled in the meantime form one longer copy, or one batch if they belong to
@@ -289,6 +289,13 @@ impl Submitter {
             let SmallRead { len, reason, state, .. } = read;
             let result = match failed {
                 None => {
+                    let bytes = (state.requested().start, len);
+                    let what = What::Small { name: Direction::Read.name(), bytes };
+                    core.recorder().note_small(|| Span {
+                        start_ns: queued_ns,
+                        end_ns: over_ns,
+                        what,
+                    });
                     state.add_time(Stage::Copy, over_ns.saturating_sub(queued_ns));
                     state.add_bytes(Route::Cached, reason, len);
                     state.add_done(len);

@@ -86,7 +86,7 @@ fn they_pay_for_few_copies_and_take_no_section_of_the_scheduler() {
         let took = start.elapsed();
         let outcomes = small.wait(transfers);
         assert_eq!(sections, 0, "{in_flight} in flight");
-        assert!(took < LATENCY * 16, "{in_flight} in flight: {took:?}");
+        assert!(took < LATENCY * 40, "{in_flight} in flight: {took:?}");
         for (number, outcome) in outcomes.into_iter().enumerate() {
             let outcome = outcome.unwrap();
             let share = outcome.routes[0];
