@@ -123,7 +123,6 @@ impl UringRing {
             let mut ring = IoUring::builder()
                 .setup_single_issuer()
                 .setup_defer_taskrun()
-                .setup_taskrun_flag()
                 .setup_cqsize(COMPLETIONS)
                 .dontfork()
                 .build(ENTRIES)
@@ -395,12 +394,7 @@ impl Ring for UringRing {
             // If the queue is full, the next attempt follows when the kernel has taken its entries.
             wait = self.listen().is_ok();
         }
-        // Without a wait, the kernel is called for what it has ready, and not to find nothing.
-        let has_ready = {
-            let queue = self.ring.submission();
-            queue.taskrun() || queue.cq_overflow()
-        };
-        if self.unsubmitted || wait || has_ready {
+        if self.unsubmitted || wait || !self.ops.is_empty() {
             let want = usize::from(wait);
             match self.ring.submit_and_wait(want) {
                 Ok(_) => {
