@@ -84,11 +84,11 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let mut benches = cargo(&["test", "--workspace", "--bench", "*", "--", "--test"]);
     report.step("micro-benchmarks", process::succeeds(&mut benches)?);
     readme(&mut report, root, built.library.as_deref())?;
-    heading("documentation");
-    // Libraries only: the library and the command share the name `forebay`, and so a page.
-    let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib"]);
-    report.step("documentation", process::succeeds(docs.env("RUSTDOCFLAGS", "-D warnings"))?);
     if all {
+        heading("documentation");
+        // Libraries only: the library and the command share the name `forebay`, and so a page.
+        let mut docs = cargo(&["doc", "--workspace", "--no-deps", "--lib"]);
+        report.step("documentation", process::succeeds(docs.env("RUSTDOCFLAGS", "-D warnings"))?);
         heading("slow tests");
         tests(&mut report, &["--ignored"]);
         slow(&mut report, root, cargo)?;
