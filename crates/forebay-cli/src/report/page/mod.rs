@@ -65,7 +65,7 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                     section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
                 }
                 @if !model.warnings.is_empty() { (warnings(model)) }
-                @if is_whole { section.methods { (blocks(&bars::sections(model))) } }
+                @if is_whole { section { (blocks(&bars::sections(model))) } }
                 @if !charts.charts.is_empty() { (drawn(&charts)) }
                 @if !model.lines.is_empty() {
                     section {

@@ -1,6 +1,6 @@
 """Writes a file by AIO with O_DIRECT, and beside it, meanwhile, through the page cache.
 
-usage: beside.py FILE, on a drive that is slow enough: a loop device whose writes are throttled to
+usage: two-writers.py FILE, on a drive that is slow enough: a loop device whose writes are throttled to
 1 MB/s (`blkio.throttle.write_bps_device`). Reads of 16 KiB in between have the kernel read ahead
 into ever larger folios; the ranges that are written do not share a page.
 """
