@@ -74,11 +74,13 @@ impl Buffer {
         crate::failure::raised(py, ordered)
     }
 
-    /// First address and length. Fails in a forked child, which does not have this memory.
+    /// First address and length. Fails in a forked child, which does not have this memory, and
+    /// during an abandoned call.
     pub(crate) fn extent(&self) -> PyResult<(u64, u64)> {
-        if self.buffer.device().is_none() && self.buffer.as_slice().is_none() {
-            let text = "the buffer belongs to the parent process: allocate one after the fork";
-            return Err(PyBufferError::new_err(text));
+        if self.buffer.device().is_none()
+            && let Err(error) = self.buffer.check()
+        {
+            return Err(PyBufferError::new_err(error.to_string()));
         }
         Ok((self.buffer.address(), self.buffer.len()))
     }

@@ -18,6 +18,9 @@ use crate::options::{Options, RingChoice};
 use crate::plan::Direction;
 use crate::tune::{DepthLimits, DepthRule};
 
+/// Notes of an engine, at most: a server that fails may cause one for each of its files.
+const NOTES_MAX: usize = 1000;
+
 /// The queues of all drives in use.
 #[derive(Debug)]
 pub(super) struct KnownDrives {
@@ -230,10 +233,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a note for the user, once.
+    /// Records a note for the user, once, and no more than [`NOTES_MAX`].
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock();
-        if !notes.contains(&note) {
+        if notes.len() < NOTES_MAX && !notes.contains(&note) {
             notes.push(note.clone());
             drop(notes);
             events::note(&note);

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,17 +111,23 @@ impl Ports {
             None => known.push((gpu, Entry::Making)),
         }
         drop(known);
-        let made = make();
+        // A panic must not leave the others waiting for this query.
+        let made = catch_unwind(AssertUnwindSafe(make));
         let mut known = self.known.lock();
-        known.retain(|(id, _)| *id != gpu);
-        let lasts = made.as_ref().map_or_else(|no| no.lasts, |_| true);
-        let port = made.map_err(|no| no.why);
-        if lasts {
-            known.push((gpu, Entry::Made(port.clone())));
+        if let Some((_, Entry::Made(closed))) = known.iter().find(|(id, _)| *id == gpu) {
+            // It was closed during the query.
+            return closed.clone();
         }
+        known.retain(|(id, _)| *id != gpu);
+        let made = made.map(|made| {
+            let lasts = made.as_ref().map_or_else(|no| no.lasts, |_| true);
+            let port = made.map_err(|no| no.why);
+            lasts.then(|| known.push((gpu, Entry::Made(port.clone()))));
+            port
+        });
         drop(known);
         self.made.notify_all();
-        port
+        made.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Closes the port to a GPU for good; does not wait.
@@ -128,6 +135,8 @@ impl Ports {
         let mut known = self.known.lock();
         let port = known.iter_mut().find(|(id, _)| *id == gpu);
         port.into_iter().for_each(|(_, entry)| *entry = Entry::Made(Err(reason.clone())));
+        drop(known);
+        self.made.notify_all();
     }
 }
 
@@ -152,6 +161,28 @@ mod tests {
             assert_eq!(ports.to(gpu, || ask(lasts)).unwrap_err(), "it is so");
             assert_eq!(asked.get(), count);
         }
+    }
+
+    #[test]
+    fn a_port_closed_during_its_query_stays_closed() {
+        let (ports, gpu) =
+            (Ports::default(), DeviceId { kind: crate::gpu::DeviceKind::Sim, index: 0 });
+        let closing = || {
+            ports.close(gpu, "closed".into());
+            no(true)
+        };
+        for _ in 0..2 {
+            assert_eq!(ports.to(gpu, closing).unwrap_err(), "closed");
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_query_lets_the_next_one_begin() {
+        let (ports, gpu) =
+            (Ports::default(), DeviceId { kind: crate::gpu::DeviceKind::Sim, index: 0 });
+        let panics = || ports.to(gpu, || panic!("a provider's fault"));
+        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        assert_eq!(ports.to(gpu, || no(true)).unwrap_err(), "it is so");
     }
 
     #[test]

@@ -434,6 +434,18 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         Err(unsupported("is_capturing"))
     }
 
+    /// Whether all work queued on a caller's stream is done. The stream must not be capturing: the
+    /// query would end the capture.
+    ///
+    /// # Safety
+    /// As for [`record_on_caller`](Self::record_on_caller).
+    ///
+    /// # Errors
+    /// The driver's error.
+    unsafe fn is_idle(&self, _stream: CallerStream) -> DeviceResult<bool> {
+        Err(unsupported("is_idle"))
+    }
+
     /// Runs `work` with this GPU's context current on the thread, as libraries such as cuFile need
     /// it.
     ///

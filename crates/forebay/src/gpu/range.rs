@@ -28,11 +28,13 @@ pub(crate) enum NotDeviceMemory {
 const MAPPINGS_MAX: u32 = 1 << 22;
 
 /// Finds the end of each allocation or mapping in the range and checks the one that follows it.
+/// `first` is what `device` says of `address`.
 ///
 /// # Errors
 /// Why the range is not memory of `device`.
 pub(crate) fn check_range(
     device: &dyn Device,
+    first: AddressKind,
     address: u64,
     len: u64,
 ) -> Result<(), NotDeviceMemory> {
@@ -40,7 +42,7 @@ pub(crate) fn check_range(
     let end = end.ok_or(NotDeviceMemory::NoRange)?;
     let (mut at, mut mappings) = (address, 0);
     while at < end {
-        let kind = device.address_kind(at);
+        let kind = if at == address { first } else { device.address_kind(at) };
         mappings += 1;
         if let Some(other) = kind.device().filter(|&other| other != device.id()) {
             return Err(NotDeviceMemory::Elsewhere { address: at, device: other });

@@ -187,6 +187,15 @@ impl Buffer {
         Some(unsafe { std::slice::from_raw_parts(pointer, len) })
     }
 
+    /// Why [`as_slice`](Self::as_slice) has no bytes of our own host memory.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child; [`Error::BadState`] during an abandoned call.
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<()> {
+        self.check_usable(|| None)
+    }
+
     /// Like [`as_slice`](Self::as_slice), but mutable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {

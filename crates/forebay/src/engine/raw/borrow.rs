@@ -30,8 +30,8 @@ impl Engine {
     /// freed address is detected unless it was allocated again, or its pool or the driver has kept
     /// it. [`Error::NoDevice`] if the GPU is not available.
     pub unsafe fn borrow_device_memory(&self, address: u64, len: u64) -> Result<Buffer> {
-        let device = self.owner_of(address, len)?;
-        gpu::check_range(&*device, address, len)
+        let (device, kind) = self.owner_of(address, len)?;
+        gpu::check_range(&*device, kind, address, len)
             .map_err(|reason| refused(address, len, &reason))?;
         Ok(Buffer::borrowed(device, address, len))
     }
@@ -52,7 +52,7 @@ impl Engine {
         let Some(&(first, len)) = ranges.first() else {
             return Err(Error::bad_option("ranges", "none", "one at least"));
         };
-        let device = self.owner_of(first, len)?;
+        let (device, mut kind) = self.owner_of(first, len)?;
         let (mut least, mut most) = (first, first);
         let mut known: Option<(u64, u64)> = None;
         for &(address, len) in ranges {
@@ -60,10 +60,12 @@ impl Engine {
             // An empty range is never known, whatever its address.
             let is_known = |(base, limit)| base <= address && address < end && end <= limit;
             if !known.is_some_and(is_known) {
-                gpu::check_range(&*device, address, len)
+                if known.is_some() {
+                    kind = device.address_kind(address);
+                }
+                gpu::check_range(&*device, kind, address, len)
                     .map_err(|reason| refused(address, len, &reason))?;
-                let bounds = device.address_kind(address).bounds();
-                known = bounds.map(|(base, len)| (base, base.saturating_add(len)));
+                known = kind.bounds().map(|(base, len)| (base, base.saturating_add(len)));
             }
             (least, most) = (least.min(address), most.max(end));
         }
@@ -83,24 +85,26 @@ impl Engine {
         Buffer::lent(address, len)
     }
 
-    /// The GPU that owns an address.
-    fn owner_of(&self, address: u64, len: u64) -> Result<Arc<dyn Device>> {
+    /// The GPU that owns an address, and the kind of memory there.
+    fn owner_of(&self, address: u64, len: u64) -> Result<(Arc<dyn Device>, AddressKind)> {
         self.check_process(Operation::Open)?;
-        let kind = self.address_kind(address);
+        // The first GPU that knows the address answers, or the driver if no GPU is open.
+        let known = self.inner.links.devices();
+        let answers = known.iter().map(|device| (Some(device), device.address_kind(address)));
+        let mut answers = answers.filter(|(_, kind)| *kind != AddressKind::Unknown);
+        let (asked, kind) = answers.next().unwrap_or_else(|| (None, gpu::address_kind(address)));
         let not = NotDeviceMemory::Kind { address, kind };
         let id = kind.device().ok_or_else(|| refused(address, len, &not))?;
-        self.known(id).or_else(|_| {
+        if let Some(device) = asked.filter(|device| device.id() == id) {
+            return Ok((Arc::clone(device), kind));
+        }
+        let device = self.known(id).or_else(|_| {
             let added = self.device(&GpuSelector::Cuda(id.index.to_string()))?;
-            Ok(added.expect("a GPU, not host memory"))
-        })
-    }
-
-    /// The answer of the first GPU that knows the address, or of the driver if no GPU is open.
-    fn address_kind(&self, address: u64) -> AddressKind {
-        let known = self.inner.links.devices();
-        let mut kinds = known.iter().map(|device| device.address_kind(address));
-        let known = kinds.find(|kind| *kind != AddressKind::Unknown);
-        known.unwrap_or_else(|| gpu::address_kind(address))
+            Ok::<_, Error>(added.expect("a GPU, not host memory"))
+        })?;
+        // Another GPU, or none, may not know the bounds.
+        let kind = device.address_kind(address);
+        Ok((device, kind))
     }
 }
 

@@ -36,6 +36,10 @@ impl Engine {
             let expected = "a stream that is not being captured: end the capture first";
             return Err(Error::bad_option("stream", format!("{:#x}", stream.0), expected));
         }
+        // SAFETY: as above.
+        if unsafe { known.is_idle(stream) }.map_err(failed)? {
+            return Ok(());
+        }
         let event = known.create_event().map_err(failed)?;
         let mut wait = || {
             // SAFETY: the caller's promise.

@@ -249,6 +249,10 @@ impl Device for Silent {
         // SAFETY: as above.
         unsafe { self.inner.is_capturing(stream) }
     }
+    unsafe fn is_idle(&self, stream: CallerStream) -> DeviceResult<bool> {
+        // SAFETY: as above.
+        unsafe { self.inner.is_idle(stream) }
+    }
 }
 
 fn engine_with(gpu: &Arc<Silent>) -> (Engine, Arc<dyn Device>) {

@@ -17,7 +17,7 @@ use super::driver::driver;
 use super::handles::{Handles, InUse};
 use super::kernels::{self, Kernels};
 use super::table::{
-    Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal, nonsense,
+    Address, CudaTable, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque, Ordinal, Status, nonsense,
 };
 use super::{address, info};
 use crate::gpu::{
@@ -138,6 +138,15 @@ impl CudaDevice {
         // SAFETY: the caller's promise.
         let status = unsafe { (self.cuda.mem_host_register)(host.as_ptr().cast(), len, how) };
         self.cuda.check("cuMemHostRegister", status)
+    }
+
+    /// The answer to a query whether queued work is done.
+    #[inline]
+    fn is_over(&self, call: &'static str, status: Status) -> DeviceResult<bool> {
+        if status == ERROR_NOT_READY {
+            return Ok(false);
+        }
+        self.cuda.check(call, status).map(|()| true)
     }
 
     #[cold]
@@ -414,6 +423,13 @@ impl Device for CudaDevice {
         Ok(state != 0)
     }
 
+    unsafe fn is_idle(&self, stream: CallerStream) -> DeviceResult<bool> {
+        let _current = self.enter()?;
+        // SAFETY: as above.
+        let status = unsafe { (self.cuda.stream_query)(raw_of(stream)) };
+        self.is_over("cuStreamQuery", status)
+    }
+
     fn has_batches(&self) -> bool {
         self.cuda.memcpy_batch_async.is_some()
     }
@@ -478,10 +494,7 @@ impl Device for CudaDevice {
         let _current = self.enter()?;
         // SAFETY: it is alive.
         let status = unsafe { (self.cuda.event_query)(event.raw) };
-        if status == ERROR_NOT_READY {
-            return Ok(false);
-        }
-        self.cuda.check(call, status).map(|()| true)
+        self.is_over(call, status)
     }
 
     fn wait_event(&self, stream: Stream, event: Event) -> DeviceResult<()> {

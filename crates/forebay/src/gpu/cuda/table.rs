@@ -178,6 +178,7 @@ cuda_table! {
     stream_create: c"cuStreamCreate" since 2_000 fn(*mut Opaque, c_uint);
     stream_destroy: c"cuStreamDestroy" since 4_000 fn(Opaque);
     stream_synchronize: c"cuStreamSynchronize" since 2_000 fn(Opaque);
+    stream_query: c"cuStreamQuery" since 2_000 fn(Opaque);
     stream_wait_event: c"cuStreamWaitEvent" since 3_020 fn(Opaque, Opaque, c_uint);
     stream_is_capturing: c"cuStreamIsCapturing" since 10_000 fn(Opaque, *mut c_int);
     stream_wait_value32: c"cuStreamWaitValue32" since 11_070 fn(Opaque, Address, u32, c_uint);

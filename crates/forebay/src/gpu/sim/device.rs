@@ -419,6 +419,12 @@ impl Device for SimDevice {
         self.timeline("is_capturing")?.is_capturing(stream.0)
     }
 
+    unsafe fn is_idle(&self, stream: CallerStream) -> DeviceResult<bool> {
+        let (now, mut timeline) = (self.clock.now(), self.timeline("is_idle")?);
+        timeline.run_due(now);
+        Ok(timeline.stream_due(stream.0)? <= now && !timeline.is_held(stream.0))
+    }
+
     fn has_batches(&self) -> bool {
         true
     }
