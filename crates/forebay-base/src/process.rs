@@ -12,8 +12,8 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Pid, getpid};
@@ -105,6 +105,18 @@ impl<T: Housed> Kept<T> {
     /// Shares `it`.
     pub fn new(it: T) -> Self {
         Self(ManuallyDrop::new(Arc::new(it)))
+    }
+
+    /// Shares `it` again.
+    #[must_use]
+    pub fn of(it: Arc<T>) -> Self {
+        Self(ManuallyDrop::new(it))
+    }
+
+    /// A share that does not keep it.
+    #[must_use]
+    pub fn downgrade(this: &Self) -> Weak<T> {
+        Arc::downgrade(&this.0)
     }
 
     /// Whether there is no other share at the moment.

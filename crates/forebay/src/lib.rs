@@ -74,4 +74,4 @@ pub use plan::{Direction, Reason, Route};
 pub use queue::Priority;
 pub use statistics::{Histogram, Statistics};
 pub use trace::Trace;
-pub use transfer::{Outcome, RouteShare, Stages, SyncMode};
+pub use transfer::{Completions, Outcome, RouteShare, Stages, SyncMode};

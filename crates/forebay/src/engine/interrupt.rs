@@ -97,12 +97,11 @@ impl File {
         if !has_server && let Some(done) = self.engine.move_small(&call) {
             return done;
         }
-        let small = call
-            .span
-            .gpu
-            .is_some()
-            .then(|| self.engine.start_small(&call, &mut None, First::Prepares));
-        let state = match small.flatten() {
+        let small = match call.span.gpu.is_some() {
+            true => self.engine.start_small(&call, &mut None, First::Prepares),
+            false => self.engine.start_cold(&call, &mut None),
+        };
+        let state = match small {
             Some(state) => state,
             None => self.engine.start(&call, None)?,
         };

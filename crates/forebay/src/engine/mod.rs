@@ -25,7 +25,7 @@ mod transfer;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use file::File;
@@ -46,7 +46,7 @@ use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
 use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
-use crate::staging::Arena;
+use crate::staging::{Arena, ColdReads};
 use crate::statistics::Statistics;
 use crate::trace::Trace;
 use crate::transfer::State;
@@ -75,6 +75,8 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: links::Links,
+    /// `None` if they take the general path.
+    cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
     keepers: ordered::Keepers,
@@ -129,6 +131,7 @@ impl Engine {
                     seats: Arc::new(seats::Seats::new(readers)),
                 },
                 links: links::Links::default(),
+                cold: OnceLock::new(),
                 drives: Arc::new(drives::KnownDrives::new()),
                 notes: Arc::default(),
                 keepers: ordered::Keepers::default(),
@@ -352,6 +355,9 @@ impl Engine {
     /// caller's thread is already awake, and readers would have to be woken. Calls `between` after
     /// each piece.
     fn help(&self, state: &Arc<State>, between: &mut dyn FnMut()) {
+        if state.key() == usize::MAX {
+            return; // the scheduler does not know it
+        }
         self.help_now(state, between);
         let core = &self.inner.core;
         for _ in 0..CHECKS_MAX {
@@ -398,6 +404,7 @@ impl Housed for Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.core.stop();
+        self.cold.get().iter().flat_map(|reads| reads.iter()).for_each(|reads| reads.finish());
         // Jobs there may hold the core, and with it themselves.
         self.core.finish_aside();
         events::engine_ended(self.threads.wait());

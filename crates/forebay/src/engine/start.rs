@@ -111,6 +111,33 @@ pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 impl Engine {
     /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
+        let begins = |access, direct: &FoundDirectPart| {
+            let (buffers, file) = (buffer.into_iter().collect(), Arc::clone(call.file));
+            let keep = call.span.keep.iter().cloned().collect();
+            let state = Arc::new(State::new(call.started, file, call.range()?, buffers, keep));
+            if !call.is_block {
+                let begin = call.begin(Some(access));
+                let begin = match direct {
+                    Ok(part) => Begin { route: Some((Route::Direct, part.reason)), ..begin },
+                    Err(why) => Begin { not_direct: why.clone(), ..begin },
+                };
+                state.emit_begin(call.file, &begin);
+            }
+            Ok(state)
+        };
+        self.start_with(call, begins)
+    }
+
+    /// Starts a call whose transfer has begun.
+    pub(super) fn start_as(&self, call: &Call<'_>, state: &Arc<State>) -> Result<()> {
+        self.start_with(call, |_, _| Ok(Arc::clone(state))).map(drop)
+    }
+
+    fn start_with(
+        &self,
+        call: &Call<'_>,
+        begins: impl FnOnce(Access, &FoundDirectPart) -> Result<Arc<State>>,
+    ) -> Result<Arc<State>> {
         let _guard = OnUnwind::new(self, None);
         let (range, mut access) = (call.range()?, self.access(call)?);
         let (mut end, mut is_sized) = (range.end, false);
@@ -138,17 +165,7 @@ impl Engine {
         let link = call.span.gpu.as_ref().map(|device| self.ready_link(device)).transpose()?;
         let drive = self.drive(call.file, access.is_o_direct())?;
         self.start_readers()?;
-        let (buffers, keep) =
-            (buffer.into_iter().collect(), call.span.keep.iter().cloned().collect());
-        let state = Arc::new(State::new(call.started, Arc::clone(call.file), range, buffers, keep));
-        if !call.is_block {
-            let begin = call.begin(Some(access));
-            let begin = match &direct {
-                Ok(part) => Begin { route: Some((Route::Direct, part.reason)), ..begin },
-                Err(why) => Begin { not_direct: why.clone(), ..begin },
-            };
-            state.emit_begin(call.file, &begin);
-        }
+        let state = begins(access, &direct)?;
         let is_cold =
             access.requires_o_direct() || access.is_o_direct() && call.file.is_absent(range.start);
         let mut request = Request {

@@ -182,6 +182,11 @@ impl Threads {
         !woken(waited).1.timed_out()
     }
 
+    /// Starts the thread for small cold reads that are not waited for.
+    pub(super) fn start_cold(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.spawn_as(Quota::Reserved, "forebay-cold".to_owned(), "threads for cold reads", run)
+    }
+
     /// Starts `count` readers at the first call; at least one must start.
     pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
         let mut started = self.readers_started.lock();

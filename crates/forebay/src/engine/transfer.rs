@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::memory::Buffer;
-use crate::transfer::{Outcome, RouteShare, Stages, State};
+use crate::transfer::{Completions, Outcome, RouteShare, Stages, State};
 
 /// A transfer in progress. Dropping it cancels what has not started; I/O in flight drains in the
 /// background, and only then is the memory that it owns freed.
@@ -106,6 +106,13 @@ impl Transfer {
         }
     }
 
+    /// Reports its end to `completions`, by this tag. In a forked child it is never reported.
+    pub fn report_to(&self, completions: &Completions, tag: u64) {
+        if self.engine.home().is_here() {
+            self.state.report_to(completions, tag);
+        }
+    }
+
     /// Whether it has ended. In a forked child this is true, and waiting returns the error.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -174,6 +181,9 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         if self.cancels && !self.is_done() {
             self.cancel();
+        }
+        if self.engine.home().is_here() {
+            self.state.leave_to_thread();
         }
     }
 }

@@ -28,7 +28,7 @@ thread_local! {
 ///
 /// # Errors
 /// Errors of `open`.
-pub(super) fn open<T, E>(
+pub(crate) fn open<T, E>(
     open: impl FnOnce() -> Result<T, E>,
     descriptor: impl FnOnce(&T) -> RawFd,
 ) -> Result<T, E> {
@@ -44,7 +44,7 @@ pub(super) fn open<T, E>(
 }
 
 /// Closes a ring's descriptor with `close`, and removes it from the list.
-pub(super) fn close(descriptor: RawFd, close: impl FnOnce()) {
+pub(crate) fn close(descriptor: RawFd, close: impl FnOnce()) {
     let mut all = OPEN.lock();
     all.retain(|&open| open != descriptor);
     close();

@@ -11,7 +11,7 @@ mod bounce;
 mod closers;
 mod core;
 mod failure;
-mod forks;
+pub(crate) mod forks;
 mod gate;
 mod kernel_threads;
 mod op;

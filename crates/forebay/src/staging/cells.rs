@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::events;
 use crate::gpu::{Device, DeviceId};
 use crate::memory::{HostMemory, Room};
-use crate::plan::Reason;
+use crate::plan::{Reason, Route};
 use crate::queue::{Outside, Parking};
 use crate::transfer::State;
 
@@ -35,10 +35,11 @@ const CLASSES: usize = 7;
 /// Time after which a failed allocation is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The small reads of one GPU.
+/// Cells, and the small reads of one GPU that are in them.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    device: Arc<dyn Device>,
+    /// The GPU; `None` for cells whose bytes are copied to host memory.
+    device: Option<Arc<dyn Device>>,
     /// Bytes of a block, and so the longest read.
     block_len: u64,
     /// Bytes of all blocks.
@@ -97,6 +98,11 @@ impl Cell {
     pub(crate) fn pointer(self) -> NonNull<u8> {
         NonNull::new(self.address as *mut u8).expect("memory is never at address zero")
     }
+
+    /// The cell without its first `len` bytes.
+    pub(crate) const fn without(self, len: u64) -> Self {
+        Self { address: self.address + len, ..self }
+    }
 }
 
 /// A read whose bytes are in a cell.
@@ -106,7 +112,8 @@ pub(crate) struct SmallRead {
     /// The GPU's address, and the number of bytes.
     pub(crate) device: u64,
     pub(crate) len: u64,
-    pub(crate) reason: Reason,
+    /// How its bytes came to the cell.
+    pub(crate) way: (Route, Reason),
     pub(crate) state: Arc<State>,
     /// Its number in the list of transfers.
     key: usize,
@@ -116,18 +123,18 @@ impl SmallRead {
     pub(crate) fn new(
         cell: Cell,
         (device, len): (u64, u64),
-        reason: Reason,
+        way: (Route, Reason),
         state: &Arc<State>,
     ) -> Self {
-        Self { cell, device, len, reason, state: Arc::clone(state), key: usize::MAX }
+        Self { cell, device, len, way, state: Arc::clone(state), key: usize::MAX }
     }
 }
 
 impl Cells {
-    /// Cells for reads of up to `longest` bytes, which the thread that `bell` wakes copies.
-    /// `allowed` is the caller's limit of pinned memory.
+    /// Cells for reads of up to `longest` bytes, which the thread that `bell` wakes copies to
+    /// `device`. `allowed` is the caller's limit of pinned memory.
     pub(crate) fn new(
-        device: Arc<dyn Device>,
+        device: Option<Arc<dyn Device>>,
         longest: u64,
         allowed: Option<u64>,
         bell: Arc<Parking>,
@@ -164,7 +171,8 @@ impl Cells {
 
     /// Why reads use the general path, if the memory could not be allocated.
     pub(crate) fn refusal(&self) -> Option<(DeviceId, Error)> {
-        self.making.lock().0.as_ref().map(|(_, error)| (self.device.id(), error.clone()))
+        let device = self.device.as_ref()?.id();
+        self.making.lock().0.as_ref().map(|(_, error)| (device, error.clone()))
     }
 
     /// A cell for `len` bytes; `None` if all are in use, or if their memory is not allocated.
@@ -191,9 +199,13 @@ impl Cells {
             if making.0.as_ref().is_some_and(|(failed, _)| failed.elapsed() < AGAIN) {
                 return None;
             }
-            match room.pin(self.len, &self.device) {
+            let made = match &self.device {
+                Some(device) => room.pin(self.len, device),
+                None => room.map(self.len, 0, None).map(|(memory, _)| memory),
+            };
+            match made {
                 Ok(memory) => {
-                    events::memory_made(self.len, Some(self.device.id()));
+                    events::memory_made(self.len, self.device.as_ref().map(|device| device.id()));
                     let _ = self.memory.set(memory);
                     making.0 = None;
                 }
@@ -331,13 +343,13 @@ mod tests {
     fn cells() -> Cells {
         let clock = Arc::new(forebay_base::clock::SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
-        Cells::new(device, 256 * KIB, None, Arc::default())
+        Cells::new(Some(device), 256 * KIB, None, Arc::default())
     }
 
     #[test]
     fn a_limit_of_pinned_memory_bounds_them() {
-        let device = Arc::clone(&cells().device);
-        let of = |allowed| Cells::new(Arc::clone(&device), 256 * KIB, allowed, Arc::default());
+        let device = cells().device;
+        let of = |allowed| Cells::new(device.clone(), 256 * KIB, allowed, Arc::default());
         assert_eq!(of(Some(8 * MIB)).len, 2 * MIB);
         let none = of(Some(256 * KIB));
         let room = Room::new(forebay_topology::System::live());

@@ -3,10 +3,12 @@
 
 mod arena;
 mod cells;
+mod cold;
 mod submitter;
 
 pub(crate) use arena::Arena;
-pub(crate) use cells::{Cells, SmallRead};
+pub(crate) use cells::{Cell, Cells, SmallRead};
+pub(crate) use cold::{Again, ColdEngine, ColdRead, ColdReads, To};
 #[cfg(test)]
 pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;

@@ -21,7 +21,7 @@ use super::{Arena, Cells, SmallRead};
 use crate::error::{Error, Operation};
 use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
-use crate::plan::{Direction, Route};
+use crate::plan::Direction;
 use crate::queue::{Copy, CopyFailure, Core, Crew, Parking, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
 use crate::transfer::Stage;
@@ -286,7 +286,7 @@ impl Submitter {
             |done: &SmallDone| done.failed.as_ref().is_none_or(|failed| failed.lost.is_none());
         cells.over(self.small_done.iter().map(|done| (&done.read, is_free(done))));
         for SmallDone { read, queued_ns, over_ns, failed } in self.small_done.drain(..) {
-            let SmallRead { len, reason, state, .. } = read;
+            let SmallRead { len, way: (route, reason), state, .. } = read;
             let result = match failed {
                 None => {
                     let bytes = (state.requested().start, len);
@@ -297,7 +297,7 @@ impl Submitter {
                         what,
                     });
                     state.add_time(Stage::Copy, over_ns.saturating_sub(queued_ns));
-                    state.add_bytes(Route::Cached, reason, len);
+                    state.add_bytes(route, reason, len);
                     state.add_done(len);
                     Ok(len)
                 }

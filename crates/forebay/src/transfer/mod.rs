@@ -1,7 +1,9 @@
 //! The state that a caller and the engine share during a transfer, and its outcome. Callers wait
 //! for the end: parked, polling when it is near, or checking whether to continue.
 
+mod completions;
 mod outcome;
+mod reaper;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,9 +19,12 @@ use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep, Last};
 use crate::plan::{Reason, Route};
 use crate::queue::Batch;
-use forebay_base::lock::{Condvar, Lock, woken};
+pub use completions::Completions;
+use completions::Queue;
+use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::units::ByteRange;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
+pub(crate) use reaper::{LONG, Reaper};
 
 /// Interval between two checks of a transfer of a failed engine.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
@@ -29,9 +34,6 @@ const AWAKE_MAX: Duration = Duration::from_millis(1);
 
 /// When a waiting thread checks a transfer's progress for the first time.
 const FIRST_LOOK: Duration = Duration::from_micros(500);
-
-/// Timeout of a wait that is repeated until it is over.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// How long a finished transfer waits for its file to be closed; closing hangs if a server does.
 const CLOSING_MAX: Duration = Duration::from_millis(250);
@@ -70,6 +72,10 @@ pub(crate) struct State {
     bell: Condvar,
     /// `Some` between the start event and the end event.
     span: Lock<Option<OpenSpan>>,
+    /// Who takes the completions of the ring in which it began.
+    reaper: OnceLock<Arc<dyn Reaper>>,
+    /// Whether it is in that ring.
+    is_in_ring: AtomicBool,
 }
 
 /// A stage whose time is measured: see [`Stages`].
@@ -98,6 +104,8 @@ struct End {
     waiting: usize,
     /// Callbacks to run at the end.
     steps: Vec<Box<dyn FnOnce() + Send>>,
+    /// Where its end is reported.
+    queue: Option<Arc<Queue>>,
 }
 
 /// Resources that only the ended transfer held. Dropping them closes files and frees memory.
@@ -168,6 +176,7 @@ impl State {
                 closing: false,
                 waiting: 0,
                 steps: Vec::new(),
+                queue: None,
             }),
             stop: AtomicBool::new(false),
             caller_is_spared: AtomicBool::new(false),
@@ -176,7 +185,36 @@ impl State {
             ended: AtomicBool::new(false),
             bell: Condvar::new(),
             span: Lock::default(),
+            reaper: OnceLock::new(),
+            is_in_ring: AtomicBool::new(false),
         }
+    }
+
+    /// Names who takes the completions of the ring that it is about to enter.
+    pub(crate) fn reaps_with(&self, reaper: Arc<dyn Reaper>) {
+        let _ = self.reaper.set(reaper);
+    }
+
+    /// Records that it has entered or left the ring.
+    pub(crate) fn set_in_ring(&self, is_in_ring: bool) {
+        self.is_in_ring.store(is_in_ring, Ordering::SeqCst);
+    }
+
+    /// Who takes its completion, if it is in a ring.
+    fn reaper(&self) -> Option<&Arc<dyn Reaper>> {
+        self.reaper.get().filter(|_| self.is_in_ring.load(Ordering::SeqCst))
+    }
+
+    /// Wakes a thread that waits for it, to take completions; false if there is none.
+    pub(crate) fn wake_to_reap(&self) -> bool {
+        let end = self.end.lock();
+        if end.waiting > 0 {
+            self.bell.notify_all();
+            return true;
+        }
+        let queue = end.queue.clone();
+        drop(end);
+        queue.is_some_and(|queue| queue.wake_to_reap())
     }
 
     /// Makes it the state of a transfer that its caller has done.
@@ -272,6 +310,13 @@ impl State {
         let mut shares = self.keep.lock();
         shares.adrift = true;
         shares.keep.iter().for_each(Keep::set_detached); // empty if it has ended
+        drop(shares);
+        self.leave_to_thread();
+    }
+
+    /// Makes sure that it ends although its caller does not wait for it.
+    pub(crate) fn leave_to_thread(&self) {
+        self.reaper().iter().for_each(|reaper| reaper.leave_to_thread());
     }
 
     /// Drops the shares in the memory; returns the allocations of which they were the last.
@@ -355,6 +400,8 @@ impl State {
         if waiting {
             self.bell.notify_all();
         }
+        // A failed engine ends transfers whose reads are still in their ring.
+        self.reaper().iter().for_each(|reaper| reaper.interrupt());
         for step in steps {
             // A panicking callback must not harm the other transfers of this thread.
             drop(catch_unwind(AssertUnwindSafe(step)));
@@ -376,9 +423,27 @@ impl State {
     /// Runs `step` on the thread that ends the transfer, or on this one if it has ended. The step
     /// must not block.
     pub(crate) fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+        self.on_end_of(None, step);
+    }
+
+    /// Reports its end to `completions`, by this tag.
+    pub(crate) fn report_to(&self, completions: &Completions, tag: u64) {
+        let queue = Arc::clone(&completions.0);
+        self.reaper().iter().for_each(|reaper| queue.reaps_with(reaper));
+        self.on_end_of(Some(&completions.0), move || queue.push(tag));
+    }
+
+    /// Like [`on_end`](Self::on_end). Threads that wait at `queue` also wait for this transfer.
+    fn on_end_of(&self, queue: Option<&Arc<Queue>>, step: impl FnOnce() + Send + 'static) {
         let mut end = self.end.lock();
         if end.result.is_none() {
-            return end.steps.push(Box::new(step));
+            end.steps.push(Box::new(step));
+            end.queue = queue.cloned().or(end.queue.take());
+            let is_waited_for = end.queue.is_some();
+            drop(end);
+            return if !is_waited_for {
+                self.leave_to_thread()
+            };
         }
         drop(end);
         step();
@@ -413,6 +478,11 @@ impl State {
     }
 
     pub(crate) fn is_done(&self) -> bool {
+        if let Some(reaper) = self.reaper()
+            && reaper.begins()
+        {
+            reaper.reap(None, &|| true);
+        }
         self.end.lock().result.is_some()
     }
 
@@ -459,6 +529,7 @@ impl State {
 
     /// Blocks until no thread and no op in the kernel touches the memory.
     pub(crate) fn wait_untouched(&self) {
+        self.leave_to_thread(); // if its read is still in a ring
         while !self.is_untouched() {
             std::thread::sleep(LOOKS_EVERY);
         }
@@ -537,14 +608,11 @@ impl State {
 
     /// Like [`wait`](Self::wait), for a transfer that owns several buffers.
     pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
-        let mut end = self.end.lock();
         loop {
+            let mut end = self.wait_until(None);
             if let Some(result) = end.result.clone() {
                 return (result, std::mem::take(&mut end.buffers));
             }
-            end.waiting += 1;
-            end = woken(self.bell.wait(end));
-            end.waiting -= 1;
         }
     }
 
@@ -558,12 +626,37 @@ impl State {
     }
 
     pub(crate) fn wait_for(&self, bound: Duration) -> Option<Result<Outcome>> {
-        let pending = |end: &mut End| end.result.is_none();
-        let mut end = self.end.lock();
-        end.waiting += 1;
-        let (mut end, _) = woken(self.bell.wait_timeout_while(end, bound, pending));
-        end.waiting -= 1;
-        end.result.clone()
+        // Without a bound if it exceeds the clock.
+        let until = Instant::now().checked_add(bound);
+        self.wait_until(until).result.clone()
+    }
+
+    /// Blocks until the transfer has drained, or until `until`. If its read is in a ring and no
+    /// other thread takes the completions, this one does.
+    fn wait_until(&self, until: Option<Instant>) -> MutexGuard<'_, End> {
+        loop {
+            if let Some(reaper) = self.reaper()
+                && reaper.begins()
+            {
+                let is_over = || !self.is_in_ring.load(Ordering::SeqCst);
+                reaper.reap(until, &|| is_over() || self.ended.load(Ordering::Acquire));
+            }
+            let mut end = self.end.lock();
+            let reaper = self.reaper();
+            // Counted before the role is looked at: who gives it up looks at the count after that.
+            reaper.iter().for_each(|reaper| reaper.add_waiting());
+            end.waiting += 1;
+            let waits = |end: &mut End| {
+                end.result.is_none() && !self.reaper().is_some_and(|reaper| reaper.is_free())
+            };
+            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
+            let (mut end, _) = woken(self.bell.wait_timeout_while(end, left, waits));
+            end.waiting -= 1;
+            reaper.iter().for_each(|reaper| reaper.remove_waiting());
+            if end.result.is_some() || until.is_some_and(|until| Instant::now() >= until) {
+                return end;
+            }
+        }
     }
 
     /// Waits briefly for the files of a finished transfer to be closed.

@@ -1,11 +1,10 @@
 //! The engine as a method: blocking calls at depth 1, otherwise calls that do not block.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use forebay::{
-    Buffer, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece, RequestOptions,
-    Route, RouteShare, Source, Target, Transfer,
+    Buffer, Completions, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece,
+    RequestOptions, Route, RouteShare, Source, Target, Transfer,
 };
 
 use super::pool::Places;
@@ -28,9 +27,8 @@ pub(super) struct EngineBackend {
     request_size: u64,
     memory: Places,
     running: Vec<Option<(Direction, Running)>>,
-    /// Where calls that do not block report their end.
-    sender: Sender<Done>,
-    ends: Receiver<Done>,
+    /// Where calls that do not block report their end, by their place.
+    ends: Completions,
     routes: Vec<Taken>,
 }
 
@@ -47,7 +45,6 @@ impl EngineBackend {
         drop(opening);
         let mut options = RequestOptions::exactly();
         options.route = route;
-        let (sender, ends) = channel();
         Ok(Self {
             engine: context.engine.clone(),
             file,
@@ -55,8 +52,7 @@ impl EngineBackend {
             request_size: context.request_size,
             running: (0..context.depth).map(|_| None).collect(),
             memory: context.places(context.device)?,
-            sender,
-            ends,
+            ends: Completions::new(),
             routes: Vec::new(),
         })
     }
@@ -117,14 +113,11 @@ impl EngineBackend {
                 self.engine.start_read_many(&pieces, vec![buffer], &self.options)?
             })
         };
-        let sender = self.sender.clone();
-        let step = move || {
-            let _ = sender.send(Done { place, at: Instant::now() });
+        let transfer = match &running {
+            Running::One(transfer) => transfer,
+            Running::Many(many) => many.transfer(),
         };
-        match &running {
-            Running::One(transfer) => transfer.on_end(step),
-            Running::Many(many) => many.transfer().on_end(step),
-        }
+        transfer.report_to(&self.ends, place as u64);
         self.running[place] = Some((call.direction, running));
         Ok(())
     }
@@ -174,16 +167,10 @@ impl Backend for EngineBackend {
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<Option<Done>> {
-        let done = match until {
-            None => self.ends.recv().expect("this backend holds a sender itself"),
-            Some(until) => {
-                let most = until.saturating_duration_since(Instant::now());
-                let Ok(done) = self.ends.recv_timeout(most) else { return Ok(None) };
-                done
-            }
-        };
-        self.end(done.place)?;
-        Ok(Some(done))
+        let Some(place) = self.ends.wait(until) else { return Ok(None) };
+        let (place, at) = (usize::try_from(place).expect("a place"), Instant::now());
+        self.end(place)?;
+        Ok(Some(Done { place, at }))
     }
 
     fn sync(&mut self) -> Result<()> {

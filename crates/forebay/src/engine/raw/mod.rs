@@ -1,5 +1,6 @@
 //! Calls that take memory or streams by address.
 
 mod borrow;
+pub(super) mod cold;
 pub(super) mod small;
 mod streams;

@@ -219,17 +219,16 @@ impl Engine {
         }
         let _guard = OnUnwind::new(self, None);
         let range = call.range().ok()?;
-        let state = |buffer: &mut Option<Buffer>| {
-            let (buffers, file) = (buffer.take().into_iter().collect(), Arc::clone(call.file));
-            let keep = call.span.keep.iter().cloned().collect();
-            State::new(call.started, file, range, buffers, keep)
+        let cold = |buffer: &mut Option<Buffer>| {
+            (first == First::Prepares).then(|| self.start_cold(call, buffer))?
         };
         let Some(device) = &call.span.gpu else {
-            let done = self.read_small(call)?;
+            let Some(done) = self.read_small(call) else { return cold(buffer) };
             self.trace_small(call, &done);
-            return Some(Arc::new(state(buffer).over(done)));
+            let state = Arc::into_inner(self.state_of(call, range, buffer)).expect("a new one");
+            return Some(Arc::new(state.over(done)));
         };
-        let reason = resident(call, range)?;
+        let Some(reason) = resident(call, range) else { return cold(buffer) };
         let probed = Instant::now();
         let cells = match first {
             First::Prepares => self.cells(device)?,
@@ -241,7 +240,7 @@ impl Engine {
             cells.give(cell);
             return None;
         }
-        let state = Arc::new(state(buffer));
+        let state = self.state_of(call, range, buffer);
         let access = Access::cached(reason);
         let why = match reason {
             Reason::Resident => self.why_not_direct(call.span.gpu.as_ref(), RESIDENT),
@@ -253,7 +252,8 @@ impl Engine {
             file: probed.elapsed(),
             copy: Duration::ZERO,
         });
-        let read = SmallRead::new(cell, (call.span.address, range.len()), reason, &state);
+        let way = (Route::Cached, reason);
+        let read = SmallRead::new(cell, (call.span.address, range.len()), way, &state);
         if !cells.post(read)
             && let Some(error) = self.inner.core.failure()
         {

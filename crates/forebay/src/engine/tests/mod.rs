@@ -2,6 +2,7 @@
 
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
 mod borrowed;
+mod cold;
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
 mod together;

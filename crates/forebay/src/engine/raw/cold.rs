@@ -1,0 +1,139 @@
+//! Starts small reads of bytes that are not in memory on their own ring.
+
+#![expect(unsafe_code, reason = "hands the caller's memory to the ring")]
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use forebay_base::process::Kept;
+use forebay_base::units::{ByteRange, align_down, align_up};
+
+use crate::engine::start::Call;
+use crate::engine::{Engine, Inner};
+use crate::file::Residency;
+use crate::memory::{Buffer, Span};
+use crate::options::RingChoice;
+use crate::plan::{Access, Direction, Reason};
+use crate::staging::{Again, ColdEngine, ColdRead, ColdReads, To};
+use crate::transfer::{State, Touch};
+
+/// The engine that has the ring.
+struct Owner(Weak<Inner>);
+
+impl Owner {
+    /// `None` if every handle is gone, and with it all who could wait.
+    fn engine(&self) -> Option<Engine> {
+        self.0.upgrade().map(|inner| Engine { inner: Kept::of(inner) })
+    }
+}
+
+impl ColdEngine for Owner {
+    fn start_thread(&self) -> bool {
+        let Some(engine) = self.engine() else { return false };
+        let reads = engine.inner.cold.get().and_then(Clone::clone);
+        let core = Arc::clone(&engine.inner.core);
+        reads.is_some_and(|reads| {
+            engine.inner.threads.start_cold(move || core.guard(|| reads.run())).is_ok()
+        })
+    }
+
+    fn repeat(&self, read: Again) {
+        if let Some(engine) = self.engine() {
+            engine.repeat(read);
+        }
+    }
+}
+
+impl Engine {
+    /// Starts a small read without options whose bytes are not in memory, if its file takes
+    /// O_DIRECT. `None` if it needs the general path, which then gets the buffer.
+    pub(in crate::engine) fn start_cold(
+        &self,
+        call: &Call<'_>,
+        buffer: &mut Option<Buffer>,
+    ) -> Option<Arc<State>> {
+        let (len, file) = (call.span.len, call.file);
+        let fits = len > 0 && len <= self.options().small_size;
+        let is_plain = call.direction == Direction::Read && call.options.route.is_none();
+        if !fits || !is_plain || file.is_memory() || file.opens_slowly() {
+            return None;
+        }
+        let range = call.range().ok()?;
+        // Resident parts come from memory, and a failed engine has its error.
+        let is_absent = matches!(file.residency(range), Residency::Known { resident: 0, .. });
+        if !is_absent || self.inner.core.failure().is_some() {
+            return None;
+        }
+        let alignment = self.o_direct_alignment(file).ok()?;
+        let reads = self.inner.cold.get_or_init(|| match self.options().ring {
+            RingChoice::Pread => None,
+            _ => {
+                let engine = Box::new(Owner(Kept::downgrade(&self.inner)));
+                ColdReads::new(self.options().small_size, &self.inner.core, engine)
+            }
+        });
+        let reads = reads.as_ref()?;
+        let covered = ByteRange {
+            start: align_down(range.start, alignment.offset),
+            end: align_up(range.end, alignment.offset),
+        };
+        // A drive fills the last unit of a file, and so more memory than the file has bytes.
+        let is_aligned = covered == range && call.span.address.is_multiple_of(alignment.memory);
+        let (to, memory) = match &call.span.gpu {
+            None if is_aligned && file.size().is_ok_and(|size| range.end <= size) => {
+                (To::Memory, NonNull::new(call.span.address as *mut u8)?)
+            }
+            gpu => {
+                let cells = match gpu {
+                    Some(device) => self.cells(device)?,
+                    None => Arc::clone(reads.bounce()),
+                };
+                let cell = cells.take(covered.len(), self.inner.tools.arena.room())?;
+                (To::Cell { cells, cell, skip: range.start - covered.start }, cell.pointer())
+            }
+        };
+        let state = self.state_of(call, range, buffer);
+        state.reaps_with(Arc::clone(reads) as _);
+        let access = Access::o_direct(alignment, Reason::NotResident);
+        state.emit_begin(file, &call.begin(Some(access)));
+        let Span { address, gpu, .. } = &call.span;
+        let again = Again {
+            state: Arc::clone(&state),
+            file: Arc::clone(file),
+            span: Span { address: *address, len, gpu: gpu.clone(), keep: None },
+            options: *call.options,
+        };
+        let (touch, start) = (Touch::new(&state), Instant::now());
+        let read = ColdRead { again, covered, to, touch, start };
+        // SAFETY: the transfer keeps the caller's memory, and the read its cell.
+        if let Some(read) = unsafe { reads.start(read, memory) } {
+            if let To::Cell { cells, cell, .. } = read.to {
+                cells.give(cell);
+            }
+            self.repeat(read.again);
+        }
+        Some(state)
+    }
+
+    /// Continues a transfer that has begun by the general path.
+    fn repeat(&self, Again { state, file, span, options }: Again) {
+        let call = Call::new(&file, Direction::Read, state.requested().start, span, &options);
+        let call = Call { may_wait: false, ..call };
+        if let Err(error) = self.start_as(&call, &state) {
+            self.inner.core.end(state, Err(error));
+        }
+    }
+
+    /// The state of a small transfer, which takes the buffer.
+    pub(super) fn state_of(
+        &self,
+        call: &Call<'_>,
+        range: ByteRange,
+        buffer: &mut Option<Buffer>,
+    ) -> Arc<State> {
+        let (buffers, file) = (buffer.take().into_iter().collect(), Arc::clone(call.file));
+        let keep = call.span.keep.iter().cloned().collect();
+        Arc::new(State::new(call.started, file, range, buffers, keep))
+    }
+}

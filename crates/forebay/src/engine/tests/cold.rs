@@ -1,0 +1,192 @@
+//! Small reads from a drive, on the ring that their callers serve themselves.
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::plan::Reason;
+use crate::transfer::{Completions, Outcome};
+
+const LEN: usize = 8 << 20;
+/// Only distinguishes late from never.
+const BOUND: Duration = Duration::from_secs(60);
+
+struct Cold {
+    engine: Engine,
+    gpu: DeviceId,
+    file: File,
+    bytes: Vec<u8>,
+    _folder: tempfile::TempDir,
+}
+
+impl Cold {
+    /// `None` if the folder's file system has no O_DIRECT, or if there is no io_uring.
+    fn new() -> Option<Self> {
+        let engine = Engine::new(Options::default()).unwrap();
+        let gpu = engine.device(&GpuSelector::Sim(Default::default())).unwrap().unwrap().id();
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("data");
+        let bytes: Vec<u8> = (0..=250).cycle().take(LEN + 1000).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = engine.open(&path).unwrap();
+        if let Some(reason) = file.no_direct_io() {
+            println!("skipped: no O_DIRECT in this folder: {reason}");
+            return None;
+        }
+        file.evict().unwrap();
+        let cold = Self { engine, gpu, file, bytes, _folder: folder };
+        cold.check(cold.start(None, 0, 4096), 0);
+        if !matches!(cold.engine.inner.cold.get(), Some(Some(_))) {
+            println!("skipped: no ring for cold reads");
+            return None;
+        }
+        Some(cold)
+    }
+
+    fn memory(&self, gpu: Option<DeviceId>, len: u64) -> Buffer {
+        match gpu {
+            Some(gpu) => self.engine.allocate(gpu, len).unwrap(),
+            None => self.engine.allocate_pinned(len).unwrap(),
+        }
+    }
+
+    fn start(&self, gpu: Option<DeviceId>, offset: u64, len: u64) -> Transfer {
+        let options = RequestOptions::default();
+        self.file.start_read(offset, self.memory(gpu, len), &options).unwrap()
+    }
+
+    /// Compares the bytes of a transfer with the file's from `offset` on.
+    fn check(&self, transfer: Transfer, offset: u64) -> Outcome {
+        let waited = Instant::now();
+        let (outcome, buffer) = transfer.wait();
+        assert!(waited.elapsed() < BOUND);
+        let (outcome, buffer) = (outcome.unwrap(), buffer.unwrap());
+        let mut got = vec![0; usize::try_from(buffer.len()).unwrap()];
+        buffer.download(0, &mut got).unwrap();
+        let there = &self.bytes[usize::try_from(offset).unwrap()..];
+        let there = &there[..there.len().min(got.len())];
+        assert_eq!(outcome.bytes, there.len() as u64);
+        assert!(got[..there.len()] == *there && got[there.len()..].iter().all(|byte| *byte == 0));
+        outcome
+    }
+}
+
+#[test]
+fn reads_of_any_place_and_length_are_right_in_any_order_of_waits() {
+    let Some(cold) = Cold::new() else { return };
+    for gpu in [None, Some(cold.gpu)] {
+        cold.file.evict().unwrap();
+        let reads = (0..200_u64).map(|number| {
+            let (unit, odd) = (number % 3 != 0, number * 37 % 4096);
+            let (offset, len) = if unit { (0, 8192) } else { (odd, 5000 + odd) };
+            let offset = number * 40_000 / 4096 * 4096 + offset;
+            (offset, cold.start(gpu, offset, len))
+        });
+        let mut reads: Vec<(u64, Transfer)> = reads.collect();
+        while !reads.is_empty() {
+            let (offset, transfer) = reads.swap_remove(reads.len() * 7 % 5 % reads.len());
+            let outcome = cold.check(transfer, offset);
+            let route = if gpu.is_some() { Route::Staged } else { Route::Host };
+            let share = outcome.routes[0];
+            assert!(share.route == route && share.reason == Reason::NotResident, "{outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn a_read_across_the_end_of_the_file_leaves_the_rest_as_it_was() {
+    let Some(cold) = Cold::new() else { return };
+    for (gpu, offset) in [None, Some(cold.gpu)].into_iter().zip([LEN as u64; 2]) {
+        for (offset, len) in [(offset, 4096), (offset - 4096, 8192), (offset + 7, 500)] {
+            cold.file.evict().unwrap();
+            cold.check(cold.start(gpu, offset, len), offset);
+        }
+    }
+}
+
+#[test]
+fn many_threads_wait_for_reads_of_each_other() {
+    let Some(cold) = Cold::new() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let cold = &cold;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let offset = (thread * 40 + round) * 7 % 100 * 65536;
+                    cold.file.evict().unwrap();
+                    let reads: Vec<Transfer> =
+                        (0..4).map(|part| cold.start(None, offset + part * 4096, 4096)).collect();
+                    for (part, read) in reads.into_iter().enumerate().rev() {
+                        cold.check(read, offset + part as u64 * 4096);
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn reads_that_are_not_waited_for_end() {
+    let Some(cold) = Cold::new() else { return };
+    let (sender, ends) = channel();
+    let reads: Vec<Transfer> =
+        (0..20).map(|number| cold.start(None, number * 8192, 4096)).collect();
+    for read in &reads {
+        let sender = sender.clone();
+        read.on_end(move || sender.send(()).unwrap());
+    }
+    reads.iter().for_each(|_| ends.recv_timeout(BOUND).unwrap());
+    // Nobody waits, and nobody wants to know.
+    cold.file.evict().unwrap();
+    drop(cold.start(Some(cold.gpu), 0, 4096));
+    let polled = cold.start(None, 65536, 4096);
+    let start = Instant::now();
+    while !polled.is_done() {
+        assert!(start.elapsed() < BOUND);
+    }
+    cold.check(polled, 65536);
+}
+
+#[test]
+fn completions_come_from_the_drive_and_from_memory() {
+    let Some(cold) = Cold::new() else { return };
+    let completions = Completions::new();
+    assert_eq!(completions.wait(Some(Instant::now() + Duration::from_millis(10))), None);
+    for round in 0..30_u64 {
+        cold.file.evict().unwrap();
+        let mut reads: Vec<Option<(u64, Transfer)>> = Vec::new();
+        for number in 0..16 {
+            let gpu = (number % 4 == 1).then_some(cold.gpu);
+            // Some are long, and go through the scheduler.
+            let len = if number % 5 == 2 { 1 << 20 } else { 4096 };
+            let offset = (round * 16 + number) % 100 * 65536;
+            reads.push(Some((offset, cold.start(gpu, offset, len))));
+        }
+        for (tag, read) in reads.iter().enumerate() {
+            read.as_ref().unwrap().1.report_to(&completions, tag as u64);
+        }
+        for _ in 0..reads.len() {
+            let tag = completions.wait(Some(Instant::now() + BOUND)).expect("an end");
+            let (offset, read) = reads[usize::try_from(tag).unwrap()].take().expect("once");
+            assert!(read.is_done());
+            cold.check(read, offset);
+        }
+    }
+    assert_eq!(completions.wait(Some(Instant::now())), None);
+}
+
+#[test]
+fn a_failed_engine_ends_them() {
+    let Some(cold) = Cold::new() else { return };
+    let reads: Vec<Transfer> =
+        (0..20).map(|number| cold.start(None, number * 8192, 4096)).collect();
+    cold.engine.inner.core.fail("a test");
+    for read in reads {
+        let start = Instant::now();
+        // It had ended before, or fails.
+        let _ = read.wait();
+        assert!(start.elapsed() < BOUND);
+    }
+    let late = cold.file.start_read(0, cold.memory(None, 4096), &RequestOptions::default());
+    assert!(late.is_err() || late.unwrap().wait().0.is_err());
+}

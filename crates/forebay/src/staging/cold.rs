@@ -1,0 +1,401 @@
+//! Small reads of bytes that are not in memory, on a ring of their own.
+//!
+//! Such a read needs no window, no slot and no turn: the drive is asked for it at once, with
+//! O_DIRECT, into the caller's memory or into a cell of the GPU. The thread that waits for it takes
+//! the completions from the ring itself, also those of other reads, and hands that role on when it
+//! leaves. So a read that is waited for wakes no other thread. Reads that are not waited for
+//! (callbacks, abandoned calls) are completed by one thread of the engine.
+//!
+//! A read that fails or comes back short is repeated by the general path, which knows why.
+
+#![expect(unsafe_code, reason = "hands memory to the kernel, which the transfers keep")]
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd as _;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use forebay_base::lock::{Condvar, Lock, woken};
+use forebay_base::units::{ByteRange, MIB};
+use forebay_base::user_copy::copy_to_user;
+use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode};
+use slab::Slab;
+
+use super::{Cell, Cells, SmallRead};
+use crate::engine::RequestOptions;
+use crate::file::Handle;
+use crate::memory::Span;
+use crate::plan::{Reason, Route};
+use crate::queue::{Core, Outside, forks};
+use crate::transfer::{LONG, Reaper, Stage, State, Touch};
+
+/// The limit that allows 8 MiB of cells for host memory: 32 of the longest reads in flight.
+const ALLOWED: u64 = 32 * MIB;
+/// Most reads in flight; further ones take the general path.
+const READS_MAX: usize = 256;
+/// Entries of the ring's submission queue.
+const ENTRIES: u32 = 256;
+/// Pause after the kernel refused to take or to wait for requests, for lack of memory.
+const PAUSE: Duration = Duration::from_millis(1);
+/// User data of a request that only wakes the thread with the role.
+const INTERRUPT: u64 = u64::MAX;
+
+/// The small cold reads of an engine.
+pub(crate) struct ColdReads {
+    /// Leaked if the kernel may still write for it.
+    ring: ManuallyDrop<IoUring>,
+    reads: Lock<Reads>,
+    /// Number of reads in flight.
+    count: AtomicUsize,
+    /// Whether a thread takes completions.
+    is_reaped: AtomicBool,
+    /// Number of threads that wait for a read and do not take completions.
+    waiting: AtomicUsize,
+    thread: Lock<Thread>,
+    wakes: Condvar,
+    /// For host memory that is not aligned, and for ranges that are not.
+    bounce: Arc<Cells>,
+    engine: Box<dyn ColdEngine>,
+    core: Arc<Core>,
+}
+
+/// What the engine does for them.
+pub(crate) trait ColdEngine: Send + Sync {
+    /// Starts the thread that runs [`ColdReads::run`]; false if it cannot.
+    fn start_thread(&self) -> bool;
+    /// Repeats a read by the general path, as the same transfer.
+    fn repeat(&self, read: Again);
+}
+
+/// A read that has to be repeated.
+#[derive(Debug)]
+pub(crate) struct Again {
+    pub(crate) state: Arc<State>,
+    pub(crate) file: Arc<Handle>,
+    pub(crate) span: Span,
+    pub(crate) options: RequestOptions,
+}
+
+/// The reads in flight; whoever holds it may add requests to the ring.
+#[derive(Debug, Default)]
+struct Reads {
+    in_flight: Slab<ColdRead>,
+    /// Set when the engine fails.
+    is_closed: bool,
+}
+
+/// The engine's thread for reads that are not waited for.
+#[derive(Debug, Default)]
+struct Thread {
+    is_started: bool,
+    /// Whether it has to complete all reads in flight.
+    is_needed: bool,
+    /// Whether it ends after that.
+    ends: bool,
+}
+
+/// A read, whose transfer has begun.
+#[derive(Debug)]
+pub(crate) struct ColdRead {
+    pub(crate) again: Again,
+    /// The bytes that are asked for: all wanted ones, in whole units.
+    pub(crate) covered: ByteRange,
+    pub(crate) to: To,
+    pub(crate) touch: Touch,
+    pub(crate) start: Instant,
+}
+
+/// Where the bytes of a read go.
+#[derive(Debug)]
+pub(crate) enum To {
+    /// To the caller's memory.
+    Memory,
+    /// To this cell, after `skip` bytes that are not wanted.
+    Cell { cells: Arc<Cells>, cell: Cell, skip: u64 },
+}
+
+impl ColdReads {
+    /// A ring for reads of up to `longest` bytes; `None` if the kernel or a policy does not allow
+    /// it.
+    pub(crate) fn new(
+        longest: u64,
+        core: &Arc<Core>,
+        engine: Box<dyn ColdEngine>,
+    ) -> Option<Arc<Self>> {
+        let open = || IoUring::builder().dontfork().build(ENTRIES);
+        let ring = forks::open(open, |ring: &IoUring| ring.as_raw_fd()).ok()?;
+        // Waits have a bound (Linux 5.11).
+        if !ring.params().is_feature_ext_arg() {
+            let descriptor = ring.as_raw_fd();
+            forks::close(descriptor, || drop(ring));
+            return None;
+        }
+        let reads = Arc::new(Self {
+            ring: ManuallyDrop::new(ring),
+            reads: Lock::default(),
+            count: AtomicUsize::new(0),
+            is_reaped: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            thread: Lock::default(),
+            wakes: Condvar::new(),
+            bounce: Arc::new(Cells::new(None, longest, Some(ALLOWED), Arc::default())),
+            engine,
+            core: Arc::clone(core),
+        });
+        core.ends_on_failure(&reads);
+        Some(reads)
+    }
+
+    /// The cells for host memory.
+    pub(crate) fn bounce(&self) -> &Arc<Cells> {
+        &self.bounce
+    }
+
+    /// Asks the drive for a read into `memory`. Returns the read if the ring has no room.
+    ///
+    /// # Safety
+    /// The read's transfer keeps as many bytes at `memory` until it has ended.
+    pub(crate) unsafe fn start(&self, read: ColdRead, memory: NonNull<u8>) -> Option<ColdRead> {
+        let fd = read.again.file.o_direct().map(|direct| Fd(direct.fd().as_raw_fd()));
+        let (Ok(fd), Ok(len)) = (fd, u32::try_from(read.covered.len())) else {
+            return Some(read);
+        };
+        let mut reads = self.reads.lock();
+        if reads.is_closed || reads.in_flight.len() >= READS_MAX {
+            return Some(read);
+        }
+        let entry = opcode::Read::new(fd, memory.as_ptr(), len).offset(read.covered.start).build();
+        let entry = entry.user_data(reads.in_flight.vacant_key() as u64);
+        // SAFETY: the lock makes this thread the only one that adds requests. The memory is kept by
+        // the caller's promise, the descriptor by the file.
+        let is_added = unsafe { self.ring.submission_shared().push(&entry) }.is_ok();
+        if !is_added {
+            return Some(read);
+        }
+        read.again.state.set_in_ring(true);
+        reads.in_flight.insert(read);
+        self.count.fetch_add(1, SeqCst);
+        drop(reads);
+        // If the kernel refuses now, the next wait submits it.
+        drop(self.ring.submitter().submit());
+        None
+    }
+
+    /// Ends the reads whose completions have come. Only the thread that took the role calls it.
+    fn collect(&self) {
+        // SAFETY: one thread at a time has the role.
+        let completions = unsafe { self.ring.completion_shared() };
+        let done: Vec<(u64, i32)> =
+            completions.map(|entry| (entry.user_data(), entry.result())).collect();
+        if done.is_empty() {
+            return;
+        }
+        let mut reads = self.reads.lock();
+        let of = |(key, result)| {
+            // An interrupt has no read.
+            let key = usize::try_from(key).ok()?;
+            Some((reads.in_flight.try_remove(key)?, result))
+        };
+        let done: Vec<(ColdRead, i32)> = done.into_iter().filter_map(of).collect();
+        drop(reads);
+        self.count.fetch_sub(done.len(), SeqCst);
+        done.into_iter().for_each(|(read, result)| self.end(read, result));
+    }
+
+    fn end(&self, read: ColdRead, result: i32) {
+        let ColdRead { again, covered, to, touch, start } = read;
+        let Again { state, span, .. } = &again;
+        let wanted = state.requested();
+        state.set_in_ring(false);
+        let came = covered.start + u64::try_from(result).unwrap_or(0);
+        let mut is_whole = came >= wanted.end;
+        if is_whole {
+            state.add_time(Stage::File, u64::try_from(start.elapsed().as_nanos()).unwrap_or(0));
+        }
+        if let To::Cell { cells, cell, skip } = to {
+            let from = cell.without(skip);
+            if is_whole && span.gpu.is_some() {
+                let way = (Route::Staged, Reason::NotResident);
+                let read = SmallRead::new(from, (span.address, span.len), way, state);
+                if !cells.post(read)
+                    && let Some(error) = self.core.failure()
+                {
+                    drop(touch);
+                    self.core.end(again.state, Err(error));
+                }
+                return;
+            }
+            if is_whole {
+                let len = usize::try_from(span.len).expect("a small size");
+                let (from, to) = (from.pointer().as_ptr(), span.address as *mut u8);
+                // SAFETY: the transfer keeps its memory, and this read the cell.
+                is_whole = unsafe { copy_to_user(from, to, len) }.is_ok();
+            }
+            cells.give(cell);
+        }
+        drop(touch);
+        if !is_whole {
+            return self.engine.repeat(again);
+        }
+        state.add_bytes(Route::Host, Reason::NotResident, wanted.len());
+        state.add_done(wanted.len());
+        self.core.end(again.state, Ok(wanted.len()));
+    }
+
+    /// Takes completions until `until`, or until `is_over`.
+    fn take(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
+        loop {
+            self.collect();
+            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
+            if is_over() || left.is_zero() {
+                return;
+            }
+            let left = Timespec::from(left);
+            let waited =
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&left));
+            match waited.map_err(|error| error.raw_os_error()) {
+                Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Gives the role up, and wakes a thread that takes it.
+    fn leave(&self) {
+        self.is_reaped.store(false, SeqCst);
+        if self.count.load(SeqCst) == 0 {
+            return;
+        }
+        // A thread that starts to wait after this finds that the role is free.
+        if self.waiting.load(SeqCst) > 0 {
+            let reads = self.reads.lock();
+            if reads.in_flight.iter().any(|(_, read)| read.again.state.wake_to_reap()) {
+                return;
+            }
+        }
+        if self.thread.lock().is_needed {
+            self.wakes.notify_all();
+        }
+    }
+
+    /// Completes reads that are not waited for, on a thread of its own.
+    pub(crate) fn run(&self) {
+        let mut thread = self.thread.lock();
+        loop {
+            let is_over = || self.count.load(SeqCst) == 0;
+            if is_over() {
+                thread.is_needed = false;
+                if thread.ends {
+                    return;
+                }
+            }
+            if !thread.is_needed || !self.is_free() {
+                thread = woken(self.wakes.wait(thread));
+                continue;
+            }
+            drop(thread);
+            if self.begins() {
+                self.reap(None, &is_over);
+            }
+            thread = self.thread.lock();
+        }
+    }
+
+    /// Makes the engine's thread complete what is in flight, and lets it end after that.
+    pub(crate) fn finish(&self) {
+        let mut thread = self.thread.lock();
+        (thread.is_needed, thread.ends) = (true, true);
+        self.wakes.notify_all();
+    }
+}
+
+impl Reaper for ColdReads {
+    fn begins(&self) -> bool {
+        self.is_reaped.compare_exchange(false, true, SeqCst, SeqCst).is_ok()
+    }
+
+    fn is_free(&self) -> bool {
+        !self.is_reaped.load(SeqCst)
+    }
+
+    fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
+        let _role = Role(self);
+        self.take(until, is_over);
+    }
+
+    fn has_reads(&self) -> bool {
+        self.count.load(SeqCst) > 0
+    }
+
+    fn interrupt(&self) {
+        let entry = opcode::Nop::new().build().user_data(INTERRUPT);
+        let reads = self.reads.lock();
+        // SAFETY: the lock makes this thread the only one that adds requests; this one has no
+        // memory. If there is no room, completions come soon.
+        let added = unsafe { self.ring.submission_shared().push(&entry) };
+        drop(reads);
+        drop(added.map(|()| self.ring.submitter().submit()));
+    }
+
+    fn add_waiting(&self) {
+        self.waiting.fetch_add(1, SeqCst);
+    }
+
+    fn remove_waiting(&self) {
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+
+    fn leave_to_thread(&self) {
+        let mut thread = self.thread.lock();
+        thread.is_needed = true;
+        thread.is_started = thread.is_started || self.engine.start_thread();
+        let is_started = thread.is_started;
+        drop(thread);
+        match is_started {
+            true => self.wakes.notify_all(),
+            // This thread has to do it.
+            false if self.begins() => self.reap(None, &|| self.count.load(SeqCst) == 0),
+            false => {}
+        }
+    }
+}
+
+/// The role, until it is dropped.
+struct Role<'a>(&'a ColdReads);
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Outside for ColdReads {
+    fn close(&self) -> Vec<Arc<State>> {
+        let mut reads = self.reads.lock();
+        reads.is_closed = true;
+        reads.in_flight.iter().map(|(_, read)| Arc::clone(&read.again.state)).collect()
+    }
+}
+
+impl Drop for ColdReads {
+    fn drop(&mut self) {
+        if self.count.load(SeqCst) > 0 {
+            // The kernel may still write to the memory of the reads.
+            std::mem::forget(std::mem::take(&mut self.reads.lock().in_flight));
+            return;
+        }
+        let descriptor = self.ring.as_raw_fd();
+        // SAFETY: dropped once, here.
+        forks::close(descriptor, || unsafe { ManuallyDrop::drop(&mut self.ring) });
+    }
+}
+
+impl fmt::Debug for ColdReads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ColdReads({} in flight)", self.count.load(SeqCst))
+    }
+}

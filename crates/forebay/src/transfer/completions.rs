@@ -1,0 +1,119 @@
+//! The ends of many transfers, for one thread that waits for the next of them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use forebay_base::lock::{Condvar, Lock, woken};
+
+use super::reaper::{LONG, Reaper};
+
+/// The ends of the transfers that report to it ([`Transfer::report_to`]), in their order. A thread
+/// that keeps many transfers in flight waits here for the next one that ends.
+///
+/// It costs less than a callback ([`Transfer::on_end`]): while small reads from a drive are in
+/// flight, the waiting thread takes their completions from the kernel itself.
+///
+/// [`Transfer::report_to`]: crate::Transfer::report_to
+/// [`Transfer::on_end`]: crate::Transfer::on_end
+#[derive(Debug, Clone, Default)]
+pub struct Completions(pub(super) Arc<Queue>);
+
+#[derive(Default)]
+pub(super) struct Queue {
+    ended: Lock<Ended>,
+    bell: Condvar,
+    /// Who takes the completions of small reads from drives.
+    reaper: OnceLock<Arc<dyn Reaper>>,
+}
+
+#[derive(Debug, Default)]
+struct Ended {
+    tags: VecDeque<u64>,
+    /// Number of threads that wait.
+    waiting: usize,
+    /// Whether one of them takes completions.
+    reaps: bool,
+}
+
+impl Completions {
+    /// A queue without transfers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The tag of the next transfer that has ended; waits for one until `until`, or without a
+    /// bound. `None` if none has ended by then. Without a bound and without transfers that report
+    /// to it, it waits for ever.
+    #[must_use]
+    pub fn wait(&self, until: Option<Instant>) -> Option<u64> {
+        let queue = &*self.0;
+        loop {
+            if let Some(reaper) = queue.reaper.get().filter(|_| queue.is_empty())
+                && reaper.has_reads()
+                && reaper.begins()
+            {
+                queue.ended.lock().reaps = true;
+                reaper.reap(until, &|| !queue.is_empty());
+                queue.ended.lock().reaps = false;
+            }
+            let mut ended = queue.ended.lock();
+            let reaper = queue.reaper.get();
+            reaper.iter().for_each(|reaper| reaper.add_waiting());
+            ended.waiting += 1;
+            let waits = |ended: &mut Ended| {
+                let may_reap = reaper.is_some_and(|reaper| reaper.has_reads() && reaper.is_free());
+                ended.tags.is_empty() && !may_reap
+            };
+            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
+            let (mut ended, _) = woken(queue.bell.wait_timeout_while(ended, left, waits));
+            ended.waiting -= 1;
+            reaper.iter().for_each(|reaper| reaper.remove_waiting());
+            let tag = ended.tags.pop_front();
+            if tag.is_some() || until.is_some_and(|until| Instant::now() >= until) {
+                return tag;
+            }
+        }
+    }
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.ended.lock().tags.is_empty()
+    }
+
+    /// Names who takes the completions of a transfer that reports here.
+    pub(super) fn reaps_with(&self, reaper: &Arc<dyn Reaper>) {
+        let _ = self.reaper.set(Arc::clone(reaper));
+    }
+
+    pub(super) fn push(&self, tag: u64) {
+        let mut ended = self.ended.lock();
+        ended.tags.push_back(tag);
+        let (waits, reaps) = (ended.waiting > 0, ended.reaps);
+        drop(ended);
+        if waits {
+            self.bell.notify_one();
+        }
+        if reaps {
+            self.reaper.get().iter().for_each(|reaper| reaper.interrupt());
+        }
+    }
+
+    /// Wakes a thread that waits, to take completions; false if there is none.
+    pub(super) fn wake_to_reap(&self) -> bool {
+        let waits = self.ended.lock().waiting > 0;
+        if waits {
+            self.bell.notify_one();
+        }
+        waits
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.ended.fmt(f)
+    }
+}
