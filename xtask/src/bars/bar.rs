@@ -43,7 +43,7 @@ pub(crate) const BARS: [Bar; 20] = [
     gpu("gpu-cold", cold::gpu),
     host("host-resident", resident::host),
     host("host-direct-1M", cold::host),
-    host("host-random-4K", small::random),
+    host("host-random-small", small::random),
     host("pread-direct-1M", cold::rings),
     host("drives-shuffled", |lab| in_child(lab, "drives-shuffled")),
     host("drives-striped", |lab| in_child(lab, "drives-striped")),

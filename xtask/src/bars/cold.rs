@@ -57,7 +57,7 @@ pub(crate) fn host(lab: &Lab) -> Result<Measured, Stop> {
     let note = read_once(&file, target)?;
     let depth = best_depth(lab, &fio, &path, len, &file)?;
     // Into as much memory as `fio` uses: memory that is reused stays in a processor cache.
-    let mut flight = Flight::new(&engine, &file, MIB, depth.into(), 1)?;
+    let mut flight = Flight::new(&engine, &file, MIB, depth.into())?;
     let whole = "forebay, one read of the whole file".to_owned();
     let sides = ["forebay".to_owned(), whole, format!("fio, depth {depth}")];
     let series = interleave(lab.rounds(9), &sides, |side| {

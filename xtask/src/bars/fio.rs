@@ -60,10 +60,15 @@ impl Fio {
         Ok(run(file, depth, &job)?.sample)
     }
 
-    /// Reads `count` random pieces of 4 KiB, with O_DIRECT.
-    pub(crate) fn random(&self, file: &Path, count: u64, depth: u32) -> Result<Sample, Stop> {
-        let job = format!("--rw=randread --bs=4k --norandommap --io_size={}", count * 4096);
-        Ok(run(file, depth, &job)?.sample)
+    /// Reads `count` random pieces of `size` bytes, with O_DIRECT.
+    pub(crate) fn random(
+        &self,
+        file: &Path,
+        (size, count): (u64, u64),
+        depth: u32,
+    ) -> Result<Outcome, Stop> {
+        let job = format!("--rw=randread --bs={size} --norandommap --io_size={}", count * size);
+        run(file, depth, &job)
     }
 
     /// Reads as `load` says, with O_DIRECT.

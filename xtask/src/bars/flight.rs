@@ -1,123 +1,93 @@
 //! Many requests of one size in flight at once, into reused memory: like `fio` with a depth.
 
-use std::collections::VecDeque;
-
-use forebay::units::KIB;
-use forebay::{Buffer, Engine, File, RequestOptions, Transfer};
+use forebay::{Buffer, Completions, Engine, File, RequestOptions, Transfer};
 
 use crate::bar::Stop;
 use crate::data;
 use crate::sample::{Sample, timed};
-
-/// Bytes of a small read.
-pub(crate) const SMALL_LEN: u64 = 4 * KIB;
-/// Small reads asked for: enough that the drive has its depth while the caller is being woken.
-const SMALL_COUNT: u64 = 128;
-/// Small reads that are awaited together: waking the caller for each takes as long as the read (8
-/// µs on an idle virtual machine), and `fio` wakes no thread.
-const SMALL_GROUP: usize = 64;
 
 /// Reads one file in requests of one size.
 #[derive(Debug)]
 pub(crate) struct Flight<'a> {
     file: &'a File,
     piece: u64,
-    /// Requests that are awaited and renewed together.
-    group: usize,
-    /// Memory without a request, with the offset of the bytes in it.
-    idle: Vec<(Option<u64>, Buffer)>,
+    /// Memory for each request in flight, with the offset of the bytes in it.
+    memory: Vec<(Option<u64>, Option<Buffer>)>,
+    completions: Completions,
+    /// The seconds of each read of the last run.
+    latencies: Vec<f64>,
 }
 
-/// Requests that are waited for together, each with its offset.
-type Group = Vec<(u64, Transfer)>;
-
 impl<'a> Flight<'a> {
-    /// Keeps `count` requests of `piece` bytes in flight, in groups of `group`.
+    /// Keeps `count` requests of `piece` bytes in flight.
     pub(crate) fn new(
         engine: &Engine,
         file: &'a File,
         piece: u64,
         count: u64,
-        group: usize,
     ) -> Result<Self, Stop> {
-        let mut idle = Vec::new();
+        let mut memory = Vec::new();
         let mut rest = engine.allocate_pinned(count * piece)?;
         while rest.len() > piece {
             let (buffer, more) = rest.split_at(piece);
-            idle.push((None, buffer));
+            memory.push((None, Some(buffer)));
             rest = more;
         }
-        idle.push((None, rest));
-        Ok(Self { file, piece, group, idle })
-    }
-
-    /// For many random reads of 4 KiB.
-    pub(crate) fn small(engine: &Engine, file: &'a File) -> Result<Self, Stop> {
-        Self::new(engine, file, SMALL_LEN, SMALL_COUNT, SMALL_GROUP)
+        memory.push((None, Some(rest)));
+        Ok(Self { file, piece, memory, completions: Completions::new(), latencies: Vec::new() })
     }
 
     /// Times `count` reads, each at the offset that `place` gives for its number, and compares the
     /// last ones.
     pub(crate) fn timed(&mut self, count: u64, place: impl Fn(u64) -> u64) -> Result<Sample, Stop> {
         let sample = timed(count * self.piece, || self.read((0..count).map(place)))?;
-        for (offset, buffer) in &self.idle {
-            let Some(offset) = *offset else { continue };
+        for (offset, buffer) in &self.memory {
+            let (Some(offset), Some(buffer)) = (*offset, buffer) else { continue };
             data::check(buffer.as_slice().unwrap_or_default(), offset)?;
         }
         Ok(sample)
     }
 
-    /// While one group is awaited and renewed, the others keep the drive busy.
+    /// The 99th percentile of the last run's latencies, in seconds.
+    pub(crate) fn p99(&mut self) -> f64 {
+        self.latencies.sort_by(f64::total_cmp);
+        self.latencies.get(self.latencies.len() * 99 / 100).copied().unwrap_or(f64::NAN)
+    }
+
     fn read(&mut self, mut offsets: impl Iterator<Item = u64>) -> Result<(), Stop> {
-        let mut idle = std::mem::take(&mut self.idle);
-        let mut groups = VecDeque::new();
-        while !idle.is_empty() {
-            let rest = idle.split_off(self.group.min(idle.len()));
-            groups.push_back(self.start(idle, &mut offsets)?);
-            idle = rest;
-        }
-        while let Some(group) = groups.pop_front() {
-            let landed = self.finish(group)?;
-            let next = self.start(landed, &mut offsets)?;
-            if !next.is_empty() {
-                groups.push_back(next);
+        let kept = || Stop::Fail("a transfer kept its buffer".into());
+        self.latencies.clear();
+        if let [(at, memory)] = &mut self.memory[..] {
+            for offset in offsets {
+                *at = Some(offset);
+                let outcome = self.file.read_exact(offset, memory.as_mut().ok_or_else(kept)?)?;
+                self.latencies.push(outcome.elapsed.as_secs_f64());
             }
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Starts a read into each buffer while there are offsets; the other buffers are idle.
-    fn start(
-        &mut self,
-        landed: Vec<(Option<u64>, Buffer)>,
-        offsets: &mut impl Iterator<Item = u64>,
-    ) -> Result<Group, Stop> {
-        let mut group = Vec::with_capacity(landed.len());
-        for (before, buffer) in landed {
-            match offsets.next() {
-                Some(offset) => {
-                    let options = RequestOptions::default();
-                    group.push((offset, self.file.start_read(offset, buffer, &options)?));
-                }
-                None => self.idle.push((before, buffer)),
+        let mut running: Vec<Option<Transfer>> = self.memory.iter().map(|_| None).collect();
+        let mut free: Vec<usize> = (0..running.len()).collect();
+        loop {
+            while let Some(&place) = free.last() {
+                let Some(offset) = offsets.next() else { break };
+                free.pop();
+                let (at, memory) = &mut self.memory[place];
+                let (memory, options) =
+                    (memory.take().ok_or_else(kept)?, RequestOptions::exactly());
+                let transfer = self.file.start_read(offset, memory, &options)?;
+                transfer.report_to(&self.completions, place as u64);
+                (*at, running[place]) = (Some(offset), Some(transfer));
             }
-        }
-        Ok(group)
-    }
-
-    /// Waits for the oldest request first: when it has ended most of the rest have too, and this
-    /// thread is woken once for all of them.
-    fn finish(&self, group: Group) -> Result<Vec<(Option<u64>, Buffer)>, Stop> {
-        let mut landed = Vec::with_capacity(group.len());
-        for (offset, transfer) in group.into_iter().rev() {
-            let (outcome, buffer) = transfer.wait();
-            let bytes = outcome?.bytes;
-            if bytes != self.piece {
-                return Err(Stop::Fail(format!("{bytes} bytes at {offset}")));
+            if free.len() == running.len() {
+                return Ok(());
             }
-            let buffer = buffer.ok_or_else(|| Stop::Fail("a transfer kept its buffer".into()))?;
-            landed.push((Some(offset), buffer));
+            let place = self.completions.wait(None).and_then(|tag| usize::try_from(tag).ok());
+            let place = place.ok_or_else(|| Stop::Fail("no transfer ended".into()))?;
+            if let Some((outcome, memory)) = running[place].take().map(Transfer::wait) {
+                self.latencies.push(outcome?.elapsed.as_secs_f64());
+                self.memory[place].1 = memory;
+            }
+            free.push(place);
         }
-        Ok(landed)
     }
 }

@@ -2,19 +2,23 @@
 
 use std::fs::File;
 
-use forebay::units::{GIB, MIB};
-use forebay::{Engine, Target};
+use forebay::Target;
+use forebay::units::{GIB, KIB, MIB, format_size};
 
 use crate::bar::{Measured, Stop};
 use crate::data;
 use crate::fio::Fio;
-use crate::flight::{Flight, SMALL_LEN};
-use crate::lab::{Lab, evict, options, routes};
+use crate::flight::Flight;
+use crate::lab::{Lab, engine, evict, routes};
 use crate::plain::Link;
-use crate::sample::{float, interleave, timed};
+use crate::sample::{float, interleave, median, timed};
 
-/// Small reads in flight on the drive.
-const DEPTH: u32 = 32;
+/// Bytes of a small read to the GPU.
+const SMALL_LEN: u64 = 4 * KIB;
+
+/// Bytes of small reads from the drive, and how many are in flight.
+const SIZES: [u64; 2] = [4 * KIB, 64 * KIB];
+const DEPTHS: [u32; 3] = [1, 8, 32];
 
 /// One warm 4 KiB read to the GPU, compared with `pread`, one copy and one synchronisation.
 pub(crate) fn latency(lab: &Lab) -> Result<Measured, Stop> {
@@ -51,31 +55,42 @@ pub(crate) fn latency(lab: &Lab) -> Result<Measured, Stop> {
         .note(format!("median: {}", times.join(", "))))
 }
 
-/// Random 4 KiB reads with O_DIRECT, 32 in flight, compared with `fio`.
+/// Cold random reads of 4 and 64 KiB to host memory, 1, 8 and 32 in flight, compared with `fio`.
 pub(crate) fn random(lab: &Lab) -> Result<Measured, Stop> {
     let fio = Fio::find()?;
-    let (len, count) = (lab.len(GIB), lab.count(40_000));
+    let (len, each) = (lab.len(GIB), lab.count(2000));
     let path = lab.file(len)?;
-    let mut options = options()?;
-    options.depth.get_or_insert(32); // as `fio`
-    let engine = Engine::new(options)?;
+    let engine = engine()?;
     let file = engine.open(&path)?;
-    let mut flight = Flight::small(&engine, &file)?;
-    let mut seed = 0;
-    let series =
-        interleave(lab.rounds(9), &["forebay".into(), format!("fio, depth {DEPTH}")], |side| {
+    let (mut all, mut seed) = (Measured::default(), 0);
+    for (size, depth) in SIZES.into_iter().flat_map(|size| DEPTHS.map(|depth| (size, depth))) {
+        let mut flight = Flight::new(&engine, &file, size, depth.into())?;
+        let (case, count) = (format!("{} x {depth}", format_size(size)), each * u64::from(depth));
+        let sides = ["forebay", "fio"].map(|side| format!("{side}, {case}"));
+        let mut late = [Vec::new(), Vec::new()];
+        let series = interleave(lab.rounds(9), &sides, |side| {
             evict(&file)?;
             if side == 1 {
-                return fio.random(&path, count, DEPTH);
+                let outcome = fio.random(&path, (size, count), depth)?;
+                late[side].push(outcome.quantiles[2] / 1e9);
+                return Ok(outcome.sample);
             }
             seed += count;
-            flight.timed(count, |index| data::number(seed + index, len / SMALL_LEN) * SMALL_LEN)
+            let place = |index| data::number(seed + index, len / size) * size;
+            let sample = flight.timed(count, place)?;
+            late[side].push(flight.p99());
+            Ok(sample)
         })?;
-    let rates: Vec<String> =
-        series.iter().map(|s| format!("{} {:.0}", s.name, s.rate() / float(SMALL_LEN))).collect();
-    let measured = Measured::of(series);
-    let ratio = measured.ratio(0, 1);
-    Ok(measured
-        .at_least("requests per second of `fio`", ratio, 0.95)
-        .note(format!("requests per second: {}", rates.join(", "))))
+        let [own, theirs] = [0, 1].map(|side: usize| series[side].rate() / float(size));
+        let late = late.map(|all| median(all.into_iter()) * 1e6);
+        all.series.extend(series);
+        all = all
+            .at_least(format!("IOPS of `fio`, {case}"), own / theirs, 0.97)
+            .at_most(format!("p99 of `fio`, {case}"), late[0] / late[1], 1.2)
+            .note(format!(
+                "{case}: {own:.0} reads/s, p99 {:.0} µs; fio {theirs:.0}, {:.0} µs",
+                late[0], late[1]
+            ));
+    }
+    Ok(all)
 }

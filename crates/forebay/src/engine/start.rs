@@ -2,6 +2,7 @@
 //! queue and its link. Direct reads and writes go between a drive and a GPU; what they do not cover
 //! is staged.
 
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +14,7 @@ use super::request::RequestOptions;
 use super::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;
-use crate::file::{Handle, Port};
+use crate::file::{Handle, Port, Residency};
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
@@ -38,6 +39,8 @@ pub(super) struct Call<'a> {
     pub(super) is_block: bool,
     /// Whether the caller's thread may wait for a drive.
     pub(super) may_wait: bool,
+    /// How much of its range is in memory, once that was asked.
+    pub(super) residency: OnceCell<Residency>,
 }
 
 impl<'a> Call<'a> {
@@ -59,7 +62,20 @@ impl<'a> Call<'a> {
             size: None,
             is_block: false,
             may_wait: true,
+            residency: OnceCell::new(),
         }
+    }
+
+    /// How much of its range is in memory; the kernel is asked once.
+    pub(super) fn residency(&self) -> Residency {
+        let ask =
+            || self.range().map_or(Residency::Unknown(""), |range| self.file.residency(range));
+        *self.residency.get_or_init(ask)
+    }
+
+    /// Whether all of its range is in memory.
+    pub(super) fn is_resident(&self) -> bool {
+        matches!(self.residency(), Residency::Known { resident, len } if resident == len)
     }
 
     pub(super) fn range(&self) -> Result<ByteRange> {
@@ -273,10 +289,7 @@ impl Engine {
         }
         // Open a file's second descriptor only if the bytes need it.
         let is_short = !call.is_part && call.span.len <= self.options().slot_size;
-        if is_short
-            && !file.knows_o_direct()
-            && call.range().is_ok_and(|range| file.is_resident(range))
-        {
+        if is_short && !file.knows_o_direct() && call.is_resident() {
             return Access::cached(Reason::Resident);
         }
         match self.o_direct_alignment(file) {

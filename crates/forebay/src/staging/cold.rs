@@ -31,7 +31,7 @@ use crate::file::Handle;
 use crate::memory::Span;
 use crate::plan::{Reason, Route};
 use crate::queue::{Core, Outside, forks};
-use crate::transfer::{LONG, Reaper, Stage, State, Touch};
+use crate::transfer::{Reaper, Stage, State, Touch};
 
 /// The limit that allows 8 MiB of cells for host memory: 32 of the longest reads in flight.
 const ALLOWED: u64 = 32 * MIB;
@@ -248,15 +248,18 @@ impl ColdReads {
 
     /// Takes completions until `until`, or until `is_over`.
     fn take(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
+        let submitter = self.ring.submitter();
         loop {
             self.collect();
-            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
-            if is_over() || left.is_zero() {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if is_over() || left.is_some_and(|left| left.is_zero()) {
                 return;
             }
-            let left = Timespec::from(left);
-            let waited =
-                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&left));
+            let waited = match left.map(Timespec::from) {
+                // A timer costs a virtual machine some microseconds.
+                None => submitter.submit_and_wait(1),
+                Some(left) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&left)),
+            };
             match waited.map_err(|error| error.raw_os_error()) {
                 Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
                 Err(_) => std::thread::sleep(PAUSE),

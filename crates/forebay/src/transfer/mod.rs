@@ -24,7 +24,8 @@ use completions::Queue;
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::units::ByteRange;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
-pub(crate) use reaper::{LONG, Reaper};
+use reaper::LONG;
+pub(crate) use reaper::Reaper;
 
 /// Interval between two checks of a transfer of a failed engine.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);

@@ -61,7 +61,7 @@ impl Engine {
         }
         let range = call.range().ok()?;
         // Resident parts come from memory, and a failed engine has its error.
-        let is_absent = matches!(file.residency(range), Residency::Known { resident: 0, .. });
+        let is_absent = matches!(call.residency(), Residency::Known { resident: 0, .. });
         if !is_absent || self.inner.core.failure().is_some() {
             return None;
         }

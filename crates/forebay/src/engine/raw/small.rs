@@ -228,7 +228,7 @@ impl Engine {
             let state = Arc::into_inner(self.state_of(call, range, buffer)).expect("a new one");
             return Some(Arc::new(state.over(done)));
         };
-        let Some(reason) = resident(call, range) else { return cold(buffer) };
+        let Some(reason) = resident(call) else { return cold(buffer) };
         let probed = Instant::now();
         let cells = match first {
             First::Prepares => self.cells(device)?,
@@ -288,7 +288,7 @@ impl Engine {
     fn read_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let len = call.span.len;
         let range = call.range().ok()?;
-        let reason = resident(call, range)?;
+        let reason = resident(call)?;
         let probed = Instant::now();
         let (route, read) = match &call.span.gpu {
             None => {
@@ -391,10 +391,10 @@ impl Engine {
 }
 
 /// Why the bytes of a read are in memory; `None` if they are not, or if that is unknown.
-fn resident(call: &Call<'_>, range: ByteRange) -> Option<Reason> {
+fn resident(call: &Call<'_>) -> Option<Reason> {
     match call.file.residency_source() {
         ResidencySource::InMemory => Some(Reason::InMemory),
-        _ if call.file.is_resident(range) => Some(Reason::Resident),
+        _ if call.is_resident() => Some(Reason::Resident),
         _ => None,
     }
 }
