@@ -49,6 +49,8 @@ pub(crate) struct ColdReads {
     /// Leaked if the kernel may still write for it.
     ring: ManuallyDrop<IoUring>,
     reads: Lock<Reads>,
+    /// Whether all requests were handed to the kernel.
+    is_submitted: AtomicBool,
     /// Number of reads in flight.
     count: AtomicUsize,
     /// Whether a thread takes completions.
@@ -137,6 +139,7 @@ impl ColdReads {
         let reads = Arc::new(Self {
             ring: ManuallyDrop::new(ring),
             reads: Lock::default(),
+            is_submitted: AtomicBool::new(true),
             count: AtomicUsize::new(0),
             is_reaped: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
@@ -155,11 +158,17 @@ impl ColdReads {
         &self.bounce
     }
 
-    /// Asks the drive for a read into `memory`. Returns the read if the ring has no room.
+    /// Asks the drive for a read into `memory`: at once, or with others when a thread waits next.
+    /// Returns the read if the ring has no room.
     ///
     /// # Safety
     /// The read's transfer keeps as many bytes at `memory` until it has ended.
-    pub(crate) unsafe fn start(&self, read: ColdRead, memory: NonNull<u8>) -> Option<ColdRead> {
+    pub(crate) unsafe fn start(
+        &self,
+        read: ColdRead,
+        memory: NonNull<u8>,
+        at_once: bool,
+    ) -> Option<ColdRead> {
         let fd = read.again.file.o_direct().map(|direct| Fd(direct.fd().as_raw_fd()));
         let (Ok(fd), Ok(len)) = (fd, u32::try_from(read.covered.len())) else {
             return Some(read);
@@ -180,8 +189,10 @@ impl ColdReads {
         reads.in_flight.insert(read);
         self.count.fetch_add(1, SeqCst);
         drop(reads);
-        // If the kernel refuses now, the next wait submits it.
-        drop(self.ring.submitter().submit());
+        self.is_submitted.store(false, SeqCst);
+        if at_once {
+            self.submit();
+        }
         None
     }
 
@@ -255,6 +266,7 @@ impl ColdReads {
             if is_over() || left.is_some_and(|left| left.is_zero()) {
                 return;
             }
+            self.is_submitted.store(true, SeqCst);
             let waited = match left.map(Timespec::from) {
                 // A timer costs a virtual machine some microseconds.
                 None => submitter.submit_and_wait(1),
@@ -334,6 +346,13 @@ impl Reaper for ColdReads {
         self.count.load(SeqCst) > 0
     }
 
+    fn submit(&self) {
+        if !self.is_submitted.swap(true, SeqCst) {
+            // If the kernel refuses, the next wait asks again.
+            drop(self.ring.submitter().submit());
+        }
+    }
+
     fn interrupt(&self) {
         let entry = opcode::Nop::new().build().user_data(INTERRUPT);
         let reads = self.reads.lock();
@@ -353,6 +372,7 @@ impl Reaper for ColdReads {
     }
 
     fn leave_to_thread(&self) {
+        self.submit();
         let mut thread = self.thread.lock();
         thread.is_needed = true;
         thread.is_started = thread.is_started || self.engine.start_thread();

@@ -1,5 +1,6 @@
 //! The ends of many transfers, for one thread that waits for the next of them.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -9,11 +10,22 @@ use forebay_base::lock::{Condvar, Lock, woken};
 
 use super::reaper::{LONG, Reaper};
 
+thread_local! {
+    /// Whether this thread has taken an end from a queue that has more.
+    static HAS_MORE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is about to wait at a queue again: until then its reads can be collected.
+pub(crate) fn waits_soon() -> bool {
+    HAS_MORE.get()
+}
+
 /// The ends of the transfers that report to it ([`Transfer::report_to`]), in their order. A thread
 /// that keeps many transfers in flight waits here for the next one that ends.
 ///
 /// It costs less than a callback ([`Transfer::on_end`]): while small reads from a drive are in
-/// flight, the waiting thread takes their completions from the kernel itself.
+/// flight, the waiting thread takes their completions from the kernel itself. While it has more
+/// ends to take here, small reads that it starts reach the drive together, when it next waits.
 ///
 /// [`Transfer::report_to`]: crate::Transfer::report_to
 /// [`Transfer::on_end`]: crate::Transfer::on_end
@@ -59,8 +71,9 @@ impl Completions {
                 reaper.reap(until, &|| !queue.is_empty());
                 queue.ended.lock().reaps = false;
             }
-            let mut ended = queue.ended.lock();
             let reaper = queue.reaper.get();
+            reaper.iter().filter(|_| queue.is_empty()).for_each(|reaper| reaper.submit());
+            let mut ended = queue.ended.lock();
             reaper.iter().for_each(|reaper| reaper.add_waiting());
             ended.waiting += 1;
             let waits = |ended: &mut Ended| {
@@ -72,6 +85,7 @@ impl Completions {
             ended.waiting -= 1;
             reaper.iter().for_each(|reaper| reaper.remove_waiting());
             let tag = ended.tags.pop_front();
+            HAS_MORE.set(!ended.tags.is_empty());
             if tag.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 return tag;
             }

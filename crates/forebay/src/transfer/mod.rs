@@ -21,6 +21,7 @@ use crate::plan::{Reason, Route};
 use crate::queue::Batch;
 pub use completions::Completions;
 use completions::Queue;
+pub(crate) use completions::waits_soon;
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::units::ByteRange;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
@@ -479,10 +480,11 @@ impl State {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        if let Some(reaper) = self.reaper()
-            && reaper.begins()
-        {
-            reaper.reap(None, &|| true);
+        if let Some(reaper) = self.reaper() {
+            reaper.submit();
+            if reaper.begins() {
+                reaper.reap(None, &|| true);
+            }
         }
         self.end.lock().result.is_some()
     }
@@ -642,8 +644,9 @@ impl State {
                 let is_over = || !self.is_in_ring.load(Ordering::SeqCst);
                 reaper.reap(until, &|| is_over() || self.ended.load(Ordering::Acquire));
             }
-            let mut end = self.end.lock();
             let reaper = self.reaper();
+            reaper.iter().for_each(|reaper| reaper.submit());
+            let mut end = self.end.lock();
             // Counted before the role is looked at: who gives it up looks at the count after that.
             reaper.iter().for_each(|reaper| reaper.add_waiting());
             end.waiting += 1;

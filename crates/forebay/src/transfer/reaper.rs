@@ -15,6 +15,8 @@ pub(crate) trait Reaper: Send + Sync {
     fn has_reads(&self) -> bool;
     /// Takes completions until `until`, or until `is_over`; then gives the role up.
     fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool);
+    /// Hands requests to the kernel that wait for it.
+    fn submit(&self);
     /// Makes the thread with the role look at its condition.
     fn interrupt(&self);
     /// Counts a thread that waits without the role.
