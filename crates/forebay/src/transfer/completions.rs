@@ -11,13 +11,18 @@ use forebay_base::lock::{Condvar, Lock, woken};
 use super::reaper::{LONG, Reaper};
 
 thread_local! {
-    /// Whether this thread has taken an end from a queue that has more.
-    static HAS_MORE: Cell<bool> = const { Cell::new(false) };
+    /// Reads that this thread has started since it last waited at a queue without ends; `None` if
+    /// it has taken all ends.
+    static STARTED: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
-/// Whether this thread is about to wait at a queue again: until then its reads can be collected.
-pub(crate) fn waits_soon() -> bool {
-    HAS_MORE.get()
+/// Whether a read that this thread starts goes to the drive at once. While more ends wait for the
+/// thread, the first, second, fourth, eighth … read does, with those before it: the drive has work
+/// at once, and many reads cost few system calls.
+pub(crate) fn goes_at_once() -> bool {
+    let Some(started) = STARTED.get() else { return true };
+    STARTED.set(Some(started + 1));
+    (started + 1).is_power_of_two()
 }
 
 /// The ends of the transfers that report to it ([`Transfer::report_to`]), in their order. A thread
@@ -85,7 +90,7 @@ impl Completions {
             ended.waiting -= 1;
             reaper.iter().for_each(|reaper| reaper.remove_waiting());
             let tag = ended.tags.pop_front();
-            HAS_MORE.set(!ended.tags.is_empty());
+            STARTED.set((!ended.tags.is_empty()).then(|| STARTED.get().unwrap_or(0)));
             if tag.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 return tag;
             }

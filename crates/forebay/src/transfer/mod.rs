@@ -21,7 +21,7 @@ use crate::plan::{Reason, Route};
 use crate::queue::Batch;
 pub use completions::Completions;
 use completions::Queue;
-pub(crate) use completions::waits_soon;
+pub(crate) use completions::goes_at_once;
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::units::ByteRange;
 pub use outcome::{Outcome, RouteShare, Stages, SyncMode};

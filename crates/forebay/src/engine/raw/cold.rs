@@ -16,7 +16,7 @@ use crate::memory::{Buffer, Span};
 use crate::options::RingChoice;
 use crate::plan::{Access, Direction, Reason};
 use crate::staging::{Again, ColdEngine, ColdRead, ColdReads, To};
-use crate::transfer::{State, Touch, waits_soon};
+use crate::transfer::{State, Touch, goes_at_once};
 
 /// The engine that has the ring.
 struct Owner(Weak<Inner>);
@@ -107,7 +107,7 @@ impl Engine {
         let (touch, start) = (Touch::new(&state), Instant::now());
         let read = ColdRead { again, covered, to, touch, start };
         // SAFETY: the transfer keeps the caller's memory, and the read its cell.
-        if let Some(read) = unsafe { reads.start(read, memory, !waits_soon()) } {
+        if let Some(read) = unsafe { reads.start(read, memory, goes_at_once()) } {
             if let To::Cell { cells, cell, .. } = read.to {
                 cells.give(cell);
             }
