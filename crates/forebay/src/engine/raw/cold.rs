@@ -66,6 +66,9 @@ impl Engine {
             return None;
         }
         let alignment = self.o_direct_alignment(file).ok()?;
+        if !file.allows_io_uring() {
+            return None;
+        }
         let reads = self.inner.cold.get_or_init(|| match self.options().ring {
             RingChoice::Pread => None,
             _ => {
