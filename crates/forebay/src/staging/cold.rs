@@ -136,8 +136,7 @@ impl ColdReads {
             forks::close(descriptor, || drop(ring));
             return None;
         }
-        // The kernel adds a thread to the process for requests that would block; without this bound,
-        // many.
+        // For requests that would block the kernel adds threads to the process.
         let _ = ring.submitter().register_iowq_max_workers(&mut [1, 1]);
         let reads = Arc::new(Self {
             ring: ManuallyDrop::new(ring),
