@@ -145,6 +145,10 @@ fn reads_that_are_not_waited_for_end() {
         assert!(start.elapsed() < BOUND);
     }
     cold.check(polled, 65536);
+    let polled = cold.start(None, 131_072, 4096);
+    while polled.progress() != (4096, 4096) {
+        assert!(start.elapsed() < BOUND);
+    }
 }
 
 #[test]
