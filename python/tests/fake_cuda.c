@@ -86,7 +86,7 @@ static const struct { const char *name; void *function; } functions[] = {
 };
 static const char *const succeed[] = {
   "cuInit", "cuDevicePrimaryCtxRelease", "cuMemRelease", "cuMemHostRegister",
-  "cuMemHostUnregister", "cuStreamDestroy", "cuStreamSynchronize", "cuStreamWaitEvent",
+  "cuMemHostUnregister", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWaitEvent",
   "cuStreamWaitValue32", "cuStreamWriteValue32", "cuEventRecord", "cuEventQuery", "cuEventDestroy",
 };
 
