@@ -471,11 +471,7 @@ impl File {
         }
         let on_gpu = call.span.gpu.is_some();
         // Many callers at once have more small reads than there are lanes.
-        let small = match on_gpu {
-            true => self.engine.start_small(&call, &mut None, First::Prepares),
-            false => self.engine.start_cold(&call, &mut None),
-        };
-        if let Some(state) = small {
+        if let Some(state) = self.engine.start_small(&call, &mut None, First::Prepares) {
             let _lent = OnUnwind::drained(&self.engine, &state);
             return state.wait_awake(on_gpu);
         }

@@ -97,11 +97,7 @@ impl File {
         if !has_server && let Some(done) = self.engine.move_small(&call) {
             return done;
         }
-        let small = match call.span.gpu.is_some() {
-            true => self.engine.start_small(&call, &mut None, First::Prepares),
-            false => self.engine.start_cold(&call, &mut None),
-        };
-        let state = match small {
+        let state = match self.engine.start_small(&call, &mut None, First::Prepares) {
             Some(state) => state,
             None => self.engine.start(&call, None)?,
         };

@@ -101,7 +101,8 @@ impl Engine {
             None => {
                 let Options { small_size, arena_size, .. } = *self.options();
                 let own = Arc::clone(device);
-                let cells = Arc::new(Cells::new(Some(own), small_size, arena_size, Arc::default()));
+                let most = Cells::pinned_max(arena_size);
+                let cells = Arc::new(Cells::new(Some(own), small_size, most, Arc::default()));
                 self.inner.core.ends_on_failure(&cells);
                 let link = Arc::new(GpuLink {
                     device: Arc::clone(device),

@@ -75,7 +75,7 @@ struct Inner {
     tools: ReaderTools,
     threads: threads::Threads,
     links: links::Links,
-    /// `None` if they take the general path.
+    /// The ring of small cold reads, once one was made; `None` in it if they take the general path.
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,

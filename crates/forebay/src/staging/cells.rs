@@ -131,16 +131,20 @@ impl SmallRead {
 }
 
 impl Cells {
+    /// Bytes of the cells of a GPU, if the caller `allowed` as much pinned memory for slots.
+    pub(crate) fn pinned_max(allowed: Option<u64>) -> u64 {
+        allowed.map_or(MEMORY_MAX, |allowed| MEMORY_MAX.min(allowed / PART))
+    }
+
     /// Cells for reads of up to `longest` bytes, which the thread that `bell` wakes copies to
-    /// `device`. `allowed` is the caller's limit of pinned memory.
+    /// `device`. All cells have `most` bytes at most.
     pub(crate) fn new(
         device: Option<Arc<dyn Device>>,
         longest: u64,
-        allowed: Option<u64>,
+        most: u64,
         bell: Arc<Parking>,
     ) -> Self {
         let block_len = longest.next_power_of_two().max(BLOCK_MIN);
-        let most = allowed.map_or(MEMORY_MAX, |allowed| MEMORY_MAX.min(allowed / PART));
         let count = usize::try_from(most / block_len).expect("a small number");
         let list = List {
             blocks: vec![Block::default(); count],
@@ -343,13 +347,16 @@ mod tests {
     fn cells() -> Cells {
         let clock = Arc::new(forebay_base::clock::SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
-        Cells::new(Some(device), 256 * KIB, None, Arc::default())
+        Cells::new(Some(device), 256 * KIB, MEMORY_MAX, Arc::default())
     }
 
     #[test]
     fn a_limit_of_pinned_memory_bounds_them() {
         let device = cells().device;
-        let of = |allowed| Cells::new(device.clone(), 256 * KIB, allowed, Arc::default());
+        let of = |allowed| {
+            let most = Cells::pinned_max(allowed);
+            Cells::new(device.clone(), 256 * KIB, most, Arc::default())
+        };
         assert_eq!(of(Some(8 * MIB)).len, 2 * MIB);
         let none = of(Some(256 * KIB));
         let room = Room::new(forebay_topology::System::live());

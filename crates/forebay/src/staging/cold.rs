@@ -29,18 +29,21 @@ use super::{Cell, Cells, SmallRead};
 use crate::engine::RequestOptions;
 use crate::file::Handle;
 use crate::memory::Span;
+use crate::options::{Options, RingChoice};
 use crate::plan::{Reason, Route};
 use crate::queue::{Core, Outside, forks};
 use crate::transfer::{Reaper, Stage, State, Touch};
 
-/// The limit that allows 8 MiB of cells for host memory: 32 of the longest reads in flight.
-const ALLOWED: u64 = 32 * MIB;
-/// Most reads in flight; further ones take the general path.
-const READS_MAX: usize = 256;
-/// Entries of the ring's submission queue.
-const ENTRIES: u32 = 256;
-/// Pause after the kernel refused to take or to wait for requests, for lack of memory.
+/// Bytes of all cells for host memory: 32 of the longest reads.
+const BOUNCE_MAX: u64 = 8 * MIB;
+/// Most reads in flight, which is the room for requests in the ring; further ones take the general
+/// path. They are at most this part of the requests in flight that the caller allows.
+const READS_MAX: u32 = 256;
+const PART: usize = 4;
+/// Pause after the kernel refused to take requests or to wait for them, for lack of memory.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long the kernel may refuse that before the engine fails.
+const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// User data of a request that only wakes the thread with the role.
 const INTERRUPT: u64 = u64::MAX;
 
@@ -61,6 +64,8 @@ pub(crate) struct ColdReads {
     wakes: Condvar,
     /// For host memory that is not aligned, and for ranges that are not.
     bounce: Arc<Cells>,
+    /// Most reads in flight.
+    most: usize,
     engine: Box<dyn ColdEngine>,
     core: Arc<Core>,
 }
@@ -70,19 +75,19 @@ pub(crate) trait ColdEngine: Send + Sync {
     /// Starts the thread that runs [`ColdReads::run`]; false if it cannot.
     fn start_thread(&self) -> bool;
     /// Repeats a read by the general path, as the same transfer.
-    fn repeat(&self, read: Again);
+    fn repeat(&self, call: ColdCall);
 }
 
-/// A read that has to be repeated.
+/// A call for a small cold read: what the general path needs to repeat it.
 #[derive(Debug)]
-pub(crate) struct Again {
+pub(crate) struct ColdCall {
     pub(crate) state: Arc<State>,
     pub(crate) file: Arc<Handle>,
     pub(crate) span: Span,
     pub(crate) options: RequestOptions,
 }
 
-/// The reads in flight; whoever holds it may add requests to the ring.
+/// The reads in flight. The thread that holds its lock may add requests to the ring.
 #[derive(Debug, Default)]
 struct Reads {
     in_flight: Slab<ColdRead>,
@@ -103,17 +108,17 @@ struct Thread {
 /// A read, whose transfer has begun.
 #[derive(Debug)]
 pub(crate) struct ColdRead {
-    pub(crate) again: Again,
+    pub(crate) call: ColdCall,
     /// The bytes that are asked for: all wanted ones, in whole units.
     pub(crate) covered: ByteRange,
-    pub(crate) to: To,
+    pub(crate) target: ColdTarget,
     pub(crate) touch: Touch,
     pub(crate) start: Instant,
 }
 
 /// Where the bytes of a read go.
 #[derive(Debug)]
-pub(crate) enum To {
+pub(crate) enum ColdTarget {
     /// To the caller's memory.
     Memory,
     /// To this cell, after `skip` bytes that are not wanted.
@@ -121,14 +126,17 @@ pub(crate) enum To {
 }
 
 impl ColdReads {
-    /// A ring for reads of up to `longest` bytes; `None` if the kernel or a policy does not allow
-    /// it.
+    /// A ring; `None` if the kernel or a policy does not allow it, or if the caller has set the
+    /// depth of a drive's queue, which the scheduler keeps.
     pub(crate) fn new(
-        longest: u64,
+        options: &Options,
         core: &Arc<Core>,
         engine: Box<dyn ColdEngine>,
     ) -> Option<Arc<Self>> {
-        let open = || IoUring::builder().dontfork().build(ENTRIES);
+        if options.ring == RingChoice::Pread || options.depth.is_some() {
+            return None;
+        }
+        let open = || IoUring::builder().dontfork().build(READS_MAX);
         let ring = forks::open(open, |ring: &IoUring| ring.as_raw_fd()).ok()?;
         // Waits have a bound (Linux 5.11).
         if !ring.params().is_feature_ext_arg() {
@@ -147,7 +155,8 @@ impl ColdReads {
             waiting: AtomicUsize::new(0),
             thread: Lock::default(),
             wakes: Condvar::new(),
-            bounce: Arc::new(Cells::new(None, longest, Some(ALLOWED), Arc::default())),
+            bounce: Arc::new(Cells::new(None, options.small_size, BOUNCE_MAX, Arc::default())),
+            most: usize::try_from(READS_MAX).expect("small").min(options.in_flight / PART),
             engine,
             core: Arc::clone(core),
         });
@@ -171,12 +180,12 @@ impl ColdReads {
         memory: NonNull<u8>,
         at_once: bool,
     ) -> Option<ColdRead> {
-        let fd = read.again.file.o_direct().map(|direct| Fd(direct.fd().as_raw_fd()));
+        let fd = read.call.file.o_direct().map(|direct| Fd(direct.fd().as_raw_fd()));
         let (Ok(fd), Ok(len)) = (fd, u32::try_from(read.covered.len())) else {
             return Some(read);
         };
         let mut reads = self.reads.lock();
-        if reads.is_closed || reads.in_flight.len() >= READS_MAX {
+        if reads.is_closed || reads.in_flight.len() >= self.most {
             return Some(read);
         }
         let entry = opcode::Read::new(fd, memory.as_ptr(), len).offset(read.covered.start).build();
@@ -187,7 +196,7 @@ impl ColdReads {
         if !is_added {
             return Some(read);
         }
-        read.again.state.set_in_ring(true);
+        read.call.state.set_in_ring(true);
         reads.in_flight.insert(read);
         self.count.fetch_add(1, SeqCst);
         drop(reads);
@@ -220,8 +229,8 @@ impl ColdReads {
     }
 
     fn end(&self, read: ColdRead, result: i32) {
-        let ColdRead { again, covered, to, touch, start } = read;
-        let Again { state, span, .. } = &again;
+        let ColdRead { call, covered, target, touch, start } = read;
+        let ColdCall { state, span, .. } = &call;
         let wanted = state.requested();
         state.set_in_ring(false);
         let came = covered.start + u64::try_from(result).unwrap_or(0);
@@ -229,16 +238,18 @@ impl ColdReads {
         if is_whole {
             state.add_time(Stage::File, u64::try_from(start.elapsed().as_nanos()).unwrap_or(0));
         }
-        if let To::Cell { cells, cell, skip } = to {
+        if let ColdTarget::Cell { cells, cell, skip } = target {
             let from = cell.without(skip);
             if is_whole && span.gpu.is_some() {
                 let way = (Route::Staged, Reason::NotResident);
                 let read = SmallRead::new(from, (span.address, span.len), way, state);
+                let ColdCall { state, file, .. } = call;
+                drop(file); // as below
                 if !cells.post(read)
                     && let Some(error) = self.core.failure()
                 {
                     drop(touch);
-                    self.core.end(again.state, Err(error));
+                    self.core.end(state, Err(error));
                 }
                 return;
             }
@@ -252,16 +263,19 @@ impl ColdReads {
         }
         drop(touch);
         if !is_whole {
-            return self.engine.repeat(again);
+            return self.engine.repeat(call);
         }
         state.add_bytes(Route::Host, Reason::NotResident, wanted.len());
         state.add_done(wanted.len());
-        self.core.end(again.state, Ok(wanted.len()));
+        let ColdCall { state, file, .. } = call;
+        drop(file); // the transfer has it too, and hands it to a thread that closes files
+        self.core.end(state, Ok(wanted.len()));
     }
 
     /// Takes completions until `until`, or until `is_over`.
     fn take(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
         let submitter = self.ring.submitter();
+        let mut refused_since = None;
         loop {
             self.collect();
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -275,8 +289,18 @@ impl ColdReads {
                 Some(left) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&left)),
             };
             match waited.map_err(|error| error.raw_os_error()) {
-                Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => {}
-                Err(_) => std::thread::sleep(PAUSE),
+                Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => refused_since = None,
+                Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+                    if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED_MAX =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(errno) => {
+                    let error = std::io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO));
+                    return self
+                        .core
+                        .fail(&format!("the ring of small cold reads failed: {error}"));
+                }
             }
         }
     }
@@ -290,7 +314,7 @@ impl ColdReads {
         // A thread that starts to wait after this finds that the role is free.
         if self.waiting.load(SeqCst) > 0 {
             let reads = self.reads.lock();
-            if reads.in_flight.iter().any(|(_, read)| read.again.state.wake_to_reap()) {
+            if reads.in_flight.iter().any(|(_, read)| read.call.state.wake_to_reap()) {
                 return;
             }
         }
@@ -402,7 +426,7 @@ impl Outside for ColdReads {
     fn close(&self) -> Vec<Arc<State>> {
         let mut reads = self.reads.lock();
         reads.is_closed = true;
-        reads.in_flight.iter().map(|(_, read)| Arc::clone(&read.again.state)).collect()
+        reads.in_flight.iter().map(|(_, read)| Arc::clone(&read.call.state)).collect()
     }
 }
 

@@ -8,7 +8,7 @@ mod submitter;
 
 pub(crate) use arena::Arena;
 pub(crate) use cells::{Cell, Cells, SmallRead};
-pub(crate) use cold::{Again, ColdEngine, ColdRead, ColdReads, To};
+pub(crate) use cold::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
 #[cfg(test)]
 pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;

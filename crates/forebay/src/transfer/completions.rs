@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use forebay_base::lock::{Condvar, Lock, woken};
+use forebay_base::process::Home;
 
 use super::reaper::{LONG, Reaper};
 
@@ -34,11 +35,11 @@ pub(crate) fn goes_at_once() -> bool {
 ///
 /// [`Transfer::report_to`]: crate::Transfer::report_to
 /// [`Transfer::on_end`]: crate::Transfer::on_end
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Completions(pub(super) Arc<Queue>);
 
-#[derive(Default)]
 pub(super) struct Queue {
+    home: Home,
     ended: Lock<Ended>,
     bell: Condvar,
     /// Who takes the completions of small reads from drives.
@@ -50,31 +51,35 @@ struct Ended {
     tags: VecDeque<u64>,
     /// Number of threads that wait.
     waiting: usize,
-    /// Whether one of them takes completions.
-    reaps: bool,
+    /// Number of threads that take completions, or are about to.
+    reaping: usize,
 }
 
 impl Completions {
     /// A queue without transfers.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        let (ended, bell, reaper) = (Lock::default(), Condvar::new(), OnceLock::new());
+        Self(Arc::new(Queue { home: Home::here(), ended, bell, reaper }))
     }
 
     /// The tag of the next transfer that has ended; waits for one until `until`, or without a
-    /// bound. `None` if none has ended by then. Without a bound and without transfers that report
-    /// to it, it waits for ever.
+    /// bound. `None` if none has ended by then, and at once in a forked child. Without a bound and
+    /// without a transfer that reports to it, it never returns.
     #[must_use]
     pub fn wait(&self, until: Option<Instant>) -> Option<u64> {
         let queue = &*self.0;
+        if !queue.home.is_here() {
+            return None;
+        }
         loop {
             if let Some(reaper) = queue.reaper.get().filter(|_| queue.is_empty())
                 && reaper.has_reads()
                 && reaper.begins()
             {
-                queue.ended.lock().reaps = true;
+                queue.ended.lock().reaping += 1;
                 reaper.reap(until, &|| !queue.is_empty());
-                queue.ended.lock().reaps = false;
+                queue.ended.lock().reaping -= 1;
             }
             let reaper = queue.reaper.get();
             reaper.iter().filter(|_| queue.is_empty()).for_each(|reaper| reaper.submit());
@@ -98,20 +103,27 @@ impl Completions {
     }
 }
 
+impl Default for Completions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Queue {
     fn is_empty(&self) -> bool {
         self.ended.lock().tags.is_empty()
     }
 
-    /// Names who takes the completions of a transfer that reports here.
-    pub(super) fn reaps_with(&self, reaper: &Arc<dyn Reaper>) {
-        let _ = self.reaper.set(Arc::clone(reaper));
+    /// Names who takes the completions of a transfer that reports here; false if the threads that
+    /// wait here take those of another ring.
+    pub(super) fn reaps_with(&self, reaper: &Arc<dyn Reaper>) -> bool {
+        Arc::ptr_eq(self.reaper.get_or_init(|| Arc::clone(reaper)), reaper)
     }
 
     pub(super) fn push(&self, tag: u64) {
         let mut ended = self.ended.lock();
         ended.tags.push_back(tag);
-        let (waits, reaps) = (ended.waiting > 0, ended.reaps);
+        let (waits, reaps) = (ended.waiting > 0, ended.reaping > 0);
         drop(ended);
         if waits {
             self.bell.notify_one();

@@ -431,8 +431,10 @@ impl State {
     /// Reports its end to `completions`, by this tag.
     pub(crate) fn report_to(&self, completions: &Completions, tag: u64) {
         let queue = Arc::clone(&completions.0);
-        self.reaper().iter().for_each(|reaper| queue.reaps_with(reaper));
-        self.on_end_of(Some(&completions.0), move || queue.push(tag));
+        // A thread that waits there takes the completions of one engine's ring.
+        let is_waited_for = self.reaper().is_none_or(|reaper| queue.reaps_with(reaper));
+        let step = move || queue.push(tag);
+        self.on_end_of(is_waited_for.then_some(&completions.0), step);
     }
 
     /// Like [`on_end`](Self::on_end). Threads that wait at `queue` also wait for this transfer.
@@ -440,12 +442,12 @@ impl State {
         let mut end = self.end.lock();
         if end.result.is_none() {
             end.steps.push(Box::new(step));
-            end.queue = queue.cloned().or(end.queue.take());
-            let is_waited_for = end.queue.is_some();
+            if let Some(queue) = queue {
+                end.queue = Some(Arc::clone(queue));
+                return;
+            }
             drop(end);
-            return if !is_waited_for {
-                self.leave_to_thread()
-            };
+            return self.leave_to_thread();
         }
         drop(end);
         step();

@@ -13,9 +13,8 @@ use crate::engine::start::Call;
 use crate::engine::{Engine, Inner};
 use crate::file::Residency;
 use crate::memory::{Buffer, Span};
-use crate::options::RingChoice;
 use crate::plan::{Access, Direction, Reason};
-use crate::staging::{Again, ColdEngine, ColdRead, ColdReads, To};
+use crate::staging::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
 use crate::transfer::{State, Touch, goes_at_once};
 
 /// The engine that has the ring.
@@ -38,43 +37,35 @@ impl ColdEngine for Owner {
         })
     }
 
-    fn repeat(&self, read: Again) {
+    fn repeat(&self, call: ColdCall) {
         if let Some(engine) = self.engine() {
-            engine.repeat(read);
+            engine.repeat(call);
         }
     }
 }
 
 impl Engine {
-    /// Starts a small read without options whose bytes are not in memory, if its file takes
-    /// O_DIRECT. `None` if it needs the general path, which then gets the buffer.
-    pub(in crate::engine) fn start_cold(
+    /// Starts a read that [`start_small`](Self::start_small) has found to be small and plain, if no
+    /// byte of it is in memory and its file takes O_DIRECT. `None` if it needs the general path,
+    /// which then gets the buffer.
+    pub(super) fn start_cold(
         &self,
         call: &Call<'_>,
         buffer: &mut Option<Buffer>,
     ) -> Option<Arc<State>> {
         let (len, file) = (call.span.len, call.file);
-        let fits = len > 0 && len <= self.options().small_size;
-        let is_plain = call.direction == Direction::Read && call.options.route.is_none();
-        if !fits || !is_plain || file.is_memory() || file.opens_slowly() {
-            return None;
-        }
         let range = call.range().ok()?;
-        // Resident parts come from memory, and a failed engine has its error.
-        let is_absent = matches!(call.residency(), Residency::Known { resident: 0, .. });
-        if !is_absent || self.inner.core.failure().is_some() {
+        // Resident parts come from memory.
+        if !matches!(call.residency(), Residency::Known { resident: 0, .. }) {
             return None;
         }
         let alignment = self.o_direct_alignment(file).ok()?;
         if !file.allows_io_uring() {
             return None;
         }
-        let reads = self.inner.cold.get_or_init(|| match self.options().ring {
-            RingChoice::Pread => None,
-            _ => {
-                let engine = Box::new(Owner(Kept::downgrade(&self.inner)));
-                ColdReads::new(self.options().small_size, &self.inner.core, engine)
-            }
+        let reads = self.inner.cold.get_or_init(|| {
+            let engine = Box::new(Owner(Kept::downgrade(&self.inner)));
+            ColdReads::new(self.options(), &self.inner.core, engine)
         });
         let reads = reads.as_ref()?;
         let covered = ByteRange {
@@ -83,9 +74,9 @@ impl Engine {
         };
         // A drive fills the last unit of a file, and so more memory than the file has bytes.
         let is_aligned = covered == range && call.span.address.is_multiple_of(alignment.memory);
-        let (to, memory) = match &call.span.gpu {
+        let (target, memory) = match &call.span.gpu {
             None if is_aligned && file.size().is_ok_and(|size| range.end <= size) => {
-                (To::Memory, NonNull::new(call.span.address as *mut u8)?)
+                (ColdTarget::Memory, NonNull::new(call.span.address as *mut u8)?)
             }
             gpu => {
                 let cells = match gpu {
@@ -93,7 +84,10 @@ impl Engine {
                     None => Arc::clone(reads.bounce()),
                 };
                 let cell = cells.take(covered.len(), self.inner.tools.arena.room())?;
-                (To::Cell { cells, cell, skip: range.start - covered.start }, cell.pointer())
+                (
+                    ColdTarget::Cell { cells, cell, skip: range.start - covered.start },
+                    cell.pointer(),
+                )
             }
         };
         let state = self.state_of(call, range, buffer);
@@ -101,26 +95,26 @@ impl Engine {
         let access = Access::o_direct(alignment, Reason::NotResident);
         state.emit_begin(file, &call.begin(Some(access)));
         let Span { address, gpu, .. } = &call.span;
-        let again = Again {
+        let cold = ColdCall {
             state: Arc::clone(&state),
             file: Arc::clone(file),
             span: Span { address: *address, len, gpu: gpu.clone(), keep: None },
             options: *call.options,
         };
         let (touch, start) = (Touch::new(&state), Instant::now());
-        let read = ColdRead { again, covered, to, touch, start };
+        let read = ColdRead { call: cold, covered, target, touch, start };
         // SAFETY: the transfer keeps the caller's memory, and the read its cell.
         if let Some(read) = unsafe { reads.start(read, memory, goes_at_once()) } {
-            if let To::Cell { cells, cell, .. } = read.to {
+            if let ColdTarget::Cell { cells, cell, .. } = read.target {
                 cells.give(cell);
             }
-            self.repeat(read.again);
+            self.repeat(read.call);
         }
         Some(state)
     }
 
     /// Continues a transfer that has begun by the general path.
-    fn repeat(&self, Again { state, file, span, options }: Again) {
+    fn repeat(&self, ColdCall { state, file, span, options }: ColdCall) {
         let call = Call::new(&file, Direction::Read, state.requested().start, span, &options);
         let call = Call { may_wait: false, ..call };
         if let Err(error) = self.start_as(&call, &state) {

@@ -197,21 +197,17 @@ impl Engine {
         done
     }
 
-    /// Starts a read that is small, whose bytes are in memory, and that has no special options. One
-    /// to the host is over when this returns. For a GPU the bytes are in a cell that the link's
-    /// copy thread sends together with others. `None` if it needs the general path, which then gets
-    /// the buffer.
+    /// Starts a small read without special options. If its bytes are in memory, one to the host is
+    /// over when this returns, and for a GPU the bytes are in a cell that the link's copy thread
+    /// sends together with others. If no byte is, the drive is asked for it on a ring of its own.
+    /// `None` if it needs the general path, which then gets the buffer.
     pub(in crate::engine) fn start_small(
         &self,
         call: &Call<'_>,
         buffer: &mut Option<Buffer>,
         first: First,
     ) -> Option<Arc<State>> {
-        let longest = match &call.span.gpu {
-            Some(_) => self.options().small_size,
-            None => self.options().small_size.min(HERE_MAX),
-        };
-        let fits = call.span.len > 0 && call.span.len <= longest;
+        let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let is_plain = call.direction == Direction::Read && call.options.route.is_none();
         // A server might have to be asked, and the caller must not wait for it.
         if !fits || !is_plain || call.file.opens_slowly() || self.inner.core.failure().is_some() {
@@ -223,7 +219,9 @@ impl Engine {
             (first == First::Prepares).then(|| self.start_cold(call, buffer))?
         };
         let Some(device) = &call.span.gpu else {
-            let Some(done) = self.read_small(call) else { return cold(buffer) };
+            let is_made_here = call.span.len <= HERE_MAX;
+            let done = is_made_here.then(|| self.read_small(call)).flatten();
+            let Some(done) = done else { return cold(buffer) };
             self.trace_small(call, &done);
             let state = Arc::into_inner(self.state_of(call, range, buffer)).expect("a new one");
             return Some(Arc::new(state.over(done)));

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::plan::Reason;
+use crate::queue::sections_of_this_thread;
 use crate::transfer::{Completions, Outcome};
 
 const LEN: usize = 8 << 20;
@@ -136,7 +137,7 @@ fn reads_that_are_not_waited_for_end() {
         read.on_end(move || sender.send(()).unwrap());
     }
     reads.iter().for_each(|_| ends.recv_timeout(BOUND).unwrap());
-    // Nobody waits, and nobody wants to know.
+    // Dropped without a wait.
     cold.file.evict().unwrap();
     drop(cold.start(Some(cold.gpu), 0, 4096));
     let polled = cold.start(None, 65536, 4096);
@@ -188,9 +189,47 @@ fn a_failed_engine_ends_them() {
     for read in reads {
         let start = Instant::now();
         // It had ended before, or fails.
-        let _ = read.wait();
+        let end = read.wait().0;
+        assert!(matches!(end, Ok(_) | Err(Error::EngineFailed { .. })), "{end:?}");
         assert!(start.elapsed() < BOUND);
     }
     let late = cold.file.start_read(0, cold.memory(None, 4096), &RequestOptions::default());
     assert!(late.is_err() || late.unwrap().wait().0.is_err());
+}
+
+#[test]
+fn they_take_no_section_of_the_scheduler() {
+    let Some(cold) = Cold::new() else { return };
+    for in_flight in [1_u64, 64] {
+        cold.file.evict().unwrap();
+        let before = sections_of_this_thread();
+        let read = |number| cold.start(None, number * 8192, 4096);
+        let reads: Vec<Transfer> = (0..in_flight).map(read).collect();
+        for (number, read) in (0..).zip(reads) {
+            cold.check(read, number * 8192);
+        }
+        assert_eq!(sections_of_this_thread() - before, 0, "{in_flight} in flight");
+    }
+}
+
+#[test]
+fn a_queue_reports_reads_of_several_engines() {
+    let (Some(one), Some(other)) = (Cold::new(), Cold::new()) else { return };
+    let completions = Completions::new();
+    for _ in 0..20 {
+        let mut reads = Vec::new();
+        for (cold, number) in [&one, &other].into_iter().cycle().zip(0..16_u64) {
+            cold.file.evict().unwrap();
+            reads.push((cold, cold.start(None, number * 8192, 4096)));
+        }
+        for ((_, read), number) in reads.iter().zip(0_u64..) {
+            read.report_to(&completions, number);
+        }
+        for _ in &reads {
+            completions.wait(Some(Instant::now() + BOUND)).expect("an end");
+        }
+        for ((cold, read), number) in reads.into_iter().zip(0_u64..) {
+            cold.check(read, number * 8192);
+        }
+    }
 }
