@@ -15,8 +15,8 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{AddressKind, CallerStream, Device, GpuSelector};
 use forebay::{
-    Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, RingChoice, Route,
-    Transfer,
+    Buffer, Completions, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions,
+    RingChoice, Route, Transfer,
 };
 use lab::fork::{Side, fork};
 use lab::{child, pattern, watchdog::Watchdog};
@@ -217,6 +217,30 @@ fn a_child_is_refused_and_hangs_nowhere() {
 #[test]
 fn a_child_is_refused_where_threads_read() {
     children_are_refused(RingChoice::Pread);
+}
+
+#[test]
+fn a_queue_of_ends_reports_nothing_to_a_child() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new(RingChoice::Auto, "sim");
+    let completions = Completions::new();
+    rig.file.evict().unwrap();
+    // No thread takes its completion before the fork.
+    let buffer = rig.engine.allocate_pinned(4096).unwrap();
+    let read = rig.file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+    read.report_to(&completions, 7);
+    match fork() {
+        Side::Child(child) => child.run(move |say| {
+            say("a wait");
+            assert_eq!(completions.wait(None), None);
+            std::mem::forget(rig.folder);
+        }),
+        Side::Parent(parent) => {
+            parent.finish();
+            assert_eq!(completions.wait(None), Some(7));
+            read.wait().0.unwrap();
+        }
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::tune::{DepthLimits, DepthRule};
 
 /// Notes of an engine, at most: a server that fails may cause one for each of its files.
 const NOTES_MAX: usize = 1000;
+const NOTES_LEFT_OUT: &str = "further notes of this engine are left out";
 
 /// The queues of all drives in use.
 #[derive(Debug)]
@@ -233,10 +234,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a note for the user, once, and no more than [`NOTES_MAX`].
+    /// Records a note for the user, once. After [`NOTES_MAX`] one says that more are left out.
     pub(super) fn note(&self, note: String) {
         let mut notes = self.inner.notes.lock();
-        if notes.len() < NOTES_MAX && !notes.contains(&note) {
+        if notes.len() <= NOTES_MAX && !notes.contains(&note) {
+            let note = if notes.len() < NOTES_MAX { note } else { NOTES_LEFT_OUT.into() };
             notes.push(note.clone());
             drop(notes);
             events::note(&note);

@@ -30,8 +30,9 @@ use crate::engine::RequestOptions;
 use crate::file::Handle;
 use crate::memory::Span;
 use crate::options::{Options, RingChoice};
-use crate::plan::{Reason, Route};
-use crate::queue::{Core, Outside, forks};
+use crate::plan::{Direction, Reason, Route};
+use crate::queue::{Core, Outside, forks, now_ns};
+use crate::trace::{Span as TraceSpan, What};
 use crate::transfer::{Reaper, Stage, State, Touch};
 
 /// Bytes of all cells for host memory: 32 of the longest reads.
@@ -234,9 +235,10 @@ impl ColdReads {
         let wanted = state.requested();
         state.set_in_ring(false);
         let came = covered.start + u64::try_from(result).unwrap_or(0);
+        let took_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(0);
         let mut is_whole = came >= wanted.end;
         if is_whole {
-            state.add_time(Stage::File, u64::try_from(start.elapsed().as_nanos()).unwrap_or(0));
+            state.add_time(Stage::File, took_ns);
         }
         if let ColdTarget::Cell { cells, cell, skip } = target {
             let from = cell.without(skip);
@@ -265,6 +267,16 @@ impl ColdReads {
         if !is_whole {
             return self.engine.repeat(call);
         }
+        self.core.recorder().note_small(|| {
+            let end_ns = now_ns();
+            let start_ns = end_ns.saturating_sub(took_ns);
+            let bytes = (wanted.start, wanted.len());
+            TraceSpan {
+                start_ns,
+                end_ns,
+                what: What::Small { name: Direction::Read.name(), bytes },
+            }
+        });
         state.add_bytes(Route::Host, Reason::NotResident, wanted.len());
         state.add_done(wanted.len());
         let ColdCall { state, file, .. } = call;
