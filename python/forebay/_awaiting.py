@@ -17,7 +17,7 @@ _AT_ONCE_MAX = 15
 _at_once = 0
 
 if TYPE_CHECKING:
-    from ._forebay import ManyTransfer, Transfer
+    from ._forebay import BlockCall, ManyTransfer, Transfer
 
 
 class _Ends:
@@ -49,7 +49,7 @@ class _Ends:
 _ENDS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ends] = weakref.WeakKeyDictionary()
 
 
-def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
+def steps(transfer: Transfer | ManyTransfer | BlockCall) -> Generator[Any, None, Any]:
     """The steps of an event loop until the transfer has ended."""
     global _at_once
     if not transfer.done():
@@ -62,7 +62,7 @@ def steps(transfer: Transfer | ManyTransfer) -> Generator[Any, None, Any]:
     return transfer.result()
 
 
-async def _ended(transfer: Transfer | ManyTransfer) -> None:
+async def _ended(transfer: Transfer | ManyTransfer | BlockCall) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     ends = _ENDS.setdefault(loop, _Ends())

@@ -1,4 +1,4 @@
-//! Runs the callbacks of ended transfers, on a dedicated thread.
+//! Runs the callbacks of Python's futures, on a dedicated thread.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -12,10 +12,16 @@ use pyo3::types::{PyList, PyTuple};
 
 use crate::hanging;
 
-/// A Python future of a transfer.
+/// A Python future.
 pub(crate) trait Future: PyClass<Frozen = True> + Sync {
-    /// The transfer; `None` if there was nothing to do.
-    fn transfer(&self) -> Option<&forebay::Transfer>;
+    /// Whether it has ended.
+    fn is_over(&self) -> bool;
+
+    /// Runs `step` when it has ended.
+    fn on_end(&self, step: impl FnOnce() + Send + 'static);
+
+    /// Returns the memory of an ended one to its owner.
+    fn reclaim(&self);
 }
 
 /// Calls `callback` with `future` when its transfer has ended; immediately if it already has, or if
@@ -27,16 +33,14 @@ pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyRe
     }
     let job = Job { callback, future: future.clone().into_any().unbind(), reclaim: reclaim::<F> };
     call_back(py)?; // import it here, not on the callback thread
-    match future.get().transfer().filter(|transfer| !transfer.is_done()) {
-        Some(transfer) => {
-            let jobs = jobs()?;
-            // The thread that ends the transfer does not attach to the interpreter: it wakes the
-            // callback thread.
-            transfer.on_end(move || drop(jobs.send(job)));
-            Ok(())
-        }
-        None => run(py, job),
+    if future.get().is_over() {
+        return run(py, job);
     }
+    let jobs = jobs()?;
+    // The thread that ends the transfer does not attach to the interpreter: it wakes the callback
+    // thread.
+    future.get().on_end(move || drop(jobs.send(job)));
+    Ok(())
 }
 
 /// A callback to run once its transfer has ended.
@@ -46,10 +50,9 @@ struct Job {
     reclaim: fn(&Bound<'_, PyAny>),
 }
 
-/// Returns the memory of a transfer to its owner.
 fn reclaim<F: Future>(future: &Bound<'_, PyAny>) {
     if let Ok(future) = future.cast::<F>() {
-        drop(future.get().transfer().map(forebay::Transfer::reclaim));
+        future.get().reclaim();
     }
 }
 

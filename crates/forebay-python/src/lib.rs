@@ -6,6 +6,8 @@
 //! `transfer` are the engine's own types for Python, `layers` those for the layers of a model.
 //! `buffer` is the memory that they hand out, and `dlpack` exchanges arrays.
 //!
+//! `blocks` keeps KV blocks on drives.
+//!
 //! `header` reads safetensors files and indexes, `archive` the directories of files of
 //! `torch.save`, `pickle` looks through pickles before they are loaded. `pages` has the pages of a
 //! file as memory, and `replace` makes files that replace others.
@@ -15,6 +17,7 @@
 //! calls Python from our own threads.
 
 mod archive;
+mod blocks;
 mod buffer;
 mod callbacks;
 mod dlpack;
@@ -48,6 +51,10 @@ use pyo3::prelude::*;
 mod _forebay {
     #[pymodule_export]
     use super::archive::Archive;
+    #[pymodule_export]
+    use super::blocks::BlockCall;
+    #[pymodule_export]
+    use super::blocks::Blocks;
     #[pymodule_export]
     use super::buffer::Buffer;
     #[pymodule_export]

@@ -53,8 +53,16 @@ impl Transfer {
 }
 
 impl callbacks::Future for Transfer {
-    fn transfer(&self) -> Option<&forebay::Transfer> {
-        Some(self.inner())
+    fn is_over(&self) -> bool {
+        self.inner().is_done()
+    }
+
+    fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+        self.inner().on_end(step);
+    }
+
+    fn reclaim(&self) {
+        drop(self.inner().reclaim());
     }
 }
 

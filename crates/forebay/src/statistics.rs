@@ -38,7 +38,8 @@ fn end_of(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    pub(crate) fn add(&mut self, ns: u64) {
+    /// Counts a duration of `ns` nanoseconds.
+    pub fn add(&mut self, ns: u64) {
         self.counts[bucket(ns)] += 1;
         self.sum_ns += u128::from(ns);
         self.max_ns = self.max_ns.max(ns);

@@ -37,8 +37,19 @@ impl Drop for Going {
 }
 
 impl callbacks::Future for ManyTransfer {
-    fn transfer(&self) -> Option<&forebay::Transfer> {
-        self.moving().map(forebay::ManyTransfer::transfer)
+    fn is_over(&self) -> bool {
+        self.done()
+    }
+
+    fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+        match self.inner() {
+            Some(transfer) => transfer.on_end(step),
+            None => step(),
+        }
+    }
+
+    fn reclaim(&self) {
+        drop(self.inner().map(forebay::Transfer::reclaim));
     }
 }
 

@@ -18,6 +18,9 @@ pub struct RequestOptions {
     /// For writes: reserve the space first, so that a full disk is detected at once. The caller
     /// waits for the drive, even in calls that do not block otherwise.
     pub preallocate: bool,
+    /// For writes without a route: bypass the page cache (O_DIRECT), or fail. Bytes that do not
+    /// fill a unit of the file system at either end still go through it.
+    pub past_cache: bool,
     /// Priority relative to other transfers on the same drive.
     pub priority: Priority,
 }
@@ -45,6 +48,12 @@ impl RequestOptions {
     #[must_use]
     pub fn urgent(self) -> Self {
         Self { priority: Priority::Urgent, ..self }
+    }
+
+    /// Bypasses the page cache.
+    #[must_use]
+    pub fn past_cache(self) -> Self {
+        Self { past_cache: true, ..self }
     }
 
     /// Reserves the space first.

@@ -259,7 +259,17 @@ impl Engine {
     /// way.
     pub(super) fn access(&self, call: &Call<'_>) -> Result<Access> {
         let on_gpu = call.span.gpu.is_some();
-        let Some(route) = call.options.route else { return Ok(self.best_access(call)) };
+        let o_direct = |route| {
+            self.o_direct_alignment(call.file)
+                .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
+                .map_err(|reason| call.unavailable(route, reason))
+        };
+        let Some(route) = call.options.route else {
+            if call.options.past_cache && call.direction == Direction::Write {
+                return o_direct(if on_gpu { Route::Staged } else { Route::Host });
+            }
+            return Ok(self.best_access(call));
+        };
         let refuse = |reason: &str| Err(call.unavailable(route, reason.into()));
         match route {
             Route::Direct if call.is_part => {
@@ -271,10 +281,7 @@ impl Engine {
             }
             // For `direct`, this is for the part that is not direct.
             Route::Direct | Route::Host => Ok(self.best_access(call)),
-            Route::Staged => self
-                .o_direct_alignment(call.file)
-                .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
-                .map_err(|reason| call.unavailable(route, reason)),
+            Route::Staged => o_direct(route),
             Route::Cached => Ok(Access::cached(Reason::Demanded)),
         }
     }

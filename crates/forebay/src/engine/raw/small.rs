@@ -186,7 +186,7 @@ impl Engine {
     #[inline]
     pub(in crate::engine) fn move_small(&self, call: &Call<'_>) -> Option<Result<Outcome>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
-        if !fits || call.options.route.is_some() {
+        if !fits || call.options.route.is_some() || call.options.past_cache {
             return None;
         }
         if self.inner.core.failure().is_some() {

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from ._serving import checked, exchanged, ranks, watched, without
+from .._serving import checked, exchanged, ranks, watched, without
 
 __all__ = ["register"]
 
@@ -74,7 +74,7 @@ def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
     import torch
     from sglang.srt.model_loader import loader as module
 
-    from .safetensors import iterate
+    from ..safetensors import iterate
 
     def read(files: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
         device = "cuda" if torch.cuda.is_available() else "cpu"

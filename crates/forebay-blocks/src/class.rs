@@ -1,0 +1,548 @@
+//! The blocks of one size on one root: an index, and data files of equal slots.
+//!
+//! A key's hash selects its set of 64 slots, so there is nothing to load at a start and nothing to
+//! keep in memory: a set's records are one page of the index, and the kernel caches it for all
+//! processes. Any process may read any record at any time. What it finds is checked: a record has
+//! its own checksum, and the checksum of the block's bytes. So an index that is behind, torn or
+//! wrong costs a miss, never a wrong block.
+//!
+//! A writer holds a lock on its slot, in `locks`, until the block is whole; the kernel releases it
+//! if the process dies. The choice of a slot is under a lock on the set.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use forebay::{Engine, OpenOptions};
+use forebay_base::lock::Lock;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::key::Key;
+use crate::locks::{self, Kind};
+use crate::record::{PAGE, RECORD, Record, Records, WAYS, Whole};
+
+/// Number of data files: a file system lets one thread at a time extend a file.
+const FILES: u64 = 8;
+/// The lock of set N is on this byte plus N; that of slot N on byte N.
+const SETS: u64 = 1 << 62;
+/// How often a record that is being changed is read. A change takes less than one read; what stays
+/// wrong was damaged.
+const READS_OF_RECORD: usize = 8;
+/// Bits of a use that count; those above are milliseconds since 1970.
+const COUNT_BITS: u32 = 20;
+
+/// Which block leaves a full set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The one that was used the longest time ago.
+    #[default]
+    Lru,
+    /// The one that was used the fewest times, and of these the one used the longest time ago.
+    Lfu,
+}
+
+impl Policy {
+    fn score(self, used: u64) -> (u64, u64) {
+        let (time, count) = (used >> COUNT_BITS, used & ((1 << COUNT_BITS) - 1));
+        match self {
+            Self::Lru => (time, count),
+            Self::Lfu => (count, time),
+        }
+    }
+}
+
+/// When blocks leave.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Leaving {
+    pub(crate) policy: Policy,
+    pub(crate) ttl: Option<Duration>,
+}
+
+impl Leaving {
+    fn is_over(&self, whole: &Whole) -> bool {
+        let age = || seconds_now().saturating_sub(whole.written);
+        self.ttl.is_some_and(|ttl| u64::from(age()) >= ttl.as_secs().max(1))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct DataFile {
+    /// Moves the bytes.
+    pub(crate) file: forebay::File,
+    /// For what the engine has no call.
+    pub(crate) plain: File,
+}
+
+/// All slots of one size.
+#[derive(Debug)]
+pub(crate) struct Class {
+    pub(crate) slot: u64,
+    sets: u64,
+    ways: usize,
+    index: File,
+    uses: File,
+    locks: File,
+    data: Vec<DataFile>,
+    /// Slots that this process writes.
+    writing: Lock<HashSet<u64>>,
+    leaving: Leaving,
+}
+
+/// The answer to a writer.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// The block is stored already.
+    Present,
+    /// Another writer writes this block, or chooses in the same set.
+    Busy,
+    /// The slot is free for this writer.
+    Claimed(Claimed),
+    /// No slot is free, and none can be freed.
+    NoRoom,
+}
+
+/// A slot that is being written. Dropping it without [`publish`](Self::publish) frees the slot.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) class: Arc<Class>,
+    pub(crate) slot: u64,
+    /// Another block was there.
+    pub(crate) evicted: bool,
+    published: bool,
+}
+
+/// The length of the slots for blocks of `len` bytes: at most a sixteenth longer, so that few
+/// classes serve all lengths. The rest of a slot takes no space on the drive.
+pub(crate) fn slot_len(len: u64) -> u64 {
+    let len = len.max(1);
+    let step = (1 << len.ilog2() >> 4).max(PAGE as u64);
+    len.next_multiple_of(step)
+}
+
+/// Bytes of a block on the drive.
+pub(crate) fn padded(len: u64) -> u64 {
+    len.max(1).next_multiple_of(PAGE as u64)
+}
+
+pub(crate) fn folder(root: &Path, slot: u64) -> PathBuf {
+    root.join(format!("blocks-{slot}"))
+}
+
+impl Class {
+    /// Opens the files for slots of `slot` bytes, or makes them.
+    pub(crate) fn open(
+        engine: &Engine,
+        root: &Path,
+        slot: u64,
+        capacity: u64,
+        leaving: Leaving,
+    ) -> forebay::Result<Self> {
+        let folder = folder(root, slot);
+        let slots = (capacity / slot).max(1);
+        let ways = WAYS.min(usize::try_from(slots).unwrap_or(WAYS));
+        let sets = (slots / ways as u64).max(1);
+        let failed = |path: &Path| {
+            let place = forebay::error::Place::whole(path);
+            move |source: io::Error| forebay::Error::Io {
+                operation: forebay::error::Operation::Open,
+                place,
+                source: errno(&source),
+            }
+        };
+        std::fs::create_dir_all(&folder).map_err(failed(&folder))?;
+        let plain = |name: &str| {
+            let path = folder.join(name);
+            let mut how = File::options();
+            how.read(true).write(true).create(true).truncate(false);
+            how.open(&path).map_err(failed(&path))
+        };
+        let sized = |file: File, len: u64, name: &str| {
+            let grow = || if file.metadata()?.len() < len { file.set_len(len) } else { Ok(()) };
+            grow().map_err(failed(&folder.join(name)))?;
+            Ok::<_, forebay::Error>(file)
+        };
+        let index = sized(plain("index")?, sets * PAGE as u64, "index")?;
+        let uses = sized(plain("uses")?, sets * (WAYS * 8) as u64, "uses")?;
+        let files = FILES.min(sets);
+        let len = sets.div_ceil(files) * ways as u64 * slot;
+        let data = (0..files).map(|number| {
+            let name = format!("data-{number}");
+            let plain = sized(plain(&name)?, len, &name)?;
+            let file = engine.open_with(folder.join(&name), &OpenOptions::writing())?;
+            Ok(DataFile { file, plain })
+        });
+        let data = data.collect::<forebay::Result<_>>()?;
+        let (locks, writing) = (plain("locks")?, Lock::default());
+        Ok(Self { slot, sets, ways, index, uses, locks, data, writing, leaving })
+    }
+
+    fn set_of(&self, key: &Key) -> u64 {
+        key.bits(0) % self.sets
+    }
+
+    fn slot_at(&self, set: u64, way: usize) -> u64 {
+        set * self.ways as u64 + way as u64
+    }
+
+    /// The data file of a slot, and the slot's offset there.
+    pub(crate) fn place(&self, slot: u64) -> (&DataFile, u64) {
+        let (set, way) = (slot / self.ways as u64, slot % self.ways as u64);
+        let files = self.data.len() as u64;
+        let file = usize::try_from(set % files).expect("eight at most");
+        (&self.data[file], (set / files * self.ways as u64 + way) * self.slot)
+    }
+
+    /// A set's records.
+    fn records(&self, set: u64) -> io::Result<Records> {
+        let mut records = Records([0; PAGE]);
+        self.read_records(set, false, &mut records)?;
+        Ok(records)
+    }
+
+    /// Reads a set's records. With `at_once` only if they are in memory.
+    fn read_records(&self, set: u64, at_once: bool, records: &mut Records) -> io::Result<()> {
+        let offset = set * PAGE as u64;
+        if at_once {
+            let flags = ReadWriteFlags::NOWAIT;
+            let mut parts = [io::IoSliceMut::new(&mut records.0)];
+            match rustix::io::preadv2(&self.index, &mut parts, offset, flags) {
+                Ok(PAGE) => return Ok(()),
+                Ok(_) => return Err(io::ErrorKind::WouldBlock.into()),
+                // A file system in memory may not know the flag. Others that do not may wait.
+                Err(Errno::OPNOTSUPP) if !self.is_in_memory() => {
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                Err(Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.index.read_exact_at(&mut records.0, offset)
+    }
+
+    /// Reads a key's set, and again while the key's record is being changed to a whole block: the
+    /// kernel does not copy 64 bytes at once.
+    fn find_in(
+        &self,
+        key: &Key,
+        at_once: bool,
+        records: &mut Records,
+    ) -> io::Result<Option<(usize, Record)>> {
+        for _ in 0..READS_OF_RECORD {
+            self.read_records(self.set_of(key), at_once, records)?;
+            match records.find(key) {
+                Some((_, Record::Damaged)) => std::hint::spin_loop(),
+                found => return Ok(found),
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.data[0].file.file_system() == "tmpfs"
+    }
+
+    /// A whole block's slot and record. With `at_once`, `WouldBlock` if the drive has to be read.
+    pub(crate) fn find(&self, key: &Key, at_once: bool) -> io::Result<Option<(u64, Whole)>> {
+        let mut records = Records([0; PAGE]);
+        Ok(match self.find_in(key, at_once, &mut records)? {
+            Some((way, Record::Whole(whole))) if !self.leaving.is_over(&whole) => {
+                Some((self.slot_at(self.set_of(key), way), whole))
+            }
+            _ => None,
+        })
+    }
+
+    fn offset_of_use(&self, slot: u64) -> u64 {
+        let (set, way) = (slot / self.ways as u64, slot % self.ways as u64);
+        (set * WAYS as u64 + way) * 8
+    }
+
+    /// Notes that a block was used. Two processes may overwrite each other's note.
+    pub(crate) fn touch(&self, slot: u64) -> io::Result<()> {
+        let offset = self.offset_of_use(slot);
+        let mut used = [0; 8];
+        self.uses.read_exact_at(&mut used, offset)?;
+        self.note_use(slot, u64::from_le_bytes(used) & ((1 << COUNT_BITS) - 1))
+    }
+
+    fn note_use(&self, slot: u64, count: u64) -> io::Result<()> {
+        let count = (count + 1).min((1 << COUNT_BITS) - 1);
+        let used = millis_now() << COUNT_BITS | count;
+        self.uses.write_all_at(&used.to_le_bytes(), self.offset_of_use(slot))
+    }
+
+    /// Writes the record of a slot.
+    fn write(&self, slot: u64, record: &Record) -> io::Result<()> {
+        self.index.write_all_at(&record.encode(), self.offset_of_record(slot))
+    }
+
+    /// Takes the lock of a slot, unless this or another process has it.
+    fn lock_slot(&self, slot: u64) -> io::Result<bool> {
+        if !self.writing.lock().insert(slot) {
+            return Ok(false);
+        }
+        let locked = locks::try_lock(&self.locks, Kind::Exclusive, slot, 1);
+        if !matches!(locked, Ok(true)) {
+            self.writing.lock().remove(&slot);
+        }
+        locked
+    }
+
+    fn unlock_slot(&self, slot: u64) {
+        // Fails only for a bad argument; the end of the process releases it too.
+        let _ = locks::unlock(&self.locks, slot, 1);
+        self.writing.lock().remove(&slot);
+    }
+
+    /// Runs `work` under the lock of a set; `None` if another has it.
+    fn with_set<T>(&self, set: u64, work: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
+        if !self.lock_slot(SETS + set)? {
+            return Ok(None);
+        }
+        let done = work();
+        self.unlock_slot(SETS + set);
+        done.map(Some)
+    }
+
+    /// Looks for a slot for `key`. `may_grow`: whether a slot may be used that takes no space yet.
+    pub(crate) fn claim(
+        self: &Arc<Self>,
+        key: &Key,
+        may_grow: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<Claim> {
+        let set = self.set_of(key);
+        let claim = self.with_set(set, || {
+            let mut records = Records([0; PAGE]);
+            match self.find_in(key, false, &mut records)? {
+                Some((_, Record::Whole(whole))) if !self.leaving.is_over(&whole) => {
+                    return Ok(Claim::Present);
+                }
+                Some((way, record @ Record::Writing(_))) => {
+                    let claimed = self.take(self.slot_at(set, way), &record)?;
+                    return Ok(claimed.map_or(Claim::Busy, Claim::Claimed));
+                }
+                _ => {}
+            }
+            self.choose(set, key, &records, may_grow)
+        })?;
+        Ok(claim.unwrap_or(Claim::Busy))
+    }
+
+    /// Chooses and claims a slot of a set, under the set's lock.
+    fn choose(
+        self: &Arc<Self>,
+        set: u64,
+        key: &Key,
+        records: &Records,
+        may_grow: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<Claim> {
+        let mut uses = [0; WAYS * 8];
+        self.uses.read_exact_at(&mut uses, set * (WAYS * 8) as u64)?;
+        let used =
+            |way: usize| u64::from_le_bytes(uses[way * 8..][..8].try_into().expect("eight bytes"));
+        // In this order: left by a dead writer, free, too old, least valuable.
+        let rank = |way: usize| match records.at(way) {
+            Record::Writing(_) | Record::Damaged => (0, (0, 0)),
+            Record::Whole(whole) if whole.key == *key => (0, (0, 0)), // it is too old
+            Record::Free => (1, (0, 0)),
+            Record::Whole(whole) if self.leaving.is_over(&whole) => (2, (0, 0)),
+            Record::Whole(_) => (3, self.leaving.policy.score(used(way))),
+        };
+        let mut order: Vec<_> = (0..self.ways).map(|way| (rank(way), way)).collect();
+        order.sort_unstable();
+        let mut grows = None;
+        for ((rank, _), way) in order {
+            if rank == 1 {
+                let grows = match grows {
+                    Some(grows) => grows,
+                    None => *grows.insert(may_grow()?),
+                };
+                if !grows {
+                    continue;
+                }
+            }
+            let slot = self.slot_at(set, way);
+            if let Some(mut claimed) = self.take(slot, &records.at(way))? {
+                claimed.evicted = rank > 1;
+                self.write(slot, &Record::Writing(*key))?;
+                return Ok(Claim::Claimed(claimed));
+            }
+        }
+        Ok(Claim::NoRoom)
+    }
+
+    /// Takes a slot under the lock of its set, if no writer has it and its record is still `seen`:
+    /// a writer publishes without the lock of the set.
+    fn take(self: &Arc<Self>, slot: u64, seen: &Record) -> io::Result<Option<Claimed>> {
+        if !self.lock_slot(slot)? {
+            return Ok(None);
+        }
+        let now = self.record(slot);
+        if matches!(&now, Ok(now) if now == seen) {
+            let (class, evicted, published) = (Arc::clone(self), false, false);
+            return Ok(Some(Claimed { class, slot, evicted, published }));
+        }
+        self.unlock_slot(slot);
+        now.map(|_| None)
+    }
+
+    fn record(&self, slot: u64) -> io::Result<Record> {
+        let mut bytes = [0; RECORD];
+        self.index.read_exact_at(&mut bytes, self.offset_of_record(slot))?;
+        Ok(Record::decode(&bytes))
+    }
+
+    fn offset_of_record(&self, slot: u64) -> u64 {
+        let (set, way) = (slot / self.ways as u64, slot % self.ways as u64);
+        set * PAGE as u64 + way * RECORD as u64
+    }
+
+    /// Removes a block, and gives its space back. False if it is not there.
+    pub(crate) fn remove(&self, key: &Key) -> io::Result<Option<bool>> {
+        let set = self.set_of(key);
+        self.with_set(set, || {
+            let mut records = Records([0; PAGE]);
+            let found = self.find_in(key, false, &mut records)?;
+            let Some((way, Record::Whole(whole))) = found else { return Ok(false) };
+            self.free(self.slot_at(set, way), u64::from(whole.len))
+        })
+    }
+
+    /// Empties a slot, under the lock of its set. False if it is being written.
+    fn free(&self, slot: u64, len: u64) -> io::Result<bool> {
+        if !self.lock_slot(slot)? {
+            return Ok(false);
+        }
+        let freed = self.write(slot, &Record::Free).and_then(|()| self.punch(slot, len));
+        self.unlock_slot(slot);
+        freed.map(|()| true)
+    }
+
+    fn punch(&self, slot: u64, len: u64) -> io::Result<()> {
+        let (data, offset) = self.place(slot);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&data.plain, flags, offset, padded(len)) {
+            // Without holes the space serves the slot's next block.
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The least valuable block among those of a few sets, which `random` selects.
+    pub(crate) fn candidate(&self, random: u64) -> io::Result<Option<Candidate>> {
+        let set = random % self.sets;
+        let records = self.records(set)?;
+        let mut uses = [0; WAYS * 8];
+        self.uses.read_exact_at(&mut uses, set * (WAYS * 8) as u64)?;
+        let whole = (0..self.ways).filter_map(|way| match records.at(way) {
+            Record::Whole(whole) => {
+                let used = u64::from_le_bytes(uses[way * 8..][..8].try_into().expect("eight"));
+                let score = self.leaving.policy.score(used);
+                Some(Candidate { score, key: whole.key, len: whole.len.into() })
+            }
+            _ => None,
+        });
+        Ok(whole.min_by_key(|candidate| candidate.score))
+    }
+
+    /// Removes all blocks. Blocks that are being written may stay.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        let len = self.index.metadata()?.len();
+        self.index.set_len(0)?;
+        self.index.set_len(len)?;
+        self.data.iter().try_for_each(|data| {
+            let len = data.plain.metadata()?.len();
+            data.plain.set_len(0)?;
+            data.plain.set_len(len)
+        })
+    }
+
+    /// Bytes that the data takes on the drive.
+    pub(crate) fn used(&self) -> io::Result<u64> {
+        self.data.iter().map(|data| Ok(data.plain.metadata()?.blocks() * 512)).sum()
+    }
+
+    /// Number of whole blocks.
+    pub(crate) fn count(&self) -> io::Result<u64> {
+        let count = |set| {
+            let records = self.records(set)?;
+            let whole = (0..self.ways).filter(|&way| matches!(records.at(way), Record::Whole(_)));
+            Ok(whole.count() as u64)
+        };
+        (0..self.sets).map(count).sum()
+    }
+
+    /// Makes all blocks durable whose writes have ended.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.data.iter().try_for_each(|data| data.plain.sync_data())?;
+        self.index.sync_data()
+    }
+}
+
+/// A block that may leave.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    pub(crate) score: (u64, u64),
+    pub(crate) key: Key,
+    pub(crate) len: u64,
+}
+
+impl Claimed {
+    /// Makes the block visible to all processes: its bytes are in its slot.
+    pub(crate) fn publish(&mut self, key: Key, checksum: u64, len: u32) -> io::Result<()> {
+        let whole = Whole { key, checksum, len, written: seconds_now() };
+        self.class.note_use(self.slot, 0)?;
+        self.class.write(self.slot, &Record::Whole(whole))?;
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if !self.published {
+            // If this fails too, the record says that a writer has the slot, and its lock is free:
+            // the next writer takes it.
+            let _ = self.class.write(self.slot, &Record::Free);
+            let _ = self.class.punch(self.slot, self.class.slot);
+        }
+        self.class.unlock_slot(self.slot);
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn millis_now() -> u64 {
+    u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX) & (u64::MAX >> COUNT_BITS)
+}
+
+fn seconds_now() -> u32 {
+    u32::try_from(since_1970().as_secs()).unwrap_or(u32::MAX)
+}
+
+pub(crate) fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn slots_hold_their_blocks_and_waste_little(len in 1_u64..=64 << 20) {
+            let slot = slot_len(len);
+            prop_assert!(slot >= padded(len) && slot.is_multiple_of(PAGE as u64));
+            prop_assert!(slot - padded(len) <= len / 16);
+            prop_assert_eq!(slot_len(slot), slot);
+        }
+    }
+}

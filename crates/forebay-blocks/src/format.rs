@@ -1,0 +1,128 @@
+//! The file that says what a root is: its format, its number and its capacity.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay::error::{Operation, Place};
+use forebay::{Error, Result};
+use forebay_base::units::format_size;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::class::errno;
+use crate::locks::{self, Kind};
+
+/// The first line of the file.
+const FORMAT: &str = "forebay blocks 1";
+/// How long another process may take to make the file.
+const MADE_IN: Duration = Duration::from_secs(5);
+
+/// Opens a root's file, or makes it. Returns it with a shared lock, and the root's number. Only a
+/// process that is alone may change the capacity, which empties the root.
+pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
+    let path = root.join("format");
+    let place = Place::whole(&path);
+    let failed = |error: io::Error| Error::Io {
+        operation: Operation::Open,
+        place: place.clone(),
+        source: errno(&error),
+    };
+    let mut how = File::options();
+    how.read(true).write(true).create(true).truncate(false);
+    let mut file = how.open(&path).map_err(failed)?;
+    let alone = locks::try_lock(&file, Kind::Exclusive, 0, 1).map_err(failed)?;
+    if !alone {
+        share(&file, &place)?;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(failed)?;
+    let id = match parse(&text) {
+        Some((id, there)) if there == capacity => id,
+        known if !alone => return Err(in_use(root, capacity, known.map(|(_, there)| there))),
+        None if !text.is_empty() && !text.starts_with("forebay blocks ") => {
+            return Err(Error::BadState {
+                reason: format!(
+                    "cannot use `{}` for blocks: its file `format` is not one of a block store; \
+                     choose another folder",
+                    root.display()
+                ),
+            });
+        }
+        _ => make(root, &mut file, capacity).map_err(failed)?,
+    };
+    if alone {
+        locks::try_lock(&file, Kind::Shared, 0, 1).map_err(failed)?;
+    }
+    Ok((file, id))
+}
+
+/// Takes the shared lock, when the process that makes the file has done so.
+fn share(file: &File, place: &Place) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        match locks::try_lock(file, Kind::Shared, 0, 1) {
+            Ok(true) => return Ok(()),
+            Ok(false) if started.elapsed() < MADE_IN => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok(false) => {
+                let reason = format!(
+                    "cannot open {place}: another process has kept it locked for {MADE_IN:?}; end \
+                     that process"
+                );
+                return Err(Error::BadState { reason });
+            }
+            Err(error) => {
+                let (operation, source) = (Operation::Open, errno(&error));
+                return Err(Error::Io { operation, place: place.clone(), source });
+            }
+        }
+    }
+}
+
+fn in_use(root: &Path, capacity: u64, there: Option<u64>) -> Error {
+    let root = root.display();
+    let reason = match there {
+        Some(there) => format!(
+            "cannot open the block store `{root}` with a capacity of {}: it is open in another \
+             process with {}; use the same capacity",
+            format_size(capacity),
+            format_size(there)
+        ),
+        None => format!(
+            "cannot open the block store `{root}`: another version of Forebay has it open; use one \
+             version"
+        ),
+    };
+    Error::BadState { reason }
+}
+
+/// Removes the blocks of another version or capacity, and writes the file.
+fn make(root: &Path, file: &mut File, capacity: u64) -> io::Result<u64> {
+    for entry in std::fs::read_dir(root)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with("blocks-")) {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    let mut id = [0; 8];
+    getrandom(&mut id, GetRandomFlags::empty())?;
+    let id = u64::from_le_bytes(id);
+    file.set_len(0)?;
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(format!("{FORMAT}\nroot {id:016x}\ncapacity {capacity}\n").as_bytes())?;
+    file.sync_all()?;
+    Ok(id)
+}
+
+/// A root's number and capacity.
+fn parse(text: &str) -> Option<(u64, u64)> {
+    let mut lines = text.lines();
+    if lines.next() != Some(FORMAT) {
+        return None;
+    }
+    let id = lines.next()?.strip_prefix("root ")?;
+    let capacity = lines.next()?.strip_prefix("capacity ")?;
+    Some((u64::from_str_radix(id, 16).ok()?, capacity.parse().ok()?))
+}

@@ -1,0 +1,112 @@
+//! Memory through which blocks pass: pinned, aligned, and bounded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use forebay::{Buffer, Engine, Result};
+use forebay_base::lock::{Condvar, Lock, woken};
+
+/// Buffers of one direction of a root. A buffer in a transfer that hangs counts until the transfer
+/// has ended.
+#[derive(Debug)]
+pub(crate) struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    max: u64,
+    state: Lock<State>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: HashMap<u64, Vec<Buffer>>,
+    used: u64,
+}
+
+/// Kept by a buffer until its memory is freed.
+struct Counted {
+    pool: Arc<Shared>,
+    len: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.pool.state.lock().used -= self.len;
+        self.pool.bell.notify_all();
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(max: u64) -> Self {
+        Self(Arc::new(Shared { max, state: Lock::default(), bell: Condvar::new() }))
+    }
+
+    /// A buffer of `len` bytes, if the bound leaves room for one.
+    pub(crate) fn try_take(&self, engine: &Engine, len: u64) -> Result<Option<Buffer>> {
+        let unused = {
+            let mut state = self.0.state.lock();
+            if let Some(buffer) = state.free.get_mut(&len).and_then(Vec::pop) {
+                return Ok(Some(buffer));
+            }
+            // Buffers of other lengths make room.
+            let mut unused = Vec::new();
+            let mut freed = 0;
+            while state.used + len > self.0.max + freed {
+                let Some(buffer) = state.free.values_mut().find_map(Vec::pop) else { break };
+                freed += buffer.len();
+                unused.push(buffer);
+            }
+            if state.used + len > self.0.max + freed {
+                // They are freed all the same: the next caller may find room then.
+                drop(state);
+                drop(unused);
+                return Ok(None);
+            }
+            state.used += len;
+            unused
+        };
+        drop(unused);
+        let counted = Counted { pool: Arc::clone(&self.0), len };
+        let buffer = engine.allocate_pinned(len)?;
+        Ok(Some(buffer.kept_by(counted)))
+    }
+
+    /// Like [`try_take`](Self::try_take), but waits until `deadline`.
+    pub(crate) fn take(
+        &self,
+        engine: &Engine,
+        len: u64,
+        deadline: Instant,
+    ) -> Result<Option<Buffer>> {
+        loop {
+            if let Some(buffer) = self.try_take(engine, len)? {
+                return Ok(Some(buffer));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let state = self.0.state.lock();
+            let is_full = |state: &mut State| {
+                let free: u64 = state.free.iter().map(|(len, all)| len * all.len() as u64).sum();
+                state.used - free + len > self.0.max
+            };
+            drop(woken(self.0.bell.wait_timeout_while(state, left, is_full)));
+        }
+    }
+
+    pub(crate) fn give(&self, buffer: Buffer) {
+        self.0.state.lock().free.entry(buffer.len()).or_default().push(buffer);
+        self.0.bell.notify_one();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The buffers hold the pool, so they would keep each other.
+        let free = std::mem::take(&mut self.0.state.lock().free);
+        drop(free);
+    }
+}

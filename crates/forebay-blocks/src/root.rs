@@ -1,0 +1,429 @@
+//! One folder of a store, usually on a drive of its own: its classes, its space and its health.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use forebay::error::{Operation, Place};
+use forebay::{Engine, Error, Result};
+use forebay_base::lock::Lock;
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+use crate::class::{Candidate, Claim, Class, Leaving, errno, folder, padded, slot_len};
+use crate::format;
+use crate::key::Key;
+use crate::record::Whole;
+use crate::statistics::Counters;
+
+/// How long a measured size of the data is believed.
+const USED_FOR: Duration = Duration::from_millis(100);
+/// Failures in a row after which a root is left alone, and for how long.
+const FAILURES_MAX: usize = 3;
+const REST: Duration = Duration::from_secs(5);
+/// Sets that are looked at for a block to remove from another set.
+const CANDIDATES: usize = 4;
+/// Empty sets that are passed over in search of them.
+const EMPTY_MAX: u32 = 64;
+
+/// A folder and its bounds.
+#[derive(Debug, Clone)]
+pub struct RootOptions {
+    /// The folder. It is made if it is missing.
+    pub path: PathBuf,
+    /// The most bytes that the blocks may take on the drive.
+    pub capacity: u64,
+    /// Bytes that stay free on the file system; `None`: a twentieth of it, at most 16 GiB.
+    pub keep_free: Option<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) path: PathBuf,
+    capacity: u64,
+    keep_free: u64,
+    leaving: Leaving,
+    /// Distributes keys over roots.
+    id: u64,
+    classes: Lock<BTreeMap<u64, Arc<Class>>>,
+    /// When the folder's list of classes was last read: its time of change then.
+    listed: Lock<Option<SystemTime>>,
+    used: Lock<(Option<Instant>, u64)>,
+    unwritten: Lock<Unwritten>,
+    unwritten_max: u64,
+    pub(crate) past_cache: bool,
+    pub(crate) loads: Health,
+    pub(crate) stores: Health,
+    pub(crate) loading: AtomicUsize,
+    pub(crate) counters: Counters,
+    /// Shared lock: the capacity does not change while a store is open.
+    _format: File,
+}
+
+/// Written blocks whose pages the kernel may not have written to the drive yet.
+#[derive(Debug, Default)]
+struct Unwritten {
+    parts: VecDeque<(Arc<Class>, u64, u64)>,
+    bytes: u64,
+}
+
+/// Whether a direction of a root works.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    failures: AtomicUsize,
+    rests: Lock<Option<Instant>>,
+    last: Lock<Option<String>>,
+}
+
+impl Health {
+    /// Whether requests may be tried. After a rest one failure is enough for the next.
+    pub(crate) fn is_good(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) < FAILURES_MAX
+            || self.rests.lock().is_none_or(|until| Instant::now() >= until)
+    }
+
+    pub(crate) fn worked(&self) {
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn failed(&self, root: &Path, error: String) {
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::warn!(target: "forebay::blocks", root = %root.display(), error, "request failed");
+        if failures >= FAILURES_MAX {
+            *self.rests.lock() = Some(Instant::now() + REST);
+        }
+        *self.last.lock() = Some(error);
+    }
+
+    pub(crate) fn last(&self) -> Option<String> {
+        self.last.lock().clone()
+    }
+}
+
+impl Root {
+    pub(crate) fn open(
+        engine: &Engine,
+        options: &RootOptions,
+        leaving: Leaving,
+        past_cache: bool,
+        unwritten_max: u64,
+    ) -> Result<Self> {
+        let path = &options.path;
+        let failed = |operation, path: &Path| {
+            let place = Place::whole(path);
+            move |source: io::Error| Error::Io { operation, place, source: errno(&source) }
+        };
+        std::fs::create_dir_all(path).map_err(failed(Operation::Open, path))?;
+        let (format, id) = format::open(path, options.capacity)?;
+        let space = rustix::fs::statvfs(path)
+            .map_err(|errno| failed(Operation::Inspect, path)(errno.into()))?;
+        let twentieth = space.f_blocks * space.f_frsize / 20;
+        let root = Self {
+            path: path.clone(),
+            capacity: options.capacity,
+            keep_free: options.keep_free.unwrap_or(twentieth.min(16 << 30)),
+            leaving,
+            id,
+            classes: Lock::default(),
+            listed: Lock::default(),
+            used: Lock::default(),
+            unwritten: Lock::default(),
+            unwritten_max,
+            past_cache,
+            loads: Health::default(),
+            stores: Health::default(),
+            loading: AtomicUsize::new(0),
+            counters: Counters::default(),
+            _format: format,
+        };
+        root.list(engine)?;
+        Ok(root)
+    }
+
+    /// The key's score here: it belongs to the root with the highest. A root gets keys in
+    /// proportion to its capacity, and another root takes only its own share from the others
+    /// (weighted rendezvous hashing).
+    #[expect(clippy::cast_precision_loss, reason = "a share of capacity")]
+    pub(crate) fn score(&self, key: &Key) -> f64 {
+        let mixed = (key.bits(1) ^ self.id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let share = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        self.capacity as f64 / -share.ln()
+    }
+
+    /// Opens the classes that other processes have made since the last call.
+    fn list(&self, engine: &Engine) -> Result<()> {
+        let failed = |error: io::Error| Error::Io {
+            operation: Operation::Open,
+            place: Place::whole(&self.path),
+            source: errno(&error),
+        };
+        let changed = std::fs::metadata(&self.path).and_then(|it| it.modified()).map_err(failed)?;
+        if *self.listed.lock() == Some(changed) {
+            return Ok(());
+        }
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let slot = name.to_str().and_then(|name| name.strip_prefix("blocks-"));
+            if let Some(slot) = slot.and_then(|slot| slot.parse().ok()).filter(|&it| it > 0) {
+                self.class(engine, slot)?;
+            }
+        }
+        *self.listed.lock() = Some(changed);
+        Ok(())
+    }
+
+    /// The class for slots of `slot` bytes; makes it if it is missing.
+    fn class(&self, engine: &Engine, slot: u64) -> Result<Arc<Class>> {
+        if let Some(class) = self.classes.lock().get(&slot) {
+            return Ok(Arc::clone(class));
+        }
+        // Not under the lock: opening files may wait for the drive. Two threads may both do it.
+        let class = Arc::new(Class::open(engine, &self.path, slot, self.capacity, self.leaving)?);
+        Ok(Arc::clone(self.classes.lock().entry(slot).or_insert(class)))
+    }
+
+    /// The classes in which a key may be: that of its length, or all.
+    fn classes(&self, len: Option<u64>) -> Vec<Arc<Class>> {
+        let classes = self.classes.lock();
+        match len {
+            Some(len) => classes.get(&slot_len(len)).cloned().into_iter().collect(),
+            None => classes.values().cloned().collect(),
+        }
+    }
+
+    /// Whether all classes are open, as far as the kernel knows without asking a drive or a server.
+    pub(crate) fn is_current(&self) -> bool {
+        let flags = AtFlags::STATX_DONT_SYNC;
+        let changed = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::MTIME).map(|it| {
+            let seconds = Duration::from_secs(u64::try_from(it.stx_mtime.tv_sec).unwrap_or(0));
+            SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(it.stx_mtime.tv_nsec.into())
+        });
+        changed.is_ok_and(|changed| *self.listed.lock() == Some(changed))
+    }
+
+    /// Finds a block without waiting for the drive; `WouldBlock` if that is not possible.
+    pub(crate) fn find_at_once(&self, key: &Key) -> io::Result<bool> {
+        for class in self.classes(None) {
+            if class.find(key, true)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Finds a block: of `len` bytes, or of any length.
+    pub(crate) fn find(
+        &self,
+        engine: &Engine,
+        key: &Key,
+        len: Option<u64>,
+    ) -> Result<Option<(Arc<Class>, u64, Whole)>> {
+        let look = || {
+            for class in self.classes(len) {
+                if let Some((slot, whole)) = class.find(key, false).map_err(self.of_index())?
+                    && len.is_none_or(|len| u64::from(whole.len) == len)
+                {
+                    return Ok(Some((class, slot, whole)));
+                }
+            }
+            Ok::<_, Error>(None)
+        };
+        match look()? {
+            Some(found) => Ok(Some(found)),
+            None if self.is_listed(len) => Ok(None),
+            None => self.list(engine).and_then(|()| look()),
+        }
+    }
+
+    /// Whether all classes in question are open.
+    fn is_listed(&self, len: Option<u64>) -> bool {
+        len.is_some_and(|len| folder_is_open(&self.classes.lock(), len))
+    }
+
+    fn of_index(&self) -> impl Fn(io::Error) -> Error {
+        |source| Error::Io {
+            operation: Operation::Read,
+            place: Place::whole(self.path.join("index")),
+            source: errno(&source),
+        }
+    }
+
+    /// Looks for a slot for a block, and makes room if needed.
+    pub(crate) fn claim(&self, engine: &Engine, key: &Key, len: u64) -> Result<Claim> {
+        if padded(len) > self.capacity {
+            return Ok(Claim::NoRoom);
+        }
+        let class = self.class(engine, slot_len(len))?;
+        let needed = padded(len);
+        // Space that was given back counts at once; some file systems report it only later.
+        let claim = |freed| class.claim(key, || Ok(freed >= needed || self.has_room(needed)?));
+        let (mut claimed, mut freed) = (claim(0).map_err(self.of_index())?, 0);
+        // The set has no block that could leave, so blocks of other sets leave.
+        let mut random = key.bits(2);
+        while matches!(claimed, Claim::NoRoom) && freed < needed {
+            let Some(len) = self.remove_one(random).map_err(self.of_index())? else { break };
+            freed += padded(len);
+            random = random.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+            claimed = claim(freed).map_err(self.of_index())?;
+        }
+        if freed > 0 {
+            *self.used.lock() = (None, 0);
+        }
+        Ok(claimed)
+    }
+
+    /// Removes the least valuable of some blocks, and returns its length; `None` if none was
+    /// found.
+    fn remove_one(&self, random: u64) -> io::Result<Option<u64>> {
+        let mut least: Option<(Arc<Class>, Candidate)> = None;
+        for class in self.classes(None) {
+            // More sets are looked at while they are empty.
+            let sets = (0..EMPTY_MAX).map(|number| random.rotate_left(7 * number));
+            let found = sets.filter_map(|set| class.candidate(set).transpose());
+            for found in found.take(CANDIDATES) {
+                let found = found?;
+                if least.as_ref().is_none_or(|(_, least)| found.score < least.score) {
+                    least = Some((Arc::clone(&class), found));
+                }
+            }
+        }
+        let Some((class, candidate)) = least else { return Ok(None) };
+        if class.remove(&candidate.key)? != Some(true) {
+            return Ok(None); // a writer is in the set
+        }
+        self.counters.evicted();
+        Ok(Some(candidate.len))
+    }
+
+    /// Whether `len` bytes more fit into the capacity, and leave enough of the file system free.
+    fn has_room(&self, len: u64) -> io::Result<bool> {
+        let mut used = self.used.lock();
+        if used.0.is_none_or(|at| at.elapsed() > USED_FOR) {
+            drop(used);
+            let now = self.used()?;
+            used = self.used.lock();
+            *used = (Some(Instant::now()), now);
+        }
+        if used.1 + len > self.capacity {
+            return Ok(false);
+        }
+        used.1 += len;
+        drop(used);
+        let space = rustix::fs::statvfs(&self.path)?;
+        Ok(space.f_bavail * space.f_frsize >= len + self.keep_free)
+    }
+
+    /// Bytes that the blocks take on the drive.
+    pub(crate) fn used(&self) -> io::Result<u64> {
+        self.classes(None).iter().map(|class| class.used()).sum()
+    }
+
+    pub(crate) fn count(&self) -> io::Result<u64> {
+        self.classes(None).iter().map(|class| class.count()).sum()
+    }
+
+    /// Notes that a block was written through the page cache, and waits for older ones while too
+    /// many bytes are not on the drive.
+    pub(crate) fn written(&self, class: &Arc<Class>, slot: u64, len: u64) -> io::Result<()> {
+        if self.past_cache {
+            return Ok(());
+        }
+        let (data, offset) = class.place(slot);
+        write_out(&data.plain, offset, len, Out::Start)?;
+        self.unwritten.lock().add(class, slot, len);
+        loop {
+            let oldest = self.unwritten.lock().take_over(self.unwritten_max);
+            let Some((class, slot, len)) = oldest else { return Ok(()) };
+            let (data, offset) = class.place(slot);
+            write_out(&data.plain, offset, len, Out::Wait)?;
+        }
+    }
+
+    /// Removes a block of any length. False if it is not there; `None` if a writer is in its set.
+    pub(crate) fn remove(&self, engine: &Engine, key: &Key) -> Result<Option<bool>> {
+        self.list(engine)?;
+        let mut removed = false;
+        for class in self.classes(None) {
+            match class.remove(key).map_err(self.of_index())? {
+                Some(one) => removed |= one,
+                None => return Ok(None),
+            }
+        }
+        *self.used.lock() = (None, 0);
+        Ok(Some(removed))
+    }
+
+    pub(crate) fn clear(&self, engine: &Engine) -> Result<()> {
+        self.list(engine)?;
+        self.classes(None).iter().try_for_each(|class| class.clear()).map_err(self.of_index())?;
+        *self.used.lock() = (None, 0);
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        let failed = |error: io::Error| Error::Io {
+            operation: Operation::Sync,
+            place: Place::whole(&self.path),
+            source: errno(&error),
+        };
+        self.classes(None).iter().try_for_each(|class| class.sync()).map_err(failed)?;
+        // The files' names, which a power cut may otherwise take.
+        let sync = |path: &Path| File::open(path)?.sync_all();
+        sync(&self.path).map_err(failed)?;
+        let mut folders = self.classes(None).into_iter().map(|it| folder(&self.path, it.slot));
+        folders.try_for_each(|folder| sync(&folder)).map_err(failed)
+    }
+}
+
+impl Unwritten {
+    fn add(&mut self, class: &Arc<Class>, slot: u64, len: u64) {
+        self.parts.push_back((Arc::clone(class), slot, len));
+        self.bytes += len;
+    }
+
+    /// The oldest part, if there are more than `max` bytes.
+    fn take_over(&mut self, max: u64) -> Option<(Arc<Class>, u64, u64)> {
+        if self.bytes <= max {
+            return None;
+        }
+        let oldest = self.parts.pop_front()?;
+        self.bytes -= oldest.2;
+        Some(oldest)
+    }
+}
+
+fn folder_is_open(classes: &BTreeMap<u64, Arc<Class>>, len: u64) -> bool {
+    classes.contains_key(&slot_len(len))
+}
+
+/// How pages leave the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Out {
+    Start,
+    Wait,
+}
+
+#[expect(unsafe_code, reason = "`rustix` has no `sync_file_range`")]
+fn write_out(file: &File, offset: u64, len: u64, how: Out) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let wide = |value: u64| libc::off64_t::try_from(value).map_err(io::Error::other);
+    let flags = match how {
+        Out::Start => libc::SYNC_FILE_RANGE_WRITE,
+        Out::Wait => {
+            libc::SYNC_FILE_RANGE_WAIT_BEFORE
+                | libc::SYNC_FILE_RANGE_WRITE
+                | libc::SYNC_FILE_RANGE_WAIT_AFTER
+        }
+    };
+    // SAFETY: the descriptor is open, and no memory is passed.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), wide(offset)?, wide(len)?, flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

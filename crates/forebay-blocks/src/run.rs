@@ -1,0 +1,499 @@
+//! The work of a root's threads: they read, check and deliver blocks, and take, write and publish
+//! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory,
+//! a block that is wrong never reaches it, and a hanging drive does not hold it.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Residency, Transfer};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::class::{Claim, Claimed, Class, padded};
+use crate::pool::Pool;
+use crate::record::Whole;
+use crate::root::Root;
+use crate::work::{End, Kind, Why, Work};
+
+/// Blocks that one thread reads at a time.
+const LOADS: usize = 32;
+/// Blocks that one thread writes at a time, and while blocks are read.
+const STORES: usize = 8;
+/// Bytes that one thread reads or writes at a time, if there are several blocks. Four threads keep
+/// 64 MiB in flight, which no drive needs more of; more memory would only fall out of the cache.
+const BYTES: u64 = 16 << 20;
+const STORES_BEHIND_LOADS: usize = 1;
+/// How often a writer looks whether another writer has finished the same block.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Part of a resident block, which fits into a core's own cache.
+const PART_LEN: usize = 256 << 10;
+
+/// Memory for such a part, at the start of a page: on some processors the kernel copies five times
+/// slower to an address that is not a multiple of 32 (7.9 and 1.4 GB/s).
+#[derive(Debug)]
+#[repr(align(4096))]
+struct Part([u8; PART_LEN]);
+
+thread_local! {
+    static PART: RefCell<Box<Part>> = RefCell::new(Box::new(Part([0; PART_LEN])));
+}
+
+/// Some blocks of a call, all of one root.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) work: Arc<Work>,
+    pub(crate) items: Vec<usize>,
+}
+
+/// What a thread works with.
+#[derive(Debug)]
+pub(crate) struct Runner<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) root: &'a Root,
+    pub(crate) pool: &'a Pool,
+}
+
+struct Load {
+    transfer: Transfer,
+    class: Arc<Class>,
+    slot: u64,
+    whole: Whole,
+}
+
+struct Store {
+    transfer: Transfer,
+    claimed: Claimed,
+    checksum: u64,
+}
+
+impl Runner<'_> {
+    pub(crate) fn run(&self, shard: &Shard) {
+        let work = &shard.work;
+        self.root.counters.queued(work.started.elapsed());
+        match work.kind {
+            Kind::Get => {
+                self.root.loading.fetch_add(1, Ordering::Relaxed);
+                self.load(shard);
+                self.root.loading.fetch_sub(1, Ordering::Relaxed);
+            }
+            Kind::Set => self.store(shard),
+            Kind::Exists => shard.items.iter().for_each(|&item| {
+                if work.is_waiting(item) {
+                    let end = self.exists(work, item);
+                    work.end(item, end);
+                }
+            }),
+            Kind::Delete => shard.items.iter().for_each(|&item| {
+                if work.is_waiting(item) {
+                    let end = self.delete(work, item);
+                    work.end(item, end);
+                }
+            }),
+        }
+    }
+
+    fn exists(&self, work: &Work, item: usize) -> End {
+        if !self.root.loads.is_good() {
+            return End::Not(Why::RootFailed);
+        }
+        match self.root.find(self.engine, &work.items[item].key, None) {
+            Ok(Some(_)) => End::Done,
+            Ok(None) => End::Not(Why::Absent),
+            Err(error) => self.load_failed(&error),
+        }
+    }
+
+    fn delete(&self, work: &Work, item: usize) -> End {
+        if !self.root.stores.is_good() {
+            return End::Not(Why::RootFailed);
+        }
+        loop {
+            match self.root.remove(self.engine, &work.items[item].key) {
+                Ok(Some(true)) => return End::Done,
+                Ok(Some(false)) => return End::Not(Why::Absent),
+                Ok(None) if Instant::now() >= work.deadline => return End::Not(Why::Late),
+                Ok(None) => std::thread::sleep(LOOK_AGAIN),
+                Err(error) => return self.store_failed(&error),
+            }
+        }
+    }
+
+    fn load_failed(&self, error: &Error) -> End {
+        self.root.loads.failed(&self.root.path, error.to_string());
+        End::Not(Why::RootFailed)
+    }
+
+    fn store_failed(&self, error: &Error) -> End {
+        if is_full(error) {
+            return End::Not(Why::NoRoom);
+        }
+        self.root.stores.failed(&self.root.path, error.to_string());
+        End::Not(Why::RootFailed)
+    }
+
+    /// A buffer for a block. Waits only while this thread has none, so that no two threads wait
+    /// for each other.
+    fn buffer(&self, len: u64, may_wait: bool, work: &Work) -> Result<Option<Buffer>, Error> {
+        if may_wait {
+            self.pool.take(self.engine, padded(len), work.deadline)
+        } else {
+            self.pool.try_take(self.engine, padded(len))
+        }
+    }
+
+    fn load(&self, shard: &Shard) {
+        let work = &*shard.work;
+        let ends = Completions::new();
+        let mut flight: HashMap<usize, Load> = HashMap::new();
+        let mut items = shard.items.iter().copied().peekable();
+        while items.peek().is_some() || !flight.is_empty() {
+            let has_room = |item: &usize| {
+                let bytes = flight.values().map(|load| u64::from(load.whole.len)).sum::<u64>();
+                flight.is_empty() || flight.len() < LOADS && bytes + work.items[*item].len <= BYTES
+            };
+            let next = items.peek().copied().filter(has_room);
+            match next.map(|item| self.start_load(work, item, &ends, flight.is_empty())) {
+                Some(Ok(load)) => {
+                    let item = items.next().expect("just seen");
+                    flight.extend(load.map(|load| (item, load)));
+                }
+                Some(Err(WaitForOthers)) | None => self.end_load(work, &ends, &mut flight),
+            }
+        }
+    }
+
+    /// Counts and ends a read: a caller that sees the end finds it counted.
+    fn load_ends(&self, work: &Work, item: usize, end: End) {
+        self.count_load(work, item, end);
+        work.end(item, end);
+    }
+
+    fn count_load(&self, work: &Work, item: usize, end: End) {
+        self.root.counters.loaded(end, work.items[item].len, work.started.elapsed());
+    }
+
+    /// Starts reading a block; `None` if the item has ended.
+    fn start_load(
+        &self,
+        work: &Work,
+        item: usize,
+        ends: &Completions,
+        is_first: bool,
+    ) -> Result<Option<Load>, WaitForOthers> {
+        let (key, len) = (work.items[item].key, work.items[item].len);
+        if !work.is_waiting(item) {
+            self.count_load(work, item, End::Not(Why::Late));
+            return Ok(None);
+        }
+        let not = |end| {
+            self.load_ends(work, item, end);
+            Ok(None)
+        };
+        if !self.root.loads.is_good() {
+            return not(End::Not(Why::RootFailed));
+        }
+        let (class, slot, whole) = match self.root.find(self.engine, &key, Some(len)) {
+            Ok(Some(found)) => found,
+            Ok(None) => return not(End::Not(Why::Absent)),
+            Err(error) => return not(self.load_failed(&error)),
+        };
+        if !self.root.past_cache && self.load_resident(work, item, &class, slot, &whole) {
+            return Ok(None);
+        }
+        let buffer = match self.buffer(len, is_first, work) {
+            Ok(Some(buffer)) => buffer,
+            Ok(None) if is_first => return not(End::Not(Why::Late)),
+            Ok(None) => return Err(WaitForOthers),
+            Err(_) => return not(End::Not(Why::Memory)),
+        };
+        let (data, offset) = class.place(slot);
+        let options = RequestOptions::exactly().urgent();
+        match data.file.start_read(offset, buffer, &options) {
+            Ok(transfer) => {
+                transfer.report_to(ends, item as u64);
+                Ok(Some(Load { transfer, class, slot, whole }))
+            }
+            Err(error) => not(self.load_failed(&error)),
+        }
+    }
+
+    /// Delivers a block that is in the page cache to host memory, in parts that stay in the
+    /// processor's cache between the two copies. False if the block needs the general path.
+    fn load_resident(
+        &self,
+        work: &Work,
+        item: usize,
+        class: &Class,
+        slot: u64,
+        whole: &Whole,
+    ) -> bool {
+        let (data, offset) = class.place(slot);
+        let is_resident = matches!(
+            data.file.residency(offset, u64::from(whole.len)),
+            Ok(Residency::Known { resident, len }) if resident == len
+        );
+        if !is_resident {
+            return false;
+        }
+        let Some(mut memory) = work.take_memory(item) else { return false };
+        let (mut hasher, mut at) = (Xxh3::new(), offset);
+        let mut copy = |part: &mut [u8; PART_LEN]| {
+            for piece in memory.iter_mut().filter(|piece| piece.device().is_none()) {
+                for done in (0..piece.len()).step_by(PART_LEN) {
+                    let len = (piece.len() - done).min(PART_LEN as u64);
+                    let part = &mut part[..usize::try_from(len).expect("a part")];
+                    data.plain.read_exact_at(part, at).ok()?;
+                    hasher.update(part);
+                    piece.upload(done, part).ok()?;
+                    at += len;
+                }
+            }
+            Some(())
+        };
+        let copied = PART.with_borrow_mut(|part| copy(&mut part.0));
+        let is_good = copied.is_some()
+            && at - offset == u64::from(whole.len)
+            && hasher.digest() == whole.checksum;
+        if is_good {
+            let _ = class.touch(slot);
+            self.count_load(work, item, End::Done);
+            work.end_with(item, End::Done, memory);
+        } else {
+            work.give_back(item, memory);
+        }
+        is_good
+    }
+
+    /// Waits for one of the reads in flight, and delivers its block.
+    fn end_load(&self, work: &Work, ends: &Completions, flight: &mut HashMap<usize, Load>) {
+        let Some(item) = ends.wait(Some(work.deadline)) else {
+            let late = format!("no answer from the drive in {:?}", work.started.elapsed());
+            self.root.loads.failed(&self.root.path, late);
+            for (item, load) in flight.drain() {
+                load.transfer.cancel();
+                load.transfer.detach();
+                self.load_ends(work, item, End::Not(Why::Late));
+            }
+            return;
+        };
+        let item = usize::try_from(item).expect("an index");
+        let Some(load) = flight.remove(&item) else { return };
+        let (read, buffer) = load.transfer.wait();
+        if let Err(error) = read {
+            let end = self.load_failed(&error);
+            self.load_ends(work, item, end);
+        } else if let Some(buffer) = &buffer {
+            self.root.loads.worked();
+            self.deliver(work, item, buffer, &load.class, load.slot, &load.whole);
+        }
+        buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
+    }
+
+    /// Checks a block and copies it to the caller.
+    fn deliver(
+        &self,
+        work: &Work,
+        item: usize,
+        buffer: &Buffer,
+        class: &Class,
+        slot: u64,
+        whole: &Whole,
+    ) {
+        let len = usize::try_from(whole.len).expect("64 MiB at most");
+        let bytes = &buffer.as_slice().expect("the store's own memory")[..len];
+        if xxh3_64(bytes) != whole.checksum {
+            // Replaced while it was read, or damaged.
+            let now = class.find(&whole.key, false);
+            let is_damaged = matches!(now, Ok(Some(now)) if now == (slot, *whole));
+            if is_damaged {
+                let _ = class.remove(&whole.key);
+                tracing::warn!(
+                    target: "forebay::blocks", root = %self.root.path.display(), slot, len,
+                    "a block's bytes on the drive are not those that were written; removed"
+                );
+            }
+            let why = if is_damaged { Why::Damaged } else { Why::Absent };
+            return self.load_ends(work, item, End::Not(why));
+        }
+        let Some(mut memory) = work.take_memory(item) else {
+            return self.count_load(work, item, End::Not(Why::Late));
+        };
+        let mut at = 0;
+        let copied = memory.iter_mut().try_for_each(|piece| {
+            let part = usize::try_from(piece.len()).expect("a part of 64 MiB");
+            piece.upload(0, &bytes[at..at + part])?;
+            at += part;
+            Ok::<_, Error>(())
+        });
+        let _ = class.touch(slot); // costs a worse choice of the block that leaves next
+        let end = if copied.is_ok() { End::Done } else { End::Not(Why::Memory) };
+        self.count_load(work, item, end);
+        work.end_with(item, end, memory);
+    }
+
+    fn store(&self, shard: &Shard) {
+        let work = &*shard.work;
+        let ends = Completions::new();
+        let mut flight: HashMap<usize, Store> = HashMap::new();
+        let mut items: VecDeque<usize> = shard.items.iter().copied().collect();
+        while !items.is_empty() || !flight.is_empty() {
+            let loads = self.root.loading.load(Ordering::Relaxed) > 0;
+            let most = if loads { STORES_BEHIND_LOADS } else { STORES };
+            let has_room = |item: &usize| {
+                let bytes = flight.keys().map(|&item| work.items[item].len).sum::<u64>();
+                flight.is_empty() || flight.len() < most && bytes + work.items[*item].len <= BYTES
+            };
+            let next = items.front().copied().filter(has_room);
+            match next.map(|item| self.start_store(work, item, &ends, flight.is_empty())) {
+                Some(Ok(Started::Store(store))) => {
+                    flight.insert(items.pop_front().expect("just seen"), store);
+                }
+                Some(Ok(Started::Ended)) => drop(items.pop_front()),
+                Some(Ok(Started::Busy)) => {
+                    items.rotate_left(1);
+                    if flight.is_empty() {
+                        std::thread::sleep(LOOK_AGAIN);
+                    } else {
+                        self.end_store(work, &ends, &mut flight);
+                    }
+                }
+                Some(Err(WaitForOthers)) | None => self.end_store(work, &ends, &mut flight),
+            }
+        }
+    }
+
+    fn store_ends(&self, work: &Work, item: usize, end: End) {
+        self.root.counters.saved(end, work.items[item].len, work.started.elapsed());
+        work.end(item, end);
+    }
+
+    fn start_store(
+        &self,
+        work: &Work,
+        item: usize,
+        ends: &Completions,
+        is_first: bool,
+    ) -> Result<Started, WaitForOthers> {
+        let (key, len) = (work.items[item].key, work.items[item].len);
+        let not = |end| {
+            self.store_ends(work, item, end);
+            Ok(Started::Ended)
+        };
+        if !work.is_waiting(item) {
+            return not(End::Not(Why::Late));
+        }
+        if !self.root.stores.is_good() {
+            return not(End::Not(Why::RootFailed));
+        }
+        let mut buffer = match self.buffer(len, is_first, work) {
+            Ok(Some(buffer)) => buffer,
+            Ok(None) if is_first => return not(End::Not(Why::Late)),
+            Ok(None) => return Err(WaitForOthers),
+            Err(_) => return not(End::Not(Why::Memory)),
+        };
+        let claimed = match self.root.claim(self.engine, &key, len) {
+            Ok(Claim::Claimed(claimed)) => claimed,
+            other => {
+                self.pool.give(buffer);
+                return match other {
+                    Ok(Claim::Busy) => Ok(Started::Busy),
+                    Ok(Claim::Present) => not(End::Present),
+                    Err(error) => not(self.store_failed(&error)),
+                    Ok(Claim::NoRoom | Claim::Claimed(_)) => not(End::Not(Why::NoRoom)),
+                };
+            }
+        };
+        if claimed.evicted {
+            self.root.counters.evicted();
+        }
+        let end = usize::try_from(len).expect("64 MiB at most");
+        let bytes = buffer.as_mut_slice().expect("the store's own memory");
+        let Some(memory) = work.take_memory(item) else {
+            self.pool.give(buffer);
+            return not(End::Not(Why::Late));
+        };
+        let mut at = 0;
+        let copied = memory.iter().try_for_each(|piece| {
+            let part = usize::try_from(piece.len()).expect("a part of 64 MiB");
+            piece.download(0, &mut bytes[at..at + part])?;
+            at += part;
+            Ok::<_, Error>(())
+        });
+        work.give_back(item, memory);
+        if copied.is_err() {
+            self.pool.give(buffer);
+            return not(End::Not(Why::Memory));
+        }
+        bytes[end..].fill(0);
+        let checksum = xxh3_64(&bytes[..end]);
+        let (data, offset) = claimed.class.place(claimed.slot);
+        let mut options = RequestOptions::default();
+        options.past_cache = self.root.past_cache && data.file.no_direct_io().is_none();
+        match data.file.start_write(offset, buffer, &options) {
+            Ok(transfer) => {
+                transfer.report_to(ends, item as u64);
+                Ok(Started::Store(Store { transfer, claimed, checksum }))
+            }
+            Err(error) => not(self.store_failed(&error)),
+        }
+    }
+
+    fn end_store(&self, work: &Work, ends: &Completions, flight: &mut HashMap<usize, Store>) {
+        let Some(item) = ends.wait(Some(work.deadline)) else {
+            let late = format!("no answer from the drive in {:?}", work.started.elapsed());
+            self.root.stores.failed(&self.root.path, late);
+            for (item, store) in flight.drain() {
+                store.transfer.cancel();
+                // The slot is free when the drive cannot write to it any more.
+                let claimed = store.claimed;
+                store.transfer.on_end(move || drop(claimed));
+                store.transfer.detach();
+                self.store_ends(work, item, End::Not(Why::Late));
+            }
+            return;
+        };
+        let item = usize::try_from(item).expect("an index");
+        let Some(mut store) = flight.remove(&item) else { return };
+        let (written, buffer) = store.transfer.wait();
+        buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
+        let (key, len) = (work.items[item].key, work.items[item].len);
+        let (class, slot) = (Arc::clone(&store.claimed.class), store.claimed.slot);
+        let io = |errno| Error::Io {
+            operation: forebay::error::Operation::Write,
+            place: forebay::error::Place::whole(&self.root.path),
+            source: crate::class::errno(&errno),
+        };
+        let stored = written.and_then(|_| {
+            let short = u32::try_from(len).expect("64 MiB at most");
+            store.claimed.publish(key, store.checksum, short).map_err(io)?;
+            self.root.written(&class, slot, padded(len)).map_err(io)
+        });
+        let end = match stored {
+            Ok(()) => {
+                self.root.stores.worked();
+                End::Done
+            }
+            Err(error) => self.store_failed(&error),
+        };
+        self.store_ends(work, item, end);
+    }
+}
+
+/// Nothing can start before something in flight has ended.
+struct WaitForOthers;
+
+enum Started {
+    Store(Store),
+    Ended,
+    /// Another writer has the block.
+    Busy,
+}
+
+fn is_full(error: &Error) -> bool {
+    use rustix::io::Errno;
+    matches!(error, Error::Io { source: Errno::NOSPC | Errno::DQUOT | Errno::FBIG, .. })
+}

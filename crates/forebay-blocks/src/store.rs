@@ -1,0 +1,452 @@
+//! The store: its options, its calls, and its threads.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use forebay::{Engine, Error, Result};
+use forebay_base::lock::{Condvar, Lock, woken};
+use forebay_base::units::format_size;
+
+use crate::class::{Leaving, Policy};
+use crate::key::{Key, Namespace};
+use crate::pool::Pool;
+use crate::root::{Root, RootOptions};
+use crate::run::{Runner, Shard};
+use crate::statistics::RootStatistics;
+use crate::work::{Batch, Block, End, Kind, Why, Work};
+
+/// The longest block.
+pub const BLOCK_MAX: u64 = 64 << 20;
+
+/// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
+/// the next call's blocks need not wait for all of a long one.
+const SHARD: usize = 32;
+const SHARD_BYTES: u64 = 8 << 20;
+
+/// The options of a store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The folders, each best on a drive of its own. A block is on one of them.
+    pub roots: Vec<RootOptions>,
+    /// Blocks of other namespaces are not found: name the model, its types and its layout.
+    pub namespace: Vec<u8>,
+    /// Which block leaves a full set.
+    pub policy: Policy,
+    /// Blocks older than this are not found.
+    pub ttl: Option<Duration>,
+    /// Whether writes go through the page cache, which keeps new blocks in memory. Without it they
+    /// are faster on most drives, and take no memory.
+    pub page_cache: bool,
+    /// Written bytes in the page cache that may wait for the drive, for each root.
+    pub unwritten: u64,
+    /// Bytes of blocks that may wait to be written, for each root. More are dropped.
+    pub waiting: u64,
+    /// Bytes of memory through which blocks pass, for each root and direction.
+    pub memory: u64,
+    /// After this time a call ends, whatever its drive does.
+    pub timeout: Duration,
+    /// Threads that read, and threads that write, for each root.
+    pub threads: usize,
+}
+
+impl Options {
+    /// Options with these roots, and defaults.
+    #[must_use]
+    pub fn new(roots: Vec<RootOptions>) -> Self {
+        Self {
+            roots,
+            namespace: Vec::new(),
+            policy: Policy::default(),
+            ttl: None,
+            page_cache: false,
+            unwritten: 256 << 20,
+            waiting: 1 << 30,
+            memory: 256 << 20,
+            timeout: Duration::from_secs(30),
+            threads: 4,
+        }
+    }
+}
+
+/// Keeps blocks on drives. Several stores, in one process or several, may share a root.
+#[derive(Debug)]
+pub struct Store {
+    lanes: Vec<Arc<Lane>>,
+    namespace: Namespace,
+    timeout: Duration,
+    clock: Arc<Clock>,
+}
+
+/// One root with its queues.
+#[derive(Debug)]
+struct Lane {
+    engine: Engine,
+    root: Root,
+    queues: [Queue; 2],
+    waiting_max: u64,
+}
+
+/// Shards of one direction, and the memory for them.
+#[derive(Debug)]
+struct Queue {
+    pool: Pool,
+    state: Lock<Waiting>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    shards: VecDeque<Shard>,
+    bytes: u64,
+    is_closed: bool,
+}
+
+/// Ends calls that are late.
+#[derive(Debug, Default)]
+struct Clock {
+    state: Lock<(VecDeque<Weak<Work>>, bool)>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Load = 0,
+    Store = 1,
+}
+
+impl Kind {
+    fn side(self) -> Side {
+        match self {
+            Self::Get | Self::Exists => Side::Load,
+            Self::Set | Self::Delete => Side::Store,
+        }
+    }
+}
+
+impl Store {
+    /// Opens a store, and makes its folders if they are missing.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] and [`Error::BadState`] for a root that cannot be used like this, and
+    /// errors of the file system.
+    pub fn open(engine: &Engine, options: &Options) -> Result<Self> {
+        check(options)?;
+        let leaving = Leaving { policy: options.policy, ttl: options.ttl };
+        let open = |root: &RootOptions| {
+            let past_cache = !options.page_cache;
+            let root = Root::open(engine, root, leaving, past_cache, options.unwritten)?;
+            let queue = || Queue {
+                pool: Pool::new(options.memory.max(BLOCK_MAX)),
+                state: Lock::default(),
+                bell: Condvar::new(),
+            };
+            let (engine, queues) = (engine.clone(), [queue(), queue()]);
+            Ok(Arc::new(Lane { engine, root, queues, waiting_max: options.waiting }))
+        };
+        let lanes = options.roots.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let store = Self {
+            lanes,
+            namespace: Namespace::new(&options.namespace),
+            timeout: options.timeout,
+            clock: Arc::default(),
+        };
+        for lane in &store.lanes {
+            for side in [Side::Load, Side::Store] {
+                for _ in 0..options.threads {
+                    let lane = Arc::clone(lane);
+                    spawn("forebay-blocks", move || lane.serve(side))?;
+                }
+            }
+        }
+        let clock = Arc::clone(&store.clock);
+        spawn("forebay-clock", move || clock.serve())?;
+        Ok(store)
+    }
+
+    /// The key of a name in the store's namespace.
+    #[must_use]
+    pub fn key(&self, name: &[u8]) -> Key {
+        self.namespace.key(name)
+    }
+
+    /// Reads blocks into their memory. A block is found only if its length is the one stored. The
+    /// memory of a block that ends without [`End::Done`] may have changed.
+    #[must_use]
+    pub fn get(&self, blocks: Vec<Block>) -> Batch {
+        self.start(Kind::Get, blocks)
+    }
+
+    /// Writes blocks from their memory. A block that is stored is not written again. When a block
+    /// has ended with [`End::Done`], any process finds it, also after this one is killed; only
+    /// [`sync`](Self::sync) protects it from a power cut.
+    #[must_use]
+    pub fn set(&self, blocks: Vec<Block>) -> Batch {
+        self.start(Kind::Set, blocks)
+    }
+
+    /// Looks which blocks are stored.
+    #[must_use]
+    pub fn exists(&self, keys: &[Key]) -> Batch {
+        let blocks = keys.iter().map(|&key| Block { key, memory: Vec::new() }).collect();
+        let work = Work::new(Kind::Exists, blocks, self.timeout);
+        // What is in memory needs no thread.
+        let found = self.find_at_once(keys);
+        for (item, found) in found.iter().enumerate() {
+            if let Some(true) = found {
+                work.end(item, End::Done);
+            }
+        }
+        self.enqueue(work)
+    }
+
+    /// Whether each block is stored, as far as that is known without waiting for a drive.
+    #[must_use]
+    pub fn find_at_once(&self, keys: &[Key]) -> Vec<Option<bool>> {
+        let current: Vec<_> = self.lanes.iter().map(|lane| lane.root.is_current()).collect();
+        let find = |key: &Key| {
+            let lane = self.lane_of(key);
+            let found = self.lanes[lane].root.find_at_once(key).ok();
+            found.filter(|&found| found || current[lane])
+        };
+        keys.iter().map(find).collect()
+    }
+
+    /// Removes blocks.
+    #[must_use]
+    pub fn delete(&self, keys: &[Key]) -> Batch {
+        let blocks = keys.iter().map(|&key| Block { key, memory: Vec::new() }).collect();
+        self.start(Kind::Delete, blocks)
+    }
+
+    /// Removes all blocks of all namespaces. Waits for the drives.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn clear(&self) -> Result<()> {
+        self.lanes.iter().try_for_each(|lane| lane.root.clear(&lane.engine))
+    }
+
+    /// Makes all blocks durable whose writes have ended. Waits for the drives.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn sync(&self) -> Result<()> {
+        self.lanes.iter().try_for_each(|lane| lane.root.sync())
+    }
+
+    /// What each root has done since the store was opened.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<RootStatistics> {
+        let of = |lane: &Arc<Lane>| {
+            let root = &lane.root;
+            let last = root.loads.last().or_else(|| root.stores.last());
+            root.counters.now(root.path.clone(), last)
+        };
+        self.lanes.iter().map(of).collect()
+    }
+
+    /// Number of blocks, and bytes that they take, on all roots. Reads all indexes.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn usage(&self) -> std::io::Result<(u64, u64)> {
+        let mut sum = (0, 0);
+        for lane in &self.lanes {
+            sum.0 += lane.root.count()?;
+            sum.1 += lane.root.used()?;
+        }
+        Ok(sum)
+    }
+
+    /// The root to which a key belongs.
+    fn lane_of(&self, key: &Key) -> usize {
+        if self.lanes.len() == 1 {
+            return 0;
+        }
+        let scores = self.lanes.iter().map(|lane| lane.root.score(key)).enumerate();
+        let best = scores.max_by(|(_, a), (_, b)| a.total_cmp(b));
+        best.expect("checked when the store was opened").0
+    }
+
+    fn start(&self, kind: Kind, blocks: Vec<Block>) -> Batch {
+        self.enqueue(Work::new(kind, blocks, self.timeout))
+    }
+
+    fn enqueue(&self, work: Arc<Work>) -> Batch {
+        let batch = Batch(Arc::clone(&work));
+        if work.is_over() {
+            return batch;
+        }
+        self.clock.add(&work);
+        let side = work.kind.side();
+        let mut shards: Vec<Vec<(Vec<usize>, u64)>> = vec![Vec::new(); self.lanes.len()];
+        for (item, block) in work.items.iter().enumerate() {
+            if !work.is_waiting(item) {
+                continue;
+            }
+            if block.len > BLOCK_MAX {
+                work.end(item, End::Not(Why::TooLong));
+                continue;
+            }
+            let lane = self.lane_of(&block.key);
+            match shards[lane].last_mut() {
+                Some((items, bytes))
+                    if items.len() < SHARD && *bytes + block.len <= SHARD_BYTES =>
+                {
+                    items.push(item);
+                    *bytes += block.len;
+                }
+                _ => shards[lane].push((vec![item], block.len)),
+            }
+        }
+        for (lane, shards) in self.lanes.iter().zip(shards) {
+            for (items, _) in shards {
+                lane.add(side, Shard { work: Arc::clone(&work), items });
+            }
+        }
+        batch
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Threads end with their current shard; what still waits is not done.
+        for queue in self.lanes.iter().flat_map(|lane| &lane.queues) {
+            let shards = {
+                let mut state = queue.state.lock();
+                state.is_closed = true;
+                std::mem::take(&mut state.shards)
+            };
+            queue.bell.notify_all();
+            for Shard { work, items } in shards {
+                items.into_iter().for_each(|item| {
+                    work.end(item, End::Not(Why::Cancelled));
+                });
+            }
+        }
+        self.clock.state.lock().1 = true;
+        self.clock.bell.notify_all();
+    }
+}
+
+impl Lane {
+    fn add(&self, side: Side, shard: Shard) {
+        let queue = &self.queues[side as usize];
+        let bytes = shard.bytes();
+        let mut state = queue.state.lock();
+        if matches!(side, Side::Store) && bytes > 0 && state.bytes + bytes > self.waiting_max {
+            drop(state);
+            for &item in &shard.items {
+                let (end, len) = (End::Not(Why::QueueFull), shard.work.items[item].len);
+                self.root.counters.saved(end, len, Duration::ZERO);
+                shard.work.end(item, end);
+            }
+            return;
+        }
+        state.bytes += bytes;
+        state.shards.push_back(shard);
+        drop(state);
+        queue.bell.notify_one();
+    }
+
+    fn serve(&self, side: Side) {
+        let queue = &self.queues[side as usize];
+        let runner = Runner { engine: &self.engine, root: &self.root, pool: &queue.pool };
+        loop {
+            let shard = {
+                let waits = |state: &mut Waiting| state.shards.is_empty() && !state.is_closed;
+                let state = queue.state.lock();
+                let long = Duration::from_secs(3600);
+                let (mut state, _) = woken(queue.bell.wait_timeout_while(state, long, waits));
+                match state.shards.pop_front() {
+                    Some(shard) => shard,
+                    None if state.is_closed => return,
+                    None => continue,
+                }
+            };
+            let bytes = shard.bytes();
+            runner.run(&shard);
+            queue.state.lock().bytes -= bytes;
+        }
+    }
+}
+
+impl Shard {
+    fn bytes(&self) -> u64 {
+        self.items.iter().map(|&item| self.work.items[item].len).sum()
+    }
+}
+
+impl Clock {
+    fn add(&self, work: &Arc<Work>) {
+        let mut state = self.state.lock();
+        // All calls have the same timeout, so the oldest is late first.
+        while state.0.front().is_some_and(|work| work.upgrade().is_none_or(|it| it.is_over())) {
+            state.0.pop_front();
+        }
+        let is_first = state.0.is_empty();
+        state.0.push_back(Arc::downgrade(work));
+        drop(state);
+        if is_first {
+            self.bell.notify_one();
+        }
+    }
+
+    fn serve(&self) {
+        loop {
+            let late = {
+                let mut state = self.state.lock();
+                if state.1 {
+                    return;
+                }
+                let first = state.0.front().map(Weak::upgrade);
+                let now = Instant::now();
+                match first {
+                    None => {
+                        let long = Duration::from_secs(3600);
+                        drop(woken(self.bell.wait_timeout(state, long)));
+                        continue;
+                    }
+                    Some(Some(work)) if !work.is_over() && work.deadline > now => {
+                        let left = work.deadline - now;
+                        drop(woken(self.bell.wait_timeout(state, left)));
+                        continue;
+                    }
+                    Some(late) => {
+                        state.0.pop_front();
+                        late
+                    }
+                }
+            };
+            late.iter().for_each(|work| work.end_all(End::Not(Why::Late)));
+        }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map(drop).map_err(|error| Error::Resource {
+        what: "thread for blocks",
+        source: crate::class::errno(&error),
+    })
+}
+
+fn check(options: &Options) -> Result<()> {
+    let refuse = |name: &str, value: String, expected: &str| {
+        Err(Error::BadOption { name: name.into(), value, expected: expected.into() })
+    };
+    if options.roots.is_empty() {
+        return refuse("roots", "none".into(), "one folder at least");
+    }
+    if options.threads == 0 || options.threads > 64 {
+        return refuse("threads", options.threads.to_string(), "1 to 64");
+    }
+    for root in &options.roots {
+        if root.capacity < 4096 {
+            return refuse("capacity", format_size(root.capacity), "4 KiB at least");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Calls in progress: each block's state, its end, and the end of all.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay::Buffer;
+use forebay_base::lock::{Condvar, Lock, woken};
+
+use crate::key::Key;
+
+/// How a request for one block ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Read, written, found or removed.
+    Done,
+    /// Not written, because the block is stored already.
+    Present,
+    /// None of these.
+    Not(Why),
+}
+
+impl End {
+    /// Whether the block is where the call wanted it.
+    #[must_use]
+    pub fn is_good(self) -> bool {
+        matches!(self, Self::Done | Self::Present)
+    }
+}
+
+/// Why a request for one block did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The block is not stored.
+    Absent,
+    /// The bytes on the drive are not those that were written. The block was removed.
+    Damaged,
+    /// The time was over before the block was done.
+    Late,
+    /// The caller cancelled.
+    Cancelled,
+    /// More bytes wait to be written than may.
+    QueueFull,
+    /// The capacity or the free space leaves no room, and no block could leave.
+    NoRoom,
+    /// The block is longer than 64 MiB.
+    TooLong,
+    /// The root's drive failed: [`RootStatistics::last_error`](crate::RootStatistics::last_error).
+    RootFailed,
+    /// The caller's memory could not be accessed.
+    Memory,
+}
+
+impl Why {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Absent,
+        Self::Damaged,
+        Self::Late,
+        Self::Cancelled,
+        Self::QueueFull,
+        Self::NoRoom,
+        Self::TooLong,
+        Self::RootFailed,
+        Self::Memory,
+    ];
+
+    /// A word for tables and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Absent => "absent",
+            Self::Damaged => "damaged",
+            Self::Late => "late",
+            Self::Cancelled => "cancelled",
+            Self::QueueFull => "queue full",
+            Self::NoRoom => "no room",
+            Self::TooLong => "too long",
+            Self::RootFailed => "root failed",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A block of a call: its key, and the memory from or to which its bytes go, in order.
+#[derive(Debug)]
+pub struct Block {
+    /// The key.
+    pub key: Key,
+    /// Host, pinned or GPU memory, in as many pieces as needed.
+    pub memory: Vec<Buffer>,
+}
+
+/// What a call does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Get,
+    Set,
+    Exists,
+    Delete,
+}
+
+/// A call's request for one block.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) key: Key,
+    pub(crate) len: u64,
+    state: Lock<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing touches the memory.
+    Waiting(Vec<Buffer>),
+    /// A thread copies from or to the memory. This ends without a drive.
+    Copying,
+    Ended(End, Vec<Buffer>),
+}
+
+/// A call in progress.
+pub(crate) struct Work {
+    pub(crate) kind: Kind,
+    pub(crate) items: Vec<Item>,
+    pub(crate) started: Instant,
+    pub(crate) deadline: Instant,
+    left: AtomicUsize,
+    over: Lock<Over>,
+    bell: Condvar,
+}
+
+type Callback = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Over {
+    is_over: bool,
+    callbacks: Vec<Callback>,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = self.left.load(Ordering::Relaxed);
+        write!(f, "{:?} of {} blocks, {left} left", self.kind, self.items.len())
+    }
+}
+
+impl Work {
+    pub(crate) fn new(kind: Kind, blocks: Vec<Block>, timeout: Duration) -> Arc<Self> {
+        let item = |block: Block| {
+            let len = block.memory.iter().map(Buffer::len).sum();
+            Item { key: block.key, len, state: Lock::new(State::Waiting(block.memory)) }
+        };
+        let items: Vec<_> = blocks.into_iter().map(item).collect();
+        let started = Instant::now();
+        let over = Over { is_over: items.is_empty(), callbacks: Vec::new() };
+        Arc::new(Self {
+            kind,
+            started,
+            deadline: started + timeout,
+            left: AtomicUsize::new(items.len()),
+            over: Lock::new(over),
+            bell: Condvar::new(),
+            items,
+        })
+    }
+
+    pub(crate) fn is_waiting(&self, item: usize) -> bool {
+        matches!(*self.items[item].state.lock(), State::Waiting(_))
+    }
+
+    /// Takes an item's memory to copy from or to it; `None` if the item has ended. The caller
+    /// returns it with [`give_back`](Self::give_back) or [`end_with`](Self::end_with).
+    pub(crate) fn take_memory(&self, item: usize) -> Option<Vec<Buffer>> {
+        let mut state = self.items[item].state.lock();
+        match std::mem::replace(&mut *state, State::Copying) {
+            State::Waiting(memory) => Some(memory),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Returns memory of an item that has not ended.
+    pub(crate) fn give_back(&self, item: usize, memory: Vec<Buffer>) {
+        *self.items[item].state.lock() = State::Waiting(memory);
+    }
+
+    /// Ends an item whose memory was taken.
+    pub(crate) fn end_with(&self, item: usize, end: End, memory: Vec<Buffer>) {
+        *self.items[item].state.lock() = State::Ended(end, memory);
+        self.one_less();
+    }
+
+    /// Ends an item unless it has ended, or its memory is in use; true if this call ended it.
+    pub(crate) fn end(&self, item: usize, end: End) -> bool {
+        let Some(memory) = self.take_memory(item) else { return false };
+        self.end_with(item, end, memory);
+        true
+    }
+
+    /// Ends all items that wait.
+    pub(crate) fn end_all(&self, end: End) {
+        (0..self.items.len()).for_each(|item| {
+            self.end(item, end);
+        });
+    }
+
+    fn one_less(&self) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return;
+        }
+        let callbacks = {
+            let mut over = self.over.lock();
+            over.is_over = true;
+            std::mem::take(&mut over.callbacks)
+        };
+        self.bell.notify_all();
+        callbacks.into_iter().for_each(|callback| callback());
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.lock().is_over
+    }
+}
+
+/// A call in progress. Dropping it lets the call go on.
+#[derive(Debug, Clone)]
+pub struct Batch(pub(crate) Arc<Work>);
+
+impl Batch {
+    /// Waits until all blocks have ended, at most until the store's timeout. Blocks are in the
+    /// order of the call.
+    #[must_use]
+    pub fn wait(&self) -> Vec<End> {
+        let wait = |bound| self.wait_for(bound);
+        loop {
+            if let Some(ends) = wait(Duration::from_secs(3600)) {
+                return ends;
+            }
+        }
+    }
+
+    /// Waits for at most `bound`; `None` if the call is not over then.
+    #[must_use]
+    pub fn wait_for(&self, bound: Duration) -> Option<Vec<End>> {
+        let over = self.0.over.lock();
+        let waits = |over: &mut Over| !over.is_over;
+        let (over, _) = woken(self.0.bell.wait_timeout_while(over, bound, waits));
+        over.is_over.then(|| {
+            drop(over);
+            let end = |item: &Item| match &*item.state.lock() {
+                State::Ended(end, _) => *end,
+                State::Waiting(_) | State::Copying => End::Not(Why::Late),
+            };
+            self.0.items.iter().map(end).collect()
+        })
+    }
+
+    /// Whether all blocks have ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// Ends all blocks that no thread copies from or to the caller's memory at this moment.
+    pub fn cancel(&self) {
+        self.0.end_all(End::Not(Why::Cancelled));
+    }
+
+    /// Runs `step` when all blocks have ended: on the thread that ends the last, or at once. It
+    /// must be short.
+    pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+        let mut over = self.0.over.lock();
+        if over.is_over {
+            drop(over);
+            step();
+        } else {
+            over.callbacks.push(Box::new(step));
+        }
+    }
+
+    /// The memory of each block, once all have ended; empty if it was taken before.
+    #[must_use]
+    pub fn take_memory(&self) -> Vec<Vec<Buffer>> {
+        let take = |item: &Item| match &mut *item.state.lock() {
+            State::Ended(_, memory) => std::mem::take(memory),
+            State::Waiting(_) | State::Copying => Vec::new(),
+        };
+        self.0.items.iter().map(take).collect()
+    }
+}

@@ -1,0 +1,58 @@
+//! Stores, and blocks with known contents.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "helpers of tests")]
+
+use std::path::Path;
+
+use forebay::{Buffer, Engine, Options as EngineOptions};
+use forebay_blocks::{Block, End, Key, Options, RootOptions, Store, Why};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) fn engine() -> Engine {
+    Engine::new(EngineOptions::default()).unwrap()
+}
+
+pub(crate) fn root(path: &Path, capacity: u64) -> RootOptions {
+    RootOptions { path: path.into(), capacity, keep_free: Some(0) }
+}
+
+pub(crate) fn options(path: &Path, capacity: u64) -> Options {
+    Options::new(vec![root(path, capacity)])
+}
+
+pub(crate) fn memory(engine: &Engine, bytes: &[u8]) -> Buffer {
+    let mut buffer = engine.allocate_pinned(bytes.len() as u64).unwrap();
+    buffer.upload(0, bytes).unwrap();
+    buffer
+}
+
+pub(crate) fn content(number: u64, len: usize) -> Vec<u8> {
+    let mut state = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        bytes.extend((state ^ (state >> 32)).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+pub(crate) fn key(store: &Store, number: u64) -> Key {
+    store.key(&number.to_le_bytes())
+}
+
+pub(crate) fn set(engine: &Engine, store: &Store, number: u64, len: usize) -> End {
+    let memory = vec![memory(engine, &content(number, len))];
+    store.set(vec![Block { key: key(store, number), memory }]).wait()[0]
+}
+
+pub(crate) fn get(engine: &Engine, store: &Store, number: u64, len: usize) -> Result<Vec<u8>, Why> {
+    let memory = vec![engine.allocate_pinned(len as u64).unwrap()];
+    let batch = store.get(vec![Block { key: key(store, number), memory }]);
+    match batch.wait()[0] {
+        End::Done => Ok(batch.take_memory()[0][0].as_slice().unwrap().to_vec()),
+        End::Not(why) => Err(why),
+        End::Present => unreachable!("of a read"),
+    }
+}

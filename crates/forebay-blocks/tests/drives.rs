@@ -1,0 +1,169 @@
+//! Stores on drives that fill up, lose their power, hang or vanish.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+#[path = "../../forebay/tests/lab/mod.rs"]
+mod lab;
+
+use std::time::{Duration, Instant};
+
+use common::{MIB, content, engine, get, key, memory, options, root, set};
+use forebay_blocks::{Block, End, Options, Store, Why};
+use lab::hanging::HangingDrive;
+use lab::loop_drive::{LoopDrive, LoopOptions};
+use lab::{FileSystem, or_skip};
+
+const LEN: usize = 300_000;
+
+#[test]
+fn a_full_drive_drops_blocks_and_keeps_the_rest() {
+    let options_of_drive = LoopOptions { size: 64 * MIB, ..LoopOptions::default() };
+    let Some(drive) = or_skip(LoopDrive::new(&options_of_drive)) else { return };
+    let engine = engine();
+    for (keep_free, page_cache) in [(0, true), (0, false), (20 * MIB, false)] {
+        let path = drive.path().join(format!("{keep_free}{page_cache}"));
+        let mut options = Options::new(vec![root(&path, 1 << 30)]);
+        options.roots[0].keep_free = Some(keep_free);
+        options.page_cache = page_cache;
+        let store = Store::open(&engine, &options).unwrap();
+        let ends: Vec<_> = (0..300).map(|it| set(&engine, &store, it, LEN)).collect();
+        let stored = ends.iter().filter(|end| **end == End::Done).count();
+        assert!(stored > 50, "{stored}");
+        // Blocks that are older make room for newer ones.
+        let found = (0..300).filter(|&it| match get(&engine, &store, it, LEN) {
+            Ok(bytes) => bytes == content(it, LEN) || panic!("block {it} is wrong"),
+            Err(why) => why != Why::Absent && why != Why::Damaged && panic!("{why}"),
+        });
+        let found = found.count();
+        assert!(found > 50, "{found} of {stored}");
+        if keep_free > 0 {
+            let space = rustix::fs::statvfs(drive.path()).unwrap();
+            assert!(space.f_bavail * space.f_frsize >= keep_free - MIB);
+        }
+        store.clear().unwrap();
+    }
+}
+
+/// Cuts the power `rounds` times.
+fn cut_power(rounds: u64, file_system: FileSystem) {
+    let Some(mut drive) = or_skip(LoopDrive::with(file_system)) else { return };
+    let mut synced: Vec<u64> = Vec::new();
+    for round in 0..rounds {
+        {
+            let engine = engine();
+            let mut options = options(&drive.path().join("store"), 256 * MIB);
+            options.page_cache = round % 2 == 0;
+            let store = Store::open(&engine, &options).unwrap();
+            for &number in &synced {
+                assert_eq!(get(&engine, &store, number, LEN).unwrap(), content(number, LEN));
+            }
+            for number in 0..round * 20 + 20 {
+                if let Ok(bytes) = get(&engine, &store, number, LEN) {
+                    assert_eq!(bytes, content(number, LEN), "block {number} in round {round}");
+                }
+            }
+            for number in round * 20..round * 20 + 20 {
+                assert!(set(&engine, &store, number, LEN).is_good());
+                if number % 20 == 9 {
+                    store.sync().unwrap();
+                }
+            }
+            synced = (round * 20..round * 20 + 10).collect();
+            if or_skip(drive.shut_down()).is_none() {
+                return;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100)); // files are closed on other threads
+        if or_skip(drive.start_again(file_system)).is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_takes_at_most_what_was_not_synced() {
+    cut_power(3, FileSystem::Ext4);
+}
+
+#[test]
+#[ignore = "long"]
+fn two_hundred_power_cuts() {
+    cut_power(100, FileSystem::Ext4);
+    cut_power(100, FileSystem::Xfs);
+}
+
+#[test]
+fn a_hanging_drive_costs_its_own_blocks() {
+    let len = usize::try_from(256 * MIB).unwrap();
+    let Some(drive) = or_skip(HangingDrive::new(len)) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let roots = vec![root(drive.path(), 64 * MIB), root(folder.path(), 64 * MIB)];
+    let mut options = Options::new(roots);
+    options.timeout = Duration::from_secs(1);
+    let store = Store::open(&engine, &options).unwrap();
+    for number in 0..40 {
+        assert_eq!(set(&engine, &store, number, LEN), End::Done);
+    }
+    store.sync().unwrap();
+    let all = || {
+        let block = |number| {
+            let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
+            Block { key: key(&store, number), memory }
+        };
+        let started = Instant::now();
+        let ends = store.get((0..40).map(block).collect()).wait();
+        (ends, started.elapsed())
+    };
+    assert_eq!(all().0, [End::Done; 40]);
+    drive.hang(true);
+    let (ends, took) = all();
+    let late = ends.iter().filter(|end| **end == End::Not(Why::Late)).count();
+    let done = ends.iter().filter(|end| **end == End::Done).count();
+    assert!(late > 5 && done > 5 && late + done == 40, "{ends:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Once it is known, it costs no time, and stores of the other root go on.
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let (ends, took) = all();
+        let done_now = ends.iter().filter(|end| **end == End::Done).count();
+        assert_eq!(done_now, done);
+        if took < Duration::from_millis(500) {
+            break;
+        }
+        assert!(Instant::now() < until, "each call waits for the drive");
+    }
+    drive.hang(false);
+    let until = Instant::now() + Duration::from_secs(30);
+    while all().0 != [End::Done; 40] {
+        assert!(Instant::now() < until, "{:?}", store.statistics());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_root_that_vanishes_costs_misses() {
+    let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
+    let engine = engine();
+    let store = Store::open(&engine, &options(drive.path(), 64 * MIB)).unwrap();
+    for number in 0..10 {
+        assert_eq!(set(&engine, &store, number, LEN), End::Done);
+    }
+    if or_skip(drive.shut_down()).is_none() {
+        return;
+    }
+    for number in 0..10 {
+        match get(&engine, &store, number, LEN) {
+            Ok(bytes) => assert_eq!(bytes, content(number, LEN)),
+            Err(why) => assert!(matches!(why, Why::RootFailed | Why::Absent), "{why}"),
+        }
+        let end = set(&engine, &store, 100 + number, LEN);
+        assert_eq!(end, End::Not(Why::RootFailed));
+    }
+    let statistics = &store.statistics()[0];
+    let error = statistics.last_error.as_deref().unwrap();
+    assert!(error.contains("cannot"), "{error}");
+    let block = Block { key: key(&store, 1), memory: vec![memory(&engine, &[1])] };
+    assert_eq!(store.set(vec![block]).wait(), [End::Not(Why::RootFailed)]);
+}

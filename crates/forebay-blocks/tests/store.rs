@@ -1,0 +1,184 @@
+//! A store on real files: what is stored comes back, whole or not at all.
+
+#![allow(clippy::unwrap_used, reason = "a helper of tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{MIB, content, engine, get, key, memory, options, set};
+use forebay_blocks::{Block, End, Store, Why};
+
+#[test]
+fn blocks_of_any_length_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    for page_cache in [true, false] {
+        let mut options = options(&folder.path().join(page_cache.to_string()), 512 * MIB);
+        options.page_cache = page_cache;
+        let longest = if page_cache { 5 << 20 } else { 64 << 20 };
+        let lengths = [1, 17, 4095, 4096, 18_432, 65_536, 562_176, longest];
+        {
+            let store = Store::open(&engine, &options).unwrap();
+            for (number, len) in lengths.into_iter().enumerate() {
+                assert_eq!(get(&engine, &store, number as u64, len), Err(Why::Absent));
+                assert_eq!(set(&engine, &store, number as u64, len), End::Done);
+                assert_eq!(set(&engine, &store, number as u64, len), End::Present);
+            }
+            store.sync().unwrap();
+        }
+        let store = Store::open(&engine, &options).unwrap();
+        for (number, len) in lengths.into_iter().enumerate() {
+            let number = number as u64;
+            assert_eq!(get(&engine, &store, number, len).unwrap(), content(number, len));
+            let why = if len == 64 << 20 { Why::TooLong } else { Why::Absent };
+            assert_eq!(get(&engine, &store, number, len + 1), Err(why));
+        }
+        let keys: Vec<_> = (0..20).map(|number| key(&store, number)).collect();
+        let there: Vec<_> = store.exists(&keys).wait().iter().map(|end| end.is_good()).collect();
+        assert_eq!(there, (0..20).map(|number| number < lengths.len()).collect::<Vec<_>>());
+        assert_eq!(store.delete(&keys[..2]).wait(), [End::Done, End::Done]);
+        assert_eq!(store.delete(&keys[..1]).wait(), [End::Not(Why::Absent)]);
+        assert_eq!(get(&engine, &store, 0, 1), Err(Why::Absent));
+        assert_eq!(store.usage().unwrap().0, lengths.len() as u64 - 2);
+        store.clear().unwrap();
+        assert_eq!(store.usage().unwrap(), (0, 0));
+    }
+}
+
+#[test]
+fn pieces_are_one_block() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let store = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    let bytes = content(7, 30_000);
+    let pieces = [&bytes[..9_216], &bytes[9_216..9_217], &bytes[9_217..]];
+    let pieces = pieces.iter().map(|piece| memory(&engine, piece)).collect();
+    let done = store.set(vec![Block { key: key(&store, 7), memory: pieces }]).wait();
+    assert_eq!(done, [End::Done]);
+    assert_eq!(get(&engine, &store, 7, 30_000).unwrap(), bytes);
+    let lengths = [1, 29_999];
+    let pieces = lengths.iter().map(|&len| engine.allocate_pinned(len).unwrap()).collect();
+    let batch = store.get(vec![Block { key: key(&store, 7), memory: pieces }]);
+    assert_eq!(batch.wait(), [End::Done]);
+    let back: Vec<u8> =
+        batch.take_memory()[0].iter().flat_map(|it| it.as_slice().unwrap().to_vec()).collect();
+    assert_eq!(back, bytes);
+}
+
+#[test]
+fn the_oldest_block_leaves_and_the_capacity_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let len = 64 << 10;
+    let capacity = 8 * len as u64;
+    let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
+    for number in 0..8 {
+        assert_eq!(set(&engine, &store, number, len), End::Done);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(get(&engine, &store, 0, len).is_ok());
+    assert_eq!(set(&engine, &store, 8, len), End::Done);
+    assert_eq!(get(&engine, &store, 1, len), Err(Why::Absent));
+    for number in [0, 2, 3, 4, 5, 6, 7, 8] {
+        assert!(get(&engine, &store, number, len).is_ok(), "{number}");
+    }
+    assert_eq!(store.statistics()[0].evicted, 1);
+    // Another length pushes these out.
+    for number in 100..104 {
+        assert_eq!(set(&engine, &store, number, 2 * len), End::Done, "{number}");
+    }
+    let (count, bytes) = store.usage().unwrap();
+    assert!(bytes <= capacity, "{count} blocks in {bytes} bytes");
+    assert!(get(&engine, &store, 103, 2 * len).is_ok());
+    assert_eq!(set(&engine, &store, 200, 9 * len), End::Not(Why::NoRoom));
+}
+
+#[test]
+fn two_stores_share_a_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let one = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    let other = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    assert_eq!(set(&engine, &one, 1, 18_432), End::Done);
+    assert_eq!(set(&engine, &other, 1, 18_432), End::Present);
+    assert_eq!(get(&engine, &other, 1, 18_432).unwrap(), content(1, 18_432));
+    let both: Vec<_> = std::thread::scope(|scope| {
+        let run = |store| {
+            let engine = &engine;
+            move || (0..200).map(|it| set(engine, store, 1000 + it, 5000)).collect::<Vec<_>>()
+        };
+        let threads = [scope.spawn(run(&one)), scope.spawn(run(&other))];
+        threads.into_iter().flat_map(|it| it.join().unwrap()).collect()
+    });
+    assert_eq!(both.iter().filter(|end| **end == End::Done).count(), 200);
+    assert_eq!(both.iter().filter(|end| **end == End::Present).count(), 200);
+    let refused = Store::open(&engine, &options(folder.path(), 65 * MIB)).unwrap_err();
+    assert!(refused.to_string().contains("use the same capacity"), "{refused}");
+    drop((one, other));
+}
+
+#[test]
+fn another_namespace_does_not_match() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let mut options = options(folder.path(), 64 * MIB);
+    options.namespace = b"llama bf16".to_vec();
+    let store = Store::open(&engine, &options).unwrap();
+    assert_eq!(set(&engine, &store, 1, 100), End::Done);
+    options.namespace = b"llama fp8".to_vec();
+    let other = Store::open(&engine, &options).unwrap();
+    assert_eq!(get(&engine, &other, 1, 100), Err(Why::Absent));
+}
+
+#[test]
+fn flipped_bits_are_misses() {
+    flip_bits(1_000);
+}
+
+#[test]
+#[ignore = "long"]
+fn ten_thousand_flipped_bits_are_misses() {
+    flip_bits(10_000);
+}
+
+fn flip_bits(rounds: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let store = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    for number in 0..64 {
+        assert_eq!(set(&engine, &store, number, 5000), End::Done);
+    }
+    // In every file of the store, index included.
+    let files: Vec<_> = std::fs::read_dir(folder.path().join("blocks-8192"))
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .filter(|path| !path.ends_with("locks"))
+        .collect();
+    let mut random = 1_u64;
+    let mut next = move |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    let mut lost = 0;
+    let pick = |next: &mut dyn FnMut(u64) -> u64, len: usize| usize::try_from(next(len as u64));
+    for round in 0..rounds {
+        use std::os::unix::fs::FileExt;
+        let path = &files[pick(&mut next, files.len()).unwrap()];
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let at = next(file.metadata().unwrap().len());
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1 << next(8)], at).unwrap();
+        let number = round % 64;
+        match get(&engine, &store, number, 5000) {
+            Ok(bytes) => assert_eq!(bytes, content(number, 5000)),
+            Err(Why::Absent | Why::Damaged) => {
+                lost += 1;
+                assert_eq!(set(&engine, &store, number, 5000), End::Done);
+            }
+            Err(why) => panic!("{why}"),
+        }
+    }
+    assert!(lost > 0, "{lost}");
+}

@@ -1,0 +1,405 @@
+//! Stores of KV blocks, which `forebay.blocks` describes.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forebay::Histogram;
+use forebay_base::lock::Lock;
+use forebay_blocks::{Batch, Block, End, Key, Options, Policy, RootOptions, Store};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use rustix::event::EventfdFlags;
+
+use crate::callbacks;
+use crate::engine::Engine;
+use crate::failure::{noted, raised};
+use crate::memory::{Use, lend};
+use crate::moving::{bound, late};
+use crate::stream::Ordering;
+use crate::waiting::Apart;
+
+/// A store of blocks.
+#[pyclass(frozen, module = "forebay._forebay", weakref)]
+pub(crate) struct Blocks {
+    store: Lock<Option<Arc<Apart<Store>>>>,
+    engine: Py<Engine>,
+    ended: Arc<Ended>,
+}
+
+/// Calls that ended and were started with a number.
+struct Ended {
+    calls: Lock<VecDeque<(u64, Batch)>>,
+    event: OwnedFd,
+}
+
+impl Ended {
+    fn add(&self, number: u64, batch: Batch) {
+        self.calls.lock().push_back((number, batch));
+        // Full only after 2^64 ends that nobody took.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+}
+
+type RootTuple = (PathBuf, u64, Option<u64>);
+
+#[pymethods]
+impl Blocks {
+    #[new]
+    #[pyo3(signature = (
+        engine, roots, *, namespace, policy, ttl, page_cache, unwritten, waiting, memory, timeout,
+        threads
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    fn new(
+        py: Python<'_>,
+        engine: Py<Engine>,
+        roots: Vec<RootTuple>,
+        namespace: &[u8],
+        policy: &str,
+        ttl: Option<f64>,
+        page_cache: bool,
+        unwritten: u64,
+        waiting: u64,
+        memory: u64,
+        timeout: f64,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let root = |(path, capacity, keep_free)| RootOptions { path, capacity, keep_free };
+        let mut options = Options::new(roots.into_iter().map(root).collect());
+        namespace.clone_into(&mut options.namespace);
+        options.policy = match policy {
+            "lru" => Policy::Lru,
+            "lfu" => Policy::Lfu,
+            _ => {
+                let text = format!("`policy` cannot be `{policy}`: it takes `lru` or `lfu`");
+                return Err(PyValueError::new_err(text));
+            }
+        };
+        let seconds = |name: &str, value: f64| {
+            Duration::try_from_secs_f64(value).map_err(|_| {
+                let text = format!("`{name}` cannot be {value}: it takes seconds");
+                PyValueError::new_err(text)
+            })
+        };
+        options.ttl = ttl.map(|ttl| seconds("ttl", ttl)).transpose()?;
+        options.timeout = seconds("timeout", timeout)?;
+        options.page_cache = page_cache;
+        options.unwritten = unwritten;
+        options.waiting = waiting;
+        options.memory = memory;
+        options.threads = threads;
+        let store = {
+            let inner = &*engine.get().engine;
+            raised(py, py.detach(|| Store::open(inner, &options)))?
+        };
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let event = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
+        let ended = Arc::new(Ended { calls: Lock::default(), event });
+        Ok(Self { store: Lock::new(Some(Arc::new(Apart::new(store)))), engine, ended })
+    }
+
+    /// Starts reading blocks into memory.
+    #[pyo3(signature = (keys, memory, number = None))]
+    fn get(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        memory: &Bound<'_, PyAny>,
+        number: Option<u64>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store()?;
+        let blocks = self.blocks(py, &store, keys, memory, Use::Target)?;
+        Ok(self.started(py.detach(|| store.get(blocks)), number))
+    }
+
+    /// Starts writing blocks from memory.
+    #[pyo3(signature = (keys, memory, number = None))]
+    fn set(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        memory: &Bound<'_, PyAny>,
+        number: Option<u64>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store()?;
+        let blocks = self.blocks(py, &store, keys, memory, Use::Source)?;
+        Ok(self.started(py.detach(|| store.set(blocks)), number))
+    }
+
+    /// Starts looking for blocks.
+    #[pyo3(signature = (keys, number = None))]
+    fn exists(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        number: Option<u64>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store()?;
+        let keys = keys_of(&store, keys)?;
+        Ok(self.started(py.detach(|| store.exists(&keys)), number))
+    }
+
+    /// Starts removing blocks.
+    #[pyo3(signature = (keys, number = None))]
+    fn delete(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        number: Option<u64>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store()?;
+        let keys = keys_of(&store, keys)?;
+        Ok(self.started(py.detach(|| store.delete(&keys)), number))
+    }
+
+    /// Whether each block is stored; `None` where that is not in memory.
+    fn find_at_once(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<bool>>> {
+        let store = self.store()?;
+        let keys = keys_of(&store, keys)?;
+        Ok(py.detach(|| store.find_at_once(&keys)))
+    }
+
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.store()?;
+        raised(py, py.detach(|| store.clear()))
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.store()?;
+        raised(py, py.detach(|| store.sync()))
+    }
+
+    fn usage(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let store = self.store()?;
+        Ok(py.detach(|| store.usage())?)
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let roots = PyList::empty(py);
+        for root in self.store()?.statistics() {
+            let it = PyDict::new(py);
+            it.set_item("path", &root.path)?;
+            it.set_item("hits", root.hits)?;
+            it.set_item("misses", root.misses)?;
+            it.set_item("damaged", root.damaged)?;
+            it.set_item("stored", root.stored)?;
+            it.set_item("present", root.present)?;
+            it.set_item("evicted", root.evicted)?;
+            it.set_item("bytes_read", root.bytes_read)?;
+            it.set_item("bytes_written", root.bytes_written)?;
+            let dropped = PyDict::new(py);
+            for (why, count) in &root.dropped {
+                dropped.set_item(why.name(), count)?;
+            }
+            it.set_item("dropped", dropped)?;
+            it.set_item("queued", times(py, &root.queued)?)?;
+            it.set_item("load", times(py, &root.load)?)?;
+            it.set_item("store", times(py, &root.store)?)?;
+            it.set_item("last_error", &root.last_error)?;
+            roots.append(it)?;
+        }
+        Ok(roots)
+    }
+
+    /// A descriptor that is readable while `take_ended` has calls.
+    fn event_fd(&self) -> i32 {
+        self.ended.event.as_raw_fd()
+    }
+
+    /// The calls with a number that have ended since the last call.
+    fn take_ended(&self) -> Vec<(u64, Vec<bool>)> {
+        let _ = rustix::io::read(&self.ended.event, &mut [0_u8; 8]);
+        let calls = std::mem::take(&mut *self.ended.calls.lock());
+        let ends = |(number, batch): (u64, Batch)| {
+            drop(batch.take_memory());
+            (number, batch.wait().into_iter().map(End::is_good).collect())
+        };
+        calls.into_iter().map(ends).collect()
+    }
+
+    /// Closes the store: what waits is cancelled, what is in progress continues.
+    fn close(&self, py: Python<'_>) {
+        let store = self.store.lock().take();
+        py.detach(|| drop(store));
+    }
+}
+
+impl Blocks {
+    fn store(&self) -> PyResult<Arc<Apart<Store>>> {
+        let store = self.store.lock().as_ref().map(Arc::clone);
+        store.ok_or_else(|| PyValueError::new_err("the block store is closed"))
+    }
+
+    fn started(&self, batch: Batch, number: Option<u64>) -> BlockCall {
+        if let Some(number) = number {
+            let (ended, same) = (Arc::clone(&self.ended), batch.clone());
+            batch.on_end(move || ended.add(number, same));
+        }
+        BlockCall { batch }
+    }
+
+    fn blocks(
+        &self,
+        py: Python<'_>,
+        store: &Store,
+        keys: &Bound<'_, PyAny>,
+        memory: &Bound<'_, PyAny>,
+        usage: Use,
+    ) -> PyResult<Vec<Block>> {
+        let engine = &*self.engine.get().engine;
+        let keys = keys_of(store, keys)?;
+        let mut blocks = Vec::with_capacity(keys.len());
+        for (number, object) in memory.try_iter()?.enumerate() {
+            let object = object?;
+            let Some(&key) = keys.get(number) else {
+                return Err(PyValueError::new_err(format!(
+                    "there are {} keys, and memory for more blocks",
+                    keys.len()
+                )));
+            };
+            let lent = |piece: &Bound<'_, PyAny>| {
+                let note = format!("it is for block {number}");
+                lend(engine, piece, usage, None).map_err(|error| noted(py, error, &note))
+            };
+            let lent = match object.cast::<PyList>() {
+                Ok(pieces) => pieces.iter().map(|piece| lent(&piece)).collect::<PyResult<_>>()?,
+                Err(_) => vec![lent(&object)?],
+            };
+            self.engine.get().make_all_ready(py, lent.iter(), Ordering::Ready)?;
+            let memory = lent.into_iter().map(|lent| lent.buffer).collect();
+            blocks.push(Block { key, memory });
+        }
+        if blocks.len() < keys.len() {
+            let (keys, blocks) = (keys.len(), blocks.len());
+            let text = format!("there are {keys} keys, and memory for {blocks} blocks");
+            return Err(PyValueError::new_err(text));
+        }
+        Ok(blocks)
+    }
+}
+
+/// Keys, each bytes or text.
+fn keys_of(store: &Store, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Key>> {
+    if keys.is_instance_of::<PyString>() || keys.is_instance_of::<PyBytes>() {
+        return Err(PyTypeError::new_err("`keys` must be a list of keys, not one key"));
+    }
+    let key = |name: PyResult<Bound<'_, PyAny>>| {
+        let name = name?;
+        if let Ok(text) = name.cast::<PyString>() {
+            return match text.to_str() {
+                Ok(text) => Ok(store.key(text.as_bytes())),
+                // A text with surrogates has no UTF-8.
+                Err(_) => {
+                    let bytes = text.call_method1("encode", ("utf-8", "surrogatepass"))?;
+                    Ok(store.key(bytes.cast::<PyBytes>()?.as_bytes()))
+                }
+            };
+        }
+        let bytes: Vec<u8> = name.extract().map_err(|_| {
+            let kind = name.get_type().name().map_or_else(|_| "?".into(), |it| it.to_string());
+            PyTypeError::new_err(format!("a key must be `bytes` or `str`, not `{kind}`"))
+        })?;
+        Ok(store.key(&bytes))
+    };
+    keys.try_iter()?.map(key).collect()
+}
+
+/// A histogram in microseconds.
+fn times<'py>(py: Python<'py>, histogram: &Histogram) -> PyResult<Bound<'py, PyDict>> {
+    let it = PyDict::new(py);
+    let micros = |share| histogram.quantile(share).map(|time| time.as_secs_f64() * 1e6);
+    it.set_item("count", histogram.count())?;
+    it.set_item("p50_us", micros(0.5))?;
+    it.set_item("p99_us", micros(0.99))?;
+    it.set_item("max_us", histogram.max().as_secs_f64() * 1e6)?;
+    Ok(it)
+}
+
+/// A call of a store in progress.
+#[pyclass(frozen, module = "forebay.blocks", weakref)]
+pub(crate) struct BlockCall {
+    batch: Batch,
+}
+
+impl callbacks::Future for BlockCall {
+    fn is_over(&self) -> bool {
+        self.batch.is_over()
+    }
+
+    fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+        self.batch.on_end(step);
+    }
+
+    fn reclaim(&self) {
+        drop(self.batch.take_memory());
+    }
+}
+
+impl BlockCall {
+    fn ends(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<End>> {
+        let until = bound(timeout)?.and_then(|bound| Instant::now().checked_add(bound));
+        let pause = Duration::from_millis(50);
+        loop {
+            let left = until.map_or(pause, |it| it.saturating_duration_since(Instant::now()));
+            let ends = match self.batch.is_over() {
+                true => self.batch.wait_for(Duration::ZERO),
+                false => py.detach(|| self.batch.wait_for(left.min(pause))),
+            };
+            if let Some(ends) = ends {
+                drop(self.batch.take_memory());
+                return Ok(ends);
+            }
+            py.check_signals().inspect_err(|_| self.batch.cancel())?;
+            if left <= pause && until.is_some() {
+                return Err(late(timeout));
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl BlockCall {
+    /// Waits for the end; for each block whether it was read, found, removed, or is stored.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<bool>> {
+        Ok(self.ends(py, timeout)?.into_iter().map(End::is_good).collect())
+    }
+
+    /// Waits for the end; for each block why it failed, or `None`.
+    #[pyo3(signature = (timeout = None))]
+    fn reasons(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Option<&'static str>>> {
+        let why = |end| match end {
+            End::Not(why) => Some(why.name()),
+            End::Done | End::Present => None,
+        };
+        Ok(self.ends(py, timeout)?.into_iter().map(why).collect())
+    }
+
+    /// Whether all blocks have ended. Then their memory is free again.
+    fn done(&self) -> bool {
+        let is_over = self.batch.is_over();
+        if is_over {
+            drop(self.batch.take_memory());
+        }
+        is_over
+    }
+
+    /// Ends all blocks that are not being copied to or from their memory.
+    fn cancel(&self, py: Python<'_>) {
+        py.detach(|| self.batch.cancel());
+    }
+
+    /// Calls `callback` with the call when it has ended: from a dedicated thread, or immediately
+    /// if it has already ended.
+    fn add_done_callback(this: &Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
+        callbacks::add(this, callback)
+    }
+
+    fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
+    }
+}

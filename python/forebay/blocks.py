@@ -1,0 +1,227 @@
+"""Keeps KV blocks on drives: a bounded store that processes share.
+
+>>> from forebay.blocks import BlockStore
+>>> store = BlockStore("/nvme/kv", capacity="500GiB", namespace="llama-8b bf16")
+>>> block = bytearray(65536)
+>>> store.set(["a prefix"], [block])
+[True]
+>>> store.get(["a prefix", "another"], [bytearray(65536), bytearray(65536)])
+[True, False]
+
+A key is any text or bytes. A block is up to 64 MiB of memory on the host or on a GPU, in one piece
+or, as a list, in several. It is there whole, with a right checksum, or it is a miss: after a
+process is killed, the power is cut, a drive returns wrong bytes or is full.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias
+
+from ._errors import RequestError, shown
+from ._forebay import BlockCall, Blocks, Engine
+from ._process import default_engine
+from ._sizes import size_of
+from ._types import Memory, Path
+
+__all__ = ["BlockCall", "BlockStore"]
+
+Key: TypeAlias = str | bytes
+"""The name of a block, of any length."""
+
+Block: TypeAlias = Memory | list[Memory]
+"""A block's memory: in one piece, or in several, whose bytes follow each other."""
+
+_OPTIONS = (
+    "capacity",
+    "keep_free",
+    "memory",
+    "namespace",
+    "page_cache",
+    "policy",
+    "threads",
+    "timeout",
+    "ttl",
+    "unwritten",
+    "waiting",
+)
+
+
+class BlockStore:
+    """Blocks under keys, on one or several drives.
+
+    Several stores may share a root, in one process or in several: each finds what the others have
+    stored, and a block is stored once.
+
+    Args:
+        roots: a folder, a list of folders, or a dictionary of folders and their capacities. Folders
+            are best on a drive each; a block is on one of them. They are made if missing.
+        capacity: bytes, or a text such as ``"500GiB"``, that the blocks of each root may take. All
+            stores that share a root name the same. Another capacity empties the root.
+        namespace: blocks of another namespace are not found: name the model, its types, the page
+            size and the share of this rank.
+        policy: ``"lru"`` or ``"lfu"``: which block leaves to make room.
+        ttl: seconds after which a block is not found any more.
+        page_cache: whether writes go through the page cache, which keeps new blocks in memory.
+            Without it they are faster on most drives, and take no memory.
+        keep_free: bytes of each file system that stay free; by default a twentieth, at most 16 GiB.
+        timeout: seconds after which a call ends, whatever its drive does.
+        unwritten: bytes of each root in the page cache that may wait for the drive.
+        waiting: bytes of each root that may wait to be written. What exceeds them is dropped.
+        memory: bytes of memory through which blocks pass, for each root and direction.
+        threads: threads that read, and threads that write, for each root.
+        engine: the engine that moves the bytes.
+
+    Raises:
+        RequestError: a root cannot be used like this.
+        OSError: the file system refused.
+    """
+
+    def __init__(
+        self,
+        roots: Path | Iterable[Path] | Mapping[Any, int | str],
+        capacity: int | str | None = None,
+        *,
+        namespace: Key = b"",
+        policy: Literal["lru", "lfu"] = "lru",
+        ttl: float | None = None,
+        page_cache: bool = False,
+        keep_free: int | str | None = None,
+        timeout: float = 30.0,
+        unwritten: int | str = "256MiB",
+        waiting: int | str = "1GiB",
+        memory: int | str = "256MiB",
+        threads: int = 4,
+        engine: Engine | None = None,
+    ) -> None:
+        free = None if keep_free is None else _size("keep_free", keep_free, zero=True)
+        self._blocks = Blocks(
+            engine or default_engine(),
+            [(path, size, free) for path, size in _roots(roots, capacity)],
+            namespace=namespace.encode() if isinstance(namespace, str) else namespace,
+            policy=policy,
+            ttl=ttl,
+            page_cache=page_cache,
+            unwritten=_size("unwritten", unwritten, zero=True),
+            waiting=_size("waiting", waiting),
+            memory=_size("memory", memory),
+            timeout=timeout,
+            threads=threads,
+        )
+
+    def get(self, keys: Iterable[Key], memory: Iterable[Block]) -> list[bool]:
+        """Reads blocks into memory; for each, whether it was there.
+
+        A block is found only if its length is that of its memory. The memory of a block that was
+        not found may have changed.
+        """
+        return self._blocks.get(keys, memory).result()
+
+    def set(self, keys: Iterable[Key], memory: Iterable[Block]) -> list[bool]:
+        """Writes blocks from memory; for each, whether it is stored now.
+
+        A block that is stored already is not written again. A stored block survives the end of the
+        process; `sync` protects it from a power cut. Blocks are dropped where they cannot be
+        written in time, or have no room: `start_set` and `BlockCall.reasons` tell why.
+        """
+        return self._blocks.set(keys, memory).result()
+
+    def exists(self, keys: Iterable[Key]) -> list[bool]:
+        """Whether each block is stored."""
+        return self._blocks.exists(keys).result()
+
+    def delete(self, keys: Iterable[Key]) -> list[bool]:
+        """Removes blocks; for each, whether it was there."""
+        return self._blocks.delete(keys).result()
+
+    def start_get(self, keys: Iterable[Key], memory: Iterable[Block]) -> BlockCall:
+        """Starts reading blocks. The call is a future, and can be awaited."""
+        return self._blocks.get(keys, memory)
+
+    def start_set(self, keys: Iterable[Key], memory: Iterable[Block]) -> BlockCall:
+        """Starts writing blocks. Their memory is used until the call has ended."""
+        return self._blocks.set(keys, memory)
+
+    def start_exists(self, keys: Iterable[Key]) -> BlockCall:
+        """Starts looking for blocks."""
+        return self._blocks.exists(keys)
+
+    def start_delete(self, keys: Iterable[Key]) -> BlockCall:
+        """Starts removing blocks."""
+        return self._blocks.delete(keys)
+
+    def find_at_once(self, keys: Iterable[Key]) -> list[bool | None]:
+        """Whether each block is stored; ``None`` where a drive would have to be read."""
+        return self._blocks.find_at_once(keys)
+
+    def sync(self) -> None:
+        """Makes all stored blocks durable: a power cut does not take them any more."""
+        self._blocks.sync()
+
+    def clear(self) -> None:
+        """Removes all blocks, of all namespaces."""
+        self._blocks.clear()
+
+    def usage(self) -> tuple[int, int]:
+        """Number of blocks, and bytes that they take on the drives. Reads all indexes."""
+        return self._blocks.usage()
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """What each root has done for this store: hits, misses, bytes, evictions and drops.
+
+        ``queued``, ``load`` and ``store`` are times in microseconds.
+        """
+        return self._blocks.statistics()
+
+    def close(self) -> None:
+        """Closes the store. What waits is dropped; what is in progress ends."""
+        self._blocks.close()
+
+    def __enter__(self) -> BlockStore:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def _size(name: str, value: int | str, zero: bool = False) -> int:
+    if zero and value in (0, "0"):
+        return 0
+    try:
+        return size_of(value)
+    except ValueError as error:
+        raise RequestError(f"`{name}`: {error}") from None
+
+
+def _roots(
+    roots: Path | Iterable[Path] | Mapping[Any, int | str], capacity: int | str | None
+) -> list[tuple[str, int]]:
+    if isinstance(roots, Mapping):
+        if capacity is not None:
+            raise RequestError("`capacity` is given for each root; leave it out")
+        return [(os.fsdecode(path), _size("capacity", size)) for path, size in roots.items()]
+    paths = [roots] if isinstance(roots, str | bytes | os.PathLike) else list(roots)
+    if capacity is None:
+        raise RequestError('give `capacity`, the most bytes for the blocks, such as "500GiB"')
+    return [(os.fsdecode(path), _size("capacity", capacity)) for path in paths]
+
+
+def from_config(server: str, config: Mapping[str, Any], namespace: str) -> BlockStore:
+    """The store of a server's configuration: ``root`` and the arguments of `BlockStore`.
+
+    Raises:
+        ValueError: a key is missing or unknown.
+    """
+    given = dict(config)
+    root = given.pop("root", None)
+    if not root:
+        raise ValueError(f'forebay for {server}: give "root", the folder for the blocks')
+    unknown = sorted(set(given) - set(_OPTIONS))
+    if unknown:
+        known = ", ".join(f"`{name}`" for name in ("root", *_OPTIONS))
+        raise ValueError(
+            f"forebay for {server}: unknown option `{shown(unknown[0])}`; use {known}"
+        )
+    own = given.pop("namespace", "")
+    return BlockStore(root, **given, namespace=f"{server}\n{own}\n{namespace}")

@@ -1,0 +1,143 @@
+"""vLLM's secondary tier in a store of blocks, driven as its tiering manager does."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="no vLLM")
+
+import numpy as np
+from vllm.v1.kv_offload import config
+from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
+from vllm.v1.kv_offload.tiering.base import TransferJob
+from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+
+BLOCK, COUNT = 96 * 1024, 40
+
+
+def spec(dtype: str = "bfloat16") -> Any:
+    """What vLLM knows of its model."""
+    parallel = config.OffloadingParallelConfig(0, 1, 1, 1, 1, 1, 0, 1, None, False)
+    made = config.OffloadingConfig(
+        groups=(config.OffloadingGroupConfig(16, ("layer.0",), 0),),
+        worker_kv_bytes_per_block=BLOCK,
+        enable_kv_cache_events=False,
+        extra_config={},
+        engine_id="one",
+        model=config.OffloadingModelConfig("llama", dtype),
+        cache=config.OffloadingCacheConfig(16, 1),
+        parallel=parallel,
+    )
+    events = SimpleNamespace(enable_kv_cache_events=False)
+    return SimpleNamespace(
+        config=made, blocks_per_chunk=1, kv_events_config=events, extra_config={}
+    )
+
+
+class Tier:
+    """A tier, and the memory of the primary one."""
+
+    def __init__(self, root: Path, dtype: str = "bfloat16", **options: Any) -> None:
+        self._pages = mmap.mmap(-1, BLOCK * COUNT)  # as the primary tier's memory
+        view = memoryview(self._pages).cast("B", (COUNT, BLOCK))
+        self.primary = np.asarray(view)
+        given = {"root": str(root), "capacity": "64MiB", "keep_free": 0, **options}
+        self.tier = SecondaryTierFactory.create_secondary_tier(
+            {"type": "ForebayTier", "module_path": "forebay.vllm.kv", **given}, view, spec(dtype)
+        )
+        self._number = 0
+        self.request = ReqContext("a request")
+
+    def run(self, keys: list[Any], chunks: list[int], load: bool) -> Any:
+        """Starts a job, and waits for its result as a scheduler does."""
+        self._number += 1
+        job = TransferJob(self._number, keys, np.array(chunks), load, self.request)
+        (self.tier.submit_load if load else self.tier.submit_store)(job)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            if ended := list(self.tier.get_finished_jobs()):
+                [result] = ended
+                assert result.job_id == self._number
+                return result
+            assert self.tier.has_pending_work()
+            time.sleep(0.001)
+        raise AssertionError("the job does not end")
+
+    def lookup(self, key: Any) -> Any:
+        until = time.monotonic() + 20
+        while (found := self.tier.lookup(key, self.request)) is LookupResult.RETRY:
+            assert time.monotonic() < until
+        return found
+
+
+def key(number: int) -> Any:
+    return make_offload_key(number.to_bytes(32, "little"), 0)
+
+
+def test_what_is_stored_is_loaded_into_other_chunks(tmp_path: Path) -> None:
+    one = Tier(tmp_path)
+    one.primary[:10] = np.arange(10, dtype=np.uint8)[:, None]
+    keys = [key(number) for number in range(10)]
+    assert one.lookup(keys[0]) is LookupResult.MISS
+    stored = one.run(keys, list(range(10)), load=False)
+    assert stored.success and stored.transfer_bytes == 10 * BLOCK
+    assert [one.lookup(it) for it in keys] == [LookupResult.HIT] * 10
+
+    loaded = one.run(keys, list(range(20, 30)), load=True)
+    assert loaded.success and loaded.successful_keys is None
+    assert (one.primary[20:30] == one.primary[:10]).all()
+    assert not one.primary[10:20].any() and not one.primary[30:].any()
+    one.tier.shutdown()
+
+
+def test_a_job_says_which_keys_were_loaded(tmp_path: Path) -> None:
+    one = Tier(tmp_path)
+    one.primary[:2] = 7
+    assert one.run([key(0), key(2)], [0, 1], load=False).success
+    result = one.run([key(0), key(1), key(2)], [5, 6, 7], load=True)
+    assert not result.success and set(result.successful_keys) == {key(0), key(2)}
+    assert (one.primary[[5, 7]] == 7).all()
+    assert not one.run([key(8)], [5], load=True).success
+    one.tier.shutdown()
+
+
+def test_another_process_finds_it_and_another_type_does_not(tmp_path: Path) -> None:
+    one, same, other = Tier(tmp_path), Tier(tmp_path), Tier(tmp_path, dtype="float8_e4m3")
+    one.run([key(0)], [0], load=False)
+    assert same.lookup(key(0)) is LookupResult.HIT
+    assert other.lookup(key(0)) is LookupResult.MISS
+
+
+def test_drained_jobs_have_ended(tmp_path: Path) -> None:
+    one = Tier(tmp_path)
+    for number in range(8):
+        job = TransferJob(number, [key(number)], np.array([number]), False, one.request)
+        one.tier.submit_store(job)
+    one.tier.drain_jobs()
+    assert {it.job_id for it in one.tier.get_finished_jobs()} == set(range(8))
+    assert not one.tier.has_pending_work()
+
+
+def test_counters_reach_vllm(tmp_path: Path) -> None:
+    one = Tier(tmp_path)
+    one.run([key(0)], [0], load=False)
+    one.run([key(0), key(1)], [0, 1], load=True)
+    counted = one.tier.get_stats().reduce()
+    label = f":('{tmp_path}',)"
+    name = "vllm:kv_offload_forebay_"
+    assert counted[f"{name}hits{label}"] == 1 and counted[f"{name}misses{label}"] == 1
+    assert counted[f"{name}bytes_written{label}"] == BLOCK
+    assert one.tier.get_stats() is None
+    known = type(one.tier).build_metric_definitions({})
+    assert all(each.split(":(")[0] in known for each in counted)
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown option `capcity`; use `root`, `capacity`"):
+        Tier(tmp_path, capcity="1GiB")
