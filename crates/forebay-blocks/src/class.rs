@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use forebay::{Engine, OpenOptions};
 use forebay_base::lock::Lock;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::key::Key;
@@ -244,6 +245,19 @@ impl Class {
 
     fn is_in_memory(&self) -> bool {
         self.data[0].file.file_system() == "tmpfs"
+    }
+
+    /// Asks the drive for a key's records, and for when they were used, without waiting.
+    pub(crate) fn read_ahead(&self, key: &Key) {
+        let set = self.set_of(key);
+        let ask = |file: &File, len: usize| {
+            let len = NonZeroU64::new(len as u64);
+            // Without it they are read later, one after the other.
+            let _ =
+                rustix::fs::fadvise(file, set * len.map_or(0, u64::from), len, Advice::WillNeed);
+        };
+        ask(&self.index, PAGE);
+        ask(&self.uses, WAYS * 8);
     }
 
     /// A whole block's slot and record. With `at_once`, `WouldBlock` if the drive has to be read.

@@ -9,6 +9,7 @@
 //!     root       one folder: its space, its health; `format` says what it is
 //!       class      an index and data files for blocks of one length; which block leaves
 //!         record     what the index has of a block
+//!     traffic    reads go before writes
 //!     pool       memory through which blocks pass
 //! work       a call in progress
 //! ```
@@ -23,6 +24,7 @@ mod root;
 mod run;
 mod statistics;
 mod store;
+mod traffic;
 mod work;
 
 pub use class::Policy;

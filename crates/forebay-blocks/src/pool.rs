@@ -7,6 +7,9 @@ use std::time::Instant;
 use forebay::{Buffer, Engine, Result};
 use forebay_base::lock::{Condvar, Lock, woken};
 
+/// Bytes that are allocated at a time: pages are huge, and an allocation takes a millisecond.
+const CHUNK: u64 = 4 << 20;
+
 /// Buffers of one direction of a root. A buffer in a transfer that hangs counts until the transfer
 /// has ended.
 #[derive(Debug)]
@@ -25,7 +28,16 @@ struct State {
     used: u64,
 }
 
-/// Kept by a buffer until its memory is freed.
+impl State {
+    /// Counts up to `wanted` buffers of `len` bytes, at least one, as used; 0 if there is no room.
+    fn count(&mut self, wanted: u64, len: u64, max: u64) -> u64 {
+        let count = wanted.max(1).min(max.saturating_sub(self.used) / len);
+        self.used += count * len;
+        count
+    }
+}
+
+/// Kept by a chunk until its memory is freed.
 struct Counted {
     pool: Arc<Shared>,
     len: u64,
@@ -50,27 +62,32 @@ impl Pool {
             if let Some(buffer) = state.free.get_mut(&len).and_then(Vec::pop) {
                 return Ok(Some(buffer));
             }
-            // Buffers of other lengths make room.
-            let mut unused = Vec::new();
-            let mut freed = 0;
-            while state.used + len > self.0.max + freed {
-                let Some(buffer) = state.free.values_mut().find_map(Vec::pop) else { break };
-                freed += buffer.len();
-                unused.push(buffer);
+            match state.count(CHUNK / len, len, self.0.max) {
+                0 => std::mem::take(&mut state.free),
+                count => {
+                    drop(state);
+                    return self.chunk(engine, count, len).map(Some);
+                }
             }
-            if state.used + len > self.0.max + freed {
-                // They are freed all the same: the next caller may find room then.
-                drop(state);
-                drop(unused);
-                return Ok(None);
-            }
-            state.used += len;
-            unused
         };
+        // Chunks of other lengths are freed, if no buffer of them is in use.
         drop(unused);
-        let counted = Counted { pool: Arc::clone(&self.0), len };
-        let buffer = engine.allocate_pinned(len)?;
-        Ok(Some(buffer.kept_by(counted)))
+        match self.0.state.lock().count(1, len, self.0.max) {
+            0 => Ok(None),
+            count => self.chunk(engine, count, len).map(Some),
+        }
+    }
+
+    /// A new chunk of `count` buffers, which is counted already.
+    fn chunk(&self, engine: &Engine, count: u64, len: u64) -> Result<Buffer> {
+        let counted = Counted { pool: Arc::clone(&self.0), len: count * len };
+        let mut rest = engine.allocate_pinned(count * len)?.kept_by(counted);
+        while rest.len() > len {
+            let (buffer, others) = rest.split_at(len);
+            self.give(buffer);
+            rest = others;
+        }
+        Ok(rest)
     }
 
     /// Like [`try_take`](Self::try_take), but waits until `deadline`.

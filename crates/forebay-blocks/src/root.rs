@@ -18,6 +18,8 @@ use crate::format;
 use crate::key::Key;
 use crate::record::Whole;
 use crate::statistics::Counters;
+use crate::traffic::Traffic;
+use crate::work::Item;
 
 /// How long a measured size of the data is believed.
 const USED_FOR: Duration = Duration::from_millis(100);
@@ -57,7 +59,7 @@ pub(crate) struct Root {
     pub(crate) past_cache: bool,
     pub(crate) loads: Health,
     pub(crate) stores: Health,
-    pub(crate) loading: AtomicUsize,
+    pub(crate) traffic: Traffic,
     pub(crate) counters: Counters,
     /// Shared lock: the capacity does not change while a store is open.
     _format: File,
@@ -137,7 +139,7 @@ impl Root {
             past_cache,
             loads: Health::default(),
             stores: Health::default(),
-            loading: AtomicUsize::new(0),
+            traffic: Traffic::default(),
             counters: Counters::default(),
             _format: format,
         };
@@ -194,6 +196,17 @@ impl Root {
         match len {
             Some(len) => classes.get(&slot_len(len)).cloned().into_iter().collect(),
             None => classes.values().cloned().collect(),
+        }
+    }
+
+    /// Asks the drive for the records of all `items` at once, if those of the first are not in
+    /// memory: after a start the index is on the drive.
+    pub(crate) fn read_ahead<'a>(&self, items: impl Iterator<Item = &'a Item> + Clone) {
+        let class = |item: &Item| self.classes.lock().get(&slot_len(item.len)).cloned();
+        let is_cold =
+            |item: &Item| class(item).is_some_and(|class| class.find(&item.key, true).is_err());
+        if items.clone().next().is_some_and(is_cold) {
+            items.for_each(|item| class(item).iter().for_each(|class| class.read_ahead(&item.key)));
         }
     }
 

@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Residency, Transfer};
@@ -16,16 +15,11 @@ use crate::class::{Claim, Claimed, Class, padded};
 use crate::pool::Pool;
 use crate::record::Whole;
 use crate::root::Root;
+use crate::traffic::Storing;
 use crate::work::{End, Kind, Why, Work};
 
-/// Blocks that one thread reads at a time.
-const LOADS: usize = 32;
-/// Blocks that one thread writes at a time, and while blocks are read.
+/// Blocks that one thread writes at a time. While blocks are read, all threads together write one.
 const STORES: usize = 8;
-/// Bytes that one thread reads or writes at a time, if there are several blocks. Four threads keep
-/// 64 MiB in flight, which no drive needs more of; more memory would only fall out of the cache.
-const BYTES: u64 = 16 << 20;
-const STORES_BEHIND_LOADS: usize = 1;
 /// How often a writer looks whether another writer has finished the same block.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -64,10 +58,11 @@ struct Load {
     whole: Whole,
 }
 
-struct Store {
+struct Store<'a> {
     transfer: Transfer,
     claimed: Claimed,
     checksum: u64,
+    storing: Storing<'a>,
 }
 
 impl Runner<'_> {
@@ -76,9 +71,9 @@ impl Runner<'_> {
         self.root.counters.queued(work.started.elapsed());
         match work.kind {
             Kind::Get => {
-                self.root.loading.fetch_add(1, Ordering::Relaxed);
+                self.root.traffic.begin_load();
                 self.load(shard);
-                self.root.loading.fetch_sub(1, Ordering::Relaxed);
+                self.root.traffic.end_load();
             }
             Kind::Set => self.store(shard),
             Kind::Exists => shard.items.iter().for_each(|&item| {
@@ -150,13 +145,9 @@ impl Runner<'_> {
         let ends = Completions::new();
         let mut flight: HashMap<usize, Load> = HashMap::new();
         let mut items = shard.items.iter().copied().peekable();
+        self.root.read_ahead(shard.items.iter().map(|&item| &work.items[item]));
         while items.peek().is_some() || !flight.is_empty() {
-            let has_room = |item: &usize| {
-                let bytes = flight.values().map(|load| u64::from(load.whole.len)).sum::<u64>();
-                flight.is_empty() || flight.len() < LOADS && bytes + work.items[*item].len <= BYTES
-            };
-            let next = items.peek().copied().filter(has_room);
-            match next.map(|item| self.start_load(work, item, &ends, flight.is_empty())) {
+            match items.peek().map(|&item| self.start_load(work, item, &ends, flight.is_empty())) {
                 Some(Ok(load)) => {
                     let item = items.next().expect("just seen");
                     flight.extend(load.map(|load| (item, load)));
@@ -259,9 +250,9 @@ impl Runner<'_> {
             && at - offset == u64::from(whole.len)
             && hasher.digest() == whole.checksum;
         if is_good {
-            let _ = class.touch(slot);
             self.count_load(work, item, End::Done);
             work.end_with(item, End::Done, memory);
+            let _ = class.touch(slot);
         } else {
             work.give_back(item, memory);
         }
@@ -329,31 +320,36 @@ impl Runner<'_> {
             at += part;
             Ok::<_, Error>(())
         });
-        let _ = class.touch(slot); // costs a worse choice of the block that leaves next
         let end = if copied.is_ok() { End::Done } else { End::Not(Why::Memory) };
         self.count_load(work, item, end);
         work.end_with(item, end, memory);
+        let _ = class.touch(slot); // an error costs a worse choice of the block that leaves next
     }
 
     fn store(&self, shard: &Shard) {
         let work = &*shard.work;
         let ends = Completions::new();
-        let mut flight: HashMap<usize, Store> = HashMap::new();
+        let mut flight: HashMap<usize, Store<'_>> = HashMap::new();
         let mut items: VecDeque<usize> = shard.items.iter().copied().collect();
         while !items.is_empty() || !flight.is_empty() {
-            let loads = self.root.loading.load(Ordering::Relaxed) > 0;
-            let most = if loads { STORES_BEHIND_LOADS } else { STORES };
-            let has_room = |item: &usize| {
-                let bytes = flight.keys().map(|&item| work.items[item].len).sum::<u64>();
-                flight.is_empty() || flight.len() < most && bytes + work.items[*item].len <= BYTES
+            let Some(&item) = items.front().filter(|_| flight.len() < STORES) else {
+                self.end_store(work, &ends, &mut flight);
+                continue;
             };
-            let next = items.front().copied().filter(has_room);
-            match next.map(|item| self.start_store(work, item, &ends, flight.is_empty())) {
-                Some(Ok(Started::Store(store))) => {
+            let Some(storing) = self.root.traffic.store() else {
+                if flight.is_empty() {
+                    self.root.traffic.wait();
+                } else {
+                    self.end_store(work, &ends, &mut flight);
+                }
+                continue;
+            };
+            match self.start_store(work, item, &ends, flight.is_empty(), storing) {
+                Ok(Started::Store(store)) => {
                     flight.insert(items.pop_front().expect("just seen"), store);
                 }
-                Some(Ok(Started::Ended)) => drop(items.pop_front()),
-                Some(Ok(Started::Busy)) => {
+                Ok(Started::Ended) => drop(items.pop_front()),
+                Ok(Started::Busy) => {
                     items.rotate_left(1);
                     if flight.is_empty() {
                         std::thread::sleep(LOOK_AGAIN);
@@ -361,7 +357,7 @@ impl Runner<'_> {
                         self.end_store(work, &ends, &mut flight);
                     }
                 }
-                Some(Err(WaitForOthers)) | None => self.end_store(work, &ends, &mut flight),
+                Err(WaitForOthers) => self.end_store(work, &ends, &mut flight),
             }
         }
     }
@@ -371,13 +367,14 @@ impl Runner<'_> {
         work.end(item, end);
     }
 
-    fn start_store(
+    fn start_store<'s>(
         &self,
         work: &Work,
         item: usize,
         ends: &Completions,
         is_first: bool,
-    ) -> Result<Started, WaitForOthers> {
+        storing: Storing<'s>,
+    ) -> Result<Started<'s>, WaitForOthers> {
         let (key, len) = (work.items[item].key, work.items[item].len);
         let not = |end| {
             self.store_ends(work, item, end);
@@ -436,13 +433,13 @@ impl Runner<'_> {
         match data.file.start_write(offset, buffer, &options) {
             Ok(transfer) => {
                 transfer.report_to(ends, item as u64);
-                Ok(Started::Store(Store { transfer, claimed, checksum }))
+                Ok(Started::Store(Store { transfer, claimed, checksum, storing }))
             }
             Err(error) => not(self.store_failed(&error)),
         }
     }
 
-    fn end_store(&self, work: &Work, ends: &Completions, flight: &mut HashMap<usize, Store>) {
+    fn end_store(&self, work: &Work, ends: &Completions, flight: &mut HashMap<usize, Store<'_>>) {
         let Some(item) = ends.wait(Some(work.deadline)) else {
             let late = format!("no answer from the drive in {:?}", work.started.elapsed());
             self.root.stores.failed(&self.root.path, late);
@@ -459,6 +456,7 @@ impl Runner<'_> {
         let item = usize::try_from(item).expect("an index");
         let Some(mut store) = flight.remove(&item) else { return };
         let (written, buffer) = store.transfer.wait();
+        drop(store.storing);
         buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
         let (key, len) = (work.items[item].key, work.items[item].len);
         let (class, slot) = (Arc::clone(&store.claimed.class), store.claimed.slot);
@@ -486,8 +484,8 @@ impl Runner<'_> {
 /// Nothing can start before something in flight has ended.
 struct WaitForOthers;
 
-enum Started {
-    Store(Store),
+enum Started<'a> {
+    Store(Store<'a>),
     Ended,
     /// Another writer has the block.
     Busy,

@@ -28,11 +28,16 @@ pub(crate) fn memory(engine: &Engine, bytes: &[u8]) -> Buffer {
 }
 
 pub(crate) fn content(number: u64, len: usize) -> Vec<u8> {
+    // Pages of random bytes, each with its number.
     let mut state = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
+    let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        bytes.extend((state ^ (state >> 32)).to_le_bytes());
+        state ^ (state >> 32)
+    };
+    let page: Vec<u8> = (0..512).flat_map(|_| next().to_le_bytes()).collect();
+    let mut bytes = page.repeat(len.div_ceil(4096));
+    for (number, page) in bytes.chunks_exact_mut(4096).enumerate() {
+        page[..8].copy_from_slice(&number.to_le_bytes());
     }
     bytes.truncate(len);
     bytes

@@ -1,0 +1,70 @@
+//! Reads go before writes: while a root's blocks are read, one block at a time is written.
+
+use std::time::{Duration, Instant};
+
+use forebay_base::lock::{Condvar, Lock, woken};
+
+/// How long after a read the next one is expected. A drive that has many writes by then makes it
+/// wait for all of them.
+const EXPECTED: Duration = Duration::from_millis(20);
+
+/// What a root's threads do now.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    state: Lock<State>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    loading: usize,
+    loaded: Option<Instant>,
+    storing: usize,
+}
+
+/// A block that is being written.
+#[derive(Debug)]
+pub(crate) struct Storing<'a>(&'a Traffic);
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().storing -= 1;
+        self.0.bell.notify_one();
+    }
+}
+
+impl State {
+    fn may_store(&self) -> bool {
+        let is_expected = || self.loaded.is_some_and(|at| at.elapsed() < EXPECTED);
+        self.storing == 0 || self.loading == 0 && !is_expected()
+    }
+}
+
+impl Traffic {
+    pub(crate) fn begin_load(&self) {
+        self.state.lock().loading += 1;
+    }
+
+    pub(crate) fn end_load(&self) {
+        let mut state = self.state.lock();
+        state.loading -= 1;
+        state.loaded = Some(Instant::now());
+    }
+
+    /// Counts a block that is to be written now; `None` if it has to wait.
+    pub(crate) fn store(&self) -> Option<Storing<'_>> {
+        let mut state = self.state.lock();
+        if !state.may_store() {
+            return None;
+        }
+        state.storing += 1;
+        Some(Storing(self))
+    }
+
+    /// Waits until a block may be written, or some milliseconds.
+    pub(crate) fn wait(&self) {
+        let state = self.state.lock();
+        let waits = |state: &mut State| !state.may_store();
+        drop(woken(self.bell.wait_timeout_while(state, EXPECTED, waits)));
+    }
+}
