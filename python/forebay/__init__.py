@@ -99,7 +99,7 @@ if not typing.TYPE_CHECKING:  # a checker would take any name
 
             found = {"load_file": _load.load_file, "save_file": _save.save_file}
             return found.get(name, save_sharded)
-        if name in ("kvikio", "safetensors", "stream", "torch"):
+        if name in ("blocks", "kvikio", "safetensors", "stream", "torch"):
             hint = f"call `import forebay.{name}` first"
         else:
             hint = "`dir(forebay)` lists them"

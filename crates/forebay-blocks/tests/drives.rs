@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
 #[path = "../../forebay/tests/lab/mod.rs"]
 mod lab;
+mod stores;
 
 use std::time::{Duration, Instant};
 
-use common::{MIB, content, engine, get, key, memory, options, root, set};
 use forebay_blocks::{Block, End, Options, Store, Why};
 use lab::hanging::HangingDrive;
 use lab::loop_drive::{LoopDrive, LoopOptions};
 use lab::{FileSystem, or_skip};
+use stores::{MIB, content, engine, get, key, memory, options, root, set};
 
 const LEN: usize = 300_000;
 

@@ -2,17 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
 #[path = "../../forebay/tests/lab/mod.rs"]
 mod lab;
+mod stores;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use common::{MIB, content, engine, get, key, memory, options, set};
 use forebay_blocks::{Block, End, Store, Why};
 use lab::child;
+use stores::{MIB, content, engine, get, key, memory, options, set};
 
 const LEN: usize = 5_000;
 

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests")]
 
-mod common;
+mod stores;
 
 use std::time::Duration;
 
-use common::{MIB, content, engine, get, key, memory, options, set};
 use forebay_blocks::{Block, End, Store, Why};
+use stores::{MIB, content, engine, get, key, memory, options, set};
 
 #[test]
 fn blocks_of_any_length_come_back() {

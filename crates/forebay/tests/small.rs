@@ -291,3 +291,37 @@ fn small_writes_during_long_ones() {
     let expected = [parts.concat(), long].concat();
     assert!(fs::read(&path).expect("a read") == expected);
 }
+
+#[test]
+fn a_write_past_the_cache_leaves_nothing_there_but_its_edges() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::new(Options::default()).unwrap();
+    let file = engine.open_with(folder.path().join("new"), &OpenOptions::writing()).unwrap();
+    if let Some(reason) = file.no_direct_io() {
+        return lab::skip(reason);
+    }
+    let past = RequestOptions::default().past_cache();
+    for (offset, len) in [(0, 8192), (1 << 20, 1 << 20), (4096 + 100, 20_000), (3, 5)] {
+        let bytes = pattern(offset, len);
+        let outcome = file.write_with(offset, &bytes, &past).unwrap();
+        let through: u64 = outcome
+            .routes
+            .iter()
+            .filter(|share| share.reason == Reason::UnalignedEdge)
+            .map(|share| share.bytes)
+            .sum();
+        let direct = outcome.routes.iter().filter(|share| share.reason == Reason::Demanded);
+        assert_eq!(direct.map(|share| share.bytes).sum::<u64>() + through, len as u64);
+        assert!(through < 8192 && (through == 0) == offset.is_multiple_of(4096), "{outcome:?}");
+        let mut back = vec![0; len];
+        file.read_exact(offset, &mut back).unwrap();
+        assert_eq!(back, bytes);
+    }
+    let memory = lab::memory_folder();
+    let Some(folder) = or_skip(memory) else { return };
+    let file = engine.open_with(folder.path().join("new"), &OpenOptions::writing()).unwrap();
+    if file.no_direct_io().is_some() {
+        let refused = file.write_with(0, &vec![1; 4096], &past).unwrap_err();
+        assert!(matches!(refused, Error::RouteUnavailable { .. }), "{refused}");
+    }
+}
