@@ -135,21 +135,36 @@ class BlockStore:
         """Removes blocks; for each, whether it was there."""
         return self._blocks.delete(keys).result()
 
-    def start_get(self, keys: Iterable[Key], memory: Iterable[Block]) -> BlockCall:
-        """Starts reading blocks. The call is a future, and can be awaited."""
-        return self._blocks.get(keys, memory)
+    def start_get(
+        self, keys: Iterable[Key], memory: Iterable[Block], number: int | None = None
+    ) -> BlockCall:
+        """Starts reading blocks. The call is a future, and can be awaited.
 
-    def start_set(self, keys: Iterable[Key], memory: Iterable[Block]) -> BlockCall:
+        With a `number`, the call is also one of those that `take_ended` returns.
+        """
+        return self._blocks.get(keys, memory, number)
+
+    def start_set(
+        self, keys: Iterable[Key], memory: Iterable[Block], number: int | None = None
+    ) -> BlockCall:
         """Starts writing blocks. Their memory is used until the call has ended."""
-        return self._blocks.set(keys, memory)
+        return self._blocks.set(keys, memory, number)
 
-    def start_exists(self, keys: Iterable[Key]) -> BlockCall:
+    def start_exists(self, keys: Iterable[Key], number: int | None = None) -> BlockCall:
         """Starts looking for blocks."""
-        return self._blocks.exists(keys)
+        return self._blocks.exists(keys, number)
 
-    def start_delete(self, keys: Iterable[Key]) -> BlockCall:
+    def start_delete(self, keys: Iterable[Key], number: int | None = None) -> BlockCall:
         """Starts removing blocks."""
-        return self._blocks.delete(keys)
+        return self._blocks.delete(keys, number)
+
+    def event_fd(self) -> int:
+        """A descriptor for `select` and its like: readable while `take_ended` has calls."""
+        return self._blocks.event_fd()
+
+    def take_ended(self) -> list[tuple[int, list[bool]]]:
+        """The calls with a number that have ended since the last time, with their results."""
+        return self._blocks.take_ended()
 
     def find_at_once(self, keys: Iterable[Key]) -> list[bool | None]:
         """Whether each block is stored; ``None`` where a drive would have to be read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import forebay
 import pytest
 from forebay.blocks import BlockStore
+from forebay.lmcache import Client
 
 
 def opened(root: Path, **options: Any) -> BlockStore:
@@ -114,6 +116,52 @@ def test_several_roots_share_the_blocks(tmp_path: Path) -> None:
     assert all(store.get(keys, [bytearray(5000) for _ in keys]))
     one, two = (root["stored"] for root in store.statistics())
     assert one + two == 400 and 60 < one < 140  # a quarter of the capacity
+
+
+def test_the_client_of_lmcache(tmp_path: Path) -> None:
+    client = Client(root=str(tmp_path), capacity="64MiB", keep_free=0)
+
+    def ended(number: int) -> Any:
+        assert select.select([client.event_fd()], [], [], 20)[0], "no event"
+        [result] = client.drain_completions()
+        assert result[0] == number
+        return result[1:]
+
+    memory = bytearray(b"0123456789" * 1000)
+    views = [memoryview(memory)[at : at + 3001] for at in (1, 3002)]  # not aligned
+    assert ended(client.submit_batch_set(["a@1", "b/../2"], views)) == (True, "", [True] * 2)
+    target = bytearray(9003)
+    parts = [memoryview(target)[at : at + 3001] for at in (0, 3001, 6002)]
+    got = ended(client.submit_batch_get(["a@1", "nothing", "b/../2"], parts))
+    assert got == (True, "", [True, False, True])
+    assert parts[0] == views[0] and parts[2] == views[1]
+    assert ended(client.submit_batch_exists(["a@1", "c"]))[2] == [True, False]
+    assert ended(client.submit_batch_delete(["a@1"]))[2] == [True]
+    assert ended(client.submit_batch_exists(["a@1"]))[2] == [False]
+    client.close()
+
+
+def test_a_forked_child_is_told(tmp_path: Path) -> None:
+    program = """
+import os, sys, forebay
+from forebay.blocks import BlockStore
+
+store = BlockStore(sys.argv[1], capacity="64MiB", keep_free=0)
+assert store.set(["a"], [b"1"]) == [True]
+if child := os.fork():
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.get(["a"], [bytearray(1)]) == [True]
+else:
+    try:
+        store.get(["a"], [bytearray(1)])
+    except forebay.Forked:
+        del store
+        again = BlockStore(sys.argv[1], capacity="64MiB", keep_free=0, engine=forebay.Engine())
+        os._exit(0 if again.get(["a"], [bytearray(1)]) == [True] else 2)
+    os._exit(1)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    subprocess.run(command, check=True, timeout=60)
 
 
 WRITER = """

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -160,7 +160,8 @@ impl Class {
             let path = folder.join(name);
             let mut how = File::options();
             how.read(true).write(true).create(true).truncate(false);
-            how.open(&path).map_err(failed(&path))
+            // A link would lead writes to a file of someone else's choice.
+            how.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(failed(&path))
         };
         let sized = |file: File, len: u64, name: &str| {
             let grow = || if file.metadata()?.len() < len { file.set_len(len) } else { Ok(()) };
@@ -174,7 +175,12 @@ impl Class {
         let data = (0..files).map(|number| {
             let name = format!("data-{number}");
             let plain = sized(plain(&name)?, len, &name)?;
-            let file = engine.open_with(folder.join(&name), &OpenOptions::writing())?;
+            let path = folder.join(&name);
+            let file = engine.open_with(&path, &OpenOptions::writing())?;
+            let opened = plain.metadata().map_err(failed(&path))?;
+            if file.identity() != (opened.dev(), opened.ino()) {
+                return Err(failed(&path)(io::ErrorKind::StaleNetworkFileHandle.into()));
+            }
             Ok(DataFile { file, plain })
         });
         let data = data.collect::<forebay::Result<_>>()?;
@@ -318,9 +324,8 @@ impl Class {
         if !self.lock_slot(SETS + set)? {
             return Ok(None);
         }
-        let done = work();
-        self.unlock_slot(SETS + set);
-        done.map(Some)
+        let _locked = Locked { class: self, slot: SETS + set };
+        work().map(Some)
     }
 
     /// Looks for a slot for `key`. `may_grow`: whether a slot may be used that takes no space yet.
@@ -495,6 +500,19 @@ impl Class {
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.data.iter().try_for_each(|data| data.plain.sync_data())?;
         self.index.sync_data()
+    }
+}
+
+/// A lock on a set, until it is dropped.
+#[derive(Debug)]
+struct Locked<'a> {
+    class: &'a Class,
+    slot: u64,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.class.unlock_slot(self.slot);
     }
 }
 

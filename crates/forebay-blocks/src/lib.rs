@@ -31,5 +31,5 @@ pub use class::Policy;
 pub use key::Key;
 pub use root::RootOptions;
 pub use statistics::RootStatistics;
-pub use store::{BLOCK_MAX, Options, Store};
-pub use work::{Batch, Block, End, Why};
+pub use store::{Options, Store};
+pub use work::{BLOCK_MAX, Batch, Block, End, Why};

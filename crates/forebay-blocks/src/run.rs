@@ -1,6 +1,6 @@
 //! The work of a root's threads: they read, check and deliver blocks, and take, write and publish
-//! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory,
-//! a block that is wrong never reaches it, and a hanging drive does not hold it.
+//! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory, and
+//! a hanging drive does not hold it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -71,9 +71,8 @@ impl Runner<'_> {
         self.root.counters.queued(work.started.elapsed());
         match work.kind {
             Kind::Get => {
-                self.root.traffic.begin_load();
+                let _loading = self.root.traffic.load();
                 self.load(shard);
-                self.root.traffic.end_load();
             }
             Kind::Set => self.store(shard),
             Kind::Exists => shard.items.iter().for_each(|&item| {

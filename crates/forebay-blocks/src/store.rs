@@ -1,11 +1,13 @@
 //! The store: its options, its calls, and its threads.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay::{Engine, Error, Result};
 use forebay_base::lock::{Condvar, Lock, woken};
+use forebay_base::process::Home;
 use forebay_base::units::format_size;
 
 use crate::class::{Leaving, Policy};
@@ -14,10 +16,7 @@ use crate::pool::Pool;
 use crate::root::{Root, RootOptions};
 use crate::run::{Runner, Shard};
 use crate::statistics::RootStatistics;
-use crate::work::{Batch, Block, End, Kind, Why, Work};
-
-/// The longest block.
-pub const BLOCK_MAX: u64 = 64 << 20;
+use crate::work::{BLOCK_MAX, Batch, Block, End, Kind, Why, Work};
 
 /// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
 /// the next call's blocks need not wait for all of a long one.
@@ -77,6 +76,7 @@ pub struct Store {
     namespace: Namespace,
     timeout: Duration,
     clock: Arc<Clock>,
+    home: Home,
 }
 
 /// One root with its queues.
@@ -151,6 +151,7 @@ impl Store {
             namespace: Namespace::new(&options.namespace),
             timeout: options.timeout,
             clock: Arc::default(),
+            home: Home::here(),
         };
         for lane in &store.lanes {
             for side in [Side::Load, Side::Store] {
@@ -276,6 +277,9 @@ impl Store {
 
     fn enqueue(&self, work: Arc<Work>) -> Batch {
         let batch = Batch(Arc::clone(&work));
+        if !self.home.is_here() {
+            work.end_all(End::Not(Why::Forked)); // the threads are in the parent
+        }
         if work.is_over() {
             return batch;
         }
@@ -312,6 +316,10 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
+        if !self.home.is_here() {
+            std::mem::forget(std::mem::take(&mut self.lanes)); // their locks are the parent's
+            return;
+        }
         // Threads end with their current shard; what still waits is not done.
         for queue in self.lanes.iter().flat_map(|lane| &lane.queues) {
             let shards = {
@@ -336,7 +344,8 @@ impl Lane {
         let queue = &self.queues[side as usize];
         let bytes = shard.bytes();
         let mut state = queue.state.lock();
-        if matches!(side, Side::Store) && bytes > 0 && state.bytes + bytes > self.waiting_max {
+        let is_full = state.bytes > 0 && state.bytes + bytes > self.waiting_max;
+        if matches!(side, Side::Store) && is_full {
             drop(state);
             for &item in &shard.items {
                 let (end, len) = (End::Not(Why::QueueFull), shard.work.items[item].len);
@@ -367,7 +376,11 @@ impl Lane {
                 }
             };
             let bytes = shard.bytes();
-            runner.run(&shard);
+            let run = AssertUnwindSafe(|| runner.run(&shard));
+            if std::panic::catch_unwind(run).is_err() {
+                // The panic was reported; other shards do not depend on this one.
+                shard.items.iter().for_each(|&item| shard.work.abandon(item));
+            }
             queue.state.lock().bytes -= bytes;
         }
     }
@@ -398,7 +411,7 @@ impl Clock {
         loop {
             let late = {
                 let mut state = self.state.lock();
-                if state.1 {
+                if state.1 && state.0.is_empty() {
                     return;
                 }
                 let first = state.0.front().map(Weak::upgrade);

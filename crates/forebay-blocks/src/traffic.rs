@@ -22,6 +22,18 @@ struct State {
     storing: usize,
 }
 
+/// Blocks that are being read.
+#[derive(Debug)]
+pub(crate) struct Loading<'a>(&'a Traffic);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.loading -= 1;
+        state.loaded = Some(Instant::now());
+    }
+}
+
 /// A block that is being written.
 #[derive(Debug)]
 pub(crate) struct Storing<'a>(&'a Traffic);
@@ -41,14 +53,10 @@ impl State {
 }
 
 impl Traffic {
-    pub(crate) fn begin_load(&self) {
+    /// Counts blocks that are being read.
+    pub(crate) fn load(&self) -> Loading<'_> {
         self.state.lock().loading += 1;
-    }
-
-    pub(crate) fn end_load(&self) {
-        let mut state = self.state.lock();
-        state.loading -= 1;
-        state.loaded = Some(Instant::now());
+        Loading(self)
     }
 
     /// Counts a block that is to be written now; `None` if it has to wait.

@@ -10,6 +10,12 @@ use forebay_base::lock::{Condvar, Lock, woken};
 
 use crate::key::Key;
 
+/// The longest block.
+pub const BLOCK_MAX: u64 = 64 << 20;
+
+/// The latest deadline, a year from now.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// How a request for one block ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -50,10 +56,12 @@ pub enum Why {
     RootFailed,
     /// The caller's memory could not be accessed.
     Memory,
+    /// The store was opened in the process from which this one was forked.
+    Forked,
 }
 
 impl Why {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Absent,
         Self::Damaged,
         Self::Late,
@@ -63,6 +71,7 @@ impl Why {
         Self::TooLong,
         Self::RootFailed,
         Self::Memory,
+        Self::Forked,
     ];
 
     /// A word for tables and metrics.
@@ -78,6 +87,7 @@ impl Why {
             Self::TooLong => "too long",
             Self::RootFailed => "root failed",
             Self::Memory => "memory",
+            Self::Forked => "forked",
         }
     }
 }
@@ -161,7 +171,7 @@ impl Work {
         Arc::new(Self {
             kind,
             started,
-            deadline: started + timeout,
+            deadline: started + timeout.min(TIMEOUT_MAX),
             left: AtomicUsize::new(items.len()),
             over: Lock::new(over),
             bell: Condvar::new(),
@@ -202,6 +212,24 @@ impl Work {
         let Some(memory) = self.take_memory(item) else { return false };
         self.end_with(item, end, memory);
         true
+    }
+
+    /// Ends an item of a thread that has panicked, whose memory may have been lost with it.
+    pub(crate) fn abandon(&self, item: usize) {
+        let end = End::Not(Why::RootFailed);
+        let lost = {
+            let mut state = self.items[item].state.lock();
+            let lost = matches!(*state, State::Copying);
+            if lost {
+                *state = State::Ended(end, Vec::new());
+            }
+            lost
+        };
+        if lost {
+            self.one_less();
+        } else {
+            self.end(item, end);
+        }
     }
 
     /// Ends all items that wait.

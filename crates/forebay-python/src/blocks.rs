@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::Histogram;
+use forebay::{Histogram, Operation};
 use forebay_base::lock::Lock;
 use forebay_blocks::{Batch, Block, End, Key, Options, Policy, RootOptions, Store};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -111,7 +111,7 @@ impl Blocks {
         memory: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         let blocks = self.blocks(py, &store, keys, memory, Use::Target)?;
         Ok(self.started(py.detach(|| store.get(blocks)), number))
     }
@@ -125,7 +125,7 @@ impl Blocks {
         memory: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         let blocks = self.blocks(py, &store, keys, memory, Use::Source)?;
         Ok(self.started(py.detach(|| store.set(blocks)), number))
     }
@@ -138,7 +138,7 @@ impl Blocks {
         keys: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         let keys = keys_of(&store, keys)?;
         Ok(self.started(py.detach(|| store.exists(&keys)), number))
     }
@@ -151,36 +151,36 @@ impl Blocks {
         keys: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         let keys = keys_of(&store, keys)?;
         Ok(self.started(py.detach(|| store.delete(&keys)), number))
     }
 
     /// Whether each block is stored; `None` where that is not in memory.
     fn find_at_once(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<bool>>> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         let keys = keys_of(&store, keys)?;
         Ok(py.detach(|| store.find_at_once(&keys)))
     }
 
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         raised(py, py.detach(|| store.clear()))
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         raised(py, py.detach(|| store.sync()))
     }
 
     fn usage(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        let store = self.store()?;
+        let store = self.store(py)?;
         Ok(py.detach(|| store.usage())?)
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let roots = PyList::empty(py);
-        for root in self.store()?.statistics() {
+        for root in self.store(py)?.statistics() {
             let it = PyDict::new(py);
             it.set_item("path", &root.path)?;
             it.set_item("hits", root.hits)?;
@@ -229,7 +229,8 @@ impl Blocks {
 }
 
 impl Blocks {
-    fn store(&self) -> PyResult<Arc<Apart<Store>>> {
+    fn store(&self, py: Python<'_>) -> PyResult<Arc<Apart<Store>>> {
+        raised(py, self.engine.get().engine.check_process(Operation::Open))?;
         let store = self.store.lock().as_ref().map(Arc::clone);
         store.ok_or_else(|| PyValueError::new_err("the block store is closed"))
     }

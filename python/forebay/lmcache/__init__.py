@@ -25,37 +25,36 @@ class Client:
 
     def __init__(self, **config: Any) -> None:
         self._store = from_config("LMCache", config, "")
-        self._blocks = self._store._blocks
         self._numbers = itertools.count()
         self._sets: set[int] = set()
 
     def event_fd(self) -> int:
         """A descriptor that is readable while `drain_completions` has results."""
-        return self._blocks.event_fd()
+        return self._store.event_fd()
 
     def submit_batch_get(self, keys: list[str], views: list[memoryview]) -> int:
         """Starts reading; returns the number of the call."""
         number = next(self._numbers)
-        self._blocks.get(keys, views, number)
+        self._store.start_get(keys, views, number)
         return number
 
     def submit_batch_set(self, keys: list[str], views: list[memoryview]) -> int:
         """Starts writing; returns the number of the call."""
         number = next(self._numbers)
         self._sets.add(number)
-        self._blocks.set(keys, views, number)
+        self._store.start_set(keys, views, number)
         return number
 
     def submit_batch_exists(self, keys: list[str]) -> int:
         """Starts looking for keys; returns the number of the call."""
         number = next(self._numbers)
-        self._blocks.exists(keys, number)
+        self._store.start_exists(keys, number)
         return number
 
     def submit_batch_delete(self, keys: list[str]) -> int:
         """Starts removing; returns the number of the call."""
         number = next(self._numbers)
-        self._blocks.delete(keys, number)
+        self._store.start_delete(keys, number)
         return number
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
@@ -63,7 +62,7 @@ class Client:
 
         A set has failed if one of its blocks was dropped.
         """
-        return [self._result(number, ends) for number, ends in self._blocks.take_ended()]
+        return [self._result(number, ends) for number, ends in self._store.take_ended()]
 
     def _result(self, number: int, ends: list[bool]) -> tuple[int, bool, str, list[bool]]:
         if number not in self._sets:

@@ -147,6 +147,10 @@ class ForebayTier(SecondaryTierManager):
         """No preference."""
         return RequestOffloadingContext()
 
+    def on_request_finished(self, req_context: Any) -> None:
+        """Forgets lookups that nothing asked for again; their records are in memory now."""
+        self._lookups = {key: call for key, call in self._lookups.items() if not call.done()}
+
     def drain_jobs(self) -> None:
         """Waits until no job is in progress, at most for the store's timeout."""
         for job in self._jobs.values():

@@ -38,30 +38,3 @@ def test_its_own_benchmark_verifies_the_data(tmp_path: Path, page_cache: bool, s
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "verified OK" in ran.stdout + ran.stderr
-
-
-def test_keys_are_deleted_and_partial_hits_are_told(tmp_path: Path) -> None:
-    import select
-
-    from forebay.lmcache import Client
-
-    client = Client(**adapter(tmp_path)["adapter_params"])
-
-    def ended(number: int) -> Any:
-        assert select.select([client.event_fd()], [], [], 20)[0], "no event"
-        [result] = client.drain_completions()
-        assert result[0] == number
-        return result[1:]
-
-    memory = bytearray(b"0123456789" * 1000)
-    views = [memoryview(memory)[at : at + 3001] for at in (1, 3002)]  # not aligned
-    assert ended(client.submit_batch_set(["a@1", "b/../2"], views)) == (True, "", [True] * 2)
-    target = bytearray(9003)
-    parts = [memoryview(target)[at : at + 3001] for at in (0, 3001, 6002)]
-    got = ended(client.submit_batch_get(["a@1", "nothing", "b/../2"], parts))
-    assert got == (True, "", [True, False, True])
-    assert parts[0] == views[0] and parts[2] == views[1]
-    assert ended(client.submit_batch_exists(["a@1", "c"]))[2] == [True, False]
-    assert ended(client.submit_batch_delete(["a@1"]))[2] == [True]
-    assert ended(client.submit_batch_exists(["a@1"]))[2] == [False]
-    client.close()
