@@ -1,6 +1,6 @@
 //! The work of a root's threads: they read, check and deliver blocks, and take, write and publish
-//! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory, and
-//! a hanging drive does not hold it.
+//! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory,
+//! and a hanging drive does not hold it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
