@@ -141,7 +141,7 @@ def test_the_client_of_lmcache(tmp_path: Path) -> None:
     client.close()
 
 
-def test_a_forked_child_is_told(tmp_path: Path) -> None:
+def test_a_forked_child_is_refused(tmp_path: Path) -> None:
     program = """
 import os, sys, forebay
 from forebay.blocks import BlockStore
@@ -179,7 +179,7 @@ while True:
 """
 
 
-def test_a_killed_writer_loses_nothing_that_it_was_told_is_stored(tmp_path: Path) -> None:
+def test_a_killed_writer_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     stored: list[int] = []
     for round_ in range(12):
         start = str(round_ * 1_000_000)

@@ -1,4 +1,4 @@
-//! Writers that are killed: what they were told is stored is there, and nothing else is wrong.
+//! Writers that are killed: what was stored is there, and nothing else is wrong.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
