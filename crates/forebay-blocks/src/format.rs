@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay::error::{Operation, Place};
@@ -10,8 +10,9 @@ use forebay::{Error, Result};
 use forebay_base::units::format_size;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::class::errno;
+use crate::class::{errno, slot_len};
 use crate::locks::{self, Kind};
+use crate::work::BLOCK_MAX;
 
 /// The first line of the file.
 const FORMAT: &str = "forebay blocks 1";
@@ -45,6 +46,15 @@ pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
                 reason: format!(
                     "cannot use `{}` for blocks: its file `format` is not one of a block store; \
                      choose another folder",
+                    root.display()
+                ),
+            });
+        }
+        None if text.is_empty() && !classes(root).map_err(failed)?.is_empty() => {
+            return Err(Error::BadState {
+                reason: format!(
+                    "cannot use `{}` for blocks: it has folders `blocks-…`, but no file `format` of \
+                     a block store; remove them, or choose another folder",
                     root.display()
                 ),
             });
@@ -100,12 +110,7 @@ fn in_use(root: &Path, capacity: u64, there: Option<u64>) -> Error {
 
 /// Removes the blocks of another version or capacity, and writes the file.
 fn make(root: &Path, file: &mut File, capacity: u64) -> io::Result<u64> {
-    for entry in std::fs::read_dir(root)? {
-        let entry = entry?;
-        if entry.file_name().to_str().is_some_and(|name| name.starts_with("blocks-")) {
-            std::fs::remove_dir_all(entry.path())?;
-        }
-    }
+    classes(root)?.iter().try_for_each(std::fs::remove_dir_all)?;
     let mut id = [0; 8];
     getrandom(&mut id, GetRandomFlags::empty())?;
     let id = u64::from_le_bytes(id);
@@ -113,7 +118,26 @@ fn make(root: &Path, file: &mut File, capacity: u64) -> io::Result<u64> {
     file.seek(SeekFrom::Start(0))?;
     file.write_all(format!("{FORMAT}\nroot {id:016x}\ncapacity {capacity}\n").as_bytes())?;
     file.sync_all()?;
+    File::open(root)?.sync_all()?;
     Ok(id)
+}
+
+/// The folders of classes in a root.
+fn classes(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        let entry = entry?;
+        if entry.file_name().to_str().and_then(slot_of).is_some() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+/// The length of a class's slots, from the name of its folder; `None` for any other name.
+pub(crate) fn slot_of(name: &str) -> Option<u64> {
+    let slot = name.strip_prefix("blocks-")?.parse().ok()?;
+    ((1..=BLOCK_MAX).contains(&slot) && slot == slot_len(slot)).then_some(slot)
 }
 
 /// A root's number and capacity.

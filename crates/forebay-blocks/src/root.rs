@@ -19,7 +19,7 @@ use crate::key::Key;
 use crate::record::Whole;
 use crate::statistics::Counters;
 use crate::traffic::Traffic;
-use crate::work::{BLOCK_MAX, Item};
+use crate::work::Item;
 
 /// How long a measured size of the data is believed.
 const USED_FOR: Duration = Duration::from_millis(100);
@@ -171,9 +171,7 @@ impl Root {
         }
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            let slot = name.to_str().and_then(|name| name.strip_prefix("blocks-"));
-            let is_ours = |&slot: &u64| slot <= BLOCK_MAX && slot == slot_len(slot);
-            if let Some(slot) = slot.and_then(|slot| slot.parse().ok()).filter(is_ours) {
+            if let Some(slot) = name.to_str().and_then(format::slot_of) {
                 self.class(engine, slot)?;
             }
         }

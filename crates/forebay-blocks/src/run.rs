@@ -117,7 +117,7 @@ impl Runner<'_> {
     }
 
     fn load_failed(&self, error: &Error) -> End {
-        self.root.loads.failed(&self.root.path, error.to_string());
+        self.root.loads.failed(&self.root.path, with_cause(error));
         End::Not(Why::RootFailed)
     }
 
@@ -125,7 +125,7 @@ impl Runner<'_> {
         if is_full(error) {
             return End::Not(Why::NoRoom);
         }
-        self.root.stores.failed(&self.root.path, error.to_string());
+        self.root.stores.failed(&self.root.path, with_cause(error));
         End::Not(Why::RootFailed)
     }
 
@@ -488,6 +488,12 @@ enum Started<'a> {
     Ended,
     /// Another writer has the block.
     Busy,
+}
+
+/// An error with the system's own.
+fn with_cause(error: &Error) -> String {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+    format!("{error}{}", cause.unwrap_or_default())
 }
 
 fn is_full(error: &Error) -> bool {

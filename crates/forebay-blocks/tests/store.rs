@@ -119,6 +119,27 @@ fn two_stores_share_a_root() {
 }
 
 #[test]
+fn folders_of_others_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    for name in ["blocks-mine", "blocks-5000", "blocks-65536"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let refused = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap_err();
+    assert!(refused.to_string().contains("choose another folder"), "{refused}");
+    std::fs::remove_dir(folder.path().join("blocks-65536")).unwrap();
+    for capacity in [64 * MIB, 65 * MIB] {
+        let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
+        assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent), "emptied");
+        assert_eq!(set(&engine, &store, 1, 5000), End::Done);
+        drop(store);
+        std::thread::sleep(Duration::from_millis(100)); // its threads end
+    }
+    assert!(folder.path().join("blocks-mine").exists());
+    assert!(folder.path().join("blocks-5000").exists());
+}
+
+#[test]
 fn another_namespace_does_not_match() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
