@@ -53,8 +53,8 @@ pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
         None if text.is_empty() && !classes(root).map_err(failed)?.is_empty() => {
             return Err(Error::BadState {
                 reason: format!(
-                    "cannot use `{}` for blocks: it has folders `blocks-…`, but no file `format` of \
-                     a block store; remove them, or choose another folder",
+                    "cannot use `{}` for blocks: it has folders `blocks-…`, but no file `format` \
+                     of a block store; remove them, or choose another folder",
                     root.display()
                 ),
             });
