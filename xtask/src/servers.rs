@@ -100,10 +100,11 @@ fn name_of(wanted: &str) -> &str {
     wanted.split("==").next().unwrap_or(wanted)
 }
 
-/// The files of tests that name torch.
+/// The files of tests that name torch or a server.
 fn with_torch(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut grep = Command::new("grep");
-    grep.args(["--recursive", "--files-with-matches", "--include=test_*.py", "torch"]);
+    grep.args(["--recursive", "--files-with-matches", "--include=test_*.py"]);
+    grep.args(["-e", "torch", "-e", "vllm", "-e", "lmcache"]);
     let mut found: Vec<PathBuf> =
         process::output(grep.arg(folder))?.lines().map(PathBuf::from).collect();
     found.sort();

@@ -18,11 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use forebay::error::Operation;
 use forebay::{Engine, OpenOptions};
 use forebay_base::lock::Lock;
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use crate::failure::failed;
 use crate::key::Key;
 use crate::locks::{self, Kind};
 use crate::record::{PAGE, RECORD, Record, Records, WAYS, Whole};
@@ -147,14 +149,7 @@ impl Class {
         let slots = (capacity / slot).max(1);
         let ways = WAYS.min(usize::try_from(slots).unwrap_or(WAYS));
         let sets = (slots / ways as u64).max(1);
-        let failed = |path: &Path| {
-            let place = forebay::error::Place::whole(path);
-            move |source: io::Error| forebay::Error::Io {
-                operation: forebay::error::Operation::Open,
-                place,
-                source: errno(&source),
-            }
-        };
+        let failed = |path: &Path| failed(Operation::Open, path);
         std::fs::create_dir_all(&folder).map_err(failed(&folder))?;
         let plain = |name: &str| {
             let path = folder.join(name);
@@ -198,7 +193,7 @@ impl Class {
 
     /// The data file of a slot, and the slot's offset there.
     pub(crate) fn place(&self, slot: u64) -> (&DataFile, u64) {
-        let (set, way) = (slot / self.ways as u64, slot % self.ways as u64);
+        let (set, way) = self.set_and_way(slot);
         let files = self.data.len() as u64;
         let file = usize::try_from(set % files).expect("eight at most");
         (&self.data[file], (set / files * self.ways as u64 + way) * self.slot)
@@ -249,6 +244,14 @@ impl Class {
         Ok(None)
     }
 
+    /// When and how often each slot of a set was used.
+    fn uses(&self, set: u64) -> io::Result<Vec<u64>> {
+        let mut bytes = [0; WAYS * 8];
+        self.uses.read_exact_at(&mut bytes, set * (WAYS * 8) as u64)?;
+        let (uses, _) = bytes.as_chunks();
+        Ok(uses.iter().map(|&used| u64::from_le_bytes(used)).collect())
+    }
+
     fn is_in_memory(&self) -> bool {
         self.data[0].file.file_system() == "tmpfs"
     }
@@ -277,8 +280,13 @@ impl Class {
         })
     }
 
+    /// The set of a slot, and the slot's number in the set.
+    fn set_and_way(&self, slot: u64) -> (u64, u64) {
+        (slot / self.ways as u64, slot % self.ways as u64)
+    }
+
     fn offset_of_use(&self, slot: u64) -> u64 {
-        let (set, way) = (slot / self.ways as u64, slot % self.ways as u64);
+        let (set, way) = self.set_and_way(slot);
         (set * WAYS as u64 + way) * 8
     }
 
@@ -360,17 +368,14 @@ impl Class {
         records: &Records,
         may_grow: impl Fn() -> io::Result<bool>,
     ) -> io::Result<Claim> {
-        let mut uses = [0; WAYS * 8];
-        self.uses.read_exact_at(&mut uses, set * (WAYS * 8) as u64)?;
-        let used =
-            |way: usize| u64::from_le_bytes(uses[way * 8..][..8].try_into().expect("eight bytes"));
+        let uses = self.uses(set)?;
         // In this order: left by a dead writer, free, too old, least valuable.
         let rank = |way: usize| match records.at(way) {
             Record::Writing(_) | Record::Damaged => (0, (0, 0)),
             Record::Whole(whole) if whole.key == *key => (0, (0, 0)), // it is too old
             Record::Free => (1, (0, 0)),
             Record::Whole(whole) if self.leaving.is_over(&whole) => (2, (0, 0)),
-            Record::Whole(_) => (3, self.leaving.policy.score(used(way))),
+            Record::Whole(_) => (3, self.leaving.policy.score(uses[way])),
         };
         let mut order: Vec<_> = (0..self.ways).map(|way| (rank(way), way)).collect();
         order.sort_unstable();
@@ -417,7 +422,7 @@ impl Class {
     }
 
     fn offset_of_record(&self, slot: u64) -> u64 {
-        let (set, way) = (slot / self.ways as u64, slot % self.ways as u64);
+        let (set, way) = self.set_and_way(slot);
         set * PAGE as u64 + way * RECORD as u64
     }
 
@@ -452,16 +457,13 @@ impl Class {
         }
     }
 
-    /// The least valuable block among those of a few sets, which `random` selects.
+    /// The least valuable block of one set, which `random` selects.
     pub(crate) fn candidate(&self, random: u64) -> io::Result<Option<Candidate>> {
         let set = random % self.sets;
-        let records = self.records(set)?;
-        let mut uses = [0; WAYS * 8];
-        self.uses.read_exact_at(&mut uses, set * (WAYS * 8) as u64)?;
+        let (records, uses) = (self.records(set)?, self.uses(set)?);
         let whole = (0..self.ways).filter_map(|way| match records.at(way) {
             Record::Whole(whole) => {
-                let used = u64::from_le_bytes(uses[way * 8..][..8].try_into().expect("eight"));
-                let score = self.leaving.policy.score(used);
+                let score = self.leaving.policy.score(uses[way]);
                 Some(Candidate { score, key: whole.key, len: whole.len.into() })
             }
             _ => None,
@@ -557,10 +559,6 @@ fn millis_now() -> u64 {
 
 fn seconds_now() -> u32 {
     u32::try_from(since_1970().as_secs()).unwrap_or(u32::MAX)
-}
-
-pub(crate) fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

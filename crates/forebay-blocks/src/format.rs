@@ -10,7 +10,8 @@ use forebay::{Error, Result};
 use forebay_base::units::format_size;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::class::{errno, slot_len};
+use crate::class::slot_len;
+use crate::failure::failed;
 use crate::locks::{self, Kind};
 use crate::work::BLOCK_MAX;
 
@@ -24,20 +25,16 @@ const MADE_IN: Duration = Duration::from_secs(5);
 pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
     let path = root.join("format");
     let place = Place::whole(&path);
-    let failed = |error: io::Error| Error::Io {
-        operation: Operation::Open,
-        place: place.clone(),
-        source: errno(&error),
-    };
+    let failed = failed(Operation::Open, &path);
     let mut how = File::options();
     how.read(true).write(true).create(true).truncate(false);
-    let mut file = how.open(&path).map_err(failed)?;
-    let alone = locks::try_lock(&file, Kind::Exclusive, 0, 1).map_err(failed)?;
+    let mut file = how.open(&path).map_err(&failed)?;
+    let alone = locks::try_lock(&file, Kind::Exclusive, 0, 1).map_err(&failed)?;
     if !alone {
         share(&file, &place)?;
     }
     let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed)?;
+    file.read_to_string(&mut text).map_err(&failed)?;
     let id = match parse(&text) {
         Some((id, there)) if there == capacity => id,
         known if !alone => return Err(in_use(root, capacity, known.map(|(_, there)| there))),
@@ -50,7 +47,7 @@ pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
                 ),
             });
         }
-        None if text.is_empty() && !classes(root).map_err(failed)?.is_empty() => {
+        None if text.is_empty() && !classes(root).map_err(&failed)?.is_empty() => {
             return Err(Error::BadState {
                 reason: format!(
                     "cannot use `{}` for blocks: it has folders `blocks-…`, but no file `format` \
@@ -59,10 +56,10 @@ pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
                 ),
             });
         }
-        _ => make(root, &mut file, capacity).map_err(failed)?,
+        _ => make(root, &mut file, capacity).map_err(&failed)?,
     };
     if alone {
-        locks::try_lock(&file, Kind::Shared, 0, 1).map_err(failed)?;
+        locks::try_lock(&file, Kind::Shared, 0, 1).map_err(&failed)?;
     }
     Ok((file, id))
 }
@@ -83,10 +80,7 @@ fn share(file: &File, place: &Place) -> Result<()> {
                 );
                 return Err(Error::BadState { reason });
             }
-            Err(error) => {
-                let (operation, source) = (Operation::Open, errno(&error));
-                return Err(Error::Io { operation, place: place.clone(), source });
-            }
+            Err(error) => return Err(failed(Operation::Open, &place.path)(error)),
         }
     }
 }

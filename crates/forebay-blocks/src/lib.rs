@@ -15,6 +15,7 @@
 //! ```
 
 mod class;
+mod failure;
 mod format;
 mod key;
 mod locks;

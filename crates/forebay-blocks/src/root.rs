@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use forebay::error::{Operation, Place};
+use forebay::error::Operation;
 use forebay::{Engine, Error, Result};
 use forebay_base::lock::Lock;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use crate::class::{Candidate, Claim, Class, Leaving, errno, folder, padded, slot_len};
+use crate::class::{Candidate, Claim, Class, Leaving, folder, padded, slot_len};
+use crate::failure::failed;
 use crate::format;
 use crate::key::Key;
 use crate::record::Whole;
@@ -116,10 +117,6 @@ impl Root {
         unwritten_max: u64,
     ) -> Result<Self> {
         let path = &options.path;
-        let failed = |operation, path: &Path| {
-            let place = Place::whole(path);
-            move |source: io::Error| Error::Io { operation, place, source: errno(&source) }
-        };
         std::fs::create_dir_all(path).map_err(failed(Operation::Open, path))?;
         let (format, id) = format::open(path, options.capacity)?;
         let space = rustix::fs::statvfs(path)
@@ -160,17 +157,14 @@ impl Root {
 
     /// Opens the classes that other processes have made since the last call.
     fn list(&self, engine: &Engine) -> Result<()> {
-        let failed = |error: io::Error| Error::Io {
-            operation: Operation::Open,
-            place: Place::whole(&self.path),
-            source: errno(&error),
-        };
-        let changed = std::fs::metadata(&self.path).and_then(|it| it.modified()).map_err(failed)?;
+        let failed = failed(Operation::Open, &self.path);
+        let modified = |it: std::fs::Metadata| it.modified();
+        let changed = std::fs::metadata(&self.path).and_then(modified).map_err(&failed)?;
         if *self.listed.lock() == Some(changed) {
             return Ok(());
         }
-        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name();
+        for entry in std::fs::read_dir(&self.path).map_err(&failed)? {
+            let name = entry.map_err(&failed)?.file_name();
             if let Some(slot) = name.to_str().and_then(format::slot_of) {
                 self.class(engine, slot)?;
             }
@@ -248,22 +242,14 @@ impl Root {
         };
         match look()? {
             Some(found) => Ok(Some(found)),
-            None if self.is_listed(len) => Ok(None),
+            // The class of this length is open.
+            None if len.is_some() && !self.classes(len).is_empty() => Ok(None),
             None => self.list(engine).and_then(|()| look()),
         }
     }
 
-    /// Whether all classes in question are open.
-    fn is_listed(&self, len: Option<u64>) -> bool {
-        len.is_some_and(|len| folder_is_open(&self.classes.lock(), len))
-    }
-
     fn of_index(&self) -> impl Fn(io::Error) -> Error {
-        |source| Error::Io {
-            operation: Operation::Read,
-            place: Place::whole(self.path.join("index")),
-            source: errno(&source),
-        }
+        failed(Operation::Read, &self.path)
     }
 
     /// Looks for a slot for a block, and makes room if needed.
@@ -379,17 +365,13 @@ impl Root {
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
-        let failed = |error: io::Error| Error::Io {
-            operation: Operation::Sync,
-            place: Place::whole(&self.path),
-            source: errno(&error),
-        };
-        self.classes(None).iter().try_for_each(|class| class.sync()).map_err(failed)?;
+        let failed = failed(Operation::Sync, &self.path);
+        self.classes(None).iter().try_for_each(|class| class.sync()).map_err(&failed)?;
         // The files' names, which a power cut may otherwise take.
         let sync = |path: &Path| File::open(path)?.sync_all();
-        sync(&self.path).map_err(failed)?;
+        sync(&self.path).map_err(&failed)?;
         let mut folders = self.classes(None).into_iter().map(|it| folder(&self.path, it.slot));
-        folders.try_for_each(|folder| sync(&folder)).map_err(failed)
+        folders.try_for_each(|folder| sync(&folder)).map_err(&failed)
     }
 }
 
@@ -408,10 +390,6 @@ impl Unwritten {
         self.bytes -= oldest.2;
         Some(oldest)
     }
-}
-
-fn folder_is_open(classes: &BTreeMap<u64, Arc<Class>>, len: u64) -> bool {
-    classes.contains_key(&slot_len(len))
 }
 
 /// How pages leave the page cache.

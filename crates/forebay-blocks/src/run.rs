@@ -8,10 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay::error::Operation;
 use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Residency, Transfer};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::class::{Claim, Claimed, Class, padded};
+use crate::failure::failed;
 use crate::pool::Pool;
 use crate::record::Whole;
 use crate::root::Root;
@@ -75,18 +77,14 @@ impl Runner<'_> {
                 self.load(shard);
             }
             Kind::Set => self.store(shard),
-            Kind::Exists => shard.items.iter().for_each(|&item| {
-                if work.is_waiting(item) {
-                    let end = self.exists(work, item);
+            Kind::Exists | Kind::Delete => {
+                for &item in shard.items.iter().filter(|&&item| work.is_waiting(item)) {
+                    let deletes = work.kind == Kind::Delete;
+                    let end =
+                        if deletes { self.delete(work, item) } else { self.exists(work, item) };
                     work.end(item, end);
                 }
-            }),
-            Kind::Delete => shard.items.iter().for_each(|&item| {
-                if work.is_waiting(item) {
-                    let end = self.delete(work, item);
-                    work.end(item, end);
-                }
-            }),
+            }
         }
     }
 
@@ -459,15 +457,11 @@ impl Runner<'_> {
         buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
         let (key, len) = (work.items[item].key, work.items[item].len);
         let (class, slot) = (Arc::clone(&store.claimed.class), store.claimed.slot);
-        let io = |errno| Error::Io {
-            operation: forebay::error::Operation::Write,
-            place: forebay::error::Place::whole(&self.root.path),
-            source: crate::class::errno(&errno),
-        };
+        let failed = failed(Operation::Write, &self.root.path);
         let stored = written.and_then(|_| {
             let short = u32::try_from(len).expect("64 MiB at most");
-            store.claimed.publish(key, store.checksum, short).map_err(io)?;
-            self.root.written(&class, slot, padded(len)).map_err(io)
+            store.claimed.publish(key, store.checksum, short).map_err(&failed)?;
+            self.root.written(&class, slot, padded(len)).map_err(&failed)
         });
         let end = match stored {
             Ok(()) => {

@@ -106,8 +106,15 @@ struct Waiting {
 /// Ends calls that are late.
 #[derive(Debug, Default)]
 struct Clock {
-    state: Lock<(VecDeque<Weak<Work>>, bool)>,
+    state: Lock<Calls>,
     bell: Condvar,
+}
+
+/// Calls in progress, the oldest first.
+#[derive(Debug, Default)]
+struct Calls {
+    works: VecDeque<Weak<Work>>,
+    is_closed: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -329,12 +336,10 @@ impl Drop for Store {
             };
             queue.bell.notify_all();
             for Shard { work, items } in shards {
-                items.into_iter().for_each(|item| {
-                    work.end(item, End::Not(Why::Cancelled));
-                });
+                items.into_iter().for_each(|item| work.end(item, End::Not(Why::Cancelled)));
             }
         }
-        self.clock.state.lock().1 = true;
+        self.clock.state.lock().is_closed = true;
         self.clock.bell.notify_all();
     }
 }
@@ -396,11 +401,11 @@ impl Clock {
     fn add(&self, work: &Arc<Work>) {
         let mut state = self.state.lock();
         // All calls have the same timeout, so the oldest is late first.
-        while state.0.front().is_some_and(|work| work.upgrade().is_none_or(|it| it.is_over())) {
-            state.0.pop_front();
+        while state.works.front().is_some_and(|work| work.upgrade().is_none_or(|it| it.is_over())) {
+            state.works.pop_front();
         }
-        let is_first = state.0.is_empty();
-        state.0.push_back(Arc::downgrade(work));
+        let is_first = state.works.is_empty();
+        state.works.push_back(Arc::downgrade(work));
         drop(state);
         if is_first {
             self.bell.notify_one();
@@ -411,10 +416,10 @@ impl Clock {
         loop {
             let late = {
                 let mut state = self.state.lock();
-                if state.1 && state.0.is_empty() {
+                if state.is_closed && state.works.is_empty() {
                     return;
                 }
-                let first = state.0.front().map(Weak::upgrade);
+                let first = state.works.front().map(Weak::upgrade);
                 let now = Instant::now();
                 match first {
                     None => {
@@ -428,7 +433,7 @@ impl Clock {
                         continue;
                     }
                     Some(late) => {
-                        state.0.pop_front();
+                        state.works.pop_front();
                         late
                     }
                 }
@@ -442,7 +447,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     spawned.map(drop).map_err(|error| Error::Resource {
         what: "thread for blocks",
-        source: crate::class::errno(&error),
+        source: crate::failure::errno(&error),
     })
 }
 

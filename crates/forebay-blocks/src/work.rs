@@ -207,11 +207,11 @@ impl Work {
         self.one_less();
     }
 
-    /// Ends an item unless it has ended, or its memory is in use; true if this call ended it.
-    pub(crate) fn end(&self, item: usize, end: End) -> bool {
-        let Some(memory) = self.take_memory(item) else { return false };
-        self.end_with(item, end, memory);
-        true
+    /// Ends an item unless it has ended, or its memory is in use.
+    pub(crate) fn end(&self, item: usize, end: End) {
+        if let Some(memory) = self.take_memory(item) {
+            self.end_with(item, end, memory);
+        }
     }
 
     /// Ends an item of a thread that has panicked, whose memory may have been lost with it.
@@ -234,9 +234,7 @@ impl Work {
 
     /// Ends all items that wait.
     pub(crate) fn end_all(&self, end: End) {
-        (0..self.items.len()).for_each(|item| {
-            self.end(item, end);
-        });
+        (0..self.items.len()).for_each(|item| self.end(item, end));
     }
 
     fn one_less(&self) {
@@ -266,9 +264,8 @@ impl Batch {
     /// order of the call.
     #[must_use]
     pub fn wait(&self) -> Vec<End> {
-        let wait = |bound| self.wait_for(bound);
         loop {
-            if let Some(ends) = wait(Duration::from_secs(3600)) {
+            if let Some(ends) = self.wait_for(Duration::from_secs(3600)) {
                 return ends;
             }
         }

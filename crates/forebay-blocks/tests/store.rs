@@ -6,7 +6,7 @@ mod stores;
 
 use std::time::Duration;
 
-use forebay_blocks::{Block, End, Store, Why};
+use forebay_blocks::{Block, End, Policy, Store, Why};
 use stores::{MIB, content, engine, get, key, memory, options, set};
 
 #[test]
@@ -92,6 +92,73 @@ fn the_oldest_block_leaves_and_the_capacity_holds() {
     assert!(bytes <= capacity, "{count} blocks in {bytes} bytes");
     assert!(get(&engine, &store, 103, 2 * len).is_ok());
     assert_eq!(set(&engine, &store, 200, 9 * len), End::Not(Why::NoRoom));
+}
+
+#[test]
+fn blocks_that_are_used_more_often_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let mut options = options(folder.path(), 4 * 8192);
+    options.policy = Policy::Lfu;
+    let store = Store::open(&engine, &options).unwrap();
+    for number in 0..4 {
+        assert_eq!(set(&engine, &store, number, 5000), End::Done);
+    }
+    for number in [0, 0, 1, 3, 3] {
+        assert!(get(&engine, &store, number, 5000).is_ok());
+    }
+    assert_eq!(set(&engine, &store, 4, 5000), End::Done);
+    let there: Vec<_> =
+        (0..5).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
+    assert_eq!(there, [0, 1, 3, 4]);
+}
+
+#[test]
+fn old_blocks_are_not_found_and_are_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let mut options = options(folder.path(), 64 * MIB);
+    options.ttl = Some(Duration::from_secs(1));
+    let store = Store::open(&engine, &options).unwrap();
+    assert_eq!(set(&engine, &store, 1, 5000), End::Done);
+    std::thread::sleep(Duration::from_millis(2100)); // whole seconds are kept
+    assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent));
+    assert_eq!(store.exists(&[key(&store, 1)]).wait(), [End::Not(Why::Absent)]);
+    assert_eq!(set(&engine, &store, 1, 5000), End::Done);
+    assert!(get(&engine, &store, 1, 5000).is_ok());
+    assert_eq!(store.usage().unwrap().0, 1);
+}
+
+#[test]
+fn writes_that_exceed_the_queue_are_dropped_and_cancelled_ones_are_whole_or_absent() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let mut options = options(folder.path(), 256 * MIB);
+    options.waiting = 4 * MIB;
+    let store = Store::open(&engine, &options).unwrap();
+    let start = |numbers: std::ops::Range<u64>| {
+        let block = |number| {
+            let memory = vec![memory(&engine, &content(number, 1 << 20))];
+            Block { key: key(&store, number), memory }
+        };
+        store.set(numbers.map(block).collect())
+    };
+    let ends = start(0..64).wait();
+    let dropped = ends.iter().filter(|end| **end == End::Not(Why::QueueFull)).count();
+    assert!(dropped > 0 && ends[0] == End::Done, "{ends:?}");
+    let [(Why::QueueFull, counted)] = store.statistics()[0].dropped[..] else { panic!() };
+    assert_eq!(counted, dropped as u64);
+    let cancelled = start(100..104);
+    cancelled.cancel();
+    let cancelled = cancelled.wait();
+    let known = |end: &End| matches!(end, End::Done | End::Not(Why::Cancelled));
+    assert!(cancelled.iter().all(known), "{cancelled:?}");
+    for number in (0..64).chain(100..104) {
+        match get(&engine, &store, number, 1 << 20) {
+            Ok(bytes) => assert_eq!(bytes, content(number, 1 << 20)),
+            Err(why) => assert_eq!(why, Why::Absent),
+        }
+    }
 }
 
 #[test]

@@ -39,7 +39,7 @@ struct Ended {
 impl Ended {
     fn add(&self, number: u64, batch: Batch) {
         self.calls.lock().push_back((number, batch));
-        // Full only after 2^64 ends that nobody took.
+        // Fails only after 2^64 ends.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 }

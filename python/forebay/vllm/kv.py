@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -181,6 +181,3 @@ class ForebayTier(SecondaryTierManager):
                     stats.increase_counter(_PREFIX + name, grown, (str(root["path"]),))
                     self._counted[label] = now[name]
         return None if stats.is_empty() else stats
-
-    def touch(self, keys: Collection[Any], req_context: Any) -> None:
-        """Nothing: a block's last use is when it was last read."""

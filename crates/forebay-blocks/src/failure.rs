@@ -1,0 +1,18 @@
+//! Errors of the system as errors of the engine.
+
+use std::io;
+use std::path::Path;
+
+use forebay::Error;
+use forebay::error::{Operation, Place};
+use rustix::io::Errno;
+
+/// Makes the error of a failed operation on a path.
+pub(crate) fn failed(operation: Operation, path: &Path) -> impl Fn(io::Error) -> Error + use<> {
+    let place = Place::whole(path);
+    move |error| Error::Io { operation, place: place.clone(), source: errno(&error) }
+}
+
+pub(crate) fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
