@@ -9,6 +9,9 @@ use std::time::Duration;
 use forebay_blocks::{Block, End, Policy, Store, Why};
 use stores::{MIB, content, engine, get, key, memory, options, set};
 
+/// A use is noted after the read has ended.
+const NOTED: Duration = Duration::from_millis(200);
+
 #[test]
 fn blocks_of_any_length_come_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,6 +81,7 @@ fn the_oldest_block_leaves_and_the_capacity_holds() {
         std::thread::sleep(Duration::from_millis(2));
     }
     assert!(get(&engine, &store, 0, len).is_ok());
+    std::thread::sleep(NOTED);
     assert_eq!(set(&engine, &store, 8, len), End::Done);
     assert_eq!(get(&engine, &store, 1, len), Err(Why::Absent));
     for number in [0, 2, 3, 4, 5, 6, 7, 8] {
@@ -107,6 +111,7 @@ fn blocks_that_are_used_more_often_stay() {
     for number in [0, 0, 1, 3, 3] {
         assert!(get(&engine, &store, number, 5000).is_ok());
     }
+    std::thread::sleep(NOTED);
     assert_eq!(set(&engine, &store, 4, 5000), End::Done);
     let there: Vec<_> =
         (0..5).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
