@@ -11,12 +11,13 @@ use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::cleanup::{self, Entry, Undo};
 use crate::failure::{Failure, Result};
 use crate::held;
 use crate::output::{self, New};
@@ -61,6 +62,47 @@ pub fn create(folder: &Path, count: usize) -> Result<Vec<New>> {
     })
 }
 
+/// A folder of scratch. It is removed with this value, or when the command ends early, with all
+/// that is in it.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    _entry: Entry,
+    _locked: File,
+}
+
+impl Folder {
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Makes a folder of scratch in `place`, for a block store.
+///
+/// # Errors
+/// System errors, if `place` cannot be written.
+pub fn folder(place: &Path) -> Result<Folder> {
+    let _step = Step::begin("make scratch in", place);
+    let path = place.join(format!("{PREFIX}{:0DIGITS$x}", random()));
+    let made = cleanup::with(|| {
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
+        let name = path.clone();
+        let undo = move || {
+            let _step = Step::begin_long("remove", &name);
+            let _ = fs::remove_dir_all(&name);
+        };
+        Ok((File::open(&path)?, Box::new(undo) as Undo))
+    });
+    let (file, entry) = made.map_err(|error| {
+        Failure::at("make a scratch folder in", place, &error)
+            .hint("use a folder that you can write to")
+    })?;
+    let _ = lock(&file);
+    Ok(Folder { path, _entry: entry, _locked: file })
+}
+
 fn lock(file: &File) -> rustix::io::Result<()> {
     flock(file, FlockOperation::NonBlockingLockExclusive)
 }
@@ -70,10 +112,11 @@ pub fn remove_leftovers(folder: &Path) {
     let step = Step::begin("look for scratch in", folder);
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         step.goes_on();
-        if is_name(&entry.file_name())
-            && let Some(file) = leftover(&entry.path())
-        {
-            let _ = output::remove(&file, &entry.path());
+        let path = entry.path();
+        match is_name(&entry.file_name()).then(|| leftover(&path)).flatten() {
+            Some((_locked, true)) => _ = fs::remove_dir_all(&path),
+            Some((file, false)) => _ = output::remove(&file, &path),
+            None => {}
         }
     }
 }
@@ -84,12 +127,15 @@ fn is_name(name: &OsStr) -> bool {
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The file at `path` if no run uses it. An empty file may not be locked yet.
-fn leftover(path: &Path) -> Option<File> {
+/// The file or the folder of a block store at `path`, if no run uses it, and whether it is a
+/// folder. An empty one may not be locked yet.
+fn leftover(path: &Path) -> Option<(File, bool)> {
     let file = held::open(path).ok()?;
     let facts = file.metadata().ok()?;
-    let is_own = facts.is_file() && facts.uid() == rustix::process::geteuid().as_raw();
-    (is_own && facts.len() > 0 && lock(&file).is_ok()).then_some(file)
+    let is_own = facts.uid() == rustix::process::geteuid().as_raw();
+    let is_store = facts.is_dir() && path.join("format").is_file();
+    let is_used = is_store || facts.is_file() && facts.len() > 0;
+    (is_own && is_used && lock(&file).is_ok()).then_some((file, is_store))
 }
 
 /// An unpredictable number: a hash whose key is the system's random bytes.
@@ -152,6 +198,20 @@ mod tests {
         let now = names(place.path());
         assert!(!left.exists() && now.len() == 2 && now.contains(&used[0]));
         drop(more);
+    }
+
+    #[test]
+    fn folders_of_block_stores_go_away_as_files_do() {
+        let place = tempfile::tempdir().unwrap();
+        let used = folder(place.path()).unwrap();
+        fs::write(used.path().join("format"), "").unwrap();
+        let left = place.path().join(format!("{PREFIX}0123456789abcdef"));
+        fs::create_dir(&left).unwrap();
+        fs::write(left.join("format"), "").unwrap();
+        remove_leftovers(place.path());
+        assert!(!left.exists() && used.path().exists());
+        drop(used);
+        assert!(names(place.path()).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
 use forebay::units::parse_duration;
-use forebay_measure::kv::Kv;
+use forebay_measure::kv::Model;
 use forebay_measure::results::Cache;
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::check::Most;
@@ -158,18 +158,24 @@ pub struct BenchArgs {
     )]
     pub pattern: Vec<Pattern>,
 
-    /// Block size of a KV cache: `MODEL[:TYPE][:tpN][:pageN][:layer|block]`
+    /// Serve conversations from a KV block store: `MODEL[:TYPE][:tpN][:pageN]`
     ///
     /// MODEL is `deepseek-r1`, `llama-8b`, `llama-70b` or `llama-405b`. TYPE is the type of its
     /// numbers: `fp8`, `int8`, `fp16` or `bf16` (default). `tpN` is the number of GPUs that share a
-    /// layer (default `tp1`). `pageN` is the number of tokens of a page (default `page16`). A
-    /// request moves one page, of one layer (`layer`, default) or of all layers (`block`). Offsets
-    /// are random.
+    /// layer (default `tp1`). `pageN` is the number of tokens of a block (default `page16`). Each
+    /// thread (default 4) serves a turn: it loads the blocks of its prompt that are stored, and
+    /// stores all others. It keeps `--depth` calls (default 2) of `--batch` blocks (default 16) in
+    /// flight. `--size` is the store's capacity (default: 4G, or a quarter of the free space). All
+    /// conversations together have twice as many bytes.
     #[arg(
-        long, value_name = "MODEL…,…", value_delimiter = ',', conflicts_with = "block_size",
-        value_parser = Kv::from_str, hide_short_help = true, help_heading = WORKLOAD
+        long, value_name = "MODEL…,…", value_delimiter = ',',
+        conflicts_with_all = [
+            "block_size", "method", "route", "direction", "cache", "files", "rate", "bytes",
+            "together",
+        ],
+        value_parser = Model::from_str, hide_short_help = true, help_heading = WORKLOAD
     )]
-    pub kv: Vec<Kv>,
+    pub kv: Vec<Model>,
 
     /// Requests per second of all threads together [default: no limit]
     ///
@@ -185,7 +191,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", hide_short_help = true, help_heading = WORKLOAD)]
     pub seed: Option<u64>,
 
-    /// Duration of a sample [default: 500ms for whole files, else 2s]
+    /// Duration of a sample [default: 500ms for whole files, 5s with `--kv`, else 2s]
     #[arg(
         long, alias = "runtime", value_name = "TIME", value_parser = time, help_heading = DURATION
     )]

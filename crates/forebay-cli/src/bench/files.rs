@@ -125,7 +125,12 @@ impl Place {
         let needs = |planned: &&Planned| planned.needs().div_ceil(planned.point.files.into());
         let needed = of.iter().map(needs).max().unwrap_or(0);
         let is_whole = of.iter().any(|planned| planned.whole.is_some());
-        let each = if is_whole { 0 } else { args.size.unwrap_or(SIZE) / files };
+        let size = match args.kv.is_empty() {
+            true => args.size.unwrap_or(SIZE),
+            // The file is for the limits; the store's blocks are elsewhere.
+            false => args.size.unwrap_or(SIZE).min(SIZE),
+        };
+        let each = if is_whole { 0 } else { size / files };
         let len = each.max(needed).max(1);
         let len = if is_whole { Some(len) } else { len.checked_next_multiple_of(ALIGN) };
         let len = len.filter(|len| len.checked_mul(2 * files).is_some());

@@ -25,6 +25,7 @@ use forebay::gpu::DeviceInfo;
 use forebay::units::{MIB, format_size};
 use forebay_measure::cleanup::{self, Progress};
 use forebay_measure::failure::{Failure, Result};
+use forebay_measure::kv::{Served, Shape};
 use forebay_measure::make::Room;
 use forebay_measure::power::{Meter, Wanted};
 use forebay_measure::program::Program;
@@ -66,6 +67,11 @@ const WHOLE_SECONDS: f64 = 0.1;
 const WHOLE_LEN: (u64, u64) = (16 * MIB, 512 * MIB);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
+/// Default capacity of a block store.
+const KV_SIZE: u64 = 4 << 30;
+/// Blocks of the served turns that were stored before, in hundredths: the mix of loads and stores
+/// of a store that never forgets.
+const KV_LOADS: u8 = 40;
 
 /// Runs the verb.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
@@ -100,6 +106,8 @@ pub(crate) struct Bench<'a> {
     storage_depths: HashMap<(usize, Direction), u32>,
     /// Whether fio has checked the storage limit.
     checked_by_fio: bool,
+    /// The block stores of points, by their number. They stay full between samples.
+    served: HashMap<usize, Served>,
 }
 
 impl<'a> Bench<'a> {
@@ -118,6 +126,12 @@ impl<'a> Bench<'a> {
         let (targets, mut warnings) = targets::find(&engine, args)?;
         let paths = &args.paths;
         refuse_same(paths)?;
+        if let Some(file) =
+            paths.iter().find(|path| !args.kv.is_empty() && !subject::is_folder(path))
+        {
+            let text = format!("`{}` is not a folder", file.display());
+            return Err(Failure::usage(text).hint("`--kv` makes a block store in a folder"));
+        }
         let pool = Arc::new(Pool::new(program));
         let measurers = Measurer::all(&engine, &targets, &pool, args.compared);
         let is_whole = args.moves_whole_files();
@@ -151,6 +165,7 @@ impl<'a> Bench<'a> {
             limited: HashSet::new(),
             storage_depths: HashMap::new(),
             checked_by_fio: false,
+            served: HashMap::new(),
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -167,6 +182,7 @@ impl<'a> Bench<'a> {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
         bench.plan(&axes)?;
+        warnings.extend(bench.kv_warnings()?);
         warnings.extend(bench.apart());
         bench.begin(environment)?;
         warnings.extend(bench.meter.warnings());
@@ -354,7 +370,7 @@ impl<'a> Bench<'a> {
                     left.as_secs().max(1)
                 ));
                 bar.tick();
-                let sample = self.sample(index, repeat)?;
+                let sample = self.sample(index, repeat, &bar)?;
                 match sample.is_good() {
                     true => done += 1,
                     false => _ = failed.insert(index),
@@ -493,22 +509,81 @@ impl<'a> Bench<'a> {
         measurer.measure(&planned.load, &lanes)
     }
 
+    /// The capacity of the roots of block stores.
+    fn kv_capacity(&self) -> Result<u64> {
+        let roots = self.planned.iter().map(|one| one.paths.len() as u64).sum();
+        let rooms = self.places.iter().map(|place| Room::of(&place.folder));
+        let rooms = rooms.collect::<Result<Vec<_>>>()?;
+        let room = rooms.iter().map(|room| room.usable()).min().unwrap_or(0);
+        let capacity = self.args.size.unwrap_or_else(|| KV_SIZE.min(room / 4 / roots));
+        for (room, place) in rooms.iter().zip(&self.places) {
+            room.check(&place.folder, capacity.saturating_mul(roots))?;
+        }
+        Ok(capacity)
+    }
+
+    /// Checks that block stores have room; returns a warning for each model with short prompts.
+    fn kv_warnings(&self) -> Result<Vec<String>> {
+        let mut warnings = Vec::new();
+        for model in &self.args.kv {
+            let capacity = self.kv_capacity()?;
+            let shorter = Served::shorter(*model, capacity);
+            if shorter > 1 {
+                let size = format_size(capacity);
+                warnings.push(format!(
+                    "prompts are {shorter} times as short as in the trace, so that the store has \
+                     room for 16 of them; it has {size}, which `--size` sets"
+                ));
+            }
+        }
+        Ok(warnings)
+    }
+
+    /// Lets the block store of a point serve turns; opens and fills it before its first sample.
+    fn serve(&mut self, index: usize, bar: &ProgressBar) -> Result<(Measured, Ran)> {
+        let planned = &self.planned[index];
+        let model = planned.kv.expect("it has a store");
+        if !self.served.contains_key(&index) {
+            let capacity = self.kv_capacity()?;
+            let count = |number: u32| usize::try_from(number).expect("a small number");
+            let shape = Shape {
+                device: self.targets[planned.targets][0].clone(),
+                threads: count(planned.point.threads),
+                depth: count(planned.point.depth),
+                batch: count(planned.point.batch),
+            };
+            let places = planned.paths.iter().map(|path| self.places[*path].folder.as_path());
+            let (places, size): (Vec<_>, _) = (places.collect(), (model, capacity));
+            bar.set_message(format!("filling a block store of {}", format_size(capacity)));
+            let mut served = Served::open(&self.engine, &places, size, &shape, planned.load.seed)?;
+            served.fill()?;
+            self.served.insert(index, served);
+        }
+        let served = self.served.get_mut(&index).expect("it is open");
+        self.meter.mark();
+        self.measurers[planned.targets].serve(&planned.load, served)
+    }
+
     /// Measures a point once.
     ///
     /// # Errors
     /// The results file cannot be written. A sample that fails is a result.
-    fn sample(&mut self, index: usize, repeat: u32) -> Result<Sample> {
+    fn sample(&mut self, index: usize, repeat: u32, bar: &ProgressBar) -> Result<Sample> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut planned = self.planned[index].clone();
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
-        let result = self.moved(&planned, &self.measurers[planned.targets]);
+        let result = match planned.kv {
+            Some(_) => self.serve(index, bar),
+            None => self.moved(&planned, &self.measurers[planned.targets]),
+        };
         if let Ok((measured, _)) = &result {
             self.raise_limits(&planned, measured)?;
         }
         let result = result.map(|(mut measured, ran)| {
             measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
-            measured.bound = limits::bound(&planned, &measured, &self.records);
+            let mix = read_percent(&planned, &ran);
+            measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);
@@ -581,6 +656,9 @@ fn directions(args: &BenchArgs, paths: &[PathBuf], is_whole: bool) -> Vec<u8> {
     if !args.direction.is_empty() {
         return args.direction.clone();
     }
+    if !args.kv.is_empty() {
+        return vec![KV_LOADS];
+    }
     let is_folder = paths.iter().all(|path| subject::is_folder(path));
     if is_whole && is_folder && paths.len() == 1 { vec![100, 0] } else { vec![100] }
 }
@@ -599,6 +677,13 @@ fn refuse_same(paths: &[PathBuf]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The share of reads of a sample: of a block store it is that of the loaded bytes.
+fn read_percent(planned: &Planned, ran: &Ran) -> u8 {
+    let [read, written] = ran.of_targets.first().map_or([0; 2], |own| own.moved);
+    let loaded = u8::try_from(read * 100 / (read + written).max(1)).unwrap_or(100).clamp(1, 99);
+    if planned.kv.is_some() { loaded } else { planned.point.read_percent }
 }
 
 /// A power of two of bytes that take about [`WHOLE_SECONDS`] at a rate.

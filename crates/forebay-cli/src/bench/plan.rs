@@ -7,6 +7,7 @@ use std::time::Duration;
 use forebay::units::{align_down, format_size};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::host_memory::check_requests;
+use forebay_measure::kv::Model;
 use forebay_measure::results::Cache;
 use forebay_measure::results::Point;
 use forebay_measure::variables;
@@ -31,6 +32,9 @@ const WHOLE_REPEATS: u32 = 5;
 pub(super) const BUDGET: Duration = Duration::from_secs(25);
 const BLOCK_SIZE: u64 = 1 << 20;
 const DEPTH: u32 = 32;
+/// Calls in flight, blocks of a call, and threads that serve turns from a block store.
+const KV: (u32, u32, u32) = (2, 16, 4);
+const KV_TIME: Duration = Duration::from_secs(5);
 
 /// One point, with the parameters that its name leaves out.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,11 +48,16 @@ pub(super) struct Planned {
     /// The number of its targets.
     pub(super) targets: usize,
     pub(super) load: Load,
+    /// The model whose blocks a store serves, instead of requests to files.
+    pub(super) kv: Option<Model>,
 }
 
 impl Planned {
     /// Minimum size of its files: each thread keeps `depth` calls in flight, in its own part.
     pub(super) fn needs(&self) -> u64 {
+        if self.kv.is_some() {
+            return 0;
+        }
         let threads = u64::from(self.point.threads) * self.point.targets.len() as u64;
         let calls = u64::from(self.load.depth).saturating_mul(self.load.call_len());
         threads.saturating_mul(self.whole.unwrap_or(0).max(calls))
@@ -67,7 +76,7 @@ impl Planned {
         // Pages that a warm-up leaves in the page cache would be written back, or hit, in the
         // measured span.
         let passes = load.writes() || load.method.is_cached() || self.whole.is_some();
-        load.once = load.cache == Cache::Cold && passes;
+        load.once = load.cache == Cache::Cold && passes && self.kv.is_none();
         if !load.once && self.whole.is_none() {
             load.warm_up = warm_up(args);
         }
@@ -134,10 +143,20 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         seed: args.seed.unwrap_or(1),
         ..Load::reads(Method::Forebay(None), BLOCK_SIZE, end(args, is_whole))
     };
-    let first =
-        Planned { point: Point::default(), paths: Vec::new(), whole: None, targets: 0, load };
+    let first = Planned {
+        point: Point::default(),
+        paths: Vec::new(),
+        whole: None,
+        targets: 0,
+        load,
+        kv: None,
+    };
     let targets: Vec<usize> = (0..axes.targets.len()).collect();
-    let depths = given_or(&args.depth, if is_whole { 1 } else { DEPTH });
+    let (depth, batch, threads) = match (is_whole, args.kv.is_empty()) {
+        (true, _) => (1, 1, 1),
+        (false, true) => (DEPTH, 1, 1),
+        (false, false) => KV,
+    };
     let all =
         each(&[first], &paths(args, axes.paths.len()), |one, value| one.paths.clone_from(value))?;
     let all = each(&all, &targets, |one, value| one.targets = *value)?;
@@ -145,13 +164,14 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
         (one.load.read_percent, one.load.cache) = *value;
     })?;
     let all = each(&all, &by_route(args, &axes.methods), |one, value| one.load.method = *value)?;
-    let all = each(&all, &requests(args), |one, (pattern, size, name)| {
-        (one.load.pattern, one.load.request_size) = (*pattern, *size);
-        one.point.pattern.clone_from(name);
+    let all = each(&all, &requests(args), |one, (pattern, size, kv)| {
+        (one.load.pattern, one.load.request_size, one.kv) = (*pattern, *size, *kv);
+        one.point.pattern = kv.map_or_else(|| pattern.to_string(), |model| model.to_string());
     })?;
-    let all = each(&all, &depths, |one, value| one.point.depth = *value)?;
-    let all = each(&all, &given_or(&args.batch, 1), |one, value| one.point.batch = *value)?;
-    let all = each(&all, &given_or(&args.threads, 1), |one, value| one.point.threads = *value)?;
+    let all = each(&all, &given_or(&args.depth, depth), |one, value| one.point.depth = *value)?;
+    let all = each(&all, &given_or(&args.batch, batch), |one, value| one.point.batch = *value)?;
+    let threads = given_or(&args.threads, threads);
+    let all = each(&all, &threads, |one, value| one.point.threads = *value)?;
     let all = each(&all, &given_or(&args.files, 1), |one, value| one.point.files = *value)?;
     let (mut planned, mut known) = (Vec::new(), HashSet::new());
     for mut one in all {
@@ -322,6 +342,7 @@ fn end(args: &BenchArgs, is_whole: bool) -> End {
     match args.bytes {
         Some(bytes) => End::Bytes(bytes),
         None if is_whole => End::AtLeast(args.time.unwrap_or(WHOLE_TIME)),
+        None if !args.kv.is_empty() => End::Time(args.time.unwrap_or(KV_TIME)),
         None => End::Time(args.time.unwrap_or(TIME)),
     }
 }
@@ -334,18 +355,16 @@ fn warm_up(args: &BenchArgs) -> Duration {
     })
 }
 
-/// The orders of requests, with the block sizes and the names of the patterns.
-fn requests(args: &BenchArgs) -> Vec<(Pattern, u64, String)> {
+/// The orders of requests, with their sizes, and the models whose blocks are served.
+fn requests(args: &BenchArgs) -> Vec<(Pattern, u64, Option<Model>)> {
     if !args.kv.is_empty() {
-        let kv = args.kv.iter().map(|kv| (Pattern::Random, kv.request_size(), kv.to_string()));
+        let kv = args.kv.iter().map(|kv| (Pattern::Random, kv.block_len(), Some(*kv)));
         return kv.collect();
     }
     let patterns = given_or(&args.pattern, Pattern::Sequential);
     let sizes = given_or(&args.block_size, BLOCK_SIZE);
-    let each = patterns
-        .into_iter()
-        .flat_map(|pattern| sizes.iter().map(move |&size| (pattern, size, pattern.to_string())));
-    each.collect()
+    let each = |pattern| sizes.iter().map(move |&size| (pattern, size, None));
+    patterns.into_iter().flat_map(each).collect()
 }
 
 /// The methods; the engine once for each required route.

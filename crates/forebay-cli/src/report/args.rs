@@ -82,7 +82,8 @@ pub struct ReportArgs {
     /// Quantity of the points that are compared [default: throughput]
     ///
     /// `throughput`, `iops`, `mean`, `p50`, `p90`, `p99`, `p99.9`, `max`, `cpu`, `gpu-energy`,
-    /// `package-energy` or `server-energy`.
+    /// `package-energy` or `server-energy`; of `bench --kv` also `loads`, `hits`, `first-p50` and
+    /// `first-p99` (the time to the first byte).
     #[arg(long, value_name = "WHAT", value_parser = metric, help_heading = "Comparison")]
     pub metric: Option<Metric>,
 

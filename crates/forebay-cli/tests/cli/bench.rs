@@ -119,13 +119,43 @@ fn every_axis_is_measured() {
 }
 
 #[test]
-fn blocks_of_a_cache_of_keys_and_values_may_have_any_size() {
-    let all =
-        measured(&["--gpu=sim", "--kv=deepseek-r1:fp8:page16:layer", "--depth=4", "--batch=4"]);
-    let [(point, measured)] = all.as_slice() else { panic!("{all:?}") };
-    check(point, measured);
-    assert_eq!(point.request_size, 9216);
-    assert_eq!(measured.verified, Some(true));
+fn conversations_are_served_from_a_block_store() {
+    let folder = folder();
+    for gpu in ["none", "sim"] {
+        let output = command(folder.path(), &["--kv=deepseek-r1:fp8:page1", "--time=500ms", "-v"])
+            .args(["--gpu", gpu, "--size=24M", "--repeats=2", "--threads=2", "-o", gpu])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("times as short as in the trace"), "{}", stderr(&output));
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(["loads", "hits", "TTFB p50"].iter().all(|head| table.contains(head)), "{table}");
+        let records = read(&folder.path().join(gpu)).unwrap();
+        let all: Vec<&Sample> = samples(&records).map(|(_, sample)| sample).collect();
+        assert_eq!(all.len(), 2);
+        for Sample { point, measured, error, .. } in all {
+            let measured = measured.as_ref().unwrap_or_else(|| panic!("{error:?}"));
+            let kv = measured.kv.unwrap();
+            assert_eq!(
+                (point.request_size, point.pattern.as_str()),
+                (35_136, "kv:deepseek-r1:fp8:tp1:page1")
+            );
+            assert!(kv.turns > 0 && (1..kv.wanted).contains(&kv.hits), "{kv:?}");
+            assert!(kv.first.unwrap().count <= Some(kv.turns + 4), "{kv:?}");
+            assert_eq!(measured.verified, Some(true));
+            let loads = measured.latency.unwrap().count.unwrap() * point.request_size;
+            assert!(Some(loads) == measured.verified_bytes && Some(loads) < measured.bytes);
+        }
+    }
+    assert_eq!(scratch(folder.path()), Vec::<PathBuf>::new());
+    let file = folder.path().join("file");
+    fs::write(&file, "bytes").unwrap();
+    let output = command(folder.path(), &["--kv=llama-8b", "file"]).output().unwrap();
+    assert!(
+        stderr(&output).contains("`--kv` makes a block store in a folder"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

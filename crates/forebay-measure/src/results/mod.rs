@@ -217,11 +217,14 @@ pub struct Measured {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verified_bytes: Option<u64>,
     /// The reference of the comparison: `what was written`, or, for a file with unknown contents,
-    /// `a second read`.
+    /// `a second read`, or, for a block store, `checksums, and names of blocks`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared_with: Option<String>,
     /// The share of each target, in order, if there are several.
     pub shares: Vec<Share>,
+    /// What a block store did, if it moved the bytes. Latencies are then those of loaded blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kv: Option<KvFacts>,
     /// Whether the target was a simulated GPU.
     pub simulated: bool,
 }
@@ -255,6 +258,25 @@ pub struct Latency {
     /// Whether latencies are measured from when requests were due, as with a fixed rate, not from
     /// when they were sent.
     pub since_due: bool,
+}
+
+/// What a block store did for the turns of conversations.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct KvFacts {
+    /// Turns that were served.
+    pub turns: u64,
+    /// Blocks of their prompts.
+    pub wanted: u64,
+    /// How many of these were loaded.
+    pub hits: u64,
+    /// Blocks that were not stored, because the drive was behind or had no room.
+    pub dropped: u64,
+    /// Loaded bytes over seconds.
+    pub loaded_bytes_per_second: f64,
+    /// The time from the start of a turn until its first blocks were in memory, for turns that had
+    /// some; its count is the number of these turns.
+    pub first: Option<Latency>,
 }
 
 /// The processor time of a span.
@@ -308,7 +330,8 @@ pub struct DriveBytes {
 pub struct Bound {
     /// `rate` if the requested rate was reached; `link`, `uplink`, `shared` or `storage`
     /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
-    /// else `in-flight`: too few requests to fill any of these.
+    /// `unknown` if a drive takes part and reads and writes are mixed; else `in-flight`: too few
+    /// requests to fill any of these.
     pub name: String,
     /// The lowest limit on its path. For one direction of a mixed load it is scaled up from that
     /// direction's part to all bytes.

@@ -16,6 +16,7 @@ use super::run::{OfTarget, Ran, Ready};
 use super::{End, Lane, Load};
 use crate::cache::{make_cold, make_resident};
 use crate::failure::{Failure, Result};
+use crate::kv::Served;
 use crate::proof::{Proof, Prover};
 use crate::results::verdict::VerdictFacts;
 use crate::results::{Cache, Direction};
@@ -135,6 +136,23 @@ impl Measurer {
             "a second read"
         };
         let measured = self.measured(load, &ran, (before, after), &seen, (checked, content));
+        Ok((measured, ran))
+    }
+
+    /// Lets a block store serve turns for the time of `load`. Returns the measurement, and its
+    /// details.
+    ///
+    /// # Errors
+    /// Errors of the drive, the GPU and the engine.
+    pub fn serve(&self, load: &Load, served: &mut Served) -> Result<(Measured, Ran)> {
+        let files = served.files(&self.engine)?;
+        let sources = self.provers.first().map(|prover| prover.sources(&self.engine, &files, &[]));
+        let span = sources.as_ref().map(|sources| sources.begin());
+        let (ran, kv, checked) = served.run(load.warm_up, load.time().unwrap_or_default())?;
+        let seen = span.map_or_else(Vec::new, |span| span.end_each());
+        let content = (checked, "checksums, and names of blocks");
+        let mut measured = self.measured(load, &ran, (None, None), &seen, content);
+        measured.kv = Some(kv);
         Ok((measured, ran))
     }
 

@@ -176,13 +176,14 @@ impl HostMemory {
         &self.home
     }
 
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped and initialised; callers that share parts as slots do not call this.
+        // SAFETY: as below.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` is the only borrow.
+        // SAFETY: mapped and initialised; callers that share parts as slots do not call this.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
     }
 }

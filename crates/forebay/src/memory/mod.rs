@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "maps memory, hands out slices of it, and frees that of GPUs")]
 
+mod courier;
 mod host;
 mod node;
 mod room;
@@ -19,11 +20,12 @@ use std::sync::{Arc, OnceLock};
 use forebay_base::lock::Lock;
 use forebay_base::process::Home;
 use forebay_base::user_copy::{copy_from_user, copy_to_user};
-use forebay_topology::System;
 use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Place, Result};
-use crate::gpu::{Device, DeviceError, DeviceId, is_quiet};
+use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
+
+use self::courier::{Courier, PART as COPY_PART};
 
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
@@ -243,9 +245,11 @@ impl Buffer {
             }
             return Ok(());
         }
-        self.on_gpu(Operation::Copy, |device, stream| {
-            // SAFETY: the range is ours, and the stream is synchronised before this returns.
-            unsafe { device.fill(stream, address, byte, len) }
+        self.with_courier(|courier| {
+            self.await_gpu(courier, |device, stream| {
+                // SAFETY: the range is ours, and the stream is synchronised before this returns.
+                unsafe { device.fill(stream, address, byte, len) }
+            })
         })
     }
 
@@ -262,16 +266,22 @@ impl Buffer {
             return unsafe { copy_to_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
-        self.through_pinned(out.len(), |pinned, at, len| {
-            let address = self.address() + offset + at as u64;
-            self.on_gpu(Operation::Copy, |device, stream| {
-                // SAFETY: both ranges are checked and ours until the synchronisation that follows.
-                unsafe { device.copy_to_host(stream, pinned.pointer(), address, len) }
-            })?;
-            let out = &mut out[at..at + len];
-            // SAFETY: the pinned memory holds `len` bytes, and `out` is borrowed.
-            unsafe { copy_to_user(pinned.bytes().as_ptr(), out.as_mut_ptr(), len) }
-                .map_err(not_copied(len))
+        let mut address = self.address() + offset;
+        self.with_courier(|courier| {
+            for out in out.chunks_mut(COPY_PART) {
+                let len = out.len();
+                let pinned = courier.pinned(len)?;
+                self.await_gpu(courier, |device, stream| {
+                    // SAFETY: both ranges are checked and ours until the synchronisation that
+                    // follows.
+                    unsafe { device.copy_to_host(stream, pinned, address, len) }
+                })?;
+                // SAFETY: the pinned memory holds `len` bytes, and `out` is borrowed.
+                unsafe { copy_to_user(pinned.as_ptr(), out.as_mut_ptr(), len) }
+                    .map_err(not_copied(len))?;
+                address += len as u64;
+            }
+            Ok(())
         })
     }
 
@@ -288,16 +298,21 @@ impl Buffer {
             return unsafe { copy_from_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
-        self.through_pinned(bytes.len(), |pinned, at, len| {
-            let address = self.address() + offset + at as u64;
-            let bytes = &bytes[at..at + len];
-            // SAFETY: as in `download`, with source and target exchanged.
-            unsafe { copy_from_user(bytes.as_ptr(), pinned.bytes_mut().as_mut_ptr(), len) }
-                .map_err(not_copied(len))?;
-            self.on_gpu(Operation::Copy, |device, stream| {
-                // SAFETY: both ranges are checked and ours until the synchronisation that follows.
-                unsafe { device.copy_to_device(stream, address, pinned.pointer(), len) }
-            })
+        let mut address = self.address() + offset;
+        self.with_courier(|courier| {
+            for bytes in bytes.chunks(COPY_PART) {
+                let len = bytes.len();
+                let pinned = courier.pinned(len)?;
+                // SAFETY: as in `download`, with source and target exchanged.
+                unsafe { copy_from_user(bytes.as_ptr(), pinned.as_ptr(), len) }
+                    .map_err(not_copied(len))?;
+                self.await_gpu(courier, |device, stream| {
+                    // SAFETY: as in `download`, with source and target exchanged.
+                    unsafe { device.copy_to_device(stream, address, pinned, len) }
+                })?;
+                address += len as u64;
+            }
+            Ok(())
         })
     }
 
@@ -311,54 +326,42 @@ impl Buffer {
         }
     }
 
-    /// Runs `step(memory, at, len)` over `total` bytes, in parts that fit into one pinned block.
-    fn through_pinned(
-        &self,
-        total: usize,
-        mut step: impl FnMut(&mut HostMemory, usize, usize) -> Result<()>,
-    ) -> Result<()> {
-        const PART: usize = 4 << 20;
-        if total == 0 {
-            return Ok(());
-        }
-        let part = total.min(PART);
-        let (mut pinned, _) = Room::new(System::live()).map(part as u64, 0, None)?;
-        if let Some(device) = self.gpu() {
-            pinned.register(device)?;
-        }
-        for at in (0..total).step_by(PART) {
-            if let Err(error) = step(&mut pinned, at, PART.min(total - at)) {
-                if matches!(error, Error::CopyNotOver { .. }) {
-                    std::mem::forget(pinned);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Runs `queue` on a temporary stream and waits for it.
-    fn on_gpu(
-        &self,
-        operation: Operation,
-        queue: impl FnOnce(&dyn Device, crate::gpu::Stream) -> crate::gpu::DeviceResult<()>,
-    ) -> Result<()> {
+    /// Runs `copy` with a stream and pinned memory of this memory's GPU.
+    fn with_courier(&self, copy: impl FnOnce(&mut Courier) -> Result<()>) -> Result<()> {
         self.check_usable(|| None)?;
         let device = self.gpu().expect("only asked of memory on a GPU");
-        let run = || {
-            let stream = device.create_stream()?;
-            let done = queue(&**device, stream).and_then(|()| device.synchronize(stream));
-            if let Err(error) = &done
-                && !is_quiet(&**device, stream)
-            {
-                // The device may still touch the memory, for an unknown time.
-                Keep(Arc::clone(&self.allocation)).lose(error);
-                return done;
-            }
-            device.destroy_stream(stream).and(done)
-        };
-        let failed = |source| Error::of_device(operation, device.id(), self.len, source);
-        run().map_err(|source| self.check_usable(|| None).err().unwrap_or_else(|| failed(source)))
+        let mut courier = Courier::take(device).map_err(|source| self.device_error(source))?;
+        let copied = copy(&mut courier);
+        match &copied {
+            Ok(()) => courier.keep(),
+            Err(Error::CopyNotOver { .. }) => courier.abandon(),
+            Err(_) => drop(courier),
+        }
+        copied
+    }
+
+    /// Runs `queue` on the courier's stream and waits for it.
+    fn await_gpu(
+        &self,
+        courier: &Courier,
+        queue: impl FnOnce(&dyn Device, Stream) -> DeviceResult<()>,
+    ) -> Result<()> {
+        let device = self.gpu().expect("only asked of memory on a GPU");
+        let queued = queue(&**device, courier.stream);
+        let done = queued.and_then(|()| device.synchronize(courier.stream));
+        if let Err(error) = &done
+            && !is_quiet(&**device, courier.stream)
+        {
+            // The device may still touch the memory, for an unknown time.
+            Keep(Arc::clone(&self.allocation)).lose(error);
+        }
+        done.map_err(|source| self.device_error(source))
+    }
+
+    fn device_error(&self, source: DeviceError) -> Error {
+        let device = self.gpu().expect("only asked of memory on a GPU").id();
+        let failed = || Error::of_device(Operation::Copy, device, self.len, source);
+        self.check_usable(|| None).err().unwrap_or_else(failed)
     }
 
     /// Refuses memory that a copy or an abandoned call may still touch, and any memory in a forked

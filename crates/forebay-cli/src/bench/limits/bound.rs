@@ -2,7 +2,7 @@
 
 use forebay::Route;
 use forebay_measure::parallel::cores;
-use forebay_measure::results::{Bound, Measured};
+use forebay_measure::results::{Bound, Measured, Point};
 use forebay_measure::results::{Cache, Direction, Record};
 use forebay_measure::stats::float;
 use forebay_measure::workload::backend::Method;
@@ -26,10 +26,11 @@ fn directions(read_percent: u8) -> impl Iterator<Item = Direction> {
 #[must_use]
 pub(in crate::bench) fn bound(
     planned: &Planned,
-    measured: &Measured,
+    (measured, read_percent): (&Measured, u8),
     records: &[Record],
 ) -> Option<Bound> {
-    let (point, method) = (&planned.point, planned.load.method);
+    let point = &Point { read_percent, ..planned.point.clone() };
+    let method = planned.load.method;
     let past = match method {
         Method::Forebay(route) => matches!(route, Some(Route::Staged | Route::Direct)),
         Method::Plain(plain) => plain.is_direct(),
@@ -56,7 +57,8 @@ pub(in crate::bench) fn bound(
         _ if asked.is_some_and(|(asked, had)| had >= NEAR_REQUESTED * asked) => ("rate", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
         _ if busy => ("processors", Some("all cores were busy: larger blocks cost less")),
-        // The drive may be at its limit, which is unknown.
+        // The drive may be at its limit for this mixture.
+        _ if drive && is_mixed && lowest.is_some() => ("unknown", None),
         _ if drive && !knows_storage => return None,
         _ => ("in-flight", Some("larger blocks, more depth or more threads may help")),
     };
@@ -131,7 +133,7 @@ mod tests {
         let measured =
             Measured { bytes_per_second: rate, requests_per_second, ..Measured::default() };
         let limits = [limit("link", Direction::Read, 10e9), limit("link", Direction::Write, 8e9)];
-        bound(&planned[0], &measured, &limits).unwrap()
+        bound(&planned[0], (&measured, planned[0].point.read_percent), &limits).unwrap()
     }
 
     #[test]
@@ -159,7 +161,7 @@ mod tests {
         let limits = [Direction::Read, Direction::Write].into_iter().flat_map(|direction| {
             [limit("link", direction, 10e9), limit("storage", direction, 2e9)]
         });
-        bound(&planned[0], &measured, &limits.collect::<Vec<_>>())
+        bound(&planned[0], (&measured, planned[0].point.read_percent), &limits.collect::<Vec<_>>())
     }
 
     #[test]
@@ -174,7 +176,7 @@ mod tests {
         }
         // The rate of a drive under mixed load was not measured.
         assert_eq!(name(Cache::Cold, 50, 3.9e9).as_deref(), Some("storage"));
-        assert_eq!(name(Cache::Cold, 50, 1e9), None);
+        assert_eq!(name(Cache::Cold, 50, 1e9).as_deref(), Some("unknown"));
     }
 
     #[test]

@@ -13,6 +13,14 @@ pub enum Metric {
     Rate,
     /// I/Os per second.
     Iops,
+    /// Bytes per second that a block store loaded.
+    Loaded,
+    /// The share of the blocks of prompts that were loaded.
+    HitRate,
+    /// Median seconds until the first blocks of a turn were loaded.
+    FirstP50,
+    /// The 99th percentile of these.
+    FirstP99,
     /// The mean latency in seconds.
     Mean,
     /// The median latency.
@@ -43,8 +51,8 @@ pub enum Metric {
     Joules(Part),
 }
 
-use Metric::{CpuCost, CpuSystem, CpuUser, FirstDone, Iops, Joules, LastDone, Max, Mean};
-use Metric::{P50, P90, P99, P999, Rate, SlowestGpu, Watts};
+use Metric::{CpuCost, CpuSystem, CpuUser, FirstDone, FirstP50, FirstP99, HitRate, Iops, Joules};
+use Metric::{LastDone, Loaded, Max, Mean, P50, P90, P99, P999, Rate, SlowestGpu, Watts};
 use Part::{Dram, Gpu, Package, Platform, Server};
 
 /// A quantity, the rank of its column, its names in text, in the head of a column (with the unit if
@@ -52,8 +60,12 @@ use Part::{Dram, Gpu, Package, Platform, Server};
 type Facts = (Metric, u8, &'static str, &'static str, &'static str, &'static str);
 
 /// All, in the order of columns.
-const ALL: [Facts; 24] = [
+const ALL: [Facts; 28] = [
     (Rate, 0, "throughput", "GB/s", "bytes_per_second", "throughput"),
+    (Loaded, 1, "loads", "loads", "loaded_bytes_per_second", "loads"),
+    (HitRate, 1, "hit rate", "hits", "hit_rate", "hits"),
+    (FirstP50, 1, "p50 time to first byte", "TTFB p50", "first_byte_p50_s", "first-p50"),
+    (FirstP99, 1, "p99 time to first byte", "TTFB p99", "first_byte_p99_s", "first-p99"),
     (Iops, 3, "IOPS", "IOPS", "iops", "iops"),
     (Mean, 6, "mean latency", "mean", "latency_mean_s", "mean"),
     (P50, 2, "p50 latency", "p50", "latency_p50_s", "p50"),
@@ -123,10 +135,12 @@ impl Metric {
     #[must_use]
     pub fn text(self, value: f64) -> String {
         match self {
-            Rate | SlowestGpu => digits(value * 1e-9),
+            Rate | Loaded | SlowestGpu => digits(value * 1e-9),
             Iops => count_text(value),
-            Mean | P50 | P90 | P99 | P999 | Max | FirstDone | LastDone => time_text(value),
-            CpuUser | CpuSystem => percent(value),
+            Mean | P50 | P90 | P99 | P999 | Max | FirstDone | LastDone | FirstP50 | FirstP99 => {
+                time_text(value)
+            }
+            HitRate | CpuUser | CpuSystem => percent(value),
             CpuCost | Watts(_) | Joules(_) => digits(value),
         }
     }
@@ -134,7 +148,7 @@ impl Metric {
     /// Whether more of it is better.
     #[must_use]
     pub const fn more_is_better(self) -> bool {
-        matches!(self, Rate | Iops)
+        matches!(self, Rate | Iops | Loaded | HitRate)
     }
 
     /// The words for better and worse.
@@ -142,6 +156,7 @@ impl Metric {
     pub const fn words(self) -> (&'static str, &'static str) {
         match self {
             CpuCost | CpuUser | CpuSystem | Watts(_) | Joules(_) => ("less", "more"),
+            HitRate => ("more", "less"),
             _ => ("faster", "slower"),
         }
     }
@@ -152,6 +167,7 @@ impl Metric {
     pub fn of(self, measured: &Measured) -> Option<f64> {
         let seconds = |ns: Option<u64>| ns.map(|ns| ns as f64 * 1e-9);
         let latency = measured.latency.as_ref();
+        let kv = measured.kv.as_ref();
         // A report of another tool may have the cost alone.
         let cpu = measured.cpu.as_ref();
         let busy = cpu.filter(|cpu| cpu.user_s + cpu.system_s > 0.0);
@@ -161,6 +177,10 @@ impl Metric {
         let value = match self {
             Rate => Some(measured.bytes_per_second),
             Iops => measured.requests_per_second,
+            Loaded => Some(kv?.loaded_bytes_per_second),
+            HitRate => kv.filter(|kv| kv.wanted > 0).map(|kv| kv.hits as f64 / kv.wanted as f64),
+            FirstP50 => seconds(kv?.first?.p50_ns),
+            FirstP99 => seconds(kv?.first?.p99_ns),
             Mean => latency?.mean_ns.map(|mean| mean * 1e-9),
             P50 => seconds(latency?.p50_ns),
             P90 => seconds(latency?.p90_ns),

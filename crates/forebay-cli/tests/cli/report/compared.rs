@@ -112,7 +112,7 @@ fn impossible_comparisons_are_refused() {
     refused(&["before.jsonl", "--by", "colour"], 2, &["`colour` for `--by <AXIS>`", "label,"]);
     refused(&["before.jsonl", "--by", "method"], 2, &["all points are of `forebay`"]);
     refused(&["before.jsonl", "--base", "x"], 2, &["--by"]);
-    refused(&["before.jsonl", "worse.jsonl", "--metric", "speed"], 2, &["`throughput`, `iops`"]);
+    refused(&["before.jsonl", "worse.jsonl", "--metric", "speed"], 2, &["`first-p99`, `iops`"]);
     refused(&["before.jsonl", "worse.jsonl", "--fail-if-worse=-1%"], 2, &["percent"]);
     refused(&["before.jsonl", "worse.jsonl", "--metric", "server-energy"], 1, &["server energy"]);
 }
