@@ -108,6 +108,8 @@ pub(crate) struct Bench<'a> {
     checked_by_fio: bool,
     /// The block stores of points, by their number. They stay full between samples.
     served: HashMap<usize, Served>,
+    /// The capacity of each of their roots.
+    kv_capacity: u64,
 }
 
 impl<'a> Bench<'a> {
@@ -166,6 +168,7 @@ impl<'a> Bench<'a> {
             storage_depths: HashMap::new(),
             checked_by_fio: false,
             served: HashMap::new(),
+            kv_capacity: 0,
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -182,7 +185,7 @@ impl<'a> Bench<'a> {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
         bench.plan(&axes)?;
-        warnings.extend(bench.kv_warnings()?);
+        bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
         bench.begin(environment)?;
         warnings.extend(bench.meter.warnings());
@@ -509,8 +512,12 @@ impl<'a> Bench<'a> {
         measurer.measure(&planned.load, &lanes)
     }
 
-    /// The capacity of the roots of block stores.
-    fn kv_capacity(&self) -> Result<u64> {
+    /// Finds the capacity of each root of block stores, and checks that there is room for all.
+    /// Warns of models with short prompts.
+    fn plan_stores(&mut self, warnings: &mut Vec<String>) -> Result<()> {
+        if self.args.kv.is_empty() {
+            return Ok(());
+        }
         let roots = self.planned.iter().map(|one| one.paths.len() as u64).sum();
         let rooms = self.places.iter().map(|place| Room::of(&place.folder));
         let rooms = rooms.collect::<Result<Vec<_>>>()?;
@@ -519,15 +526,8 @@ impl<'a> Bench<'a> {
         for (room, place) in rooms.iter().zip(&self.places) {
             room.check(&place.folder, capacity.saturating_mul(roots))?;
         }
-        Ok(capacity)
-    }
-
-    /// Checks that block stores have room; returns a warning for each model with short prompts.
-    fn kv_warnings(&self) -> Result<Vec<String>> {
-        let mut warnings = Vec::new();
-        for model in &self.args.kv {
-            let capacity = self.kv_capacity()?;
-            let shorter = Served::shorter(*model, capacity);
+        self.kv_capacity = capacity;
+        for shorter in self.args.kv.iter().map(|model| Served::shorter(*model, capacity)) {
             if shorter > 1 {
                 let size = format_size(capacity);
                 warnings.push(format!(
@@ -536,7 +536,7 @@ impl<'a> Bench<'a> {
                 ));
             }
         }
-        Ok(warnings)
+        Ok(())
     }
 
     /// Lets the block store of a point serve turns; opens and fills it before its first sample.
@@ -544,7 +544,7 @@ impl<'a> Bench<'a> {
         let planned = &self.planned[index];
         let model = planned.kv.expect("it has a store");
         if !self.served.contains_key(&index) {
-            let capacity = self.kv_capacity()?;
+            let capacity = self.kv_capacity;
             let count = |number: u32| usize::try_from(number).expect("a small number");
             let shape = Shape {
                 device: self.targets[planned.targets][0].clone(),
