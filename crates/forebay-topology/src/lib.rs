@@ -10,12 +10,13 @@
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
 //! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
-//! GPUs a place on PCI.
+//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs and network cards (`nic`) carry.
 
 mod block;
 mod btrfs;
 mod cache;
 mod calls;
+mod ceiling;
 mod device;
 mod distance;
 mod dm;
@@ -33,6 +34,7 @@ mod memory_limit;
 mod mount;
 mod network;
 mod nfs;
+mod nic;
 mod numa;
 mod nvme;
 mod overlay;
@@ -52,6 +54,7 @@ mod system;
 mod tests;
 
 pub use cache::Resolver;
+pub use ceiling::{Binds, Ceiling, Leaf, Part, SHARE, Way, together};
 pub use device::BlockDevice;
 pub use distance::Distance;
 pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
@@ -60,6 +63,7 @@ pub use magic::FileSystem;
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use nfs::part_of;
+pub use nic::{Nic, nics};
 pub use pci::{Bridge, Link, PciDevice, is_address};
 pub use placement::Piece;
 pub use probe::Extent;

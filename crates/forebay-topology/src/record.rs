@@ -18,6 +18,7 @@ use forebay_base::lock::Lock;
 use super::cache::Resolver;
 use super::file_systems::{self, Ground, look_up};
 use super::gpu;
+use super::nic;
 use super::patience::Patience;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
 use super::quoted::quoted;
@@ -57,7 +58,8 @@ pub fn record_with(
         // Extents are read only for the record, so that a replay can map files to drives.
         let _ = notes.extents(&map.path, EXTENTS_MAX);
     }
-    let _ = gpu::gpus(&system); // reads their files for the record
+    // These read their files for the record.
+    let _ = (gpu::gpus(&system), nic::nics(&system));
     more(&system);
     let root = dir.join("root");
     std::fs::create_dir(&root)?;

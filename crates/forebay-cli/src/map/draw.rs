@@ -6,6 +6,7 @@ use forebay::units::format_size;
 use forebay_measure::failure::lower;
 use forebay_topology::{Layer, LayerKind};
 
+use super::ceilings;
 use super::json::{Extents, Gpu, MapReport, PathMap};
 use super::look::{Look, Tone, Word};
 use super::words::{Scene, named};
@@ -33,6 +34,7 @@ pub(crate) fn render(report: &MapReport, look: Look) -> String {
     }
     if !report.maps.is_empty() {
         draw_gpus(report, look, &mut out);
+        ceilings::draw(&report.ceilings, look, &mut out);
     }
     out
 }

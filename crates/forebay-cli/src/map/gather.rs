@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_topology::{Distance, Layer, Resolver, StorageMap, System, Value};
 
+use super::ceilings;
 use super::extents;
 use super::json::{Failed, Gpu, MapReport, Pair, PathMap, SCHEMA};
 
@@ -46,6 +47,7 @@ pub(crate) fn gather(
         }
         report.maps.push(path_map(resolver, &map, wants_extents));
     }
+    report.ceilings = ceilings::rows(&report, &forebay_topology::nics(resolver.system()));
     report
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use forebay_measure::results::machine::Environment;
-use forebay_topology::{Distance, Drive, DriveId, Layer, PciDevice, Piece, Queue};
+use forebay_topology::{Ceiling, Distance, Drive, DriveId, Layer, PciDevice, Piece, Queue};
 use serde::Serialize;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
@@ -30,6 +30,8 @@ pub struct MapReport {
     pub rdma_devices: Option<Vec<String>>,
     /// One for each path.
     pub maps: Vec<PathMap>,
+    /// The most that drives, network and GPUs can carry.
+    pub ceilings: Vec<CeilingRow>,
     /// Paths that could not be mapped.
     pub failures: Vec<Failed>,
     /// Settings that cost speed.
@@ -118,6 +120,17 @@ pub struct OnDrive {
     pub bytes: u64,
     /// Runs.
     pub runs: u64,
+}
+
+/// Some devices, and the most that they carry.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CeilingRow {
+    /// The devices: `nvme0n1`, `4 drives`, `network`, `2 GPUs`, `4 drives to 2 GPUs`.
+    pub of: String,
+    /// From drives to GPUs; null if it is unknown.
+    pub read: Option<Ceiling>,
+    /// From GPUs to drives.
+    pub write: Option<Ceiling>,
 }
 
 /// A path that could not be mapped.

@@ -1,9 +1,10 @@
 //! `forebay doctor --tree`: the storage below a path, down to the drives, and their distance from
 //! each GPU.
 //!
-//! `gather` turns the topology's answers into [`json`]'s plain data. `draw` shows them and
-//! `warnings` finds settings that cost speed; both are pure.
+//! `gather` turns the topology's answers into [`json`]'s plain data. `draw` shows them, `warnings`
+//! finds settings that cost speed, and `ceilings` what the parts can carry; these are pure.
 
+mod ceilings;
 mod draw;
 mod extents;
 mod gather;

@@ -1,0 +1,164 @@
+//! The most that the drives below the paths, the network and the GPUs can carry: one by one and
+//! together. Pure.
+
+use forebay_topology::{Binds, Ceiling, Leaf, Nic, Part, SHARE, Way, together};
+
+use super::json::{CeilingRow, MapReport};
+use super::look::{Look, Tone, Word};
+use crate::report::grid::{Fields, Grid};
+use crate::report::numbers::{digits, percent};
+
+/// Most drives with a row each.
+const DRIVES_MAX: usize = 8;
+
+impl CeilingRow {
+    fn new(of: String, find: impl Fn(Way) -> Option<Ceiling>) -> Self {
+        Self { of, read: find(Way::Read), write: find(Way::Write) }
+    }
+
+    fn of(of: String, leaves: &[Leaf]) -> Self {
+        let leaves: Vec<&Leaf> = leaves.iter().collect();
+        Self::new(of.clone(), |way| {
+            let found = together(&leaves, way)?;
+            let binds = match found.binds {
+                Binds::Links(_) => Binds::Links(of.clone()),
+                other => other,
+            };
+            Some(Ceiling { binds, ..found })
+        })
+    }
+
+    /// What `source` sends to `target`, or back.
+    fn between(source: &Self, target: &Self) -> Self {
+        Self::new(format!("{} to {}", source.of, target.of), |way| {
+            let (one, other) = (source.get(way).clone()?, target.get(way).clone()?);
+            let (low, high) =
+                if one.expected <= other.expected { (one, other) } else { (other, one) };
+            Some(Ceiling { theory: low.theory.min(high.theory), ..low })
+        })
+    }
+
+    fn get(&self, way: Way) -> &Option<Ceiling> {
+        if way == Way::Read { &self.read } else { &self.write }
+    }
+}
+
+/// How many more such drives all GPUs could take, if the drives bind.
+fn more_drives(source: &CeilingRow, count: usize, target: &CeilingRow) -> Option<String> {
+    let (drives, gpus) = (source.read.as_ref()?.expected, target.read.as_ref()?.expected);
+    let each = drives / count as f64;
+    let more = ((gpus - drives) / each).ceil();
+    (drives < 0.98 * gpus && more <= 1000.0).then(|| {
+        format!(
+            "{} give {} GB/s, and {} take {}: {more} more such drives would fill them",
+            source.of,
+            digits(drives * 1e-9),
+            target.of,
+            digits(gpus * 1e-9)
+        )
+    })
+}
+
+/// The ceilings of a report's drives and GPUs, and of the network cards if it has drives elsewhere.
+pub(super) fn rows(report: &MapReport, nics: &[Nic]) -> Vec<CeilingRow> {
+    let local: Vec<Leaf> = report.drives.iter().filter_map(Leaf::drive).collect();
+    let is_remote = report.drives.iter().any(|drive| drive.transport().is_network());
+    let ports: Vec<Leaf> = nics.iter().map(Leaf::nic).filter(|_| is_remote).collect();
+    let gpus: Vec<Leaf> = report.gpus.iter().map(|gpu| Leaf::gpu(gpu.index, &gpu.pci)).collect();
+    let mut rows = Vec::new();
+    let mut sources = Vec::new();
+    for (all, name) in [(&local, "drives"), (&ports, "ports")] {
+        let alone = all.iter().map(|leaf| {
+            CeilingRow::of(leaf.name.clone(), std::slice::from_ref(leaf)) //
+        });
+        let mut alone: Vec<CeilingRow> = alone.collect();
+        let theory = |row: &CeilingRow| row.read.as_ref().map(|ceiling| ceiling.theory);
+        if let [first, _, _, ..] = alone.as_slice()
+            && alone.iter().all(|row| theory(row) == theory(first))
+        {
+            let mut each = first.clone();
+            each.of = format!("each of {} {name}", all.len());
+            for ceiling in [&mut each.read, &mut each.write].into_iter().flatten() {
+                ceiling.binds = Binds::Link("each".into());
+            }
+            alone = vec![each];
+        }
+        rows.extend(alone.into_iter().take(DRIVES_MAX));
+        if all.len() > 1 {
+            rows.push(CeilingRow::of(format!("{} {name}", all.len()), all));
+        }
+        // What is local and what is elsewhere are not read together.
+        sources.extend(rows.last().cloned().filter(|_| !all.is_empty()));
+    }
+    let doubles = std::iter::successors(Some(1), |count| Some(count * 2));
+    let mut counts: Vec<usize> = doubles.take_while(|count| *count < gpus.len()).collect();
+    counts.extend(Some(gpus.len()).filter(|count| *count > 0));
+    let name = |count| if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
+    let targets = counts.iter().map(|count| CeilingRow::of(name(*count), &gpus[..*count]));
+    let targets: Vec<CeilingRow> = targets.collect();
+    let paths = sources
+        .iter()
+        .flat_map(|source| targets.iter().map(move |target| CeilingRow::between(source, target)));
+    let mut paths: Vec<CeilingRow> = paths.collect();
+    if let (Some(source), [.., target]) = (sources.first().filter(|_| !local.is_empty()), &*targets)
+        && let Some(path) = paths.iter_mut().find(|path| path.of.ends_with(&target.of))
+        && let Some(read) = path.read.as_mut().filter(|read| read.remedy.is_none())
+    {
+        read.remedy = more_drives(source, local.len(), target);
+    }
+    rows.extend(targets);
+    rows.extend(paths);
+    rows
+}
+
+/// Draws them, with what would lift those that bind.
+pub(super) fn draw(rows: &[CeilingRow], look: Look, out: &mut String) {
+    out.push('\n');
+    if rows.iter().all(|row| row.read.is_none()) {
+        let why = "unknown: no link of a drive or GPU is reported; `forebay bench` measures them";
+        let words = [Word::new(Tone::Name, "ceilings"), Word::new(Tone::Fact, why)];
+        return look.line(out, "", "          ", &words);
+    }
+    out.push_str(&table(rows).drawn(Some(look.0)));
+    let ceilings = || rows.iter().flat_map(|row| [&row.read, &row.write]).flatten();
+    let mut told: Vec<&str> = Vec::new();
+    for remedy in ceilings().filter_map(|ceiling| ceiling.remedy.as_deref()) {
+        if !told.contains(&remedy) {
+            told.push(remedy);
+            look.text(out, "→ ", "  ", Tone::Bad.style(), remedy);
+        }
+    }
+    look.text(out, "", "", Tone::Dim.style(), &sources());
+}
+
+fn sources() -> String {
+    let name = |part| match part {
+        Part::Gpu => "GPUs",
+        Part::Drive => "drives",
+        Part::Network => "networks",
+    };
+    let shares = SHARE.map(|(part, share)| format!("{} for {}", percent(share), name(part)));
+    format!(
+        "In theory: width and speed of links in /sys/bus/pci/devices, and line rates of network \
+         cards, without the overhead of packets. Reads and writes: the share that practice \
+         reaches, {}. Memory, links between sockets and the drives' own chips are not known here \
+         and may bind before.",
+        shares.join(", ")
+    )
+}
+
+fn table(rows: &[CeilingRow]) -> Grid {
+    let of =
+        |row: &CeilingRow, way| if way == Way::Read { row.read.clone() } else { row.write.clone() };
+    let gb_per_s = |rate: f64| digits(rate * 1e-9);
+    let mut fields: Fields<'_, CeilingRow> = Fields::new();
+    fields.text(("GB/s", 0, ""), |row| row.of.clone());
+    for (way, heading) in [(Way::Read, "reads"), (Way::Write, "writes")] {
+        fields.number((heading, 0, ""), move |row| Some(of(row, way)?.expected), gb_per_s);
+        fields.number(("in theory", 1, ""), move |row| Some(of(row, way)?.theory), gb_per_s);
+    }
+    fields.text(("reads bound by", 0, ""), |row| {
+        row.read.as_ref().map_or_else(|| "unknown".into(), |ceiling| ceiling.binds.to_string())
+    });
+    fields.grid(rows, usize::MAX)
+}
