@@ -50,8 +50,11 @@ pub enum Part {
 }
 
 impl Part {
-    fn share(self) -> f64 {
-        SHARE.into_iter().find(|(part, _)| *part == self).map_or(1.0, |(_, share)| share)
+    /// The share of a link's theory that practice reaches.
+    fn share_of(self, link: Option<&Link>) -> f64 {
+        let is_simulated = link.is_some_and(|link| link.width.is_none());
+        let share = SHARE.into_iter().find(|(part, _)| *part == self && !is_simulated);
+        share.map_or(1.0, |(_, share)| share)
     }
 }
 
@@ -171,7 +174,8 @@ impl Leaf {
         let theory = link.as_ref().and_then(|link| in_theory(link, self.goes_to_host(way)));
         let behind = self.line.filter(|line| theory.is_none_or(|theory| *line < theory));
         let theory = behind.or(theory)?;
-        let expected = self.measured[way as usize].unwrap_or(theory * self.part.share());
+        let share = self.part.share_of(link.as_ref());
+        let expected = self.measured[way as usize].unwrap_or(theory * share);
         let binds = match behind {
             Some(_) => Binds::Line(self.name.clone()),
             None => Binds::Link(self.name.clone()),
@@ -187,8 +191,13 @@ impl Leaf {
     }
 }
 
-/// What a link carries after the overhead of packets.
+/// What a link carries after the overhead of packets. A simulated link has a rate alone, which it
+/// reaches.
 fn in_theory(link: &Link, to_host: bool) -> Option<f64> {
+    if link.width.is_none() {
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        return link.bytes_per_second.map(|rate| rate as f64);
+    }
     let overhead = if to_host { TO_HOST } else { TO_DEVICE };
     let flits = link.megatransfers_per_s.is_some_and(|rate| rate >= 64_000);
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
@@ -258,7 +267,7 @@ fn below(leaves: &[&Leaf], depth: usize, way: Way) -> Option<Ceiling> {
             };
             sum = Ceiling {
                 theory,
-                expected: sum.expected.min(theory * first.part.share()),
+                expected: sum.expected.min(theory * first.part.share_of(link.as_ref())),
                 binds: Binds::Uplink(address),
                 remedy: Some(remedy),
             };

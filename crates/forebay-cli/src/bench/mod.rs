@@ -387,9 +387,9 @@ impl<'a> Bench<'a> {
         }
         bar.finish_and_clear();
         cleanup::set_progress(None);
-        for note in self.engine.notes() {
-            self.note(Record::Warning { text: held::named(&note) })?;
-        }
+        let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
+        let notes: Vec<String> = self.wrong_predictions().into_iter().chain(notes).collect();
+        notes.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
     }

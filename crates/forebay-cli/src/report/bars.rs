@@ -229,8 +229,8 @@ const fn base_name(point: &Point) -> &'static str {
     if point.read_percent == 0 { "write()" } else { "read()" }
 }
 
-/// The limits of a point of whole files, with their names for people.
-fn limits(model: &Model, point: &Point) -> Vec<(&'static str, f64)> {
+/// The limits of a point, with their names for people.
+pub(super) fn limits(model: &Model, point: &Point) -> Vec<(&'static str, f64)> {
     let direction = if point.read_percent > 0 { Direction::Read } else { Direction::Write };
     let find = |name: &str, of: &str| {
         let all = model.limits.iter().map(|(_, limit)| limit);

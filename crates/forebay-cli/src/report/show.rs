@@ -237,6 +237,7 @@ pub fn limits(model: &Model) -> Grid {
     fields.text(("of", 0, ""), |(_, limit)| limit.of.clone());
     fields.text(("direction", 0, ""), |(_, limit)| direction(limit).into());
     fields.number(("GB/s", 0, ""), |(_, limit)| Some(limit.bytes_per_second), gb_per_s);
+    fields.number(("predicted", 0, ""), |(_, limit)| limit.predicted, gb_per_s);
     fields.text(("found by", 1, ""), |(_, limit)| limit.how.clone());
     fields.grid(&model.limits, usize::MAX)
 }

@@ -53,6 +53,7 @@ fn lacking_of_an_uplink() -> Option<BTreeSet<String>> {
     let four = found("uplink", &all.join("+"));
     assert!(four.how.ends_with("they share the uplink sim:port"), "{four:?}");
     assert!(four.bytes_per_second < 1.1 * 100e6, "{four:?}");
+    assert_eq!(four.predicted, Some(100e6), "the uplink binds");
     assert_eq!(measured.len(), 4);
     let mut lacking = BTreeSet::new();
     let mut wanted = |is_so: bool, what: String, seen: &dyn std::fmt::Debug| {

@@ -114,6 +114,9 @@ pub struct Limit {
     pub how: String,
     /// Whether it is that of a simulated GPU.
     pub simulated: bool,
+    /// Of several GPUs: what was predicted from the link of each alone, and the PCIe links above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted: Option<f64>,
 }
 
 /// The settings of one measurement: one value of each axis.

@@ -30,5 +30,6 @@ pub(super) fn rate(
 /// A limit of a real part of the machine.
 fn limit(name: &str, of: String, direction: Direction, rate: f64, how: String) -> Limit {
     let direction = Some(direction);
-    Limit { name: name.into(), of, direction, bytes_per_second: rate, how, simulated: false }
+    let name = name.into();
+    Limit { name, of, direction, bytes_per_second: rate, how, ..Limit::default() }
 }

@@ -11,7 +11,7 @@ use forebay_measure::make::Room;
 use forebay_measure::results::{Cache, Direction, Limit, Measured, Record};
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::measure::name;
-use forebay_topology::{PciDevice, gpu_at};
+use forebay_topology::{Leaf, PciDevice, Way, gpu_at, together};
 use indicatif::ProgressBar;
 
 use super::{limit, measure, rate};
@@ -24,6 +24,8 @@ use crate::report::numbers::rate_text;
 const AGAIN: usize = 2;
 /// From this share of the sum of single links on, a shared part does not limit them.
 const ALONE: f64 = 0.85;
+/// From this difference on, a prediction was wrong.
+const WRONG: f64 = 0.1;
 
 impl Bench<'_> {
     /// Measures the limits of a point before its sample, once in each round.
@@ -181,7 +183,51 @@ impl Bench<'_> {
             None => ("shared", together.into()),
         };
         let simulated = gpus().any(|info| info.simulated);
-        Ok(Limit { simulated, ..limit(name, names.join("+"), direction, found, how) })
+        let predicted = self.predicted(devices, &names, direction);
+        Ok(Limit { simulated, predicted, ..limit(name, names.join("+"), direction, found, how) })
+    }
+
+    /// What several GPUs should carry together, by the link of each alone and the links above.
+    fn predicted(&self, devices: &Together, names: &[String], direction: Direction) -> Option<f64> {
+        let way = if direction == Direction::Read { Way::Read } else { Way::Write };
+        let mut leaves = Vec::new();
+        for (index, (device, name)) in devices.iter().zip(names).enumerate() {
+            let mut leaf = Leaf::gpu(index, &self.place(device.as_ref()?.info())?);
+            leaf.measured[way as usize] = Some(rate(&self.records, "link", name, direction)?);
+            leaves.push(leaf);
+        }
+        if leaves.len() < 2 {
+            return None;
+        }
+        Some(together(&leaves.iter().collect::<Vec<_>>(), way)?.expected)
+    }
+
+    /// Warns of predictions that were wrong by more than [`WRONG`].
+    pub(in crate::bench) fn wrong_predictions(&self) -> Vec<String> {
+        let mut known: Vec<(Limit, f64)> = Vec::new();
+        for record in &self.records {
+            let Record::Limit(limit) = record else { continue };
+            let is_same = |(other, _): &&mut (Limit, f64)| {
+                (&other.of, other.direction) == (&limit.of, limit.direction)
+            };
+            match (known.iter_mut().find(is_same), limit.predicted) {
+                // Later records have higher rates.
+                (Some((last, _)), _) => last.bytes_per_second = limit.bytes_per_second,
+                (None, Some(predicted)) => known.push((limit.clone(), predicted)),
+                (None, None) => {}
+            }
+        }
+        known.retain(|(limit, predicted)| (limit.bytes_per_second / predicted - 1.0).abs() > WRONG);
+        let text = |(limit, predicted): (Limit, f64)| {
+            let (measured, predicted) = (rate_text(limit.bytes_per_second), rate_text(predicted));
+            let direction = limit.direction.map_or("", Direction::name);
+            format!(
+                "the links of {} carry {measured} together ({direction}), and {predicted} were \
+                 predicted from each alone: memory, a socket or a switch may bind them",
+                limit.of
+            )
+        };
+        known.into_iter().map(text).collect()
     }
 
     fn place(&self, info: &DeviceInfo) -> Option<PciDevice> {

@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use forebay_measure::plain::json;
+use forebay_measure::results::{Direction, Limit};
 use serde::Serialize;
 
+use super::super::bars;
 use super::super::model::{Axis, Line, Metric, Model, unique};
 use super::super::numbers::rate_text;
 
@@ -66,7 +68,7 @@ pub(super) struct Chart {
     /// Whether it shows seconds.
     time: bool,
     series: Vec<Drawn>,
-    /// The limit of all points, if they share one.
+    /// The limit of all points if they share one, or how limits change along the axis.
     pub(super) limit: Option<String>,
 }
 
@@ -75,7 +77,8 @@ pub(super) struct Chart {
 struct Drawn {
     /// The number of its name.
     name: usize,
-    limit: bool,
+    /// The name of a limit, if it is one.
+    limit: Option<String>,
     values: Vec<Option<f64>>,
 }
 
@@ -83,19 +86,13 @@ impl Charts {
     /// The charts of a model; none if no axis has two numbers.
     pub(super) fn of(model: &Model) -> Self {
         let varying = model.varying();
-        let numbers = |axis: Axis| {
-            let number = |line: &Line| Some((axis.number(model, line)?, axis.text(model, line)?));
-            let mut xs: Vec<(f64, String)> = model.lines.iter().filter_map(number).collect();
-            xs.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-            xs.dedup_by(|(a, _), (b, _)| a == b);
-            xs
-        };
-        let axes = Axis::NUMBERS.into_iter().filter(|axis| varying.contains(axis));
-        let mut numbered = axes.map(|axis| (axis, numbers(axis))).filter(|(_, xs)| xs.len() > 1);
+        let axes = Axis::NUMBERS.into_iter().chain(COUNTS).filter(|axis| varying.contains(axis));
+        let mut numbered =
+            axes.map(|axis| (axis, numbers(model, axis))).filter(|(_, xs)| xs.len() > 1);
         let Some((axis, xs)) = numbered.next() else { return Self::default() };
         let others: Vec<Axis> = varying.into_iter().filter(|other| *other != axis).collect();
         let name = |line: &Line| model.name(line, &others);
-        let numbered = model.lines.iter().filter(|line| axis.number(model, line).is_some());
+        let numbered = model.lines.iter().filter(|line| place(axis, model, line).is_some());
         let mut names = unique(numbered.map(|line| (name(line), line.method.clone())));
         let left_out = names.len().saturating_sub(SERIES_MAX);
         names.truncate(SERIES_MAX);
@@ -103,12 +100,11 @@ impl Charts {
         // The first line of each name at each place of the axis.
         let mut places: HashMap<(String, u64), &Line> = HashMap::new();
         for line in &model.lines {
-            if let Some(x) = axis.number(model, line) {
+            if let Some(x) = place(axis, model, line) {
                 places.entry((name(line), x.to_bits())).or_insert(line);
             }
         }
-        let limit = shared_limit(model);
-        let limit_text = limit.map(|(name, rate)| format!("limit: {name}, {}", rate_text(*rate)));
+        let (limits, limit_text) = ceilings(model, axis, &xs);
         let chart = |metric: Metric| {
             let value = |own: &str, x: f64| {
                 let line = places.get(&(own.to_owned(), x.to_bits()))?;
@@ -118,7 +114,7 @@ impl Charts {
             let values = |own: &str| xs.iter().map(|(x, _)| value(own, *x)).collect();
             let drawn = |(name, own): (usize, &Series)| Drawn {
                 name,
-                limit: false,
+                limit: None,
                 values: values(&own.name),
             };
             let mut drawn: Vec<Drawn> = series.iter().enumerate().map(drawn).collect();
@@ -128,9 +124,12 @@ impl Charts {
                 return None;
             }
             let log = least > 0.0 && most / least > LOG_RANGE;
-            if let Some((_, rate)) = limit.filter(|_| metric == Metric::Rate) {
-                let values = vec![Some(rate * 1e-9); xs.len()];
-                drawn.push(Drawn { name: drawn.len(), limit: true, values });
+            if metric == Metric::Rate {
+                drawn.extend(limits.iter().map(|(name, values)| Drawn {
+                    name: 0,
+                    limit: Some(name.clone()),
+                    values: values.clone(),
+                }));
             }
             let unit = match metric {
                 Metric::Rate => "GB/s",
@@ -151,13 +150,115 @@ impl Charts {
         let charts = METRICS.into_iter().filter_map(chart).collect();
         let log = xs[0].0 > 0.0 && xs[xs.len() - 1].0 / xs[0].0 >= LOG_RANGE;
         let (x, xs) = xs.iter().cloned().unzip();
-        Self { axis: axis.name(), x, xs, log, series, left_out, charts }
+        Self { axis: axis_name(axis), x, xs, log, series, left_out, charts }
     }
 
     /// The data for the script. No letter ends the element or acts on a terminal.
     pub(super) fn json(&self) -> String {
         json(self).unwrap_or_default().replace('<', "\\u003c")
     }
+}
+
+/// Axes along which more and more devices work at once.
+const COUNTS: [Axis; 2] = [Axis::Target, Axis::Path];
+
+/// Where a line is on a horizontal axis.
+fn place(axis: Axis, model: &Model, line: &Line) -> Option<f64> {
+    let count = match axis {
+        Axis::Target => line.point.targets.len(),
+        Axis::Path => line.point.path.split(" + ").count(),
+        _ => return axis.number(model, line),
+    };
+    u32::try_from(count).ok().map(f64::from)
+}
+
+/// The numbers along an axis in order, with their texts.
+fn numbers(model: &Model, axis: Axis) -> Vec<(f64, String)> {
+    let number = |line: &Line| {
+        let number = place(axis, model, line)?;
+        let text = if COUNTS.contains(&axis) { None } else { axis.text(model, line) };
+        Some((number, text.unwrap_or_else(|| number.to_string())))
+    };
+    let mut xs: Vec<(f64, String)> = model.lines.iter().filter_map(number).collect();
+    xs.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+    xs.dedup_by(|(a, _), (b, _)| a == b);
+    xs
+}
+
+fn axis_name(axis: Axis) -> String {
+    match axis {
+        Axis::Target => "GPUs at once".into(),
+        Axis::Path => "paths at once".into(),
+        _ => axis.name(),
+    }
+}
+
+/// The limits along an axis, and a text on them.
+fn ceilings(model: &Model, axis: Axis, xs: &[(f64, String)]) -> (Vec<Named>, Option<String>) {
+    if COUNTS.contains(&axis) {
+        let at = |x: f64| model.lines.iter().find(|line| place(axis, model, line) == Some(x));
+        return roofline(model, &xs.iter().map(|(x, _)| (*x, at(*x))).collect::<Vec<_>>());
+    }
+    let Some((name, rate)) = shared_limit(model) else { return (Vec::new(), None) };
+    let text = format!("limit: {name}, {}", rate_text(*rate));
+    (vec![(text.clone(), vec![Some(rate * 1e-9); xs.len()])], Some(text))
+}
+
+/// A name, and a value for each place of the axis.
+type Named = (String, Vec<Option<f64>>);
+
+/// The ceilings along the axis, and where the lowest one changes, in words: the sum of the links,
+/// what these carried together and what was predicted of that, and the storage.
+fn roofline(model: &Model, xs: &[(f64, Option<&Line>)]) -> (Vec<Named>, Option<String>) {
+    type Find<'a> = &'a dyn Fn(&Line) -> Option<f64>;
+    let found = |line: &Line, name: &str| {
+        let all = bars::limits(model, &line.point);
+        all.into_iter().find(|(other, _)| (*other == "storage") == (name == "storage"))
+    };
+    let of = |line: &Line, pick: fn(&Limit) -> Option<f64>, name: Option<&str>, of: &str| {
+        let is_read = line.point.read_percent > 0;
+        let direction = Some(if is_read { Direction::Read } else { Direction::Write });
+        let is_own = |limit: &&Limit| {
+            limit.of == of
+                && limit.direction == direction
+                && name.is_none_or(|name| limit.name == name)
+        };
+        model.limits.iter().map(|(_, limit)| limit).filter(is_own).find_map(pick)
+    };
+    let links = |line: &Line| {
+        let own =
+            |target: &String| of(line, |limit| Some(limit.bytes_per_second), Some("link"), target);
+        line.point.targets.iter().map(own).sum::<Option<f64>>()
+    };
+    let together = |line: &Line| {
+        (line.point.targets.len() > 1).then(|| found(line, "link")).flatten().map(|one| one.1)
+    };
+    let predicted =
+        |line: &Line| of(line, |limit| limit.predicted, None, &line.point.targets.join("+"));
+    let storage = |line: &Line| found(line, "storage").map(|one| one.1);
+    let all: [(&str, Find<'_>); 4] = [
+        ("links, added up", &links),
+        ("links at once", &together),
+        ("predicted for links at once", &predicted),
+        ("storage", &storage),
+    ];
+    let named = all.map(|(name, find)| {
+        let at = |(_, line): &(f64, Option<&Line>)| find((*line)?).map(|rate| rate * 1e-9);
+        (name.to_owned(), xs.iter().map(at).collect::<Vec<_>>())
+    });
+    let named = named.into_iter().filter(|(_, values)| values.iter().any(Option::is_some));
+    let mut changes: Vec<String> = Vec::new();
+    let mut last = None;
+    for (x, line) in xs {
+        let limits = line.map_or_else(Vec::new, |line| bars::limits(model, &line.point));
+        let now = limits.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(name, _)| *name);
+        if let Some(name) = now.filter(|_| now != last) {
+            changes.push(if last.is_none() { name.into() } else { format!("{name} from {x} on") });
+            last = now;
+        }
+    }
+    let text = (!changes.is_empty()).then(|| format!("lowest limit: {}", changes.join(", ")));
+    (named.collect(), text)
 }
 
 /// The limit of all points, if they share one.
@@ -217,6 +318,46 @@ mod tests {
         let dashes = &DASHES[..3];
         assert_eq!(look("forebay"), dashes.iter().map(|dash| (0, *dash)).collect::<Vec<_>>());
         assert_eq!(look("mmap"), dashes.iter().map(|dash| (1, *dash)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn more_and_more_gpus_have_a_roofline() {
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        let mut limit = |name: &str, of: &str, rate: f64, predicted: Option<f64>| {
+            records.push(json!({
+                "record": "limit", "name": name, "of": of, "direction": "read",
+                "bytes_per_second": rate, "how": "", "simulated": true, "predicted": predicted,
+            }));
+        };
+        limit("link", "sim:0", 50e9, None);
+        limit("link", "sim:1", 50e9, None);
+        limit("uplink", "sim:0+sim:1", 64e9, Some(64e9));
+        for targets in [json!(["sim:0"]), json!(["sim:0", "sim:1"])] {
+            records.extend(made::samples(&sweep).into_iter().map(|mut sample| {
+                sample["point"]["targets"] = targets.clone();
+                sample["point"]["cache"] = json!("warm");
+                sample
+            }));
+        }
+        let charts = Charts::of(&model_of(&[("a", &made::text(&records))]));
+        assert_eq!(
+            (charts.axis.as_str(), &charts.xs[..]),
+            ("GPUs at once", &["1".into(), "2".into()][..])
+        );
+        let rate = &charts.charts[0];
+        let limits =
+            rate.series.iter().filter_map(|one| Some((one.limit.as_deref()?, one.values.clone())));
+        let limits: Vec<_> = limits.collect();
+        assert_eq!(
+            limits,
+            [
+                ("links, added up", vec![Some(50.0), Some(100.0)]),
+                ("links at once", vec![None, Some(64.0)]),
+                ("predicted for links at once", vec![None, Some(64.0)]),
+            ]
+        );
+        assert_eq!(rate.limit.as_deref(), Some("lowest limit: PCIe link, PCIe uplink from 2 on"));
     }
 
     #[test]

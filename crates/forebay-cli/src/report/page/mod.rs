@@ -27,7 +27,7 @@ const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
     'sha256-F+IVVsrgaZeWM6OIA5H+iBrWqryskvM8HVsK1JftOtc='; \
     script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
-    'sha256-8RzHN4PhEfNXxCV+BDWKI+bGNCZMxY8EDUThIiuJmDU='; \
+    'sha256-068cwhoBz79Q4FhgUANWYm4FZtz008+au+revAeW3Qw='; \
     base-uri 'none'; form-action 'none'";
 
 /// Most rows of a table: a browser sorts this many at once.

@@ -49,9 +49,9 @@
         { ...axis, size: 64, values: (u, all) => all.map((v) => v === null ? "" : yText(v)) },
       ],
       series: [{}].concat(one.series.map((series) => ({
-        label: series.limit ? one.limit : data.series[series.name].name,
+        label: series.limit || data.series[series.name].name,
         stroke: color(series.limit ? "--s7" : "--s" + data.series[series.name].color),
-        width: 2, dash: series.limit ? [8, 6] : data.series[series.name].dash, spanGaps: true,
+        width: 2, dash: series.limit ? (series.limit.startsWith("predicted") ? [2, 4] : [8, 6]) : data.series[series.name].dash, spanGaps: true,
         points: { show: !series.limit, size: 6 },
       }))),
       hooks: { setCursor: [(u) => {
