@@ -33,6 +33,7 @@ pub mod plain;
 pub mod power;
 pub mod program;
 pub mod proof;
+pub mod ranks;
 pub mod results;
 pub mod route;
 pub mod scratch;

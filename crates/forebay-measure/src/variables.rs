@@ -13,6 +13,9 @@ pub const LOG: &str = "FOREBAY_LOG";
 /// Its values.
 pub const LOG_TAKES: &str = "`off`, `warn`, `info` or `debug`";
 const LOG_ABOUT: &str = "log level of engine events, on stderr";
+/// The command's own variable that tells the ranks of two runs apart.
+pub const TOKEN: &str = "FOREBAY_TOKEN";
+const TOKEN_ABOUT: &str = "any text that all ranks of one run have, and other runs do not";
 
 /// Variables of the tests and the build, which are valid here.
 const OF_TESTS: [&str; 10] = [
@@ -37,7 +40,8 @@ pub fn help() -> String {
         let _ = write!(text, "\n          {}", variable.about);
     }
     text + &format!(
-        "\n\nVariables of the command:\n  {LOG} [default: off]\n          {LOG_ABOUT}: {LOG_TAKES}"
+        "\n\nVariables of the command:\n  {LOG} [default: off]\n          {LOG_ABOUT}: {LOG_TAKES}\
+         \n  {TOKEN} [default: the launcher's]\n          {TOKEN_ABOUT}"
     )
 }
 
@@ -61,7 +65,10 @@ pub fn warn_of_unknown() {
 
 fn is_unknown(name: &str) -> bool {
     let known = || Options::VARIABLES.iter().any(|variable| variable.name == name);
-    name.starts_with("FOREBAY_") && name != LOG && !OF_TESTS.contains(&name) && !known()
+    name.starts_with("FOREBAY_")
+        && ![LOG, TOKEN].contains(&name)
+        && !OF_TESTS.contains(&name)
+        && !known()
 }
 
 #[cfg(test)]
@@ -80,7 +87,8 @@ mod tests {
         }
         assert!(PAGE.contains(&rows), "docs/variables.md should hold these rows:\n{rows}");
         let listed = PAGE.lines().filter(|line| line.starts_with("| `FOREBAY_")).count();
-        assert_eq!(listed, Options::VARIABLES.len() + 1 + OF_TESTS.len());
+        assert_eq!(listed, Options::VARIABLES.len() + 2 + OF_TESTS.len());
+        assert!(PAGE.contains(&format!("| `{TOKEN}` |")));
         let row = format!("| `{LOG}` | {LOG_ABOUT} | off | {LOG_TAKES} |\n");
         assert!(PAGE.contains(&row), "docs/variables.md should hold this row:\n{row}");
         assert!(OF_TESTS.iter().all(|name| PAGE.contains(&format!("| `{name}` |"))));

@@ -27,7 +27,7 @@ use crate::values::{Format, gpu, local_path, positive_size, route};
     forebay bench --gpu sim                   simulated GPU\n  \
     forebay bench /data --block-size 64K,1M --depth 1,8,32\n  \
     forebay bench /data --method forebay,cpu-gpu --threads 1,8 --block-size 1M\n  \
-    forebay bench /data --kv llama-70b:bf16:tp8:page64 --depth 64\n  \
+    forebay bench /data --kv llama-70b:fp8:tp8 --size 64G\n  \
     forebay bench /data --together 0-7 --cache warm\n  \
     forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64")]
 pub struct BenchArgs {

@@ -12,6 +12,7 @@ pub mod limits;
 mod plan;
 mod print;
 pub mod queues;
+mod ranks;
 mod state;
 mod targets;
 
@@ -48,6 +49,7 @@ use self::args::BenchArgs;
 use self::files::Place;
 use self::plan::{Axes, Planned};
 pub(crate) use self::print::show;
+use self::ranks::Joined;
 use self::targets::Together;
 use crate::log;
 use crate::map;
@@ -75,11 +77,17 @@ const KV_LOADS: u8 = 40;
 
 /// Runs the verb.
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
-    let args = plan::with_paths(args)?;
+    let mut args = plan::with_paths(args)?;
     state::check_name(args.output.as_deref())?;
     let engine = Engine::new(program.engine_options()?)?;
-    let records = Bench::new(&args, engine, None, program, command)?.run()?;
-    show(&args, &records)
+    let joined = Joined::meet(&mut args, &engine)?;
+    let mut bench = Bench::new(&args, engine, None, program, command)?;
+    bench.joined = joined;
+    let records = bench.run()?;
+    match bench.joined.take() {
+        Some(joined) => joined.finish(&args, records),
+        None => show(&args, &records),
+    }
 }
 
 /// A run in progress.
@@ -110,6 +118,8 @@ pub(crate) struct Bench<'a> {
     served: HashMap<usize, Served>,
     /// The capacity of each of their roots.
     kv_capacity: u64,
+    /// The other ranks of this run.
+    joined: Option<Joined>,
 }
 
 impl<'a> Bench<'a> {
@@ -169,6 +179,7 @@ impl<'a> Bench<'a> {
             checked_by_fio: false,
             served: HashMap::new(),
             kv_capacity: 0,
+            joined: None,
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -348,7 +359,9 @@ impl<'a> Bench<'a> {
         for repeat in 0..most {
             let begun = Instant::now();
             let is_late = self.begun.elapsed() + slowest > plan::BUDGET;
-            if repeat >= least && is_late {
+            // Several ranks make the same samples, whatever each takes.
+            let is_enough = is_late || self.joined.is_some();
+            if repeat >= least && is_enough {
                 break;
             }
             self.limited.clear(); // limits are measured in each round
@@ -356,7 +369,8 @@ impl<'a> Bench<'a> {
             for (position, &index) in order.iter().enumerate() {
                 let planned = self.planned[index].clone();
                 // Of whole files, what has failed fails again.
-                if is_kept(&planned, repeat) || self.is_whole && failed.contains(&index) {
+                let skips = self.is_whole && self.joined.is_none() && failed.contains(&index);
+                if is_kept(&planned, repeat) || skips {
                     continue;
                 }
                 let rounds = least.saturating_sub(repeat + 1);
@@ -573,6 +587,7 @@ impl<'a> Bench<'a> {
         let mut planned = self.planned[index].clone();
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
+        self.joined.iter_mut().for_each(Joined::begin);
         let result = match planned.kv {
             Some(_) => self.serve(index, bar),
             None => self.moved(&planned, &self.measurers[planned.targets]),
@@ -584,6 +599,9 @@ impl<'a> Bench<'a> {
             measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
             let mix = read_percent(&planned, &ran);
             measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
+            if let Some(joined) = &mut self.joined {
+                joined.note((index, plan::name(&planned.point), repeat), &ran, &measured);
+            }
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);

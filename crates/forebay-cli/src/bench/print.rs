@@ -16,12 +16,17 @@ const WARNINGS_MAX: usize = 3;
 
 /// Prints the results and the warnings; failed samples and wrong data fail the command.
 pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
-    let model = bars::model(records);
     let shown = print(&text(args, records)?);
+    // Wrong data are reported even if stdout was closed.
+    judge(args, records).and(shown)
+}
+
+/// Prints the warnings; failed samples and wrong data fail the command.
+pub(super) fn judge(args: &BenchArgs, records: &[Record]) -> Result<()> {
+    let model = bars::model(records);
     let most = if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) };
     warn(&model.warnings.iter().collect::<Vec<_>>(), most);
-    // Wrong data are reported even if stdout was closed.
-    verdict(args, &model).and(shown)
+    verdict(args, &model)
 }
 
 /// The results in the form that was requested.

@@ -31,6 +31,7 @@ mod paths;
 mod probe;
 mod program;
 mod proof;
+mod ranks;
 mod report;
 mod shown;
 mod signals;

@@ -32,6 +32,20 @@ impl Latencies {
         self.histogram().add(others).expect("all histograms have the same range");
     }
 
+    /// Each latency in nanoseconds that occurred, and how often: to add them up elsewhere.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(u64, u64)> {
+        let all = self.0.iter().flat_map(Histogram::iter_recorded);
+        all.map(|one| (one.value_iterated_to(), one.count_at_value())).collect()
+    }
+
+    /// Adds what [`counts`](Self::counts) returned.
+    pub fn add_counts(&mut self, counts: &[(u64, u64)]) {
+        for (latency, count) in counts {
+            self.add(Duration::from_nanos(*latency), *count);
+        }
+    }
+
     /// The summary of all latencies; `None` if there are none.
     #[must_use]
     pub fn summary(&self, since_due: bool) -> Option<Latency> {
@@ -68,6 +82,9 @@ mod tests {
             half.add(Duration::from_micros(micros), 1);
         }
         all.add_all(&odd);
+        let mut again = Latencies::default();
+        again.add_counts(&all.counts());
+        assert_eq!(again.summary(true), all.summary(true));
         let told = all.summary(true).unwrap();
         let near =
             |told: Option<u64>, micros: u64| told.unwrap().abs_diff(micros * 1000) <= micros * 2;

@@ -1,0 +1,494 @@
+//! Ranks meet at rank 0 over TCP, wait for each other, and send it their results.
+//!
+//! Each message is a line of JSON. Every rank says at least every [`BEAT`] that it lives. A rank
+//! that ends early, or is silent for [`SILENT`], ends the run of all, and rank 0 names it to them.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Place;
+use crate::cleanup;
+use crate::failure::{Failure, Result};
+
+/// How long ranks wait for each other at the start.
+const JOIN_MAX: Duration = Duration::from_secs(60);
+/// How long a connection may take to say who it is.
+const HELLO_MAX: Duration = Duration::from_secs(5);
+/// The pause between two messages of a rank at most, and the longest silence of one that lives.
+const BEAT: Duration = Duration::from_secs(1);
+const SILENT: Duration = Duration::from_secs(8);
+/// Time limit for the cleanup of a run that ends early.
+const CLEANUP_MAX: Duration = Duration::from_secs(1);
+/// The longest line: the results of one rank.
+const LINE_MAX: u64 = 256 << 20;
+const HELLO_LEN_MAX: u64 = 64 << 10;
+/// The stack of a thread that reads one connection: there may be thousands.
+const STACK: usize = 128 << 10;
+
+/// What ranks say to each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+enum Message {
+    /// The first line of a rank to rank 0.
+    Hello(Hello),
+    /// All ranks have come.
+    Welcome,
+    /// The run cannot go on.
+    Ended(String),
+    /// The sender lives.
+    Alive,
+    /// The sender waits for this phase.
+    Ready(u64),
+    /// All are ready for this phase.
+    Go(u64),
+    /// The results of a rank.
+    Results(Value),
+    /// All results have come.
+    Done,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Hello {
+    token: String,
+    version: String,
+    rank: u32,
+    size: u32,
+    host: String,
+    /// The arguments, which are the same for all.
+    asked: String,
+}
+
+/// A connection to another rank.
+#[derive(Debug)]
+struct Peer {
+    rank: u32,
+    host: String,
+    /// Locked by the one who writes.
+    stream: Mutex<Arc<TcpStream>>,
+}
+
+/// The end of a connection that is read. One descriptor serves both directions: there may be
+/// thousands.
+#[derive(Debug)]
+struct Reads(Arc<TcpStream>);
+
+impl Read for Reads {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        (&*self.0).read(bytes)
+    }
+}
+
+type Reader = BufReader<Reads>;
+
+fn reader(stream: TcpStream) -> Reader {
+    BufReader::with_capacity(4096, Reads(Arc::new(stream)))
+}
+
+impl Peer {
+    /// Sends a message. A connection that fails is noticed by its reader.
+    fn send(&self, message: &Message) {
+        let mut line = serde_json::to_vec(message).unwrap_or_default();
+        line.push(b'\n');
+        let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = (&**stream).write_all(&line);
+    }
+}
+
+/// All ranks of a run, seen by one of them.
+#[derive(Debug)]
+pub struct Ranks {
+    /// Its place.
+    pub place: Place,
+    /// Of rank 0 all others in order, else rank 0.
+    peers: Arc<Vec<Peer>>,
+    inbox: Receiver<(u32, Message)>,
+    phase: u64,
+    /// Whether the ranks have parted, and may end.
+    parted: Arc<AtomicBool>,
+}
+
+impl Ranks {
+    /// Meets the others. `asked` has the arguments, which must be those of all.
+    ///
+    /// # Errors
+    /// Some do not come, or differ in version or arguments; errors of the network.
+    pub fn meet(place: Place, asked: &str) -> Result<Self> {
+        let hello = Hello {
+            token: place.token.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            rank: place.rank,
+            size: place.size,
+            host: host(),
+            asked: asked.into(),
+        };
+        let connected = match place.rank {
+            0 => accept(&place, &hello)?,
+            _ => vec![connect(&place, hello)?],
+        };
+        let (sender, inbox) = channel();
+        let parted = Arc::new(AtomicBool::new(false));
+        let (peers, readers): (Vec<Peer>, Vec<_>) = connected.into_iter().unzip();
+        let peers = Arc::new(peers);
+        for (index, reader) in readers.into_iter().enumerate() {
+            let all = (Arc::clone(&peers), Arc::clone(&parted));
+            let sender = sender.clone();
+            start("rank", move || listen(index, reader, &all, &sender))?;
+        }
+        let all = (Arc::clone(&peers), Arc::clone(&parted));
+        start("beat", move || {
+            while !all.1.load(Ordering::Acquire) {
+                all.0.iter().for_each(|peer| peer.send(&Message::Alive));
+                thread::sleep(BEAT);
+            }
+        })?;
+        if place.rank == 0 {
+            peers.iter().for_each(|peer| peer.send(&Message::Welcome));
+        }
+        Ok(Self { place, peers, inbox, phase: 0, parted })
+    }
+
+    /// Whether this is rank 0, which prints.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.place.rank == 0
+    }
+
+    /// The hosts of all ranks, as rank 0 knows them.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        std::iter::once(host()).chain(self.peers.iter().map(|peer| peer.host.clone())).collect()
+    }
+
+    /// Waits until all ranks are here. A lost rank ends the process.
+    pub fn barrier(&mut self) {
+        self.phase += 1;
+        let phase = self.phase;
+        if self.is_first() {
+            self.collect(|message| (message == Message::Ready(phase)).then_some(()));
+            self.peers.iter().for_each(|peer| peer.send(&Message::Go(phase)));
+        } else {
+            self.peers[0].send(&Message::Ready(phase));
+            self.collect(|message| (message == Message::Go(phase)).then_some(()));
+        }
+    }
+
+    /// Sends `own` results to rank 0, which gets those of all ranks in order; then they part.
+    pub fn gather(self, own: Value) -> Vec<Value> {
+        let mut all = Vec::new();
+        if self.is_first() {
+            let others = self.collect(|message| match message {
+                Message::Results(results) => Some(results),
+                _ => None,
+            });
+            all = std::iter::once(own).chain(others.into_values()).collect();
+            self.parted.store(true, Ordering::Release);
+            self.peers.iter().for_each(|peer| peer.send(&Message::Done));
+        } else {
+            self.peers[0].send(&Message::Results(own));
+            self.collect(|message| (message == Message::Done).then_some(()));
+            self.parted.store(true, Ordering::Release);
+        }
+        all
+    }
+
+    /// Waits for a message from every peer.
+    fn collect<T>(&self, pick: impl Fn(Message) -> Option<T>) -> BTreeMap<u32, T> {
+        let mut found = BTreeMap::new();
+        while found.len() < self.peers.len() {
+            match self.inbox.recv() {
+                Ok((rank, message)) => found.extend(pick(message).map(|value| (rank, value))),
+                // A reader that has ended ends the process.
+                Err(_) => thread::park(),
+            }
+        }
+        found
+    }
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = thread::Builder::new().name(name.into()).stack_size(STACK);
+    thread.spawn(work).map(drop).map_err(|error| Failure::thread(&error, STACK as u64))
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Reads the messages of one peer, until the ranks have parted.
+fn listen(
+    index: usize,
+    mut reader: Reader,
+    (peers, parted): &(Arc<Vec<Peer>>, Arc<AtomicBool>),
+    inbox: &Sender<(u32, Message)>,
+) {
+    let peer = &peers[index];
+    loop {
+        match read(&mut reader, LINE_MAX) {
+            Ok(Message::Alive) => {}
+            Ok(Message::Ended(why)) => end(parted, &why, &[]),
+            Ok(message) => drop(inbox.send((peer.rank, message))),
+            Err(why) => {
+                let why = format!("rank {} on {} was lost: {why}", peer.rank, peer.host);
+                let others: &[Peer] = if peer.rank == 0 { &[] } else { peers };
+                return end(parted, &why, others);
+            }
+        }
+    }
+}
+
+/// Ends the run and tells `others`, unless the ranks have parted.
+fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
+    if parted.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    others.iter().for_each(|peer| peer.send(&Message::Ended(why.into())));
+    let hint = "its own output says why, if it could; start all ranks again";
+    Failure::new("the run ended early").because(why).hint(hint).print();
+    cleanup::run(CLEANUP_MAX);
+    signal_hook::low_level::exit(1);
+}
+
+/// The next message; else why there is none.
+fn read(reader: &mut Reader, most: u64) -> std::result::Result<Message, String> {
+    let mut line = Vec::new();
+    let len = reader.take(most).read_until(b'\n', &mut line).map_err(|error| {
+        let is_late =
+            matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+        if is_late { format!("silent for {SILENT:?}") } else { error.to_string() }
+    })?;
+    if len == 0 {
+        return Err("it closed the connection".into());
+    }
+    serde_json::from_slice(&line).map_err(|_| "it sent something else than a message".into())
+}
+
+type Connected = (Peer, Reader);
+
+fn connected(rank: u32, host: String, reader: Reader) -> std::io::Result<Connected> {
+    let stream = Arc::clone(&reader.get_ref().0);
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENT))?;
+    // A peer that reads nothing must not hold up the others.
+    stream.set_write_timeout(Some(SILENT))?;
+    Ok((Peer { rank, host, stream: Mutex::new(stream) }, reader))
+}
+
+/// Rank 0: waits for all others.
+fn accept(place: &Place, own: &Hello) -> Result<Vec<Connected>> {
+    let at = (place.address.as_str(), place.port);
+    let named = format!("{}:{}", place.address, place.port);
+    // The address may be that of a service before this host.
+    let listener = TcpListener::bind(at).or_else(|_| TcpListener::bind(("::", place.port)));
+    let listener = listener.and_then(|it| it.set_nonblocking(true).map(|()| it));
+    let listener = listener.map_err(|error| {
+        Failure::io(format!("rank 0 cannot listen at {named}"), &error)
+            .hint("set `MASTER_PORT` to a port below a free one")
+    })?;
+    let (said, come) = channel();
+    let mut found: BTreeMap<u32, Connected> = BTreeMap::new();
+    let began = Instant::now();
+    while found.len() + 1 < place.size as usize {
+        let mut is_idle = true;
+        while let Ok((stream, _)) = listener.accept() {
+            is_idle = false;
+            let said = said.clone();
+            // Whoever connects and says nothing holds up no rank.
+            start("hello", move || {
+                let _ = stream.set_nonblocking(false);
+                let _ = stream.set_read_timeout(Some(HELLO_MAX));
+                let mut reader = reader(stream);
+                if let Ok(Message::Hello(hello)) = read(&mut reader, HELLO_LEN_MAX) {
+                    let _ = said.send((hello, reader));
+                }
+            })?;
+        }
+        while let Ok((hello, reader)) = come.try_recv() {
+            is_idle = false;
+            let (rank, host) = (hello.rank, hello.host.clone());
+            let wrong = differs(own, &hello).or_else(|| {
+                found
+                    .contains_key(&rank)
+                    .then(|| format!("rank {rank} came twice, now from {host}"))
+            });
+            if hello.token != own.token {
+                tell(&reader.get_ref().0, "this is another run: its token differs");
+                continue;
+            }
+            let failed =
+                |error| Failure::io(format!("cannot talk to rank {rank} on {host}"), &error);
+            let one = connected(rank, host.clone(), reader).map_err(failed)?;
+            found.insert(rank, one);
+            if let Some(why) = wrong {
+                found.values().for_each(|(peer, _)| peer.send(&Message::Ended(why.clone())));
+                return Err(Failure::new("the ranks do not fit together").because(why));
+            }
+        }
+        if began.elapsed() > JOIN_MAX {
+            let missing = (1..place.size).filter(|rank| !found.contains_key(rank));
+            let missing: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
+            let why = format!("of {} ranks these did not come: {}", place.size, missing.join(", "));
+            found.values().for_each(|(peer, _)| peer.send(&Message::Ended(why.clone())));
+            return Err(Failure::new(format!("waited {JOIN_MAX:?} at {named}"))
+                .because(why)
+                .hint("start all ranks within a minute, and let them reach that port"));
+        }
+        if is_idle {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+/// How two ranks differ that should not.
+fn differs(own: &Hello, other: &Hello) -> Option<String> {
+    let from = format!("rank {} on {}", other.rank, other.host);
+    let fits = (1..own.size).contains(&other.rank) && other.size == own.size;
+    match () {
+        () if other.version != own.version => {
+            Some(format!("{from} has version {}, rank 0 has {}", other.version, own.version))
+        }
+        () if !fits => Some(format!("{from} is one of {}, rank 0 one of {}", other.size, own.size)),
+        () if other.asked != own.asked => Some(format!("{from} has other arguments than rank 0")),
+        () => None,
+    }
+}
+
+fn tell(mut stream: &TcpStream, why: &str) {
+    let line = serde_json::to_string(&Message::Ended(why.into())).unwrap_or_default();
+    let _ = writeln!(stream, "{line}");
+}
+
+/// Another rank: connects to rank 0, and waits until all have come.
+fn connect(place: &Place, hello: Hello) -> Result<Connected> {
+    let named = format!("{}:{}", place.address, place.port);
+    let failed = |error: &std::io::Error| {
+        Failure::io(format!("rank {} cannot reach rank 0 at {named}", place.rank), error)
+            .hint("let rank 0 start, and `MASTER_ADDR` name its host")
+    };
+    let began = Instant::now();
+    let stream = loop {
+        let tried = (place.address.as_str(), place.port).to_socket_addrs().and_then(|all| {
+            let mut last = Err(std::io::ErrorKind::AddrNotAvailable.into());
+            for address in all {
+                last = TcpStream::connect_timeout(&address, HELLO_MAX);
+                if last.is_ok() {
+                    break;
+                }
+            }
+            last
+        });
+        match tried {
+            Ok(stream) => break stream,
+            Err(error) if began.elapsed() > JOIN_MAX => return Err(failed(&error)),
+            Err(_) => thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let mut reader = reader(stream);
+    let wait = Some(JOIN_MAX + SILENT);
+    reader.get_ref().0.set_read_timeout(wait).map_err(|error| failed(&error))?;
+    let mut line = serde_json::to_vec(&Message::Hello(hello)).unwrap_or_default();
+    line.push(b'\n');
+    (&*reader.get_ref().0).write_all(&line).map_err(|error| failed(&error))?;
+    loop {
+        match read(&mut reader, HELLO_LEN_MAX) {
+            Ok(Message::Welcome) => break,
+            Ok(Message::Alive) => {}
+            Ok(Message::Ended(why)) => {
+                return Err(Failure::new(format!("rank 0 at {named} ended the run")).because(why));
+            }
+            Ok(_) => return Err(Failure::new(format!("{named} is not rank 0"))),
+            Err(why) => {
+                return Err(Failure::new(format!("rank 0 at {named} did not answer")).because(why));
+            }
+        }
+    }
+    connected(0, place.address.clone(), reader).map_err(|error| failed(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(rank: u32, size: u32, port: u16) -> Place {
+        let (address, token) = ("127.0.0.1".to_owned(), "t".to_owned());
+        Place { rank, size, local: rank, address, port, token }
+    }
+
+    fn free_port() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    }
+
+    /// What each of `size` ranks returns.
+    fn all<T: Send + 'static>(
+        size: u32,
+        work: impl Fn(u32, Result<Ranks>) -> T + Clone + Send + 'static,
+        asked: fn(u32) -> &'static str,
+    ) -> Vec<T> {
+        let port = free_port();
+        let threads = (0..size).map(|rank| {
+            let work = work.clone();
+            thread::spawn(move || work(rank, Ranks::meet(place(rank, size, port), asked(rank))))
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+
+    #[test]
+    fn ranks_wait_for_each_other_and_their_results_come_in_order() {
+        let passed = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let results = all(
+            9,
+            move |rank, ranks| {
+                let mut ranks = ranks.unwrap();
+                for phase in 1..20 {
+                    passed.fetch_add(1, Ordering::SeqCst);
+                    ranks.barrier();
+                    assert!(passed.load(Ordering::SeqCst) >= 9 * phase);
+                }
+                ranks.gather(serde_json::json!({ "rank": rank }))
+            },
+            |_| "same",
+        );
+        assert!(results[1..].iter().all(Vec::is_empty));
+        let order: Vec<_> = results[0].iter().map(|one| one["rank"].as_u64().unwrap()).collect();
+        assert_eq!(order, (0..9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn other_arguments_are_named() {
+        let failures = all(3, |_, ranks| ranks.err(), |rank| if rank == 2 { "b" } else { "a" });
+        let first = failures[0].as_ref().unwrap();
+        assert!(first.causes[0].starts_with("rank 2 on "), "{first:?}");
+        assert!(failures[2].as_ref().unwrap().causes[0].contains("other arguments"));
+    }
+
+    #[test]
+    fn strangers_hold_up_no_rank() {
+        let port = free_port();
+        let first = thread::spawn(move || Ranks::meet(place(0, 2, port), "a"));
+        let reach = || loop {
+            if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+                return stream;
+            }
+        };
+        let silent = reach();
+        writeln!(reach(), "GET / HTTP/1.1").unwrap();
+        let other = Place { token: "other".into(), ..place(1, 2, port) };
+        let refused = Ranks::meet(other, "a").unwrap_err();
+        assert!(refused.causes[0].contains("token"), "{refused:?}");
+        let second = Ranks::meet(place(1, 2, port), "a").unwrap();
+        let first = first.join().unwrap().unwrap();
+        let (one, two) = (thread::spawn(|| first.gather(1.into())), second.gather(2.into()));
+        assert_eq!((one.join().unwrap().len(), two.len()), (2, 0));
+        drop(silent);
+    }
+}

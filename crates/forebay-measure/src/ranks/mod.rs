@@ -1,0 +1,8 @@
+//! A command that a launcher runs several times, on one host or many: each copy finds its rank in
+//! the environment, and they meet at rank 0.
+
+mod meet;
+pub mod place;
+
+pub use self::meet::Ranks;
+pub use self::place::Place;
