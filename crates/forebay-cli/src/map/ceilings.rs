@@ -148,14 +148,16 @@ fn sources() -> String {
 }
 
 fn table(rows: &[CeilingRow]) -> Grid {
-    let of =
-        |row: &CeilingRow, way| if way == Way::Read { row.read.clone() } else { row.write.clone() };
     let gb_per_s = |rate: f64| digits(rate * 1e-9);
     let mut fields: Fields<'_, CeilingRow> = Fields::new();
     fields.text(("GB/s", 0, ""), |row| row.of.clone());
     for (way, heading) in [(Way::Read, "reads"), (Way::Write, "writes")] {
-        fields.number((heading, 0, ""), move |row| Some(of(row, way)?.expected), gb_per_s);
-        fields.number(("in theory", 1, ""), move |row| Some(of(row, way)?.theory), gb_per_s);
+        fields.number((heading, 0, ""), move |row| Some(row.get(way).as_ref()?.expected), gb_per_s);
+        fields.number(
+            ("in theory", 1, ""),
+            move |row| Some(row.get(way).as_ref()?.theory),
+            gb_per_s,
+        );
     }
     fields.text(("reads bound by", 0, ""), |row| {
         row.read.as_ref().map_or_else(|| "unknown".into(), |ceiling| ceiling.binds.to_string())

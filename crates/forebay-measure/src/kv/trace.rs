@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_repeats_what_it_had_and_shares_its_prefix_alone() {
+    fn a_conversation_repeats_its_blocks_and_shares_only_its_prefix() {
         let turns: Vec<Turn> = Trace::new(3, 16, 4, 1).take(200).collect();
         assert_eq!(turns, Trace::new(3, 16, 4, 1).take(200).collect::<Vec<_>>());
         assert_ne!(turns, Trace::new(3, 16, 4, 2).take(200).collect::<Vec<_>>());

@@ -4,7 +4,7 @@
 //! that ends early, or is silent for [`SILENT`], ends the run of all, and rank 0 names it to them.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -29,10 +30,10 @@ const SILENT: Duration = Duration::from_secs(8);
 /// Time limit for the cleanup of a run that ends early.
 const CLEANUP_MAX: Duration = Duration::from_secs(1);
 /// The longest line: the results of one rank.
-const LINE_MAX: u64 = 256 << 20;
-const HELLO_LEN_MAX: u64 = 64 << 10;
-/// The stack of a thread that reads one connection: there may be thousands.
-const STACK: usize = 128 << 10;
+const LINE_MAX: usize = 256 << 20;
+const HELLO_LEN_MAX: usize = 64 << 10;
+/// Bytes of one read.
+const PART: usize = 64 << 10;
 
 /// What ranks say to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,18 +79,55 @@ struct Peer {
 /// The end of a connection that is read. One descriptor serves both directions: there may be
 /// thousands.
 #[derive(Debug)]
-struct Reads(Arc<TcpStream>);
+struct Reader {
+    stream: Arc<TcpStream>,
+    /// What has come of lines that are not complete, and how much of it has no end of a line.
+    bytes: Vec<u8>,
+    seen: usize,
+    /// When something came last.
+    heard: Instant,
+}
 
-impl Read for Reads {
-    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
-        (&*self.0).read(bytes)
+impl Reader {
+    fn new(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        // A peer that reads nothing must not hold up the others.
+        stream.set_write_timeout(Some(SILENT))?;
+        let stream = Arc::new(stream);
+        Ok(Self { stream, bytes: Vec::new(), seen: 0, heard: Instant::now() })
+    }
+
+    /// Reads once, and returns the messages that are complete; else why there can be no more.
+    fn read(&mut self, most: usize) -> std::result::Result<Vec<Message>, String> {
+        let mut part = [0; PART];
+        match (&*self.stream).read(&mut part) {
+            Ok(0) => return Err("it closed the connection".into()),
+            Ok(len) => self.bytes.extend_from_slice(&part[..len]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(Vec::new()),
+            Err(error) => return Err(error.to_string()),
+        }
+        self.heard = Instant::now();
+        let strange = || "it sent something else than a message".to_owned();
+        let mut messages = Vec::new();
+        while let Some(end) = self.bytes[self.seen..].iter().position(|byte| *byte == b'\n') {
+            let rest = self.bytes.split_off(self.seen + end + 1);
+            messages.push(serde_json::from_slice(&self.bytes).map_err(|_| strange())?);
+            (self.bytes, self.seen) = (rest, 0);
+        }
+        self.seen = self.bytes.len();
+        if self.seen > most { Err(strange()) } else { Ok(messages) }
     }
 }
 
-type Reader = BufReader<Reads>;
-
-fn reader(stream: TcpStream) -> Reader {
-    BufReader::with_capacity(4096, Reads(Arc::new(stream)))
+/// The numbers of those of `streams` that can be read, once there is one or `most` is over.
+fn readable<'a>(streams: impl Iterator<Item = &'a TcpStream>, most: Duration) -> Vec<usize> {
+    let mut all: Vec<PollFd<'_>> = streams.map(|one| PollFd::new(one, PollFlags::IN)).collect();
+    let most = Timespec::try_from(most).ok();
+    // An interrupted call found nothing.
+    let _ = poll(&mut all, most.as_ref());
+    let found = all.iter().enumerate().filter(|(_, one)| !one.revents().is_empty());
+    found.map(|(index, _)| index).collect()
 }
 
 impl Peer {
@@ -137,11 +175,8 @@ impl Ranks {
         let parted = Arc::new(AtomicBool::new(false));
         let (peers, readers): (Vec<Peer>, Vec<_>) = connected.into_iter().unzip();
         let peers = Arc::new(peers);
-        for (index, reader) in readers.into_iter().enumerate() {
-            let all = (Arc::clone(&peers), Arc::clone(&parted));
-            let sender = sender.clone();
-            start("rank", move || listen(index, reader, &all, &sender))?;
-        }
+        let all = (Arc::clone(&peers), Arc::clone(&parted));
+        start("ranks", move || listen(readers, &all, &sender))?;
         let all = (Arc::clone(&peers), Arc::clone(&parted));
         start("beat", move || {
             while !all.1.load(Ordering::Acquire) {
@@ -194,7 +229,6 @@ impl Ranks {
         } else {
             self.peers[0].send(&Message::Results(own));
             self.collect(|message| (message == Message::Done).then_some(()));
-            self.parted.store(true, Ordering::Release);
         }
         all
     }
@@ -214,34 +248,59 @@ impl Ranks {
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let thread = thread::Builder::new().name(name.into()).stack_size(STACK);
-    thread.spawn(work).map(drop).map_err(|error| Failure::thread(&error, STACK as u64))
+    let thread = thread::Builder::new().name(name.into());
+    thread.spawn(work).map(drop).map_err(|error| Failure::io("cannot start a thread", &error))
 }
 
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Reads the messages of one peer, until the ranks have parted.
+/// Reads the messages of all peers, until the ranks have parted.
 fn listen(
-    index: usize,
-    mut reader: Reader,
+    mut readers: Vec<Reader>,
     (peers, parted): &(Arc<Vec<Peer>>, Arc<AtomicBool>),
     inbox: &Sender<(u32, Message)>,
 ) {
-    let peer = &peers[index];
-    loop {
-        match read(&mut reader, LINE_MAX) {
-            Ok(Message::Alive) => {}
-            Ok(Message::Ended(why)) => end(parted, &why, &[]),
-            Ok(message) => drop(inbox.send((peer.rank, message))),
-            Err(why) => {
-                let why = format!("rank {} on {} was lost: {why}", peer.rank, peer.host);
-                let others: &[Peer] = if peer.rank == 0 { &[] } else { peers };
-                return end(parted, &why, others);
+    readers.iter_mut().for_each(|reader| reader.heard = Instant::now());
+    // With thousands of peers, one comes every moment: some are read together.
+    let pause = Duration::from_micros(2 * readers.len() as u64);
+    while !parted.load(Ordering::Acquire) {
+        let found = readable(readers.iter().map(|reader| &*reader.stream), BEAT);
+        for index in found {
+            let (peer, reader) = (&peers[index], &mut readers[index]);
+            match reader.read(LINE_MAX) {
+                Ok(messages) => {
+                    messages.into_iter().for_each(|one| heard(one, peer, parted, inbox));
+                }
+                Err(why) => return lost(peer, &why, peers, parted),
             }
         }
+        let silent = readers.iter().position(|reader| reader.heard.elapsed() > SILENT);
+        if let Some(index) = silent {
+            return lost(&peers[index], &format!("silent for {SILENT:?}"), peers, parted);
+        }
+        thread::sleep(pause);
     }
+}
+
+fn heard(message: Message, peer: &Peer, parted: &AtomicBool, inbox: &Sender<(u32, Message)>) {
+    match message {
+        Message::Alive => {}
+        Message::Ended(why) => end(parted, &why, &[]),
+        message => {
+            if message == Message::Done {
+                // From now on rank 0 may close the connection.
+                parted.store(true, Ordering::Release);
+            }
+            let _ = inbox.send((peer.rank, message));
+        }
+    }
+}
+
+fn lost(peer: &Peer, why: &str, peers: &[Peer], parted: &AtomicBool) {
+    let others: &[Peer] = if peer.rank == 0 { &[] } else { peers };
+    end(parted, &format!("rank {} on {} was lost: {why}", peer.rank, peer.host), others);
 }
 
 /// Ends the run and tells `others`, unless the ranks have parted.
@@ -256,29 +315,11 @@ fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
     signal_hook::low_level::exit(1);
 }
 
-/// The next message; else why there is none.
-fn read(reader: &mut Reader, most: u64) -> std::result::Result<Message, String> {
-    let mut line = Vec::new();
-    let len = reader.take(most).read_until(b'\n', &mut line).map_err(|error| {
-        let is_late =
-            matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
-        if is_late { format!("silent for {SILENT:?}") } else { error.to_string() }
-    })?;
-    if len == 0 {
-        return Err("it closed the connection".into());
-    }
-    serde_json::from_slice(&line).map_err(|_| "it sent something else than a message".into())
-}
-
 type Connected = (Peer, Reader);
 
-fn connected(rank: u32, host: String, reader: Reader) -> std::io::Result<Connected> {
-    let stream = Arc::clone(&reader.get_ref().0);
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(SILENT))?;
-    // A peer that reads nothing must not hold up the others.
-    stream.set_write_timeout(Some(SILENT))?;
-    Ok((Peer { rank, host, stream: Mutex::new(stream) }, reader))
+fn connected(rank: u32, host: String, reader: Reader) -> Connected {
+    let stream = Mutex::new(Arc::clone(&reader.stream));
+    (Peer { rank, host, stream }, reader)
 }
 
 /// Rank 0: waits for all others.
@@ -292,45 +333,40 @@ fn accept(place: &Place, own: &Hello) -> Result<Vec<Connected>> {
         Failure::io(format!("rank 0 cannot listen at {named}"), &error)
             .hint("set `MASTER_PORT` to a port below a free one")
     })?;
-    let (said, come) = channel();
     let mut found: BTreeMap<u32, Connected> = BTreeMap::new();
+    // Those that have not said who they are.
+    let mut new: Vec<Reader> = Vec::new();
     let began = Instant::now();
     while found.len() + 1 < place.size as usize {
-        let mut is_idle = true;
         while let Ok((stream, _)) = listener.accept() {
-            is_idle = false;
-            let said = said.clone();
-            // Whoever connects and says nothing holds up no rank.
-            start("hello", move || {
-                let _ = stream.set_nonblocking(false);
-                let _ = stream.set_read_timeout(Some(HELLO_MAX));
-                let mut reader = reader(stream);
-                if let Ok(Message::Hello(hello)) = read(&mut reader, HELLO_LEN_MAX) {
-                    let _ = said.send((hello, reader));
-                }
-            })?;
+            new.extend(Reader::new(stream));
         }
-        while let Ok((hello, reader)) = come.try_recv() {
-            is_idle = false;
-            let (rank, host) = (hello.rank, hello.host.clone());
-            let wrong = differs(own, &hello).or_else(|| {
-                found
-                    .contains_key(&rank)
-                    .then(|| format!("rank {rank} came twice, now from {host}"))
-            });
+        let mut said = Vec::new();
+        for index in readable(new.iter().map(|one| &*one.stream), Duration::from_millis(1)) {
+            match new[index].read(HELLO_LEN_MAX).as_deref() {
+                Ok([]) => {}
+                Ok([Message::Hello(hello), ..]) => said.push((index, Some(hello.clone()))),
+                _ => said.push((index, None)),
+            }
+        }
+        // The last first, so that the numbers of the others stay.
+        for (index, hello) in said.into_iter().rev() {
+            let reader = new.swap_remove(index);
+            let Some(hello) = hello else { continue };
             if hello.token != own.token {
-                tell(&reader.get_ref().0, "this is another run: its token differs");
+                refuse(&reader.stream, "this is another run: its token differs");
                 continue;
             }
-            let failed =
-                |error| Failure::io(format!("cannot talk to rank {rank} on {host}"), &error);
-            let one = connected(rank, host.clone(), reader).map_err(failed)?;
-            found.insert(rank, one);
+            let (rank, host) = (hello.rank, hello.host.clone());
+            let again = || format!("rank {rank} came twice, now from {host}");
+            let wrong = differs(own, &hello).or_else(|| found.contains_key(&rank).then(again));
+            found.insert(rank, connected(rank, host.clone(), reader));
             if let Some(why) = wrong {
                 found.values().for_each(|(peer, _)| peer.send(&Message::Ended(why.clone())));
                 return Err(Failure::new("the ranks do not fit together").because(why));
             }
         }
+        new.retain(|reader| reader.heard.elapsed() < HELLO_MAX);
         if began.elapsed() > JOIN_MAX {
             let missing = (1..place.size).filter(|rank| !found.contains_key(rank));
             let missing: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
@@ -339,9 +375,6 @@ fn accept(place: &Place, own: &Hello) -> Result<Vec<Connected>> {
             return Err(Failure::new(format!("waited {JOIN_MAX:?} at {named}"))
                 .because(why)
                 .hint("start all ranks within a minute, and let them reach that port"));
-        }
-        if is_idle {
-            thread::sleep(Duration::from_millis(1));
         }
     }
     Ok(found.into_values().collect())
@@ -361,7 +394,7 @@ fn differs(own: &Hello, other: &Hello) -> Option<String> {
     }
 }
 
-fn tell(mut stream: &TcpStream, why: &str) {
+fn refuse(mut stream: &TcpStream, why: &str) {
     let line = serde_json::to_string(&Message::Ended(why.into())).unwrap_or_default();
     let _ = writeln!(stream, "{line}");
 }
@@ -391,26 +424,29 @@ fn connect(place: &Place, hello: Hello) -> Result<Connected> {
             Err(_) => thread::sleep(Duration::from_millis(50)),
         }
     };
-    let mut reader = reader(stream);
-    let wait = Some(JOIN_MAX + SILENT);
-    reader.get_ref().0.set_read_timeout(wait).map_err(|error| failed(&error))?;
+    let mut reader = Reader::new(stream).map_err(|error| failed(&error))?;
     let mut line = serde_json::to_vec(&Message::Hello(hello)).unwrap_or_default();
     line.push(b'\n');
-    (&*reader.get_ref().0).write_all(&line).map_err(|error| failed(&error))?;
-    loop {
-        match read(&mut reader, HELLO_LEN_MAX) {
-            Ok(Message::Welcome) => break,
-            Ok(Message::Alive) => {}
-            Ok(Message::Ended(why)) => {
-                return Err(Failure::new(format!("rank 0 at {named} ended the run")).because(why));
-            }
-            Ok(_) => return Err(Failure::new(format!("{named} is not rank 0"))),
-            Err(why) => {
-                return Err(Failure::new(format!("rank 0 at {named} did not answer")).because(why));
+    (&*reader.stream).write_all(&line).map_err(|error| failed(&error))?;
+    let no_answer =
+        |why: &str| Failure::new(format!("rank 0 at {named} did not answer")).because(why);
+    while began.elapsed() < JOIN_MAX + SILENT {
+        if readable(std::iter::once(&*reader.stream), BEAT).is_empty() {
+            continue;
+        }
+        let messages = reader.read(HELLO_LEN_MAX).map_err(|why| no_answer(&why))?;
+        for message in messages {
+            match message {
+                Message::Welcome => return Ok(connected(0, place.address.clone(), reader)),
+                Message::Ended(why) => {
+                    let ended = Failure::new(format!("rank 0 at {named} ended the run"));
+                    return Err(ended.because(why));
+                }
+                _ => {}
             }
         }
     }
-    connected(0, place.address.clone(), reader).map_err(|error| failed(&error))
+    Err(no_answer("other ranks did not come"))
 }
 
 #[cfg(test)]
@@ -490,5 +526,60 @@ mod tests {
         let (one, two) = (thread::spawn(|| first.gather(1.into())), second.gather(2.into()));
         assert_eq!((one.join().unwrap().len(), two.len()), (2, 0));
         drop(silent);
+    }
+
+    /// Ten thousand ranks, as rank 0 sees them: the others are lines of text from one thread.
+    #[test]
+    #[ignore = "long"]
+    fn rank_0_meets_ten_thousand() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+        let limit = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+        // Both ends are in this process, and some limits allow 20,000 files.
+        let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(100) / 2);
+        let size = u32::try_from(most.min(10_000)).unwrap();
+        let resident = || {
+            let text = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = text.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+        };
+        let before = resident();
+        let port = free_port();
+        let first = thread::spawn(move || {
+            let mut ranks = Ranks::meet(place(0, size, port), "same").unwrap();
+            ranks.barrier();
+            ranks.gather(Value::Null)
+        });
+        let begun = Instant::now();
+        let say = |stream: &mut TcpStream, message: &Message| {
+            let line = serde_json::to_string(message).unwrap() + "\n";
+            stream.write_all(line.as_bytes()).unwrap();
+        };
+        let mut others: Vec<TcpStream> = Vec::new();
+        for rank in 1..size {
+            let mut stream = loop {
+                if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+                    break stream;
+                }
+                assert!(begun.elapsed() < JOIN_MAX && !first.is_finished(), "at rank {rank}");
+            };
+            let (token, asked) = ("t".into(), "same".into());
+            let version = env!("CARGO_PKG_VERSION").into();
+            let hello = Hello { token, version, rank, size, host: "h".into(), asked };
+            say(&mut stream, &Message::Hello(hello));
+            others.push(stream);
+        }
+        others.iter_mut().for_each(|stream| say(stream, &Message::Ready(1)));
+        let mut last = Reader::new(others.pop().unwrap()).unwrap();
+        while !last.read(LINE_MAX).unwrap().contains(&Message::Go(1)) {}
+        let results = Message::Results(serde_json::json!(vec![0.5; 100]));
+        others.iter_mut().for_each(|stream| say(stream, &results));
+        say(&mut last.stream.try_clone().unwrap(), &results);
+        let all = first.join().unwrap();
+        let (took, memory) = (begun.elapsed(), resident() - before);
+        println!("{size} ranks met, waited and reported in {took:.1?} and {} MiB", memory >> 20);
+        assert_eq!(all.len(), size as usize);
+        assert!(took < Duration::from_secs(5) && memory < 1 << 30, "{took:?}, {memory}");
     }
 }
