@@ -532,13 +532,15 @@ impl<'a> Bench<'a> {
         if self.args.kv.is_empty() {
             return Ok(());
         }
-        let roots = self.planned.iter().map(|one| one.paths.len() as u64).sum();
-        let rooms = self.places.iter().map(|place| Room::of(&place.folder));
-        let rooms = rooms.collect::<Result<Vec<_>>>()?;
-        let room = rooms.iter().map(|room| room.usable()).min().unwrap_or(0);
-        let capacity = self.args.size.unwrap_or_else(|| KV_SIZE.min(room / 4 / roots));
-        for (room, place) in rooms.iter().zip(&self.places) {
-            room.check(&place.folder, capacity.saturating_mul(roots))?;
+        let mut rooms = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            let roots = self.planned.iter().filter(|one| one.paths.contains(&index)).count();
+            rooms.push((Room::of(&place.folder)?, &place.folder, roots as u64));
+        }
+        let usual = rooms.iter().map(|(room, _, roots)| room.usable() / 4 / roots.max(&1)).min();
+        let capacity = self.args.size.unwrap_or(KV_SIZE.min(usual.unwrap_or(KV_SIZE)));
+        for (room, folder, roots) in rooms {
+            room.check(folder, capacity.saturating_mul(roots))?;
         }
         self.kv_capacity = capacity;
         for shorter in self.args.kv.iter().map(|model| Served::shorter(*model, capacity)) {
