@@ -13,7 +13,7 @@ pub const LOG: &str = "FOREBAY_LOG";
 /// Its values.
 pub const LOG_TAKES: &str = "`off`, `warn`, `info` or `debug`";
 const LOG_ABOUT: &str = "log level of engine events, on stderr";
-/// The command's own variable that tells the ranks of two runs apart.
+/// The command's own variable that keeps the ranks of two runs apart.
 pub const TOKEN: &str = "FOREBAY_TOKEN";
 const TOKEN_ABOUT: &str = "any text that all ranks of one run have, and other runs do not";
 

@@ -303,7 +303,7 @@ fn lost(peer: &Peer, why: &str, peers: &[Peer], parted: &AtomicBool) {
     end(parted, &format!("rank {} on {} was lost: {why}", peer.rank, peer.host), others);
 }
 
-/// Ends the run and tells `others`, unless the ranks have parted.
+/// Ends the run, also for `others`, unless the ranks have parted.
 fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
     if parted.swap(true, Ordering::AcqRel) {
         return;

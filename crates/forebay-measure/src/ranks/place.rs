@@ -26,7 +26,7 @@ const LAUNCHERS: [[&str; 4]; 5] = [
     ["JOB_COMPLETION_INDEX", "WORLD_SIZE", "", ""],
 ];
 
-/// Variables that differ from run to run, by which ranks of two runs are told apart.
+/// Variables that differ from run to run: ranks of another run have another value.
 const TOKENS: [&str; 5] =
     [TOKEN, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE", "PMI_JOBID"];
 
