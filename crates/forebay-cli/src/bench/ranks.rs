@@ -75,8 +75,7 @@ impl Joined {
         let asked = format!("{args:?}");
         let ranks = Ranks::meet(place, &asked)?;
         let (rank, local) = (ranks.place.rank, ranks.place.local);
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        args.label = Some(format!("rank {rank} on {host}"));
+        args.label = Some(format!("rank {rank} on {}", ranks.hosts()[0]));
         if args.moves_whole_files() || !args.kv.is_empty() {
             args.size.get_or_insert(if args.kv.is_empty() { SIZE } else { 4 * SIZE });
         }
@@ -152,7 +151,8 @@ impl Joined {
 /// A row: what some ranks did together.
 struct Row {
     name: String,
-    rate: f64,
+    /// `None` if a sample of one of the ranks is missing.
+    rate: Option<f64>,
     latency: Option<[f64; 3]>,
     path: String,
 }
@@ -172,7 +172,7 @@ fn together(ranks: &[Vec<Shared>], hosts: &[String]) -> String {
         let rows = rows(&ranks, hosts);
         let mut fields: Fields<'_, Row> = Fields::new();
         fields.text(("", 0, ""), |row| row.name.clone());
-        fields.number(("GB/s", 0, ""), |row| Some(row.rate * 1e-9), digits);
+        fields.number(("GB/s", 0, ""), |row| Some(row.rate? * 1e-9), digits);
         for (at, heading) in ["p50", "p99", "p99.9"].into_iter().enumerate() {
             fields.number((heading, 1, ""), move |row| Some(row.latency?[at]), time_text);
         }
@@ -182,16 +182,17 @@ fn together(ranks: &[Vec<Shared>], hosts: &[String]) -> String {
     out.trim_end().to_owned() + "\n"
 }
 
-fn median(samples: impl Iterator<Item = f64>) -> f64 {
-    Spread::of(samples).map_or(0.0, |spread| spread.median)
+fn median(samples: impl Iterator<Item = f64>) -> Option<f64> {
+    Spread::of(samples).map(|spread| spread.median)
 }
 
 /// The rows of one point.
 fn rows(ranks: &[Vec<Shared>], hosts: &[String]) -> Vec<Row> {
     let numbers: Vec<usize> = (0..ranks.len()).collect();
-    let own_rate =
-        |rank: usize| -> f64 { median(ranks[rank].iter().map(|one| rate(one.bytes, one.seconds))) };
-    let row = |name: String, of: &[usize], rate: f64| {
+    let own_rate = |rank: usize| -> Option<f64> {
+        median(ranks[rank].iter().map(|one| rate(one.bytes, one.seconds)))
+    };
+    let row = |name: String, of: &[usize], rate: Option<f64>| {
         let mut latencies = Latencies::default();
         let samples = || of.iter().flat_map(|rank| &ranks[*rank]);
         samples().for_each(|sample| latencies.add_counts(&sample.latencies));
@@ -210,7 +211,7 @@ fn rows(ranks: &[Vec<Shared>], hosts: &[String]) -> Vec<Row> {
         for sample in ranks.iter().flatten() {
             repeats.entry(sample.repeat).or_default().push(sample);
         }
-        // A rank without this sample would make the total too low.
+        // Without the sample of a rank the total would be too low.
         let whole = repeats.values().filter(|samples| samples.len() == ranks.len());
         median(whole.map(|samples| total(samples)))
     };
@@ -238,7 +239,7 @@ fn rows(ranks: &[Vec<Shared>], hosts: &[String]) -> Vec<Row> {
         }
     }
     let mut order = numbers;
-    order.sort_by(|a, b| own_rate(*a).total_cmp(&own_rate(*b)));
+    order.sort_by(|a, b| own_rate(*a).unwrap_or(0.0).total_cmp(&own_rate(*b).unwrap_or(0.0)));
     let places = [("slowest", 0), ("median", order.len() / 2), ("fastest", order.len() - 1)];
     for (word, at) in places.into_iter().filter(|(word, _)| *word != "median" || order.len() > 2) {
         let rank = order[at];
@@ -272,6 +273,8 @@ mod tests {
         };
         let ranks = [rank(0.0, 2, 1), rank(0.0, 2, 1), rank(0.5, 1, 9), rank(0.0, 3, 1)];
         let hosts = ["a", "a", "b", "b"].map(String::from);
+        let lacks = [ranks[0].clone(), Vec::new()];
+        assert_eq!(rows(&lacks, &hosts[..2])[0].rate, None, "a rank has no sample");
         let text = together(&ranks, &hosts);
         insta::assert_snapshot!(anstream::adapter::strip_str(&text), @"
         forebay read

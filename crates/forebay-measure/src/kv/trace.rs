@@ -7,6 +7,7 @@
 //! and 40 % of the tokens of prompts were there before.
 
 use crate::memory::whole;
+use crate::workload::pattern::random_below;
 
 /// Prefixes that conversations share, and the tokens of each.
 const PREFIXES: u64 = 4;
@@ -61,14 +62,8 @@ impl Trace {
         trace
     }
 
-    /// A number below `end`. SplitMix64 (Steele, Lea, Flood 2014).
     fn below(&mut self, end: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^= word >> 31;
-        u64::try_from((u128::from(word) * u128::from(end)) >> 64).unwrap_or(0)
+        random_below(&mut self.state, end)
     }
 
     fn begin(&mut self) -> Session {

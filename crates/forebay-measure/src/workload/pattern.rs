@@ -69,6 +69,17 @@ pub struct Offsets {
     state: u64,
 }
 
+/// The next random number below `end`. SplitMix64 (Steele, Lea, Flood 2014): equidistributed, no
+/// state but a counter.
+pub(crate) fn random_below(state: &mut u64, end: u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut word = *state;
+    word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^= word >> 31;
+    u64::try_from((u128::from(word) * u128::from(end)) >> 64).expect("less than the end")
+}
+
 impl Offsets {
     /// Requests of `size` bytes in `region`; `None` if not one fits.
     #[must_use]
@@ -114,16 +125,7 @@ impl Iterator for Offsets {
                 self.state = (place + 1) % places;
                 place * self.size
             }
-            Pattern::Random => {
-                // SplitMix64 (Steele, Lea, Flood 2014): equidistributed, no state but a counter.
-                self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-                let mut word = self.state;
-                word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-                word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-                word ^= word >> 31;
-                let place = (u128::from(word) * u128::from(places)) >> 64;
-                u64::try_from(place).expect("less than the places") * self.size
-            }
+            Pattern::Random => random_below(&mut self.state, places) * self.size,
             Pattern::Strided(stride) => {
                 // Column after column, so that all are used.
                 let last = self.region.len - self.size;
