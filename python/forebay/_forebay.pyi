@@ -305,6 +305,7 @@ class File:
         stream: Stream = ...,
         route: Route | None = None,
         urgent: bool = False,
+        past_cache: bool = False,
     ) -> int: ...
     def start_read_into(
         self,
@@ -327,6 +328,7 @@ class File:
         stream: Stream = ...,
         route: Route | None = None,
         urgent: bool = False,
+        past_cache: bool = False,
     ) -> Transfer: ...
     def readv(
         self,

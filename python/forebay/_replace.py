@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from . import _access, _process
-from ._errors import Error, RouteUnavailable, of_system, shown
+from ._errors import Error, of_system, shown
 from ._forebay import File, Replacement
 from ._types import Path, Place
 
@@ -85,28 +85,25 @@ def replace(path: Path, fill: Callable[[File], object], sync: bool = True) -> No
 def put(file: File, places: list[Place], sync: bool) -> None:
     """Writes places of one device to a new file.
 
-    Places of 16 MiB or more that are synced afterwards go from a GPU to the drive with O_DIRECT if
-    it is available: 8 places of 1 GiB at 2.3 GB/s and 0.04 CPU s/GB, through the page cache at 1.3
-    to 1.6 GB/s and 0.34 (``benches/runs/2026-11-26-h100-variants``).
+    Places of 16 MiB or more that are synced afterwards go to the drive past the page cache: from a
+    GPU 8 places of 1 GiB at 2.3 GB/s and 0.04 CPU s/GB, through the page cache at 1.3 to 1.6 GB/s
+    and 0.34 (``benches/runs/2026-11-26-h100-variants``).
     """
-    large = [place for place in places if sync and place[1] >= _LARGE]
-    if large and _staged(file, large):
+    if sync:
+        _past_cache(file, [place for place in places if place[1] >= _LARGE])
         places = [place for place in places if place[1] < _LARGE]
     file.writev(places)
 
 
-def _staged(file: File, places: list[Place]) -> bool:
-    """Writes places with O_DIRECT.
-
-    False if O_DIRECT is unavailable: the caller must then write all places again.
-    """
+def _past_cache(file: File, places: list[Place]) -> None:
+    """Writes places past the page cache, each by a transfer."""
     transfers = []
     try:
         for begin, length, memory in places:
-            transfers.append(file.start_write_from(memory, begin, size=length, route="staged"))
+            transfers.append(file.start_write_from(memory, begin, size=length, past_cache=True))
         for one in transfers:
             one.result()
-    except BaseException as error:
+    except BaseException:
         # The caller gives up the file, so they must not go on writing to it.
         for one in transfers:
             one.cancel()
@@ -114,10 +111,7 @@ def _staged(file: File, places: list[Place]) -> bool:
         for one in transfers:
             with suppress(Exception):
                 one.result(max(0.0, until - time.monotonic()))
-        if isinstance(error, RouteUnavailable):
-            return False
         raise
-    return True
 
 
 def by_device(places: Iterable[Place]) -> list[list[Place]]:

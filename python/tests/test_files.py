@@ -354,22 +354,8 @@ def test_large_places_that_are_synced_bypass_the_page_cache(
             assert (staged > 2 * nbytes - 4 * 4096) == (is_staged and sync) == (staged > 0)
         assert (tmp_path / f"{sync}").read_bytes() == expected
         with engine.open(tmp_path / "host", "w") as file:
-            put(file, [(0, nbytes, bytes(nbytes))], sync)
-        assert (tmp_path / "host").read_bytes() == bytes(nbytes)
-
-
-class Refused(Watched):
-    """Takes O_DIRECT, and refuses it when the second transfer ends."""
-
-    def start_write_from(self, *places: Any, **options: Any) -> Any:
-        started: Any = super().start_write_from(*places)
-        if len(self.transfers) == 2:
-            return type("Late", (), {"result": refuse, "cancel": lambda self: started.cancel()})()
-        return started
-
-
-def refuse(transfer: object, timeout: float | None = None) -> int:
-    raise forebay.RouteUnavailable(errno.EOPNOTSUPP, "refused")
+            put(file, [(0, nbytes, content(nbytes))], sync)
+        assert (tmp_path / "host").read_bytes() == content(nbytes)
 
 
 class Full(Watched):
@@ -379,17 +365,6 @@ class Full(Watched):
         if self.transfers:
             raise OSError(errno.ENOSPC, "full")
         return super().start_write_from(*places)
-
-
-def test_places_whose_o_direct_is_refused_late_are_written_again(
-    engine: forebay.Engine, tmp_path: Path
-) -> None:
-    nbytes = 16 << 20
-    gpu = SimArray(engine.allocate(nbytes, "sim"))
-    with engine.open(tmp_path / "x", "w") as file:
-        refused: Any = Refused(file)
-        put(refused, [(0, nbytes, gpu), (nbytes, nbytes, gpu)], sync=True)
-    assert (tmp_path / "x").read_bytes() == gpu.tobytes() * 2
 
 
 def test_no_place_is_written_on_after_an_error(

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use crate::process::{self, Result, say};
 use crate::report::{Report, TestOutput};
@@ -61,15 +62,17 @@ fn library(message: &serde_json::Value) -> Option<PathBuf> {
     files.find(|file| file.ends_with(".rlib")).map(PathBuf::from)
 }
 
-/// Runs one executable by `command`, and adds its results to `report`.
+/// Runs one executable by `command`, prints its output when it has ended, since others may run at
+/// the same time, and adds its results to `report`.
 pub(crate) fn run(report: &mut Report, name: &str, command: &mut Command, options: &[&str]) {
-    say!("\n== {name}");
-    let mut output = TestOutput::default();
-    let succeeded = output.run(command.arg("--show-output").args(options));
+    let (start, mut output) = (Instant::now(), TestOutput::default());
+    let mut printed = String::new();
+    let succeeded = output.run(command.arg("--show-output").args(options), &mut printed);
     // One executable that cannot be started must not hide the others' results.
     if let Err(message) = &succeeded {
-        say!(err, "error: {message}");
+        printed.push_str(&format!("error: {message}\n"));
     }
+    say!("\n== {name} ({:.1} s)\n{}", start.elapsed().as_secs_f64(), printed.trim_end());
     report.add(name, output, succeeded == Ok(true));
 }
 

@@ -109,12 +109,18 @@ pub(crate) struct TestOutput {
 }
 
 impl TestOutput {
-    /// Runs a command that runs tests, shows the relevant output, and returns whether it succeeded.
-    pub(crate) fn run(&mut self, command: &mut Command) -> Result<bool> {
-        process::each_line(command, |stream, line| match stream {
-            Stream::Stdout if self.take(line) => say!("{line}"),
-            Stream::Stderr if !self.take_skip(line) => say!(err, "{line}"),
-            _ => {}
+    /// Runs a command that runs tests, adds the relevant output to `printed`, and returns whether
+    /// it succeeded.
+    pub(crate) fn run(&mut self, command: &mut Command, printed: &mut String) -> Result<bool> {
+        process::each_line(command, |stream, line| {
+            let is_shown = match stream {
+                Stream::Stdout => self.take(line),
+                Stream::Stderr => !self.take_skip(line),
+            };
+            if is_shown {
+                printed.push_str(line);
+                printed.push('\n');
+            }
         })
     }
 
@@ -227,7 +233,9 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     fn skips_are_taken_from_both_streams() {
         let mut output = TestOutput::default();
         let script = "echo skipped: a: b; echo skipped: c >&2";
-        assert_eq!(output.run(Command::new("sh").args(["-c", script])), Ok(true));
+        let mut printed = String::new();
+        assert_eq!(output.run(Command::new("sh").args(["-c", script]), &mut printed), Ok(true));
+        assert_eq!(printed, "");
         output.counts.skipped.sort();
         assert_eq!(output.counts.skipped, ["a: b", "c"]);
     }

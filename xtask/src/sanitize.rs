@@ -222,8 +222,9 @@ impl Tool {
                 cargo.args(["--skip", test]);
                 report.skip(format!("sanitize {name}: {test}: {reason}"));
             }
-            let mut output = TestOutput::default();
-            let succeeded = output.run(&mut cargo)?;
+            let (mut output, mut printed) = (TestOutput::default(), String::new());
+            let succeeded = output.run(&mut cargo, &mut printed)?;
+            say!("{printed}");
             report.add(&format!("sanitize {name}"), output, succeeded);
         }
         Ok(())

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use crate::executables::{self, Built};
+use crate::executables::{self, Built, Executable};
 use crate::folders::{failed, make, remove};
 use crate::process::{self, Result, say};
 use crate::report::Report;
@@ -22,6 +22,10 @@ const WAITING: [(&str, &str); 2] = [
     ("forebay-cli test cli", "--test-threads=8"),
     ("forebay-layers test layers", "--test-threads=4"),
 ];
+
+/// Test executables that run at once: on two cores, one at a time leaves the processors idle for
+/// 60 % of the time.
+const AT_ONCE: usize = 2;
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
 pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
@@ -60,19 +64,13 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     let built = built.unwrap_or_default();
     heading("tests");
     let tests = |report: &mut Report, options: &[&str]| {
-        for test in &built.tests {
-            let mut command = Command::new(&test.file);
-            surround(&mut command);
-            command.current_dir(&test.folder).env("CARGO_MANIFEST_DIR", &test.folder);
-            let threads = WAITING.iter().find(|(name, _)| *name == test.name);
-            command.args(threads.map(|(_, threads)| threads));
-            executables::run(report, &test.name, &mut command, options);
-        }
         let mut documents = cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--"]);
-        executables::run(report, "documentation tests", &mut documents, options);
+        let apart = || executables::run(report, "documentation tests", &mut documents, options);
+        at_once(&built.tests, surround, options, apart)
+            .into_iter()
+            .for_each(|own| report.merge(own));
     };
-    // The Python package is built by one job and its tests have one thread; the other tests wait
-    // for each other, for drives and for clocks.
+    // The Python package is built by one job and its tests have one thread.
     thread::scope(|scope| {
         let python = scope.spawn(|| python::run(root));
         tests(&mut report, &[]);
@@ -95,6 +93,37 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     }
     say!("\ntook {} s", start.elapsed().as_secs());
     Ok(report.finish())
+}
+
+/// Runs test executables in [`AT_ONCE`] threads, each with a report, and `apart` beside them.
+fn at_once(
+    tests: &[Executable],
+    surround: impl Fn(&mut Command) + Sync,
+    options: &[&str],
+    apart: impl FnOnce(),
+) -> Vec<Report> {
+    let threads_of = |test: &Executable| WAITING.iter().find(|(name, _)| *name == test.name);
+    // Those with most threads take longest, so they begin first.
+    let (first, others): (Vec<_>, Vec<_>) =
+        tests.iter().partition(|test| threads_of(test).is_some());
+    let next = Mutex::new(first.into_iter().chain(others));
+    let lane = || {
+        let mut own = Report::default();
+        let take = || next.lock().unwrap_or_else(PoisonError::into_inner).next();
+        while let Some(test) = take() {
+            let mut command = Command::new(&test.file);
+            surround(&mut command);
+            command.current_dir(&test.folder).env("CARGO_MANIFEST_DIR", &test.folder);
+            command.args(threads_of(test).map(|(_, threads)| threads));
+            executables::run(&mut own, &test.name, &mut command, options);
+        }
+        own
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(lane)).collect();
+        apart();
+        lanes.into_iter().map(|lane| lane.join().expect("a report cannot panic")).collect()
+    })
 }
 
 /// Prints the name and time of the next step.

@@ -426,7 +426,7 @@ impl Runner<'_> {
         let checksum = xxh3_64(&bytes[..end]);
         let (data, offset) = claimed.class.place(claimed.slot);
         let mut options = RequestOptions::default();
-        options.past_cache = self.root.past_cache && data.file.no_direct_io().is_none();
+        options.past_cache = self.root.past_cache;
         match data.file.start_write(offset, buffer, &options) {
             Ok(transfer) => {
                 transfer.report_to(ends, item as u64);

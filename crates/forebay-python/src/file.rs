@@ -236,11 +236,12 @@ impl File {
     }
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
-    /// bytes were written. With `sync="data"` or `"all"` they are then on the drive. The other
-    /// keywords are those of `read_into`.
+    /// bytes were written. With `sync="data"` or `"all"` they are then on the drive. With
+    /// `past_cache` they bypass the page cache (O_DIRECT) if the file allows it, as they do without
+    /// it in large writes where that is faster. The other keywords are those of `read_into`.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
-        urgent = false
+        urgent = false, past_cache = false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn write_from(
@@ -253,8 +254,10 @@ impl File {
         stream: Given<'_>,
         route: Option<&str>,
         urgent: bool,
+        past_cache: bool,
     ) -> PyResult<u64> {
-        let options = options(route, false, sync, urgent)?;
+        let mut options = options(route, false, sync, urgent)?;
+        options.past_cache = past_cache;
         let call = Call::new((Use::Source, source), offset, size, options, &stream)?;
         Ok(self.run(py, &call)?.bytes)
     }
@@ -284,7 +287,7 @@ impl File {
     /// Like `write_from` without waiting; the transfer keeps the source alive.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
-        urgent = false
+        urgent = false, past_cache = false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn start_write_from(
@@ -297,8 +300,10 @@ impl File {
         stream: Given<'_>,
         route: Option<&str>,
         urgent: bool,
+        past_cache: bool,
     ) -> PyResult<Transfer> {
-        let options = options(route, false, sync, urgent)?;
+        let mut options = options(route, false, sync, urgent)?;
+        options.past_cache = past_cache;
         let call = Call::new((Use::Source, source), offset, size, options, &stream)?;
         self.start(py, &call)
     }

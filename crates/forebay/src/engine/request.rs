@@ -18,8 +18,8 @@ pub struct RequestOptions {
     /// For writes: reserve the space first, so that a full disk is detected at once. The caller
     /// waits for the drive, even in calls that do not block otherwise.
     pub preallocate: bool,
-    /// For writes without a route: bypass the page cache (O_DIRECT), or fail. Bytes that do not
-    /// fill a unit of the file system at either end still go through it.
+    /// For writes without a route: bypass the page cache (O_DIRECT) if the file allows it, at any
+    /// size. Bytes that do not fill a unit of the file system at either end still go through it.
     pub past_cache: bool,
     /// Priority relative to other transfers on the same drive.
     pub priority: Priority,
@@ -50,7 +50,7 @@ impl RequestOptions {
         Self { priority: Priority::Urgent, ..self }
     }
 
-    /// Bypasses the page cache.
+    /// Bypasses the page cache if the file allows it.
     #[must_use]
     pub fn past_cache(self) -> Self {
         Self { past_cache: true, ..self }

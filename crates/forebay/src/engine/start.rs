@@ -14,13 +14,13 @@ use super::request::RequestOptions;
 use super::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;
-use crate::file::{Handle, Port, Residency};
+use crate::file::{Handle, Port, Residency, page_size};
 use crate::gpu::Device;
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Access, Alignment, Direction, Io, Reason, Route, split_write};
 use crate::queue::{Peer, Request, Share, now_ns};
-use crate::transfer::State;
+use crate::transfer::{State, SyncMode};
 
 /// A call with its arguments.
 pub(super) struct Call<'a> {
@@ -124,6 +124,26 @@ pub(super) const WRITE_NOT_REQUIRED: &str = "writes are direct only if the route
 pub(super) const RESIDENT: &str = "the bytes are in the page cache, which is faster";
 pub(super) const IN_ORDER: &str = "stream-ordered transfers use slots";
 
+/// The shortest synced write that goes past the page cache without being told to.
+pub(super) const PAST_CACHE_MIN: u64 = 16 << 20;
+
+/// Bytes that may be written to the page cache before the kernel makes the writer wait: halfway
+/// between the limit from which it writes in the background and the limit of all unwritten pages
+/// (`mm/page-writeback.c`, `dirty_freerun_ceiling`). Without these numbers there is no limit.
+fn room_for_writes() -> u64 {
+    let pages = |text: &str| {
+        let number = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line?.parse().ok()
+        };
+        let most =
+            number("nr_dirty_threshold")?.checked_add(number("nr_dirty_background_threshold")?)?;
+        Some((most / 2).saturating_sub(number("nr_dirty")? + number("nr_writeback")?))
+    };
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    pages(&text).map_or(u64::MAX, |pages| pages.saturating_mul(page_size()))
+}
+
 impl Engine {
     /// Starts a call. `buffer` is memory that the transfer owns until it has drained.
     pub(super) fn start(&self, call: &Call<'_>, buffer: Option<Buffer>) -> Result<Arc<State>> {
@@ -182,8 +202,10 @@ impl Engine {
         let drive = self.drive(call.file, access.is_o_direct())?;
         self.start_readers()?;
         let state = begins(access, &direct)?;
-        let is_cold =
-            access.requires_o_direct() || access.is_o_direct() && call.file.is_absent(range.start);
+        let is_cold = access.is_o_direct()
+            && (access.requires_o_direct()
+                || call.direction == Direction::Write
+                || call.file.is_absent(range.start));
         let mut request = Request {
             state: Arc::clone(&state),
             file: Arc::clone(call.file),
@@ -265,9 +287,6 @@ impl Engine {
                 .map_err(|reason| call.unavailable(route, reason))
         };
         let Some(route) = call.options.route else {
-            if call.options.past_cache && call.direction == Direction::Write {
-                return o_direct(if on_gpu { Route::Staged } else { Route::Host });
-            }
             return Ok(self.best_access(call));
         };
         let refuse = |reason: &str| Err(call.unavailable(route, reason.into()));
@@ -286,9 +305,32 @@ impl Engine {
         }
     }
 
+    /// How a write without a route reaches its file.
+    fn write_access(&self, call: &Call<'_>) -> Access {
+        let bypasses = call.options.past_cache || self.is_faster_past_cache(call);
+        if !bypasses || call.file.is_memory() {
+            return Access::cached(Reason::WriteThroughCache);
+        }
+        match self.o_direct_alignment(call.file) {
+            Ok(alignment) => Access::o_direct(alignment, Reason::WritePastCache),
+            Err(_) => Access::cached(Reason::NoDirectIo),
+        }
+    }
+
+    /// Whether a large write is faster with O_DIRECT: it is synced, or the kernel would make the
+    /// caller wait for the drive anyway. Bytes that are in the page cache stay there.
+    fn is_faster_past_cache(&self, call: &Call<'_>) -> bool {
+        let len = call.span.len;
+        len >= PAST_CACHE_MIN
+            && !call.is_part
+            && !call.file.opens_slowly()
+            && (call.options.sync != SyncMode::None || len > room_for_writes())
+            && call.file.has_none_cached(ByteRange::at(call.offset, len))
+    }
+
     fn best_access(&self, call: &Call<'_>) -> Access {
         if call.direction == Direction::Write {
-            return Access::cached(Reason::WriteThroughCache);
+            return self.write_access(call);
         }
         let file = call.file;
         if file.is_memory() {

@@ -170,6 +170,11 @@ impl Handle {
         kept.as_ref().map_err(String::as_str)
     }
 
+    /// The O_DIRECT descriptor, also after a refusal.
+    pub(super) fn refused_o_direct(&self) -> Option<&ODirect> {
+        self.o_direct().ok().or_else(|| self.o_direct.get()?.as_ref().ok())
+    }
+
     /// The O_DIRECT descriptor, confirmed once by a read, which waits for the drive.
     pub(crate) fn try_o_direct(&self) -> Result<&ODirect, &str> {
         let direct = self.o_direct()?;

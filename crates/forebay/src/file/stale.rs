@@ -30,7 +30,19 @@ const WAITS_MS: [u64; 5] = [0, 1, 4, 16, 64];
 /// Bytes that are compared at a time.
 const PART: u64 = MIB;
 
+/// The range of all folios that `range` may touch.
+fn in_folios(range: ByteRange) -> ByteRange {
+    let (start, end) = (align_down(range.start, FOLIO_MAX), align_up(range.end, FOLIO_MAX));
+    ByteRange { start, end }
+}
+
 impl Handle {
+    /// Whether no page that a write of `range` would touch is in the page cache, nor any that may
+    /// share a folio with one.
+    pub(crate) fn has_none_cached(&self, range: ByteRange) -> bool {
+        matches!(self.residency(in_folios(range)), Residency::Known { resident: 0, .. })
+    }
+
     /// Drops stale pages of `range`, which was written with O_DIRECT, from the page cache. The
     /// range consists of whole units of the page cache. If the kernel does not report what is
     /// cached, the pages are dropped once and not counted.
@@ -38,10 +50,7 @@ impl Handle {
     /// # Errors
     /// EBUSY if stale pages stay, and the errors of reading the file.
     pub(crate) fn drop_stale(&self, range: ByteRange) -> Result<(), Errno> {
-        let wide = ByteRange {
-            start: align_down(range.start, FOLIO_MAX),
-            end: align_up(range.end, FOLIO_MAX),
-        };
+        let wide = in_folios(range);
         for wait in WAITS_MS {
             let residency = self.residency(range);
             if matches!(residency, Residency::Known { resident: 0, .. }) {
@@ -50,7 +59,7 @@ impl Handle {
             sleep(Duration::from_millis(wait));
             // Use the other descriptor: a failed write of a neighbour is reported once per
             // descriptor, and must be left to the next sync.
-            let direct = self.o_direct().map_err(|_| Errno::BUSY)?;
+            let direct = self.refused_o_direct().ok_or(Errno::BUSY)?;
             let _ = write_out(direct.fd(), wide);
             let _ = drop_pages_of(self.fd(), wide);
             if matches!(residency, Residency::Unknown(_)) {
@@ -69,7 +78,7 @@ impl Handle {
             let reader = fd.ok().and_then(|fd| Self::from_fd(fd).ok());
             return reader.map_or(Ok(true), |reader| reader.differs(range));
         }
-        let direct = self.o_direct().map_err(|_| Errno::BUSY)?;
+        let direct = self.refused_o_direct().ok_or(Errno::BUSY)?;
         let len = usize::try_from(PART.min(range.len())).map_err(|_| Errno::INVAL)?;
         let failed = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         let mut cached = vec![0; len];

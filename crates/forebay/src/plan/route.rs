@@ -80,8 +80,10 @@ pub enum Reason {
     Demanded,
     /// An unaligned edge: O_DIRECT could not write it without touching neighbouring bytes.
     UnalignedEdge,
-    /// Writes go through the page cache unless another route is demanded.
+    /// Writes that no other reason concerns go through the page cache.
     WriteThroughCache,
+    /// A write that is faster with O_DIRECT, or whose caller prefers it.
+    WritePastCache,
     /// A provider has a direct path between the drive and the GPU.
     PeerToPeer,
     /// The direct path between the drive and the GPU was refused, or failed during the transfer.
@@ -90,7 +92,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Resident,
         Self::NotResident,
         Self::InMemory,
@@ -101,6 +103,7 @@ impl Reason {
         Self::Demanded,
         Self::UnalignedEdge,
         Self::WriteThroughCache,
+        Self::WritePastCache,
         Self::PeerToPeer,
         Self::PeerFailed,
     ];
@@ -129,6 +132,7 @@ impl Reason {
             Self::Demanded => "demanded",
             Self::UnalignedEdge => "unaligned edge, through the page cache",
             Self::WriteThroughCache => "writes go through the page cache",
+            Self::WritePastCache => "written to the drive with O_DIRECT",
             Self::PeerToPeer => "a path between drive and GPU",
             Self::PeerFailed => "the path between drive and GPU failed",
         }

@@ -57,19 +57,18 @@ impl Planner {
         if let Some(batch) = &claim.batch {
             return self.cut_batch(claim, batch, is_resident);
         }
+        // O_DIRECT may have been refused since the transfer began.
+        let is_refused =
+            io == Io::ODirect && reason != Reason::Demanded && claim.file.o_direct().is_err();
         if claim.direction == Direction::Write {
-            let part = Part { range: claim.range, layout: claim.layout, how: claim.how };
+            let how = if is_refused { (Io::Buffered, Reason::NoDirectIo) } else { claim.how };
+            let part = Part { range: claim.range, layout: claim.layout, how };
             let segments = cut_parts(once(part), claim.base, self.segment, claim.alignment);
             return (self.segment, segments);
         }
         let split = match (io, reason) {
             (Io::Buffered, reason) => Split::Buffered(reason),
-            // O_DIRECT may have been refused since the transfer began.
-            (Io::ODirect, reason)
-                if reason != Reason::Demanded && claim.file.o_direct().is_err() =>
-            {
-                Split::Buffered(Reason::NoDirectIo)
-            }
+            (Io::ODirect, _) if is_refused => Split::Buffered(Reason::NoDirectIo),
             (Io::ODirect, Reason::NotResident) => split(claim),
             (Io::ODirect, reason) => Split::ODirect(reason),
         };

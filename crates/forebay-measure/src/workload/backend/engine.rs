@@ -2,16 +2,20 @@
 
 use std::time::Instant;
 
+use forebay::units::MIB;
 use forebay::{
     Buffer, Completions, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece,
-    RequestOptions, Route, RouteShare, Source, Target, Transfer,
+    RequestOptions, Route, RouteShare, Source, SyncMode, Target, Transfer,
 };
 
 use super::pool::Places;
 use super::{Backend, Call, Context, Done, Taken, add};
 use crate::failure::{Failure, Result};
-use crate::results::Direction;
+use crate::results::{Cache, Direction};
 use crate::steps::Step;
+
+/// The shortest write that is synced by its own call; the others are synced together.
+const SYNCED_MIN: u64 = 16 * MIB;
 
 /// A call in flight in a place.
 enum Running {
@@ -45,6 +49,10 @@ impl EngineBackend {
         drop(opening);
         let mut options = RequestOptions::exactly();
         options.route = route;
+        // A cold load ends with its bytes on the drive, and a large write says so.
+        if context.writes && context.cache == Cache::Cold && context.request_size >= SYNCED_MIN {
+            options.sync = SyncMode::Data;
+        }
         Ok(Self {
             engine: context.engine.clone(),
             file,

@@ -6,6 +6,7 @@ mod cold;
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;
 mod together;
+mod writes;
 
 use std::sync::atomic::Ordering;
 

@@ -395,8 +395,15 @@ impl Scheduler {
             self.effects.refused.push((op.file.path().into(), reason.clone()));
         }
         if op.segment.reason != Reason::Demanded {
-            debug_assert!(!op.is_write(), "its file has them in turn, by their kind");
-            return self.requeue(op.through_cache(Reason::NoDirectIo));
+            if !op.is_write() {
+                return self.requeue(op.through_cache(Reason::NoDirectIo));
+            }
+            if self.transfers[key].is_stopped() {
+                return self.count_out(&op);
+            }
+            // Writes of both kinds take turns at a file.
+            self.end_write(&op);
+            return self.push_write(key, op.through_cache(Reason::NoDirectIo));
         }
         let (_, place) = self.about(key, &op);
         self.fail_one(key, &op, Error::RouteUnavailable { route: Route::Staged, place, reason });

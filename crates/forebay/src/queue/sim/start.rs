@@ -159,8 +159,11 @@ pub(super) fn sync(dice: &mut Dice) -> SyncMode {
 pub(super) fn access(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bool) -> Access {
     match file.alignment {
         Some(alignment) if dice.roll(shape.direct) => {
-            let demanded = writes || dice.roll(0.2);
-            let reason = if demanded { Reason::Demanded } else { Reason::NotResident };
+            let reason = match writes {
+                _ if dice.roll(0.2) => Reason::Demanded,
+                true => Reason::WritePastCache,
+                false => Reason::NotResident,
+            };
             Access::o_direct(alignment, reason)
         }
         _ => Access::cached(Reason::NoDirectIo),
