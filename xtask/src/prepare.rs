@@ -21,7 +21,10 @@ const TOOLS: [(&str, &str, &str); 7] = [
 ];
 
 /// Tools that only slow tests use.
-const SLOW_TOOLS: [(&str, &str, &str); 1] = [("chromium", "chromium", "reports in a browser")];
+const SLOW_TOOLS: [(&str, &str, &str); 2] = [
+    ("chromium", "chromium", "reports in a browser"),
+    ("mpirun", "openmpi-bin", "ranks by `mpirun`"),
+];
 
 /// Installs missing tools where possible, and reports those still missing; `all` for the slow tests
 /// too.

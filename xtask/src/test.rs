@@ -18,9 +18,10 @@ use crate::{bundle, cufile, lab, prepare, python, sanitize, servers, soak, tidy,
 const EXAMPLE_FILE_LEN: usize = 4 << 20;
 
 /// Tests that mostly wait, for other processes and for clocks, with the threads that they get.
-const WAITING: [(&str, &str); 2] = [
+const WAITING: [(&str, &str); 3] = [
     ("forebay-cli test cli", "--test-threads=8"),
     ("forebay-layers test layers", "--test-threads=4"),
+    ("xtask test bars", "--test-threads=2"),
 ];
 
 /// Test executables that run at once: on two cores, one at a time leaves the processors idle for

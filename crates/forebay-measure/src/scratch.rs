@@ -30,6 +30,12 @@ const MANY: usize = 256;
 const PREFIX: &str = ".forebay-scratch-";
 const DIGITS: usize = 16;
 
+/// Allows as many open files as this process may. The error of a file beyond that says what to do.
+pub(crate) fn allow_many_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
 /// Makes this many files of scratch in `folder`, all of which stay open.
 ///
 /// # Errors
@@ -37,9 +43,7 @@ const DIGITS: usize = 16;
 pub fn create(folder: &Path, count: usize) -> Result<Vec<New>> {
     let step = Step::begin("make scratch in", folder);
     if count > MANY {
-        // Without the right to raise it, the error of the file beyond the limit says what to do.
-        let limit = getrlimit(Resource::Nofile);
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        allow_many_files();
     }
     let create = |_| {
         step.goes_on();

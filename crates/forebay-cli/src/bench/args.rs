@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
@@ -74,6 +74,20 @@ pub struct BenchArgs {
         help_heading = TARGETS
     )]
     pub files: Vec<u32>,
+
+    /// Let several ranks use one file: `stripes`, a part each, or `all` of it, which they only read
+    ///
+    /// Rank 0 makes the scratch file, in a folder that all of them see. By default each rank has a
+    /// file of its own.
+    #[arg(
+        long, value_name = "HOW", value_enum, hide_possible_values = true,
+        conflicts_with_all = ["kv", "vs"], hide_short_help = true, help_heading = TARGETS
+    )]
+    pub one_file: Option<OneFile>,
+
+    /// The number of this rank, and of all, that have one file.
+    #[arg(skip)]
+    pub(crate) stripe: Option<(u32, u32)>,
 
     /// Overwrite the files named here; otherwise only scratch in folders is written
     #[arg(long, hide_short_help = true, help_heading = TARGETS)]
@@ -278,6 +292,15 @@ impl BenchArgs {
         let mixed = self.direction.iter().any(|percent| !matches!(percent, 0 | 100));
         !smaller && !open && !mixed
     }
+}
+
+/// What ranks with one file use of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OneFile {
+    /// A part each.
+    Stripes,
+    /// All of it.
+    All,
 }
 
 /// The demanded route; `None` leaves the choice to the engine.

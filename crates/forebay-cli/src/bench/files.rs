@@ -28,7 +28,7 @@ use crate::bench::args::BenchArgs;
 /// Default size of a path's files together.
 const SIZE: u64 = GIB;
 /// Parts of files begin at multiples of this, whatever the drive's block size.
-const ALIGN: u64 = 4096;
+pub(super) const ALIGN: u64 = 4096;
 
 /// One path.
 #[derive(Debug, Default)]
@@ -44,6 +44,8 @@ pub(crate) struct Place {
     _made: Vec<New>,
     /// The key of the first scratch file; each further file adds one. None if there is no scratch.
     key: Option<u64>,
+    /// Whether rank 0 makes and removes the scratch files.
+    is_of_rank_0: bool,
     /// Whether the files were written to since they were made.
     is_changed: Cell<bool>,
     /// The user's file, which its path goes through if it is written to.
@@ -106,6 +108,20 @@ impl Place {
         Ok(Self { files: vec![file], len, folder, _held: held, ..Self::default() })
     }
 
+    /// What other ranks need to use these scratch files.
+    pub(super) fn shared(&self) -> Shared {
+        (self.files.clone(), self.targets.clone(), self.key)
+    }
+
+    /// Uses the scratch files of rank 0.
+    pub(super) fn use_shared(&mut self, (files, targets, key): Shared) {
+        if !self.is_scratch() {
+            return;
+        }
+        self._made.clear();
+        (self.files, self.targets, self.key, self.is_of_rank_0) = (files, targets, key, true);
+    }
+
     /// Whether the files are scratch.
     pub(crate) const fn is_scratch(&self) -> bool {
         self.key.is_some()
@@ -123,7 +139,8 @@ impl Place {
         }
         let files = self.files.len().max(self.targets.len()).max(1) as u64;
         let needs = |planned: &&Planned| planned.needs().div_ceil(planned.point.files.into());
-        let needed = of.iter().map(needs).max().unwrap_or(0);
+        let stripes = args.stripe.map_or(1, |(_, of)| u64::from(of));
+        let needed = of.iter().map(needs).max().unwrap_or(0).saturating_mul(stripes);
         let is_whole = of.iter().any(|planned| planned.whole.is_some());
         let size = match args.kv.is_empty() {
             true => args.size.unwrap_or(SIZE),
@@ -144,7 +161,7 @@ impl Place {
     /// # Errors
     /// System errors, above all for lack of space.
     pub(super) fn make(&self, direction: Direction) -> Result<()> {
-        if !self.is_scratch() {
+        if !self.is_scratch() || self.is_of_rank_0 {
             return Ok(());
         }
         let (files, first) = match direction {
@@ -171,7 +188,7 @@ impl Place {
     /// # Errors
     /// There is less.
     pub(super) fn check_room(&self) -> Result<u64> {
-        if !self.is_scratch() {
+        if !self.is_scratch() || self.is_of_rank_0 {
             return Ok(0);
         }
         let len = self.len.saturating_mul((self.files.len() + self.targets.len()) as u64);
@@ -212,10 +229,12 @@ impl Place {
         Pattern::new(self.key.unwrap_or(0).wrapping_add(index as u64))
     }
 
-    /// The parts of the files for the threads of a point, grouped by `devices`.
+    /// The parts of the files for the threads of a point, grouped by `devices`; of ranks with
+    /// stripes, for those of this rank.
     pub(super) fn lanes(
         &self,
         planned: &Planned,
+        stripe: Option<(u32, u32)>,
         devices: &[Option<Arc<dyn Device>>],
     ) -> Vec<Lane> {
         let point = &planned.point;
@@ -223,8 +242,12 @@ impl Place {
         let all_files = if only_writes { &self.targets } else { &self.files };
         let files = usize::try_from(point.files).expect("a small number").min(all_files.len());
         let threads = usize::try_from(point.threads).expect("a small number");
-        let all = threads * devices.len();
-        let lane = |index: usize| {
+        let own = threads * devices.len();
+        let count = |number: u32| usize::try_from(number).expect("a small number");
+        let (rank, of) = stripe.map_or((0, 1), |(rank, of)| (count(rank), count(of)));
+        let all = own * of;
+        let lane = |own_index: usize| {
+            let index = rank * own + own_index;
             let file = index % files;
             // Threads that share a file use neighbouring parts of it.
             let sharers = ((all - file).div_ceil(files)) as u64;
@@ -235,7 +258,7 @@ impl Place {
                 (None, _) => self.len / sharers / unit * unit,
             };
             let start = (index / files) as u64 * part;
-            let target = index % devices.len();
+            let target = own_index % devices.len();
             Lane {
                 target,
                 device: devices[target].clone(),
@@ -244,9 +267,12 @@ impl Place {
                 content: (self.is_scratch() && !only_writes).then(|| self.content(file)),
             }
         };
-        (0..all).map(lane).collect()
+        (0..own).map(lane).collect()
     }
 }
+
+/// The scratch files that are read and written, and their key.
+pub(super) type Shared = (Vec<PathBuf>, Vec<PathBuf>, Option<u64>);
 
 /// A path without links.
 fn real(path: &Path) -> Result<PathBuf> {

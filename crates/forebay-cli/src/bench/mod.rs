@@ -83,6 +83,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     let joined = Joined::meet(&mut args, &engine)?;
     let mut bench = Bench::new(&args, engine, None, program, command)?;
     bench.joined = joined;
+    bench.share_files()?;
     let records = bench.run()?;
     match bench.joined.take() {
         Some(joined) => joined.finish(&args, records),
@@ -250,7 +251,11 @@ impl<'a> Bench<'a> {
                      reads all"
                 ));
             }
-            lens.push(len);
+            // Each rank moves its stripe.
+            lens.push(match self.args.stripe {
+                Some((_, of)) => (len / u64::from(of)).next_multiple_of(files::ALIGN),
+                None => len,
+            });
         }
         let largest = lens.iter().copied().max().unwrap_or(0);
         let targets = axes.targets.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
@@ -451,6 +456,21 @@ impl<'a> Bench<'a> {
         cleanup::set_progress(Some(Progress { results: results.unwrap_or_default(), message }));
     }
 
+    /// Several ranks that use one file have it from rank 0, which fills it first.
+    fn share_files(&mut self) -> Result<()> {
+        let Some(joined) = self.joined.as_mut().filter(|_| self.args.one_file.is_some()) else {
+            return Ok(());
+        };
+        if joined.is_first() {
+            for place in &self.places {
+                place.check_room()?;
+                place.make(Direction::Read)?;
+                place.make(Direction::Write)?;
+            }
+        }
+        joined.share_files(&mut self.places)
+    }
+
     fn make_scratch(&self, bar: &ProgressBar) -> Result<()> {
         let len: u64 = self.places.iter().map(Place::check_room).sum::<Result<_>>()?;
         bar.set_message(format!("making {} of scratch", format_size(len)));
@@ -498,7 +518,7 @@ impl<'a> Bench<'a> {
     fn lanes(&self, planned: &Planned) -> Vec<Lane> {
         let devices = &self.targets[planned.targets];
         let places = planned.paths.iter().map(|index| &self.places[*index]);
-        places.flat_map(|place| place.lanes(planned, devices)).collect()
+        places.flat_map(|place| place.lanes(planned, self.args.stripe, devices)).collect()
     }
 
     /// Reads whole files once more, as the engine's first row does, concurrently with other work.
@@ -602,7 +622,9 @@ impl<'a> Bench<'a> {
             let mix = read_percent(&planned, &ran);
             measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
             if let Some(joined) = &mut self.joined {
-                joined.note((index, plan::name(&planned.point), repeat), &ran, &measured);
+                let name = plan::name(&planned.point);
+                let of = (index, name, repeat, planned.point.read_percent);
+                joined.note(of, &ran, &measured);
             }
             measured
         });

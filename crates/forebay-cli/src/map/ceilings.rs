@@ -1,7 +1,11 @@
 //! The most that the drives below the paths, the network and the GPUs can carry: one by one and
 //! together. Pure.
 
-use forebay_topology::{Binds, Ceiling, Leaf, Nic, Part, SHARE, Way, together};
+use std::path::PathBuf;
+
+use forebay_topology::{
+    Binds, Ceiling, Drive, Leaf, Nic, Part, Resolver, SHARE, Way, nics, together,
+};
 
 use super::json::{CeilingRow, MapReport};
 use super::look::{Look, Tone, Word};
@@ -57,6 +61,23 @@ fn more_drives(source: &CeilingRow, count: usize, target: &CeilingRow) -> Option
             digits(gpus * 1e-9)
         )
     })
+}
+
+/// The most that this machine reads from the drives behind some paths, or writes to them: with
+/// drives elsewhere, what its network ports carry, and true.
+pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Option<(Ceiling, bool)> {
+    let mut drives: Vec<Drive> = Vec::new();
+    for drive in paths.iter().flat_map(|path| resolver.resolve(path).drives) {
+        if drives.iter().all(|known| known.id != drive.id) {
+            drives.push(drive);
+        }
+    }
+    let is_remote = drives.iter().any(|drive| drive.transport().is_network());
+    let leaves: Vec<Leaf> = match is_remote {
+        true => nics(resolver.system()).iter().map(Leaf::nic).collect(),
+        false => drives.iter().filter_map(Leaf::drive).collect(),
+    };
+    Some((together(&leaves.iter().collect::<Vec<_>>(), way)?, is_remote))
 }
 
 /// The ceilings of a report's drives and GPUs, and of the network cards if it has drives elsewhere.

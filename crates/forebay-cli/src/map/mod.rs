@@ -21,6 +21,7 @@ use forebay_measure::plain::json_lines;
 use forebay_measure::stdio::{self, say};
 use forebay_topology::{Resolver, System};
 
+pub(crate) use self::ceilings::of_host;
 use self::json::MapReport;
 use self::look::Look;
 pub use self::warnings::between_sockets;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,8 @@ use serde_json::Value;
 use super::Place;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
+use crate::output::New;
+use crate::scratch;
 
 /// How long ranks wait for each other at the start.
 const JOIN_MAX: Duration = Duration::from_secs(60);
@@ -44,12 +46,12 @@ enum Message {
     Welcome,
     /// The run cannot go on.
     Ended(String),
-    /// The sender lives.
-    Alive,
+    /// The sender lives, and its clock shows this many seconds since 1970.
+    Alive(f64),
     /// The sender waits for this phase.
     Ready(u64),
-    /// All are ready for this phase.
-    Go(u64),
+    /// All are ready for this phase, and what rank 0 says in it.
+    Go(u64, Value),
     /// The results of a rank.
     Results(Value),
     /// All results have come.
@@ -151,7 +153,14 @@ pub struct Ranks {
     phase: u64,
     /// Whether the ranks have parted, and may end.
     parted: Arc<AtomicBool>,
+    clocks: Arc<Clocks>,
+    /// The note by which others find rank 0; removed with this value.
+    _note: Option<New>,
 }
+
+/// By how many seconds the clocks of other ranks are ahead, the least that was seen: a message takes
+/// time too.
+type Clocks = Mutex<BTreeMap<u32, f64>>;
 
 impl Ranks {
     /// Meets the others. `asked` has the arguments, which must be those of all.
@@ -167,27 +176,28 @@ impl Ranks {
             host: host(),
             asked: asked.into(),
         };
-        let connected = match place.rank {
+        let (connected, note) = match place.rank {
             0 => accept(&place, &hello)?,
-            _ => vec![connect(&place, hello)?],
+            _ => (vec![connect(&place, hello)?], None),
         };
         let (sender, inbox) = channel();
         let parted = Arc::new(AtomicBool::new(false));
         let (peers, readers): (Vec<Peer>, Vec<_>) = connected.into_iter().unzip();
         let peers = Arc::new(peers);
-        let all = (Arc::clone(&peers), Arc::clone(&parted));
+        let clocks = Arc::default();
+        let all = (Arc::clone(&peers), Arc::clone(&parted), Arc::clone(&clocks));
         start("ranks", move || listen(readers, &all, &sender))?;
         let all = (Arc::clone(&peers), Arc::clone(&parted));
         start("beat", move || {
             while !all.1.load(Ordering::Acquire) {
-                all.0.iter().for_each(|peer| peer.send(&Message::Alive));
+                all.0.iter().for_each(|peer| peer.send(&Message::Alive(clock())));
                 thread::sleep(BEAT);
             }
         })?;
         if place.rank == 0 {
             peers.iter().for_each(|peer| peer.send(&Message::Welcome));
         }
-        Ok(Self { place, peers, inbox, phase: 0, parted })
+        Ok(Self { place, peers, inbox, phase: 0, parted, clocks, _note: note })
     }
 
     /// Whether this is rank 0, which prints.
@@ -202,17 +212,34 @@ impl Ranks {
         std::iter::once(host()).chain(self.peers.iter().map(|peer| peer.host.clone())).collect()
     }
 
+    /// The ranks whose clocks differ from this one's by more than a second, and how many seconds
+    /// they are ahead.
+    #[must_use]
+    pub fn other_clocks(&self) -> Vec<(u32, f64)> {
+        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
+        clocks.iter().map(|(rank, ahead)| (*rank, *ahead)).filter(|one| one.1.abs() > 1.0).collect()
+    }
+
     /// Waits until all ranks are here. A lost rank ends the process.
     pub fn barrier(&mut self) {
+        self.share(Value::Null);
+    }
+
+    /// Waits until all ranks are here; returns what rank 0 gave as `own`.
+    pub fn share(&mut self, own: Value) -> Value {
         self.phase += 1;
         let phase = self.phase;
         if self.is_first() {
             self.collect(|message| (message == Message::Ready(phase)).then_some(()));
-            self.peers.iter().for_each(|peer| peer.send(&Message::Go(phase)));
-        } else {
-            self.peers[0].send(&Message::Ready(phase));
-            self.collect(|message| (message == Message::Go(phase)).then_some(()));
+            self.peers.iter().for_each(|peer| peer.send(&Message::Go(phase, own.clone())));
+            return own;
         }
+        self.peers[0].send(&Message::Ready(phase));
+        let said = self.collect(|message| match message {
+            Message::Go(now, said) if now == phase => Some(said),
+            _ => None,
+        });
+        said.into_values().next().unwrap_or_default()
     }
 
     /// Sends `own` results to rank 0, which gets those of all ranks in order; then they part.
@@ -252,6 +279,11 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     thread.spawn(work).map(drop).map_err(|error| Failure::io("cannot start a thread", &error))
 }
 
+/// Seconds since 1970.
+fn clock() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
@@ -259,7 +291,7 @@ fn host() -> String {
 /// Reads the messages of all peers, until the ranks have parted.
 fn listen(
     mut readers: Vec<Reader>,
-    (peers, parted): &(Arc<Vec<Peer>>, Arc<AtomicBool>),
+    (peers, parted, clocks): &(Arc<Vec<Peer>>, Arc<AtomicBool>, Arc<Clocks>),
     inbox: &Sender<(u32, Message)>,
 ) {
     readers.iter_mut().for_each(|reader| reader.heard = Instant::now());
@@ -271,7 +303,7 @@ fn listen(
             let (peer, reader) = (&peers[index], &mut readers[index]);
             match reader.read(LINE_MAX) {
                 Ok(messages) => {
-                    messages.into_iter().for_each(|one| heard(one, peer, parted, inbox));
+                    messages.into_iter().for_each(|one| heard(one, peer, (parted, clocks), inbox));
                 }
                 Err(why) => return lost(peer, &why, peers, parted),
             }
@@ -284,9 +316,19 @@ fn listen(
     }
 }
 
-fn heard(message: Message, peer: &Peer, parted: &AtomicBool, inbox: &Sender<(u32, Message)>) {
+fn heard(
+    message: Message,
+    peer: &Peer,
+    (parted, clocks): (&AtomicBool, &Clocks),
+    inbox: &Sender<(u32, Message)>,
+) {
     match message {
-        Message::Alive => {}
+        Message::Alive(sent) => {
+            let ahead = sent - clock();
+            let mut clocks = clocks.lock().unwrap_or_else(PoisonError::into_inner);
+            let least = clocks.entry(peer.rank).or_insert(ahead);
+            *least = if ahead.abs() < least.abs() { ahead } else { *least };
+        }
         Message::Ended(why) => end(parted, &why, &[]),
         message => {
             if message == Message::Done {
@@ -322,17 +364,50 @@ fn connected(rank: u32, host: String, reader: Reader) -> Connected {
     (Peer { rank, host, stream }, reader)
 }
 
-/// Rank 0: waits for all others.
-fn accept(place: &Place, own: &Hello) -> Result<Vec<Connected>> {
-    let at = (place.address.as_str(), place.port);
-    let named = format!("{}:{}", place.address, place.port);
-    // The address may be that of a service before this host.
-    let listener = TcpListener::bind(at).or_else(|_| TcpListener::bind(("::", place.port)));
-    let listener = listener.and_then(|it| it.set_nonblocking(true).map(|()| it));
-    let listener = listener.map_err(|error| {
-        Failure::io(format!("rank 0 cannot listen at {named}"), &error)
+/// Listens for the others; with a folder at any port, which a note in it names.
+fn listener(place: &Place) -> Result<(TcpListener, Option<New>)> {
+    let failed = |error: &std::io::Error| {
+        Failure::io(format!("rank 0 cannot listen at {place}"), error)
             .hint("set `MASTER_PORT` to a port below a free one")
-    })?;
+    };
+    let anywhere =
+        |port| TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+    let listener = match place.note() {
+        Some(_) => anywhere(0),
+        // The address may be that of a service before this host.
+        None => TcpListener::bind((place.address.as_str(), place.port))
+            .or_else(|_| anywhere(place.port)),
+    };
+    let listener = listener.and_then(|it| it.set_nonblocking(true).map(|()| it));
+    let listener = listener.map_err(|error| failed(&error))?;
+    let Some(path) = place.note() else { return Ok((listener, None)) };
+    let port = listener.local_addr().map_err(|error| failed(&error))?.port();
+    let write = || {
+        // What a killed run left would lead to its port.
+        let _ = std::fs::remove_file(&path);
+        let note = New::create(&path, 0o644)?;
+        (&*note.file).write_all(format!("{} {port}\n", host()).as_bytes())?;
+        Ok(note)
+    };
+    let note = write().map_err(|error| Failure::at("write", &path, &error))?;
+    Ok((listener, Some(note)))
+}
+
+/// The address of rank 0.
+fn address(place: &Place) -> std::io::Result<(String, u16)> {
+    let Some(path) = place.note() else { return Ok((place.address.clone(), place.port)) };
+    let text = std::fs::read_to_string(path)?;
+    let found = text.trim_end().split_once(' ').and_then(|(name, port)| {
+        let name = if name == host() { "localhost" } else { name };
+        Some((name.to_owned(), port.parse().ok()?))
+    });
+    found.filter(|_| text.ends_with('\n')).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
+/// Rank 0: waits for all others.
+fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
+    scratch::allow_many_files(); // each rank has a connection
+    let (listener, note) = listener(place)?;
     let mut found: BTreeMap<u32, Connected> = BTreeMap::new();
     // Those that have not said who they are.
     let mut new: Vec<Reader> = Vec::new();
@@ -372,12 +447,12 @@ fn accept(place: &Place, own: &Hello) -> Result<Vec<Connected>> {
             let missing: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
             let why = format!("of {} ranks these did not come: {}", place.size, missing.join(", "));
             found.values().for_each(|(peer, _)| peer.send(&Message::Ended(why.clone())));
-            return Err(Failure::new(format!("waited {JOIN_MAX:?} at {named}"))
+            return Err(Failure::new(format!("waited {JOIN_MAX:?} at {place}"))
                 .because(why)
                 .hint("start all ranks within a minute, and let them reach that port"));
         }
     }
-    Ok(found.into_values().collect())
+    Ok((found.into_values().collect(), note))
 }
 
 /// How two ranks differ that should not.
@@ -401,14 +476,15 @@ fn refuse(mut stream: &TcpStream, why: &str) {
 
 /// Another rank: connects to rank 0, and waits until all have come.
 fn connect(place: &Place, hello: Hello) -> Result<Connected> {
-    let named = format!("{}:{}", place.address, place.port);
     let failed = |error: &std::io::Error| {
-        Failure::io(format!("rank {} cannot reach rank 0 at {named}", place.rank), error)
+        Failure::io(format!("rank {} cannot reach rank 0 at {place}", place.rank), error)
             .hint("let rank 0 start, and `MASTER_ADDR` name its host")
     };
     let began = Instant::now();
     let stream = loop {
-        let tried = (place.address.as_str(), place.port).to_socket_addrs().and_then(|all| {
+        let addresses =
+            address(place).and_then(|(name, port)| (name.as_str(), port).to_socket_addrs());
+        let tried = addresses.and_then(|all| {
             let mut last = Err(std::io::ErrorKind::AddrNotAvailable.into());
             for address in all {
                 last = TcpStream::connect_timeout(&address, HELLO_MAX);
@@ -429,7 +505,7 @@ fn connect(place: &Place, hello: Hello) -> Result<Connected> {
     line.push(b'\n');
     (&*reader.stream).write_all(&line).map_err(|error| failed(&error))?;
     let no_answer =
-        |why: &str| Failure::new(format!("rank 0 at {named} did not answer")).because(why);
+        |why: &str| Failure::new(format!("rank 0 at {place} did not answer")).because(why);
     while began.elapsed() < JOIN_MAX + SILENT {
         if readable(std::iter::once(&*reader.stream), BEAT).is_empty() {
             continue;
@@ -439,7 +515,7 @@ fn connect(place: &Place, hello: Hello) -> Result<Connected> {
             match message {
                 Message::Welcome => return Ok(connected(0, place.address.clone(), reader)),
                 Message::Ended(why) => {
-                    let ended = Failure::new(format!("rank 0 at {named} ended the run"));
+                    let ended = Failure::new(format!("rank 0 at {place} ended the run"));
                     return Err(ended.because(why));
                 }
                 _ => {}
@@ -487,7 +563,7 @@ mod tests {
                 let mut ranks = ranks.unwrap();
                 for phase in 1..20 {
                     passed.fetch_add(1, Ordering::SeqCst);
-                    ranks.barrier();
+                    assert_eq!(ranks.share(rank.into()), 0, "what rank 0 says");
                     assert!(passed.load(Ordering::SeqCst) >= 9 * phase);
                 }
                 ranks.gather(serde_json::json!({ "rank": rank }))
@@ -528,14 +604,93 @@ mod tests {
         drop(silent);
     }
 
+    /// Ranks from 1 on as rank 0 sees them, all from one thread.
+    struct Simulated {
+        port: u16,
+        size: u32,
+        streams: Vec<TcpStream>,
+    }
+
+    impl Simulated {
+        fn come(&mut self, version: &str) {
+            let begun = Instant::now();
+            let stream = loop {
+                match TcpStream::connect(("127.0.0.1", self.port)) {
+                    Ok(stream) => break stream,
+                    Err(_) => assert!(begun.elapsed() < JOIN_MAX),
+                }
+            };
+            let (token, asked, version) = ("t".into(), "same".into(), version.into());
+            let rank = u32::try_from(self.streams.len() + 1).unwrap();
+            let (size, host) = (self.size, format!("host-{rank}"));
+            self.streams.push(stream);
+            self.say(rank, &Message::Hello(Hello { token, version, rank, size, host, asked }));
+        }
+
+        fn say(&mut self, rank: u32, message: &Message) {
+            let line = serde_json::to_string(message).unwrap() + "\n";
+            self.streams[rank as usize - 1].write_all(line.as_bytes()).unwrap();
+        }
+
+        fn all_say(&mut self, message: &Message) {
+            (1..self.size).for_each(|rank| self.say(rank, message));
+        }
+    }
+
+    /// Rank 0 among this many, and the others.
+    fn simulated(size: u32) -> (thread::JoinHandle<Result<Ranks>>, Simulated) {
+        let port = free_port();
+        let first = thread::spawn(move || Ranks::meet(place(0, size, port), "same"));
+        (first, Simulated { port, size, streams: Vec::new() })
+    }
+
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[test]
+    fn one_of_hundreds_with_another_version_is_named_to_all() {
+        let (first, mut others) = simulated(300);
+        (1..200).for_each(|_| others.come(VERSION));
+        others.come("0.0.0");
+        let failure = first.join().unwrap().unwrap_err();
+        assert!(
+            failure.causes[0].contains("rank 200 on host-200 has version 0.0.0"),
+            "{failure:?}"
+        );
+        let mut last = Reader::new(others.streams.swap_remove(100)).unwrap();
+        let said = last.read(LINE_MAX).unwrap();
+        assert!(matches!(&said[..], [Message::Ended(why)] if why.contains("host-200")), "{said:?}");
+    }
+
+    #[test]
+    fn late_ranks_are_waited_for_and_other_clocks_are_told() {
+        let (first, mut others) = simulated(300);
+        (1..298).for_each(|_| others.come(VERSION));
+        thread::sleep(Duration::from_millis(1500));
+        (298..300).for_each(|_| others.come(VERSION));
+        let mut first = first.join().unwrap().unwrap();
+        for rank in 1..300 {
+            let ahead = [0.0, 120.0, -7.5][usize::try_from(rank % 100).unwrap().min(2)];
+            // A later message tells no more of its clock.
+            others.say(rank, &Message::Alive(clock() + if rank % 100 > 2 { 0.0 } else { ahead }));
+            others.say(rank, &Message::Ready(1));
+        }
+        first.barrier();
+        let clocks = first.other_clocks();
+        let ranks: Vec<u32> = clocks.iter().map(|(rank, _)| *rank).collect();
+        assert_eq!(ranks, [1, 2, 101, 102, 201, 202]);
+        assert!((clocks[0].1 - 120.0).abs() < 1.0 && (clocks[1].1 + 7.5).abs() < 1.0, "{clocks:?}");
+        let own = thread::spawn(move || first.gather(Value::Null));
+        others.all_say(&Message::Results(Value::Null));
+        assert_eq!(own.join().unwrap().len(), 300);
+    }
+
     /// Ten thousand ranks, as rank 0 sees them: the others are lines of text from one thread.
     #[test]
     #[ignore = "long"]
     fn rank_0_meets_ten_thousand() {
-        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        use rustix::process::{Resource, getrlimit};
 
         let limit = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
         // Both ends are in this process, and some limits allow 20,000 files.
         let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(100) / 2);
         let size = u32::try_from(most.min(10_000)).unwrap();
@@ -545,37 +700,18 @@ mod tests {
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
         };
         let before = resident();
-        let port = free_port();
+        let (first, mut others) = simulated(size);
         let first = thread::spawn(move || {
-            let mut ranks = Ranks::meet(place(0, size, port), "same").unwrap();
+            let mut ranks = first.join().unwrap().unwrap();
             ranks.barrier();
             ranks.gather(Value::Null)
         });
         let begun = Instant::now();
-        let say = |stream: &mut TcpStream, message: &Message| {
-            let line = serde_json::to_string(message).unwrap() + "\n";
-            stream.write_all(line.as_bytes()).unwrap();
-        };
-        let mut others: Vec<TcpStream> = Vec::new();
-        for rank in 1..size {
-            let mut stream = loop {
-                if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-                    break stream;
-                }
-                assert!(begun.elapsed() < JOIN_MAX && !first.is_finished(), "at rank {rank}");
-            };
-            let (token, asked) = ("t".into(), "same".into());
-            let version = env!("CARGO_PKG_VERSION").into();
-            let hello = Hello { token, version, rank, size, host: "h".into(), asked };
-            say(&mut stream, &Message::Hello(hello));
-            others.push(stream);
-        }
-        others.iter_mut().for_each(|stream| say(stream, &Message::Ready(1)));
-        let mut last = Reader::new(others.pop().unwrap()).unwrap();
-        while !last.read(LINE_MAX).unwrap().contains(&Message::Go(1)) {}
-        let results = Message::Results(serde_json::json!(vec![0.5; 100]));
-        others.iter_mut().for_each(|stream| say(stream, &results));
-        say(&mut last.stream.try_clone().unwrap(), &results);
+        (1..size).for_each(|_| others.come(VERSION));
+        others.all_say(&Message::Ready(1));
+        let mut last = Reader::new(others.streams[0].try_clone().unwrap()).unwrap();
+        while !last.read(LINE_MAX).unwrap().contains(&Message::Go(1, Value::Null)) {}
+        others.all_say(&Message::Results(serde_json::json!(vec![0.5; 100])));
         let all = first.join().unwrap();
         let (took, memory) = (begun.elapsed(), resident() - before);
         println!("{size} ranks met, waited and reported in {took:.1?} and {} MiB", memory >> 20);

@@ -4,6 +4,9 @@
 //! MPI, MPICH and Slurm have names of their own; an indexed job of Kubernetes sets
 //! `JOB_COMPLETION_INDEX` alone.
 
+use std::fmt;
+use std::path::{Path, PathBuf};
+
 use crate::failure::{Failure, Result};
 use crate::variables::TOKEN;
 
@@ -39,7 +42,7 @@ pub struct Place {
     pub size: u32,
     /// Its number on its host.
     pub local: u32,
-    /// The host of rank 0.
+    /// The host of rank 0; or, if it has a `/`, a folder that all ranks see, where a note names it.
     pub address: String,
     /// The port at which it listens: one above `MASTER_PORT`, which belongs to the launcher.
     pub port: u16,
@@ -88,12 +91,28 @@ impl Place {
         }))
     }
 
+    /// The note by which ranks find rank 0 in a folder.
+    pub(super) fn note(&self) -> Option<PathBuf> {
+        let folder = self.address.contains('/').then(|| Path::new(&self.address))?;
+        let run: String = self.token.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
+        Some(folder.join(format!(".forebay-ranks-{}-{run}", self.size)))
+    }
+
     /// The place of this process.
     ///
     /// # Errors
     /// As for [`find`](Self::find).
     pub fn here() -> Result<Option<Self>> {
         Self::find(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.note() {
+            Some(path) => write!(f, "`{}`", path.display()),
+            None => write!(f, "{}:{}", self.address, self.port),
+        }
     }
 }
 

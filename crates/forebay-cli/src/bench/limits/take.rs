@@ -36,6 +36,8 @@ impl Bench<'_> {
     ) -> Result<()> {
         let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
         let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
+        // Other ranks may be comparing what they wrote to the same file.
+        let writes = writes.filter(|_| self.args.one_file.is_none());
         let cache = planned.point.cache;
         for direction in reads.into_iter().chain(writes) {
             // The link hardly limits cold rows, so it is measured there only once.
