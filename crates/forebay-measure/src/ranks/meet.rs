@@ -158,8 +158,8 @@ pub struct Ranks {
     _note: Option<New>,
 }
 
-/// By how many seconds the clocks of other ranks are ahead, the least that was seen: a message takes
-/// time too.
+/// By how many seconds the clocks of other ranks are ahead, the least that was seen: a message
+/// takes time too.
 type Clocks = Mutex<BTreeMap<u32, f64>>;
 
 impl Ranks {

@@ -114,7 +114,8 @@ pub struct Limit {
     pub how: String,
     /// Whether it is that of a simulated GPU.
     pub simulated: bool,
-    /// Of several GPUs: what was predicted from the link of each alone, and the PCIe links above.
+    /// Of several GPUs: what was predicted from the link of each alone, and the PCIe links above;
+    /// of several paths, from the drives of each alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<f64>,
 }

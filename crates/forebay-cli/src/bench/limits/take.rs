@@ -1,7 +1,8 @@
 //! Takes the limits that a point needs, before its sample.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::path::Path;
+use std::thread;
 
 use forebay::gpu::DeviceInfo;
 use forebay::units::MIB;
@@ -148,7 +149,10 @@ impl Bench<'_> {
             }
             self.keep(found)?;
         }
-        self.together(direction).map_or(Ok(()), |together| self.keep(Ok(together)))
+        match self.together(direction).transpose() {
+            Some(together) => self.keep(together),
+            None => Ok(()),
+        }
     }
 
     /// Measures the links of all targets, one by one and together.
@@ -221,11 +225,19 @@ impl Bench<'_> {
         }
         known.retain(|(limit, predicted)| (limit.bytes_per_second / predicted - 1.0).abs() > WRONG);
         let text = |(limit, predicted): (Limit, f64)| {
+            let why = match limit.bytes_per_second < predicted {
+                true => "memory, a socket or a switch may bind them",
+                false => "each alone was measured too low",
+            };
             let (measured, predicted) = (rate_text(limit.bytes_per_second), rate_text(predicted));
             let direction = limit.direction.map_or("", Direction::name);
+            let (parts, carry) = match limit.name.as_str() {
+                "storage" => ("drives", "reach"),
+                _ => ("links", "carry"),
+            };
             format!(
-                "the links of {} carry {measured} together ({direction}), and {predicted} were \
-                 predicted from each alone: memory, a socket or a switch may bind them",
+                "the {parts} of {} {carry} {measured} together ({direction}), and {predicted} were \
+                 predicted from each alone: {why}",
                 limit.of
             )
         };
@@ -251,21 +263,44 @@ impl Bench<'_> {
         }
     }
 
-    /// The storage limit of several paths at once: the sum over their drives, each of which counts
-    /// once.
-    fn together(&self, direction: Direction) -> Option<Limit> {
-        let planned = self.planned.iter().find(|planned| planned.paths.len() > 1)?;
+    /// The storage limit of several paths at once. What is predicted is the sum over their drives,
+    /// if no two paths share one.
+    ///
+    /// # Errors
+    /// Those of measuring one of them.
+    fn together(&self, direction: Direction) -> Result<Option<Limit>> {
+        let Some(planned) = self.planned.iter().find(|planned| planned.paths.len() > 1) else {
+            return Ok(None);
+        };
         let maps = maps(&self.resolver, &self.args.paths);
-        let mut by_drives: HashMap<Vec<&str>, f64> = HashMap::new();
-        for index in &planned.paths {
-            let own = rate(&self.records, "storage", &self.path(*index), direction)?;
-            let drives = &maps[*index].drives;
-            let ids = drives.iter().map(|drive| drive.hardware.as_str()).collect();
-            let most = by_drives.entry(ids).or_default();
-            *most = most.max(own);
+        let (mut drives, mut alone, mut places) = (HashSet::new(), 0.0, Vec::new());
+        let mut is_shared = false;
+        for &index in &planned.paths {
+            let own = rate(&self.records, "storage", &self.path(index), direction);
+            let file = self.places[index].file_of(direction);
+            let Some((own, file)) = own.zip(file) else { return Ok(None) };
+            let found = &maps[index].drives;
+            is_shared |= !found.iter().all(|drive| drives.insert(drive.hardware.as_str()));
+            alone += own;
+            let depth = self.storage_depths.get(&(index, direction)).copied();
+            places.push(((file, self.places[index].len), depth));
         }
-        let (of, sum) = (planned.point.path.clone(), by_drives.values().sum());
-        Some(limit("storage", of, direction, sum, "the sum of its drives".into()))
+        let measured: Result<Vec<f64>> = thread::scope(|scope| {
+            let (engine, pool) = (&self.engine, &self.pool);
+            let each = places.iter().map(|&(file, depth)| {
+                scope.spawn(move || measure::storage(engine, pool, file, direction, depth))
+            });
+            let each: Vec<_> = each.collect();
+            let rate_of = |one: thread::ScopedJoinHandle<'_, Result<(f64, u32, String)>>| {
+                let found = one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                found.map(|(rate, ..)| rate)
+            };
+            each.into_iter().map(rate_of).collect()
+        });
+        let (of, sum) = (planned.point.path.clone(), measured?.iter().sum());
+        let found =
+            limit("storage", of, direction, sum, "the drives at once, as each alone".into());
+        Ok(Some(Limit { predicted: (!is_shared).then_some(alone), ..found }))
     }
 }
 
