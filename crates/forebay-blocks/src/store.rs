@@ -375,18 +375,20 @@ impl Lane {
                 let long = Duration::from_secs(3600);
                 let (mut state, _) = woken(queue.bell.wait_timeout_while(state, long, waits));
                 match state.shards.pop_front() {
-                    Some(shard) => shard,
+                    Some(shard) => {
+                        // Before its blocks end: a caller who sees that may write the next ones.
+                        state.bytes -= shard.bytes();
+                        shard
+                    }
                     None if state.is_closed => return,
                     None => continue,
                 }
             };
-            let bytes = shard.bytes();
             let run = AssertUnwindSafe(|| runner.run(&shard));
             if std::panic::catch_unwind(run).is_err() {
                 // The panic was reported; other shards do not depend on this one.
                 shard.items.iter().for_each(|&item| shard.work.abandon(item));
             }
-            queue.state.lock().bytes -= bytes;
         }
     }
 }

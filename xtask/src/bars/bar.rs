@@ -32,7 +32,7 @@ const fn host(name: &'static str, run: Run) -> Bar {
 }
 
 /// Every bar, in execution order: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 20] = [
+pub(crate) const BARS: [Bar; 21] = [
     gpu("gpu-resident-disk", |lab| resident::gpu(lab, 8 << 30, 0.97, Some(0.13))),
     gpu("gpu-first-transfer", resident::first),
     gpu("gpu-resident-256M", |lab| resident::gpu(lab, 256 << 20, 0.90, None)),
@@ -43,6 +43,7 @@ pub(crate) const BARS: [Bar; 20] = [
     gpu("gpu-cold", cold::gpu),
     host("host-resident", resident::host),
     host("host-direct-1M", cold::host),
+    host("host-write", cold::writes),
     host("host-random-small", small::random),
     host("pread-direct-1M", cold::rings),
     host("drives-shuffled", |lab| in_child(lab, "drives-shuffled")),

@@ -1,10 +1,10 @@
 //! Cold files: to the GPU and to host memory, compared with `fio`, which only reads them; and by
-//! the `pread` ring in place of io_uring.
+//! the `pread` ring in place of io_uring. And files that are written down to the drive.
 
 use std::path::Path;
 
 use forebay::units::{GIB, MIB, format_size};
-use forebay::{Engine, File, RingChoice};
+use forebay::{Engine, File, OpenOptions, RequestOptions, RingChoice, Route, SyncMode};
 
 use crate::bar::{Measured, Stop};
 use crate::fio::Fio;
@@ -101,6 +101,34 @@ pub(crate) fn rings(lab: &Lab) -> Result<Measured, Stop> {
     let measured = Measured { notes, ..Measured::of(series) };
     let ratio = measured.ratio(0, 1);
     Ok(measured.at_least("rate of the io_uring ring", ratio, 0.95))
+}
+
+/// 2 GiB from host memory down to the drive, by default and by each way.
+pub(crate) fn writes(lab: &Lab) -> Result<Measured, Stop> {
+    let len = lab.len(2 * GIB);
+    let path = lab.file(len)?;
+    let engine = engine()?;
+    let file = engine.open_with(&path, &OpenOptions::writing())?;
+    let mut source = engine.allocate_pinned(len)?;
+    file.read_exact(0, &mut source)?;
+    let synced = RequestOptions::default().synced(SyncMode::Data);
+    let cached = RequestOptions::by_route(Route::Cached).synced(SyncMode::Data);
+    let ways = [synced, synced.past_cache(), cached];
+    let mut note = String::new();
+    let sides = ["forebay", "past the page cache", "by the page cache"];
+    let series = interleave(lab.rounds(5), &sides, |side| {
+        evict(&file)?;
+        timed(len, || {
+            let outcome = file.write_with(0, &source, &ways[side])?;
+            if side == 0 {
+                note = routes(&outcome.routes);
+            }
+            Ok(())
+        })
+    })?;
+    let ratio = series[0].rate() / fastest(&series[1..])?.rate();
+    let measured = Measured::of(series).note(format!("{}, {note}", format_size(len)));
+    Ok(measured.at_least("rate of the fastest way", ratio, 0.95))
 }
 
 /// The depth at which `fio` reads a file fastest, by the median of three runs of each.
