@@ -135,9 +135,11 @@ impl Resolve<'_> {
         });
         drive.hardware = drive.id.clone();
         let pci = pci::above(at);
+        let bits_per_second = line(at, transport_name(&transport));
         drive.paths.push(DrivePath {
             name,
             transport,
+            bits_per_second,
             live: state.as_deref().is_none_or(|state| state == "running"),
             state,
             numa_node: pci.as_ref().and_then(|pci| pci.numa_node),
@@ -266,6 +268,43 @@ fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport
     (LayerKind::Disk, transport)
 }
 
+/// The rate of a disk's SATA or SAS link, as it was negotiated, in bits per second. Of SAS it is that
+/// of all lanes of the port.
+fn line(disk: &Folder, link: &str) -> Option<u64> {
+    let system = disk.system();
+    let rate = |file: String| {
+        // `6.0 Gbps` and `12.0 Gbit`.
+        let text = system.text(file.as_ref()).ok()?;
+        let (number, unit) = text.split_once(' ')?;
+        let number: f64 = number.parse().ok().filter(|rate| (0.1..1000.0).contains(rate))?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
+        unit.starts_with("Gb").then_some((number * 10.0) as u64 * 100_000_000)
+    };
+    let above = |prefix: &str| {
+        let is_named = |path: &&Path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let rest = name.and_then(|name| name.strip_prefix(prefix));
+            rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        disk.path().ancestors().find(is_named)
+    };
+    match link {
+        "sata" => {
+            let port = above("ata")?.file_name()?.to_str()?.strip_prefix("ata")?;
+            rate(format!("sys/class/ata_link/link{port}/sata_spd"))
+        }
+        "sas" => {
+            let lanes = system.list(above("port-")?).ok()?;
+            let lanes = lanes.iter().filter(|name| name.starts_with("phy-"));
+            let rates = lanes.map(|lane| {
+                rate(format!("sys/class/sas_phy/{lane}/negotiated_linkrate")) //
+            });
+            rates.sum::<Option<u64>>().filter(|sum| *sum > 0)
+        }
+        _ => None,
+    }
+}
+
 fn transport_name(transport: &Transport) -> &str {
     match transport {
         Transport::Scsi(link) => link,
@@ -287,6 +326,7 @@ fn page_80(page: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::System;
 
     #[test]
     fn the_folders_above_have_the_link() {
@@ -312,6 +352,35 @@ mod tests {
         assert_eq!(virtio, (LayerKind::VirtioDisk, Transport::Virtio));
         let zram = transport("zram0", Path::new("sys/devices/virtual/block/zram0"), false);
         assert_eq!(zram, (LayerKind::Disk, Transport::Other("zram".into())));
+    }
+
+    #[test]
+    fn links_of_disks_have_the_rate_that_was_negotiated() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let sata = "sys/devices/pci0000:00/0000:00:1f.2/ata3/host2/target2:0:0/2:0:0:0";
+        let sas = "sys/devices/pci0000:00/0000:3b:00.0/host0/port-0:1/end_device-0:1/\
+                   target0:0:1/0:0:1:0";
+        for folder in [sata, sas] {
+            file(&format!("{folder}/model"), "x");
+        }
+        file("sys/class/ata_link/link3/sata_spd", "6.0 Gbps\n");
+        for lane in ["phy-0:2", "phy-0:3"] {
+            let port = "sys/devices/pci0000:00/0000:3b:00.0/host0/port-0:1";
+            file(&format!("{port}/{lane}/uevent"), "");
+            file(&format!("sys/class/sas_phy/{lane}/negotiated_linkrate"), "12.0 Gbit\n");
+        }
+        let system = System::at(root.path());
+        let of = |folder: &str, link| line(&system.folder(folder).unwrap(), link);
+        assert_eq!(of(sata, "sata"), Some(6_000_000_000));
+        assert_eq!(of(sas, "sas"), Some(24_000_000_000));
+        assert_eq!((of(sata, "usb"), of(sata, "sas")), (None, None));
+        file("sys/class/ata_link/link3/sata_spd", "<unknown>\n");
+        assert_eq!(of(sata, "sata"), None);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use super::drive::{Drive, Transport};
 use super::nic::Nic;
-use super::pci::{Link, PciDevice};
+use super::pci::{Bridge, Link, PciDevice};
 
 /// Bytes of a PCI Express packet besides its payload: the framing token of 4, the header, and the
 /// checksum of 4. Writes to host memory have a header of 16 bytes with 64-bit addresses,
@@ -23,6 +23,8 @@ const TO_DEVICE: f64 = 20.0;
 const PAYLOAD: f64 = 256.0;
 /// From 64 GT/s on, packets travel in flits: 236 of 256 bytes are theirs (the same, 4.2.3).
 const FLIT: f64 = 236.0 / 256.0;
+/// SATA, and SAS up to 12 Gbit/s, send 10 bits for 8 (Serial ATA 3, 8.2; SAS-3, 5.8).
+const CODED: f64 = 0.8;
 /// Bytes of an Ethernet frame with RDMA, and the payload in it: 4,096, preamble, gap, and the
 /// headers of Ethernet, IP, UDP and InfiniBand.
 const FRAME: f64 = 4096.0 / (4096.0 + 82.0);
@@ -144,14 +146,19 @@ impl Leaf {
     /// A drive on this machine's PCI; `None` for another.
     #[must_use]
     pub fn drive(drive: &Drive) -> Option<Self> {
-        let is_local = matches!(drive.transport(), Transport::Pcie | Transport::Emulated { .. });
-        is_local.then(|| Self {
-            name: drive.name.clone(),
-            part: Part::Drive,
-            pci: drive.pci().cloned(),
-            line: None,
-            measured: [None; 2],
-        })
+        let (mut pci, mut line) = (drive.pci().cloned(), None);
+        match drive.transport() {
+            Transport::Pcie | Transport::Emulated { .. } => {}
+            Transport::Scsi(link) if matches!(link.as_str(), "sata" | "sas") => {
+                #[expect(clippy::cast_precision_loss, reason = "a rate")]
+                let bits = drive.path()?.bits_per_second? as f64;
+                line = Some(bits / 8.0 * CODED);
+                pci = pci.map(behind);
+            }
+            _ => return None,
+        }
+        let (name, part, measured) = (drive.name.clone(), Part::Drive, [None; 2]);
+        Some(Self { name, part, pci, line, measured })
     }
 
     /// A port of a network card.
@@ -189,6 +196,14 @@ impl Leaf {
     fn goes_to_host(&self, way: Way) -> bool {
         (self.part == Part::Gpu) == (way == Way::Write)
     }
+}
+
+/// The place of a disk behind a controller, which it may share with others.
+fn behind(mut controller: PciDevice) -> PciDevice {
+    let PciDevice { address, link, link_max, .. } = &controller;
+    let shared = Bridge { address: address.clone(), link: *link, link_max: *link_max };
+    controller.bridges.push(shared);
+    PciDevice { link: None, link_max: None, ..controller }
 }
 
 /// What a link carries after the overhead of packets. A simulated link has a rate alone, which it
@@ -302,7 +317,7 @@ fn listed(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pci::Bridge;
+    use crate::drive::DrivePath;
 
     const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -402,6 +417,34 @@ mod tests {
         known.iter_mut().for_each(|gpu| gpu.measured = [Some(20e9), None]);
         let two = of_all(&known[..2], Way::Read);
         assert!((two.expected - 40e9).abs() < 1.0, "{two:?}");
+    }
+
+    #[test]
+    fn disks_have_their_lines_and_share_their_controller() {
+        let disk = |index: usize| {
+            let path = DrivePath {
+                transport: Transport::Scsi("sas".into()),
+                bits_per_second: Some(12_000_000_000),
+                live: true,
+                pci: Some(device("hba", link(8, 8_000), &[])),
+                ..DrivePath::default()
+            };
+            let paths = vec![path];
+            Leaf::drive(&Drive { name: format!("sd{index}"), paths, ..Drive::default() }).unwrap()
+        };
+        let one = of_all(&[disk(0)], Way::Read);
+        assert!((one.theory - 1.2e9).abs() < 1.0 && one.binds == Binds::Line("sd0".into()));
+        let disks: Vec<Leaf> = (0..4).map(disk).collect();
+        assert!((of_all(&disks, Way::Read).theory - 4.8e9).abs() < 1.0);
+        let many: Vec<Leaf> = (0..16).map(disk).collect();
+        let all = of_all(&many, Way::Read);
+        assert_eq!(all.binds, Binds::Uplink("hba".into()));
+        near(all.theory, 7.2e9);
+        let mut unknown = Drive::default();
+        unknown
+            .paths
+            .push(DrivePath { transport: Transport::Scsi("sata".into()), ..DrivePath::default() });
+        assert_eq!(Leaf::drive(&unknown), None);
     }
 
     #[test]

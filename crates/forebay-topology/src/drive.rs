@@ -114,6 +114,9 @@ pub struct DrivePath {
     pub transport: Transport,
     /// Whether it can be used now, according to the kernel.
     pub live: bool,
+    /// The negotiated rate of a SATA or SAS link, in bits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<u64>,
     /// Its state as the kernel reports it, such as `live` or `live, optimized`.
     pub state: Option<String>,
     /// The PCI device at the host end.

@@ -59,6 +59,7 @@ pub(super) fn path(name: &str, transport: Transport) -> DrivePath {
     DrivePath {
         name: name.to_owned(),
         transport,
+        bits_per_second: None,
         live: true,
         state: None,
         pci: None,

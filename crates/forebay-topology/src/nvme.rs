@@ -129,6 +129,7 @@ impl NamespacePath {
         DrivePath {
             name: self.controller.name(),
             transport,
+            bits_per_second: None,
             live,
             state: (!words.is_empty()).then(|| words.join(", ")),
             numa_node: pci.as_ref().and_then(|pci| pci.numa_node).or(node),

@@ -160,10 +160,10 @@ fn sources() -> String {
     };
     let shares = SHARE.map(|(part, share)| format!("{} for {}", percent(share), name(part)));
     format!(
-        "In theory: width and speed of links in /sys/bus/pci/devices, and line rates of network \
-         cards, without the overhead of packets. Reads and writes: the share that practice \
-         reaches, {}. Memory, links between sockets and the drives' own chips are not known here \
-         and may bind before.",
+        "In theory: width and speed of links in /sys/bus/pci/devices, and line rates of SATA, SAS \
+         and network ports, without the overhead of packets. Reads and writes: the share that \
+         practice reaches, {}. Memory, links between sockets and the drives' own chips are not \
+         known here and may bind before.",
         shares.join(", ")
     )
 }

@@ -451,10 +451,10 @@ fn what_parts_can_carry_ends_the_tree() {
     → 4 drives give 53.0 GB/s, and 2 GPUs take 111: 5 more such drives would fill
       them
     In theory: width and speed of links in /sys/bus/pci/devices, and line rates of
-    network cards, without the overhead of packets. Reads and writes: the share that
-    practice reaches, 95 % for GPUs, 92 % for drives, 96 % for networks. Memory,
-    links between sockets and the drives' own chips are not known here and may bind
-    before.
+    SATA, SAS and network ports, without the overhead of packets. Reads and writes:
+    the share that practice reaches, 95 % for GPUs, 92 % for drives, 96 % for
+    networks. Memory, links between sockets and the drives' own chips are not known
+    here and may bind before.
     ");
     let report = recorded.json(&["/mnt/md0/data.bin"]);
     let last = list(&report["ceilings"]).last().unwrap();
