@@ -268,8 +268,8 @@ fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport
     (LayerKind::Disk, transport)
 }
 
-/// The rate of a disk's SATA or SAS link, as it was negotiated, in bits per second. Of SAS it is that
-/// of all lanes of the port.
+/// The rate of a disk's SATA or SAS link, as it was negotiated, in bits per second. Of SAS it is
+/// that of all lanes of the port.
 fn line(disk: &Folder, link: &str) -> Option<u64> {
     let system = disk.system();
     let rate = |file: String| {
