@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -210,13 +212,22 @@ impl LoopDrive {
         tool("xfs_io", ["-x".as_ref(), "-c".as_ref(), "shutdown".as_ref(), target]).map(drop)
     }
 
-    /// Mounts a file system that was shut down again, which replays its log.
+    /// Mounts a file system that was shut down again, which replays its log. While a process of
+    /// another test has a copy of the mount, in a mount namespace of its own, it stays shut down.
     pub(crate) fn start_again(&mut self, file_system: FileSystem) -> Offer<()> {
         let target = self.path().to_owned();
-        self.mounted = None;
-        unmount(&target);
-        let device = self.device().to_owned();
-        self.mount(&device, file_system)
+        for _ in 0..300 {
+            self.mounted = None;
+            unmount(&target);
+            let device = self.device().to_owned();
+            self.mount(&device, file_system)?;
+            let alive = target.join("alive");
+            if fs::write(&alive, "").and_then(|()| fs::remove_file(&alive)).is_ok() {
+                return Ok(());
+            }
+            sleep(Duration::from_millis(100));
+        }
+        Err("another mount namespace keeps the file system that was shut down".into())
     }
 
     /// Mounts it again in another way, as with `remount,ro`.
