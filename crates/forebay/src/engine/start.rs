@@ -325,7 +325,7 @@ impl Engine {
             && !call.is_part
             && !call.file.opens_slowly()
             && (call.options.sync != SyncMode::None || len > room_for_writes())
-            && call.file.has_none_cached(ByteRange::at(call.offset, len))
+            && call.file.is_uncached(ByteRange::at(call.offset, len))
     }
 
     fn best_access(&self, call: &Call<'_>) -> Access {

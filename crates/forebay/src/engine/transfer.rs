@@ -68,7 +68,9 @@ impl Transfer {
     }
 
     /// Waits for the end, at most for `bound`. After that the transfer is cancelled. Its memory
-    /// stays with the engine until nothing can touch it any more, and this call never returns it.
+    /// stays with the engine until nothing can touch it any more, and this call never returns it:
+    /// to get it back later, use [`wait_for`](Self::wait_for), [`cancel`](Self::cancel) and
+    /// [`wait`](Self::wait).
     ///
     /// # Errors
     /// [`Error::TimedOut`], or the first error of the transfer.

@@ -104,8 +104,15 @@ pub(crate) fn read_nowait(fd: BorrowedFd<'_>, target: &mut [u8], offset: u64) ->
 
 /// Number of resident pages that `range` touches, in one call.
 ///
-/// ENOSYS before Linux 6.5; EPERM for a caller who neither owns the file nor may write it.
+/// As for [`cache_state`].
 pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u64> {
+    cache_state(fd, range).map(|(cached, _)| cached)
+}
+
+/// Number of resident pages that `range` touches, and of those that wait to be written.
+///
+/// ENOSYS before Linux 6.5; EPERM for a caller who neither owns the file nor may write it.
+pub(crate) fn cache_state(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<(u64, u64)> {
     #[repr(C)]
     struct CachestatRange {
         offset: u64,
@@ -122,7 +129,7 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u
     }
     if range.is_empty() {
         // A length of zero would mean "up to the end".
-        return Ok(0);
+        return Ok((0, 0));
     }
     let queried = CachestatRange { offset: range.start, len: range.len() };
     let mut counts = Counts::default();
@@ -136,7 +143,7 @@ pub(crate) fn cached_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<u
         counted(isize::try_from(result).unwrap_or(-1))
     })?;
     // `cached` includes dirty pages and pages under writeback.
-    Ok(counts.cached)
+    Ok((counts.cached, counts.dirty + counts.writeback))
 }
 
 /// Residency of the pages that `range` touches, from a mapping that is never accessed: one byte per

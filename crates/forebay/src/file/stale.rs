@@ -16,13 +16,17 @@ use forebay_base::units::{ByteRange, MIB, align_down, align_up};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::calls::{drop_pages_of, read_at, write_out};
+use super::calls::{cache_state, drop_pages_of, read_at, write_out};
 use super::reopen::reopen;
+use super::residency::ResidencySource;
 use super::{Handle, Residency};
 use crate::memory::HostMemory;
 
 /// The largest folio, which the kernel drops as a whole or not at all.
 const FOLIO_MAX: u64 = 2 * MIB;
+
+/// Pages at the ends of a range that it may only touch in part.
+const ENDS: u64 = 2;
 
 /// Pauses between attempts to drop pages: other processes may use them for a moment.
 const WAITS_MS: [u64; 5] = [0, 1, 4, 16, 64];
@@ -37,10 +41,16 @@ fn in_folios(range: ByteRange) -> ByteRange {
 }
 
 impl Handle {
-    /// Whether no page that a write of `range` would touch is in the page cache, nor any that may
-    /// share a folio with one.
-    pub(crate) fn has_none_cached(&self, range: ByteRange) -> bool {
-        matches!(self.residency(in_folios(range)), Residency::Known { resident: 0, .. })
+    /// Whether the page cache has nothing of `range` but the pages at its ends, and nothing
+    /// unwritten that may share a folio with it.
+    pub(crate) fn is_uncached(&self, range: ByteRange) -> bool {
+        let around = in_folios(range);
+        if self.residency_source() != ResidencySource::Cachestat {
+            return matches!(self.residency(around), Residency::Known { resident: 0, .. });
+        }
+        let state = |range| cache_state(self.fd(), range);
+        state(range).is_ok_and(|(cached, _)| cached <= ENDS)
+            && state(around).is_ok_and(|(_, unwritten)| unwritten == 0)
     }
 
     /// Drops stale pages of `range`, which was written with O_DIRECT, from the page cache. The
