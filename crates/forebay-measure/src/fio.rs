@@ -51,9 +51,18 @@ pub fn read_rate(path: &Path) -> Result<(f64, String), String> {
 }
 
 fn run(file: &File, engine: &str, memory: &str) -> Result<f64, String> {
-    let mut command = Command::new("fio");
     let filename = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    command.args(arguments(&filename, engine, memory));
+    rate(&job(arguments(&filename, engine, memory))?)
+}
+
+/// Runs `fio` for one job that only reads; returns what it reports of the job.
+///
+/// # Errors
+/// The text says why it failed.
+pub fn job(arguments: impl IntoIterator<Item = String>) -> Result<Value, String> {
+    let mut command = Command::new("fio");
+    command.args(["--name=job", "--readonly", "--allow_file_create=0", "--thread"]);
+    command.arg("--output-format=json").args(arguments);
     // Run it in a system folder: `fio` may leave files in its working directory.
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(Stdio::piped());
@@ -71,23 +80,26 @@ fn arguments(filename: &str, engine: &str, memory: &str) -> Vec<String> {
     // A thread of `psync` has one request at a time, so the number of threads is the depth.
     let (depth, threads) = if engine == "psync" { (1, DEPTH) } else { (DEPTH, 1) };
     let line = format!(
-        "--name=limit --readonly --allow_file_create=0 --rw=read --bs=1M --direct=1 --thread \
-         --time_based --group_reporting --output-format=json --filename={filename} \
+        "--rw=read --bs=1M --direct=1 --time_based --group_reporting --filename={filename} \
          --ioengine={engine} --iomem={memory} --runtime={MILLISECONDS}ms --iodepth={depth} \
          --numjobs={threads}"
     );
     line.split(' ').map(String::from).collect()
 }
 
-/// The rate in `fio`'s report.
-fn parse(text: &str) -> Result<f64, String> {
+/// The job in `fio`'s report.
+fn parse(text: &str) -> Result<Value, String> {
     // Some versions put notes before the report.
     let start = text.find('{').ok_or("it printed no report")?;
     let report: Value = serde_json::from_str(&text[start..]).map_err(|error| error.to_string())?;
-    let job = &report["jobs"][0];
-    if let Some(code) = job["error"].as_i64().filter(|code| *code != 0) {
-        return Err(format!("error {code}"));
+    let job = report["jobs"][0].clone();
+    match job["error"].as_i64() {
+        None | Some(0) => Ok(job),
+        Some(code) => Err(format!("error {code}")),
     }
+}
+
+fn rate(job: &Value) -> Result<f64, String> {
     let rate = job["read"]["bw_bytes"].as_u64().filter(|rate| *rate > 0);
     rate.map(float).ok_or_else(|| "its report has no rate".into())
 }
@@ -107,6 +119,7 @@ mod tests {
     fn a_report_is_read_behind_notes() {
         let text = r#"note: something
             {"jobs": [{"error": 0, "read": {"runtime": 250, "bw_bytes": 500}}]}"#;
+        let parse = |text| parse(text).and_then(|job| rate(&job));
         assert_eq!(parse(text), Ok(500.0));
         assert!(parse("nothing").is_err());
         assert!(parse(r#"{"jobs": []}"#).is_err());
@@ -149,13 +162,9 @@ mod tests {
         let _ = run(&file, "psync", MEMORY[1]);
         assert!(!scratch.exists());
         // The process that held the descriptor has ended, as after a crash.
-        let mut command = Command::new("fio");
         let mut ended = Command::new("true").spawn().unwrap();
         let nobody = format!("/proc/{}/fd/3", ended.id());
         ended.wait().unwrap();
-        let arguments = arguments(&nobody, "psync", MEMORY[1]);
-        let output = command.args(arguments).current_dir(folder.path()).output().unwrap();
-        assert!(!output.status.success(), "{output:?}");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        job(arguments(&nobody, "psync", MEMORY[1])).unwrap_err();
     }
 }

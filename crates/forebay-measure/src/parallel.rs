@@ -50,16 +50,32 @@ pub fn each_piece(
     threads: usize,
     work: impl Fn(u64, &mut [u8]) + Sync,
 ) {
+    let work = |at, piece: &mut [u8]| {
+        work(at, piece);
+        Ok::<(), Infallible>(())
+    };
+    let Ok(()) = try_each_piece(bytes, piece, threads, work);
+}
+
+/// Like [`each_piece`]; an error ends a thread's work.
+///
+/// # Errors
+/// The first error that `work` returned.
+pub fn try_each_piece<E: Send>(
+    bytes: &mut [u8],
+    piece: usize,
+    threads: usize,
+    work: impl Fn(u64, &mut [u8]) -> Result<(), E> + Sync,
+) -> Result<(), E> {
     let count = bytes.len().div_ceil(piece);
     let pieces = Mutex::new(bytes.chunks_mut(piece).enumerate());
-    let done: Result<(), Infallible> = run(threads.min(count), || {
+    run(threads.min(count), || {
         loop {
             let taken = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((index, bytes)) = taken else { return Ok(()) };
-            work((index * piece) as u64, bytes);
+            work((index * piece) as u64, bytes)?;
         }
-    });
-    let Ok(()) = done;
+    })
 }
 
 fn run<E: Send>(threads: usize, work: impl Fn() -> Result<(), E> + Sync) -> Result<(), E> {

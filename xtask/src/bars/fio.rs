@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use forebay_measure::fio;
@@ -82,19 +81,11 @@ impl Fio {
 
 /// Runs one job, and reads latencies from a request's submission until its completion is seen.
 fn run(file: &Path, depth: u32, job: &str) -> Result<Outcome, Stop> {
-    let output = Command::new("fio")
-        .args(["--name=bar", "--readonly", "--direct=1", "--ioengine=io_uring", "--thread"])
-        .args(["--output-format=json", "--lat_percentiles=1", "--percentile_list=50:90:99"])
-        .arg(format!("--iodepth={depth}"))
-        .arg(format!("--filename={}", file.display()))
-        .args(job.split(' '))
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        let cause = String::from_utf8_lossy(&output.stderr);
-        return Err(Stop::Fail(format!("`fio` failed: {}{}", cause.trim(), text.trim())));
-    }
-    parse(&text).ok_or_else(|| Stop::Fail(format!("`fio` reported nothing: {}", text.trim())))
+    let common = "--direct=1 --ioengine=io_uring --lat_percentiles=1 --percentile_list=50:90:99";
+    let file = [format!("--iodepth={depth}"), format!("--filename={}", file.display())];
+    let words = common.split(' ').chain(job.split(' ')).map(str::to_owned).chain(file);
+    let job = fio::job(words).map_err(|why| Stop::Fail(format!("`fio` failed: {why}")))?;
+    parse(&job).ok_or_else(|| Stop::Fail(format!("`fio` reported nothing: {job}")))
 }
 
 /// Whether enough huge pages are reserved and free for the deepest queue.
@@ -107,11 +98,9 @@ fn huge_pages_free() -> bool {
     number("HugePages_Free") * number("Hugepagesize") >= 128 * 1024
 }
 
-/// The one job of a report. Its CPU use is given in per cent of its run time.
-fn parse(report: &str) -> Option<Outcome> {
-    // Warnings may precede the report.
-    let report: Value = serde_json::from_str(&report[report.find('{')?..]).ok()?;
-    let (job, read) = (&report["jobs"][0], &report["jobs"][0]["read"]);
+/// The results of a job. Its CPU use is given in per cent of its run time.
+fn parse(job: &Value) -> Option<Outcome> {
+    let read = &job["read"];
     let bytes = read["io_bytes"].as_u64()?;
     let rate = read["bw_bytes"].as_u64().filter(|rate| *rate > 0)?;
     let run_s = float(job["job_runtime"].as_u64()?) / 1e3;
@@ -129,14 +118,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_read_also_behind_warnings() {
-        let report = r#"fio: a warning
-            {"jobs": [{"read": {"io_bytes": 2000, "bw_bytes": 1000, "lat_ns": {"percentile":
-            {"50.000000": 5, "90.000000": 9, "99.000000": 10}}}, "job_runtime": 2000,
-            "usr_cpu": 5.0, "sys_cpu": 20.0}]}"#;
-        let Outcome { sample, quantiles } = parse(report).unwrap();
+    fn a_jobs_results_are_read() {
+        let job = serde_json::json!({
+            "read": {
+                "io_bytes": 2000, "bw_bytes": 1000,
+                "lat_ns": {"percentile": {"50.000000": 5, "90.000000": 9, "99.000000": 10}},
+            },
+            "job_runtime": 2000, "usr_cpu": 5.0, "sys_cpu": 20.0,
+        });
+        let Outcome { sample, quantiles } = parse(&job).unwrap();
         assert_eq!((sample.bytes, quantiles), (2000, [5.0, 9.0, 10.0]));
         assert!((sample.seconds - 2.0).abs() < 1e-9 && (sample.cpu_s - 0.5).abs() < 1e-9);
-        assert!(parse("nothing").is_none());
+        assert!(parse(&Value::Null).is_none());
     }
 }

@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
-use std::thread;
+use std::sync::Arc;
 
 use forebay::gpu::{Device, Stream};
 use forebay::{Buffer, Engine};
+use forebay_measure::parallel::try_each_piece;
 
 use crate::bar::Stop;
 use crate::lab::Gpu;
@@ -21,24 +21,7 @@ const PIECE_LEN: usize = 1 << 20;
 
 /// Reads `target.len()` bytes from the start of `file` by `threads` threads.
 pub(crate) fn read(file: &File, target: &mut [u8], threads: usize) -> io::Result<()> {
-    let pieces = Mutex::new((0_u64..).step_by(PIECE_LEN).zip(target.chunks_mut(PIECE_LEN)));
-    let work = || -> io::Result<()> {
-        loop {
-            let next = pieces.lock().expect("no thread panics while it holds this").next();
-            let Some((offset, piece)) = next else { return Ok(()) };
-            file.read_exact_at(piece, offset)?;
-        }
-    };
-    // The calling thread is one of them, so that one thread costs no start of another.
-    thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let own = work();
-        others.into_iter().fold(own, |result, thread| {
-            let other =
-                thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-            result.and(other)
-        })
-    })
+    try_each_piece(target, PIECE_LEN, threads, |offset, piece| file.read_exact_at(piece, offset))
 }
 
 /// Pinned memory and its stream: the link to a GPU, by the device trait alone.

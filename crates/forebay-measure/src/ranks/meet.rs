@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ranks_are_waited_for_and_other_clocks_are_told() {
+    fn late_ranks_are_waited_for_and_other_clocks_are_noticed() {
         let (first, mut others) = simulated(300);
         (1..298).for_each(|_| others.come(VERSION));
         thread::sleep(Duration::from_millis(1500));

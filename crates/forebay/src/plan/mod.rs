@@ -2,7 +2,6 @@
 //! segments with a route and a reason. No I/O, no clock, no thread, no `unsafe`.
 
 mod packing;
-mod radix;
 mod route;
 mod segment;
 mod strip;

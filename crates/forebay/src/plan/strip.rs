@@ -7,8 +7,6 @@
 
 use forebay_base::units::{ByteRange, KIB, align_up};
 
-use super::radix;
-
 /// Largest gap between two ranges that are read together, with the gap. A separate request costs
 /// as much as copying this much from the page cache (0.4 µs), and drives read at least this much.
 pub(crate) const GAP_MAX: u64 = 4 * KIB;
@@ -170,7 +168,7 @@ fn in_order(wanted: &[Wanted]) -> Option<Vec<u32>> {
             place.unbounded_shl(low) | u64::from(index)
         };
         let mut keys: Vec<u64> = with_bytes.map(key).collect();
-        radix::sort(&mut keys, low);
+        keys.sort_unstable();
         let mask = (1 << low) - 1;
         return keys.into_iter().map(|key| u32::try_from(key & mask).ok()).collect();
     }
