@@ -609,6 +609,11 @@ impl<'a> Bench<'a> {
         let mut planned = self.planned[index].clone();
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
+        if self.joined.is_some() && planned.kv.is_none() {
+            // So that samples begin together. It is done again, and what fails now may succeed
+            // then: other ranks may still compare the bytes of their last sample.
+            let _ = self.measurers[planned.targets].prepare(&planned.load, &self.lanes(&planned));
+        }
         self.joined.iter_mut().for_each(Joined::begin);
         let result = match planned.kv {
             Some(_) => self.serve(index, bar),

@@ -14,6 +14,7 @@ use forebay_measure::ranks::{Place, Ranks};
 use forebay_measure::results::{Bound, Direction, Measured, Record};
 use forebay_measure::stats::{Spread, rate};
 use forebay_measure::stdio::{print, say};
+use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::latency::Latencies;
 use forebay_measure::workload::run::Ran;
 use forebay_topology::{Resolver, Way};
@@ -107,6 +108,10 @@ impl Joined {
         args.label = Some(format!("rank {rank} on {}", ranks.hosts()[0]));
         if args.one_file == Some(OneFile::Stripes) {
             args.stripe = Some((rank, ranks.place.size));
+        }
+        if args.one_file.is_some() && args.method.is_empty() {
+            // Methods that use the page cache would find what other ranks of the host have read.
+            args.method = vec![Method::Forebay(None)];
         }
         if all_of_it {
             args.direction = vec![100];

@@ -511,15 +511,20 @@ fn connect(place: &Place, hello: Hello) -> Result<Connected> {
             continue;
         }
         let messages = reader.read(HELLO_LEN_MAX).map_err(|why| no_answer(&why))?;
+        let mut is_welcome = false;
         for message in messages {
             match message {
-                Message::Welcome => return Ok(connected(0, place.address.clone(), reader)),
+                // An end may follow in the same read.
+                Message::Welcome => is_welcome = true,
                 Message::Ended(why) => {
                     let ended = Failure::new(format!("rank 0 at {place} ended the run"));
                     return Err(ended.because(why));
                 }
                 _ => {}
             }
+        }
+        if is_welcome {
+            return Ok(connected(0, place.address.clone(), reader));
         }
     }
     Err(no_answer("other ranks did not come"))

@@ -14,7 +14,7 @@ use super::backend::Pool;
 use super::check::{Checked, Most};
 use super::run::{OfTarget, Ran, Ready};
 use super::{End, Lane, Load};
-use crate::cache::{make_cold, make_resident};
+use crate::cache::{FileFrom, make_cold, make_resident};
 use crate::failure::{Failure, Result};
 use crate::kv::Served;
 use crate::proof::{Proof, Prover};
@@ -70,6 +70,15 @@ impl Measurer {
         &self.targets
     }
 
+    /// Makes the files of `lanes` cold or resident, as a load needs them.
+    ///
+    /// # Errors
+    /// System errors; the files cannot be brought into that state.
+    pub fn prepare(&self, load: &Load, lanes: &[Lane]) -> Result<()> {
+        let files = files_of(&self.engine, lanes)?;
+        make_ready(load, &files, &starts_of(&files, lanes))
+    }
+
     /// Runs `load` on `lanes`. Returns the measurement, and its details.
     ///
     /// A load that goes over its files once is repeated, with cold files each time, until its time
@@ -80,6 +89,7 @@ impl Measurer {
     /// File, GPU and engine errors.
     pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
         let files = files_of(&self.engine, lanes)?;
+        let starts = starts_of(&files, lanes);
         let sources = self
             .provers
             .split_first()
@@ -87,8 +97,8 @@ impl Measurer {
         let begun = Instant::now();
         let (mut sum, mut first): (Option<Ran>, _) = (None, None);
         let (ran, mut ready, seen) = loop {
-            make_ready(load, &files)?;
-            first.get_or_insert_with(|| resident(&files));
+            make_ready(load, &files, &starts)?;
+            first.get_or_insert_with(|| resident(&files, &starts));
             // Prepared before the counters are read, so that they show only the load.
             let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
             let counted = ready.counters();
@@ -120,9 +130,9 @@ impl Measurer {
             let load = Load { end: End::AtLeast(time), warm_up: Duration::ZERO, ..load.clone() };
             return self.measure(&load, lanes);
         }
-        let after = resident(&files);
+        let after = resident(&files, &starts);
         if load.cache == Cache::Cold && !load.writes() && !load.once {
-            let len = files.iter().map(|(_, len)| len).sum();
+            let len = files.iter().zip(&starts).map(|((_, end), start)| end - start).sum();
             if passed_through(ran.bytes, (before, after), len) {
                 drop(ready);
                 let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
@@ -214,12 +224,12 @@ fn passed_through(bytes: u64, (before, after): (Option<f64>, Option<f64>), len: 
 }
 
 /// Makes the files of a load cold or resident.
-fn make_ready(load: &Load, files: &[(File, u64)]) -> Result<()> {
-    for (file, len) in files {
+fn make_ready(load: &Load, files: &[(File, u64)], starts: &[u64]) -> Result<()> {
+    for ((file, end), start) in files.iter().zip(starts) {
         let path = file.path();
         let ready = match load.cache {
-            Cache::Cold => make_cold(file, *len)?,
-            Cache::Warm => make_resident(path, file, *len)?,
+            Cache::Cold => make_cold(&FileFrom(file, *start), end - start)?,
+            Cache::Warm => make_resident(path, &FileFrom(file, 0), *end)?,
         };
         ready.map_err(|reason| {
             let (path, state) = (path.display(), load.cache.name());
@@ -259,17 +269,27 @@ pub fn files_of<'a>(
     Ok(files)
 }
 
+/// The first byte of each file that lanes use: other ranks may use what is before it.
+fn starts_of(files: &[(File, u64)], lanes: &[Lane]) -> Vec<u64> {
+    let of = |(file, _): &(File, u64)| {
+        let own = lanes.iter().filter(|lane| lane.path == file.path());
+        own.map(|lane| lane.region.start).min().unwrap_or(0)
+    };
+    files.iter().map(of).collect()
+}
+
 /// The name of a target in results.
 pub fn name(target: Option<&Arc<dyn Device>>) -> String {
     target.map_or_else(|| "host".into(), |gpu| gpu.id().to_string())
 }
 
 /// The share of the files that is in the page cache, from 0 to 1.
-fn resident(files: &[(File, u64)]) -> Option<f64> {
+fn resident(files: &[(File, u64)], starts: &[u64]) -> Option<f64> {
     let (mut there, mut all) = (0, 0);
-    for (file, len) in files {
+    for ((file, end), start) in files.iter().zip(starts) {
+        let len = end - start;
         let _step = steps::Step::begin("inspect", file.path());
-        match file.residency(0, *len).ok()? {
+        match file.residency(*start, len).ok()? {
             Residency::Known { resident, .. } => there += resident,
             Residency::Unknown(_) => return None,
         }
