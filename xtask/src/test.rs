@@ -96,7 +96,8 @@ pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
     Ok(report.finish())
 }
 
-/// Runs test executables in [`AT_ONCE`] threads, each with a report, and `apart` beside them.
+/// Runs test executables on [`AT_ONCE`] threads, each with its own report, and `apart` at the same
+/// time.
 fn at_once(
     tests: &[Executable],
     surround: impl Fn(&mut Command) + Sync,

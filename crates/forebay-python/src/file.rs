@@ -237,8 +237,8 @@ impl File {
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
     /// bytes were written. With `sync="data"` or `"all"` they are then on the drive. With
-    /// `past_cache` they bypass the page cache (O_DIRECT) if the file allows it, as they do without
-    /// it in large writes where that is faster. The other keywords are those of `read_into`.
+    /// `past_cache` they bypass the page cache (O_DIRECT) if the file allows it; large writes do so
+    /// by default where that is faster. The other keywords are those of `read_into`.
     #[pyo3(signature = (
         source, offset = 0, *, size = None, sync = None, stream = Given::Current, route = None,
         urgent = false, past_cache = false

@@ -1,5 +1,6 @@
 //! Block devices: finds the kind of a device from its folder in `/sys`, and describes whole disks.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
@@ -237,13 +238,7 @@ fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport
     if !has_device {
         return (LayerKind::Disk, Transport::Unknown);
     }
-    let has = |prefix: &str| {
-        path.components().any(|component| {
-            let name = component.as_os_str().to_str().unwrap_or_default();
-            let rest = name.strip_prefix(prefix);
-            rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        })
-    };
+    let has = |prefix: &str| path.iter().any(|name| is_numbered(name, prefix));
     // A SCSI device's folder is named HOST:CHANNEL:TARGET:LUN.
     let last = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if last.split(':').count() == 4 {
@@ -268,6 +263,12 @@ fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport
     (LayerKind::Disk, transport)
 }
 
+/// Whether a name is this prefix and a number.
+fn is_numbered(name: &OsStr, prefix: &str) -> bool {
+    let rest = name.to_str().and_then(|name| name.strip_prefix(prefix));
+    rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
 /// The rate of a disk's SATA or SAS link, as it was negotiated, in bits per second. Of SAS it is
 /// that of all lanes of the port.
 fn line(disk: &Folder, link: &str) -> Option<u64> {
@@ -281,11 +282,8 @@ fn line(disk: &Folder, link: &str) -> Option<u64> {
         unit.starts_with("Gb").then_some((number * 10.0) as u64 * 100_000_000)
     };
     let above = |prefix: &str| {
-        let is_named = |path: &&Path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            let rest = name.and_then(|name| name.strip_prefix(prefix));
-            rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-        };
+        let is_named =
+            |path: &&Path| path.file_name().is_some_and(|name| is_numbered(name, prefix));
         disk.path().ancestors().find(is_named)
     };
     match link {
@@ -296,10 +294,8 @@ fn line(disk: &Folder, link: &str) -> Option<u64> {
         "sas" => {
             let lanes = system.list(above("port-")?).ok()?;
             let lanes = lanes.iter().filter(|name| name.starts_with("phy-"));
-            let rates = lanes.map(|lane| {
-                rate(format!("sys/class/sas_phy/{lane}/negotiated_linkrate")) //
-            });
-            rates.sum::<Option<u64>>().filter(|sum| *sum > 0)
+            let file = |lane| format!("sys/class/sas_phy/{lane}/negotiated_linkrate");
+            lanes.map(|lane| rate(file(lane))).sum::<Option<u64>>().filter(|sum| *sum > 0)
         }
         _ => None,
     }

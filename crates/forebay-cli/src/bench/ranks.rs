@@ -363,7 +363,7 @@ fn rows(ranks: &[Vec<Shared>], most: &[Option<Most>], hosts: &[String]) -> Vec<R
     });
     let mut rows =
         vec![row(format!("{} at once", counted(ranks.len(), "rank")), &numbers, at_once)];
-    rows.push(Row { most: None, ..row("until the last is done".into(), &[], to_the_last) });
+    rows.push(row("until the last is done".into(), &[], to_the_last));
     let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (rank, host) in hosts.iter().enumerate() {
         by_host.entry(host).or_default().push(rank);

@@ -389,7 +389,10 @@ fn listener(place: &Place) -> Result<(TcpListener, Option<New>)> {
         (&*note.file).write_all(format!("{} {port}\n", host()).as_bytes())?;
         Ok(note)
     };
-    let note = write().map_err(|error| Failure::at("write", &path, &error))?;
+    let note = write().map_err(|error| {
+        Failure::at("write", &path, &error)
+            .hint("let `MASTER_ADDR` be a host, or a folder that rank 0 may write to")
+    })?;
     Ok((listener, Some(note)))
 }
 
@@ -675,7 +678,6 @@ mod tests {
         let mut first = first.join().unwrap().unwrap();
         for rank in 1..300 {
             let ahead = [0.0, 120.0, -7.5][usize::try_from(rank % 100).unwrap().min(2)];
-            // A later message tells no more of its clock.
             others.say(rank, &Message::Alive(clock() + if rank % 100 > 2 { 0.0 } else { ahead }));
             others.say(rank, &Message::Ready(1));
         }

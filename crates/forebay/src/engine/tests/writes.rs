@@ -1,4 +1,4 @@
-//! Which writes bypass the page cache without being told to.
+//! Which writes bypass the page cache by default.
 
 use rustix::io::Errno;
 
