@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::{self, File, Metadata};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use forebay_measure::output::{New, folder_of};
 use forebay_measure::results::Direction;
 use forebay_measure::scratch::{self, random};
 use forebay_measure::steps::Step;
-use forebay_measure::subject::{check_size, is_folder};
+use forebay_measure::subject::check_size;
 use forebay_measure::workload::Lane;
 use forebay_measure::workload::pattern::Region;
 
@@ -66,7 +66,11 @@ impl Place {
         let any = |is: fn(u8) -> bool| directions.iter().any(|percent| is(*percent));
         let writes = any(|percent| percent < 100);
         let most_files = args.files.iter().copied().max().unwrap_or(1) as usize;
-        if is_folder(path) {
+        // Inspected once: a name that others swap is not taken for a file and then for a folder.
+        let opening = Step::begin("open", path);
+        let found = fs::metadata(path);
+        if found.as_ref().is_ok_and(Metadata::is_dir) {
+            drop(opening);
             let reads = if any(|percent| percent > 0) { most_files } else { 0 };
             let writes = if any(|percent| percent == 0) { most_files } else { 0 };
             scratch::remove_leftovers(path);
@@ -76,18 +80,18 @@ impl Place {
             let (folder, key) = (path.to_owned(), Some(random()));
             return Ok(Self { files, targets, folder, _made: made, key, ..Self::default() });
         }
-        let text = path.display();
-        if most_files > 1 {
-            return Err(Failure::usage(format!("`{text}` is one file, not {most_files}"))
-                .hint("give a folder, where scratch files are made, or omit `--files`"));
-        }
-        let opening = Step::begin("open", path);
-        let found = fs::metadata(path);
-        if args.fills_file && found.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        let is_absent = |error: &io::Error| error.kind() == ErrorKind::NotFound;
+        if args.fills_file && found.as_ref().is_err_and(is_absent) {
             let made = New::create(path, 0o666);
             let made = made.map_err(|error| Failure::at("create", path, &error))?;
             let (files, folder) = (vec![made.path()], folder_of(path).to_owned());
             return Ok(Self { files, folder, _made: vec![made], ..Self::default() });
+        }
+        found.map_err(|error| Failure::at("open", path, &error))?;
+        let text = path.display();
+        if most_files > 1 {
+            return Err(Failure::usage(format!("`{text}` is one file, not {most_files}"))
+                .hint("give a folder, where scratch files are made, or omit `--files`"));
         }
         let allowed = (args.overwrite, args.overwrite_device);
         let may_write = || may_write(path, allowed, "a folder for a scratch file", |_| false);
