@@ -64,9 +64,10 @@ struct Part {
 }
 
 /// The packages with the `unsafe` code of the data path, and of its counters.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 6] = [
     "--package=forebay",
     "--package=forebay-base",
+    "--package=forebay-cufile",
     "--package=forebay-evidence",
     "--package=forebay-layers",
     "--package=forebay-topology",

@@ -22,7 +22,7 @@ const LOOKS_EVERY: Duration = Duration::from_millis(100);
 pub(crate) fn command(args: &ProbeArgs) -> Result<()> {
     guard();
     let mut written = Ok(());
-    forebay::direct::look(args.library.as_deref(), &args.packages, &mut |word, rest| {
+    forebay_cufile::look(args.library.as_deref(), &args.packages, &mut |word, rest| {
         let line = format!("{word} {rest}").replace(['\n', '\r'], " ");
         let line = line.trim_end();
         let mut out = std::io::stdout();

@@ -2,7 +2,7 @@
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, DirectPath, NVIDIA_FS, P2PDMA, Topic};
-use forebay::direct::{Answer, End, Seen};
+use forebay_cufile::{Answer, End, Seen};
 
 const LIBRARY: Topic =
     Topic { name: "cufile_library", why: "cuFile is the library that moves bytes directly" };

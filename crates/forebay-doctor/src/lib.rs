@@ -3,7 +3,7 @@
 //! [`examine`] reads all facts below the root of a [`System`] and returns a [`Report`]: checks,
 //! each with the finding, the reason why it matters and the next step. The checks that hold the
 //! path back most come first. Nothing is written, no device is opened and no library is loaded;
-//! cuFile is probed beforehand in a separate process ([`forebay::direct::ask_cufile`]).
+//! cuFile is probed beforehand in a separate process ([`forebay_cufile::ask_cufile`]).
 //!
 //! `facts` holds everything that was read, and the checks use nothing else. The groups of checks
 //! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and
@@ -29,11 +29,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 pub use driver::gpu_model;
-pub use forebay::direct::Answer;
+pub use forebay_cufile::Answer;
 pub use report::{Check, DirectPath, Gpu, Outlook, Report, State};
 
 use facts::Facts;
-use forebay::direct::{answer_from_lines, answer_to_lines};
+use forebay_cufile::{answer_from_lines, answer_to_lines};
 use forebay_topology::{System, read_record, record_with};
 
 /// The file of a record that holds cuFile's answer.

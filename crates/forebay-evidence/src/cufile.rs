@@ -1,6 +1,6 @@
 //! cuFile's own counters as evidence.
 
-use forebay::direct::{Counters, GpuCounters, Moves, Paths, Session};
+use forebay_cufile::{Counters, GpuCounters, Moves, Paths, Session};
 
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay::direct::Counters;
+use forebay_cufile::Counters;
 use serde::Serialize;
 use serde_json::{Value, json};
 

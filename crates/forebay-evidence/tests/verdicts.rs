@@ -12,12 +12,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use forebay::direct::Counters;
 use forebay::gpu::{DeviceId, GpuSelector, absence_reason};
 use forebay::{
     Direction, Engine, File, OpenOptions, Options, Outcome, RequestOptions, Residency, Route,
     SyncMode,
 };
+use forebay_cufile::Counters;
 use forebay_evidence::{
     Claim, Evidence, GpuLink, How, Memory, Seen, Sources, Storage, Verdict, verdict,
 };

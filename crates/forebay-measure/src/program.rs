@@ -35,10 +35,10 @@ impl Program {
 
     /// This program with `verb`, for the engine to start.
     #[must_use]
-    pub fn verb(&self, verb: &str) -> forebay::direct::Program {
+    pub fn verb(&self, verb: &str) -> forebay_cufile::Program {
         let mut arguments = self.words[1..].to_vec();
         arguments.push(verb.into());
-        forebay::direct::Program { file: self.words[0].clone().into(), arguments }
+        forebay_cufile::Program { file: self.words[0].clone().into(), arguments }
     }
 
     /// The engine's options by the environment variables, with this program to probe cuFile's

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::direct::Program;
 use forebay::gpu::{CallerStream, Device, GpuSelector};
 use forebay::{Error, Options, RingChoice};
+use forebay_cufile::Program;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};

@@ -38,7 +38,7 @@
 
 #[cfg(test)]
 mod cost_tests;
-pub mod direct;
+mod direct;
 mod engine;
 pub mod error;
 mod events;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use forebay_base::units::{GIB, KIB, MIB, parse_duration, parse_size};
 
-use crate::direct::Program;
 use crate::error::{Error, Result};
 use crate::plan::Route;
+use forebay_cufile::Program;
 
 /// Maximum number of segments per slot: a window keeps one bit for each.
 const SEGMENTS_MAX: u64 = 64;

@@ -12,9 +12,9 @@ mod transfers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::direct::ask_cufile;
 use forebay::gpu::GpuSelector;
 use forebay::{Engine, Route};
+use forebay_cufile::ask_cufile;
 use forebay_doctor::{self as doctor, Answer, GpuWish, Wish};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;

@@ -10,7 +10,7 @@ mod corrupted;
 mod cufile;
 mod doctor;
 #[allow(dead_code, reason = "the library's own tests use the rest")]
-#[path = "../../../forebay/tests/lab/cufile/mod.rs"]
+#[path = "../../../forebay-cufile/tests/lab/cufile/mod.rs"]
 mod fake;
 mod gdsio;
 mod gpu_file_benchmark;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay::direct::{End, Program, Seen, ask_cufile};
+use forebay_cufile::{End, Program, Seen, ask_cufile};
 
 use crate::fake::{self, DOES, NAME, VERSION, VERSIONS};
 use crate::program::program;

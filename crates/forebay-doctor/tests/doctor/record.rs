@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use forebay::direct::{End, Seen};
+use forebay_cufile::{End, Seen};
 use forebay_doctor::{GpuWish, Wish, examine, record, recorded_answer};
 use forebay_topology::System;
 use rustix::fs::{CWD, FileType, Mode, mknodat};

@@ -2,7 +2,7 @@
 //!
 //! The library's counters show the path, but alone they never prove that bytes were moved.
 
-use forebay::direct::{Counters, Moves, Paths};
+use forebay_cufile::{Counters, Moves, Paths};
 
 use super::{
     DataPath, Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, size,
@@ -51,10 +51,9 @@ impl Judge<'_> {
 
     /// Counts of single calls for the claim's GPU, if they can be separated from other GPUs'.
     fn calls(&mut self, counters: &Counters) -> Option<Moves> {
-        let direction = self.claim.direction;
         let all = self.claim.pick(counters.reads(), counters.writes());
         let Some(uuid) = self.claim.gpu.as_deref() else {
-            match counters.busy(direction) {
+            match counters.busy(|gpu| self.claim.pick(gpu.reads, gpu.writes)) {
                 0 => {}
                 // A simulated GPU has no UUID, and no other GPU is present then.
                 1 if self.claim.memory == Memory::Gpu && counters.gpus.len() > 1 => {

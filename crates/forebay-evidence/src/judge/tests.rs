@@ -3,8 +3,8 @@
 mod direct;
 mod host;
 
-use forebay::direct::{Counters, GpuCounters, Paths};
 use forebay_base::units::GIB;
+use forebay_cufile::{Counters, GpuCounters, Paths};
 use proptest::prelude::*;
 
 use super::*;

@@ -6,9 +6,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use forebay::direct::Counters;
 use forebay::{Engine, File};
 use forebay_base::units::grown;
+use forebay_cufile::Counters;
 use forebay_topology::{DriveKind, StorageMap, System};
 use rustix::time::ClockId;
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay::direct::Counters;
 use forebay::gpu::Device;
 use forebay::{Engine, File, Residency};
+use forebay_cufile::Counters;
 use forebay_evidence::{Evidence, Seen};
 
 use super::backend::Pool;

@@ -7,8 +7,8 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::Engine;
-use forebay::direct::Counters;
 use forebay::units::format_size;
+use forebay_cufile::Counters;
 use forebay_evidence::Seen;
 
 use super::backend::{self, Context, Method, Pool, Taken, add};

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::per_process::PerProcess;
+use forebay_cufile::{
+    CuFileFailure, OPENS_WITHIN, Program, Session, ask_cufile, configured_compat, unreachable,
+    usable,
+};
 
-use super::answer::usable;
-use super::child::Program;
-use super::cufile::{CuFileFailure, CuFilePort, Session, configured_compat, unreachable};
-use super::{OPENS_WITHIN, ask_cufile};
+use super::port::CuFilePort;
 use crate::events;
 use crate::file::{FoundPort, Handle, Port};
 use crate::gpu::{Device, DeviceKind};

@@ -31,6 +31,7 @@ use std::time::Duration;
 pub use file::File;
 use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, Kept};
+use forebay_cufile::Session;
 use forebay_topology::System;
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use request::RequestOptions;
@@ -38,7 +39,7 @@ use rustix::io::Errno;
 pub use transfer::Transfer;
 
 use self::threads::ReaderTools;
-use crate::direct::{Providers, Session};
+use crate::direct::Providers;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::{Handle, OpenOptions};

@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use forebay::direct::CuFileFailure;
-use forebay::direct::Paths;
+use forebay_cufile::CuFileFailure;
+use forebay_cufile::Paths;
 use rustix::io::Errno;
 
 use super::{LEN, Rig, by_p2pdma, child, counters, moves, pattern, read, write};

@@ -8,7 +8,7 @@
 mod lab;
 
 #[allow(dead_code, reason = "the library's own unit tests use the rest")]
-#[path = "../lab/cufile/mod.rs"]
+#[path = "../../../forebay-cufile/tests/lab/cufile/mod.rs"]
 mod fake;
 mod faults;
 mod processes;
@@ -20,8 +20,8 @@ use std::process::Child;
 use std::sync::Arc;
 
 use fake::{CALLS, DOES, NAME, VERSIONS};
-use forebay::direct::{Counters, Moves, Paths};
-use forebay::direct::{CuFileFailure, RegisteredFile, Session};
+use forebay_cufile::{Counters, Moves, Paths};
+use forebay_cufile::{CuFileFailure, RegisteredFile, Session};
 use lab::{child, or_skip, pattern};
 
 const LEN: usize = (1 << 20) + 1234;

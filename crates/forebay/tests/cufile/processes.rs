@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
-use forebay::direct::{CuFileFailure, Session};
+use forebay_cufile::{CuFileFailure, Session};
 use libloading::Library;
 
 use super::lab::fork::{Side, fork};

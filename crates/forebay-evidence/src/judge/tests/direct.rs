@@ -1,6 +1,6 @@
 //! Verdicts on transfers that a library reports as direct.
 
-use forebay::direct::Moves;
+use forebay_cufile::Moves;
 
 use super::*;
 

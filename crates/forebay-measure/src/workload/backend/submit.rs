@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use forebay::Buffer;
-use forebay::direct::Counters;
+use forebay_cufile::Counters;
 use forebay_evidence::Seen;
 
 use super::call::{Call, Done, Taken};

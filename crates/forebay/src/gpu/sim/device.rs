@@ -11,7 +11,8 @@ use forebay_base::clock::Clock;
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::process::Home;
 
-use super::config::{SimConfig, SimulatedCuFile};
+use super::SimulatedCuFile;
+use super::config::SimConfig;
 use super::fault::Fault;
 use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};

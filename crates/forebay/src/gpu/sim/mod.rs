@@ -23,9 +23,10 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub use config::{SimConfig, SimulatedCuFile};
+pub use config::SimConfig;
 pub use device::SimDevice;
 #[cfg(test)]
 pub(crate) use fault::Dice;
+pub use forebay_cufile::SimulatedCuFile;
 pub use hang::SimCall;
 pub use place::place;

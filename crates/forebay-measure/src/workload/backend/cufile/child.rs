@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use forebay::direct::{CuFileFailure, RegisteredFile, Session};
 use forebay::gpu::{Device, GpuSelector};
 use forebay::units::ByteRange;
 use forebay::{Buffer, Engine, Options};
+use forebay_cufile::{CuFileFailure, RegisteredFile, Session};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::order::{Answer, Move, Order};

@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay::direct::Counters;
 use forebay::units::{MIB, format_size};
 use forebay::{Buffer, Route};
+use forebay_cufile::Counters;
 use forebay_evidence::Seen;
 
 use self::process::{Bounds, Move, Mover};

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use forebay::direct::Counters;
 use forebay::units::MIB;
+use forebay_cufile::Counters;
 use forebay_evidence::Seen;
 
 use super::folder::Folder;

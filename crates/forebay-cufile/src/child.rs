@@ -29,7 +29,8 @@ pub struct Program {
 
 impl Program {
     /// The `forebay` found in `PATH`, whose subcommand `probe` runs the probe.
-    pub(crate) fn found() -> Option<Self> {
+    #[must_use]
+    pub fn found() -> Option<Self> {
         let folders = std::env::var_os("PATH")?;
         let named = |folder: PathBuf| folder.join("forebay");
         let file = std::env::split_paths(&folders).map(named).find(|file| file.is_file())?;
@@ -52,7 +53,8 @@ pub enum End {
 
 /// Runs a program for at most `limit` and returns up to `most` bytes of its output, and how it
 /// ended.
-pub(crate) fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
+#[must_use]
+pub fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
     let mut command = Command::new(&program.file);
     command.args(&program.arguments).stdin(Stdio::null()).stderr(Stdio::null());
     if std::env::var_os(CUFILE_LOG).is_none() {

@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_long, c_void};
-use std::os::fd::BorrowedFd;
 
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::units::align_down;
@@ -16,9 +15,51 @@ use forebay_base::units::align_down;
 use super::failure::Answer;
 use super::layout::{Descriptor, Properties, RawCounters};
 use super::table::{FileHandle, Table};
-use crate::file::{read_at_raw, write_at_raw};
-use crate::gpu::sim::SimulatedCuFile;
-use crate::plan::Direction;
+
+/// Behaviour of a simulated cuFile. Some behaviours depend on the seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SimulatedCuFile {
+    /// Transfers directly to the GPU and reports peer-to-peer DMA.
+    P2pDma,
+    /// Transfers directly to the GPU and reports nvidia-fs.
+    NvidiaFs,
+    /// Refuses every file.
+    Refuse,
+    /// Completes some requests with fewer bytes.
+    Short,
+    /// Fails after some requests.
+    Fail,
+    /// Reports bytes as transferred that were not.
+    Lie,
+    /// Stops responding after some requests.
+    Hang,
+    /// Never returns from registering a file.
+    HangOpen,
+    /// Never returns from deregistering a file.
+    HangClose,
+}
+
+impl SimulatedCuFile {
+    /// Every behaviour, with its name.
+    pub const ALL: [(&'static str, Self); 9] = [
+        ("p2pdma", Self::P2pDma),
+        ("nvidia-fs", Self::NvidiaFs),
+        ("refuse", Self::Refuse),
+        ("short", Self::Short),
+        ("fail", Self::Fail),
+        ("lie", Self::Lie),
+        ("hang", Self::Hang),
+        ("hang-open", Self::HangOpen),
+        ("hang-close", Self::HangClose),
+    ];
+
+    /// The name of this behaviour.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, play)| *play == self).map_or("", |(name, _)| name)
+    }
+}
 
 /// The version that it simulates.
 pub(super) const VERSION: c_int = 1190;
@@ -37,6 +78,12 @@ const FAILS_AFTER: u64 = 3;
 /// Short requests are cut to a multiple of this; one request in three is short.
 const SHORT_UNIT: u64 = 4096;
 const SHORT_EVERY: u64 = 3;
+
+#[derive(Debug, Clone, Copy)]
+enum Direction {
+    Read,
+    Write,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct SimulatedFile {
@@ -168,10 +215,8 @@ unsafe extern "C" fn read(
     at: i64,
 ) -> isize {
     let memory = place(base.cast(), at);
-    let moves = |fd: BorrowedFd<'_>, len| {
-        // SAFETY: the caller's memory.
-        unsafe { read_at_raw(fd, memory, len, offset.cast_unsigned()) }
-    };
+    // SAFETY: the caller's memory.
+    let moves = |fd, len| unsafe { libc::pread(fd, memory.cast(), len, offset) };
     act(handle, len, Direction::Read, moves)
 }
 
@@ -183,10 +228,8 @@ unsafe extern "C" fn write(
     at: i64,
 ) -> isize {
     let memory = place(base.cast::<u8>().cast_mut(), at);
-    let moves = |fd: BorrowedFd<'_>, len| {
-        // SAFETY: the caller's memory.
-        unsafe { write_at_raw(fd, memory, len, offset.cast_unsigned()) }
-    };
+    // SAFETY: the caller's memory.
+    let moves = |fd, len| unsafe { libc::pwrite(fd, memory.cast(), len, offset) };
     act(handle, len, Direction::Write, moves)
 }
 
@@ -207,7 +250,7 @@ fn act(
     handle: FileHandle,
     len: usize,
     direction: Direction,
-    moves: impl FnOnce(BorrowedFd<'_>, usize) -> std::io::Result<usize>,
+    moves: impl FnOnce(c_int, usize) -> isize,
 ) -> isize {
     let Some(file) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
     let asked = match file.play {
@@ -223,16 +266,13 @@ fn act(
         library().count(direction, &file, len);
         return isize::try_from(len).unwrap_or(isize::MAX);
     }
-    // SAFETY: the caller that registered the file keeps its descriptor open until it is
-    // deregistered.
-    let fd = unsafe { BorrowedFd::borrow_raw(file.fd) };
-    match moves(fd, asked) {
-        Ok(moved) => {
-            library().count(direction, &file, moved);
-            isize::try_from(moved).unwrap_or(isize::MAX)
-        }
-        Err(_) => -1, // the error is the thread's `errno`
+    // The caller that registered the file keeps its descriptor open until it is deregistered. A
+    // failed call returns -1, and its error is the thread's `errno`.
+    let moved = moves(file.fd, asked);
+    if let Ok(moved) = usize::try_from(moved) {
+        library().count(direction, &file, moved);
     }
+    moved
 }
 
 impl Library {

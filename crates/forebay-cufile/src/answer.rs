@@ -1,7 +1,7 @@
 //! The result of a cuFile probe as lines of text, for machine records and the user's cache.
 
 use super::child::End;
-use super::cufile::Seen;
+use super::probe::Seen;
 
 /// What the probe saw, and how its process ended.
 pub type Answer = (Seen, End);
@@ -55,7 +55,7 @@ pub fn answer_from_lines(text: &str) -> Answer {
 }
 
 /// Whether the driver opened in the probe's process and serves any storage without a copy.
-pub(super) fn usable((seen, end): &Answer) -> Result<(), String> {
+pub fn usable((seen, end): &Answer) -> Result<(), String> {
     let version = seen.version.as_deref().unwrap_or("of an unknown version");
     match (end, &seen.failed) {
         (End::TimedOut(limit), _) => {

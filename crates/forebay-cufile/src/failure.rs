@@ -98,7 +98,8 @@ impl CuFileFailure {
     }
 
     /// Whether it concerns the memory, so that the same file may work with other memory.
-    pub(super) fn is_of_memory(&self) -> bool {
+    #[must_use]
+    pub fn is_of_memory(&self) -> bool {
         match self {
             Self::Refused(error) => OF_MEMORY.contains(&error.code),
             _ => false,
@@ -106,7 +107,8 @@ impl CuFileFailure {
     }
 
     /// The failure, and what to do about it.
-    pub(crate) fn in_words(&self) -> String {
+    #[must_use]
+    pub fn in_words(&self) -> String {
         match self.hint() {
             Some(hint) => format!("{self}: {hint}"),
             None => self.to_string(),

@@ -10,10 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::timeout::within;
+use forebay_cufile::{CuFileFailure, RegisteredFile, Session};
 use rustix::io::Errno;
 
-use super::failure::CuFileFailure;
-use super::session::{RegisteredFile, Session};
 use crate::file::{Handle, NoPort, Port, PortError};
 use crate::gpu::{Device, DeviceError, DeviceId};
 
@@ -220,44 +219,65 @@ impl Port for CuFilePort {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::c_void;
-    use std::sync::Barrier;
+    use forebay_cufile::{End, Program, run};
 
-    use super::super::rig::{Rig, UNIT};
-    use super::super::simulated;
-    use super::super::table::{FileHandle, Table};
     use super::*;
-    use crate::gpu::sim::SimulatedCuFile;
+    use crate::file::OpenOptions;
+    use crate::gpu::{self, GpuSelector};
     use crate::memory::Buffer;
 
-    /// Makes both requests fail before either of them returns.
-    static BOTH: Barrier = Barrier::new(2);
+    /// Set in the process that opens the real library.
+    const INSIDE: &str = "FOREBAY_TEST_CUFILE";
 
-    /// Refuses the first unit because of the memory, and the rest because of the file.
-    unsafe extern "C" fn refuse(
-        _file: FileHandle,
-        _base: *mut c_void,
-        _len: usize,
-        offset: i64,
-        _at: i64,
-    ) -> isize {
-        BOTH.wait();
-        if offset == 0 { -5036 } else { -5008 }
+    /// Calls the real library in its compatibility mode, which needs no direct path, to show that
+    /// our structures match.
+    #[test]
+    fn the_real_library_reads_by_calls() {
+        if gpu::open(&GpuSelector::Auto).unwrap().is_none() {
+            let reason = gpu::absence_reason().unwrap_or_default();
+            return println!("skipped: no GPU: {reason}");
+        }
+        let own = std::env::current_exe().unwrap().display().to_string();
+        let inside = format!("{INSIDE}=1");
+        let settings = ["CUFILE_ALLOW_COMPAT_MODE=true", "CUFILE_FORCE_COMPAT_MODE=true", &inside];
+        let name = "direct::port::tests::the_real_library_reads_here";
+        let test = [own.as_str(), "--exact", "--nocapture", name];
+        let arguments = settings.iter().chain(&test).map(Into::into).collect();
+        let program = Program { file: "/usr/bin/env".into(), arguments };
+        let (said, end) = run(&program, Duration::from_secs(60), 1 << 16);
+        println!("{said}");
+        assert_eq!(end, End::Exited(0), "{said}");
     }
 
     #[test]
-    fn of_two_reads_at_once_each_is_refused_for_its_own_reason() {
-        let table = Table { read: refuse, ..simulated::table() };
-        let Some(rig) = Rig::simulated_by(table, SimulatedCuFile::P2pDma) else { return };
-        let memory = Buffer::on_device(Arc::clone(&rig.device), 2 * UNIT).unwrap();
-        let read = |offset| {
-            // SAFETY: the memory stays allocated, and each thread has a separate unit.
-            unsafe { rig.port.read(memory.address() + offset, UNIT, offset) }.unwrap_err()
+    fn the_real_library_reads_here() {
+        if std::env::var_os(INSIDE).is_none() {
+            return;
+        }
+        let device = gpu::open(&GpuSelector::Auto).unwrap().unwrap();
+        let session = match Session::open(None, &[]) {
+            Ok(session) => session,
+            Err(failure) => return println!("skipped: {failure}"),
         };
-        let [of_memory, of_file] = thread::scope(|scope| {
-            [0, UNIT].map(|offset| scope.spawn(move || read(offset))).map(|t| t.join().unwrap())
-        });
-        assert!(of_memory.of_memory && of_memory.words.contains("5036"), "{of_memory:?}");
-        assert!(!of_file.of_memory && of_file.words.contains("5008"), "{of_file:?}");
+        println!("cuFile {} at {}", session.version(), session.library().display());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let bytes: Vec<u8> = (0..=250).cycle().take(300 * 4096).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = Handle::open(&path, &OpenOptions::default()).unwrap();
+        if let Err(reason) = file.o_direct() {
+            return println!("skipped: no O_DIRECT in the temporary folder: {reason}");
+        }
+        let port = CuFilePort::open(&session, &file, &device).unwrap();
+        let mut memory = Buffer::on_device(Arc::clone(&device), bytes.len() as u64).unwrap();
+        memory.fill(0xee).unwrap();
+        for offset in (0..bytes.len() as u64).step_by(4096) {
+            // SAFETY: the memory stays allocated until the call returns.
+            let read = unsafe { port.read(memory.address() + offset, UNIT, offset) };
+            assert_eq!(read, Ok(UNIT), "{offset}");
+        }
+        let mut got = vec![0; bytes.len()];
+        memory.download(0, &mut got).unwrap();
+        assert!(got == bytes);
     }
 }

@@ -23,8 +23,8 @@ use super::reach::Compat;
 use super::sessions::Sessions;
 use super::simulated;
 use super::table::{FileHandle, Table};
-use crate::direct::OPENS_WITHIN;
-use crate::gpu::sim::SimulatedCuFile;
+use crate::OPENS_WITHIN;
+use crate::simulated::SimulatedCuFile;
 
 /// Statistics level with counters for each GPU.
 const COUNT_GPUS: c_int = 3;
@@ -51,7 +51,7 @@ pub struct Session {
 
 impl Session {
     /// Loads the library and opens its driver. Both may hang or end the process; probe with
-    /// [`ask_cufile`](crate::direct::ask_cufile) first if that is a problem. The driver exists once
+    /// [`ask_cufile`](crate::ask_cufile) first if that is a problem. The driver exists once
     /// per process, and so does the session: opening the same library again returns the same one.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Session {
     ///
     /// # Errors
     /// As for [`open`](Self::open), and [`CuFileFailure::CompatAllowed`].
-    pub(crate) fn open_direct_only(
+    pub fn open_direct_only(
         library: Option<&Path>,
         configured: Compat,
     ) -> Result<Arc<Self>, CuFileFailure> {
@@ -125,7 +125,10 @@ impl Session {
     }
 
     /// The simulated driver.
-    pub(crate) fn simulated() -> Result<Arc<Self>, CuFileFailure> {
+    ///
+    /// # Errors
+    /// None is known.
+    pub fn simulated() -> Result<Arc<Self>, CuFileFailure> {
         Self::of_simulated().map(Arc::new)
     }
 
@@ -138,8 +141,11 @@ impl Session {
         Self::of(CuFile { table, version: simulated::VERSION, path: "simulated".into() })
     }
 
-    /// Like [`register`](Self::register), with a simulated driver of this behavior.
-    pub(crate) fn register_simulated(
+    /// Like [`register`](Self::register), with a simulated driver of this behavior, and a seed.
+    ///
+    /// # Errors
+    /// As for `register`.
+    pub fn register_simulated(
         self: &Arc<Self>,
         file: File,
         (play, seed): (SimulatedCuFile, u64),
@@ -176,17 +182,19 @@ impl Session {
     }
 
     /// Whether a call has not returned in time, so that no more calls are made.
-    pub(super) fn is_silent(&self) -> bool {
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
 
     /// Stops all further calls.
-    pub(super) fn fall_silent(&self) {
+    pub fn fall_silent(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
     /// Whether this is the process that opened it.
-    pub(super) fn is_here(&self) -> bool {
+    #[must_use]
+    pub fn is_here(&self) -> bool {
         self.home.is_here()
     }
 

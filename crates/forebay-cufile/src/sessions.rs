@@ -86,8 +86,8 @@ impl<S> Drop for Opening<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::session::Session;
     use super::*;
+    use crate::Session;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
     use std::thread;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::direct::small;
+use crate::small;
 
 /// Where nvidia-fs appears, and the default configuration file, unless a variable names another
 /// one.
@@ -30,8 +30,10 @@ const FORCE: Setting = Setting { key: "force_compat_mode", variable: "CUFILE_FOR
 
 /// The compatibility mode of the library, as configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compat {
+pub enum Compat {
+    /// It may copy through host memory.
     Allowed,
+    /// It may not.
     Forbidden,
     /// Allowed, and used always.
     Forced,
@@ -44,12 +46,14 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 const CONFIGURATION_MAX: u64 = 1 << 20;
 
 /// The reason why there can be no direct path; `None` if only the driver can tell.
-pub(crate) fn unreachable() -> Option<String> {
+#[must_use]
+pub fn unreachable() -> Option<String> {
     Configuration::live().missing(Path::new(NVIDIA_FS))
 }
 
 /// Whether the configuration allows the library's compatibility mode.
-pub(crate) fn configured_compat() -> Compat {
+#[must_use]
+pub fn configured_compat() -> Compat {
     Configuration::live().compat()
 }
 

@@ -1,21 +1,24 @@
 //! Tests of calls and settings with a real shared object, which takes our structures through the C
-//! ABI. The memory of a simulated GPU is host memory, so the library can move bytes there.
+//! ABI. It moves bytes to host memory.
 
-use std::ffi::c_int;
+#![expect(unsafe_code, reason = "hands memory to the library")]
+
+use std::ffi::{c_int, c_void};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
+use std::thread;
 
-use forebay_base::clock::SystemClock;
 use rustix::io::Errno;
 
 use super::counting::level_of;
 use super::failure::CuFileFailure;
 use super::library::CuFile;
 use super::reach::Compat;
-use super::rig::{Rig, UNIT};
-use super::session::{ALLOW_COMPAT, Session, setting, uses};
-use crate::direct::simulated_library;
-use crate::gpu::sim::{SimConfig, SimDevice};
+use super::session::{ALLOW_COMPAT, RegisteredFile, Session, setting, uses};
+use super::simulated::{self, SimulatedCuFile};
+use super::table::{FileHandle, Table};
+use crate::simulated_library;
 
 /// Compiles a library with this behavior in a temporary folder; `None` if there is no compiler.
 fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
@@ -25,29 +28,82 @@ fn library(as_of: u32, does: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     Some((folder, library))
 }
 
-/// A file with a port over such a library.
-fn rig(as_of: u32, does: &str) -> Option<Rig> {
-    let (_folder, library) = library(as_of, does)?;
-    let session = Session::open(Some(&library), &[]).unwrap();
-    let clock = Arc::new(SystemClock::new());
-    Rig::of(session, Arc::new(SimDevice::new(0, SimConfig::default(), clock)))
+/// Bytes of a request, and the number of requests in the file.
+const UNIT: usize = 4096;
+const UNITS: usize = 300;
+
+/// Reads a unit of a file to the same place of memory.
+fn read_unit(
+    file: &RegisteredFile,
+    memory: &mut [u8],
+    offset: usize,
+) -> Result<u64, CuFileFailure> {
+    assert!(offset + UNIT <= memory.len());
+    let (base, at) = (memory.as_mut_ptr() as u64, offset as u64);
+    // SAFETY: the memory is borrowed exclusively until the call returns.
+    unsafe { file.read(base, at, UNIT, at) }
 }
 
 #[test]
 fn a_failed_call_reports_the_librarys_error() {
+    let bytes: Vec<u8> = (0..=250).cycle().take(UNITS * UNIT).collect();
     for (does, expected, says) in [
         ("", Ok(UNIT), ""),
         ("short", Ok(UNIT / 2), ""),
-        ("code=5008", Err(Errno::OPNOTSUPP), "IO_NOT_SUPPORTED (5008)"),
-        ("errno=28", Err(Errno::NOSPC), "os error 28"),
-        ("more", Err(Errno::OPNOTSUPP), "reported 4097 bytes for a request of 4096"),
+        ("code=5008", Err(None), "IO_NOT_SUPPORTED (5008)"),
+        ("errno=28", Err(Some(Errno::NOSPC)), "os error 28"),
+        ("more", Err(None), "reported 4097 bytes for a request of 4096"),
     ] {
-        let Some(rig) = rig(1190, does) else { return };
-        let answer = rig.read();
-        let words = answer.as_ref().map_or_else(|refused| refused.words.as_str(), |_| "");
-        assert!(words.contains(says), "{does}: {words}");
-        assert_eq!(answer.map_err(|refused| refused.errno), expected, "{does}");
+        let Some((_folder, library)) = library(1190, does) else { return };
+        let session = Session::open(Some(&library), &[]).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let file = session.register(file).unwrap();
+        for at in (0..bytes.len()).step_by(UNIT) {
+            let mut got = vec![0xee; bytes.len()];
+            let answer = read_unit(&file, &mut got, at);
+            let words = answer.as_ref().map_or_else(CuFileFailure::in_words, |_| String::new());
+            assert!(words.contains(says), "{does}: {words}");
+            let moved = answer.map(|moved| usize::try_from(moved).unwrap());
+            let read = *moved.as_ref().unwrap_or(&0);
+            assert!(got[at..at + read] == bytes[at..at + read], "{does}: byte {at}");
+            let errno = moved.map_err(|failure| match failure {
+                CuFileFailure::Io(errno) => Some(errno),
+                _ => None,
+            });
+            assert_eq!(errno, expected, "{does}");
+        }
     }
+}
+
+/// Makes both requests fail before either of them returns.
+static BOTH: Barrier = Barrier::new(2);
+
+/// Refuses the first unit because of the memory, and the rest because of the file.
+unsafe extern "C" fn refuse(
+    _file: FileHandle,
+    _base: *mut c_void,
+    _len: usize,
+    offset: i64,
+    _at: i64,
+) -> isize {
+    BOTH.wait();
+    if offset == 0 { -5036 } else { -5008 }
+}
+
+#[test]
+fn of_two_reads_at_once_each_is_refused_for_its_own_reason() {
+    let table = Table { read: refuse, ..simulated::table() };
+    let session = Arc::new(Session::of_simulated_by(table).unwrap());
+    let plain = (SimulatedCuFile::P2pDma, 0);
+    let file = session.register_simulated(tempfile::tempfile().unwrap(), plain).unwrap();
+    let read = |offset| read_unit(&file, &mut [0; 2 * UNIT], offset).unwrap_err();
+    let [of_memory, of_file] = thread::scope(|scope| {
+        [0, UNIT].map(|offset| scope.spawn(move || read(offset))).map(|t| t.join().unwrap())
+    });
+    let has = |failure: &CuFileFailure, code| failure.in_words().contains(code);
+    assert!(of_memory.is_of_memory() && has(&of_memory, "5036"), "{of_memory:?}");
+    assert!(!of_file.is_of_memory() && has(&of_file, "5008"), "{of_file:?}");
 }
 
 /// Whether a library allows its compatibility mode, and its statistics level.

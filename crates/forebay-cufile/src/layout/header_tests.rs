@@ -9,12 +9,12 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::super::failure::{Answer, KNOWN};
-use super::super::probe::{FEATURES, SETTINGS, STORAGE, WAYS};
-use super::super::session::{ALLOW_COMPAT, FORCE_COMPAT};
 use super::{Descriptor, Properties, RawCounters};
-use crate::direct::simulated_library;
-use crate::direct::{Counters, GpuCounters, Moves, Paths};
+use crate::failure::{Answer, KNOWN};
+use crate::probe::{FEATURES, SETTINGS, STORAGE, WAYS};
+use crate::session::{ALLOW_COMPAT, FORCE_COMPAT};
+use crate::simulated_library;
+use crate::{Counters, GpuCounters, Moves, Paths};
 
 /// Variable with a folder that contains one folder per version, named by its number.
 const FOLDER: &str = "FOREBAY_CUFILE_WHEELS";

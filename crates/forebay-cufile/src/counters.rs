@@ -7,8 +7,7 @@
 
 use forebay_base::units::grown;
 
-use super::Session;
-use crate::plan::Direction;
+use crate::Session;
 
 /// The length of each level, before version 1.19 and since.
 const ENDS: [[usize; 3]; 2] = [[512, 1024, 5000], [624, 1136, 5112]];
@@ -239,14 +238,10 @@ impl Counters {
         }))
     }
 
-    /// Number of GPUs with counts in this direction.
+    /// Number of GPUs whose `moves`, their reads or their writes, are not zero.
     #[must_use]
-    pub fn busy(&self, direction: Direction) -> usize {
-        let moves = |gpu: &&GpuCounters| match direction {
-            Direction::Read => gpu.reads != Moves::default(),
-            Direction::Write => gpu.writes != Moves::default(),
-        };
-        self.gpus.iter().filter(moves).count()
+    pub fn busy(&self, moves: impl Fn(&GpuCounters) -> Moves) -> usize {
+        self.gpus.iter().filter(|gpu| moves(gpu) != Moves::default()).count()
     }
 }
 
@@ -427,7 +422,7 @@ mod tests {
         let mut twice = counters.clone();
         twice.gpus.push(counters.gpus[0]);
         assert_eq!(twice.of_gpu(own).unwrap().reads.operations, 14);
-        assert_eq!((twice.busy(Direction::Read), twice.busy(Direction::Write)), (2, 0));
+        assert_eq!((twice.busy(|gpu| gpu.reads), twice.busy(|gpu| gpu.writes)), (2, 0));
     }
 
     proptest! {

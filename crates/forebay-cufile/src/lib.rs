@@ -1,0 +1,52 @@
+//! cuFile: NVIDIA's library for transfers between drives and GPUs, loaded at run time.
+//!
+//! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
+//! fills, and `failure` its errors with a hint for each. `probe` reports what it supports on a
+//! machine, `session` is its open driver with registered files, `counting` its counters, and
+//! `sessions` all open sessions. `simulated` is a library without a GPU.
+//!
+//! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
+//! a helper process opens it first ([`ask_cufile`]).
+
+mod answer;
+mod child;
+mod counters;
+mod counting;
+mod failure;
+mod layout;
+mod library;
+#[cfg(test)]
+mod loaded_tests;
+mod probe;
+mod reach;
+mod session;
+mod sessions;
+mod simulated;
+#[cfg(test)]
+#[allow(dead_code, reason = "tests of the engine and of the command use the rest")]
+#[path = "../tests/lab/cufile/mod.rs"]
+mod simulated_library;
+mod small;
+mod table;
+
+use std::time::Duration;
+
+pub use answer::{Answer, answer_from_lines, answer_to_lines, usable};
+pub use child::{End, Program, run};
+pub use counters::{Counters, GpuCounters, Moves, Paths};
+pub use failure::{CuFileError, CuFileFailure};
+pub use probe::{Seen, look};
+pub use reach::{Compat, configured_compat, unreachable};
+pub use session::{RegisteredFile, Session};
+pub use simulated::SimulatedCuFile;
+
+/// Maximum time for the driver to open: 0.4 s on an H200 (2026-11-21, `5d670fdb`).
+pub const OPENS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Probes cuFile on this machine by running `program` for at most `limit`, because opening the
+/// driver may hang. Returns what it found, and how the program ended.
+#[must_use]
+pub fn ask_cufile(program: &Program, limit: Duration) -> Answer {
+    let (answer, end) = run(program, limit, probe::ANSWER_MAX);
+    (Seen::parse(&answer), end)
+}
