@@ -53,6 +53,20 @@ impl System {
         pci::is_address(&address).then(|| self.text(path.as_ref()).ok()?.parse().ok())?
     }
 
+    /// Bytes of all last-level caches of the online CPUs together, if the kernel knows them
+    /// (`Documentation/ABI/testing/sysfs-devices-system-cpu`). Each is as large as the first.
+    pub fn last_level_cache(&self) -> Option<u64> {
+        let text = |name: &str| self.text(format!("sys/devices/system/cpu/{name}").as_ref()).ok();
+        let last = (0..8).rev().find_map(|index| {
+            let part = |name: &str| text(&format!("cpu0/cache/index{index}/{name}"));
+            Some((part("size")?, part("shared_cpu_list")?))
+        });
+        let (size, sharers) = last?;
+        let size = size.strip_suffix('K')?.parse::<u64>().ok()?.saturating_mul(1024);
+        let (online, sharers) = (numbers(text("online")?).len(), numbers(sharers).len());
+        Some(size.saturating_mul(online.div_ceil(sharers.max(1)) as u64))
+    }
+
     /// The CPUs of a NUMA node.
     pub fn numa_cpus(&self, node: u32) -> Vec<u32> {
         let path = format!("sys/devices/system/node/node{node}/cpulist");

@@ -90,6 +90,8 @@ impl DataPath {
             segment,
             in_flight: 1024,
             readers: 1,
+            readers_of_host: usize::MAX,
+            cache: u64::MAX,
             pool: 1,
             host_windows: 4,
         };

@@ -58,8 +58,8 @@ pub struct Options {
     /// MiB.
     pub segment_size: u64,
     /// Threads that read resident bytes (`FOREBAY_READERS`); `None` is seven eighths of the
-    /// available cores, from 2 to 12. Without other load on the memory, 8 readers fill 56 GB/s and
-    /// 12 fill 72; the link carries 55.5.
+    /// available cores, from 2 to 12 for each GPU in use. Without other load on the memory, 8
+    /// readers fill 56 GB/s and 12 fill 72; the link carries 55.5.
     pub readers: Option<usize>,
     /// Queue depth per drive (`FOREBAY_DEPTH`), 1 to 1024. `None`: the engine finds the depth, up
     /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals/tuning.md`).
@@ -233,7 +233,7 @@ impl Options {
         Variable {
             name: "FOREBAY_READERS",
             about: "threads that read from the page cache",
-            default: "7 of 8 cores, 2 to 12",
+            default: "7 of 8 cores, 2 to 12 for each GPU in use",
             takes: "a number of threads from 1 to 1024",
             set: |options, text| text.trim().parse().ok().map(|n| options.readers = Some(n)),
         },

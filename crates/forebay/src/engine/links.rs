@@ -4,7 +4,7 @@
 //! Slow driver calls for one GPU (streams, pinned memory) are made under that GPU's lock only, so
 //! they do not delay other GPUs. The list is locked only for lookups.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_base::lock::{Lock, MutexGuard};
@@ -20,7 +20,11 @@ use crate::staging::Cells;
 
 /// The links of an engine's GPUs.
 #[derive(Debug, Default)]
-pub(super) struct Links(Lock<Vec<Arc<GpuLink>>>);
+pub(super) struct Links {
+    all: Lock<Vec<Arc<GpuLink>>>,
+    /// Number of those with slots.
+    ready: AtomicUsize,
+}
 
 /// The turn of one thread that prepares a GPU.
 #[derive(Debug, Default)]
@@ -42,7 +46,12 @@ struct GpuLink {
 
 impl Links {
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<GpuLink>>> {
-        self.0.lock()
+        self.all.lock()
+    }
+
+    /// Number of GPUs that have slots.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.load(Ordering::Relaxed)
     }
 
     /// The GPUs that are ready.
@@ -191,6 +200,7 @@ impl Engine {
         if let Ok(slots) = &grown {
             self.inner.core.with(|scheduler| scheduler.add_slots(index, slots));
             link.has_slots.store(true, Ordering::Release);
+            self.inner.links.ready.fetch_add(1, Ordering::Relaxed);
         }
         drop(turn);
         self.inner.tools.arena.report_grown(index, &grown);

@@ -10,6 +10,7 @@ mod interrupt;
 mod lent;
 mod links;
 mod many;
+mod neighbours;
 mod notes;
 mod ordered;
 mod overdue;
@@ -71,8 +72,7 @@ struct Inner {
     home: Home,
     options: Options,
     core: Arc<Core>,
-    /// Initial number of readers.
-    readers: usize,
+    readers: readers::ReaderCounts,
     tools: ReaderTools,
     threads: threads::Threads,
     links: links::Links,
@@ -104,18 +104,20 @@ impl Engine {
             slot_size: options.slot_size,
             segment: options.segment_size,
             in_flight: options.in_flight,
-            readers,
+            readers: readers.one,
+            readers_of_host: readers.of_host,
+            cache: System::live().last_level_cache().unwrap_or(u64::MAX),
             pool: shares.pool,
             host_windows: HOST_WINDOWS,
         };
         let bell = Arc::<Parking>::default();
         let core = Arc::new_cyclic(|core| {
             let pool = threads.pool(core, options.segment_size);
-            let readers = Wakeup::List(Arc::clone(&bell));
+            let bell = Wakeup::List(Arc::clone(&bell));
             let (pool, closers) = (Wakeup::Pool(pool), threads.closers(core));
-            Core::new(Scheduler::new(limits), readers, pool, closers)
+            Core::new(Scheduler::new(limits), bell, pool, closers)
         });
-        events::engine_made(&options, readers);
+        events::engine_made(&options, readers.one);
         let arena = Arc::new(Arena::new(options.slot_size, options.arena_size));
         core.leaks_on_failure(Arc::clone(&arena) as _);
         let engine = Self {
@@ -129,7 +131,8 @@ impl Engine {
                     arena,
                     core,
                     bell,
-                    seats: Arc::new(seats::Seats::new(readers)),
+                    seats: Arc::new(seats::Seats::new(readers.one)),
+                    neighbours: Arc::new(neighbours::Neighbours::new()),
                 },
                 links: links::Links::default(),
                 cold: OnceLock::new(),
@@ -386,13 +389,16 @@ impl Engine {
         }
     }
 
-    /// Starts the readers, once; fails if too many ended transfers cannot free their resources.
+    /// Starts the readers of all GPUs in use; fails if too many ended transfers cannot free their
+    /// resources.
     fn start_readers(&self) -> Result<()> {
         let inner = &self.inner;
         if inner.core.is_stuck() {
             return Err(Error::Resource { what: "next transfer", source: Errno::BUSY });
         }
-        inner.threads.start_readers(&inner.tools, inner.readers)
+        inner.tools.neighbours.look(&inner.core);
+        let readers::ReaderCounts { one, all, .. } = inner.readers;
+        inner.threads.start_readers(&inner.tools, (one * inner.links.ready()).clamp(one, all))
     }
 }
 

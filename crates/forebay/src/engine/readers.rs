@@ -4,10 +4,11 @@ use forebay_topology::System;
 
 use super::threads::ThreadShares;
 use crate::options::Options;
+use crate::queue::READERS_LEAST;
 
-/// Default maximum number of readers. 8 fill 56 GB/s on a link of 55.5, but only while nothing else
-/// uses the memory. Layers of 200 MB arrived at 52.0 GB/s with 10 and at 54.0 with 12 on a machine
-/// with other load, and equally fast on an idle one (H200, 2026-11-25, `1a6b24e2`).
+/// Default maximum number of readers of a GPU. 8 fill 56 GB/s on a link of 55.5, but only while
+/// nothing else uses the memory. Layers of 200 MB arrived at 52.0 GB/s with 10 and at 54.0 with 12
+/// on a machine with other load, and equally fast on an idle one (H200, 2026-11-25, `1a6b24e2`).
 const MOST: usize = 12;
 
 /// One core in this many is left to threads that copy, plan and compute. With 16 readers on 16
@@ -15,34 +16,49 @@ const MOST: usize = 12;
 /// as with 7 (the same runs).
 const LEFT: usize = 8;
 
-/// Minimum number: even on one core, two keep planning a window while copying.
-const LEAST: usize = 2;
-
 impl Options {
-    /// Number of threads that read cached bytes in an engine with these limits: `readers`, or the
-    /// cores that this process may use, less one in eight, from 2 to 12. In either case it is
-    /// limited to the readers' share of `threads`.
+    /// Number of threads that read cached bytes for one GPU in an engine with these limits:
+    /// `readers`, or the cores that this process may use, less one in eight, from 2 to 12. In
+    /// either case it is limited to the readers' share of `threads`. By default each further GPU in
+    /// use has as many, while all have no more than seven of eight cores.
     #[must_use]
     pub fn reader_count(&self) -> usize {
-        shared(self).0
+        shared(self).0.one
     }
 }
 
-/// The number of readers, and the shares of all other threads.
-pub(super) fn shared(options: &Options) -> (usize, ThreadShares) {
-    let quota = System::live().cpu_quota();
-    let readers = options.readers.unwrap_or_else(|| number(cores(), quota));
-    let shares = ThreadShares::of(options.threads, readers);
-    (readers.min(shares.readers), shares)
+/// Numbers of readers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReaderCounts {
+    /// For one GPU.
+    pub(super) one: usize,
+    /// For all GPUs of this engine together.
+    pub(super) all: usize,
+    /// For all GPUs of the host together.
+    pub(super) of_host: usize,
+}
+
+/// The numbers of readers, and the shares of all other threads.
+pub(super) fn shared(options: &Options) -> (ReaderCounts, ThreadShares) {
+    let (one, all, of_host) = match options.readers {
+        Some(number) => (number, number, usize::MAX),
+        None => {
+            let all = of_cores(cores(), System::live().cpu_quota());
+            (all.min(MOST), all, all)
+        }
+    };
+    let shares = ThreadShares::of(options.threads, all);
+    let [one, all] = [one, all].map(|number| number.min(shares.readers));
+    (ReaderCounts { one, all, of_host }, shares)
 }
 
 /// The default for `cores`, of which a control group may use a quota in thousandths of a core.
 /// Threads above the quota would be stopped for the rest of its period while holding slots; so it
 /// is rounded, but not up.
-fn number(cores: usize, quota_thousandths: Option<u64>) -> usize {
+fn of_cores(cores: usize, quota_thousandths: Option<u64>) -> usize {
     let quota = quota_thousandths.map_or(u64::MAX, |quota| quota.saturating_add(500) / 1000);
     let cores = cores.min(usize::try_from(quota).unwrap_or(usize::MAX));
-    (cores - cores / LEFT).clamp(LEAST, MOST)
+    (cores - cores / LEFT).max(READERS_LEAST)
 }
 
 /// Number of cores that the kernel lets this thread run on.
@@ -63,10 +79,10 @@ mod tests {
 
     #[test]
     fn a_core_in_eight_is_left() {
-        let found = [1, 2, 4, 8, 12, 16, 64].map(|cores| number(cores, None));
-        assert_eq!(found, [2, 2, 4, 7, 11, 12, 12]);
-        let found = [0, 400, 1500, 3499, 3500, 64_000].map(|quota| number(16, Some(quota)));
-        assert_eq!(found, [2, 2, 2, 3, 4, 12]);
+        let found = [1, 2, 4, 8, 12, 16, 64].map(|cores| of_cores(cores, None));
+        assert_eq!(found, [2, 2, 4, 7, 11, 14, 56]);
+        let found = [0, 400, 1500, 3499, 3500, 64_000].map(|quota| of_cores(16, Some(quota)));
+        assert_eq!(found, [2, 2, 2, 3, 4, 14]);
     }
 
     #[test]

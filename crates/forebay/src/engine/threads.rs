@@ -9,6 +9,7 @@ use std::time::Duration;
 use forebay_base::lock::{Condvar, Lock, woken};
 use rustix::io::Errno;
 
+use super::neighbours::Neighbours;
 use super::notes;
 use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
@@ -66,10 +67,12 @@ pub(super) struct ReaderTools {
     pub(super) bell: Arc<Parking>,
     /// CPU affinity of the readers.
     pub(super) seats: Arc<Seats>,
+    pub(super) neighbours: Arc<Neighbours>,
 }
 
 impl Tools for ReaderTools {
     fn plan(&self, claim: &Claim) -> Plan {
+        self.neighbours.look(&self.core);
         self.planner.plan(claim)
     }
 
@@ -86,10 +89,17 @@ impl Tools for ReaderTools {
 pub(super) struct Threads {
     alive: Arc<Alive>,
     shares: ThreadShares,
-    readers_started: Arc<Lock<usize>>,
+    readers: Arc<Lock<StartedReaders>>,
     /// The kernel's rings, and the number of drives per ring.
     served: Arc<Lock<Vec<(usize, usize)>>>,
     kernel: Arc<KernelThreads>,
+}
+
+/// Readers that run, and the number that was wanted last.
+#[derive(Debug, Default)]
+struct StartedReaders {
+    started: usize,
+    wanted: usize,
 }
 
 /// The quota that a thread counts against.
@@ -131,7 +141,7 @@ impl Threads {
         Self {
             alive: Arc::new(Alive { most, count: Lock::default(), none: Condvar::new() }),
             shares,
-            readers_started: Arc::default(),
+            readers: Arc::default(),
             served: Arc::default(),
             kernel: KernelThreads::new(shares.kernel, shares.rings, nodes),
         }
@@ -187,23 +197,26 @@ impl Threads {
         self.spawn_as(Quota::Reserved, "forebay-cold".to_owned(), "threads for cold reads", run)
     }
 
-    /// Starts `count` readers at the first call; at least one must start.
+    /// Starts readers up to this number, which was not wanted before; at least one must run.
     pub(super) fn start_readers(&self, tools: &ReaderTools, count: usize) -> Result<()> {
-        let mut started = self.readers_started.lock();
-        if *started > 0 {
+        let mut readers = self.readers.lock();
+        if readers.wanted >= count {
             return Ok(());
         }
-        tools.seats.allow();
+        if readers.started == 0 {
+            tools.seats.allow();
+        }
         let mut refusal = None;
-        while refusal.is_none() && *started < count {
-            match self.spawn_reader(tools, *started) {
-                Err(error) if *started == 0 => return Err(error),
+        while refusal.is_none() && readers.started < count {
+            match self.spawn_reader(tools, readers.started) {
+                Err(error) if readers.started == 0 => return Err(error),
                 Err(error) => refusal = Some(error),
-                Ok(()) => *started += 1,
+                Ok(()) => readers.started += 1,
             }
         }
-        let count = *started;
-        drop(started);
+        readers.wanted = count; // a thread that was refused is not tried for each transfer
+        let count = readers.started;
+        drop(readers);
         events::readers_started(count);
         refusal.iter().for_each(|error| events::thread_refused("reader", error));
         Ok(())

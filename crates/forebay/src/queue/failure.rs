@@ -151,6 +151,8 @@ mod tests {
                 segment: 64 * KIB,
                 in_flight: 16,
                 readers: 1,
+                readers_of_host: usize::MAX,
+                cache: u64::MAX,
                 pool: 1,
                 host_windows: 4,
             };

@@ -42,7 +42,8 @@ pub(crate) use planner::{Plan, Planner};
 pub(crate) use pread::PreadRing;
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
-    Claim, Copy, CopyFailure, Crew, EACH_MAX, Limits, Peer, Request, Scheduler, Share,
+    Claim, Copy, CopyFailure, Crew, EACH_MAX, Limits, Peer, READERS_LEAST, Request, Scheduler,
+    Share,
 };
 pub(crate) use small_writes::SmallWrites;
 pub(crate) use uring::UringRing;

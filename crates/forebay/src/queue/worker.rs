@@ -200,6 +200,14 @@ pub(crate) trait Tools {
     fn grow(&self, link: usize) -> Vec<super::Slot>;
 }
 
+/// How the scheduler counts a reader.
+#[derive(Debug, Clone, Copy)]
+enum Counted {
+    Neither,
+    Parked,
+    Busy,
+}
+
 /// Opens windows and moves bytes through the page cache.
 #[derive(Debug)]
 pub(crate) struct Reader<R> {
@@ -207,8 +215,7 @@ pub(crate) struct Reader<R> {
     done: Vec<Completion>,
     planned: Option<(usize, Plan)>,
     slots: Option<(usize, Vec<super::Slot>)>,
-    /// True if the scheduler counts it as parked.
-    parked: bool,
+    counted: Counted,
     track: Track,
 }
 
@@ -219,7 +226,7 @@ impl<R: Ring> Reader<R> {
             done: Vec::new(),
             planned: None,
             slots: None,
-            parked: false,
+            counted: Counted::Neither,
             track: Track::default(),
         }
     }
@@ -276,16 +283,22 @@ impl<R: Ring> Reader<R> {
     pub(crate) fn step(&mut self, core: &Core, tools: &impl Tools) -> Next {
         self.reap(core);
         let (work, ended) = core.with(|scheduler| {
-            if std::mem::take(&mut self.parked) {
-                scheduler.resumes(Crew::Readers);
+            match self.counted {
+                Counted::Neither => {}
+                Counted::Parked => scheduler.resumes(Crew::Readers),
+                Counted::Busy => scheduler.return_reader(),
             }
             self.hand_back(scheduler);
             let work = scheduler.take_reader_work();
             let ended = work.is_none() && scheduler.has_ended();
-            if work.is_none() && !ended {
-                scheduler.parks(Crew::Readers);
-                self.parked = true;
-            }
+            self.counted = match &work {
+                Some(_) => Counted::Busy,
+                None if ended => Counted::Neither,
+                None => {
+                    scheduler.parks(Crew::Readers);
+                    Counted::Parked
+                }
+            };
             (work, ended)
         });
         match work {

@@ -31,9 +31,13 @@ impl Scheduler {
 
     /// If work waits for a reader, a reader is about to look at it.
     fn check_readers(&self, come: usize) {
+        let in_use = self.links.iter().filter(|link| link.transfers > 0).count();
+        assert_eq!(in_use, self.in_use.here, "links in use");
         let grows = usize::from(self.links.iter().any(|link| self.wants_slots(link)));
         let waiting = self.readers.queued + self.readers.openable.len() + grows;
-        let is_seen = come + self.readers.parked.woken > 0 || self.readers.parked.waiting == 0;
+        let is_seen = come + self.readers.parked.woken > 0
+            || self.readers.parked.waiting == 0
+            || self.readers.busy >= self.readers_at_once();
         assert!(waiting == 0 || is_seen, "{waiting} wait for readers");
     }
 

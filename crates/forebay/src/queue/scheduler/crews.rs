@@ -52,6 +52,8 @@ pub(super) struct Readers {
     pub(super) queued: usize,
     /// Windows for readers that are being planned.
     pub(super) planned: usize,
+    /// Readers that have taken work and not returned.
+    pub(super) busy: usize,
     pub(super) parked: Parked,
 }
 

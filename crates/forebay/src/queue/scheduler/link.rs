@@ -46,6 +46,8 @@ pub(super) struct Slots {
     made: usize,
     /// Maximum number of slots.
     pub(super) most: usize,
+    /// Bytes that all drives together should hold, so that they stay in the processor's cache.
+    share: u64,
     /// Bytes that each drive's windows hold, by drive index.
     held: Vec<u64>,
     /// Bytes of parts that were taken with a bound, by drive index.
@@ -82,6 +84,7 @@ impl Slots {
             free: vec![Vec::new(); sizes],
             made: 0,
             most,
+            share: u64::MAX,
             held: Vec::new(),
             parts: Vec::new(),
             firsts: Vec::new(),
@@ -104,10 +107,15 @@ impl Slots {
         self.free[0].extend_from_slice(slots);
     }
 
+    /// Sets the share of the processor's cache; true if it has grown.
+    pub(super) fn share(&mut self, share: u64) -> bool {
+        std::mem::replace(&mut self.share, share) < share
+    }
+
     /// True if `drive` may hold `len` more bytes. Two slots are always allowed: with fewer, nothing
     /// overlaps.
     fn is_share(&self, drive: usize, len: u64) -> bool {
-        let all = self.most as u64 * self.size;
+        let all = (self.most as u64 * self.size).min(self.share);
         let left = all.saturating_sub(self.used + len);
         let held = self.held.get(drive).copied().unwrap_or(0);
         held + len <= left.max(2 * self.size)
@@ -387,6 +395,8 @@ const BEHIND_SLOTS: u64 = 2;
 pub(super) struct Link {
     pub(super) slots: Slots,
     pub(super) growing: bool,
+    /// Number of transfers, by share of a drive.
+    pub(super) transfers: usize,
     /// Open windows of reads, oldest first.
     pub(super) filling: Vec<WindowKey>,
     /// Windows of writes that wait for their copy from the GPU.
@@ -415,6 +425,7 @@ impl Link {
         Self {
             slots: Slots::new(slot_size, segment, most),
             growing: false,
+            transfers: 0,
             filling: Vec::new(),
             unloading: VecDeque::new(),
             waiting: Waiting::default(),

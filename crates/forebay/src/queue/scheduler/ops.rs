@@ -27,9 +27,14 @@ const AGAIN_MAX: u16 = 1000;
 const AGAIN_IN_RING: u16 = 3;
 
 impl Scheduler {
-    /// Takes the next work item for a reader, if there is one.
+    /// Takes the next work item for a reader, if there is one and not too many readers have one.
+    /// The reader calls [`return_reader`](Self::return_reader) once it is done.
     pub(crate) fn take_reader_work(&mut self) -> Option<ReaderWork> {
+        if self.readers.busy >= self.readers_at_once() {
+            return None; // one of them takes it
+        }
         let work = self.next_reader_work();
+        self.readers.busy += usize::from(work.is_some());
         // Don't wake another reader for work that this one took or that no longer exists.
         let taken = if work.is_some() { 1 } else { self.effects.work };
         self.effects.work = self.effects.work.saturating_sub(taken);
@@ -40,12 +45,20 @@ impl Scheduler {
         work
     }
 
+    /// Counts out a reader that took work.
+    pub(crate) fn return_reader(&mut self) {
+        // The counts were reset when it closed.
+        if !self.is_closed() {
+            self.readers.busy -= 1;
+        }
+    }
+
     fn next_reader_work(&mut self) -> Option<ReaderWork> {
         if let Some(link) = self.link_to_grow(true) {
             return Some(ReaderWork::Grow(link));
         }
         // Open windows ahead, while the other readers still have pieces to fill.
-        if self.readers.queued < self.limits.readers
+        if self.readers.queued < self.readers_at_once()
             && let Some(claim) = self.claim()
         {
             return Some(ReaderWork::Open(claim));

@@ -41,6 +41,8 @@ impl Rig {
             segment: 4 << 10,
             in_flight,
             readers: 1,
+            readers_of_host: usize::MAX,
+            cache: u64::MAX,
             pool,
             host_windows: 4,
         });
@@ -121,6 +123,13 @@ impl Rig {
         }
     }
 
+    /// The next work item of a reader that returns at once.
+    fn take_reader_work(&mut self) -> Option<ReaderWork> {
+        let work = self.scheduler.take_reader_work();
+        work.iter().for_each(|_| self.scheduler.return_reader());
+        work
+    }
+
     /// Passes a plan of four segments to the scheduler.
     pub(super) fn opened(&mut self, claim: &Claim) {
         let segment = |index: u64| {
@@ -153,7 +162,7 @@ fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
     // Of the first op only a part is still in memory.
     const PART: u64 = 1000;
     for _ in 0..5 {
-        let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() else {
+        let Some(ReaderWork::Op(op)) = rig.take_reader_work() else {
             panic!("a reader copies what is in memory")
         };
         let end = match (op.segment.wanted.start, op.moved) {
@@ -163,7 +172,7 @@ fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
         };
         rig.complete(op, end);
     }
-    assert!(rig.scheduler.take_reader_work().is_none(), "a reader would wait");
+    assert!(rig.take_reader_work().is_none(), "a reader would wait");
     let op = rig.scheduler.take_pool_op().expect("the first op");
     assert_eq!(op.segment.reason, Reason::HadToWait);
     assert_eq!(op.rest(), ByteRange { start: PART, end: LEN / 4 });
@@ -290,7 +299,7 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
     assert!(rig.scheduler.claim().is_none());
     rig.scheduler.effects.work = 0;
     assert_eq!(rig.scheduler.take_effects().readers, 1, "nobody comes to make slots");
-    assert!(matches!(rig.scheduler.take_reader_work(), Some(ReaderWork::Grow(_))));
+    assert!(matches!(rig.take_reader_work(), Some(ReaderWork::Grow(_))));
     let len = rig.scheduler.limits.slot_size;
     rig.scheduler.add_slots(link, &[Slot::whole(len, len)]);
     let claim = rig.scheduler.claim().expect("a slot is there");
@@ -469,7 +478,7 @@ fn slots_are_made_at_once_for_a_short_transfer() {
     let (short, none) = start_resident(&mut rig, link, LEN);
     assert!(none.is_none(), "the only slot is taken");
     // The long transfer has ops, and another window of it could be opened.
-    let work = rig.scheduler.take_reader_work();
+    let work = rig.take_reader_work();
     assert!(matches!(work, Some(ReaderWork::Grow(_))), "{work:?}");
     rig.scheduler.add_slots(link, &[Slot::whole(2 * len, len)]);
     let Some(ReaderWork::Open(claim)) = rig.scheduler.take_work_of(&short) else {
@@ -488,9 +497,7 @@ fn full_slots_are_copied_in_turn() {
     let fill = |rig: &mut Rig, claim: &Claim| {
         rig.opened(claim);
         for _ in 0..4 {
-            let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() else {
-                panic!("there are four")
-            };
+            let Some(ReaderWork::Op(op)) = rig.take_reader_work() else { panic!("there are four") };
             rig.complete(op, Ok(LEN / 4));
         }
     };
@@ -516,7 +523,7 @@ fn small_windows_leave_together_and_a_long_one_alone() {
     let fill = |rig: &mut Rig, len: u64| {
         let (_state, claim) = start_resident(rig, link, len);
         rig.opened(&claim.expect("a slot is there"));
-        while let Some(ReaderWork::Op(op)) = rig.scheduler.take_reader_work() {
+        while let Some(ReaderWork::Op(op)) = rig.take_reader_work() {
             let len = op.segment.wanted.len();
             rig.complete(op, Ok(len));
         }
@@ -535,4 +542,47 @@ fn small_windows_leave_together_and_a_long_one_alone() {
         rig.scheduler.copied(link, &copy, 1, None);
     }
     assert_eq!(rig.scheduler.queued_len(link), 0);
+}
+
+#[test]
+fn each_link_in_use_has_its_readers_and_its_share_of_the_cache() {
+    let mut rig = Rig::new();
+    let len = rig.scheduler.limits.slot_size;
+    let limits = &mut rig.scheduler.limits;
+    (limits.readers, limits.readers_of_host, limits.cache) = (2, 6, 12 * len);
+    let links = [0, 1].map(|index| {
+        let link = rig.scheduler.add_link(16);
+        let slots: Vec<_> = (0..16).map(|at| Slot::whole((16 * index + at) * len, len)).collect();
+        rig.scheduler.add_slots(link, &slots);
+        link
+    });
+    // Readers that take work without an end, and slots of the first link that another drive gets.
+    let most = |rig: &mut Rig| {
+        let need = link::Need { len, in_flight: u64::MAX, is_first: false, others_wait: false };
+        let mut slots = rig.scheduler.links[links[0]].slots.clone();
+        let slots = std::iter::from_fn(|| slots.take(9, need)).count();
+        let ops: Vec<_> = std::iter::from_fn(|| rig.scheduler.take_reader_work()).collect();
+        for work in ops.iter().rev() {
+            rig.scheduler.return_reader();
+            let ReaderWork::Op(op) = work else { panic!("each window is open") };
+            assert_eq!(op.segment.wanted.len(), LEN / 4);
+        }
+        (ops.len(), slots)
+    };
+    let begin = |rig: &mut Rig, link| {
+        let (state, claim) = start_resident(rig, link, LEN);
+        rig.opened(&claim.expect("a slot is free"));
+        state
+    };
+    let _first = begin(&mut rig, links[0]);
+    assert_eq!(most(&mut rig), (2, 7), "one link has half of its 16 slots, less a part");
+    let second = begin(&mut rig, links[1]);
+    let _third = begin(&mut rig, links[1]);
+    assert_eq!(most(&mut rig), (4, 2), "two links have a half of the cache each");
+    // Four of six links are those of another process.
+    rig.scheduler.set_links_elsewhere(4);
+    assert_eq!(rig.scheduler.readers_at_once(), 2, "a third of six");
+    rig.scheduler.set_links_elsewhere(0);
+    rig.scheduler.cancel(second.key(), &second);
+    assert_eq!(rig.scheduler.links_in_use(), 2, "it has another transfer");
 }

@@ -77,8 +77,16 @@ impl Scheduler {
         let pace = if request.cold && has_ring { Line::Ring } else { Line::Readers };
         let entry = self.transfers.vacant_entry();
         let key = entry.key();
+        let link = request.link;
         entry.insert(Active::new(request, key, self.begun, pace));
+        link.into_iter().for_each(|link| self.use_link(link, true));
         key
+    }
+
+    fn remove(&mut self, key: usize) -> Active {
+        let active = self.transfers.remove(key);
+        active.request.link.into_iter().for_each(|link| self.use_link(link, false));
+        active
     }
 
     /// Stops a transfer if `key` still belongs to `state`.
@@ -223,7 +231,7 @@ impl Scheduler {
         if active.next != key && !self.leave_others(key) {
             return;
         }
-        let active = self.transfers.remove(key);
+        let active = self.remove(key);
         let start = active.request.range.start;
         let got = active.end.max(start) - start;
         let result = match active.phase {
@@ -301,7 +309,7 @@ impl Scheduler {
     /// Removes a finished share from its list. True if it was the last one, which stays.
     pub(super) fn leave_others(&mut self, key: usize) -> bool {
         let Some(&before) = self.others(key).last() else { return true };
-        let share = self.transfers.remove(key);
+        let share = self.remove(key);
         let before = &mut self.transfers[before];
         before.next = share.next;
         // If several shares met an end of file, the lowest offset counts: beyond it bytes are

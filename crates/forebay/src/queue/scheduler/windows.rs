@@ -327,7 +327,7 @@ impl Scheduler {
             && !insists
             && request.priority == Priority::Normal
             && request.direction == Direction::Read
-            && self.readers.queued + self.readers.planned * pieces >= self.limits.readers
+            && self.readers.queued + self.readers.planned * pieces >= self.readers_at_once()
             && self.next_window_len(key) >= self.limits.slot_size
             && request.link.is_some_and(is_busy)
     }

@@ -131,8 +131,12 @@ pub(crate) struct Limits {
     pub(crate) segment: u64,
     /// Maximum ops in flight on all drives together; each drive may always have one.
     pub(crate) in_flight: usize,
-    /// Readers that the engine starts.
+    /// Readers that may work for one link at a time.
     pub(crate) readers: usize,
+    /// Readers that all links of the host may have together, those of other processes included.
+    pub(crate) readers_of_host: usize,
+    /// Bytes of the processor's last-level caches, which all links of the host share.
+    pub(crate) cache: u64,
     /// Maximum number of pool threads.
     pub(crate) pool: usize,
     /// Maximum open windows of one transfer between the page cache and host memory.

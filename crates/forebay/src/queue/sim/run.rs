@@ -17,7 +17,7 @@ use super::device::FaultyDevice;
 use super::job::{Caller, Job};
 use super::memory::Memory;
 use super::ring::SimRing;
-use super::shape::{self, Shape};
+use super::shape::{self, Shape, count};
 use super::start::{self, SimTools};
 use super::tally::Tally;
 use super::world::{World, below};
@@ -160,7 +160,7 @@ impl Run {
             kept: Vec::new(),
             shape,
         };
-        for _ in 0..run.shape.limits.readers {
+        for _ in 0..run.shape.limits.readers * run.shape.gpus.max(1) {
             let reader = Reader::new(run.ring(1));
             run.add(ActorKind::Reader(reader), Crew::Readers);
         }
@@ -368,6 +368,10 @@ impl Run {
         }
         if self.dice.roll(self.shape.cuts) {
             self.cut();
+        }
+        if self.dice.roll(0.002) {
+            let links = count(&mut self.dice, 0, 3);
+            self.core.with(|scheduler| scheduler.set_links_elsewhere(links));
         }
     }
 

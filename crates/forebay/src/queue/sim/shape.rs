@@ -66,7 +66,7 @@ fn one_of<T: Copy>(dice: &mut Dice, choices: &[T]) -> T {
     choices[usize::try_from(below(dice, choices.len() as u64)).expect("a small number")]
 }
 
-fn count(dice: &mut Dice, first: u64, last: u64) -> usize {
+pub(super) fn count(dice: &mut Dice, first: u64, last: u64) -> usize {
     usize::try_from(first + below(dice, last - first + 1)).expect("a small number")
 }
 
@@ -90,6 +90,8 @@ impl Shape {
             segment,
             in_flight: one_of(dice, &[1, 2, 5, 100]),
             readers: count(dice, 1, 6),
+            readers_of_host: one_of(dice, &[usize::MAX, 1, 4]),
+            cache: one_of(dice, &[u64::MAX, slot_size, 6 * slot_size]),
             // A pool of one thread could block indefinitely on the drive that loses completions.
             pool: count(dice, 1 + u64::from(loses), 4),
             host_windows: u32::try_from(count(dice, 1, 4)).expect("a small number"),
