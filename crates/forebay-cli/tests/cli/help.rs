@@ -99,7 +99,7 @@ fn long_help_names_every_variable() {
                   size of a staging buffer; resident bytes fill it
           FOREBAY_SEGMENT_SIZE [default: 1M, or the nearest size that fits the slot]
                   block size of requests to a drive or the page cache
-          FOREBAY_READERS [default: 7 of 8 cores, 2 to 12]
+          FOREBAY_READERS [default: 7 of 8 cores, 2 to 12 for each GPU in use]
                   threads that read from the page cache
           FOREBAY_DEPTH [default: found for each drive, up to 128]
                   queue depth of one drive
