@@ -286,7 +286,7 @@ class File:
     ) -> None: ...
     def read_into(
         self,
-        target: Memory,
+        target: Memory | list[Memory],
         offset: int = 0,
         *,
         size: int | None = None,

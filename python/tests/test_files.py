@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,34 @@ def test_statistics_count_what_the_stages_took(data: tuple[Path, bytes]) -> None
     with engine.open(data[0]) as file:
         file.start_read_into(target).result()
     assert engine.statistics().file.samples > before.file.samples
+
+
+def test_several_targets_get_the_same_bytes(
+    engine: forebay.Engine, sim: Callable[[int], SimArray], data: tuple[Path, bytes]
+) -> None:
+    path, bytes_ = data
+    with engine.open(path) as file:
+        for offset, size in [(0, None), (12_345, 1_000_000), (len(bytes_) - 1, 1)]:
+            count = len(bytes_) - offset if size is None else size
+            targets: list[Any] = [sim(count), sim(count), sim(count)]
+            assert file.read_into(targets, offset, size=size) == count
+            for target in targets:
+                assert target.tobytes() == bytes_[offset : offset + count]
+        both: list[Any] = [sim(len(bytes_) + 5), sim(len(bytes_) + 5)]
+        assert file.read_into(both, exact=False) == len(bytes_)
+        with pytest.raises(forebay.EndOfFile):
+            file.read_into(both)
+        only: list[Any] = [sim(100)]
+        assert file.read_into(only) == 100 and only[0].tobytes() == bytes_[:100]
+        for wrong, says in [
+            ([], "needs memory on GPUs"),
+            ([sim(10), bytearray(10)], "needs memory on GPUs"),
+            ([sim(10), sim(11)], "differ in length"),
+        ]:
+            with pytest.raises(forebay.RequestError, match=says):
+                file.read_into(wrong)  # type: ignore[arg-type]
+        with pytest.raises(forebay.RequestError, match="no required route"):
+            file.read_into(both, size=10, route="cached")
 
 
 class Watched:

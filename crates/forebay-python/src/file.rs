@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use forebay::{OpenOptions, RequestOptions, SyncMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyDict};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList};
 
 use crate::engine::Engine;
 use crate::failure::{noted, raised};
@@ -214,6 +214,9 @@ impl File {
     /// target's library has queued on it. A stream of a GPU: the transfer begins after the work
     /// queued there. `None`: no order. `route` requires one of `direct`, `staged`, `cached` and
     /// `host`. `urgent` requests go ahead of other reads.
+    ///
+    /// A list of targets of one length, each on a GPU, gets the same bytes: each byte is read once,
+    /// and all links carry it. It takes neither a stream nor `route`.
     #[pyo3(signature = (
         target, offset = 0, *, size = None, exact = true, stream = Given::Current, route = None,
         urgent = false
@@ -232,7 +235,11 @@ impl File {
     ) -> PyResult<u64> {
         let options = options(route, exact, None, urgent)?;
         let call = Call::new((Use::Target, target), offset, size, options, &stream)?;
-        Ok(self.run(py, &call)?.bytes)
+        let outcome = match target.cast::<PyList>() {
+            Ok(targets) => self.read_to_all(py, targets, &call)?,
+            Err(_) => self.run(py, &call)?,
+        };
+        Ok(outcome.bytes)
     }
 
     /// Writes a source, all of it or its first `size` bytes, at `offset`, and returns how many
@@ -422,6 +429,28 @@ impl File {
         lent.map_err(|error| {
             noted(py, error, &format!("for {:?} at offset {}", self.path, call.offset))
         })
+    }
+
+    /// Reads the same bytes to several targets.
+    fn read_to_all<'py>(
+        &self,
+        py: Python<'py>,
+        targets: &Bound<'py, PyList>,
+        call: &Call<'_, 'py>,
+    ) -> PyResult<forebay::Outcome> {
+        if let Ordering::Stream(_) = call.ordering {
+            let text = "a list of targets takes no stream: its GPUs have several";
+            return Err(PyValueError::new_err(text));
+        }
+        let (file, engine) = (self.file()?, self.engine.get());
+        let lend = |memory| self.lend(py, &Call { memory: &memory, ..*call });
+        let lent = targets.iter().map(lend).collect::<PyResult<Vec<_>>>()?;
+        engine.make_all_ready(py, lent.iter(), call.ordering)?;
+        let mut buffers: Vec<_> = lent.into_iter().map(|lent| lent.buffer).collect();
+        let (offset, options) = (call.offset, &call.options);
+        let read =
+            interruptible(py, |go_on| file.read_to_all(offset, &mut buffers, options, go_on));
+        raised(py, read?)
     }
 
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {

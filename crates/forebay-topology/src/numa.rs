@@ -89,6 +89,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_last_caches_of_all_cpus_are_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join("sys/devices/system/cpu").join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let all = || System::at(folder.path()).last_level_cache();
+        assert_eq!(all(), None);
+        write("online", "0-15\n");
+        write("cpu0/cache/index2/size", "1024K\n");
+        write("cpu0/cache/index2/shared_cpu_list", "0\n");
+        assert_eq!(all(), Some(16 << 20));
+        write("cpu0/cache/index3/size", "32768K\n");
+        write("cpu0/cache/index3/shared_cpu_list", "0-3,8-11\n");
+        assert_eq!(all(), Some(64 << 20));
+        write("cpu0/cache/index3/size", "much\n");
+        assert_eq!(all(), None);
+    }
+
+    #[test]
     fn lists_are_read_as_the_kernel_writes_them() {
         assert_eq!(numbers("0"), [0]);
         assert_eq!(numbers("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);

@@ -30,7 +30,7 @@ use crate::transfer::{Outcome, State};
 pub(super) const ASKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a stopped call waits for ops in flight.
-const DRAIN_MAX: Duration = Duration::from_secs(1);
+pub(super) const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 impl File {
     /// Like [`read_with`](Self::read_with), but calls `go_on` about 20 times a second. If it

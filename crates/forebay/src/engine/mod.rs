@@ -10,7 +10,6 @@ mod interrupt;
 mod lent;
 mod links;
 mod many;
-mod neighbours;
 mod notes;
 mod ordered;
 mod overdue;
@@ -18,6 +17,7 @@ mod raw;
 mod readers;
 mod request;
 mod seats;
+mod several;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -80,6 +80,8 @@ struct Inner {
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
+    /// Pinned blocks of reads to several GPUs, and the number of GPUs that they were pinned for.
+    several: Lock<(usize, Vec<Buffer>)>,
     keepers: ordered::Keepers,
     providers: Providers,
 }
@@ -132,12 +134,13 @@ impl Engine {
                     core,
                     bell,
                     seats: Arc::new(seats::Seats::new(readers.one)),
-                    neighbours: Arc::new(neighbours::Neighbours::new()),
+                    neighbours: Arc::default(),
                 },
                 links: links::Links::default(),
                 cold: OnceLock::new(),
                 drives: Arc::new(drives::KnownDrives::new()),
                 notes: Arc::default(),
+                several: Lock::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(),
                 options,
@@ -396,7 +399,7 @@ impl Engine {
         if inner.core.is_stuck() {
             return Err(Error::Resource { what: "next transfer", source: Errno::BUSY });
         }
-        inner.tools.neighbours.look(&inner.core);
+        inner.tools.look_for_neighbours();
         let readers::ReaderCounts { one, all, .. } = inner.readers;
         inner.threads.start_readers(&inner.tools, (one * inner.links.ready()).clamp(one, all))
     }

@@ -7,9 +7,9 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use forebay_base::lock::{Condvar, Lock, woken};
+use forebay_topology::Neighbours;
 use rustix::io::Errno;
 
-use super::neighbours::Neighbours;
 use super::notes;
 use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
@@ -70,9 +70,18 @@ pub(super) struct ReaderTools {
     pub(super) neighbours: Arc<Neighbours>,
 }
 
+impl ReaderTools {
+    /// Lets the scheduler know how many links other processes of the host use now.
+    pub(super) fn look_for_neighbours(&self) {
+        let elsewhere = self.neighbours.look(|| self.core.lock().links_in_use());
+        let set = |links| self.core.with(|scheduler| scheduler.set_links_elsewhere(links));
+        elsewhere.into_iter().for_each(set);
+    }
+}
+
 impl Tools for ReaderTools {
     fn plan(&self, claim: &Claim) -> Plan {
-        self.neighbours.look(&self.core);
+        self.look_for_neighbours();
         self.planner.plan(claim)
     }
 

@@ -575,6 +575,11 @@ pub(crate) struct Keep(Arc<Allocation>);
 pub(crate) struct Last(#[expect(dead_code, reason = "held for its drop")] Allocation);
 
 impl Keep {
+    /// A share in the memory of a buffer.
+    pub(crate) fn of(buffer: &Buffer) -> Self {
+        Self(Arc::clone(&buffer.allocation))
+    }
+
     /// Gives the memory up for good: the copy that failed with `source` may touch it at any time.
     pub(crate) fn lose(&self, source: &DeviceError) {
         if let Memory::Device { lost, .. } = &self.0.memory {

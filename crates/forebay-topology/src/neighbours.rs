@@ -16,8 +16,6 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::queue::Core;
-
 /// Interval between looks, and the age at which an entry is free. So a change is noticed within a
 /// second. A look costs 3 µs.
 const EVERY_MS: u64 = 200;
@@ -28,7 +26,7 @@ const ENTRIES: usize = 128;
 
 /// The engine's own entry, and the time of the next look.
 #[derive(Debug)]
-pub(super) struct Neighbours {
+pub struct Neighbours {
     path: PathBuf,
     own: Lock<Own>,
     due_ms: AtomicU64,
@@ -68,8 +66,16 @@ impl Entry {
     }
 }
 
+impl Default for Neighbours {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Neighbours {
-    pub(super) fn new() -> Self {
+    /// Those of this user.
+    #[must_use]
+    pub fn new() -> Self {
         Self::at(format!("/dev/shm/forebay-{}", geteuid().as_raw()).into())
     }
 
@@ -77,19 +83,19 @@ impl Neighbours {
         Self { path, own: Lock::default(), due_ms: AtomicU64::new(0) }
     }
 
-    /// Exchanges the numbers of links in use with other processes, if it is time to.
-    pub(super) fn look(&self, core: &Core) {
+    /// Publishes how many links this engine uses, and returns how many others use; `None` if the
+    /// last look was just now.
+    pub fn look(&self, here: impl FnOnce() -> usize) -> Option<usize> {
         let now_ms = now_ms();
         let due_ms = self.due_ms.load(Ordering::Relaxed);
-        let next = now_ms + EVERY_MS;
-        let takes =
-            |due| self.due_ms.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
-        if now_ms < due_ms || takes(due_ms).is_err() {
-            return;
-        }
-        let here = core.lock().links_in_use();
-        let elsewhere = self.exchange(now_ms, u8::try_from(here).unwrap_or(u8::MAX));
-        core.with(|scheduler| scheduler.set_links_elsewhere(elsewhere));
+        let next_ms = now_ms + EVERY_MS;
+        let takes_turn = |due| {
+            let set =
+                self.due_ms.compare_exchange(due, next_ms, Ordering::Relaxed, Ordering::Relaxed);
+            set.is_ok()
+        };
+        let is_due = now_ms >= due_ms && takes_turn(due_ms);
+        is_due.then(|| self.exchange(now_ms, u8::try_from(here()).unwrap_or(u8::MAX)))
     }
 
     /// Writes the number of links that this engine uses; returns that of all other engines.
@@ -189,8 +195,7 @@ mod tests {
             }
             start.elapsed()
         };
-        let name =
-            "engine::neighbours::tests::a_process_is_noticed_within_a_second_and_so_is_its_end";
+        let name = "neighbours::tests::a_process_is_noticed_within_a_second_and_so_is_its_end";
         let mut other = Command::new(std::env::current_exe().unwrap());
         other.args(["--exact", name, "--nocapture"]).env(INSIDE, &path).stdout(Stdio::null());
         let mut other = other.spawn().unwrap();

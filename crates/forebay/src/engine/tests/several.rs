@@ -1,0 +1,113 @@
+//! The same bytes to several GPUs.
+
+use forebay_base::clock::SystemClock;
+
+use super::*;
+use crate::gpu::sim::{SimConfig, SimDevice};
+use crate::{Error, Outcome, RouteShare};
+
+/// An engine with this many more simulated GPUs.
+fn rig(more: u32) -> Option<(Rig, Vec<DeviceId>)> {
+    let rig = Rig::new(RingChoice::Auto)?;
+    let config = SimConfig::default();
+    let first = SimDevice::new(7, config.clone(), Arc::new(SystemClock::new()));
+    let mut gpus = vec![rig.gpu];
+    for number in 0..more {
+        let device: Arc<dyn Device> = Arc::new(first.sibling(8 + number, config.clone()));
+        rig.engine.add_device(&device).unwrap();
+        gpus.push(device.id());
+    }
+    Some((rig, gpus))
+}
+
+fn targets(rig: &Rig, gpus: &[DeviceId], len: usize) -> Vec<Buffer> {
+    gpus.iter().map(|&gpu| rig.engine.allocate(gpu, len as u64).unwrap()).collect()
+}
+
+fn bytes_of(buffer: &Buffer) -> Vec<u8> {
+    let mut got = vec![0; usize::try_from(buffer.len()).unwrap()];
+    buffer.download(0, &mut got).unwrap();
+    got
+}
+
+fn read(rig: &Rig, offset: u64, targets: &mut [Buffer], exact: bool) -> Result<Outcome> {
+    let options = RequestOptions { exact, ..RequestOptions::default() };
+    rig.file.read_to_all(offset, targets, &options, &mut || true)
+}
+
+#[test]
+fn each_gpu_gets_all_bytes_of_any_range() {
+    let Some((rig, gpus)) = rig(2) else { return };
+    for (offset, len) in [(0, LEN), (1, LEN - 1), (12_345, 262_144), (7, 1), (LEN / 2, 1_000_000)] {
+        for is_cold in [false, true] {
+            if is_cold {
+                let _ = rig.file.evict();
+            }
+            let mut targets = targets(&rig, &gpus, len);
+            let outcome = read(&rig, offset as u64, &mut targets, true).unwrap();
+            assert_eq!(outcome.bytes, len as u64);
+            assert_eq!(outcome.routes.iter().map(|share| share.bytes).sum::<u64>(), len as u64);
+            let to_gpus = |share: &RouteShare| matches!(share.route, Route::Cached | Route::Staged);
+            assert!(outcome.routes.iter().all(to_gpus), "{outcome:?}");
+            for target in &targets {
+                assert!(bytes_of(target) == rig.bytes[offset..offset + len], "{offset}+{len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_end_of_the_file_and_bad_targets_are_reported() {
+    let Some((rig, gpus)) = rig(1) else { return };
+    let mut long = targets(&rig, &gpus, LEN + 600_000);
+    assert_eq!(read(&rig, 0, &mut long, false).unwrap().bytes, LEN as u64);
+    for target in &long {
+        assert!(bytes_of(target)[..LEN] == rig.bytes);
+    }
+    assert!(matches!(read(&rig, 0, &mut long, true), Err(Error::EndOfFile { .. })));
+    let bad = |targets: &mut [Buffer], says: &str| {
+        let error = read(&rig, 0, targets, true).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    };
+    let differ = [targets(&rig, &gpus[..1], 5000), targets(&rig, &gpus[1..], 5001)];
+    bad(&mut differ.into_iter().flatten().collect::<Vec<_>>(), "differ in length");
+    let mut host = targets(&rig, &gpus[..1], 5000);
+    host.push(rig.engine.allocate_pinned(5000).unwrap());
+    bad(&mut host, "needs memory on GPUs");
+    bad(&mut [], "needs memory on GPUs");
+    let mut both = targets(&rig, &gpus, 5000);
+    let staged = RequestOptions::by_route(Route::Staged);
+    let refused = rig.file.read_to_all(0, &mut both, &staged, &mut || true).unwrap_err();
+    assert!(refused.to_string().contains("no required route"), "{refused}");
+}
+
+#[test]
+fn a_copy_that_fails_is_an_error_and_leaves_the_engine_whole() {
+    let Some((rig, gpus)) = rig(1) else { return };
+    let config = SimConfig { copy_faults: 0.5, ..SimConfig::default() };
+    let faulty: Arc<dyn Device> = Arc::new(SimDevice::new(5, config, Arc::new(SystemClock::new())));
+    rig.engine.add_device(&faulty).unwrap();
+    let mut some = targets(&rig, &[gpus[0], faulty.id(), gpus[1]], LEN);
+    for _ in 0..20 {
+        let error = read(&rig, 0, &mut some, true).unwrap_err();
+        assert!(matches!(error, Error::Device { .. }), "{error}");
+    }
+    let mut good = targets(&rig, &gpus, LEN);
+    assert_eq!(read(&rig, 0, &mut good, true).unwrap().bytes, LEN as u64);
+}
+
+#[test]
+fn a_call_that_is_stopped_ends_although_a_gpu_hangs() {
+    let Some((rig, gpus)) = rig(0) else { return };
+    let config = SimConfig { bandwidth: Some(1000), ..SimConfig::default() };
+    let slow: Arc<dyn Device> = Arc::new(SimDevice::new(5, config, Arc::new(SystemClock::new())));
+    rig.engine.add_device(&slow).unwrap();
+    let mut both = targets(&rig, &[gpus[0], slow.id()], LEN);
+    let (options, start) = (RequestOptions::default(), std::time::Instant::now());
+    let stopped = rig.file.read_to_all(0, &mut both, &options, &mut || false).unwrap_err();
+    assert!(matches!(stopped, Error::Cancelled { .. }), "{stopped}");
+    assert!(start.elapsed() < Duration::from_secs(30), "the copies take an hour");
+    // The slow copy may still write to its target.
+    let refused = rig.file.read(0, &mut both[1]).unwrap_err();
+    assert!(refused.to_string().contains("an abandoned call still uses"), "{refused}");
+}
