@@ -131,6 +131,10 @@ class BlockStore:
         """Whether each block is stored."""
         return self._blocks.exists(keys).result()
 
+    def touch(self, keys: Iterable[Key]) -> list[bool]:
+        """Notes that blocks are in use, so that they leave later; for each, whether it is stored."""
+        return self._blocks.touch(keys).result()
+
     def delete(self, keys: Iterable[Key]) -> list[bool]:
         """Removes blocks; for each, whether it was there."""
         return self._blocks.delete(keys).result()
@@ -153,6 +157,10 @@ class BlockStore:
     def start_exists(self, keys: Iterable[Key], number: int | None = None) -> BlockCall:
         """Starts looking for blocks."""
         return self._blocks.exists(keys, number)
+
+    def start_touch(self, keys: Iterable[Key], number: int | None = None) -> BlockCall:
+        """Starts noting that blocks are in use."""
+        return self._blocks.touch(keys, number)
 
     def start_delete(self, keys: Iterable[Key], number: int | None = None) -> BlockCall:
         """Starts removing blocks."""

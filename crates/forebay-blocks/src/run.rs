@@ -77,22 +77,27 @@ impl Runner<'_> {
                 self.load(shard);
             }
             Kind::Set => self.store(shard),
-            Kind::Exists | Kind::Delete => {
+            Kind::Exists | Kind::Touch | Kind::Delete => {
                 for &item in shard.items.iter().filter(|&&item| work.is_waiting(item)) {
-                    let deletes = work.kind == Kind::Delete;
-                    let end =
-                        if deletes { self.delete(work, item) } else { self.exists(work, item) };
+                    let end = match work.kind {
+                        Kind::Delete => self.delete(work, item),
+                        kind => self.exists(work, item, kind == Kind::Touch),
+                    };
                     work.end(item, end);
                 }
             }
         }
     }
 
-    fn exists(&self, work: &Work, item: usize) -> End {
+    fn exists(&self, work: &Work, item: usize, touches: bool) -> End {
         if !self.root.loads.is_good() {
             return End::Not(Why::RootFailed);
         }
         match self.root.find(self.engine, &work.items[item].key, None) {
+            Ok(Some((class, slot, _))) if touches => match class.touch(slot) {
+                Ok(()) => End::Done,
+                Err(_) => End::Not(Why::RootFailed),
+            },
             Ok(Some(_)) => End::Done,
             Ok(None) => End::Not(Why::Absent),
             Err(error) => self.load_failed(&error),

@@ -123,11 +123,15 @@ enum Side {
     Store = 1,
 }
 
+fn without_memory(keys: &[Key]) -> Vec<Block> {
+    keys.iter().map(|&key| Block { key, memory: Vec::new() }).collect()
+}
+
 impl Kind {
     fn side(self) -> Side {
         match self {
             Self::Get | Self::Exists => Side::Load,
-            Self::Set | Self::Delete => Side::Store,
+            Self::Set | Self::Touch | Self::Delete => Side::Store,
         }
     }
 }
@@ -197,8 +201,7 @@ impl Store {
     /// Looks which blocks are stored.
     #[must_use]
     pub fn exists(&self, keys: &[Key]) -> Batch {
-        let blocks = keys.iter().map(|&key| Block { key, memory: Vec::new() }).collect();
-        let work = Work::new(Kind::Exists, blocks, self.timeout);
+        let work = Work::new(Kind::Exists, without_memory(keys), self.timeout);
         // What is in memory needs no thread.
         let found = self.find_at_once(keys);
         for (item, found) in found.iter().enumerate() {
@@ -221,11 +224,16 @@ impl Store {
         keys.iter().map(find).collect()
     }
 
+    /// Notes that blocks are in use, as a read of them does: they leave later.
+    #[must_use]
+    pub fn touch(&self, keys: &[Key]) -> Batch {
+        self.start(Kind::Touch, without_memory(keys))
+    }
+
     /// Removes blocks.
     #[must_use]
     pub fn delete(&self, keys: &[Key]) -> Batch {
-        let blocks = keys.iter().map(|&key| Block { key, memory: Vec::new() }).collect();
-        self.start(Kind::Delete, blocks)
+        self.start(Kind::Delete, without_memory(keys))
     }
 
     /// Removes all blocks of all namespaces. Waits for the drives.

@@ -113,6 +113,7 @@ pub(crate) enum Kind {
     Get,
     Set,
     Exists,
+    Touch,
     Delete,
 }
 

@@ -143,6 +143,19 @@ impl Blocks {
         Ok(self.started(py.detach(|| store.exists(&keys)), number))
     }
 
+    /// Starts noting that blocks are in use.
+    #[pyo3(signature = (keys, number = None))]
+    fn touch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        number: Option<u64>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store(py)?;
+        let keys = keys_of(&store, keys)?;
+        Ok(self.started(py.detach(|| store.touch(&keys)), number))
+    }
+
     /// Starts removing blocks.
     #[pyo3(signature = (keys, number = None))]
     fn delete(

@@ -139,6 +139,10 @@ class ForebayTier(SecondaryTierManager):
             transfer_bytes=len(some) * self._block_size_bytes,
         )
 
+    def touch(self, keys: Iterable[Any], req_context: Any) -> None:
+        """Notes that blocks which the primary tier has are in use: they leave the store later."""
+        self._store.start_touch(list(keys))
+
     def has_pending_work(self) -> bool:
         """Whether jobs are in progress."""
         return bool(self._jobs)

@@ -114,6 +114,22 @@ def test_another_process_finds_it_and_another_type_does_not(tmp_path: Path) -> N
     assert other.lookup(key(0)) is LookupResult.MISS
 
 
+def test_chunks_that_vllm_uses_leave_last(tmp_path: Path) -> None:
+    one = Tier(tmp_path, capacity=8 * BLOCK)
+    keys = [key(number) for number in range(8)]
+    for number, it in enumerate(keys):
+        assert one.run([it], [number], load=False).success
+        time.sleep(0.005)
+    one.tier.touch(keys[:4], one.request)
+    one.tier.touch([key(99)], one.request)
+    time.sleep(0.2)
+    assert one.run([key(8)], [8], load=False).success
+    time.sleep(0.1)
+    found = [one.lookup(it) for it in keys]
+    assert found[:4] == [LookupResult.HIT] * 4 and LookupResult.MISS in found[4:]
+    one.tier.shutdown()
+
+
 def test_drained_jobs_have_ended(tmp_path: Path) -> None:
     one = Tier(tmp_path)
     for number in range(8):

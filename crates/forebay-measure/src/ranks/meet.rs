@@ -725,4 +725,52 @@ mod tests {
         assert_eq!(all.len(), size as usize);
         assert!(took < Duration::from_secs(5) && memory < 1 << 30, "{took:?}, {memory}");
     }
+
+    /// Set in the process of rank 0: its port, and the number of ranks.
+    const INSIDE: &str = "FOREBAY_TEST_RANK_0";
+
+    /// One of ten thousand ranks dies, and all others learn its name.
+    #[test]
+    #[ignore = "long"]
+    fn one_lost_among_ten_thousand_is_named_to_all() {
+        use rustix::process::{Resource, getrlimit};
+
+        if let Ok(place_of_0) = std::env::var(INSIDE) {
+            let (port, size) = place_of_0.split_once(' ').unwrap();
+            let place = place(0, size.parse().unwrap(), port.parse().unwrap());
+            let mut ranks = Ranks::meet(place, "same").unwrap();
+            loop {
+                ranks.barrier();
+            }
+        }
+        let limit = getrlimit(Resource::Nofile);
+        let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(100));
+        let size = u32::try_from(most.min(10_000)).unwrap();
+        let port = free_port();
+        let name = "ranks::meet::tests::one_lost_among_ten_thousand_is_named_to_all";
+        let mut first = std::process::Command::new(std::env::current_exe().unwrap());
+        first.args(["--exact", name, "--ignored", "--nocapture"]);
+        let mut first = first.env(INSIDE, format!("{port} {size}")).spawn().unwrap();
+        let mut others = Simulated { port, size, streams: Vec::new() };
+        (1..size).for_each(|_| others.come(VERSION));
+        others.all_say(&Message::Ready(1));
+        let mut last = Reader::new(others.streams[0].try_clone().unwrap()).unwrap();
+        while !last.read(LINE_MAX).unwrap().contains(&Message::Go(1, Value::Null)) {}
+        let begun = Instant::now();
+        let lost = size / 2;
+        drop(others.streams.swap_remove(lost as usize - 1));
+        for (at, stream) in others.streams.into_iter().enumerate() {
+            let mut stream = Reader::new(stream).unwrap();
+            let is_end = |message: &Message| {
+                matches!(message, Message::Ended(why)
+                if why.contains(&format!("rank {lost} on host-{lost} was lost")))
+            };
+            while !stream.read(LINE_MAX).unwrap().iter().any(is_end) {
+                assert!(begun.elapsed() < Duration::from_secs(10), "stream {at}");
+            }
+        }
+        println!("{size} ranks ended in {:.1?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert_eq!(first.wait().unwrap().code(), Some(1));
+    }
 }
