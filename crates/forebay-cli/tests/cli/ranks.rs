@@ -183,16 +183,31 @@ fn hosts_behind_limited_links_measure_together_until_one_is_cut_off() {
 
 #[test]
 fn mpirun_starts_ranks() {
+    ranks_start_by(&["mpirun", "--allow-run-as-root", "--oversubscribe", "-np"]);
+}
+
+#[test]
+fn srun_starts_ranks() {
+    let tried = Command::new("srun").args(["--immediate=10", "true"]).output();
+    match tried.map(|output| output.status.success()) {
+        Ok(true) => ranks_start_by(&["srun", "--overcommit", "--ntasks"]),
+        Ok(false) => println!("skipped: ranks by `srun`: Slurm runs nothing here"),
+        Err(error) => println!("skipped: ranks by `srun`: {error}"),
+    }
+}
+
+/// Measures with 2, 4 and 8 ranks that a launcher starts, whose last argument is their number.
+fn ranks_start_by(launcher: &[&str]) {
     let folder = tempfile::tempdir_in(".").unwrap();
     let (program, file) = (program(), folder.path().join("results"));
     for size in [2, 4, 8] {
-        let mut command = Command::new("mpirun");
-        command.args(["--allow-run-as-root", "--oversubscribe", "-np", &size.to_string()]);
+        let mut command = Command::new(launcher[0]);
+        command.args(&launcher[1..]).arg(size.to_string());
         command.arg(&program).args(["bench", ".", "--gpu=none", "--size=8M", "--block-size=64K"]);
         command.args(["--time=300ms", "--repeats=1", "-o", "results"]).current_dir(folder.path());
         let output = match command.stdin(Stdio::null()).output() {
             Ok(output) => output,
-            Err(error) => return println!("skipped: ranks by `mpirun`: {error}"),
+            Err(error) => return println!("skipped: ranks by `{}`: {error}", launcher[0]),
         };
         assert!(output.status.success(), "{}", said(&output));
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
