@@ -116,7 +116,7 @@ class BlockStore:
         A block is found only if its length is that of its memory. The memory of a block that was
         not found may have changed.
         """
-        return self._blocks.get(keys, memory).result()
+        return self._blocks.get_here(keys, memory).result()
 
     def set(self, keys: Iterable[Key], memory: Iterable[Block]) -> list[bool]:
         """Writes blocks from memory; for each, whether it is stored now.

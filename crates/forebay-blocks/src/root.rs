@@ -184,7 +184,7 @@ impl Root {
     }
 
     /// The classes in which a key may be: that of its length, or all.
-    fn classes(&self, len: Option<u64>) -> Vec<Arc<Class>> {
+    pub(crate) fn classes(&self, len: Option<u64>) -> Vec<Arc<Class>> {
         let classes = self.classes.lock();
         match len {
             Some(len) => classes.get(&slot_len(len)).cloned().into_iter().collect(),

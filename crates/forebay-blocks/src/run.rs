@@ -4,12 +4,15 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::error::Operation;
 use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Residency, Transfer};
+use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::class::{Claim, Claimed, Class, padded};
@@ -18,7 +21,7 @@ use crate::pool::Pool;
 use crate::record::Whole;
 use crate::root::Root;
 use crate::traffic::Storing;
-use crate::work::{End, Kind, Why, Work};
+use crate::work::{End, Item, Kind, Why, Work};
 
 /// Blocks that one thread writes at a time. While blocks are read, all threads together write one.
 const STORES: usize = 8;
@@ -67,6 +70,14 @@ struct Store<'a> {
     storing: Storing<'a>,
 }
 
+/// Reads bytes that are in the page cache; an error if some have left it, or if the file system
+/// does not say so.
+fn read_at_once(file: &File, part: &mut [u8], at: u64) -> io::Result<()> {
+    let len = part.len();
+    let read = preadv2(file, &mut [IoSliceMut::new(part)], at, ReadWriteFlags::NOWAIT)?;
+    if read == len { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+}
+
 impl Runner<'_> {
     pub(crate) fn run(&self, shard: &Shard) {
         let work = &shard.work;
@@ -87,6 +98,29 @@ impl Runner<'_> {
                 }
             }
         }
+    }
+
+    /// Reads a block on the caller's thread, which never waits for a drive; false if its record or
+    /// its bytes are not in memory. That it was used is not noted: a note may wait.
+    pub(crate) fn load_here(&self, work: &Work, item: usize) -> bool {
+        let Item { key, len, .. } = &work.items[item];
+        if self.root.past_cache || !self.root.loads.is_good() {
+            return false;
+        }
+        let _loading = self.root.traffic.load();
+        let find = |class: Arc<Class>| match class.find(key, true) {
+            Ok(Some((slot, whole))) if u64::from(whole.len) == *len => Some((class, slot, whole)),
+            _ => None,
+        };
+        let Some((class, slot, whole)) = self.root.classes(Some(*len)).into_iter().find_map(find)
+        else {
+            return false;
+        };
+        let is_done = self.load_resident(work, item, &class, slot, &whole, read_at_once);
+        if is_done {
+            self.root.counters.queued(Duration::ZERO);
+        }
+        is_done
     }
 
     fn exists(&self, work: &Work, item: usize, touches: bool) -> End {
@@ -194,7 +228,10 @@ impl Runner<'_> {
             Ok(None) => return not(End::Not(Why::Absent)),
             Err(error) => return not(self.load_failed(&error)),
         };
-        if !self.root.past_cache && self.load_resident(work, item, &class, slot, &whole) {
+        if !self.root.past_cache
+            && self.load_resident(work, item, &class, slot, &whole, File::read_exact_at)
+        {
+            let _ = class.touch(slot);
             return Ok(None);
         }
         let buffer = match self.buffer(len, is_first, work) {
@@ -223,6 +260,7 @@ impl Runner<'_> {
         class: &Class,
         slot: u64,
         whole: &Whole,
+        read: fn(&File, &mut [u8], u64) -> io::Result<()>,
     ) -> bool {
         let (data, offset) = class.place(slot);
         let is_resident = matches!(
@@ -239,7 +277,7 @@ impl Runner<'_> {
                 for done in (0..piece.len()).step_by(PART_LEN) {
                     let len = (piece.len() - done).min(PART_LEN as u64);
                     let part = &mut part[..usize::try_from(len).expect("a part")];
-                    data.plain.read_exact_at(part, at).ok()?;
+                    read(&data.plain, part, at).ok()?;
                     hasher.update(part);
                     piece.upload(done, part).ok()?;
                     at += len;
@@ -254,7 +292,6 @@ impl Runner<'_> {
         if is_good {
             self.count_load(work, item, End::Done);
             work.end_with(item, End::Done, memory);
-            let _ = class.touch(slot);
         } else {
             work.give_back(item, memory);
         }

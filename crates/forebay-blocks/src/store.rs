@@ -16,12 +16,16 @@ use crate::pool::Pool;
 use crate::root::{Root, RootOptions};
 use crate::run::{Runner, Shard};
 use crate::statistics::RootStatistics;
-use crate::work::{BLOCK_MAX, Batch, Block, End, Kind, Why, Work};
+use crate::work::{BLOCK_MAX, Batch, Block, End, Item, Kind, Why, Work};
 
 /// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
 /// the next call's blocks need not wait for all of a long one.
 const SHARD: usize = 32;
 const SHARD_BYTES: u64 = 8 << 20;
+
+/// Most bytes of a call whose resident blocks the caller's thread copies. Handing a block to another
+/// thread takes 20 µs or more.
+const HERE_MAX: u64 = 256 << 10;
 
 /// The options of a store.
 #[derive(Debug, Clone)]
@@ -188,6 +192,25 @@ impl Store {
     #[must_use]
     pub fn get(&self, blocks: Vec<Block>) -> Batch {
         self.start(Kind::Get, blocks)
+    }
+
+    /// Like [`get`](Self::get), for a caller that waits: this thread copies blocks that are in the
+    /// page cache, if the call is short. Handing them to another thread takes longer.
+    #[must_use]
+    pub fn get_here(&self, blocks: Vec<Block>) -> Batch {
+        let work = Work::new(Kind::Get, blocks, self.timeout);
+        let len: u64 = work.items.iter().map(|block| block.len).sum();
+        if self.home.is_here() && len <= HERE_MAX {
+            let is_done = |&(item, block): &(usize, &Item)| {
+                let Lane { engine, root, queues, .. } = &*self.lanes[self.lane_of(&block.key)];
+                let pool = &queues[Side::Load as usize].pool;
+                Runner { engine, root, pool }.load_here(&work, item)
+            };
+            let done = work.items.iter().enumerate().filter(is_done);
+            let used: Vec<Key> = done.map(|(_, block)| block.key).collect();
+            drop(self.touch(&used));
+        }
+        self.enqueue(work)
     }
 
     /// Writes blocks from their memory. A block that is stored is not written again. When a block

@@ -50,6 +50,30 @@ fn blocks_of_any_length_come_back() {
 }
 
 #[test]
+fn a_caller_that_waits_copies_resident_blocks_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let mut options = options(folder.path(), 64 * MIB);
+    options.page_cache = true;
+    let store = Store::open(&engine, &options).unwrap();
+    for number in 0..4 {
+        assert_eq!(set(&engine, &store, number, 18_432), End::Done);
+    }
+    let block = |number| {
+        let memory = vec![engine.allocate_pinned(18_432).unwrap()];
+        Block { key: key(&store, number), memory }
+    };
+    let batch = store.get_here((0..5).map(block).collect());
+    let ends = (0..4).map(|_| End::Done).chain([End::Not(Why::Absent)]);
+    assert_eq!(batch.wait(), ends.collect::<Vec<_>>());
+    for (number, memory) in batch.take_memory()[..4].iter().enumerate() {
+        assert_eq!(memory[0].as_slice().unwrap(), content(number as u64, 18_432));
+    }
+    let statistics = &store.statistics()[0];
+    assert_eq!((statistics.hits, statistics.misses), (4, 1));
+}
+
+#[test]
 fn pieces_are_one_block() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();

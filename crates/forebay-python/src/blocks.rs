@@ -102,6 +102,18 @@ impl Blocks {
         Ok(Self { store: Lock::new(Some(Arc::new(Apart::new(store)))), engine, ended })
     }
 
+    /// Reads blocks into memory, for a caller that waits for the call.
+    fn get_here(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        memory: &Bound<'_, PyAny>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store(py)?;
+        let blocks = self.blocks(py, &store, keys, memory, Use::Target)?;
+        Ok(self.started(py.detach(|| store.get_here(blocks)), None))
+    }
+
     /// Starts reading blocks into memory.
     #[pyo3(signature = (keys, memory, number = None))]
     fn get(
