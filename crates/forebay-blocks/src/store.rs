@@ -23,8 +23,8 @@ use crate::work::{BLOCK_MAX, Batch, Block, End, Item, Kind, Why, Work};
 const SHARD: usize = 32;
 const SHARD_BYTES: u64 = 8 << 20;
 
-/// Most bytes of a call whose resident blocks the caller's thread copies. Handing a block to another
-/// thread takes 20 µs or more.
+/// Most bytes of a call whose resident blocks the caller's thread copies. It takes 20 µs or more to
+/// hand a block to another thread.
 const HERE_MAX: u64 = 256 << 10;
 
 /// The options of a store.
