@@ -90,23 +90,18 @@ impl File {
             }
             let (outcome, block) = transfer.wait();
             let outcome = outcome?;
-            copies.queue(
-                block.expect("a read without an error returns it"),
-                start,
-                outcome.bytes,
-            )?;
+            let block = block.expect("a read without an error returns it");
+            copies.queue(block, start, outcome.bytes)?;
             all = all.plus(&outcome);
             if outcome.bytes < wanted {
                 at = len; // the file has ended
             }
-            while free.is_empty()
+            // The links always have a block queued behind the one that they copy.
+            while (copies.queued.len() > 1 || reading.is_empty())
                 && let Some(block) = copies.next_free(&mut || ask(all.bytes))?
             {
                 free.push(block);
             }
-        }
-        while let Some(block) = copies.next_free(&mut || ask(all.bytes))? {
-            free.push(block);
         }
         self.engine.keep_several_blocks(free);
         all.elapsed = started.elapsed();
