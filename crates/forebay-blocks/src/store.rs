@@ -27,6 +27,9 @@ const SHARD_BYTES: u64 = 8 << 20;
 /// hand a block to another thread.
 const HERE_MAX: u64 = 256 << 10;
 
+/// Calls that wait on a root before notes of uses are left out.
+const TOUCHES_MAX: usize = 256;
+
 /// The options of a store.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -380,12 +383,19 @@ impl Lane {
         let queue = &self.queues[side as usize];
         let bytes = shard.bytes();
         let mut state = queue.state.lock();
-        let is_full = state.bytes > 0 && state.bytes + bytes > self.waiting_max;
+        let kind = shard.work.kind;
+        let is_full = match kind {
+            // They have no bytes, and reads of resident blocks go on while a drive hangs.
+            Kind::Touch => state.shards.len() >= TOUCHES_MAX,
+            _ => state.bytes > 0 && state.bytes + bytes > self.waiting_max,
+        };
         if matches!(side, Side::Store) && is_full {
             drop(state);
             for &item in &shard.items {
                 let (end, len) = (End::Not(Why::QueueFull), shard.work.items[item].len);
-                self.root.counters.saved(end, len, Duration::ZERO);
+                if kind == Kind::Set {
+                    self.root.counters.saved(end, len, Duration::ZERO);
+                }
                 shard.work.end(item, end);
             }
             return;

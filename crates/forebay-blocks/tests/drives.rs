@@ -118,6 +118,18 @@ fn a_hanging_drive_costs_its_own_blocks() {
     };
     assert_eq!(all().0, [End::Done; 40]);
     drive.hang(true);
+    // Its threads wait for writes, and notes of uses are left out instead of piling up.
+    let block = |number| Block { key: key(&store, number), memory: vec![memory(&engine, &[1])] };
+    let writes: Vec<_> = (0..20)
+        .map(|call| store.set((100 + 10 * call..110 + 10 * call).map(block).collect()))
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
+    let used: Vec<_> = (0..8).map(|number| key(&store, number)).collect();
+    let notes: Vec<_> = (0..2000).map(|_| store.touch(&used)).collect();
+    let left_out =
+        notes.iter().flat_map(|note| note.wait()).filter(|end| *end == End::Not(Why::QueueFull));
+    assert!(left_out.count() > 1000, "notes pile up");
+    writes.iter().for_each(|write| drop(write.wait()));
     let (ends, took) = all();
     let late = ends.iter().filter(|end| **end == End::Not(Why::Late)).count();
     let done = ends.iter().filter(|end| **end == End::Done).count();

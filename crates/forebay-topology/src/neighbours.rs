@@ -17,7 +17,7 @@ use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Interval between looks, and the age at which an entry is free. So a change is noticed within a
-/// second. A look costs 3 µs.
+/// second.
 const EVERY_MS: u64 = 200;
 const OLD_MS: u64 = 700;
 

@@ -26,7 +26,7 @@ use crate::memory::{Buffer, Keep};
 use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare};
 
-/// Blocks of the ring: one is read while another is copied, and each has a successor.
+/// Blocks of the ring: two are being copied or next to be, and two are being read.
 const BLOCKS: u64 = 4;
 
 /// Pause between two looks at copies; a block of 16 MiB takes a link 300 µs.
