@@ -2,16 +2,14 @@
 //! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory,
 //! and a hanging drive does not hold it.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::error::Operation;
-use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Residency, Transfer};
+use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Transfer};
 use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -29,17 +27,11 @@ const STORES: usize = 8;
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Part of a resident block, which fits into a core's own cache.
-const PART_LEN: usize = 256 << 10;
-
-/// Memory for such a part, at the start of a page: on some processors the kernel copies five times
-/// slower to an address that is not a multiple of 32 (7.9 and 1.4 GB/s).
-#[derive(Debug)]
-#[repr(align(4096))]
-struct Part([u8; PART_LEN]);
-
-thread_local! {
-    static PART: RefCell<Box<Part>> = RefCell::new(Box::new(Part([0; PART_LEN])));
-}
+const PART_LEN: u64 = 256 << 10;
+/// Bytes of memory for such parts: one for each core that copies. It has huge pages, which the
+/// kernel pins for a copy in less time: LMCache's benchmark loads 1 MiB blocks at 9.1 instead of
+/// 5.9 GB/s (two cores, `kv-lmcache-loads.csv` of `benches/runs/2026-11-28-2-cores-bench`).
+pub(crate) const PARTS_MAX: u64 = 8 << 20;
 
 /// Some blocks of a call, all of one root.
 #[derive(Debug)]
@@ -54,6 +46,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) root: &'a Root,
     pub(crate) pool: &'a Pool,
+    /// Memory for parts of resident blocks.
+    pub(crate) parts: &'a Pool,
 }
 
 struct Load {
@@ -116,7 +110,7 @@ impl Runner<'_> {
         else {
             return false;
         };
-        let is_done = self.load_resident(work, item, &class, slot, &whole, read_at_once);
+        let is_done = self.load_resident(work, item, &class, slot, &whole);
         if is_done {
             self.root.counters.queued(Duration::ZERO);
         }
@@ -228,9 +222,7 @@ impl Runner<'_> {
             Ok(None) => return not(End::Not(Why::Absent)),
             Err(error) => return not(self.load_failed(&error)),
         };
-        if !self.root.past_cache
-            && self.load_resident(work, item, &class, slot, &whole, File::read_exact_at)
-        {
+        if !self.root.past_cache && self.load_resident(work, item, &class, slot, &whole) {
             let _ = class.touch(slot);
             return Ok(None);
         }
@@ -260,24 +252,21 @@ impl Runner<'_> {
         class: &Class,
         slot: u64,
         whole: &Whole,
-        read: fn(&File, &mut [u8], u64) -> io::Result<()>,
     ) -> bool {
         let (data, offset) = class.place(slot);
-        let is_resident = matches!(
-            data.file.residency(offset, u64::from(whole.len)),
-            Ok(Residency::Known { resident, len }) if resident == len
-        );
-        if !is_resident {
+        let Ok(Some(mut buffer)) = self.parts.try_take(self.engine, PART_LEN) else { return false };
+        let Some(mut memory) = work.take_memory(item) else {
+            self.parts.give(buffer);
             return false;
-        }
-        let Some(mut memory) = work.take_memory(item) else { return false };
+        };
         let (mut hasher, mut at) = (Xxh3::new(), offset);
-        let mut copy = |part: &mut [u8; PART_LEN]| {
+        let mut copy = || {
+            let whole_part = buffer.as_mut_slice()?;
             for piece in memory.iter_mut().filter(|piece| piece.device().is_none()) {
-                for done in (0..piece.len()).step_by(PART_LEN) {
-                    let len = (piece.len() - done).min(PART_LEN as u64);
-                    let part = &mut part[..usize::try_from(len).expect("a part")];
-                    read(&data.plain, part, at).ok()?;
+                for done in (0..piece.len()).step_by(whole_part.len()) {
+                    let len = (piece.len() - done).min(PART_LEN);
+                    let part = &mut whole_part[..usize::try_from(len).expect("a part")];
+                    read_at_once(&data.plain, part, at).ok()?;
                     hasher.update(part);
                     piece.upload(done, part).ok()?;
                     at += len;
@@ -285,7 +274,8 @@ impl Runner<'_> {
             }
             Some(())
         };
-        let copied = PART.with_borrow_mut(|part| copy(&mut part.0));
+        let copied = copy();
+        self.parts.give(buffer);
         let is_good = copied.is_some()
             && at - offset == u64::from(whole.len)
             && hasher.digest() == whole.checksum;
@@ -314,13 +304,28 @@ impl Runner<'_> {
         let Some(load) = flight.remove(&item) else { return };
         let (read, buffer) = load.transfer.wait();
         if let Err(error) = read {
-            let end = self.load_failed(&error);
-            self.load_ends(work, item, end);
+            let failed = self.load_failed(&error);
+            let is_lost = is_unreadable(&error)
+                && self.remove_damaged(&load.class, load.slot, &load.whole, &with_cause(&error));
+            self.load_ends(work, item, if is_lost { End::Not(Why::Damaged) } else { failed });
         } else if let Some(buffer) = &buffer {
             self.root.loads.worked();
             self.deliver(work, item, buffer, &load.class, load.slot, &load.whole);
         }
         buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
+    }
+
+    /// Removes a block that the drive does not return as it was written, so that the next `set`
+    /// stores it again. False if another has replaced it.
+    fn remove_damaged(&self, class: &Class, slot: u64, whole: &Whole, what: &str) -> bool {
+        let now = class.find(&whole.key, false);
+        let is_damaged = matches!(now, Ok(Some(now)) if now == (slot, *whole));
+        if is_damaged {
+            let _ = class.remove(&whole.key);
+            let (root, len) = (self.root.path.display(), whole.len);
+            tracing::warn!(target: "forebay::blocks", %root, slot, len, "removed a block: {what}");
+        }
+        is_damaged
     }
 
     /// Checks a block and copies it to the caller.
@@ -336,16 +341,8 @@ impl Runner<'_> {
         let len = usize::try_from(whole.len).expect("64 MiB at most");
         let bytes = &buffer.as_slice().expect("the store's own memory")[..len];
         if xxh3_64(bytes) != whole.checksum {
-            // Replaced while it was read, or damaged.
-            let now = class.find(&whole.key, false);
-            let is_damaged = matches!(now, Ok(Some(now)) if now == (slot, *whole));
-            if is_damaged {
-                let _ = class.remove(&whole.key);
-                tracing::warn!(
-                    target: "forebay::blocks", root = %self.root.path.display(), slot, len,
-                    "a block's bytes on the drive are not those that were written; removed"
-                );
-            }
+            let what = "its bytes are not those that were written";
+            let is_damaged = self.remove_damaged(class, slot, whole, what);
             let why = if is_damaged { Why::Damaged } else { Why::Absent };
             return self.load_ends(work, item, End::Not(why));
         }
@@ -530,6 +527,12 @@ enum Started<'a> {
 fn with_cause(error: &Error) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     format!("{error}{}", cause.unwrap_or_default())
+}
+
+/// Whether the drive cannot read these bytes: a bad sector, or another fault that lasts.
+fn is_unreadable(error: &Error) -> bool {
+    use rustix::io::Errno;
+    matches!(error, Error::Io { source: Errno::IO | Errno::NODATA | Errno::ILSEQ, .. })
 }
 
 fn is_full(error: &Error) -> bool {

@@ -19,7 +19,7 @@ pub struct RootStatistics {
     pub hits: u64,
     /// Blocks that were asked for and not there.
     pub misses: u64,
-    /// Blocks whose bytes on the drive were wrong. They count as misses too.
+    /// Blocks that the drive returned wrong, or not at all. They count as misses too.
     pub damaged: u64,
     /// Blocks that were written.
     pub stored: u64,

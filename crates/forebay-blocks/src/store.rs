@@ -14,7 +14,7 @@ use crate::class::{Leaving, Policy};
 use crate::key::{Key, Namespace};
 use crate::pool::Pool;
 use crate::root::{Root, RootOptions};
-use crate::run::{Runner, Shard};
+use crate::run::{PARTS_MAX, Runner, Shard};
 use crate::statistics::RootStatistics;
 use crate::work::{BLOCK_MAX, Batch, Block, End, Item, Kind, Why, Work};
 
@@ -91,6 +91,8 @@ pub struct Store {
 struct Lane {
     engine: Engine,
     root: Root,
+    /// Memory for parts of resident blocks.
+    parts: Pool,
     queues: [Queue; 2],
     waiting_max: u64,
 }
@@ -161,7 +163,8 @@ impl Store {
                 bell: Condvar::new(),
             };
             let (engine, queues) = (engine.clone(), [queue(), queue()]);
-            Ok(Arc::new(Lane { engine, root, queues, waiting_max: options.waiting }))
+            let (parts, waiting_max) = (Pool::new(PARTS_MAX), options.waiting);
+            Ok(Arc::new(Lane { engine, root, parts, queues, waiting_max }))
         };
         let lanes = options.roots.iter().map(open).collect::<Result<Vec<_>>>()?;
         let store = Self {
@@ -205,9 +208,7 @@ impl Store {
         let len: u64 = work.items.iter().map(|block| block.len).sum();
         if self.home.is_here() && len <= HERE_MAX {
             let is_done = |&(item, block): &(usize, &Item)| {
-                let Lane { engine, root, queues, .. } = &*self.lanes[self.lane_of(&block.key)];
-                let pool = &queues[Side::Load as usize].pool;
-                Runner { engine, root, pool }.load_here(&work, item)
+                self.lanes[self.lane_of(&block.key)].runner(Side::Load).load_here(&work, item)
             };
             let done = work.items.iter().enumerate().filter(is_done);
             let used: Vec<Key> = done.map(|(_, block)| block.key).collect();
@@ -406,9 +407,14 @@ impl Lane {
         queue.bell.notify_one();
     }
 
+    fn runner(&self, side: Side) -> Runner<'_> {
+        let Self { engine, root, parts, queues, .. } = self;
+        Runner { engine, root, pool: &queues[side as usize].pool, parts }
+    }
+
     fn serve(&self, side: Side) {
         let queue = &self.queues[side as usize];
-        let runner = Runner { engine: &self.engine, root: &self.root, pool: &queue.pool };
+        let runner = self.runner(side);
         loop {
             let shard = {
                 let waits = |state: &mut Waiting| state.shards.is_empty() && !state.is_closed;

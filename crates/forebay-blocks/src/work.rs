@@ -40,7 +40,7 @@ impl End {
 pub enum Why {
     /// The block is not stored.
     Absent,
-    /// The bytes on the drive are not those that were written. The block was removed.
+    /// The drive returned other bytes than were written, or none. The block was removed.
     Damaged,
     /// The time was over before the block was done.
     Late,

@@ -16,12 +16,12 @@ use stores::{MIB, content, engine, get, key, memory, options, root, set};
 
 const LEN: usize = 300_000;
 
-#[test]
-fn a_full_drive_drops_blocks_and_keeps_the_rest() {
+/// Fills a drive `rounds` times in each of three ways.
+fn fill_drive(rounds: usize) {
     let options_of_drive = LoopOptions { size: 64 * MIB, ..LoopOptions::default() };
     let Some(drive) = or_skip(LoopDrive::new(&options_of_drive)) else { return };
     let engine = engine();
-    for (keep_free, page_cache) in [(0, true), (0, false), (20 * MIB, false)] {
+    for (keep_free, page_cache) in [(0, true), (0, false), (20 * MIB, false)].repeat(rounds) {
         let path = drive.path().join(format!("{keep_free}{page_cache}"));
         let mut options = Options::new(vec![root(&path, 1 << 30)]);
         options.roots[0].keep_free = Some(keep_free);
@@ -43,6 +43,17 @@ fn a_full_drive_drops_blocks_and_keeps_the_rest() {
         }
         store.clear().unwrap();
     }
+}
+
+#[test]
+fn a_full_drive_drops_blocks_and_keeps_the_rest() {
+    fill_drive(1);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_hundred_full_drives() {
+    fill_drive(34);
 }
 
 /// Cuts the power `rounds` times.
@@ -152,6 +163,35 @@ fn a_hanging_drive_costs_its_own_blocks() {
         assert!(Instant::now() < until, "{:?}", store.statistics());
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+#[test]
+fn a_block_that_the_drive_cannot_read_is_stored_again() {
+    let size = 96 * MIB;
+    let options_of_drive = LoopOptions { size, ..LoopOptions::default() };
+    let Some(drive) = or_skip(LoopDrive::new(&options_of_drive)) else { return };
+    let engine = engine();
+    let store = Store::open(&engine, &options(drive.path(), 64 * MIB)).unwrap();
+    (0..150).for_each(|it| assert_eq!(set(&engine, &store, it, LEN), End::Done));
+    store.sync().unwrap();
+    // The end of the drive becomes unreadable, a little more each time, until a block is there.
+    let mut len = size;
+    let lost = loop {
+        len -= MIB / 4;
+        drive.cut_writable(len);
+        let is_lost = |&it: &u64| match get(&engine, &store, it, LEN) {
+            Ok(bytes) => bytes != content(it, LEN),
+            Err(why) => why == Why::Damaged || panic!("block {it}: {why}"),
+        };
+        if let Some(lost) = (0..150).find(is_lost) {
+            break lost;
+        }
+    };
+    assert_eq!(get(&engine, &store, lost, LEN), Err(Why::Absent));
+    let error = store.statistics()[0].last_error.clone();
+    assert!(error.is_some_and(|it| it.contains("os error 5")));
+    assert_eq!(set(&engine, &store, lost, LEN), End::Done);
+    assert_eq!(get(&engine, &store, lost, LEN).unwrap(), content(lost, LEN));
 }
 
 #[test]

@@ -263,7 +263,7 @@ impl Buffer {
         let from = self.checked(offset, out.len())?;
         if let Some(start) = self.host_pointer() {
             // SAFETY: as in `fill`; the range is checked, and `out` is borrowed.
-            return unsafe { copy_to_user(start.add(from), out.as_mut_ptr(), out.len()) }
+            return unsafe { copy_from_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
         let mut address = self.address() + offset;
@@ -295,7 +295,7 @@ impl Buffer {
         let to = self.checked(offset, bytes.len())?;
         if let Some(start) = self.host_pointer() {
             // SAFETY: as in `download`, with source and target exchanged.
-            return unsafe { copy_from_user(bytes.as_ptr(), start.add(to), bytes.len()) }
+            return unsafe { copy_to_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
         let mut address = self.address() + offset;

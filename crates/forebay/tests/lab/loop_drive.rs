@@ -205,6 +205,11 @@ impl LoopDrive {
         self.resize_image(len);
     }
 
+    /// Like [`cut`](Self::cut), for a file system that stays writable.
+    pub(crate) fn cut_writable(&self, len: u64) {
+        self.resize_image(len);
+    }
+
     /// Shuts the file system down without flushing its log, as a power cut does: what was not made
     /// durable is lost, and nothing is written from now on.
     pub(crate) fn shut_down(&self) -> Offer<()> {
