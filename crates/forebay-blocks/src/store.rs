@@ -230,11 +230,10 @@ impl Store {
     pub fn exists(&self, keys: &[Key]) -> Batch {
         let work = Work::new(Kind::Exists, without_memory(keys), self.timeout);
         // What is in memory needs no thread.
-        let found = self.find_at_once(keys);
-        for (item, found) in found.iter().enumerate() {
-            if let Some(true) = found {
-                work.end(item, End::Done);
-            }
+        let found = if self.home.is_here() { self.find_at_once(keys) } else { Vec::new() };
+        for (item, found) in found.into_iter().enumerate() {
+            let Some(found) = found else { continue };
+            work.end(item, if found { End::Done } else { End::Not(Why::Absent) });
         }
         self.enqueue(work)
     }
