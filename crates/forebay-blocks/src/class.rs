@@ -9,14 +9,15 @@
 //! A writer holds a lock on its slot, in `locks`, until the block is whole; the kernel releases it
 //! if the process dies. The choice of a slot is under a lock on the set.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay::error::Operation;
 use forebay::{Engine, OpenOptions};
@@ -36,6 +37,8 @@ const SETS: u64 = 1 << 62;
 /// How often a record that is being changed is read. A change takes less than one read; what stays
 /// wrong was damaged.
 const READS_OF_RECORD: usize = 8;
+/// How long to wait for the lock of a set, which others hold for microseconds.
+const SET_MAX: Duration = Duration::from_secs(1);
 /// Bits of a use that count; those above are milliseconds since 1970.
 const COUNT_BITS: u32 = 20;
 
@@ -68,8 +71,8 @@ pub(crate) struct Leaving {
 
 impl Leaving {
     fn is_over(&self, whole: &Whole) -> bool {
-        let age = || seconds_now().saturating_sub(whole.written);
-        self.ttl.is_some_and(|ttl| u64::from(age()) >= ttl.as_secs().max(1))
+        let age = || since_1970().saturating_sub(whole.written);
+        self.ttl.is_some_and(|ttl| age() >= ttl.max(Duration::from_secs(1)))
     }
 }
 
@@ -91,8 +94,8 @@ pub(crate) struct Class {
     uses: File,
     locks: File,
     data: Vec<DataFile>,
-    /// Slots that this process writes.
-    writing: Lock<HashSet<u64>>,
+    /// The slots and sets that this process has locked.
+    writing: Lock<Vec<Range<u64>>>,
     leaving: Leaving,
 }
 
@@ -309,27 +312,35 @@ impl Class {
         self.index.write_all_at(&record.encode(), self.offset_of_record(slot))
     }
 
-    /// Takes the lock of a slot, unless this or another process has it.
-    fn lock_slot(&self, slot: u64) -> io::Result<bool> {
-        if !self.writing.lock().insert(slot) {
-            return Ok(false);
+    /// Takes the locks of `count` slots, unless this or another process has one of them.
+    fn lock_slots(&self, first: u64, count: u64) -> io::Result<bool> {
+        {
+            let mut writing = self.writing.lock();
+            if writing.iter().any(|taken| taken.start < first + count && first < taken.end) {
+                return Ok(false);
+            }
+            writing.push(first..first + count);
         }
-        let locked = locks::try_lock(&self.locks, Kind::Exclusive, slot, 1);
+        let locked = locks::try_lock(&self.locks, Kind::Exclusive, first, count);
         if !matches!(locked, Ok(true)) {
-            self.writing.lock().remove(&slot);
+            self.not_writing(first, count);
         }
         locked
     }
 
-    fn unlock_slot(&self, slot: u64) {
+    fn unlock_slots(&self, first: u64, count: u64) {
         // Fails only for a bad argument; the end of the process releases it too.
-        let _ = locks::unlock(&self.locks, slot, 1);
-        self.writing.lock().remove(&slot);
+        let _ = locks::unlock(&self.locks, first, count);
+        self.not_writing(first, count);
+    }
+
+    fn not_writing(&self, first: u64, count: u64) {
+        self.writing.lock().retain(|taken| *taken != (first..first + count));
     }
 
     /// Runs `work` under the lock of a set; `None` if another has it.
     fn with_set<T>(&self, set: u64, work: impl FnOnce() -> io::Result<T>) -> io::Result<Option<T>> {
-        if !self.lock_slot(SETS + set)? {
+        if !self.lock_slots(SETS + set, 1)? {
             return Ok(None);
         }
         let _locked = Locked { class: self, slot: SETS + set };
@@ -403,7 +414,7 @@ impl Class {
     /// Takes a slot under the lock of its set, if no writer has it and its record is still `seen`:
     /// a writer publishes without the lock of the set.
     fn take(self: &Arc<Self>, slot: u64, seen: &Record) -> io::Result<Option<Claimed>> {
-        if !self.lock_slot(slot)? {
+        if !self.lock_slots(slot, 1)? {
             return Ok(None);
         }
         let now = self.record(slot);
@@ -411,7 +422,7 @@ impl Class {
             let (class, evicted, published) = (Arc::clone(self), false, false);
             return Ok(Some(Claimed { class, slot, evicted, published }));
         }
-        self.unlock_slot(slot);
+        self.unlock_slots(slot, 1);
         now.map(|_| None)
     }
 
@@ -439,22 +450,18 @@ impl Class {
 
     /// Empties a slot, under the lock of its set. False if it is being written.
     fn free(&self, slot: u64, len: u64) -> io::Result<bool> {
-        if !self.lock_slot(slot)? {
+        if !self.lock_slots(slot, 1)? {
             return Ok(false);
         }
         let freed = self.write(slot, &Record::Free).and_then(|()| self.punch(slot, len));
-        self.unlock_slot(slot);
+        self.unlock_slots(slot, 1);
         freed.map(|()| true)
     }
 
     fn punch(&self, slot: u64, len: u64) -> io::Result<()> {
         let (data, offset) = self.place(slot);
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&data.plain, flags, offset, padded(len)) {
-            // Without holes the space serves the slot's next block.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        // Without holes the space serves the slot's next block.
+        punch(&data.plain, offset, padded(len)).map(drop)
     }
 
     /// The least valuable block of one set, which `random` selects.
@@ -473,13 +480,53 @@ impl Class {
 
     /// Removes all blocks. Blocks that are being written may stay.
     pub(crate) fn clear(&self) -> io::Result<()> {
-        let len = self.index.metadata()?.len();
-        self.index.set_len(0)?;
-        self.index.set_len(len)?;
-        self.data.iter().try_for_each(|data| {
-            let len = data.plain.metadata()?.len();
-            data.plain.set_len(0)?;
-            data.plain.set_len(len)
+        let all = SETS + self.sets;
+        if self.lock_slots(0, all)? {
+            let cleared = self.clear_files();
+            self.unlock_slots(0, all);
+            if cleared? {
+                return Ok(());
+            }
+        }
+        for set in 0..self.sets {
+            let until = Instant::now() + SET_MAX;
+            while self.clear_set(set)?.is_none() && Instant::now() < until {
+                thread::sleep(Duration::from_micros(100));
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties all files, under all locks. False if the file system has no holes.
+    fn clear_files(&self) -> io::Result<bool> {
+        let whole = |file: &File| punch(file, 0, file.metadata()?.len());
+        if !whole(&self.index)? {
+            return Ok(false);
+        }
+        self.data.iter().try_for_each(|data| whole(&data.plain).map(drop))?;
+        Ok(true)
+    }
+
+    /// Empties a set; `None` if another has its lock.
+    fn clear_set(&self, set: u64) -> io::Result<Option<()>> {
+        let (first, count) = (self.slot_at(set, 0), self.ways as u64);
+        self.with_set(set, || {
+            let records = self.records(set)?;
+            if records.0.iter().all(|&byte| byte == 0) {
+                return Ok(());
+            }
+            if self.lock_slots(first, count)? {
+                let empty = self.index.write_all_at(&[0; PAGE], set * PAGE as u64);
+                let empty = empty.and_then(|()| self.punch(first, count * self.slot));
+                self.unlock_slots(first, count);
+                return empty;
+            }
+            (0..self.ways).try_for_each(|way| match records.at(way) {
+                Record::Whole(whole) => {
+                    self.free(self.slot_at(set, way), whole.len.into()).map(drop)
+                }
+                _ => Ok(()),
+            })
         })
     }
 
@@ -514,7 +561,7 @@ struct Locked<'a> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.class.unlock_slot(self.slot);
+        self.class.unlock_slots(self.slot, 1);
     }
 }
 
@@ -529,7 +576,7 @@ pub(crate) struct Candidate {
 impl Claimed {
     /// Makes the block visible to all processes: its bytes are in its slot.
     pub(crate) fn publish(&mut self, key: Key, checksum: u64, len: u32) -> io::Result<()> {
-        let whole = Whole { key, checksum, len, written: seconds_now() };
+        let whole = Whole { key, checksum, len, written: since_1970() };
         self.class.note_use(self.slot, 0)?;
         self.class.write(self.slot, &Record::Whole(whole))?;
         self.published = true;
@@ -545,7 +592,17 @@ impl Drop for Claimed {
             let _ = self.class.write(self.slot, &Record::Free);
             let _ = self.class.punch(self.slot, self.class.slot);
         }
-        self.class.unlock_slot(self.slot);
+        self.class.unlock_slots(self.slot, 1);
+    }
+}
+
+/// Gives the space of a range back, which is zeros then. False if the file system cannot.
+fn punch(file: &File, offset: u64, len: u64) -> io::Result<bool> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, offset, len) {
+        Ok(()) => Ok(true),
+        Err(Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -555,10 +612,6 @@ fn since_1970() -> Duration {
 
 fn millis_now() -> u64 {
     u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX) & (u64::MAX >> COUNT_BITS)
-}
-
-fn seconds_now() -> u32 {
-    u32::try_from(since_1970().as_secs()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What the index has of a block: one record of 64 bytes for each slot of a data file, and one page
 //! of records for each set.
 
+use std::time::Duration;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::key::Key;
@@ -35,8 +37,9 @@ pub(crate) struct Whole {
     /// The XXH3 of its bytes.
     pub(crate) checksum: u64,
     pub(crate) len: u32,
-    /// Seconds since 1970 at which it was written.
-    pub(crate) written: u32,
+    /// When it was written, since 1970. The nanoseconds tell it from the same block that was written
+    /// again while a read was under way.
+    pub(crate) written: Duration,
 }
 
 impl Record {
@@ -52,7 +55,9 @@ impl Record {
         if let Self::Whole(whole) = self {
             bytes[24..32].copy_from_slice(&whole.checksum.to_le_bytes());
             bytes[32..36].copy_from_slice(&whole.len.to_le_bytes());
-            bytes[40..44].copy_from_slice(&whole.written.to_le_bytes());
+            let seconds = u32::try_from(whole.written.as_secs()).unwrap_or(u32::MAX);
+            bytes[40..44].copy_from_slice(&seconds.to_le_bytes());
+            bytes[44..48].copy_from_slice(&whole.written.subsec_nanos().to_le_bytes());
         }
         let own = xxh3_64(&bytes[..56]);
         bytes[56..].copy_from_slice(&own.to_le_bytes());
@@ -69,7 +74,8 @@ impl Record {
             return Self::Damaged;
         }
         let key = Key(bytes[..Key::LEN].try_into().expect("a key's length"));
-        let (checksum, len, written) = (u64_at(24), u32_at(32), u32_at(40));
+        let (checksum, len) = (u64_at(24), u32_at(32));
+        let written = Duration::new(u32_at(40).into(), u32_at(44));
         match u32_at(36) {
             WRITING => Self::Writing(key),
             WHOLE => Self::Whole(Whole { key, checksum, len, written }),
@@ -112,8 +118,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_record_comes_back_and_no_flipped_bit_passes(
-            key: [u8; 24], checksum: u64, len: u32, written: u32, bit in 0_usize..512,
+            key: [u8; 24], checksum: u64, len: u32, seconds: u32, nanos in 0_u32..1_000_000_000,
+            bit in 0_usize..512,
         ) {
+            let written = Duration::new(seconds.into(), nanos);
             let record = Record::Whole(Whole { key: Key(key), checksum, len, written });
             let mut bytes = record.encode();
             prop_assert_eq!(Record::decode(&bytes), record);

@@ -4,7 +4,8 @@
 
 mod stores;
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forebay_blocks::{Block, End, Policy, Store, Why};
 use stores::{MIB, content, engine, get, key, memory, options, set};
@@ -102,12 +103,12 @@ fn the_oldest_block_leaves_and_the_capacity_holds() {
     let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
     for number in 0..8 {
         assert_eq!(set(&engine, &store, number, len), End::Done);
-        std::thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
     assert!(get(&engine, &store, 0, len).is_ok());
     let used = [1, 99].map(|number| key(&store, number));
     assert_eq!(store.touch(&used).wait(), [End::Done, End::Not(Why::Absent)]);
-    std::thread::sleep(NOTED);
+    thread::sleep(NOTED);
     assert_eq!(set(&engine, &store, 8, len), End::Done);
     assert_eq!(get(&engine, &store, 2, len), Err(Why::Absent));
     for number in [0, 1, 3, 4, 5, 6, 7, 8] {
@@ -137,7 +138,7 @@ fn blocks_that_are_used_more_often_stay() {
     for number in [0, 0, 1, 3, 3] {
         assert!(get(&engine, &store, number, 5000).is_ok());
     }
-    std::thread::sleep(NOTED);
+    thread::sleep(NOTED);
     assert_eq!(set(&engine, &store, 4, 5000), End::Done);
     let there: Vec<_> =
         (0..5).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
@@ -152,7 +153,7 @@ fn old_blocks_are_not_found_and_are_written_again() {
     options.ttl = Some(Duration::from_secs(1));
     let store = Store::open(&engine, &options).unwrap();
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
-    std::thread::sleep(Duration::from_millis(2100)); // whole seconds are kept
+    thread::sleep(Duration::from_millis(2100)); // whole seconds are kept
     assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent));
     assert_eq!(store.exists(&[key(&store, 1)]).wait(), [End::Not(Why::Absent)]);
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
@@ -201,7 +202,7 @@ fn two_stores_share_a_root() {
     assert_eq!(set(&engine, &one, 1, 18_432), End::Done);
     assert_eq!(set(&engine, &other, 1, 18_432), End::Present);
     assert_eq!(get(&engine, &other, 1, 18_432).unwrap(), content(1, 18_432));
-    let both: Vec<_> = std::thread::scope(|scope| {
+    let both: Vec<_> = thread::scope(|scope| {
         let run = |store| {
             let engine = &engine;
             move || (0..200).map(|it| set(engine, store, 1000 + it, 5000)).collect::<Vec<_>>()
@@ -231,7 +232,7 @@ fn folders_of_others_are_left_alone() {
         assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent), "emptied");
         assert_eq!(set(&engine, &store, 1, 5000), End::Done);
         drop(store);
-        std::thread::sleep(Duration::from_millis(100)); // its threads end
+        thread::sleep(Duration::from_millis(100)); // its threads end
     }
     assert!(folder.path().join("blocks-mine").exists());
     assert!(folder.path().join("blocks-5000").exists());
@@ -300,4 +301,47 @@ fn flip_bits(rounds: u64) {
         }
     }
     assert!(lost > 0, "{lost}");
+}
+
+#[test]
+fn blocks_that_are_removed_and_stored_again_during_reads_are_not_damaged() {
+    const LEN: usize = 300_000;
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let engine = engine();
+    let store = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    let until = Instant::now() + Duration::from_secs(3);
+    thread::scope(|scope| {
+        for first in 0..3 {
+            let (engine, store) = (&engine, &store);
+            scope.spawn(move || {
+                while Instant::now() < until {
+                    for number in (first..32).step_by(3) {
+                        set(engine, store, number, LEN);
+                        let _ = store.delete(&[key(store, number)]).wait();
+                        set(engine, store, number, LEN);
+                    }
+                    if first == 0 {
+                        store.clear().unwrap();
+                    }
+                }
+            });
+        }
+        let block = |number| {
+            let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
+            Block { key: key(&store, number), memory }
+        };
+        while Instant::now() < until {
+            let read = store.get((0..32).map(block).collect());
+            let ends = read.wait();
+            for (number, (end, memory)) in ends.into_iter().zip(read.take_memory()).enumerate() {
+                match end {
+                    End::Done => {
+                        let bytes = memory[0].as_slice().unwrap();
+                        assert_eq!(bytes, content(number as u64, LEN));
+                    }
+                    end => assert_eq!(end, End::Not(Why::Absent), "block {number}"),
+                }
+            }
+        }
+    });
 }
