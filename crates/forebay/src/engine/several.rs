@@ -249,7 +249,8 @@ impl Drop for Copies {
         let mut rest = ManuallyDrop::new(Self { links, queued });
         let _ = within(DRAIN_MAX, "forebay-drain", move || {
             rest.end();
-            rest.links.drain(..).for_each(|link| link.keep.land());
+            drop(mem::take(&mut rest.queued));
+            mem::take(&mut rest.links).into_iter().for_each(|link| link.keep.land());
         });
     }
 }
