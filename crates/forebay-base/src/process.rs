@@ -3,7 +3,7 @@
 //! GPU driver's state. So the parent's objects refuse calls in a child, and dropping them there
 //! does nothing.
 //!
-//! Detection uses a page marked `MADV_WIPEONFORK` (Linux 4.14), which the kernel zeroes in every
+//! Detection uses one page marked `MADV_WIPEONFORK` (Linux 4.14), which the kernel zeroes in every
 //! child. So a check costs one load, and no kind of fork escapes it.
 
 #![expect(unsafe_code, reason = "maps the page that the kernel wipes")]
@@ -11,40 +11,40 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::process::{Pid, getpid};
 
-/// Value in the page of the process that mapped it.
-const MARK: u32 = 1;
+/// The page that holds this process's mark, or null. One serves all objects: with a page each,
+/// 35,000 buffers reached the kernel's bound on mappings, and no library of the process could map
+/// memory any more.
+static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+/// The mark that the next process takes that has none. A child inherits the number.
+static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Identifies the process in which an object was made.
 pub struct Home {
-    /// `None` if the kernel cannot wipe pages; process ids are compared then.
-    page: Option<NonNull<AtomicU32>>,
+    /// The page, and the mark there. `None` if the kernel cannot wipe pages; process ids are
+    /// compared then.
+    mark: Option<(&'static AtomicU32, u32)>,
     process: Pid,
 }
-
-// SAFETY: the page holds an atomic number, and is unmapped when this is dropped.
-unsafe impl Send for Home {}
-// SAFETY: as above.
-unsafe impl Sync for Home {}
 
 impl Home {
     /// The calling process.
     pub fn here() -> Self {
-        Self { page: wiped_page(), process: getpid() }
+        Self { mark: wiped_page().map(|page| (page, mark(page))), process: getpid() }
     }
 
     /// Whether the calling process is this one and not a child of it.
     #[inline]
     pub fn is_here(&self) -> bool {
-        match self.page {
-            // SAFETY: the page is mapped as long as `self` lives, also in a child.
-            Some(page) => unsafe { page.as_ref() }.load(Ordering::Relaxed) == MARK,
+        match self.mark {
+            Some((page, mark)) => page.load(Ordering::Relaxed) == mark,
             None => getpid() == self.process,
         }
     }
@@ -61,33 +61,42 @@ impl fmt::Debug for Home {
     }
 }
 
-impl Drop for Home {
-    fn drop(&mut self) {
-        if let Some(page) = self.page {
-            // SAFETY: the mapping was made in `wiped_page`, also exists in a child, and is unmapped
-            // once.
-            let _ = unsafe { munmap(page.as_ptr().cast(), rustix::param::page_size()) };
+/// The mark of this process. A child begins with none, and takes one that no ancestor has.
+fn mark(page: &AtomicU32) -> u32 {
+    match page.load(Ordering::Acquire) {
+        0 => {
+            // Before it is stored: a child that is forked in between takes the next one.
+            let new = NEXT.fetch_add(1, Ordering::Relaxed);
+            let stored = page.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire);
+            stored.map_or_else(|known| known, |_| new)
         }
+        known => known,
     }
 }
 
-/// A page with the mark, which reads as zero in every child.
-fn wiped_page() -> Option<NonNull<AtomicU32>> {
+/// The page, which reads as zero in every new child. Takes no lock: a child may have been forked
+/// while another thread held it.
+fn wiped_page() -> Option<&'static AtomicU32> {
+    // SAFETY: a page that is stored here is mapped for good, in children too.
+    if let Some(page) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        return Some(page);
+    }
     let (len, access) = (rustix::param::page_size(), ProtFlags::READ | ProtFlags::WRITE);
     // SAFETY: a new private mapping at an address of the kernel's choice affects no existing
     // memory.
-    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, MapFlags::PRIVATE) };
+    let page = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::PRIVATE) };
     let page = page.ok()?;
     // SAFETY: the mapping was just made, and no other code has its address.
-    if unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_err() {
+    let is_wiped = unsafe { madvise(page, len, Advice::LinuxWipeOnFork) }.is_ok();
+    let (none, set) = (ptr::null_mut(), page.cast());
+    let is_stored =
+        is_wiped && PAGE.compare_exchange(none, set, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if !is_stored {
         // SAFETY: as above.
         let _ = unsafe { munmap(page, len) };
-        return None;
     }
-    let page = NonNull::new(page.cast::<AtomicU32>())?;
-    // SAFETY: mapped, zero, and page-aligned.
-    unsafe { page.as_ref() }.store(MARK, Ordering::Relaxed);
-    Some(page)
+    // SAFETY: as above; another thread may have stored its page first.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
 /// An object that knows the process in which it was made.
@@ -157,18 +166,23 @@ mod tests {
     fn the_creating_process_is_at_home() {
         let home = Home::here();
         assert!(home.is_here());
-        let old = Home { page: None, process: getpid() };
+        let old = Home { mark: None, process: getpid() };
         assert!(old.is_here(), "by its number as well");
-        assert!(!Home { page: None, process: Pid::INIT }.is_here());
+        assert!(!Home { mark: None, process: Pid::INIT }.is_here());
+        assert_eq!(home.mark.map(|(_, mark)| mark), Home::here().mark.map(|(_, mark)| mark));
     }
 
     #[test]
     fn a_page_without_the_mark_is_a_childs() {
-        let home = Home::here();
-        let Some(page) = home.page else { return println!("skipped: the kernel wipes no page") };
-        // SAFETY: as in `is_here`.
-        unsafe { page.as_ref() }.store(0, Ordering::Relaxed);
-        assert!(!home.is_here());
+        // The page of a child is zero, and its objects have another mark than the parent's.
+        let page: &'static AtomicU32 = Box::leak(Box::default());
+        let home = |page| Home { mark: Some((page, mark(page))), process: getpid() };
+        let parents = home(page);
+        assert!(parents.is_here());
+        page.store(0, Ordering::Relaxed);
+        assert!(!parents.is_here());
+        let childs = home(page);
+        assert!(childs.is_here() && !parents.is_here());
     }
 
     #[test]
@@ -187,7 +201,7 @@ mod tests {
         assert!(!share.is_last());
         drop(other);
         assert!(count() == 1 && share.is_last());
-        let away = Kept::new(Thing(Home { page: None, process: Pid::INIT }));
+        let away = Kept::new(Thing(Home { mark: None, process: Pid::INIT }));
         let watched = Arc::downgrade(&away.0);
         drop(away);
         assert!(watched.upgrade().is_some(), "a child's copy stays");

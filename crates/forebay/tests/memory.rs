@@ -127,3 +127,14 @@ fn to_the_simulated_gpu() {
         }
     }
 }
+
+#[test]
+fn small_buffers_take_few_mappings() {
+    let mappings = || fs::read_to_string("/proc/self/maps").expect("this process").lines().count();
+    let engine = Engine::new(Options::default()).expect("an engine");
+    let before = mappings();
+    let buffers: Vec<_> =
+        (0..5000).map(|_| engine.allocate_pinned(4096).expect("20 MiB")).collect();
+    let taken = mappings().saturating_sub(before);
+    assert!(taken < 1000, "{} buffers take {taken} mappings", buffers.len());
+}
