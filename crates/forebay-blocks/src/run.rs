@@ -5,11 +5,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::error::Operation;
-use forebay::{Buffer, Completions, Engine, Error, RequestOptions, Transfer};
+use forebay::{Buffer, Completions, Direction, Engine, Error, RequestOptions, Transfer};
 use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -302,13 +303,13 @@ impl Runner<'_> {
         };
         let item = usize::try_from(item).expect("an index");
         let Some(load) = flight.remove(&item) else { return };
-        let (read, buffer) = load.transfer.wait();
+        let (read, mut buffer) = load.transfer.wait();
         if let Err(error) = read {
             let failed = self.load_failed(&error);
             let is_lost = is_unreadable(&error)
                 && self.remove_damaged(&load.class, load.slot, &load.whole, &with_cause(&error));
             self.load_ends(work, item, if is_lost { End::Not(Why::Damaged) } else { failed });
-        } else if let Some(buffer) = &buffer {
+        } else if let Some(buffer) = &mut buffer {
             self.root.loads.worked();
             self.deliver(work, item, buffer, &load.class, load.slot, &load.whole);
         }
@@ -333,7 +334,7 @@ impl Runner<'_> {
         &self,
         work: &Work,
         item: usize,
-        buffer: &Buffer,
+        buffer: &mut Buffer,
         class: &Class,
         slot: u64,
         whole: &Whole,
@@ -349,13 +350,7 @@ impl Runner<'_> {
         let Some(mut memory) = work.take_memory(item) else {
             return self.count_load(work, item, End::Not(Why::Late));
         };
-        let mut at = 0;
-        let copied = memory.iter_mut().try_for_each(|piece| {
-            let part = usize::try_from(piece.len()).expect("a part of 64 MiB");
-            piece.upload(0, &bytes[at..at + part])?;
-            at += part;
-            Ok::<_, Error>(())
-        });
+        let copied = buffer.exchange(&mut memory, Direction::Read);
         let end = if copied.is_ok() { End::Done } else { End::Not(Why::Memory) };
         self.count_load(work, item, end);
         work.end_with(item, end, memory);
@@ -443,26 +438,25 @@ impl Runner<'_> {
         if claimed.evicted {
             self.root.counters.evicted();
         }
-        let end = usize::try_from(len).expect("64 MiB at most");
-        let bytes = buffer.as_mut_slice().expect("the store's own memory");
-        let Some(memory) = work.take_memory(item) else {
+        let Some(mut memory) = work.take_memory(item) else {
             self.pool.give(buffer);
             return not(End::Not(Why::Late));
         };
-        let mut at = 0;
-        let copied = memory.iter().try_for_each(|piece| {
-            let part = usize::try_from(piece.len()).expect("a part of 64 MiB");
-            piece.download(0, &mut bytes[at..at + part])?;
-            at += part;
-            Ok::<_, Error>(())
-        });
+        let copied = buffer.exchange(&mut memory, Direction::Write);
         work.give_back(item, memory);
-        if copied.is_err() {
-            self.pool.give(buffer);
+        if let Err(error) = copied {
+            match error {
+                Error::CopyNotOver { .. } => mem::forget(buffer), // the GPU may still write to it
+                _ => self.pool.give(buffer),
+            }
             return not(End::Not(Why::Memory));
         }
-        bytes[end..].fill(0);
-        let checksum = xxh3_64(&bytes[..end]);
+        let (bytes, rest) = buffer
+            .as_mut_slice()
+            .expect("the store's own memory")
+            .split_at_mut(usize::try_from(len).expect("64 MiB at most"));
+        rest.fill(0);
+        let checksum = xxh3_64(bytes);
         let (data, offset) = claimed.class.place(claimed.slot);
         let mut options = RequestOptions::default();
         options.past_cache = self.root.past_cache;

@@ -6,10 +6,10 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use forebay::clock::ManualClock;
+    use forebay::clock::{ManualClock, SystemClock};
     use forebay::gpu::Device;
     use forebay::gpu::sim::SimDevice;
-    use forebay::{Engine, File, Options, RequestOptions};
+    use forebay::{Direction, Engine, Error, File, Options, RequestOptions};
 
     const LEN: usize = 3 << 20;
 
@@ -40,6 +40,40 @@ mod tests {
         // Those of one host share a registry, and would refuse the same memory twice.
         let buffer = engine.allocate_pinned(1 << 20).unwrap();
         assert_eq!(buffer.len(), 1 << 20);
+    }
+
+    #[test]
+    fn pieces_on_several_gpus_and_the_host_are_filled_and_collected() {
+        let engine = Engine::new(Options::default()).unwrap();
+        let sim =
+            |index| SimDevice::new(index, "sim".parse().unwrap(), Arc::new(SystemClock::new()));
+        let first = sim(0);
+        let second = first.sibling(1, "sim".parse().unwrap());
+        let gpus: [Arc<dyn Device>; 3] = [Arc::new(first), Arc::new(second), Arc::new(sim(2))];
+        gpus[..2].iter().for_each(|gpu| engine.add_device(gpu).unwrap());
+        let bytes: Vec<u8> = (0..=250_u8).cycle().take(700_001).collect();
+        let mut own = engine.allocate_pinned(bytes.len() as u64).unwrap();
+        // Not pinned for this one, which is later.
+        engine.add_device(&gpus[2]).unwrap();
+        own.upload(0, &bytes).unwrap();
+        let on = |gpu: usize, len| engine.allocate(gpus[gpu].id(), len).unwrap();
+        let host = engine.allocate_pinned(300_000).unwrap();
+        let mut pieces = [on(0, 100_000), on(0, 0), on(0, 1), host, on(1, 200_000), on(2, 100_000)];
+        own.exchange(&mut pieces, Direction::Read).unwrap();
+        let mut at = 0;
+        for piece in &pieces {
+            let mut found = vec![0; usize::try_from(piece.len()).unwrap()];
+            piece.download(0, &mut found).unwrap();
+            assert!(found == bytes[at..at + found.len()], "{piece:?} at {at}");
+            at += found.len();
+        }
+        own.fill(0).unwrap();
+        own.exchange(&mut pieces, Direction::Write).unwrap();
+        assert!(own.as_slice().unwrap() == bytes);
+        for mut other in [engine.allocate_pinned(700_000).unwrap(), on(0, 700_001)] {
+            let error = other.exchange(&mut pieces, Direction::Read).unwrap_err();
+            assert!(matches!(error, Error::BadOption { .. }), "{error}");
+        }
     }
 
     #[test]

@@ -142,13 +142,16 @@ impl HostMemory {
         })
     }
 
+    /// Whether the memory is pinned for `device`.
+    pub(crate) fn is_registered(&self, device: &dyn Device) -> bool {
+        let own = (device.id().kind, device.registry());
+        self.registered.iter().any(|other| (other.id().kind, other.registry()) == own)
+    }
+
     /// Pins the memory for `device`; once for all devices that share a registry.
     pub(crate) fn register(&mut self, device: &Arc<dyn Device>) -> Result<()> {
-        let known = |other: &Arc<dyn Device>| {
-            other.id().kind == device.id().kind && other.registry() == device.registry()
-        };
         // Empty memory cannot be pinned.
-        if self.len == 0 || self.registered.iter().any(known) {
+        if self.len == 0 || self.is_registered(&**device) {
             return Ok(());
         }
         // SAFETY: the mapping lives until `drop`, which unregisters it first.

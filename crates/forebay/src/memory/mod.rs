@@ -13,7 +13,9 @@ mod room;
 
 use std::any::Any;
 use std::fmt;
+use std::mem;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -24,6 +26,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
+use crate::plan::Direction;
 
 use self::courier::{Courier, PART as COPY_PART};
 
@@ -230,20 +233,13 @@ impl Buffer {
     /// # Errors
     /// The GPU's error, or [`Error::HostCopy`] if borrowed host memory is not accessible.
     pub fn fill(&mut self, byte: u8) -> Result<()> {
-        const PART: usize = 1 << 20;
-        self.check_usable(|| None)?;
         let (address, len) = (self.address(), self.len);
-        if let Some(start) = self.host_pointer() {
+        if self.gpu().is_none() {
             let len = usize::try_from(len).expect("inside one mapping");
-            let part = vec![byte; len.min(PART)];
-            for at in (0..len).step_by(PART) {
-                let len = PART.min(len - at);
-                // SAFETY: the range is inside this buffer, and no other call uses it concurrently;
-                // the owner of borrowed memory promises the same.
-                unsafe { copy_to_user(part.as_ptr(), start.add(at), len) }
-                    .map_err(not_copied(len))?;
-            }
-            return Ok(());
+            let part = vec![byte; len.min(1 << 20)];
+            let mut parts = (0..len).step_by(1 << 20);
+            return parts
+                .try_for_each(|at| self.upload(at as u64, &part[..part.len().min(len - at)]));
         }
         self.with_courier(|courier| {
             self.await_gpu(courier, |device, stream| {
@@ -266,11 +262,10 @@ impl Buffer {
             return unsafe { copy_from_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
-        let mut address = self.address() + offset;
         self.with_courier(|courier| {
+            let mut address = self.address() + offset;
             for out in out.chunks_mut(COPY_PART) {
-                let len = out.len();
-                let pinned = courier.pinned(len)?;
+                let (len, pinned) = (out.len(), courier.pinned(out.len())?);
                 self.await_gpu(courier, |device, stream| {
                     // SAFETY: both ranges are checked and ours until the synchronisation that
                     // follows.
@@ -298,11 +293,10 @@ impl Buffer {
             return unsafe { copy_to_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
-        let mut address = self.address() + offset;
         self.with_courier(|courier| {
+            let mut address = self.address() + offset;
             for bytes in bytes.chunks(COPY_PART) {
-                let len = bytes.len();
-                let pinned = courier.pinned(len)?;
+                let (len, pinned) = (bytes.len(), courier.pinned(bytes.len())?);
                 // SAFETY: as in `download`, with source and target exchanged.
                 unsafe { copy_from_user(bytes.as_ptr(), pinned.as_ptr(), len) }
                     .map_err(not_copied(len))?;
@@ -314,6 +308,74 @@ impl Buffer {
             }
             Ok(())
         })
+    }
+
+    /// Copies the first bytes to `pieces`, one after the other, as a read does, or as a write does
+    /// the pieces to them. Copies between pinned memory and one GPU are waited for together.
+    ///
+    /// # Errors
+    /// As for [`upload`](Self::upload), and [`Error::BadOption`] if the pieces are longer or this
+    /// memory is not the engine's own on the host. After [`Error::CopyNotOver`] of a write a GPU
+    /// may write to this memory at any time: forget it.
+    pub fn exchange(&mut self, pieces: &mut [Self], direction: Direction) -> Result<()> {
+        self.check_usable(|| None)?;
+        let mut at = 0;
+        for group in pieces.chunk_by_mut(|one, next| one.device() == next.device()) {
+            let len = group.iter().map(Self::len).sum::<u64>();
+            let start = self.checked(at, usize::try_from(len).unwrap_or(usize::MAX))?;
+            let is_pinned = |device| match &self.allocation.memory {
+                Memory::Host(own) => own.is_registered(device),
+                _ => false,
+            };
+            if group[0].gpu().is_some_and(|device| is_pinned(&**device)) {
+                self.exchange_with_gpu(group, start, direction)?;
+                at += len;
+                continue;
+            }
+            for piece in group {
+                let len = usize::try_from(piece.len).expect("no more than own memory");
+                let start = self.checked(at, len)?;
+                let (shown, expected) = (format!("{self:?}"), "host memory of an engine");
+                let own = self.as_mut_slice();
+                let own = own.ok_or_else(|| Error::bad_option("memory", shown, expected))?;
+                match direction {
+                    Direction::Read => piece.upload(0, &own[start..start + len]),
+                    Direction::Write => piece.download(0, &mut own[start..start + len]),
+                }?;
+                at += piece.len;
+            }
+        }
+        Ok(())
+    }
+
+    /// For pieces on one GPU, for which this memory is pinned.
+    fn exchange_with_gpu(&self, group: &[Self], start: usize, direction: Direction) -> Result<()> {
+        group.iter().try_for_each(|piece| piece.check_usable(|| None))?;
+        let queue = |device: &dyn Device, stream| {
+            let mut own = (self.address() + start as u64) as *mut u8;
+            for piece in group.iter().filter(|piece| !piece.is_empty()) {
+                let len = usize::try_from(piece.len).expect("no more than own memory");
+                let host = NonNull::new(own).expect("mapped");
+                // SAFETY: both ranges are checked and ours until the synchronisation that follows.
+                unsafe {
+                    match direction {
+                        Direction::Read => {
+                            device.copy_to_device(stream, piece.address(), host, len)
+                        }
+                        Direction::Write => device.copy_to_host(stream, host, piece.address(), len),
+                    }?;
+                    own = own.add(len);
+                }
+            }
+            Ok(())
+        };
+        let first = &group[0];
+        let copied = first.with_courier(|courier| first.await_gpu(courier, queue));
+        if let Err(Error::CopyNotOver { source, .. }) = &copied {
+            group.iter().for_each(|piece| Keep::of(piece).lose(source));
+            mem::forget(Arc::clone(&self.allocation)); // never unmapped
+        }
+        copied
     }
 
     fn checked(&self, offset: u64, len: usize) -> Result<usize> {

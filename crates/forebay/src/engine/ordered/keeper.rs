@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::Lock;
-use forebay_base::units::ByteRange;
 
-use super::blocks::{BLOCKS_MAX, Blocks, Queued};
+use super::blocks::{Blocks, Queued};
 use super::pieces::Moving;
 use super::track::Track;
 use super::work::OrderedWork;
@@ -44,8 +43,6 @@ struct Kept {
     expected: usize,
     is_running: bool,
     spare: Vec<Track>,
-    /// Number of tracks requested in advance.
-    prepared: usize,
     /// Whether each step panics.
     #[cfg(test)]
     breaks: bool,
@@ -107,25 +104,6 @@ impl Keepers {
         }
         drop(kept);
         Track::new(engine, device, blocks)
-    }
-
-    /// Makes sure that this many spare tracks of full length exist for a GPU.
-    pub(super) fn prepare(
-        &self,
-        engine: &Engine,
-        device: &Arc<dyn Device>,
-        tracks: usize,
-    ) -> Result<()> {
-        let len = engine.options().slot_size;
-        let blocks = Blocks { range: ByteRange { start: 0, end: len * BLOCKS_MAX }, len };
-        let serves = |kept: &Kept| kept.spare.iter().filter(|t| t.serves(device, blocks)).count();
-        while serves(&self.state.lock()) < tracks {
-            let track = Track::new(engine, device, blocks)?;
-            let mut kept = self.state.lock();
-            kept.spare.push(track);
-            kept.prepared = kept.prepared.max(kept.spare.len());
-        }
-        Ok(())
     }
 
     /// Makes sure that the thread runs before a transfer is queued: the GPU will wait for gates
@@ -447,7 +425,7 @@ impl Ordered {
         } else {
             let mut kept = kept.lock();
             // Steps in progress may still access the slots.
-            if self.moving.is_empty() && kept.spare.len() < kept.prepared.max(SPARE_MAX) {
+            if self.moving.is_empty() && kept.spare.len() < SPARE_MAX {
                 kept.spare.push(track);
             } else {
                 rest = Some(track);

@@ -38,23 +38,6 @@ use crate::plan::Direction;
 use crate::transfer::State;
 
 impl Engine {
-    /// Allocates the pinned memory for this many concurrent ordered `transfers` on `device`, four
-    /// slots for each. Otherwise each transfer would allocate it, and a driver may wait for all GPU
-    /// work before it does so. The memory is kept until the engine ends.
-    ///
-    /// # Errors
-    /// [`Error::NoDevice`] if the GPU's streams cannot wait for the host; the errors of
-    /// [`allocate_pinned`](Self::allocate_pinned).
-    pub fn prepare_ordered(&self, device: &Arc<dyn Device>, transfers: usize) -> Result<()> {
-        self.check_process(Operation::Allocate)?;
-        if let Some(reason) = device.no_gates() {
-            let reason = format!("its streams cannot wait for the host: {reason}");
-            return Err(Error::NoDevice { wanted: device.id().to_string(), reason });
-        }
-        self.link(device)?; // memory is pinned for the GPUs in the engine
-        self.inner.keepers.prepare(self, device, transfers)
-    }
-
     /// Queues all work for the GPU, and hands the host's part to the keeper thread.
     ///
     /// # Safety
@@ -95,8 +78,8 @@ impl File {
     /// Starts reading into all of `target`, after the work queued on `stream` so far; work queued
     /// there from now on sees the bytes. The call waits for neither. But if more transfers run at
     /// once than before, it allocates pinned memory, for which a driver may wait for all GPU work.
-    /// [`Engine::prepare_ordered`] allocates it in advance. The bytes that the file has at the time
-    /// of the call are read; the rest of `target` is unchanged.
+    /// The bytes that the file has at the time of the call are read; the rest of `target` is
+    /// unchanged.
     ///
     /// After an error or a cancel, work queued later runs as well, and part of `target` may hold
     /// any bytes. Check [`Transfer::wait_for`] before you trust its results.
