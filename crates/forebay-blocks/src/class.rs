@@ -94,8 +94,8 @@ pub(crate) struct Class {
     uses: File,
     locks: File,
     data: Vec<DataFile>,
-    /// The slots and sets that this process has locked.
-    writing: Lock<Vec<Range<u64>>>,
+    /// The slots and sets that this process has locked: its threads share one file's locks.
+    held: Lock<Vec<Range<u64>>>,
     leaving: Leaving,
 }
 
@@ -182,8 +182,8 @@ impl Class {
             Ok(DataFile { file, plain })
         });
         let data = data.collect::<forebay::Result<_>>()?;
-        let (locks, writing) = (plain("locks")?, Lock::default());
-        Ok(Self { slot, sets, ways, index, uses, locks, data, writing, leaving })
+        let (locks, held) = (plain("locks")?, Lock::default());
+        Ok(Self { slot, sets, ways, index, uses, locks, data, held, leaving })
     }
 
     fn set_of(&self, key: &Key) -> u64 {
@@ -315,15 +315,15 @@ impl Class {
     /// Takes the locks of `count` slots, unless this or another process has one of them.
     fn lock_slots(&self, first: u64, count: u64) -> io::Result<bool> {
         {
-            let mut writing = self.writing.lock();
-            if writing.iter().any(|taken| taken.start < first + count && first < taken.end) {
+            let mut held = self.held.lock();
+            if held.iter().any(|one| one.start < first + count && first < one.end) {
                 return Ok(false);
             }
-            writing.push(first..first + count);
+            held.push(first..first + count);
         }
         let locked = locks::try_lock(&self.locks, Kind::Exclusive, first, count);
         if !matches!(locked, Ok(true)) {
-            self.not_writing(first, count);
+            self.release(first, count);
         }
         locked
     }
@@ -331,11 +331,11 @@ impl Class {
     fn unlock_slots(&self, first: u64, count: u64) {
         // Fails only for a bad argument; the end of the process releases it too.
         let _ = locks::unlock(&self.locks, first, count);
-        self.not_writing(first, count);
+        self.release(first, count);
     }
 
-    fn not_writing(&self, first: u64, count: u64) {
-        self.writing.lock().retain(|taken| *taken != (first..first + count));
+    fn release(&self, first: u64, count: u64) {
+        self.held.lock().retain(|one| *one != (first..first + count));
     }
 
     /// Runs `work` under the lock of a set; `None` if another has it.

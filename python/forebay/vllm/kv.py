@@ -44,7 +44,7 @@ _PREFIX = "vllm:kv_offload_forebay_"
 _COUNTERS = {
     "hits": "Blocks read from the store.",
     "misses": "Blocks asked for and not in the store.",
-    "damaged": "Blocks whose bytes on the drive were wrong.",
+    "damaged": "Blocks that the drive returned wrong, or not at all.",
     "stored": "Blocks written to the store.",
     "evicted": "Blocks that left to make room.",
     "dropped": "Blocks not written: no room, too late, or too many waiting.",
