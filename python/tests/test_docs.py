@@ -35,6 +35,11 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
+def test_the_first_page_is_short() -> None:
+    page = ROOT / "README.md"
+    assert not page.exists() or len(page.read_text().splitlines()) <= 110
+
+
 def test_examples_pass_a_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="no mypy")
     flags = ["--strict", "--follow-imports=silent", "--disable-error-code=import-not-found"]
