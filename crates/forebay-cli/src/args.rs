@@ -242,6 +242,14 @@ pub struct DoctorArgs {
     #[arg(long, requires = "tree", help_heading = TREE)]
     pub extents: bool,
 
+    /// With `--tree`: predict from what `forebay bench -o FILE` measured on one drive and one GPU
+    ///
+    /// The table of ceilings then uses the shares of theory that these reached.
+    #[arg(
+        long, value_name = "FILE", requires = "tree", help_heading = TREE, hide_short_help = true
+    )]
+    pub measured: Option<PathBuf>,
+
     /// Record what is checked, or mapped, in a new folder, and move nothing
     #[arg(
         long, value_name = "DIR", help_heading = RECORDS,

@@ -1,13 +1,15 @@
 //! The most that the drives below the paths, the network and the GPUs can carry: one by one and
 //! together. Pure.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use forebay_measure::failure::{Failure, Result};
+use forebay_measure::results::{Direction, Record};
 use forebay_topology::{
     Binds, Ceiling, Drive, Leaf, Nic, Part, Resolver, SHARE, Way, nics, together,
 };
 
-use super::json::{CeilingRow, MapReport};
+use super::json::{CeilingRow, Gpu, MapReport, MeasuredShare};
 use super::look::{Look, Tone, Word};
 use crate::report::grid::{Fields, Grid};
 use crate::report::numbers::{digits, percent};
@@ -80,12 +82,69 @@ pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Optio
     Some((together(&leaves.iter().collect::<Vec<_>>(), way)?, is_remote))
 }
 
+/// The shares that a run of `bench` with one drive and one GPU of a report reached.
+///
+/// # Errors
+/// The file has no limit of such a drive or GPU.
+pub(super) fn shares(
+    report: &MapReport,
+    records: &[Record],
+    file: &Path,
+) -> Result<Vec<MeasuredShare>> {
+    let mut shares: Vec<MeasuredShare> = Vec::new();
+    let mut run = None;
+    for record in records {
+        let Record::Limit(limit) = record else {
+            run = if let Record::Run(next) = record { Some(next) } else { run };
+            continue;
+        };
+        let leaf = match (limit.name.as_str(), run) {
+            ("link", Some(run)) => {
+                let gpu = run.gpus.iter().find(|gpu| gpu.id == limit.of);
+                let address = gpu.and_then(|gpu| gpu.pci_address.as_deref());
+                let same = |own: &&Gpu| address.is_some_and(|it| own.pci.address == it);
+                report.gpus.iter().find(same).map(|gpu| Leaf::gpu(gpu.index, &gpu.pci))
+            }
+            ("storage", Some(run)) => match run.environment.drives.as_slice() {
+                [drive] => Leaf::drive(drive),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(leaf) = leaf else { continue };
+        for (way, direction) in [(Way::Read, Direction::Read), (Way::Write, Direction::Write)] {
+            let is_of_way = limit.direction.is_none_or(|own| own == direction);
+            if let Some(ceiling) = together(&[&leaf], way).filter(|_| is_of_way) {
+                let share = (limit.bytes_per_second / ceiling.theory).min(1.0);
+                // Later records have higher rates.
+                shares.retain(|known| (known.part, known.way) != (leaf.part, way));
+                shares.push(MeasuredShare { part: leaf.part, way, share });
+            }
+        }
+    }
+    if shares.is_empty() {
+        let text = format!("`{}` has no limit of one drive or of a GPU here", file.display());
+        let hint = "`forebay bench PATH -o FILE` measures them; the path is on one drive with a \
+                    link of its own";
+        return Err(Failure::usage(text).hint(hint));
+    }
+    Ok(shares)
+}
+
 /// The ceilings of a report's drives and GPUs, and of the network cards if it has drives elsewhere.
-pub(super) fn rows(report: &MapReport, nics: &[Nic]) -> Vec<CeilingRow> {
-    let local: Vec<Leaf> = report.drives.iter().filter_map(Leaf::drive).collect();
+pub(super) fn rows(report: &MapReport, nics: &[Nic], shares: &[MeasuredShare]) -> Vec<CeilingRow> {
+    let with_shares = |mut leaf: Leaf| {
+        for MeasuredShare { way, share, .. } in shares.iter().filter(|it| it.part == leaf.part) {
+            let alone = together(&[&leaf], *way);
+            leaf.measured[*way as usize] = alone.map(|alone| alone.theory * share);
+        }
+        leaf
+    };
+    let local: Vec<Leaf> = report.drives.iter().filter_map(Leaf::drive).map(with_shares).collect();
     let is_remote = report.drives.iter().any(|drive| drive.transport().is_network());
     let ports: Vec<Leaf> = nics.iter().map(Leaf::nic).filter(|_| is_remote).collect();
-    let gpus: Vec<Leaf> = report.gpus.iter().map(|gpu| Leaf::gpu(gpu.index, &gpu.pci)).collect();
+    let gpus = report.gpus.iter().map(|gpu| with_shares(Leaf::gpu(gpu.index, &gpu.pci)));
+    let gpus: Vec<Leaf> = gpus.collect();
     let mut rows = Vec::new();
     let mut sources = Vec::new();
     for (all, name) in [(&local, "drives"), (&ports, "ports")] {
@@ -133,7 +192,8 @@ pub(super) fn rows(report: &MapReport, nics: &[Nic]) -> Vec<CeilingRow> {
 }
 
 /// Draws them, with what would lift those that bind.
-pub(super) fn draw(rows: &[CeilingRow], look: Look, out: &mut String) {
+pub(super) fn draw(report: &MapReport, look: Look, out: &mut String) {
+    let rows = &report.ceilings;
     out.push('\n');
     if rows.iter().all(|row| row.read.is_none()) {
         let why = "unknown: no link of a drive or GPU is reported; `forebay bench` measures them";
@@ -149,16 +209,24 @@ pub(super) fn draw(rows: &[CeilingRow], look: Look, out: &mut String) {
             look.text(out, "→ ", "  ", Tone::Bad.style(), remedy);
         }
     }
-    look.text(out, "", "", Tone::Dim.style(), &sources());
+    look.text(out, "", "", Tone::Dim.style(), &sources(report));
 }
 
-fn sources() -> String {
+fn sources(report: &MapReport) -> String {
     let name = |part| match part {
         Part::Gpu => "GPUs",
         Part::Drive => "drives",
         Part::Network => "networks",
     };
-    let shares = SHARE.map(|(part, share)| format!("{} for {}", percent(share), name(part)));
+    let share = |(part, usual)| {
+        let own = report.measured.iter().filter(|own| own.part == part);
+        let own: Vec<String> = own.map(|own| percent(own.share)).collect();
+        match own.as_slice() {
+            [] => format!("{} for {}", percent(usual), name(part)),
+            own => format!("{} for {} (measured)", own.join(" and "), name(part)),
+        }
+    };
+    let shares = SHARE.map(share);
     format!(
         "In theory: width and speed of links in /sys/bus/pci/devices, and line rates of SATA, SAS \
          and network ports, without the overhead of packets. Reads and writes: the share that \

@@ -34,7 +34,7 @@ pub(crate) fn render(report: &MapReport, look: Look) -> String {
     }
     if !report.maps.is_empty() {
         draw_gpus(report, look, &mut out);
-        ceilings::draw(&report.ceilings, look, &mut out);
+        ceilings::draw(report, look, &mut out);
     }
     out
 }

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use forebay_measure::results::machine::Environment;
-use forebay_topology::{Ceiling, Distance, Drive, DriveId, Layer, PciDevice, Piece, Queue};
+use forebay_topology::{
+    Ceiling, Distance, Drive, DriveId, Layer, Part, PciDevice, Piece, Queue, Way,
+};
 use serde::Serialize;
 
 /// The version of the schema: it grows when a key changes its meaning or is removed.
@@ -32,6 +34,8 @@ pub struct MapReport {
     pub maps: Vec<PathMap>,
     /// The most that drives, network and GPUs can carry.
     pub ceilings: Vec<CeilingRow>,
+    /// The shares of theory that these use, if a measurement was given.
+    pub measured: Vec<MeasuredShare>,
     /// Paths that could not be mapped.
     pub failures: Vec<Failed>,
     /// Settings that cost speed.
@@ -44,6 +48,17 @@ impl MapReport {
     pub fn drive(&self, id: &str) -> Option<&Drive> {
         self.drives.iter().find(|drive| drive.id.as_str() == id)
     }
+}
+
+/// What a kind of part reached of its theory in a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MeasuredShare {
+    /// The kind.
+    pub part: Part,
+    /// To GPUs or from them.
+    pub way: Way,
+    /// From 0 to 1.
+    pub share: f64,
 }
 
 /// A GPU on PCI.

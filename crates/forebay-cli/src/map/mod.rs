@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use forebay_measure::environment;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;
+use forebay_measure::results::file;
 use forebay_measure::stdio::{self, say};
 use forebay_topology::{Resolver, System};
 
@@ -38,6 +39,11 @@ pub(crate) fn command(
     let is_json = args.format == Format::Json;
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, paths, args.fixture.as_deref(), args.extents);
+    if let Some(file) = &args.measured {
+        report.measured = ceilings::shares(&report, &file::read(file)?, file)?;
+        let nics = forebay_topology::nics(resolver.system());
+        report.ceilings = ceilings::rows(&report, &nics, &report.measured);
+    }
     if is_json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));
     }

@@ -347,6 +347,12 @@ fn long_help_of_doctor() {
               --extents
                   With `--tree`: show where the bytes of the files are
 
+              --measured <FILE>
+                  With `--tree`: predict from what `forebay bench -o FILE` measured on one drive
+                  and one GPU
+
+                  The table of ceilings then uses the shares of theory that these reached.
+
         Recorded systems:
               --record <DIR>
                   Record what is checked, or mapped, in a new folder, and move nothing

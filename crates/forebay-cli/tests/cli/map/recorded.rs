@@ -5,10 +5,11 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::map::{bad, good};
+use crate::report::made;
 
 /// The library's own records of two kernels; part of the test, so that it runs anywhere.
 const ARCHIVE: &[u8] =
@@ -469,4 +470,61 @@ fn what_parts_can_carry_ends_the_tree() {
         row["read"]["binds"].as_str().unwrap().to_owned()
     };
     assert_eq!([of("4 drives"), of("1 GPU")], ["uplink 0000:40:02.0", "uplink 0000:40:02.0"]);
+}
+
+#[test]
+fn what_bench_measured_refines_the_ceilings() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    fast(&recorded);
+    let path = "/mnt/md0/data.bin";
+    let report = recorded.json(&[path]);
+    let mut run: Value =
+        serde_json::from_str(made::file(&made::Sweep::default()).lines().next().unwrap()).unwrap();
+    run["environment"]["drives"] = json!([report["drives"][0]]);
+    let address = &report["gpus"][1]["pci"]["address"];
+    run["gpus"] = json!([{
+        "id": "cuda:0", "name": "a GPU", "uuid": null, "pci_address": address, "memory": 1,
+        "simulated": false
+    }]);
+    let limit = |name: &str, of: &str, direction: Option<&str>, rate: f64| {
+        json!({
+            "record": "limit", "name": name, "of": of, "direction": direction,
+            "bytes_per_second": rate, "how": "measured", "simulated": false
+        })
+    };
+    let records = [
+        run,
+        limit("storage", "/mnt", Some("read"), 9e9),
+        limit("storage", "/mnt", Some("read"), 10e9),
+        limit("link", "cuda:0", None, 50e9),
+        limit("link", "cuda:7", None, 1e9),
+    ];
+    let write = |records: &[Value]| {
+        let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+        fs::write(recorded.folder.path().join("run.jsonl"), lines).unwrap();
+    };
+    write(&records);
+    let refined = recorded.json(&["--measured", "run.jsonl", path]);
+    let of_report = |report: &Value, of: &str, way: &str| {
+        let row = list(&report["ceilings"]).iter().find(|row| row["of"] == of).unwrap();
+        row[way]["expected"].as_f64().unwrap() / 1e9
+    };
+    let expected = |of: &str, way: &str| of_report(&refined, of, way);
+    let is_near = |rate: f64, wanted: f64| (rate / wanted - 1.0).abs() < 1e-6;
+    assert!(is_near(expected("4 drives", "read"), 40.0), "{}", refined["ceilings"]);
+    assert!(
+        is_near(expected("2 GPUs", "read"), 100.0) && is_near(expected("2 GPUs", "write"), 100.0)
+    );
+    // Nothing was measured of writes to drives.
+    assert!(is_near(expected("4 drives", "write"), of_report(&report, "4 drives", "write")));
+    assert_eq!(list(&refined["measured"]).len(), 3);
+    let (text, _) =
+        good(recorded.folder.path(), &["--fixture", ".", "--measured", "run.jsonl", path]);
+    let text = text.replace('\n', " ");
+    let shares = "86 % and 87 % for GPUs (measured), 69 % for drives (measured), 96 % for networks";
+    assert!(text.contains(shares), "{text}");
+    write(&records[..1]);
+    let arguments = ["--fixture", ".", "--measured", "run.jsonl", path];
+    let (code, _, talk) = bad(recorded.folder.path(), &arguments);
+    assert!(code == 2 && talk.contains("has no limit of one drive"), "{talk}");
 }
