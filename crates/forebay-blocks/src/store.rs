@@ -49,7 +49,8 @@ pub struct Options {
     pub unwritten: u64,
     /// Bytes of blocks that may wait to be written, for each root. More are dropped.
     pub waiting: u64,
-    /// Bytes of memory through which blocks pass, for each root and direction.
+    /// Bytes of memory through which blocks pass, for each root and direction. A root takes up to
+    /// 8 MiB more for blocks in the page cache.
     pub memory: u64,
     /// After this time a call ends, whatever its drive does.
     pub timeout: Duration,
