@@ -378,8 +378,13 @@ fn listener(place: &Place) -> Result<(TcpListener, Option<New>)> {
         None => TcpListener::bind((place.address.as_str(), place.port))
             .or_else(|_| anywhere(place.port)),
     };
-    let listener = listener.and_then(|it| it.set_nonblocking(true).map(|()| it));
-    let listener = listener.map_err(|error| failed(&error))?;
+    let ready = |listener: TcpListener| {
+        listener.set_nonblocking(true)?;
+        // The standard library lets 128 ranks wait to be accepted. More try again after seconds.
+        rustix::net::listen(&listener, i32::MAX)?;
+        Ok(listener)
+    };
+    let listener = listener.and_then(ready).map_err(|error| failed(&error))?;
     let Some(path) = place.note() else { return Ok((listener, None)) };
     let port = listener.local_addr().map_err(|error| failed(&error))?.port();
     let write = || {
