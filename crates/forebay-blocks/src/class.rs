@@ -478,7 +478,8 @@ impl Class {
         Ok(whole.min_by_key(|candidate| candidate.score))
     }
 
-    /// Removes all blocks. Blocks that are being written may stay.
+    /// Removes all blocks. Those that are being written may stay, and those of a set that another
+    /// process, such as a stopped one, keeps locked for a second.
     pub(crate) fn clear(&self) -> io::Result<()> {
         let all = SETS + self.sets;
         if self.lock_slots(0, all)? {

@@ -29,9 +29,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Part of a resident block, which fits into a core's own cache.
 const PART_LEN: u64 = 256 << 10;
-/// Bytes of memory for such parts: one for each core that copies. It has huge pages, which the
-/// kernel pins for a copy in less time: LMCache's benchmark loads 1 MiB blocks at 9.1 instead of
-/// 5.9 GB/s (two cores, `kv-lmcache-loads.csv` of `benches/runs/2026-11-28-2-cores-bench`).
+/// Bytes of memory for such parts: one for each core that copies. It has huge pages, and the
+/// kernel pins these for a copy in less time than the caller's: LMCache's benchmark loads 1 MiB
+/// blocks at 9.1 instead of 5.9 GB/s (two cores, `kv-lmcache-loads.csv` of
+/// `benches/runs/2026-11-28-2-cores-bench`).
 pub(crate) const PARTS_MAX: u64 = 8 << 20;
 
 /// Some blocks of a call, all of one root.
@@ -523,7 +524,8 @@ fn with_cause(error: &Error) -> String {
     format!("{error}{}", cause.unwrap_or_default())
 }
 
-/// Whether the drive cannot read these bytes: a bad sector, or another fault that lasts.
+/// Whether the drive cannot read these bytes, as with a bad sector. EIO may also be a path that was
+/// lost for a moment: then a good block is removed, and has to be stored again.
 fn is_unreadable(error: &Error) -> bool {
     use rustix::io::Errno;
     matches!(error, Error::Io { source: Errno::IO | Errno::NODATA | Errno::ILSEQ, .. })

@@ -153,7 +153,7 @@ fn old_blocks_are_not_found_and_are_written_again() {
     options.ttl = Some(Duration::from_secs(1));
     let store = Store::open(&engine, &options).unwrap();
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
-    thread::sleep(Duration::from_millis(2100)); // whole seconds are kept
+    thread::sleep(Duration::from_millis(2100));
     assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent));
     assert_eq!(store.exists(&[key(&store, 1)]).wait(), [End::Not(Why::Absent)]);
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
