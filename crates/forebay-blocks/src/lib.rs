@@ -17,6 +17,7 @@
 mod class;
 mod failure;
 mod format;
+mod health;
 mod key;
 mod locks;
 mod pool;

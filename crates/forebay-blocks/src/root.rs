@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay::error::Operation;
@@ -16,17 +15,15 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 use crate::class::{Candidate, Claim, Class, Leaving, folder, padded, slot_len};
 use crate::failure::failed;
 use crate::format;
+use crate::health::Health;
 use crate::key::Key;
 use crate::record::Whole;
 use crate::statistics::Counters;
 use crate::traffic::Traffic;
-use crate::work::Item;
+use crate::work::{Item, Side};
 
 /// How long a measured size of the data is believed.
 const USED_FOR: Duration = Duration::from_millis(100);
-/// Failures in a row after which a root is left alone, and for how long.
-const FAILURES_MAX: usize = 3;
-const REST: Duration = Duration::from_secs(5);
 /// Sets that are looked at for a block to remove from another set.
 const CANDIDATES: usize = 4;
 /// Empty sets that are passed over in search of them.
@@ -71,41 +68,6 @@ pub(crate) struct Root {
 struct Unwritten {
     parts: VecDeque<(Arc<Class>, u64, u64)>,
     bytes: u64,
-}
-
-/// Whether a direction of a root works.
-#[derive(Debug, Default)]
-pub(crate) struct Health {
-    failures: AtomicUsize,
-    rests: Lock<Option<Instant>>,
-    last: Lock<Option<String>>,
-}
-
-impl Health {
-    /// Whether requests may be tried. After a rest one failure is enough for the next.
-    pub(crate) fn is_good(&self) -> bool {
-        self.failures.load(Ordering::Relaxed) < FAILURES_MAX
-            || self.rests.lock().is_none_or(|until| Instant::now() >= until)
-    }
-
-    pub(crate) fn worked(&self) {
-        if self.failures.load(Ordering::Relaxed) > 0 {
-            self.failures.store(0, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn failed(&self, root: &Path, error: String) {
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        tracing::warn!(target: "forebay::blocks", root = %root.display(), error, "request failed");
-        if failures >= FAILURES_MAX {
-            *self.rests.lock() = Some(Instant::now() + REST);
-        }
-        *self.last.lock() = Some(error);
-    }
-
-    pub(crate) fn last(&self) -> Option<String> {
-        self.last.lock().clone()
-    }
 }
 
 impl Root {
@@ -245,6 +207,13 @@ impl Root {
             // The class of this length is open.
             None if len.is_some() && !self.classes(len).is_empty() => Ok(None),
             None => self.list(engine).and_then(|()| look()),
+        }
+    }
+
+    pub(crate) fn health(&self, side: Side) -> &Health {
+        match side {
+            Side::Load => &self.loads,
+            Side::Store => &self.stores,
         }
     }
 

@@ -94,6 +94,7 @@ impl Runner<'_> {
                 }
             }
         }
+        self.root.health(work.kind.side()).tried();
     }
 
     /// Reads a block on the caller's thread, which never waits for a drive; false if its record or
@@ -120,17 +121,22 @@ impl Runner<'_> {
     }
 
     fn exists(&self, work: &Work, item: usize, touches: bool) -> End {
-        if !self.root.loads.is_good() {
+        let health = self.root.health(work.kind.side());
+        if !health.is_good() {
             return End::Not(Why::RootFailed);
         }
-        match self.root.find(self.engine, &work.items[item].key, None) {
-            Ok(Some((class, slot, _))) if touches => match class.touch(slot) {
+        let found = match self.root.find(self.engine, &work.items[item].key, None) {
+            Ok(found) => found,
+            Err(error) => return self.load_failed(&error),
+        };
+        health.answered();
+        match found {
+            Some((class, slot, _)) if touches => match class.touch(slot) {
                 Ok(()) => End::Done,
                 Err(_) => End::Not(Why::RootFailed),
             },
-            Ok(Some(_)) => End::Done,
-            Ok(None) => End::Not(Why::Absent),
-            Err(error) => self.load_failed(&error),
+            Some(_) => End::Done,
+            None => End::Not(Why::Absent),
         }
     }
 
@@ -140,8 +146,10 @@ impl Runner<'_> {
         }
         loop {
             match self.root.remove(self.engine, &work.items[item].key) {
-                Ok(Some(true)) => return End::Done,
-                Ok(Some(false)) => return End::Not(Why::Absent),
+                Ok(Some(removed)) => {
+                    self.root.stores.answered();
+                    return if removed { End::Done } else { End::Not(Why::Absent) };
+                }
                 Ok(None) if Instant::now() >= work.deadline => return End::Not(Why::Late),
                 Ok(None) => std::thread::sleep(LOOK_AGAIN),
                 Err(error) => return self.store_failed(&error),
@@ -219,11 +227,12 @@ impl Runner<'_> {
         if !self.root.loads.is_good() {
             return not(End::Not(Why::RootFailed));
         }
-        let (class, slot, whole) = match self.root.find(self.engine, &key, Some(len)) {
-            Ok(Some(found)) => found,
-            Ok(None) => return not(End::Not(Why::Absent)),
+        let found = match self.root.find(self.engine, &key, Some(len)) {
+            Ok(found) => found,
             Err(error) => return not(self.load_failed(&error)),
         };
+        self.root.loads.answered();
+        let Some((class, slot, whole)) = found else { return not(End::Not(Why::Absent)) };
         if !self.root.past_cache && self.load_resident(work, item, &class, slot, &whole) {
             let _ = class.touch(slot);
             return Ok(None);
@@ -424,7 +433,11 @@ impl Runner<'_> {
             Ok(None) => return Err(WaitForOthers),
             Err(_) => return not(End::Not(Why::Memory)),
         };
-        let claimed = match self.root.claim(self.engine, &key, len) {
+        let claim = self.root.claim(self.engine, &key, len);
+        if claim.is_ok() {
+            self.root.stores.answered();
+        }
+        let claimed = match claim {
             Ok(Claim::Claimed(claimed)) => claimed,
             other => {
                 self.pool.give(buffer);

@@ -1,6 +1,6 @@
 //! The store: its options, its calls, and its threads.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::root::{Root, RootOptions};
 use crate::run::{PARTS_MAX, Runner, Shard};
 use crate::statistics::RootStatistics;
-use crate::work::{BLOCK_MAX, Batch, Block, End, Item, Kind, Why, Work};
+use crate::work::{BLOCK_MAX, Batch, Block, End, Item, Kind, Side, Why, Work};
 
 /// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
 /// the next call's blocks need not wait for all of a long one.
@@ -127,23 +127,18 @@ struct Calls {
     is_closed: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum Side {
-    Load = 0,
-    Store = 1,
+/// The root to which a key belongs.
+fn lane_of(lanes: &[Arc<Lane>], key: &Key) -> usize {
+    if lanes.len() == 1 {
+        return 0;
+    }
+    let scores = lanes.iter().map(|lane| lane.root.score(key)).enumerate();
+    let best = scores.max_by(|(_, a), (_, b)| a.total_cmp(b));
+    best.expect("checked when the store was opened").0
 }
 
 fn without_memory(keys: &[Key]) -> Vec<Block> {
     keys.iter().map(|&key| Block { key, memory: Vec::new() }).collect()
-}
-
-impl Kind {
-    fn side(self) -> Side {
-        match self {
-            Self::Get | Self::Exists => Side::Load,
-            Self::Set | Self::Touch | Self::Delete => Side::Store,
-        }
-    }
 }
 
 impl Store {
@@ -183,8 +178,8 @@ impl Store {
                 }
             }
         }
-        let clock = Arc::clone(&store.clock);
-        spawn("forebay-clock", move || clock.serve())?;
+        let (clock, lanes) = (Arc::clone(&store.clock), store.lanes.clone());
+        spawn("forebay-clock", move || clock.serve(&lanes))?;
         Ok(store)
     }
 
@@ -209,7 +204,9 @@ impl Store {
         let len: u64 = work.items.iter().map(|block| block.len).sum();
         if self.home.is_here() && len <= HERE_MAX {
             let is_done = |&(item, block): &(usize, &Item)| {
-                self.lanes[self.lane_of(&block.key)].runner(Side::Load).load_here(&work, item)
+                self.lanes[lane_of(&self.lanes, &block.key)]
+                    .runner(Side::Load)
+                    .load_here(&work, item)
             };
             let done = work.items.iter().enumerate().filter(is_done);
             let used: Vec<Key> = done.map(|(_, block)| block.key).collect();
@@ -244,7 +241,7 @@ impl Store {
     pub fn find_at_once(&self, keys: &[Key]) -> Vec<Option<bool>> {
         let current: Vec<_> = self.lanes.iter().map(|lane| lane.root.is_current()).collect();
         let find = |key: &Key| {
-            let lane = self.lane_of(key);
+            let lane = lane_of(&self.lanes, key);
             let found = self.lanes[lane].root.find_at_once(key).ok();
             found.filter(|&found| found || current[lane])
         };
@@ -303,16 +300,6 @@ impl Store {
         Ok(sum)
     }
 
-    /// The root to which a key belongs.
-    fn lane_of(&self, key: &Key) -> usize {
-        if self.lanes.len() == 1 {
-            return 0;
-        }
-        let scores = self.lanes.iter().map(|lane| lane.root.score(key)).enumerate();
-        let best = scores.max_by(|(_, a), (_, b)| a.total_cmp(b));
-        best.expect("checked when the store was opened").0
-    }
-
     fn start(&self, kind: Kind, blocks: Vec<Block>) -> Batch {
         self.enqueue(Work::new(kind, blocks, self.timeout))
     }
@@ -336,7 +323,7 @@ impl Store {
                 work.end(item, End::Not(Why::TooLong));
                 continue;
             }
-            let lane = self.lane_of(&block.key);
+            let lane = lane_of(&self.lanes, &block.key);
             match shards[lane].last_mut() {
                 Some((items, bytes))
                     if items.len() < SHARD && *bytes + block.len <= SHARD_BYTES =>
@@ -384,27 +371,35 @@ impl Lane {
         let queue = &self.queues[side as usize];
         let bytes = shard.bytes();
         let mut state = queue.state.lock();
-        let kind = shard.work.kind;
-        let is_full = match kind {
+        let is_full = match shard.work.kind {
             // They have no bytes, and reads of resident blocks go on while a drive hangs.
             Kind::Touch => state.shards.len() >= TOUCHES_MAX,
             _ => state.bytes > 0 && state.bytes + bytes > self.waiting_max,
         };
         if matches!(side, Side::Store) && is_full {
             drop(state);
-            for &item in &shard.items {
-                let (end, len) = (End::Not(Why::QueueFull), shard.work.items[item].len);
-                if kind == Kind::Set {
-                    self.root.counters.saved(end, len, Duration::ZERO);
-                }
-                shard.work.end(item, end);
-            }
-            return;
+            return self.refuse(&shard, Why::QueueFull);
+        }
+        if !self.root.health(side).admits(shard.work.deadline) {
+            drop(state);
+            return self.refuse(&shard, Why::RootFailed);
         }
         state.bytes += bytes;
         state.shards.push_back(shard);
         drop(state);
         queue.bell.notify_one();
+    }
+
+    fn refuse(&self, shard: &Shard, why: Why) {
+        for &item in &shard.items {
+            let (end, len) = (End::Not(why), shard.work.items[item].len);
+            match shard.work.kind {
+                Kind::Get => self.root.counters.loaded(end, len, Duration::ZERO),
+                Kind::Set => self.root.counters.saved(end, len, Duration::ZERO),
+                Kind::Exists | Kind::Touch | Kind::Delete => {}
+            }
+            shard.work.end(item, end);
+        }
     }
 
     fn runner(&self, side: Side) -> Runner<'_> {
@@ -461,7 +456,7 @@ impl Clock {
         }
     }
 
-    fn serve(&self) {
+    fn serve(&self, lanes: &[Arc<Lane>]) {
         loop {
             let late = {
                 let mut state = self.state.lock();
@@ -487,7 +482,13 @@ impl Clock {
                     }
                 }
             };
-            late.iter().for_each(|work| work.end_all(End::Not(Why::Late)));
+            let Some(work) = late else { continue };
+            let waiting = work.items.iter().enumerate().filter(|&(item, _)| work.is_waiting(item));
+            let waiting: BTreeSet<_> = waiting.map(|(_, it)| lane_of(lanes, &it.key)).collect();
+            for root in waiting.into_iter().map(|lane| &lanes[lane].root) {
+                root.health(work.kind.side()).late(&root.path, work.started);
+            }
+            work.end_all(End::Not(Why::Late));
         }
     }
 }

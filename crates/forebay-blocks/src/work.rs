@@ -117,6 +117,13 @@ pub(crate) enum Kind {
     Delete,
 }
 
+/// The threads that serve a call: those that read, or those that write.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Side {
+    Load = 0,
+    Store = 1,
+}
+
 /// A call's request for one block.
 #[derive(Debug)]
 pub(crate) struct Item {
@@ -157,6 +164,15 @@ impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let left = self.left.load(Ordering::Relaxed);
         write!(f, "{:?} of {} blocks, {left} left", self.kind, self.items.len())
+    }
+}
+
+impl Kind {
+    pub(crate) fn side(self) -> Side {
+        match self {
+            Self::Get | Self::Exists => Side::Load,
+            Self::Set | Self::Touch | Self::Delete => Side::Store,
+        }
     }
 }
 

@@ -129,7 +129,7 @@ struct Hung<'a>(&'a HangingDrive);
 
 impl<'a> Hung<'a> {
     fn writes(drive: &'a HangingDrive) -> Self {
-        drive.fuse().set(|faults| faults.hang_writes = true);
+        drive.hang_writes(true);
         Self(drive)
     }
 
@@ -141,7 +141,7 @@ impl<'a> Hung<'a> {
 
 impl Drop for Hung<'_> {
     fn drop(&mut self) {
-        self.0.fuse().set(|faults| faults.hang_writes = false);
+        self.0.hang_writes(false);
         self.0.hang(false);
     }
 }

@@ -66,6 +66,11 @@ impl HangingDrive {
         self.fuse.set(|faults| faults.hang_from = hangs.then_some(0));
     }
 
+    /// Whether writes to the drive hang from now on.
+    pub(crate) fn hang_writes(&self, hang: bool) {
+        self.fuse.set(|faults| faults.hang_writes = hang);
+    }
+
     /// What stands below it.
     pub(crate) fn fuse(&self) -> &Fuse {
         &self.fuse
@@ -75,6 +80,7 @@ impl HangingDrive {
 impl Drop for HangingDrive {
     fn drop(&mut self) {
         self.hang(false);
+        self.hang_writes(false);
         if let Some(target) = self.mounted.take() {
             unmount(&target);
         }
