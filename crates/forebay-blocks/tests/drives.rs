@@ -8,9 +8,12 @@ mod stores;
 
 use std::time::{Duration, Instant};
 
+use forebay::Engine;
 use forebay_blocks::{Batch, Block, End, Options, Store, Why};
+use lab::fuse::Faults;
 use lab::hanging::HangingDrive;
 use lab::loop_drive::{LoopDrive, LoopOptions};
+use lab::seeds::{Dice, index};
 use lab::{FileSystem, or_skip};
 use stores::{MIB, content, engine, get, key, memory, options, root, set};
 
@@ -216,6 +219,106 @@ fn an_index_on_a_hanging_drive_costs_its_own_blocks() {
         assert!(Instant::now() < until, "{:?}", store.statistics());
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+/// Uses a store on a bad drive in all ways until then, and returns how many blocks succeeded.
+fn use_bad_drive(engine: &Engine, store: &Store, seed: u64, until: Instant) -> usize {
+    let mut dice = Dice(seed);
+    let mut done = 0;
+    while Instant::now() < until {
+        let numbers: Vec<u64> = (0..=dice.below(8)).map(|_| dice.below(500)).collect();
+        let keys: Vec<_> = numbers.iter().map(|&number| key(store, number)).collect();
+        let len_of = |number: u64| [5000, 18_432, LEN][index(number % 3)];
+        let what = dice.below(10);
+        let block = |&number: &u64| {
+            let bytes = if what < 4 { content(number, len_of(number)) } else { Vec::new() };
+            let mut memory = engine.allocate_pinned(len_of(number) as u64).unwrap();
+            memory.upload(0, &bytes).unwrap();
+            Block { key: key(store, number), memory: vec![memory] }
+        };
+        let blocks = numbers.iter().map(block).collect();
+        let started = Instant::now();
+        let batch = match what {
+            0..4 => store.set(blocks),
+            4..7 => store.get(blocks),
+            7 => store.get_here(blocks),
+            8 => store.exists(&keys),
+            _ => store.delete(&keys[..1]),
+        };
+        let ends = batch.wait();
+        assert!(started.elapsed() < BAD_DRIVE_TIMEOUT + Duration::from_secs(1), "call {what}");
+        done += ends.iter().filter(|end| **end == End::Done).count();
+        if !(4..8).contains(&what) {
+            continue;
+        }
+        for ((end, memory), number) in ends.iter().zip(batch.take_memory()).zip(numbers) {
+            let is_right = || memory[0].as_slice().unwrap() == content(number, len_of(number));
+            assert!(*end != End::Done || is_right(), "block {number} is wrong");
+        }
+    }
+    done
+}
+
+const BAD_DRIVE_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// A drive that hangs, is slow, fails to read or reads zeros, in turn for short times, while four
+/// threads use the store for so many seconds.
+fn bad_drive(seconds: u64, page_cache: bool) {
+    let len = 256 * MIB;
+    let Some(drive) = or_skip(HangingDrive::new(index(len))) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    // Room for a part of the blocks.
+    let roots = vec![root(drive.path(), 24 * MIB), root(folder.path(), 24 * MIB)];
+    let mut options = Options::new(roots);
+    (options.timeout, options.page_cache) = (BAD_DRIVE_TIMEOUT, page_cache);
+    let store = Store::open(&engine, &options).unwrap();
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let done: usize = std::thread::scope(|scope| {
+        let use_it = |seed| use_bad_drive(&engine, &store, seed, until);
+        let users: Vec<_> = (1..5).map(|seed| scope.spawn(move || use_it(seed))).collect();
+        let mut dice = Dice(seconds);
+        while Instant::now() < until {
+            let (fault, at) = (dice.below(6), dice.below(len));
+            drive.fuse().set(|faults| match fault {
+                0 => faults.hang_from = Some(0),
+                1 => faults.hang_writes = true,
+                2 => (faults.hang_from, faults.hang_writes) = (Some(0), true),
+                3 => faults.fail_at = Some(at),
+                4 => faults.pause = Duration::from_millis(20),
+                _ => faults.read_most = Some(4096),
+            });
+            if dice.below(2) == 0 {
+                std::fs::write("/proc/sys/vm/drop_caches", "1").unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(100 + dice.below(1000)));
+            drive.fuse().set(|faults| *faults = Faults::default());
+            std::thread::sleep(Duration::from_millis(dice.below(500)));
+        }
+        users.into_iter().map(|user| user.join().unwrap()).sum()
+    });
+    assert!(done > 100, "{done} blocks");
+    let until = Instant::now() + Duration::from_secs(30);
+    for number in 1000..1020 {
+        while !set(&engine, &store, number, LEN).is_good()
+            || get(&engine, &store, number, LEN) != Ok(content(number, LEN))
+        {
+            assert!(Instant::now() < until, "{:?}", store.statistics());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn a_bad_drive_gives_no_wrong_block_and_holds_no_call() {
+    bad_drive(4, false);
+}
+
+#[test]
+#[ignore = "long"]
+fn a_bad_drive_for_minutes() {
+    bad_drive(60, false);
+    bad_drive(60, true);
 }
 
 #[test]
