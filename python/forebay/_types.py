@@ -69,5 +69,21 @@ class WriteMany(TypedDict, total=False):
     urgent: bool
 
 
+class Load(TypedDict, total=False):
+    """The keywords of `forebay.load_file`, which it describes."""
+
+    names: Any
+    framework: str
+    dtype: Any
+    shard: Any
+    rank: int | None
+    world_size: int | None
+    group: Any
+    copy: bool
+    progress: Any
+    report: dict[str, Any] | None
+    engine: Any
+
+
 Request: TypeAlias = tuple[Any, int, int, Memory]
 Requests: TypeAlias = Iterable[Request]

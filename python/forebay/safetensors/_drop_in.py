@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import _forebay
 from . import _load, _save
@@ -54,7 +54,7 @@ def load_file(
     Raises:
         As `forebay.load_file` does.
     """
-    return _load.load_file(
+    loaded = _load.load_file(
         filename,
         device,
         names=names,
@@ -69,6 +69,7 @@ def load_file(
         report=report,
         engine=engine,
     )
+    return cast("dict[str, Any]", loaded)
 
 
 def save_file(

@@ -61,7 +61,7 @@ class Ahead:
             with self._ranks.planning():
                 memory = self._framework.memory(room)
             # It waits for the work on torch's stream that still uses earlier tensors there.
-            transfer = self._ranks.start(self._engine, part.requests, memory, (0, room))
+            transfer = self._ranks.start(self._engine, part.requests, [memory], (0, room))
             self._coming.append((part, memory, transfer))
             self._left -= part.nbytes
         if not self._coming:
@@ -69,7 +69,7 @@ class Ahead:
         part, memory, transfer = self._coming.popleft()
         self._taken = part.nbytes
         with naming([part]):
-            self._ranks.finish(transfer, memory, (0, len(memory)))
+            self._ranks.finish(transfer, [memory], (0, len(memory)))
         return part, memory
 
     def close(self) -> None:

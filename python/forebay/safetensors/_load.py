@@ -7,21 +7,23 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import chain, islice, repeat
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from .. import _process
-from ._frameworks import Framework
+from ._frameworks import Framework, Torch
 from ._frameworks import framework as chosen
 from ._pages import Stamp, mapped
 from ._plan import Names, Part, can_map, naming, opened, parts, region
 from .._progress import Line
-from ._ranks import Ranks, Wait, ranks, result
+from ._ranks import Ranks, Wait, merged, ranks, result
 from ._slices import Shard, of_shard
 
 if TYPE_CHECKING:
     from .._forebay import Engine, File, ManyTransfer
-    from .._types import Device
+    from typing import Unpack
+
+    from .._types import Device, Load
     from ._files import Paths
     from ._header import Stored
     from ._slices import Index
@@ -56,17 +58,27 @@ class _Call:
 
     Attributes:
         parts: the tensors, and where in memory they go.
-        memory: that of the parts, joined by the call.
-        nbytes: the length of all memory.
+        memory: for each device that of the parts, joined by the call.
+        nbytes: the length of all memory of a device.
         is_converted: whether the tensors are converted as soon as they have been read.
-        tensors: the tensors by name, views of the memory.
+        tensors: for each device the tensors by name, views of the memory.
     """
 
     parts: list[Part]
-    memory: Any
+    memory: list[Any]
     nbytes: int
     is_converted: bool
-    tensors: dict[str, Any] = field(default_factory=dict)
+    tensors: list[dict[str, Any]] = field(default_factory=list)
+
+
+@overload
+def load_file(
+    path: Paths, device: list[Device], **options: Unpack[Load]
+) -> list[dict[str, Any]]: ...
+
+
+@overload
+def load_file(path: Paths, device: Device = None, **options: Unpack[Load]) -> dict[str, Any]: ...
 
 
 def load_file(
@@ -84,7 +96,7 @@ def load_file(
     progress: Progress = False,
     report: dict[str, Any] | None = None,
     engine: Engine | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any] | list[dict[str, Any]]:
     """Loads the tensors of a model, all files at once; returns them by name.
 
     On a GPU the tensors of a file share one allocation, which is freed with the last of them. To
@@ -98,7 +110,10 @@ def load_file(
     Args:
         path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
             folder, a snapshot of the Hugging Face cache, or a list of these.
-        device: the device of the tensors; by default torch's current GPU, for NumPy the host.
+        device: the device of the tensors; by default torch's current GPU, for NumPy the host. A
+            list of devices of torch gives each of them all tensors, and the result is a list of
+            dictionaries. GPUs that copy to each other read a part of the bytes each, and get the
+            rest from the others. The tensors of all files share one allocation then.
         names: which tensors: a list, a pattern such as ``model.layers.*``, or a function of a
             name. By default all.
         framework: ``torch`` or ``numpy``.
@@ -128,18 +143,20 @@ def load_file(
         forebay.OutOfMemory: a limit of the process has no room for the tensors.
         forebay.Error: a file cannot be opened or read.
     """
-    together = ranks(rank, world_size, group, shard)
+    devices = device if isinstance(device, list) else [device]
+    together = ranks(rank, world_size, group, shard, len(devices))
     # Pending reads are cancelled before the files are closed.
     with ExitStack() as files, ExitStack() as coming:
-        loading = _Loading(engine or _process.default_engine(), together, dtype, copy)
+        loading = _Loading(engine or _process.default_engine(), together, devices, dtype, copy)
         loading.metadata = None if report is None else {}
         coming.callback(loading.cancel)
-        found = loading.run(loading.plan(files, path, names, framework, device, shard), progress)
+        found = loading.run(loading.plan(files, path, names, framework, shard), progress)
         for stamp in loading.stamps:
             stamp.check()
     if report is not None:
         report |= found | {"metadata": loading.metadata}
-    return {name: loading.tensors[name] for name in loading.order}
+    made = [{name: own[name] for name in loading.order} for own in loading.tensors]
+    return made if isinstance(device, list) else made[0]
 
 
 class _Loading:
@@ -150,15 +167,18 @@ class _Loading:
     Tensors that are the pages of a file are fetched last.
     """
 
-    def __init__(self, engine: Engine, ranks: Ranks, dtype: Any, copy: bool) -> None:
-        self.tensors: dict[str, Any] = {}
+    def __init__(
+        self, engine: Engine, ranks: Ranks, devices: list[Device], dtype: Any, copy: bool
+    ) -> None:
+        self.tensors: list[dict[str, Any]] = [{} for _ in devices]
         self.order: list[str] = []
         self.metadata: dict[str, str] | None = None
         self.stamps: list[Stamp] = []
         self._is_copied = copy or not ranks.is_alone
         self._mapped: list[Part] = []
         self._engine = engine
-        self._framework: Framework
+        self._devices = devices
+        self._kinds: list[Framework] = []
         self._ranks = ranks
         self._dtype = dtype
         self._to_convert: list[tuple[File, Stored, Index]] = []
@@ -172,12 +192,14 @@ class _Loading:
         path: Paths,
         names: Names,
         framework: str,
-        device: Device,
         shard: Shard,
     ) -> Iterator[list[Part]]:
         """Opens the files, and plans calls for tensors that stay as they are."""
         with self._ranks.planning() as show:
-            kind = self._framework = chosen(framework, device)
+            self._kinds += (chosen(framework, device) for device in self._devices)
+            kind = self._kinds[0]
+            if len(self._kinds) > 1 and not isinstance(kind, Torch):
+                raise ValueError('several devices need `framework="torch"`')
             if self._dtype is not None:
                 self._dtype = kind.target(self._dtype)
             whole = [Part()]
@@ -241,22 +263,27 @@ class _Loading:
                 self._keep(call)
         reports += (self._fetched(part, tell) for part in self._mapped if part.tensors)
         tell(self._total, self._total)
-        return _merged(reports, time.monotonic() - begun)
+        found = merged(reports)
+        if len(reports) > 1:
+            found["seconds"]["elapsed"] = time.monotonic() - begun
+        return found
 
     def _is_converted(self, stored: Stored, index: Index) -> bool:
         """Whether a tensor is made from other memory than that which is read."""
-        if self._dtype is not None and self._framework.is_converted(stored, self._dtype):
+        if self._dtype is not None and self._kinds[0].is_converted(stored, self._dtype):
             return True
         return region(stored, index).strides is not None
 
     def _keep(self, call: _Call) -> None:
         """Makes the tensors of a call that has ended."""
         if not call.is_converted:
-            self.tensors |= call.tensors
+            for all_, new in zip(self.tensors, call.tensors, strict=True):
+                all_ |= new
             return
         with self._ranks.planning():  # if one rank has no memory for it, all fail
-            for part in call.parts:
-                self.tensors.update(part.made(self._framework, call.memory, self._dtype))
+            [part] = call.parts
+            for all_, kind, memory in zip(self.tensors, self._kinds, call.memory, strict=True):
+                all_.update(part.made(kind, memory, self._dtype))
 
     def _fetched(self, part: Part, tell: Callable[[int, int], object]) -> dict[str, Any]:
         """Makes tensors of pages, and returns the report."""
@@ -268,7 +295,7 @@ class _Loading:
                 nbytes += end - begin
                 tell(min(self._finished + nbytes, self._total), self._total)
         self._finished += nbytes
-        self.tensors.update(part.made(self._framework, part.pages.memory, self._dtype))
+        self.tensors[0].update(part.made(self._kinds[0], part.pages.memory, self._dtype))
         seconds = {"elapsed": time.monotonic() - begun}
         route = {"route": "mapped", "reason": "pages of the page cache", "bytes": nbytes}
         return {"bytes": nbytes, "routes": [route], "seconds": seconds, "not_direct": None}
@@ -283,9 +310,10 @@ class _Loading:
     ) -> Iterator[tuple[_Call, tuple[int, int]]]:
         """The pieces of a call's memory that are filled one after another."""
         with self._ranks.planning():
-            memory = [self._framework.memory(self._ranks.room(one.nbytes)) for one in parts]
-        nbytes, joined = sum(map(len, memory)), memory if len(memory) > 1 else memory[0]
-        call = _Call(parts, joined, nbytes, is_converted)
+            rooms = [self._ranks.room(part.nbytes) for part in parts]
+            memory = [[kind.memory(room) for room in rooms] for kind in self._kinds]
+        joined = [own if len(own) > 1 else own[0] for own in memory]
+        call, nbytes = _Call(parts, joined, sum(rooms), is_converted), sum(rooms)
         for window in self._ranks.windows(nbytes):
             yield call, window
 
@@ -296,9 +324,14 @@ class _Loading:
             started = self._ranks.start(self._engine, requests, call.memory, window)
             self._coming.append((call, window, started))
             if window[0] == 0 and not call.is_converted:
-                memory = call.memory if len(call.parts) > 1 else [call.memory]
-                for part, own in zip(call.parts, memory, strict=True):
-                    call.tensors.update(part.made(self._framework, own))
+                own = map(self._views, self._kinds, repeat(call.parts), call.memory)
+                call.tensors.extend(own)
+
+    @staticmethod
+    def _views(kind: Framework, parts: list[Part], memory: Any) -> dict[str, Any]:
+        """The tensors of a device by name."""
+        own = zip(parts, memory if len(parts) > 1 else [memory], strict=True)
+        return dict(chain.from_iterable(part.made(kind, its) for part, its in own))
 
     def _watched(self, tell: Callable[[int, int], object]) -> Wait:
         """Waits, and calls the callback from time to time."""
@@ -321,23 +354,3 @@ class _Loading:
             own, all_ = transfer.progress()
             done += (end - begin) * own // max(all_, 1)
         return min(done, self._total)
-
-
-def _merged(reports: list[dict[str, Any]], elapsed: float) -> dict[str, Any]:
-    """One report of several transfers, which may run at the same time."""
-    if not reports:
-        return {"bytes": 0, "routes": [], "seconds": {"elapsed": elapsed}, "not_direct": None}
-    first, *others = reports
-    routes = {(one["route"], one["reason"]): one for one in first["routes"]}
-    for other in others:
-        first["bytes"] += other["bytes"]
-        first["not_direct"] = first["not_direct"] or other["not_direct"]
-        for stage, seconds in other["seconds"].items():
-            first["seconds"][stage] += seconds
-        for one in other["routes"]:
-            routes.setdefault((one["route"], one["reason"]), one | {"bytes": 0})
-            routes[one["route"], one["reason"]]["bytes"] += one["bytes"]
-    first["routes"] = list(routes.values())
-    if others:
-        first["seconds"]["elapsed"] = elapsed
-    return first

@@ -1,4 +1,4 @@
-"""Processes that load the same model at once: which bytes each of them reads."""
+"""Processes, and GPUs of one process, that load the same model at once: who reads which bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import errno
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from hashlib import sha256
+from itertools import permutations, starmap
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from .._errors import Error, RequestError
@@ -27,6 +29,24 @@ Wait: TypeAlias = "Callable[[ManyTransfer], dict[str, Any]]"
 def result(transfer: ManyTransfer) -> dict[str, Any]:
     """Waits for a transfer, and returns its report."""
     return transfer.result().report()
+
+
+def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """One report of several transfers, which may run at the same time."""
+    if not reports:
+        return {"bytes": 0, "routes": [], "seconds": {"elapsed": 0.0}, "not_direct": None}
+    first, *others = reports
+    routes = {(one["route"], one["reason"]): one for one in first["routes"]}
+    for other in others:
+        first["bytes"] += other["bytes"]
+        first["not_direct"] = first["not_direct"] or other["not_direct"]
+        for stage, seconds in other["seconds"].items():
+            first["seconds"][stage] += seconds
+        for one in other["routes"]:
+            routes.setdefault((one["route"], one["reason"]), one | {"bytes": 0})
+            routes[one["route"], one["reason"]]["bytes"] += one["bytes"]
+    first["routes"] = list(routes.values())
+    return first
 
 
 class Ranks:
@@ -62,16 +82,21 @@ class Ranks:
         yield 0, room
 
     def start(
-        self, engine: Engine, requests: Requests, memory: Any, window: tuple[int, int]
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
     ) -> ManyTransfer:
-        """Starts filling a piece of memory."""
+        """Starts filling a piece of the memory of each device."""
+        [own] = memory
         if self.is_alone:
-            return requests.start(engine, memory)
+            return requests.start(engine, own)
         begin = window[1] * self._rank // self._size
-        return requests.turned(begin, window[1]).start(engine, memory, "cached")
+        return requests.turned(begin, window[1]).start(engine, own, "cached")
 
     def finish(
-        self, transfer: ManyTransfer, memory: Any, window: tuple[int, int], wait: Wait = result
+        self,
+        transfer: ManyTransfer,
+        memory: list[Any],
+        window: tuple[int, int],
+        wait: Wait = result,
     ) -> dict[str, Any]:
         """Waits until the piece of memory is full."""
         return wait(transfer)
@@ -93,13 +118,107 @@ class _Failed:
         return False
 
 
-class Group(Ranks):
+class _Divided(Ranks):
+    """Each reads a part of the bytes."""
+
+    joins_files = True
+
+    def room(self, nbytes: int) -> int:
+        unit = self._size * ALIGNMENT
+        return max(-(-nbytes // unit), 1) * unit
+
+    def windows(self, room: int) -> Iterator[tuple[int, int]]:
+        step = self._size * CHUNK
+        for begin in range(0, room, step):
+            yield begin, min(begin + step, room)
+
+    def _part(self, window: tuple[int, int], rank: int) -> tuple[int, int]:
+        begin, end = window
+        own = (end - begin) // self._size
+        return begin + rank * own, begin + (rank + 1) * own
+
+
+class _Several:
+    """The transfers of several GPUs as one."""
+
+    def __init__(self, each: list[ManyTransfer]) -> None:
+        self.each = each
+
+    def progress(self) -> tuple[int, int]:
+        done, all_ = zip(*(one.progress() for one in self.each), strict=True)
+        return sum(done), sum(all_)
+
+    def cancel(self) -> bool:
+        return any([one.cancel() for one in self.each])
+
+
+class Devices(_Divided):
+    """This process for several GPUs, each of which gets all bytes.
+
+    If all can copy to each other, each reads a part of the bytes over its own link, and sends it
+    to the others. Else each reads all bytes.
+    """
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
+    ) -> ManyTransfer:
+        each, are_peers = _Several([]), _are_peers(memory)
+        try:
+            for rank, own in enumerate(memory):
+                part = self._part(window, rank) if are_peers else window
+                each.each.append(requests.cut(*part).start(engine, own))
+        except BaseException:
+            each.cancel()
+            raise
+        return cast("ManyTransfer", each)
+
+    def finish(
+        self,
+        transfer: ManyTransfer,
+        memory: list[Any],
+        window: tuple[int, int],
+        wait: Wait = result,
+    ) -> dict[str, Any]:
+        report = merged([wait(one) for one in cast("_Several", transfer).each])
+        if not _are_peers(memory):
+            return report
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        for rank, source in enumerate(memory):
+            part = slice(*self._part(window, rank))
+            for target in (*memory[:rank], *memory[rank + 1 :]):
+                target[part].copy_(source[part], non_blocking=True)
+        for device in {one.device for one in memory if one.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+        return report
+
+
+def _are_peers(memory: list[Any]) -> bool:
+    return all(starmap(_copies, permutations((str(one.device) for one in memory), 2)))
+
+
+@cache
+def _copies(source: str, target: str) -> bool:
+    """Whether one device can copy to another over a bus or NVLink, and the bytes arrive.
+
+    On some machines the bus says so and delivers other bytes.
+    """
+    import torch  # type: ignore[import-not-found,unused-ignore]
+
+    if source == target or source == target == "cpu":
+        return True
+    both = torch.device(source), torch.device(target)
+    if {one.type for one in both} != {"cuda"} or not torch.cuda.can_device_access_peer(*both):
+        return False
+    sent = torch.randint(256, (1 << 20,), dtype=torch.uint8)
+    return bool(torch.equal(sent.to(both[0]).to(both[1]).cpu(), sent))
+
+
+class Group(_Divided):
     """Processes that each read a part of the bytes, and get the rest from the others.
 
     If one fails, it still takes part in all group calls, so that no other waits for it.
     """
-
-    joins_files = True
 
     def __init__(self, group: Any) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
@@ -121,25 +240,20 @@ class Group(Ranks):
             raise
         self._compare(digest.digest())
 
-    def room(self, nbytes: int) -> int:
-        unit = self._size * ALIGNMENT
-        return max(-(-nbytes // unit), 1) * unit
-
-    def windows(self, room: int) -> Iterator[tuple[int, int]]:
-        step = self._size * CHUNK
-        for begin in range(0, room, step):
-            yield begin, min(begin + step, room)
-
     def start(
-        self, engine: Engine, requests: Requests, memory: Any, window: tuple[int, int]
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
     ) -> ManyTransfer:
         try:
-            return requests.cut(*self._own(window)).start(engine, memory)
+            return requests.cut(*self._part(window, self._rank)).start(engine, *memory)
         except Exception as error:
             return cast("ManyTransfer", _Failed(error))
 
     def finish(
-        self, transfer: ManyTransfer, memory: Any, window: tuple[int, int], wait: Wait = result
+        self,
+        transfer: ManyTransfer,
+        memory: list[Any],
+        window: tuple[int, int],
+        wait: Wait = result,
     ) -> dict[str, Any]:
         failed: BaseException | None = None
         report: dict[str, Any] = {}
@@ -147,8 +261,8 @@ class Group(Ranks):
             report = wait(transfer)
         except BaseException as error:
             failed = error
-        begin, end = self._own(window)
-        tensor = self._torch.as_tensor(memory)
+        begin, end = self._part(window, self._rank)
+        tensor = self._torch.as_tensor(memory[0])
         gather = self._distributed.all_gather_into_tensor
         gather(tensor[slice(*window)], tensor[begin:end], group=self._group)
         state = self._torch.tensor([failed is not None], device=tensor.device)
@@ -159,11 +273,6 @@ class Group(Ranks):
         if states.any():
             raise _of_another(states.tolist().index(True), "could not read its part")
         return report
-
-    def _own(self, window: tuple[int, int]) -> tuple[int, int]:
-        begin, end = window
-        own = (end - begin) // self._size
-        return begin + self._rank * own, begin + (self._rank + 1) * own
 
     def _compare(self, digest: bytes | None) -> None:
         """Raises if another rank failed, or loads other tensors."""
@@ -184,8 +293,17 @@ def _of_another(rank: int, why: str) -> Error:
     return Error(errno.EIO, f"cannot load the model: {text}")
 
 
-def ranks(rank: int | None, world_size: int | None, group: Any, shard: Shard) -> Ranks:
-    """The processes for the arguments of a call."""
+def ranks(
+    rank: int | None, world_size: int | None, group: Any, shard: Shard, devices: int = 1
+) -> Ranks:
+    """The processes, or the devices, for the arguments of a call."""
+    if devices == 0:
+        raise ValueError("`device` cannot be an empty list")
+    if devices > 1:
+        for name, value in {"rank": rank, "world_size": world_size, "group": group}.items():
+            if value is not None:
+                raise ValueError(f"several devices and `{name}` cannot be given together")
+        return Devices(size=devices)
     if group is not None:
         for name, value in {"rank": rank, "world_size": world_size, "shard": shard}.items():
             if value is not None:
