@@ -22,8 +22,13 @@ use crate::statistics::Counters;
 use crate::traffic::Traffic;
 use crate::work::{Item, Side};
 
-/// How long a measured size of the data is believed.
-const USED_FOR: Duration = Duration::from_millis(100);
+/// How long a measured size of the data is believed, while other processes write: as long as the
+/// capacity that is left lasts at this rate, but not shorter or longer than this.
+const FASTEST: u64 = 20_000_000_000;
+const USED_FOR: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Changes within this time may have the same time of change: 10 ms on most file systems, 2 s on
+/// FAT.
+const TICK_MAX: Duration = Duration::from_secs(2);
 /// Sets that are looked at for a block to remove from another set.
 const CANDIDATES: usize = 4;
 /// Empty sets that are passed over in search of them.
@@ -51,6 +56,7 @@ pub(crate) struct Root {
     classes: Lock<BTreeMap<u64, Arc<Class>>>,
     /// When the folder's list of classes was last read: its time of change then.
     listed: Lock<Option<SystemTime>>,
+    /// Bytes that the blocks take, and until when that is believed.
     used: Lock<(Option<Instant>, u64)>,
     unwritten: Lock<Unwritten>,
     unwritten_max: u64,
@@ -131,7 +137,9 @@ impl Root {
                 self.class(engine, slot)?;
             }
         }
-        *self.listed.lock() = Some(changed);
+        // A later change may get the same time, by which it would not be seen.
+        let is_fresh = changed.elapsed().is_ok_and(|age| age < TICK_MAX);
+        *self.listed.lock() = (!is_fresh).then_some(changed);
         Ok(())
     }
 
@@ -229,7 +237,8 @@ impl Root {
         let class = self.class(engine, slot_len(len))?;
         let needed = padded(len);
         // Space that was given back counts at once; some file systems report it only later.
-        let claim = |freed| class.claim(key, || Ok(freed >= needed || self.has_room(needed)?));
+        let claim =
+            |freed| class.claim(key, || Ok(freed >= needed || self.has_room(engine, needed)?));
         let (mut claimed, mut freed) = (claim(0).map_err(self.of_index())?, 0);
         // The set has no block that could leave, so blocks of other sets leave.
         let mut random = key.bits(2);
@@ -269,13 +278,16 @@ impl Root {
     }
 
     /// Whether `len` bytes more fit into the capacity, and leave enough of the file system free.
-    fn has_room(&self, len: u64) -> io::Result<bool> {
+    fn has_room(&self, engine: &Engine, len: u64) -> io::Result<bool> {
         let mut used = self.used.lock();
-        if used.0.is_none_or(|at| at.elapsed() > USED_FOR) {
+        if used.0.is_none_or(|until| Instant::now() > until) {
             drop(used);
-            let now = self.used()?;
+            let now = self.used(engine).map_err(io::Error::other)?;
+            let left = self.capacity.saturating_sub(now);
+            let time = Duration::from_nanos(left.saturating_mul(1_000_000_000) / FASTEST);
+            let until = Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1);
             used = self.used.lock();
-            *used = (Some(Instant::now()), now);
+            *used = (Some(until), now);
         }
         if used.1 + len > self.capacity {
             return Ok(false);
@@ -287,12 +299,18 @@ impl Root {
     }
 
     /// Bytes that the blocks take on the drive.
-    pub(crate) fn used(&self) -> io::Result<u64> {
-        self.classes(None).iter().map(|class| class.used()).sum()
+    pub(crate) fn used(&self, engine: &Engine) -> Result<u64> {
+        self.sum(engine, Class::used)
     }
 
-    pub(crate) fn count(&self) -> io::Result<u64> {
-        self.classes(None).iter().map(|class| class.count()).sum()
+    pub(crate) fn count(&self, engine: &Engine) -> Result<u64> {
+        self.sum(engine, Class::count)
+    }
+
+    fn sum(&self, engine: &Engine, of: impl Fn(&Class) -> io::Result<u64>) -> Result<u64> {
+        self.list(engine)?;
+        let sum = self.classes(None).iter().map(|class| of(class)).sum::<io::Result<_>>();
+        sum.map_err(self.of_index())
     }
 
     /// Notes that a block was written through the page cache, and waits for older ones while too

@@ -291,11 +291,11 @@ impl Store {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub fn usage(&self) -> std::io::Result<(u64, u64)> {
+    pub fn usage(&self) -> Result<(u64, u64)> {
         let mut sum = (0, 0);
         for lane in &self.lanes {
-            sum.0 += lane.root.count()?;
-            sum.1 += lane.root.used()?;
+            sum.0 += lane.root.count(&lane.engine)?;
+            sum.1 += lane.root.used(&lane.engine)?;
         }
         Ok(sum)
     }

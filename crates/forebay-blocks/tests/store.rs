@@ -4,8 +4,9 @@
 
 mod stores;
 
+use std::fs::File;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use forebay_blocks::{Block, End, Policy, Store, Why};
 use stores::{MIB, content, engine, get, key, memory, options, set};
@@ -92,6 +93,42 @@ fn pieces_are_one_block() {
     let back: Vec<u8> =
         batch.take_memory()[0].iter().flat_map(|it| it.as_slice().unwrap().to_vec()).collect();
     assert_eq!(back, bytes);
+}
+
+#[test]
+fn blocks_of_a_new_length_are_found_at_once() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let open = || Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    let (writer, reader) = (open(), open());
+    // Each length has files of its own. Linux before 6.13 may make several within one tick of the
+    // clock by which the folder's time of change is set.
+    let tick = SystemTime::now();
+    for (number, len) in (0..).zip((4096..40_000).step_by(4096)) {
+        assert_eq!(set(&engine, &writer, number, len), End::Done);
+        File::open(folder.path()).unwrap().set_modified(tick).unwrap();
+        assert_eq!(get(&engine, &reader, number, len).unwrap(), content(number, len), "{len}");
+        assert_eq!(reader.exists(&[key(&reader, number)]).wait(), [End::Done], "{len}");
+    }
+}
+
+#[test]
+fn several_stores_share_the_capacity() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let capacity = 32 * MIB;
+    // As many processes have them.
+    let open = |_| Store::open(&engine, &options(folder.path(), capacity)).unwrap();
+    let stores: Vec<_> = (0..4).map(open).collect();
+    std::thread::scope(|scope| {
+        for (store, len) in stores.iter().zip([70_000, 100_000, 150_000, 200_000]) {
+            let engine = &engine;
+            scope.spawn(move || {
+                (0..300).for_each(|it| _ = set(engine, store, 1000 * len as u64 + it, len));
+            });
+        }
+    });
+    let (count, bytes) = stores[0].usage().unwrap();
+    assert!(count > 100);
+    assert!(bytes <= capacity + 4 * MIB, "{count} blocks in {bytes} bytes");
 }
 
 #[test]

@@ -200,7 +200,7 @@ impl Blocks {
 
     fn usage(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let store = self.store(py)?;
-        Ok(py.detach(|| store.usage())?)
+        raised(py, py.detach(|| store.usage()))
     }
 
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
