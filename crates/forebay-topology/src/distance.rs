@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::drive::Drive;
 use super::pci::PciDevice;
 
-/// The distance between two devices.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The distance between two devices; the nearest is the least.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "distance", content = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Distance {

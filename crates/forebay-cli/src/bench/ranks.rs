@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use forebay::Engine;
+use forebay::gpu::DeviceInfo;
 use forebay::units::MIB;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::ranks::{Place, Ranks};
@@ -17,13 +18,13 @@ use forebay_measure::stdio::{print, say};
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::latency::Latencies;
 use forebay_measure::workload::run::Ran;
-use forebay_topology::{Resolver, Way};
+use forebay_topology::{Distance, Resolver, Way};
 use serde::{Deserialize, Serialize};
 
 use super::print;
 use crate::bench::args::{BenchArgs, GpuRows, OneFile};
 use crate::bench::files::{self, Place as Files};
-use crate::map;
+use crate::map::{self, json::MapReport};
 use crate::report::grid::{Fields, WIDTH};
 use crate::report::numbers::{counted, digits, time_text};
 use crate::report::show;
@@ -74,6 +75,30 @@ struct Own {
     most: [Option<Most>; 2],
 }
 
+/// The number of the GPU of a rank: that of the rank on its host, or if the host has more GPUs than
+/// ranks, one of those that are nearest to the drives of the paths.
+fn own_gpu(place: &Place, paths: &[PathBuf]) -> u32 {
+    let visible = forebay::gpu::visible().unwrap_or_default();
+    let is_choice = place.local_size.is_some_and(|ranks| (ranks as usize) < visible.len());
+    let nearest = || nearest(&visible, &map::gather(&Resolver::default(), paths, None, false));
+    let own = is_choice.then(nearest).and_then(|all| all.get(place.local as usize).copied());
+    own.unwrap_or(place.local)
+}
+
+/// The numbers of GPUs, the nearest to a drive first.
+fn nearest(gpus: &[DeviceInfo], map: &MapReport) -> Vec<u32> {
+    let distance = |gpu: &&DeviceInfo| {
+        let known = map.gpus.iter().find(|known| known.pci.address == gpu.pci_address);
+        let own = map.distances.iter().filter(|pair| known.is_some_and(|it| it.index == pair.gpu));
+        let own = own.filter(|pair| !matches!(pair.distance, Distance::Unknown(_)));
+        let nearest = own.map(|pair| pair.distance.clone()).min();
+        nearest.unwrap_or_else(|| Distance::Unknown(String::new()))
+    };
+    let mut gpus: Vec<_> = gpus.iter().collect();
+    gpus.sort_by_cached_key(distance);
+    gpus.into_iter().map(|gpu| gpu.id.index).collect()
+}
+
 impl Joined {
     /// Meets the other ranks, if there are some, and sets what depends on the rank.
     ///
@@ -104,7 +129,7 @@ impl Joined {
         }
         let asked = format!("{args:?}");
         let ranks = Ranks::meet(place, &asked)?;
-        let (rank, local) = (ranks.place.rank, ranks.place.local);
+        let rank = ranks.place.rank;
         args.label = Some(format!("rank {rank} on {}", ranks.hosts()[0]));
         if args.one_file == Some(OneFile::Stripes) {
             args.stripe = Some((rank, ranks.place.size));
@@ -121,11 +146,11 @@ impl Joined {
         if args.moves_whole_files() || !args.kv.is_empty() {
             args.size.get_or_insert(if args.kv.is_empty() { SIZE } else { 4 * SIZE });
         }
-        // With a variable that hides the GPUs of other ranks, the only one is the first.
-        let own = local.to_string().parse().ok();
-        let own = own.filter(|own| matches!(engine.device(own), Ok(Some(_))));
-        if let (true, None, Some(own)) = (args.gpu.is_empty(), &args.together, own) {
-            args.gpu = vec![GpuRows(vec![own])];
+        if args.gpu.is_empty() && args.together.is_none() {
+            let own = own_gpu(&ranks.place, &args.paths).to_string().parse().ok();
+            // With a variable that hides the GPUs of other ranks, the only one is the first.
+            let own = own.filter(|own| matches!(engine.device(own), Ok(Some(_))));
+            args.gpu.extend(own.map(|own| GpuRows(vec![own])));
         }
         if !ranks.is_first() {
             args.quiet = true;
@@ -387,7 +412,11 @@ fn rows(ranks: &[Vec<Shared>], most: &[Option<Most>], hosts: &[String]) -> Vec<R
 
 #[cfg(test)]
 mod tests {
+    use forebay::gpu::{DeviceId, DeviceKind};
+    use forebay_topology::{DriveId, PciDevice};
+
     use super::*;
+    use crate::map::json::{Gpu, Pair};
 
     fn sample(repeat: u32, began_s: f64, gigabytes: u64, latency: u64) -> Shared {
         Shared {
@@ -408,6 +437,42 @@ mod tests {
         // 4 GB/s on the wire.
         let most = Most { rate: 4e9, binds: "line of eth0".into(), is_network: true };
         Own { records: Vec::new(), samples: samples.to_vec(), most: [Some(most), None] }
+    }
+
+    #[test]
+    fn ranks_take_the_gpus_nearest_to_a_drive() {
+        let bus = |bus: &str| format!("0000:{bus}:00.0");
+        let gpu = |(index, address): (u32, &str)| DeviceInfo {
+            id: DeviceId { kind: DeviceKind::Cuda, index },
+            name: String::new(),
+            uuid: String::new(),
+            pci_address: bus(address),
+            driver: String::new(),
+            memory: 0,
+            simulated: false,
+        };
+        // CUDA numbers them in another order than the kernel, and does not show one.
+        let visible = [(0, "41"), (1, "c1"), (2, "d1"), (3, "11"), (4, "21")].map(gpu);
+        let mut map = MapReport::default();
+        let far = Distance::AcrossSockets;
+        for (index, (address, distances)) in [
+            ("11", [far.clone(), far.clone()]),
+            ("31", [Distance::SameSwitch, Distance::SameSwitch]),
+            ("41", [far.clone(), far]),
+            ("c1", [Distance::SameSocket, Distance::SameSocket]),
+            ("d1", [Distance::SameSocket, Distance::SameSwitch]),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let pci = PciDevice { address: bus(address), ..PciDevice::default() };
+            map.gpus.push(Gpu { index, pci, ..Gpu::default() });
+            for (drive, distance) in ["nvme0n1", "nvme1n1"].into_iter().zip(distances) {
+                map.distances.push(Pair { gpu: index, drive: DriveId(drive.into()), distance });
+            }
+        }
+        assert_eq!(nearest(&visible, &map), [2, 1, 0, 3, 4]);
+        assert_eq!(nearest(&visible, &MapReport::default()), [0, 1, 2, 3, 4]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use forebay_measure::stdio::{self, say};
 use forebay_topology::{Resolver, System};
 
 pub(crate) use self::ceilings::of_host;
+pub(crate) use self::gather::gather;
 use self::json::MapReport;
 use self::look::Look;
 pub use self::warnings::between_sockets;

@@ -544,7 +544,7 @@ mod tests {
 
     fn place(rank: u32, size: u32, port: u16) -> Place {
         let (address, token) = ("127.0.0.1".to_owned(), "t".to_owned());
-        Place { rank, size, local: rank, address, port, token }
+        Place { rank, size, local: rank, local_size: None, address, port, token }
     }
 
     fn free_port() -> u16 {

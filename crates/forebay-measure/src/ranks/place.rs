@@ -42,6 +42,8 @@ pub struct Place {
     pub size: u32,
     /// Its number on its host.
     pub local: u32,
+    /// How many ranks its host has, if the launcher says so.
+    pub local_size: Option<u32>,
     /// The host of rank 0; or, if it has a `/`, a folder that all ranks see, where a note names it.
     pub address: String,
     /// The port at which it listens: one above `MASTER_PORT`, which belongs to the launcher.
@@ -85,6 +87,7 @@ impl Place {
             rank,
             size,
             local: number(names[2]).unwrap_or(0),
+            local_size: number(names[3]),
             address,
             port: port.unwrap_or(PORT),
             token: TOKENS.into_iter().find_map(get).unwrap_or_default(),
