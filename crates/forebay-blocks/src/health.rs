@@ -1,12 +1,12 @@
-//! Whether a direction of a root works. After failures it is left alone, and then tried by one
-//! call at a time, so that the others do not wait for a drive that hangs.
+//! A circuit breaker for each direction of a root: after failures the root rests, and then one call
+//! at a time probes it. All others miss at once instead of waiting for a drive that hangs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::Lock;
 
-/// Failures in a row after which a root is left alone, and for how long.
+/// Failures in a row after which a root rests, and for how long.
 const FAILURES_MAX: usize = 3;
 const REST: Duration = Duration::from_secs(5);
 
@@ -26,8 +26,8 @@ enum State {
     /// After so many failures in a row.
     Works(usize),
     RestsUntil(Instant),
-    /// Some blocks of one call try it. A thread that hangs may never say how they ended.
-    TriedUntil(Instant),
+    /// Some blocks of one call probe it. The deadline is needed for a thread that hangs.
+    ProbedUntil(Instant),
 }
 
 impl Default for State {
@@ -37,25 +37,25 @@ impl Default for State {
 }
 
 impl Health {
-    /// Whether some blocks of a call may be tried, until `deadline`.
+    /// Whether a thread may start some blocks of a call with this deadline.
     pub(crate) fn admits(&self, deadline: Instant) -> bool {
         let mut inner = self.0.lock();
         match inner.state {
             State::Works(_) => true,
-            State::RestsUntil(until) | State::TriedUntil(until) if Instant::now() >= until => {
-                inner.state = State::TriedUntil(deadline);
+            State::RestsUntil(until) | State::ProbedUntil(until) if Instant::now() >= until => {
+                inner.state = State::ProbedUntil(deadline);
                 true
             }
             _ => false,
         }
     }
 
-    /// Whether blocks that were admitted may be tried.
+    /// Whether a thread may go on with blocks that were admitted.
     pub(crate) fn is_good(&self) -> bool {
         !matches!(self.0.lock().state, State::RestsUntil(_))
     }
 
-    /// An index answered, which may be in memory while the drive hangs.
+    /// The index answered. It may be in memory while the drive hangs.
     pub(crate) fn answered(&self) {
         self.0.lock().answered = Some(Instant::now());
     }
@@ -66,10 +66,10 @@ impl Health {
         inner.state = State::Works(0);
     }
 
-    /// What was tried has ended. If it neither worked nor failed, the next call tries.
-    pub(crate) fn tried(&self) {
+    /// Some blocks have ended. If a probe neither worked nor failed, the next call probes.
+    pub(crate) fn probed(&self) {
         let mut inner = self.0.lock();
-        if matches!(inner.state, State::TriedUntil(_)) {
+        if matches!(inner.state, State::ProbedUntil(_)) {
             inner.state = State::RestsUntil(Instant::now());
         }
     }
@@ -84,8 +84,8 @@ impl Health {
         inner.last = Some(error);
     }
 
-    /// A call ends that began at `started` and whose blocks still wait. If nothing has answered
-    /// since then, the root's threads hang in the kernel, and none of them can say so.
+    /// The time of a call is over, and its blocks still wait. If nothing has answered since it
+    /// started, the root's threads hang in the kernel, where none of them can report it.
     pub(crate) fn late(&self, root: &Path, started: Instant) {
         if self.0.lock().answered.is_none_or(|answered| answered < started) {
             self.failed(root, format!("no answer in {:?}", started.elapsed()));

@@ -94,7 +94,7 @@ impl Runner<'_> {
                 }
             }
         }
-        self.root.health(work.kind.side()).tried();
+        self.root.health(work.kind.side()).probed();
     }
 
     /// Reads a block on the caller's thread, which never waits for a drive; false if its record or
