@@ -27,6 +27,30 @@ def content(number: int, size: int = 5000) -> bytes:
     return (f"{number} ".encode() * size)[:size]
 
 
+MANY_LENGTHS = """
+import os, resource, sys
+from forebay.blocks import BlockStore
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+store = BlockStore(sys.argv[1], capacity="256MiB", keep_free=0)
+lengths = [4096 * number for number in range(1, 100)]
+calls = [store.start_set([str(length)], [bytes(length)]) for length in lengths]
+good = [call.result()[0] for call in calls]
+reasons = {call.reasons()[0] for call in calls} - {None}
+assert 30 < sum(good) < 99 and reasons == {"no descriptors"}, (good, reasons)
+kept = [os.dup(0) for _ in range(20)]
+first = bytearray(4096)
+assert store.get(["4096"], [first]) == [True]
+assert store.exists(["4096", "none"]) == [True, False]
+"""
+
+
+def test_blocks_of_many_lengths_leave_descriptors_to_the_process(tmp_path: Path) -> None:
+    run = [sys.executable, "-c", MANY_LENGTHS, str(tmp_path)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_blocks_come_back(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         keys: list[str | bytes] = ["a", b"a\0\xff", "ä" * 10_000, "/../x", "\ud800", ""]

@@ -13,9 +13,10 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,8 +25,9 @@ use forebay::{Engine, OpenOptions};
 use forebay_base::lock::Lock;
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::process::Resource;
 
-use crate::failure::failed;
+use crate::failure::{failed, of_system};
 use crate::key::Key;
 use crate::locks::{self, Kind};
 use crate::record::{PAGE, RECORD, Record, Records, WAYS, Whole};
@@ -76,12 +78,12 @@ impl Leaving {
     }
 }
 
+/// A file with the bytes of blocks. It is opened when the first block needs it: a store with blocks
+/// of a hundred lengths would need thousands of descriptors.
 #[derive(Debug)]
-pub(crate) struct DataFile {
-    /// Moves the bytes.
-    pub(crate) file: forebay::File,
-    /// For what the engine has no call.
-    pub(crate) plain: File,
+struct DataFile {
+    path: PathBuf,
+    file: OnceLock<forebay::File>,
 }
 
 /// All slots of one size.
@@ -94,6 +96,8 @@ pub(crate) struct Class {
     uses: File,
     locks: File,
     data: Vec<DataFile>,
+    engine: Engine,
+    is_in_memory: bool,
     /// The slots and sets that this process has locked: its threads share one file's locks.
     held: Lock<Vec<Range<u64>>>,
     leaving: Leaving,
@@ -153,37 +157,49 @@ impl Class {
         let ways = WAYS.min(usize::try_from(slots).unwrap_or(WAYS));
         let sets = (slots / ways as u64).max(1);
         let failed = |path: &Path| failed(Operation::Open, path);
+        spare_descriptors().map_err(failed(&folder))?;
         std::fs::create_dir_all(&folder).map_err(failed(&folder))?;
-        let plain = |name: &str| {
+        let open = |name: &str, len: u64| {
             let path = folder.join(name);
-            let mut how = File::options();
-            how.read(true).write(true).create(true).truncate(false);
-            // A link would lead writes to a file of someone else's choice.
-            how.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(failed(&path))
+            own_file(&path, len).map_err(failed(&path))
         };
-        let sized = |file: File, len: u64, name: &str| {
-            let grow = || if file.metadata()?.len() < len { file.set_len(len) } else { Ok(()) };
-            grow().map_err(failed(&folder.join(name)))?;
-            Ok::<_, forebay::Error>(file)
+        let index = open("index", sets * PAGE as u64)?;
+        let uses = open("uses", sets * (WAYS * 8) as u64)?;
+        let (locks, held) = (open("locks", 0)?, Lock::default());
+        let kind = rustix::fs::fstatfs(&index).map_err(|error| failed(&folder)(error.into()))?;
+        let is_in_memory = kind.f_type == libc::TMPFS_MAGIC;
+        let path = |number| folder.join(format!("data-{number}"));
+        let data = |number| DataFile { path: path(number), file: OnceLock::new() };
+        let data = (0..FILES.min(sets)).map(data).collect();
+        let engine = engine.clone();
+        let own = Self {
+            slot,
+            sets,
+            ways,
+            index,
+            uses,
+            locks,
+            data,
+            engine,
+            is_in_memory,
+            held,
+            leaving,
         };
-        let index = sized(plain("index")?, sets * PAGE as u64, "index")?;
-        let uses = sized(plain("uses")?, sets * (WAYS * 8) as u64, "uses")?;
-        let files = FILES.min(sets);
-        let len = sets.div_ceil(files) * ways as u64 * slot;
-        let data = (0..files).map(|number| {
-            let name = format!("data-{number}");
-            let plain = sized(plain(&name)?, len, &name)?;
-            let path = folder.join(&name);
-            let file = engine.open_with(&path, &OpenOptions::writing())?;
-            let opened = plain.metadata().map_err(failed(&path))?;
-            if file.identity() != (opened.dev(), opened.ino()) {
-                return Err(failed(&path)(io::ErrorKind::StaleNetworkFileHandle.into()));
-            }
-            Ok(DataFile { file, plain })
-        });
-        let data = data.collect::<forebay::Result<_>>()?;
-        let (locks, held) = (plain("locks")?, Lock::default());
-        Ok(Self { slot, sets, ways, index, uses, locks, data, held, leaving })
+        Ok(own)
+    }
+
+    fn opened<'a>(&self, data: &'a DataFile) -> io::Result<&'a forebay::File> {
+        if let Some(file) = data.file.get() {
+            return Ok(file);
+        }
+        spare_descriptors()?;
+        let len = self.sets.div_ceil(self.data.len() as u64) * self.ways as u64 * self.slot;
+        let own = own_file(&data.path, len)?.metadata()?;
+        let file = self.engine.open_with(&data.path, &OpenOptions::writing()).map_err(of_system)?;
+        if file.identity() != (own.dev(), own.ino()) {
+            return Err(io::ErrorKind::StaleNetworkFileHandle.into());
+        }
+        Ok(data.file.get_or_init(|| file))
     }
 
     fn set_of(&self, key: &Key) -> u64 {
@@ -195,11 +211,12 @@ impl Class {
     }
 
     /// The data file of a slot, and the slot's offset there.
-    pub(crate) fn place(&self, slot: u64) -> (&DataFile, u64) {
+    pub(crate) fn place(&self, slot: u64) -> io::Result<(&forebay::File, u64)> {
         let (set, way) = self.set_and_way(slot);
         let files = self.data.len() as u64;
         let file = usize::try_from(set % files).expect("eight at most");
-        (&self.data[file], (set / files * self.ways as u64 + way) * self.slot)
+        let offset = (set / files * self.ways as u64 + way) * self.slot;
+        Ok((self.opened(&self.data[file])?, offset))
     }
 
     /// A set's records.
@@ -219,7 +236,7 @@ impl Class {
                 Ok(PAGE) => return Ok(()),
                 Ok(_) => return Err(io::ErrorKind::WouldBlock.into()),
                 // A file system in memory may not know the flag. Others that do not may wait.
-                Err(Errno::OPNOTSUPP) if !self.is_in_memory() => {
+                Err(Errno::OPNOTSUPP) if !self.is_in_memory => {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
                 Err(Errno::OPNOTSUPP) => {}
@@ -253,10 +270,6 @@ impl Class {
         self.uses.read_exact_at(&mut bytes, set * (WAYS * 8) as u64)?;
         let (uses, _) = bytes.as_chunks();
         Ok(uses.iter().map(|&used| u64::from_le_bytes(used)).collect())
-    }
-
-    fn is_in_memory(&self) -> bool {
-        self.data[0].file.file_system() == "tmpfs"
     }
 
     /// Asks the drive for a key's records, and for when they were used, without waiting.
@@ -459,9 +472,9 @@ impl Class {
     }
 
     fn punch(&self, slot: u64, len: u64) -> io::Result<()> {
-        let (data, offset) = self.place(slot);
+        let (data, offset) = self.place(slot)?;
         // Without holes the space serves the slot's next block.
-        punch(&data.plain, offset, padded(len)).map(drop)
+        punch(data.descriptor(), offset, padded(len)).map(drop)
     }
 
     /// The least valuable block of one set, which `random` selects.
@@ -500,11 +513,11 @@ impl Class {
 
     /// Empties all files, under all locks. False if the file system has no holes.
     fn clear_files(&self) -> io::Result<bool> {
-        let whole = |file: &File| punch(file, 0, file.metadata()?.len());
+        let whole = |file: &File| punch(file.as_fd(), 0, file.metadata()?.len());
         if !whole(&self.index)? {
             return Ok(false);
         }
-        self.data.iter().try_for_each(|data| whole(&data.plain).map(drop))?;
+        self.each_data(|file| whole(file).map(drop))?;
         Ok(true)
     }
 
@@ -533,7 +546,22 @@ impl Class {
 
     /// Bytes that the data takes on the drive.
     pub(crate) fn used(&self) -> io::Result<u64> {
-        self.data.iter().map(|data| Ok(data.plain.metadata()?.blocks() * 512)).sum()
+        let used = |data: &DataFile| match std::fs::symlink_metadata(&data.path) {
+            Ok(it) => Ok(it.blocks() * 512),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error),
+        };
+        self.data.iter().map(used).sum()
+    }
+
+    /// Opens the data files that there are, one after the other: other processes have more of them
+    /// open than this one.
+    fn each_data(&self, work: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
+        self.data.iter().try_for_each(|data| match own_options().open(&data.path) {
+            Ok(file) => work(&file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        })
     }
 
     /// Number of whole blocks.
@@ -548,7 +576,7 @@ impl Class {
 
     /// Makes all blocks durable whose writes have ended.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        self.data.iter().try_for_each(|data| data.plain.sync_data())?;
+        self.each_data(File::sync_data)?;
         self.index.sync_data()
     }
 }
@@ -597,8 +625,31 @@ impl Drop for Claimed {
     }
 }
 
+/// Opens a file of a store, but no link: it would lead writes to a file of someone else's choice.
+fn own_options() -> std::fs::OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+    options
+}
+
+/// Opens a file of at least `len` bytes, or makes it.
+fn own_file(path: &Path, len: u64) -> io::Result<File> {
+    let file = own_options().create(true).truncate(false).open(path)?;
+    if file.metadata()?.len() < len {
+        file.set_len(len)?;
+    }
+    Ok(file)
+}
+
+/// An error unless an eighth of the process's descriptors is left for the rest of the process.
+fn spare_descriptors() -> io::Result<()> {
+    let most = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    if open as u64 <= most - most / 8 { Ok(()) } else { Err(Errno::MFILE.into()) }
+}
+
 /// Gives the space of a range back, which is zeros then. False if the file system cannot.
-fn punch(file: &File, offset: u64, len: u64) -> io::Result<bool> {
+fn punch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<bool> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match rustix::fs::fallocate(file, flags, offset, len) {
         Ok(()) => Ok(true),

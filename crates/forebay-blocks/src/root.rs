@@ -13,7 +13,7 @@ use forebay_base::lock::Lock;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::class::{Candidate, Claim, Class, Leaving, folder, padded, slot_len};
-use crate::failure::failed;
+use crate::failure::{failed, of_system};
 use crate::format;
 use crate::health::Health;
 use crate::key::Key;
@@ -282,7 +282,7 @@ impl Root {
         let mut used = self.used.lock();
         if used.0.is_none_or(|until| Instant::now() > until) {
             drop(used);
-            let now = self.used(engine).map_err(io::Error::other)?;
+            let now = self.used(engine).map_err(of_system)?;
             let left = self.capacity.saturating_sub(now);
             let time = Duration::from_nanos(left.saturating_mul(1_000_000_000) / FASTEST);
             let until = Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1);
@@ -319,14 +319,14 @@ impl Root {
         if self.past_cache {
             return Ok(());
         }
-        let (data, offset) = class.place(slot);
-        write_out(&data.plain, offset, len, Out::Start)?;
+        let (data, offset) = class.place(slot)?;
+        write_out(data.descriptor(), offset, len, Out::Start)?;
         self.unwritten.lock().add(class, slot, len);
         loop {
             let oldest = self.unwritten.lock().take_over(self.unwritten_max);
             let Some((class, slot, len)) = oldest else { return Ok(()) };
-            let (data, offset) = class.place(slot);
-            write_out(&data.plain, offset, len, Out::Wait)?;
+            let (data, offset) = class.place(slot)?;
+            write_out(data.descriptor(), offset, len, Out::Wait)?;
         }
     }
 
@@ -387,7 +387,7 @@ enum Out {
 }
 
 #[expect(unsafe_code, reason = "`rustix` has no `sync_file_range`")]
-fn write_out(file: &File, offset: u64, len: u64, how: Out) -> io::Result<()> {
+fn write_out(file: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64, how: Out) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let wide = |value: u64| libc::off64_t::try_from(value).map_err(io::Error::other);
     let flags = match how {

@@ -3,9 +3,9 @@
 //! and a hanging drive does not hold it.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::mem;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::class::{Claim, Claimed, Class, padded};
 use crate::failure::failed;
+use crate::health::Health;
 use crate::pool::Pool;
 use crate::record::Whole;
 use crate::root::Root;
@@ -68,7 +69,7 @@ struct Store<'a> {
 
 /// Reads bytes that are in the page cache; an error if some have left it, or if the file system
 /// does not say so.
-fn read_at_once(file: &File, part: &mut [u8], at: u64) -> io::Result<()> {
+fn read_at_once(file: BorrowedFd<'_>, part: &mut [u8], at: u64) -> io::Result<()> {
     let len = part.len();
     let read = preadv2(file, &mut [IoSliceMut::new(part)], at, ReadWriteFlags::NOWAIT)?;
     if read == len { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
@@ -158,15 +159,21 @@ impl Runner<'_> {
     }
 
     fn load_failed(&self, error: &Error) -> End {
-        self.root.loads.failed(&self.root.path, with_cause(error));
-        End::Not(Why::RootFailed)
+        self.failed(&self.root.loads, error)
     }
 
     fn store_failed(&self, error: &Error) -> End {
         if is_full(error) {
             return End::Not(Why::NoRoom);
         }
-        self.root.stores.failed(&self.root.path, with_cause(error));
+        self.failed(&self.root.stores, error)
+    }
+
+    fn failed(&self, health: &Health, error: &Error) -> End {
+        if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) {
+            return End::Not(Why::Descriptors);
+        }
+        health.failed(&self.root.path, with_cause(error));
         End::Not(Why::RootFailed)
     }
 
@@ -243,9 +250,9 @@ impl Runner<'_> {
             Ok(None) => return Err(WaitForOthers),
             Err(_) => return not(End::Not(Why::Memory)),
         };
-        let (data, offset) = class.place(slot);
+        let place = class.place(slot).map_err(failed(Operation::Open, &self.root.path));
         let options = RequestOptions::exactly().urgent();
-        match data.file.start_read(offset, buffer, &options) {
+        match place.and_then(|(data, offset)| data.start_read(offset, buffer, &options)) {
             Ok(transfer) => {
                 transfer.report_to(ends, item as u64);
                 Ok(Some(Load { transfer, class, slot, whole }))
@@ -264,7 +271,7 @@ impl Runner<'_> {
         slot: u64,
         whole: &Whole,
     ) -> bool {
-        let (data, offset) = class.place(slot);
+        let Ok((data, offset)) = class.place(slot) else { return false };
         let Ok(Some(mut buffer)) = self.parts.try_take(self.engine, PART_LEN) else { return false };
         let Some(mut memory) = work.take_memory(item) else {
             self.parts.give(buffer);
@@ -277,7 +284,7 @@ impl Runner<'_> {
                 for done in (0..piece.len()).step_by(whole_part.len()) {
                     let len = (piece.len() - done).min(PART_LEN);
                     let part = &mut whole_part[..usize::try_from(len).expect("a part")];
-                    read_at_once(&data.plain, part, at).ok()?;
+                    read_at_once(data.descriptor(), part, at).ok()?;
                     hasher.update(part);
                     piece.upload(done, part).ok()?;
                     at += len;
@@ -471,10 +478,11 @@ impl Runner<'_> {
             .split_at_mut(usize::try_from(len).expect("64 MiB at most"));
         rest.fill(0);
         let checksum = xxh3_64(bytes);
-        let (data, offset) = claimed.class.place(claimed.slot);
+        let place = claimed.class.place(claimed.slot);
+        let place = place.map_err(failed(Operation::Open, &self.root.path));
         let mut options = RequestOptions::default();
         options.past_cache = self.root.past_cache;
-        match data.file.start_write(offset, buffer, &options) {
+        match place.and_then(|(data, offset)| data.start_write(offset, buffer, &options)) {
             Ok(transfer) => {
                 transfer.report_to(ends, item as u64);
                 Ok(Started::Store(Store { transfer, claimed, checksum, storing }))

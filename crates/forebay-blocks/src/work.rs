@@ -56,12 +56,15 @@ pub enum Why {
     RootFailed,
     /// The caller's memory could not be accessed.
     Memory,
+    /// Less than an eighth of the process's descriptors are left, and each length of blocks needs
+    /// some: raise `ulimit -n`.
+    Descriptors,
     /// The store was opened in the process from which this one was forked.
     Forked,
 }
 
 impl Why {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Absent,
         Self::Damaged,
         Self::Late,
@@ -71,6 +74,7 @@ impl Why {
         Self::TooLong,
         Self::RootFailed,
         Self::Memory,
+        Self::Descriptors,
         Self::Forked,
     ];
 
@@ -87,6 +91,7 @@ impl Why {
             Self::TooLong => "too long",
             Self::RootFailed => "root failed",
             Self::Memory => "memory",
+            Self::Descriptors => "no descriptors",
             Self::Forked => "forked",
         }
     }

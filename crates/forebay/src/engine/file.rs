@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -343,6 +344,12 @@ impl File {
     #[must_use]
     pub fn is_of(&self, engine: &Engine) -> bool {
         std::ptr::eq(&*self.engine.inner, &*engine.inner)
+    }
+
+    /// The descriptor that uses the page cache.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.handle.fd()
     }
 
     /// Identifies the file, however often it was opened.
