@@ -167,25 +167,21 @@ impl Class {
         let uses = open("uses", sets * (WAYS * 8) as u64)?;
         let (locks, held) = (open("locks", 0)?, Lock::default());
         let kind = rustix::fs::fstatfs(&index).map_err(|error| failed(&folder)(error.into()))?;
-        let is_in_memory = kind.f_type == libc::TMPFS_MAGIC;
         let path = |number| folder.join(format!("data-{number}"));
         let data = |number| DataFile { path: path(number), file: OnceLock::new() };
-        let data = (0..FILES.min(sets)).map(data).collect();
-        let engine = engine.clone();
-        let own = Self {
+        Ok(Self {
             slot,
             sets,
             ways,
             index,
             uses,
             locks,
-            data,
-            engine,
-            is_in_memory,
+            data: (0..FILES.min(sets)).map(data).collect(),
+            engine: engine.clone(),
+            is_in_memory: kind.f_type == libc::TMPFS_MAGIC,
             held,
             leaving,
-        };
-        Ok(own)
+        })
     }
 
     fn opened<'a>(&self, data: &'a DataFile) -> io::Result<&'a forebay::File> {
@@ -210,13 +206,23 @@ impl Class {
         set * self.ways as u64 + way as u64
     }
 
-    /// The data file of a slot, and the slot's offset there.
+    /// The data file of a slot, and the slot's offset there. May wait for the drive.
     pub(crate) fn place(&self, slot: u64) -> io::Result<(&forebay::File, u64)> {
+        let (data, offset) = self.data_of(slot);
+        Ok((self.opened(data)?, offset))
+    }
+
+    /// The same; `None` if the file is not open yet.
+    pub(crate) fn place_if_open(&self, slot: u64) -> Option<(&forebay::File, u64)> {
+        let (data, offset) = self.data_of(slot);
+        data.file.get().map(|file| (file, offset))
+    }
+
+    fn data_of(&self, slot: u64) -> (&DataFile, u64) {
         let (set, way) = self.set_and_way(slot);
         let files = self.data.len() as u64;
         let file = usize::try_from(set % files).expect("eight at most");
-        let offset = (set / files * self.ways as u64 + way) * self.slot;
-        Ok((self.opened(&self.data[file])?, offset))
+        (&self.data[file], (set / files * self.ways as u64 + way) * self.slot)
     }
 
     /// A set's records.

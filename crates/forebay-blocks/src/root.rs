@@ -23,7 +23,7 @@ use crate::traffic::Traffic;
 use crate::work::{Item, Side};
 
 /// How long a measured size of the data is believed, while other processes write: as long as the
-/// capacity that is left lasts at this rate, but not shorter or longer than this.
+/// capacity that is left lasts at the rate of two PCIe 5.0 drives, within these bounds.
 const FASTEST: u64 = 20_000_000_000;
 const USED_FOR: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// Changes within this time may have the same time of change: 10 ms on most file systems, 2 s on

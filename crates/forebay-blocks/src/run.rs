@@ -271,7 +271,7 @@ impl Runner<'_> {
         slot: u64,
         whole: &Whole,
     ) -> bool {
-        let Ok((data, offset)) = class.place(slot) else { return false };
+        let Some((data, offset)) = class.place_if_open(slot) else { return false };
         let Ok(Some(mut buffer)) = self.parts.try_take(self.engine, PART_LEN) else { return false };
         let Some(mut memory) = work.take_memory(item) else {
             self.parts.give(buffer);
