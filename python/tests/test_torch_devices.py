@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,11 @@ def test_each_device_has_all_tensors(model: Any) -> None:
     folder, tensors = model
     seen: list[tuple[int, int]] = []
     report: dict[str, Any] = {}
+    started = time.monotonic()
     loaded = load_file(
         folder, DEVICES, progress=lambda *both: seen.append(both), report=report
     )
+    assert report["seconds"]["elapsed"] <= time.monotonic() - started
     assert same(loaded, tensors)
     nbytes = sum(it.nbytes for it in tensors.values())
     assert report["bytes"] == nbytes

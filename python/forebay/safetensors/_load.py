@@ -264,7 +264,7 @@ class _Loading:
         reports += (self._fetched(part, tell) for part in self._mapped if part.tensors)
         tell(self._total, self._total)
         found = merged(reports)
-        if len(reports) > 1:
+        if len(reports) != 1 or len(self._kinds) > 1:
             found["seconds"]["elapsed"] = time.monotonic() - begun
         return found
 
