@@ -218,9 +218,16 @@ impl Work {
         }
     }
 
-    /// Returns memory of an item that has not ended.
+    /// Returns memory of an item that has not ended. If the time is over, it ends: the clock has
+    /// passed over it, and this thread may hang in the kernel next.
     pub(crate) fn give_back(&self, item: usize, memory: Vec<Buffer>) {
-        *self.items[item].state.lock() = State::Waiting(memory);
+        let mut state = self.items[item].state.lock();
+        if Instant::now() < self.deadline {
+            *state = State::Waiting(memory);
+            return;
+        }
+        drop(state);
+        self.end_with(item, End::Not(Why::Late), memory);
     }
 
     /// Ends an item whose memory was taken.
@@ -340,5 +347,26 @@ impl Batch {
             State::Waiting(_) | State::Copying => Vec::new(),
         };
         self.0.items.iter().map(take).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Namespace;
+
+    #[test]
+    fn a_copy_at_the_deadline_leaves_no_item_that_waits() {
+        let block = || Block { key: Namespace::new(b"").key(b"a"), memory: Vec::new() };
+        let work = Work::new(Kind::Set, vec![block(), block()], Duration::from_millis(20));
+        let memory = work.take_memory(0).expect("it waits");
+        work.give_back(0, memory);
+        assert!(work.is_waiting(0), "its time is not over");
+        let memory = work.take_memory(0).expect("it waits");
+        std::thread::sleep(Duration::from_millis(20));
+        work.end_all(End::Not(Why::Late)); // by the clock
+        assert!(!work.is_over());
+        work.give_back(0, memory);
+        assert_eq!(Batch(work).wait(), [End::Not(Why::Late); 2]);
     }
 }
