@@ -134,10 +134,17 @@ fn work() {
             }
         }
     });
-    let buffer = engine.allocate(device.id(), 1 << 20).expect("memory");
-    // SAFETY: the stream is this device's and alive.
-    let transfer = unsafe { file.start_read_on(compute, 0, buffer, &RequestOptions::default()) };
-    transfer.expect("a start").wait().0.expect("a read");
+    // Several, so that their thread lives long enough to be seen twice.
+    let transfers: Vec<_> = (0..8)
+        .map(|_| {
+            let buffer = engine.allocate(device.id(), 8 << 20).expect("memory");
+            // SAFETY: the stream is this device's and alive.
+            unsafe { file.start_read_on(compute, 0, buffer, &RequestOptions::default()) }
+        })
+        .collect();
+    for transfer in transfers {
+        transfer.expect("a start").wait().0.expect("a read");
+    }
     let layers: Vec<Layer> =
         (0..8).map(|n| Layer::named(format!("layer {n}")).with(&file, n << 20, 1 << 20)).collect();
     let mut options = ordered(Order::Forward, Some(2 << 20));
