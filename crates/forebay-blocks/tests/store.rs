@@ -128,7 +128,7 @@ fn several_stores_share_the_capacity() {
     });
     let (count, bytes) = stores[0].usage().unwrap();
     assert!(count > 100);
-    assert!(bytes <= capacity + 4 * MIB, "{count} blocks in {bytes} bytes");
+    assert!(bytes <= capacity + 2 * MIB, "{count} blocks in {bytes} bytes");
 }
 
 #[test]

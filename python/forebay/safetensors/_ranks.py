@@ -1,4 +1,4 @@
-"""Processes, and GPUs of one process, that load the same model at once: who reads which bytes."""
+"""Which process, or which GPU of a process, reads which bytes of a model."""
 
 from __future__ import annotations
 
@@ -201,11 +201,11 @@ def _are_peers(memory: list[Any]) -> bool:
 def _copies(source: str, target: str) -> bool:
     """Whether one device can copy to another over a bus or NVLink, and the bytes arrive.
 
-    On some machines the bus says so and delivers other bytes.
+    Some machines report that GPUs reach each other, but deliver wrong bytes.
     """
     import torch  # type: ignore[import-not-found,unused-ignore]
 
-    if source == target or source == target == "cpu":
+    if source == target:
         return True
     both = torch.device(source), torch.device(target)
     if {one.type for one in both} != {"cuda"} or not torch.cuda.can_device_access_peer(*both):
