@@ -13,7 +13,7 @@ use forebay_base::lock::Lock;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::class::{Candidate, Claim, Class, Leaving, folder, padded, slot_len};
-use crate::failure::{failed, of_system};
+use crate::failure::failed;
 use crate::format;
 use crate::health::Health;
 use crate::key::Key;
@@ -237,8 +237,8 @@ impl Root {
         let class = self.class(engine, slot_len(len))?;
         let needed = padded(len);
         // Space that was given back counts at once; some file systems report it only later.
-        let claim =
-            |freed| class.claim(key, || Ok(freed >= needed || self.has_room(engine, needed)?));
+        let claim = |freed| class.claim(key, || Ok(freed >= needed || self.has_room(needed)?));
+        self.measure(engine)?;
         let (mut claimed, mut freed) = (claim(0).map_err(self.of_index())?, 0);
         // The set has no block that could leave, so blocks of other sets leave.
         let mut random = key.bits(2);
@@ -249,7 +249,7 @@ impl Root {
             claimed = claim(freed).map_err(self.of_index())?;
         }
         if freed > 0 {
-            *self.used.lock() = (None, 0);
+            self.used.lock().0 = None;
         }
         Ok(claimed)
     }
@@ -278,17 +278,8 @@ impl Root {
     }
 
     /// Whether `len` bytes more fit into the capacity, and leave enough of the file system free.
-    fn has_room(&self, engine: &Engine, len: u64) -> io::Result<bool> {
+    fn has_room(&self, len: u64) -> io::Result<bool> {
         let mut used = self.used.lock();
-        if used.0.is_none_or(|until| Instant::now() > until) {
-            drop(used);
-            let now = self.used(engine).map_err(of_system)?;
-            let left = self.capacity.saturating_sub(now);
-            let time = Duration::from_nanos(left.saturating_mul(1_000_000_000) / FASTEST);
-            let until = Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1);
-            used = self.used.lock();
-            *used = (Some(until), now);
-        }
         if used.1 + len > self.capacity {
             return Ok(false);
         }
@@ -296,6 +287,20 @@ impl Root {
         drop(used);
         let space = rustix::fs::statvfs(&self.path)?;
         Ok(space.f_bavail * space.f_frsize >= len + self.keep_free)
+    }
+
+    /// Measures the size of the data, unless that is known. Not under a set's lock, for which other
+    /// processes wait: it may open files.
+    fn measure(&self, engine: &Engine) -> Result<()> {
+        if self.used.lock().0.is_some_and(|until| Instant::now() <= until) {
+            return Ok(());
+        }
+        let now = self.used(engine)?;
+        let left = self.capacity.saturating_sub(now);
+        let time = Duration::from_nanos(left.saturating_mul(1_000_000_000) / FASTEST);
+        let until = Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1);
+        *self.used.lock() = (Some(until), now);
+        Ok(())
     }
 
     /// Bytes that the blocks take on the drive.
@@ -340,14 +345,14 @@ impl Root {
                 None => return Ok(None),
             }
         }
-        *self.used.lock() = (None, 0);
+        self.used.lock().0 = None;
         Ok(Some(removed))
     }
 
     pub(crate) fn clear(&self, engine: &Engine) -> Result<()> {
         self.list(engine)?;
         self.classes(None).iter().try_for_each(|class| class.clear()).map_err(self.of_index())?;
-        *self.used.lock() = (None, 0);
+        self.used.lock().0 = None;
         Ok(())
     }
 
