@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::drive::{Drive, Transport};
+use super::memory::Channels;
 use super::nic::Nic;
 use super::pci::{Bridge, Link, PciDevice};
 
@@ -37,7 +38,9 @@ const FRAME: f64 = 4096.0 / (4096.0 + 82.0);
 /// | GPU, PCIe 4.0 x16 | 26.4 of 28 GiB/s: 0.94 | published by others |
 /// | four drives, PCIe 5.0 x4 | 53.0 of 58 GB/s: 0.91 | published by others |
 /// | 400 GbE with RDMA | 43.4 of 45 GiB/s: 0.96 | published by others |
-pub const SHARE: [(Part, f64); 3] = [(Part::Gpu, 0.95), (Part::Drive, 0.92), (Part::Network, 0.96)];
+/// | memory | 0.80 to 0.85 | STREAM on servers of two sockets, published by their makers |
+pub const SHARE: [(Part, f64); 4] =
+    [(Part::Gpu, 0.95), (Part::Drive, 0.92), (Part::Network, 0.96), (Part::Memory, 0.8)];
 
 /// A kind of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -49,6 +52,8 @@ pub enum Part {
     Drive,
     /// A port of a network card.
     Network,
+    /// The memory of this machine.
+    Memory,
 }
 
 impl Part {
@@ -110,6 +115,8 @@ pub enum Binds {
     Link(String),
     /// The network line of this port.
     Line(String),
+    /// The channels of the memory.
+    Memory,
     /// The link of this bridge above them.
     Uplink(String),
     /// The links of this many bridges.
@@ -123,6 +130,7 @@ impl fmt::Display for Binds {
         match self {
             Self::Link(of) => write!(f, "link of {of}"),
             Self::Line(of) => write!(f, "line of {of}"),
+            Self::Memory => f.write_str("memory"),
             Self::Uplink(address) => write!(f, "uplink {address}"),
             Self::Uplinks(count) => write!(f, "{count} uplinks"),
             Self::Links(of) => write!(f, "links of {of}"),
@@ -175,6 +183,18 @@ impl Leaf {
         }
     }
 
+    /// The memory, which each byte passes `times`.
+    #[must_use]
+    pub fn memory(channels: &Channels, times: f64) -> Self {
+        Self {
+            name: format!("{} memory channels", channels.used),
+            part: Part::Memory,
+            pci: None,
+            line: Some(channels.bytes_per_second / times),
+            measured: [None; 2],
+        }
+    }
+
     /// Its own ceiling: that of its link, or of what is behind it.
     fn own(&self, way: Way) -> Option<Ceiling> {
         let link = self.pci.as_ref().and_then(own_link);
@@ -184,6 +204,7 @@ impl Leaf {
         let share = self.part.share_of(link.as_ref());
         let expected = self.measured[way as usize].unwrap_or(theory * share);
         let binds = match behind {
+            Some(_) if self.part == Part::Memory => Binds::Memory,
             Some(_) => Binds::Line(self.name.clone()),
             None => Binds::Link(self.name.clone()),
         };

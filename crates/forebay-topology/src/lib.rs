@@ -10,7 +10,8 @@
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
 //! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
-//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs and network cards (`nic`) carry.
+//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network cards (`nic`) and `memory`
+//! carry.
 
 mod block;
 mod btrfs;
@@ -30,6 +31,7 @@ mod loop_device;
 mod magic;
 mod map;
 mod md;
+mod memory;
 mod memory_limit;
 mod mount;
 mod neighbours;
@@ -62,6 +64,7 @@ pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 pub use gpu::{Gpu, gpu_at, gpus};
 pub use magic::FileSystem;
 pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value};
+pub use memory::Channels;
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use neighbours::Neighbours;
 pub use nfs::part_of;

@@ -18,6 +18,7 @@ use forebay_base::lock::Lock;
 use super::cache::Resolver;
 use super::file_systems::{self, Ground, look_up};
 use super::gpu;
+use super::memory;
 use super::nic;
 use super::patience::Patience;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
@@ -59,7 +60,7 @@ pub fn record_with(
         let _ = notes.extents(&map.path, EXTENTS_MAX);
     }
     // These read their files for the record.
-    let _ = (gpu::gpus(&system), nic::nics(&system));
+    let _ = (gpu::gpus(&system), nic::nics(&system), memory::Channels::read(&system));
     more(&system);
     let root = dir.join("root");
     std::fs::create_dir(&root)?;
@@ -80,6 +81,7 @@ fn write_touched(root: &Path, touched: &Touched) -> io::Result<()> {
         let bytes = match path.to_str() {
             Some("proc/self/mountinfo") => names.mounts(bytes),
             Some("proc/self/mountstats") => names.statistics(bytes),
+            Some(memory::DATABASE) => memory::without_serials(bytes),
             _ => bytes.clone(),
         };
         write_new(root, path, &bytes)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::results::{Direction, Record};
 use forebay_topology::{
-    Binds, Ceiling, Drive, Leaf, Nic, Part, Resolver, SHARE, Way, nics, together,
+    Binds, Ceiling, Channels, Drive, Leaf, Part, Resolver, SHARE, System, Way, nics, together,
 };
 
 use super::json::{CeilingRow, Gpu, MapReport, MeasuredShare};
@@ -34,19 +34,39 @@ impl CeilingRow {
         })
     }
 
-    /// What `source` sends to `target`, or back.
-    fn between(source: &Self, target: &Self) -> Self {
+    /// What `source` sends to `target`, or back, through the memory if it is known.
+    fn between(source: &Self, target: &Self, memory: Option<&Self>) -> Self {
         Self::new(format!("{} to {}", source.of, target.of), |way| {
             let (one, other) = (source.get(way).clone()?, target.get(way).clone()?);
-            let (low, high) =
-                if one.expected <= other.expected { (one, other) } else { (other, one) };
-            Some(Ceiling { theory: low.theory.min(high.theory), ..low })
+            let known = memory.and_then(|memory| memory.get(way).clone());
+            let parts = [Some(one), Some(other), known].into_iter().flatten();
+            parts.reduce(|one, other| {
+                let theory = one.theory.min(other.theory);
+                let low = if one.expected <= other.expected { one } else { other };
+                Ceiling { theory, ..low }
+            })
         })
     }
 
     fn get(&self, way: Way) -> &Option<Ceiling> {
         if way == Way::Read { &self.read } else { &self.write }
     }
+}
+
+/// The memory's own ceiling, and that of bytes which pass it twice: a drive or a GPU writes them,
+/// and the other reads them.
+fn memory(channels: &Channels) -> [CeilingRow; 2] {
+    let (empty, all) = (channels.empty, channels.empty + channels.used);
+    let empty = (empty > 0).then(|| {
+        format!("{empty} of {all} memory channels have no module: add one to each of these")
+    });
+    let direct = "the memory binds: each byte passes it twice, unless transfers are direct";
+    [(1.0, empty.clone()), (2.0, empty.or(Some(direct.into())))].map(|(times, remedy)| {
+        let leaf = Leaf::memory(channels, times);
+        CeilingRow::new(leaf.name.clone(), |way| {
+            Some(Ceiling { remedy: remedy.clone(), ..together(&[&leaf], way)? })
+        })
+    })
 }
 
 /// How many more such drives all GPUs could take, if the drives bind.
@@ -131,8 +151,13 @@ pub(super) fn shares(
     Ok(shares)
 }
 
-/// The ceilings of a report's drives and GPUs, and of the network cards if it has drives elsewhere.
-pub(super) fn rows(report: &MapReport, nics: &[Nic], shares: &[MeasuredShare]) -> Vec<CeilingRow> {
+/// The ceilings of a report's drives and GPUs, of the memory, and of the network cards if it has
+/// drives elsewhere.
+pub(super) fn rows(
+    report: &MapReport,
+    system: &System,
+    shares: &[MeasuredShare],
+) -> Vec<CeilingRow> {
     let with_shares = |mut leaf: Leaf| {
         for MeasuredShare { way, share, .. } in shares.iter().filter(|it| it.part == leaf.part) {
             let alone = together(&[&leaf], *way);
@@ -142,7 +167,9 @@ pub(super) fn rows(report: &MapReport, nics: &[Nic], shares: &[MeasuredShare]) -
     };
     let local: Vec<Leaf> = report.drives.iter().filter_map(Leaf::drive).map(with_shares).collect();
     let is_remote = report.drives.iter().any(|drive| drive.transport().is_network());
-    let ports: Vec<Leaf> = nics.iter().map(Leaf::nic).filter(|_| is_remote).collect();
+    let ports = || nics(system).iter().map(Leaf::nic).collect();
+    let ports: Vec<Leaf> = if is_remote { ports() } else { Vec::new() };
+    let memory = Channels::read(system).as_ref().map(memory);
     let gpus = report.gpus.iter().map(|gpu| with_shares(Leaf::gpu(gpu.index, &gpu.pci)));
     let gpus: Vec<Leaf> = gpus.collect();
     let mut rows = Vec::new();
@@ -176,9 +203,10 @@ pub(super) fn rows(report: &MapReport, nics: &[Nic], shares: &[MeasuredShare]) -
     let name = |count| if count == 1 { "1 GPU".to_owned() } else { format!("{count} GPUs") };
     let targets = counts.iter().map(|count| CeilingRow::of(name(*count), &gpus[..*count]));
     let targets: Vec<CeilingRow> = targets.collect();
-    let paths = sources
-        .iter()
-        .flat_map(|source| targets.iter().map(move |target| CeilingRow::between(source, target)));
+    let twice = memory.as_ref().map(|[_, twice]| twice);
+    let paths = sources.iter().flat_map(|source| {
+        targets.iter().map(move |target| CeilingRow::between(source, target, twice))
+    });
     let mut paths: Vec<CeilingRow> = paths.collect();
     if let (Some(source), [.., target]) = (sources.first().filter(|_| !local.is_empty()), &*targets)
         && let Some(path) = paths.iter_mut().find(|path| path.of.ends_with(&target.of))
@@ -187,6 +215,7 @@ pub(super) fn rows(report: &MapReport, nics: &[Nic], shares: &[MeasuredShare]) -
         read.remedy = more_drives(source, local.len(), target);
     }
     rows.extend(targets);
+    rows.extend(memory.map(|[own, _]| own));
     rows.extend(paths);
     rows
 }
@@ -217,6 +246,7 @@ fn sources(report: &MapReport) -> String {
         Part::Gpu => "GPUs",
         Part::Drive => "drives",
         Part::Network => "networks",
+        Part::Memory => "memory",
     };
     let share = |(part, usual)| {
         let own = report.measured.iter().filter(|own| own.part == part);
@@ -226,11 +256,18 @@ fn sources(report: &MapReport) -> String {
             own => format!("{} for {} (measured)", own.join(" and "), name(part)),
         }
     };
-    let shares = SHARE.map(share);
+    let binds = |row: &CeilingRow| row.read.as_ref().map(|read| read.binds.clone());
+    let knows_memory = report.ceilings.iter().any(|row| binds(row) == Some(Binds::Memory));
+    let shares = SHARE.into_iter().filter(|(part, _)| *part != Part::Memory || knows_memory);
+    let shares: Vec<String> = shares.map(share).collect();
+    let (source, unknown) = match knows_memory {
+        true => (", memory modules in /run/udev/data/+dmi:id (udev),", "Links"),
+        false => (",", "Memory, links"),
+    };
     format!(
-        "In theory: width and speed of links in /sys/bus/pci/devices, and line rates of SATA, SAS \
-         and network ports, without the overhead of packets. Reads and writes: the share that \
-         practice reaches, {}. Memory, links between sockets and the drives' own chips are not \
+        "In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA, SAS \
+         and network ports{source} without the overhead of packets. Reads and writes: the share \
+         that practice reaches, {}. {unknown} between sockets and the drives' own chips are not \
          known here and may bind before.",
         shares.join(", ")
     )

@@ -42,8 +42,7 @@ pub(crate) fn command(
     let mut report = gather::gather(&resolver, paths, args.fixture.as_deref(), args.extents);
     if let Some(file) = &args.measured {
         report.measured = ceilings::shares(&report, &file::read(file)?, file)?;
-        let nics = forebay_topology::nics(resolver.system());
-        report.ceilings = ceilings::rows(&report, &nics, &report.measured);
+        report.ceilings = ceilings::rows(&report, resolver.system(), &report.measured);
     }
     if is_json && args.fixture.is_none() {
         report.environment = Some(environment::of_machine(command, report.drives.clone()));

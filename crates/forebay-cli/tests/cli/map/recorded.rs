@@ -451,11 +451,11 @@ fn what_parts_can_carry_ends_the_tree() {
     4 drives to 2 GPUs   53.0       57.6    53.8       58.4  links of 4 drives
     → 4 drives give 53.0 GB/s, and 2 GPUs take 111: 5 more such drives would fill
       them
-    In theory: width and speed of links in /sys/bus/pci/devices, and line rates of
-    SATA, SAS and network ports, without the overhead of packets. Reads and writes:
-    the share that practice reaches, 95 % for GPUs, 92 % for drives, 96 % for
-    networks. Memory, links between sockets and the drives' own chips are not known
-    here and may bind before.
+    In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA,
+    SAS and network ports, without the overhead of packets. Reads and writes: the
+    share that practice reaches, 95 % for GPUs, 92 % for drives, 96 % for networks.
+    Memory, links between sockets and the drives' own chips are not known here and
+    may bind before.
     ");
     let report = recorded.json(&["/mnt/md0/data.bin"]);
     let last = list(&report["ceilings"]).last().unwrap();
@@ -470,6 +470,62 @@ fn what_parts_can_carry_ends_the_tree() {
         row["read"]["binds"].as_str().unwrap().to_owned()
     };
     assert_eq!([of("4 drives"), of("1 GPU")], ["uplink 0000:40:02.0", "uplink 0000:40:02.0"]);
+}
+
+#[test]
+fn memory_channels_are_a_ceiling_where_the_firmware_names_them() {
+    let Some(recorded) = Recorded::with_gpus() else { return };
+    fast(&recorded);
+    fs::create_dir_all(recorded.file("run/udev/data")).unwrap();
+    let database = |speed: u32, empty: bool| {
+        let module = |number: u32, channel: &str| {
+            let slot = if number == 1 && empty {
+                "PRESENT=0".into()
+            } else {
+                format!("CONFIGURED_SPEED_MTS={speed}")
+            };
+            let keys = [slot, "DATA_WIDTH=64".into(), format!("BANK_LOCATOR=P0 CHANNEL {channel}")];
+            keys.map(|key| format!("E:MEMORY_DEVICE_{number}_{key}\n")).concat()
+        };
+        let modules = [module(0, "A"), module(1, "B"), module(2, "C")];
+        recorded.write("run/udev/data/+dmi:id", &modules.concat());
+    };
+    let of = |name: &str| {
+        let report = recorded.json(&["/mnt/md0/data.bin"]);
+        let row = list(&report["ceilings"]).iter().find(|row| row["of"] == name).unwrap().clone();
+        row["read"].clone()
+    };
+    database(4800, true);
+    let memory = of("2 memory channels");
+    assert_eq!(
+        (memory["theory"].as_f64(), memory["expected"].as_f64()),
+        (Some(76.8e9), Some(61.44e9))
+    );
+    assert_eq!(memory["remedy"], "1 of 3 memory channels have no module: add one to each of these");
+    let path = of("4 drives to 2 GPUs");
+    assert_eq!((&path["binds"], path["expected"].as_f64()), (&json!("memory"), Some(30.72e9)));
+    database(4800, false);
+    assert_eq!(of("3 memory channels")["remedy"], json!(null));
+    let (text, _) = good(recorded.folder.path(), &["--fixture", ".", "/mnt/md0/data.bin"]);
+    let (_, table) = text.split_once("\n\nGB/s").unwrap();
+    insta::assert_snapshot!(format!("GB/s{table}"), @"
+    GB/s                reads  in theory  writes  in theory  reads bound by
+    each of 4 drives     13.3       14.4    13.4       14.6  link of each
+    4 drives             53.0       57.6    53.8       58.4  links of 4 drives
+    1 GPU                55.5       58.4    54.7       57.6  link of GPU 0
+    2 GPUs                111        117     109        115  links of 2 GPUs
+    3 memory channels    92.2        115    92.2        115  memory
+    4 drives to 1 GPU    46.1       57.6    46.1       57.6  memory
+    4 drives to 2 GPUs   46.1       57.6    46.1       57.6  memory
+    → the memory binds: each byte passes it twice, unless transfers are direct
+    In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA,
+    SAS and network ports, memory modules in /run/udev/data/+dmi:id (udev), without
+    the overhead of packets. Reads and writes: the share that practice reaches, 95 %
+    for GPUs, 92 % for drives, 96 % for networks, 80 % for memory. Links between
+    sockets and the drives' own chips are not known here and may bind before.
+    ");
+    database(9600, false);
+    assert_eq!(of("4 drives to 2 GPUs")["binds"], "links of 4 drives");
 }
 
 #[test]
