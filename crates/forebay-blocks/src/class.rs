@@ -54,12 +54,27 @@ pub enum Policy {
     Lfu,
 }
 
+/// The value of a block by its [`Policy`]: the lowest leaves first.
+pub(crate) type Score = (u64, u64);
+
 impl Policy {
-    fn score(self, used: u64) -> (u64, u64) {
+    fn score(self, used: u64) -> Score {
         let (time, count) = (used >> COUNT_BITS, used & ((1 << COUNT_BITS) - 1));
         match self {
             Self::Lru => (time, count),
             Self::Lfu => (count, time),
+        }
+    }
+
+    /// Whether a block of another length leaves before the least valuable one of a set: it was not
+    /// used for more than twice as long. With a smaller factor, blocks of two lengths in equal use
+    /// go on taking each other's space, and are written at half the rate.
+    pub(crate) fn leaves_first(self, other: Score, own: Score) -> bool {
+        let age = |time| millis_now().saturating_sub(time);
+        let is_old = |other, own| age(other) / 2 > age(own);
+        match self {
+            Self::Lru => is_old(other.0, own.0),
+            Self::Lfu => other.0 < own.0 || (other.0 == own.0 && is_old(other.1, own.1)),
         }
     }
 }
@@ -367,10 +382,12 @@ impl Class {
     }
 
     /// Looks for a slot for `key`. `may_grow`: whether a slot may be used that takes no space yet.
+    /// `may_leave`: whether a block has to leave while there are such slots.
     pub(crate) fn claim(
         self: &Arc<Self>,
         key: &Key,
         may_grow: impl Fn() -> io::Result<bool>,
+        may_leave: impl Fn(Score) -> bool,
     ) -> io::Result<Claim> {
         let set = self.set_of(key);
         let claim = self.with_set(set, || {
@@ -385,7 +402,7 @@ impl Class {
                 }
                 _ => {}
             }
-            self.choose(set, key, &records, may_grow)
+            self.choose(set, key, &records, may_grow, may_leave)
         })?;
         Ok(claim.unwrap_or(Claim::Busy))
     }
@@ -397,6 +414,7 @@ impl Class {
         key: &Key,
         records: &Records,
         may_grow: impl Fn() -> io::Result<bool>,
+        may_leave: impl Fn(Score) -> bool,
     ) -> io::Result<Claim> {
         let uses = self.uses(set)?;
         // In this order: left by a dead writer, free, too old, least valuable.
@@ -410,7 +428,7 @@ impl Class {
         let mut order: Vec<_> = (0..self.ways).map(|way| (rank(way), way)).collect();
         order.sort_unstable();
         let mut grows = None;
-        for ((rank, _), way) in order {
+        for ((rank, score), way) in order {
             if rank == 1 {
                 let grows = match grows {
                     Some(grows) => grows,
@@ -419,6 +437,9 @@ impl Class {
                 if !grows {
                     continue;
                 }
+            }
+            if rank == 3 && grows == Some(false) && !may_leave(score) {
+                break;
             }
             let slot = self.slot_at(set, way);
             if let Some(mut claimed) = self.take(slot, &records.at(way))? {
@@ -603,7 +624,7 @@ impl Drop for Locked<'_> {
 /// A block that may leave.
 #[derive(Debug)]
 pub(crate) struct Candidate {
-    pub(crate) score: (u64, u64),
+    pub(crate) score: Score,
     pub(crate) key: Key,
     pub(crate) len: u64,
 }

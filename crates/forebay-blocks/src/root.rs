@@ -33,6 +33,8 @@ const TICK_MAX: Duration = Duration::from_secs(2);
 const CANDIDATES: usize = 4;
 /// Empty sets that are passed over in search of them.
 const EMPTY_MAX: u32 = 64;
+/// Blocks found to remove that others remove or write at the same time, before a search is given up.
+const BUSY_MAX: u32 = 16;
 
 /// A folder and its bounds.
 #[derive(Debug, Clone)]
@@ -56,8 +58,7 @@ pub(crate) struct Root {
     classes: Lock<BTreeMap<u64, Arc<Class>>>,
     /// When the folder's list of classes was last read: its time of change then.
     listed: Lock<Option<SystemTime>>,
-    /// Bytes that the blocks take, and until when that is believed.
-    used: Lock<(Option<Instant>, u64)>,
+    used: Lock<Used>,
     unwritten: Lock<Unwritten>,
     unwritten_max: u64,
     pub(crate) past_cache: bool,
@@ -67,6 +68,16 @@ pub(crate) struct Root {
     pub(crate) counters: Counters,
     /// Shared lock: the capacity does not change while a store is open.
     _format: File,
+}
+
+/// Bytes that the blocks take.
+#[derive(Debug, Default)]
+struct Used {
+    bytes: u64,
+    /// Until when they are believed.
+    until: Option<Instant>,
+    /// How many each class had when they were measured.
+    of: Vec<(Arc<Class>, u64)>,
 }
 
 /// Written blocks whose pages the kernel may not have written to the drive yet.
@@ -236,55 +247,102 @@ impl Root {
         }
         let class = self.class(engine, slot_len(len))?;
         let needed = padded(len);
-        // Space that was given back counts at once; some file systems report it only later.
-        let claim = |freed| class.claim(key, || Ok(freed >= needed || self.has_room(needed)?));
         self.measure(engine)?;
+        let random = key.bits(2);
+        let other = match self.is_full(needed).map_err(self.of_index())? {
+            true => self.least(random, 1, Some(&class)).map_err(self.of_index())?,
+            false => None,
+        };
+        let other = other.map(|(_, candidate)| candidate.score);
+        let may_leave = |own| other.is_none_or(|it| !self.leaving.policy.leaves_first(it, own));
+        // Space that was given back counts at once; some file systems report it only later.
+        let claim =
+            |freed| class.claim(key, || Ok(freed >= needed || self.has_room(needed)?), may_leave);
         let (mut claimed, mut freed) = (claim(0).map_err(self.of_index())?, 0);
-        // The set has no block that could leave, so blocks of other sets leave.
-        let mut random = key.bits(2);
-        while matches!(claimed, Claim::NoRoom) && freed < needed {
-            let Some(len) = self.remove_one(random).map_err(self.of_index())? else { break };
-            freed += padded(len);
-            random = random.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+        if matches!(claimed, Claim::NoRoom) {
+            // The set has no block that has to leave, so blocks of other sets leave.
+            freed = self.free_up(needed, random).map_err(self.of_index())?;
             claimed = claim(freed).map_err(self.of_index())?;
         }
+        if matches!(claimed, Claim::NoRoom) && other.is_some() {
+            claimed = class.claim(key, || Ok(false), |_| true).map_err(self.of_index())?;
+        }
         if freed > 0 {
-            self.used.lock().0 = None;
+            self.used.lock().until = None;
         }
         Ok(claimed)
     }
 
-    /// Removes the least valuable of some blocks, and returns its length; `None` if none was
-    /// found.
-    fn remove_one(&self, random: u64) -> io::Result<Option<u64>> {
-        let mut least: Option<(Arc<Class>, Candidate)> = None;
-        for class in self.classes(None) {
-            // More sets are looked at while they are empty.
-            let sets = (0..EMPTY_MAX).map(|number| random.rotate_left(7 * number));
-            let found = sets.filter_map(|set| class.candidate(set).transpose());
-            for found in found.take(CANDIDATES) {
-                let found = found?;
-                if least.as_ref().is_none_or(|(_, least)| found.score < least.score) {
-                    least = Some((Arc::clone(&class), found));
-                }
+    /// Removes the least valuable of some blocks, one after the other, until they had `needed` bytes;
+    /// returns how many they had.
+    fn free_up(&self, needed: u64, mut random: u64) -> io::Result<u64> {
+        let (mut freed, mut busy) = (0, 0);
+        while freed < needed && busy < BUSY_MAX {
+            let Some((class, candidate)) = self.least(random, CANDIDATES, None)? else { break };
+            random = next(random);
+            // Another may write it, or in its set.
+            if class.remove(&candidate.key)? == Some(true) {
+                freed += padded(candidate.len);
+                self.counters.evicted();
+            } else {
+                busy += 1;
             }
         }
-        let Some((class, candidate)) = least else { return Ok(None) };
-        if class.remove(&candidate.key)? != Some(true) {
-            return Ok(None); // a writer is in the set
-        }
-        self.counters.evicted();
-        Ok(Some(candidate.len))
+        Ok(freed)
     }
 
-    /// Whether `len` bytes more fit into the capacity, and leave enough of the file system free.
+    /// The least valuable block of some sets, in classes other than `own`. A class is looked at the
+    /// more often the more bytes it has.
+    fn least(
+        &self,
+        mut random: u64,
+        sets: usize,
+        own: Option<&Arc<Class>>,
+    ) -> io::Result<Option<(Arc<Class>, Candidate)>> {
+        let mut classes = self.used.lock().of.clone();
+        classes.retain(|(class, _)| own.is_none_or(|own| !Arc::ptr_eq(own, class)));
+        let all: u64 = classes.iter().map(|(_, bytes)| bytes).sum();
+        let (mut least, mut found): (Option<(Arc<Class>, Candidate)>, _) = (None, 0);
+        for _ in 0..EMPTY_MAX {
+            random = next(random);
+            let mut at = random.rotate_left(32) % all.max(1);
+            let is_at = |(_, bytes): &&(Arc<Class>, u64)| {
+                let here = at < *bytes;
+                at = at.saturating_sub(*bytes);
+                here
+            };
+            let Some((class, _)) = classes.iter().find(is_at) else { break };
+            let Some(candidate) = class.candidate(random)? else { continue };
+            if least.as_ref().is_none_or(|(_, least)| candidate.score < least.score) {
+                least = Some((Arc::clone(class), candidate));
+            }
+            found += 1;
+            if found == sets {
+                break;
+            }
+        }
+        Ok(least)
+    }
+
+    /// Whether `len` bytes more do not fit into the capacity, or leave too little of the file system
+    /// free.
+    fn is_full(&self, len: u64) -> io::Result<bool> {
+        let fits = self.used.lock().bytes + len <= self.capacity;
+        Ok(!fits || !self.leaves_enough(len)?)
+    }
+
+    /// The same in reverse; counts them as used.
     fn has_room(&self, len: u64) -> io::Result<bool> {
         let mut used = self.used.lock();
-        if used.1 + len > self.capacity {
+        if used.bytes + len > self.capacity {
             return Ok(false);
         }
-        used.1 += len;
+        used.bytes += len;
         drop(used);
+        self.leaves_enough(len)
+    }
+
+    fn leaves_enough(&self, len: u64) -> io::Result<bool> {
         let space = rustix::fs::statvfs(&self.path)?;
         Ok(space.f_bavail * space.f_frsize >= len + self.keep_free)
     }
@@ -292,14 +350,18 @@ impl Root {
     /// Measures the size of the data, unless that is known. Not under a set's lock, for which other
     /// processes wait: it may open files.
     fn measure(&self, engine: &Engine) -> Result<()> {
-        if self.used.lock().0.is_some_and(|until| Instant::now() <= until) {
+        if self.used.lock().until.is_some_and(|until| Instant::now() <= until) {
             return Ok(());
         }
-        let now = self.used(engine)?;
-        let left = self.capacity.saturating_sub(now);
+        self.list(engine)?;
+        let used = |class: Arc<Class>| class.used().map(|bytes| (class, bytes));
+        let of = self.classes(None).into_iter().map(used).collect::<io::Result<Vec<_>>>();
+        let of = of.map_err(self.of_index())?;
+        let bytes = of.iter().map(|(_, bytes)| bytes).sum();
+        let left = self.capacity.saturating_sub(bytes);
         let time = Duration::from_nanos(left.saturating_mul(1_000_000_000) / FASTEST);
-        let until = Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1);
-        *self.used.lock() = (Some(until), now);
+        let until = Some(Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1));
+        *self.used.lock() = Used { bytes, until, of };
         Ok(())
     }
 
@@ -345,14 +407,14 @@ impl Root {
                 None => return Ok(None),
             }
         }
-        self.used.lock().0 = None;
+        self.used.lock().until = None;
         Ok(Some(removed))
     }
 
     pub(crate) fn clear(&self, engine: &Engine) -> Result<()> {
         self.list(engine)?;
         self.classes(None).iter().try_for_each(|class| class.clear()).map_err(self.of_index())?;
-        self.used.lock().0 = None;
+        self.used.lock().until = None;
         Ok(())
     }
 
@@ -365,6 +427,11 @@ impl Root {
         let mut folders = self.classes(None).into_iter().map(|it| folder(&self.path, it.slot));
         folders.try_for_each(|folder| sync(&folder)).map_err(&failed)
     }
+}
+
+/// The next of a row of random numbers.
+const fn next(random: u64) -> u64 {
+    random.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1)
 }
 
 impl Unwritten {

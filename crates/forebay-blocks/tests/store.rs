@@ -162,6 +162,32 @@ fn the_oldest_block_leaves_and_the_capacity_holds() {
     assert_eq!(set(&engine, &store, 200, 9 * len), End::Not(Why::NoRoom));
 }
 
+/// A model that is not used any more leaves its space to one with blocks of another length; one that
+/// is used keeps a part.
+#[test]
+fn blocks_of_another_length_leave_when_they_are_older() {
+    for (old, new) in [(64 << 10, 18_432), (18_432, 64 << 10), (40_000, 1_000_000)] {
+        let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+        let capacity = 16 * MIB;
+        let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
+        let fits = |len: usize| capacity / (len as u64).next_multiple_of(4096);
+        for number in 0..fits(old) {
+            assert!(set(&engine, &store, number, old).is_good(), "{number} of {old}");
+        }
+        thread::sleep(Duration::from_millis(100));
+        // Three quarters of the capacity.
+        let count = fits(new) * 3 / 4;
+        for number in 0..count {
+            assert!(set(&engine, &store, 10_000 + number, new).is_good(), "{number} of {new}");
+        }
+        let is_there = |number: &u64| get(&engine, &store, 10_000 + number, new).is_ok();
+        let found = (0..count).filter(is_there).count() as u64;
+        assert!(found >= count / 2, "{found} of {count} blocks of {new} bytes after {old}");
+        let (_, bytes) = store.usage().unwrap();
+        assert!(bytes <= capacity, "{bytes}");
+    }
+}
+
 #[test]
 fn blocks_that_are_used_more_often_stay() {
     let folder = tempfile::tempdir().unwrap();
