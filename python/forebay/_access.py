@@ -11,6 +11,9 @@ from contextlib import suppress
 _ACL = "system.posix_acl_access"
 _ACL_VERSION = 2
 
+_NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""The errors of a file, or a file system, without ACLs."""
+
 _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 
 _COPIED = ("user.", "system.", "security.selinux", "security.SMACK64")
@@ -49,7 +52,16 @@ def keep(old: int, new: int, path: str) -> None:
         _remove_acl(new)  # it may have inherited one from the folder
         if not same_group:
             mode = _without_group(mode)
-    os.fchmod(new, mode)
+    _set_mode(new, mode)
+
+
+def _set_mode(new: int, mode: int) -> None:
+    """Sets the permissions; a file system without them keeps others, if these allow no more."""
+    try:
+        os.fchmod(new, mode)
+    except OSError:
+        if stat.S_IMODE(os.fstat(new).st_mode) & ~mode:
+            raise
 
 
 def _own(new: int, user: int, group: int) -> bool:
@@ -84,7 +96,7 @@ def _acl_of(source: str) -> list[_Entry] | None:
     try:
         raw = os.getxattr(source, _ACL)
     except OSError as error:
-        if error.errno in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
+        if error.errno in _NO_ACL:
             return None
         raise
     return list(struct.iter_unpack("<HHI", raw[4:]))
@@ -123,5 +135,5 @@ def _remove_acl(new: int) -> None:
     try:
         os.removexattr(new, _ACL)
     except OSError as error:
-        if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
+        if error.errno not in _NO_ACL:
             raise

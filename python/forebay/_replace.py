@@ -78,8 +78,15 @@ def replace(path: Path, fill: Callable[[File], object], sync: bool = True) -> No
         with _process.open(new.number) as file:
             fill(file)
         if new.old is not None:
-            _access.keep(new.old, new.number, new.path)
+            _keep_access(new.old, new)
         new.commit(sync)
+
+
+def _keep_access(old: int, new: Replacement) -> None:
+    try:
+        _access.keep(old, new.number, new.path)
+    except OSError as error:
+        raise OSError(error.errno, "cannot give the new file the permissions of") from error
 
 
 def put(file: File, places: list[Place], sync: bool) -> None:

@@ -99,6 +99,22 @@ def may(path: Path, way: str, user: int, *groups: int) -> bool:
     return code == 0
 
 
+class Without:
+    """`os` on a file system that refuses a call."""
+
+    def __init__(self, call: str, number: int) -> None:
+        self.call, self.number = call, number
+
+    def __getattr__(self, name: str) -> object:
+        if name != self.call:
+            return getattr(os, name)
+
+        def refuse(*_: object) -> None:
+            raise OSError(self.number, os.strerror(self.number))
+
+        return refuse
+
+
 def whose(path: Path) -> tuple[int, int, int]:
     there = path.stat()
     return there.st_uid, there.st_gid, stat.S_IMODE(there.st_mode)
@@ -169,14 +185,7 @@ def test_an_acl_that_cannot_be_kept_is_cut_to_permissions(
     path = old(folder, 0o600)
     with_acl(path, acl(6, 4, 4, 6, (NAMED, 0, FRIEND), (NAMED_GROUP, 6, USERS)))
 
-    class NoAcl:
-        def __getattr__(self, name: str) -> object:
-            return getattr(os, name)
-
-        def setxattr(self, *_: object) -> None:
-            raise OSError(errno.ENOTSUP, "a file system without ACLs")
-
-    monkeypatch.setattr(_access, "os", NoAcl())
+    monkeypatch.setattr(_access, "os", Without("setxattr", errno.ENOTSUP))
     save(path)
     monkeypatch.undo()
     assert whose(path) == (ALICE, SECRET, 0o600) and ACL not in os.listxattr(path)
@@ -268,6 +277,23 @@ def test_other_names_of_the_file_keep_the_old_bytes(folder: Path) -> None:
     os.link(path, folder / "other")
     save(path)
     assert (folder / "other").read_bytes() == b"old" and path.read_bytes() == NEW
+
+
+def test_a_file_system_without_permissions_keeps_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forebay import _access
+
+    monkeypatch.setattr(_access, "os", Without("fchmod", errno.EPERM))
+    path = old(folder, 0o640)
+    save(path)
+    # The new file was made for its owner alone.
+    assert path.read_bytes() == NEW and whose(path) == (ALICE, SECRET, 0o600)
+    path.chmod(0o400)
+    said = "cannot give the new file the permissions of `.*checkpoint`: Operation not permitted"
+    with pytest.raises(PermissionError, match=said):
+        save(path)
+    assert whose(path)[2] == 0o400 and len(list(folder.iterdir())) == 1
 
 
 def test_a_file_that_cannot_change_says_why(folder: Path) -> None:

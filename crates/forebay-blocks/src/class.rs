@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -113,6 +114,9 @@ pub(crate) struct Class {
     data: Vec<DataFile>,
     engine: Engine,
     is_in_memory: bool,
+    /// Whether the file system makes holes, as far as known. Without them, an empty slot keeps its
+    /// space, and its record stays that of a dead writer: the slot is taken without more space.
+    has_holes: AtomicBool,
     /// The slots and sets that this process has locked: its threads share one file's locks.
     held: Lock<Vec<Range<u64>>>,
     leaving: Leaving,
@@ -139,6 +143,25 @@ pub(crate) struct Claimed {
     /// Another block was there.
     pub(crate) evicted: bool,
     published: bool,
+    /// Space that the block takes in addition.
+    pub(crate) growth: Option<Growth>,
+}
+
+/// Bytes that are counted while a block is being written, which takes them from the drive.
+#[derive(Debug)]
+pub(crate) struct Growth(Arc<AtomicU64>, u64);
+
+impl Growth {
+    pub(crate) fn of(all: &Arc<AtomicU64>, bytes: u64) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Self(Arc::clone(all), bytes)
+    }
+}
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
 }
 
 /// The length of the slots for blocks of `len` bytes: at most a sixteenth longer, so that few
@@ -194,6 +217,7 @@ impl Class {
             data: (0..FILES.min(sets)).map(data).collect(),
             engine: engine.clone(),
             is_in_memory: kind.f_type == libc::TMPFS_MAGIC,
+            has_holes: AtomicBool::new(true),
             held,
             leaving,
         })
@@ -460,7 +484,7 @@ impl Class {
         let now = self.record(slot);
         if matches!(&now, Ok(now) if now == seen) {
             let (class, evicted, published) = (Arc::clone(self), false, false);
-            return Ok(Some(Claimed { class, slot, evicted, published }));
+            return Ok(Some(Claimed { class, slot, evicted, published, growth: None }));
         }
         self.unlock_slots(slot, 1);
         now.map(|_| None)
@@ -484,24 +508,38 @@ impl Class {
             let mut records = Records([0; PAGE]);
             let found = self.find_in(key, false, &mut records)?;
             let Some((way, Record::Whole(whole))) = found else { return Ok(false) };
-            self.free(self.slot_at(set, way), u64::from(whole.len))
+            self.free(self.slot_at(set, way), &whole)
         })
     }
 
     /// Empties a slot, under the lock of its set. False if it is being written.
-    fn free(&self, slot: u64, len: u64) -> io::Result<bool> {
+    fn free(&self, slot: u64, whole: &Whole) -> io::Result<bool> {
         if !self.lock_slots(slot, 1)? {
             return Ok(false);
         }
-        let freed = self.write(slot, &Record::Free).and_then(|()| self.punch(slot, len));
+        let freed = self.write(slot, &Record::Writing(whole.key));
+        let freed = freed.and_then(|()| self.give_space_back(slot, whole.len.into()));
         self.unlock_slots(slot, 1);
         freed.map(|()| true)
     }
 
+    /// Gives the space of a slot without a block back, under the slot's lock.
+    fn give_space_back(&self, slot: u64, len: u64) -> io::Result<()> {
+        self.punch(slot, len)?;
+        if self.has_holes() { self.write(slot, &Record::Free) } else { Ok(()) }
+    }
+
     fn punch(&self, slot: u64, len: u64) -> io::Result<()> {
         let (data, offset) = self.place(slot)?;
-        // Without holes the space serves the slot's next block.
-        punch(data.descriptor(), offset, padded(len)).map(drop)
+        if self.has_holes() && !punch(data.descriptor(), offset, padded(len))? {
+            self.has_holes.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether removed blocks give their space back, as far as known.
+    pub(crate) fn has_holes(&self) -> bool {
+        self.has_holes.load(Ordering::Relaxed)
     }
 
     /// The least valuable block of one set, which `random` selects.
@@ -525,9 +563,7 @@ impl Class {
         if self.lock_slots(0, all)? {
             let cleared = self.clear_files();
             self.unlock_slots(0, all);
-            if cleared? {
-                return Ok(());
-            }
+            return cleared;
         }
         for set in 0..self.sets {
             let until = Instant::now() + SET_MAX;
@@ -538,14 +574,18 @@ impl Class {
         Ok(())
     }
 
-    /// Empties all files, under all locks. False if the file system has no holes.
-    fn clear_files(&self) -> io::Result<bool> {
+    /// Empties all files, under all locks.
+    fn clear_files(&self) -> io::Result<()> {
         let whole = |file: &File| punch(file.as_fd(), 0, file.metadata()?.len());
         if !whole(&self.index)? {
-            return Ok(false);
+            // A reader always finds a whole page.
+            let mut sets = 0..self.sets;
+            sets.try_for_each(|set| self.index.write_all_at(&[0; PAGE], set * PAGE as u64))?;
         }
-        self.each_data(|file| whole(file).map(drop))?;
-        Ok(true)
+        self.each_data(|file| {
+            let len = file.metadata()?.len();
+            if whole(file)? { Ok(()) } else { file.set_len(0).and_then(|()| file.set_len(len)) }
+        })
     }
 
     /// Empties a set; `None` if another has its lock.
@@ -556,16 +596,14 @@ impl Class {
             if records.0.iter().all(|&byte| byte == 0) {
                 return Ok(());
             }
-            if self.lock_slots(first, count)? {
+            if self.has_holes() && self.lock_slots(first, count)? {
                 let empty = self.index.write_all_at(&[0; PAGE], set * PAGE as u64);
                 let empty = empty.and_then(|()| self.punch(first, count * self.slot));
                 self.unlock_slots(first, count);
                 return empty;
             }
             (0..self.ways).try_for_each(|way| match records.at(way) {
-                Record::Whole(whole) => {
-                    self.free(self.slot_at(set, way), whole.len.into()).map(drop)
-                }
+                Record::Whole(whole) => self.free(self.slot_at(set, way), &whole).map(drop),
                 _ => Ok(()),
             })
         })
@@ -645,8 +683,7 @@ impl Drop for Claimed {
         if !self.published {
             // If this fails too, the record says that a writer has the slot, and its lock is free:
             // the next writer takes it.
-            let _ = self.class.write(self.slot, &Record::Free);
-            let _ = self.class.punch(self.slot, self.class.slot);
+            let _ = self.class.give_space_back(self.slot, self.class.slot);
         }
         self.class.unlock_slots(self.slot, 1);
     }

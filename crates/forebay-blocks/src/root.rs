@@ -1,10 +1,12 @@
 //! One folder of a store, usually on a drive of its own: its classes, its space and its health.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay::error::Operation;
@@ -12,7 +14,7 @@ use forebay::{Engine, Error, Result};
 use forebay_base::lock::Lock;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-use crate::class::{Candidate, Claim, Class, Leaving, folder, padded, slot_len};
+use crate::class::{Candidate, Claim, Class, Growth, Leaving, folder, padded, slot_len};
 use crate::failure::failed;
 use crate::format;
 use crate::health::Health;
@@ -33,8 +35,10 @@ const TICK_MAX: Duration = Duration::from_secs(2);
 const CANDIDATES: usize = 4;
 /// Empty sets that are passed over in search of them.
 const EMPTY_MAX: u32 = 64;
-/// Blocks found to remove that others remove or write at the same time, before a search is given up.
-const BUSY_MAX: u32 = 16;
+/// Blocks found to remove in sets that others use, before a search is given up, and how long each
+/// is waited for.
+const BUSY_MAX: u32 = 500;
+const BUSY_FOR: Duration = Duration::from_micros(100);
 
 /// A folder and its bounds.
 #[derive(Debug, Clone)]
@@ -59,6 +63,8 @@ pub(crate) struct Root {
     /// When the folder's list of classes was last read: its time of change then.
     listed: Lock<Option<SystemTime>>,
     used: Lock<Used>,
+    /// Bytes of blocks that this store is writing to new space.
+    growing: Arc<AtomicU64>,
     unwritten: Lock<Unwritten>,
     unwritten_max: u64,
     pub(crate) past_cache: bool,
@@ -97,9 +103,18 @@ impl Root {
     ) -> Result<Self> {
         let path = &options.path;
         std::fs::create_dir_all(path).map_err(failed(Operation::Open, path))?;
-        let (format, id) = format::open(path, options.capacity)?;
         let space = rustix::fs::statvfs(path)
             .map_err(|errno| failed(Operation::Inspect, path)(errno.into()))?;
+        if space.f_blocks == 0 {
+            return Err(Error::BadState {
+                reason: format!(
+                    "cannot use `{}` for blocks: its file system does not say how much space it \
+                     has; choose a folder on a drive",
+                    path.display()
+                ),
+            });
+        }
+        let (format, id) = format::open(path, options.capacity)?;
         let twentieth = space.f_blocks * space.f_frsize / 20;
         let root = Self {
             path: path.clone(),
@@ -110,6 +125,7 @@ impl Root {
             classes: Lock::default(),
             listed: Lock::default(),
             used: Lock::default(),
+            growing: Arc::default(),
             unwritten: Lock::default(),
             unwritten_max,
             past_cache,
@@ -256,8 +272,14 @@ impl Root {
         let other = other.map(|(_, candidate)| candidate.score);
         let may_leave = |own| other.is_none_or(|it| !self.leaving.policy.leaves_first(it, own));
         // Space that was given back counts at once; some file systems report it only later.
-        let claim =
-            |freed| class.claim(key, || Ok(freed >= needed || self.has_room(needed)?), may_leave);
+        let grows = Cell::new(false);
+        let claim = |freed| {
+            let may_grow = || {
+                grows.set(freed >= needed || self.has_room(needed)?);
+                Ok(grows.get())
+            };
+            class.claim(key, may_grow, may_leave)
+        };
         let (mut claimed, mut freed) = (claim(0).map_err(self.of_index())?, 0);
         if matches!(claimed, Claim::NoRoom) {
             // The set has no block that has to leave, so blocks of other sets leave.
@@ -267,25 +289,31 @@ impl Root {
         if matches!(claimed, Claim::NoRoom) && other.is_some() {
             claimed = class.claim(key, || Ok(false), |_| true).map_err(self.of_index())?;
         }
+        if let Claim::Claimed(claimed) = &mut claimed {
+            claimed.growth = grows.get().then(|| Growth::of(&self.growing, needed));
+        }
         if freed > 0 {
             self.used.lock().until = None;
         }
         Ok(claimed)
     }
 
-    /// Removes the least valuable of some blocks, one after the other, until they had `needed` bytes;
-    /// returns how many they had.
+    /// Removes the least valuable of some blocks, one after the other, until they had `needed`
+    /// bytes; returns how many they had.
     fn free_up(&self, needed: u64, mut random: u64) -> io::Result<u64> {
         let (mut freed, mut busy) = (0, 0);
         while freed < needed && busy < BUSY_MAX {
             let Some((class, candidate)) = self.least(random, CANDIDATES, None)? else { break };
             random = next(random);
-            // Another may write it, or in its set.
+            if !class.has_holes() {
+                break;
+            }
             if class.remove(&candidate.key)? == Some(true) {
-                freed += padded(candidate.len);
+                freed += if class.has_holes() { padded(candidate.len) } else { 0 };
                 self.counters.evicted();
             } else {
                 busy += 1;
+                std::thread::sleep(BUSY_FOR);
             }
         }
         Ok(freed)
@@ -324,8 +352,8 @@ impl Root {
         Ok(least)
     }
 
-    /// Whether `len` bytes more do not fit into the capacity, or leave too little of the file system
-    /// free.
+    /// Whether `len` bytes more do not fit into the capacity, or leave too little of the file
+    /// system free.
     fn is_full(&self, len: u64) -> io::Result<bool> {
         let fits = self.used.lock().bytes + len <= self.capacity;
         Ok(!fits || !self.leaves_enough(len)?)
@@ -357,7 +385,8 @@ impl Root {
         let used = |class: Arc<Class>| class.used().map(|bytes| (class, bytes));
         let of = self.classes(None).into_iter().map(used).collect::<io::Result<Vec<_>>>();
         let of = of.map_err(self.of_index())?;
-        let bytes = of.iter().map(|(_, bytes)| bytes).sum();
+        let written: u64 = of.iter().map(|(_, bytes)| bytes).sum();
+        let bytes = written + self.growing.load(Ordering::Relaxed);
         let left = self.capacity.saturating_sub(bytes);
         let time = Duration::from_nanos(left.saturating_mul(1_000_000_000) / FASTEST);
         let until = Some(Instant::now() + time.clamp(USED_FOR.0, USED_FOR.1));

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests")]
 
+#[path = "../../forebay/tests/lab/mod.rs"]
+mod lab;
 mod stores;
 
 use std::fs::File;
@@ -162,8 +164,7 @@ fn the_oldest_block_leaves_and_the_capacity_holds() {
     assert_eq!(set(&engine, &store, 200, 9 * len), End::Not(Why::NoRoom));
 }
 
-/// A model that is not used any more leaves its space to one with blocks of another length; one that
-/// is used keeps a part.
+/// A model that is not used any more leaves its space to one with blocks of another length.
 #[test]
 fn blocks_of_another_length_leave_when_they_are_older() {
     for (old, new) in [(64 << 10, 18_432), (18_432, 64 << 10), (40_000, 1_000_000)] {
@@ -185,7 +186,48 @@ fn blocks_of_another_length_leave_when_they_are_older() {
         assert!(found >= count / 2, "{found} of {count} blocks of {new} bytes after {old}");
         let (_, bytes) = store.usage().unwrap();
         assert!(bytes <= capacity, "{bytes}");
+        // Each takes the space of many others, while other threads look for space as well.
+        let block = |number| Block {
+            key: key(&store, 20_000 + number),
+            memory: vec![memory(&engine, &content(number, 3_000_000))],
+        };
+        assert_eq!(store.set((0..4).map(block).collect()).wait(), [End::Done; 4]);
+        let (_, bytes) = store.usage().unwrap();
+        assert!(bytes <= capacity, "{bytes}");
     }
+}
+
+/// Where the file system makes no holes, as with NFS before 4.2, space stays with its slots.
+#[test]
+fn without_holes_the_capacity_holds() {
+    let done = lab::without_call(libc::SYS_fallocate, libc::EOPNOTSUPP, || {
+        let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+        let capacity = 16 * MIB;
+        let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
+        let stored = |numbers: std::ops::Range<u64>, len| {
+            numbers.filter(|&it| set(&engine, &store, it, len) == End::Done).count() as u64
+        };
+        let used = || store.usage().unwrap().1;
+        assert_eq!(stored(0..300, 64 << 10), 300);
+        assert!(used() <= capacity, "{}", used());
+        // The space of blocks that were deleted serves others of their length, not more of them.
+        let before = store.usage().unwrap().0;
+        let there = (0..300).filter(|&it| get(&engine, &store, it, 64 << 10).is_ok());
+        let keys: Vec<_> = there.take(100).map(|it| key(&store, it)).collect();
+        assert_eq!(store.delete(&keys).wait(), vec![End::Done; keys.len()]);
+        assert_eq!(stored(1000..1200, 64 << 10), 200);
+        let (count, bytes) = store.usage().unwrap();
+        assert!(count > before - 20 && bytes <= capacity, "{count} of {before}, {bytes} bytes");
+        // What cannot be given back is not used twice.
+        stored(2000..2400, 18_432);
+        assert!(used() <= capacity, "{}", used());
+        // An empty store has all of its space.
+        store.clear().unwrap();
+        assert_eq!((store.usage().unwrap(), stored(3000..3600, 18_432)), ((0, 0), 600));
+        let there = (3000..3600).filter(|&it| get(&engine, &store, it, 18_432).is_ok()).count();
+        assert!(there > 500 && used() <= capacity, "{there}, {}", used());
+    });
+    let _ = lab::or_skip(done);
 }
 
 #[test]
