@@ -24,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::units::{MIB, format_size};
+use forebay_measure::cache::{FileFrom, make_cold, make_resident};
 use forebay_measure::cleanup::{self, Progress};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::kv::{Served, Shape};
@@ -35,7 +36,7 @@ use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::message;
-use forebay_measure::steps::Step;
+use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
 use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
@@ -222,6 +223,9 @@ impl<'a> Bench<'a> {
     fn find_lens(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
         let any_read = axes.directions.iter().any(|percent| *percent > 0);
         let first = if any_read { Direction::Read } else { Direction::Write };
+        if axes.has_cache && self.args.cache.is_empty() {
+            self.try_cache(axes, first, warnings)?;
+        }
         if self.args.size.is_none() && axes.has_cache {
             self.storage(first, false)?;
         }
@@ -265,15 +269,44 @@ impl<'a> Bench<'a> {
             let (large, piece) = (format_size(largest), format_size(piece));
             warnings.push(format!("a file of {large} is moved in pieces of {piece}"));
         }
-        axes.fits_cache = largest <= memory.available / 2;
-        if !axes.fits_cache && axes.has_cache && self.args.cache.is_empty() {
+        let fits = largest <= memory.available / 2;
+        if axes.fits_cache && !fits && axes.has_cache && self.args.cache.is_empty() {
             let (large, free) = (format_size(largest), format_size(memory.available));
             warnings.push(format!(
                 "no row is warm: the page cache has no room for {large} ({free} of memory are \
                  available)"
             ));
         }
+        axes.fits_cache &= fits;
         axes.whole = Some(lens);
+        Ok(())
+    }
+
+    /// Finds out whether the file system keeps pages, and drops them: some do neither.
+    fn try_cache(
+        &mut self,
+        axes: &mut Axes,
+        direction: Direction,
+        warnings: &mut Vec<String>,
+    ) -> Result<()> {
+        let place = &mut self.places[0];
+        if place.is_scratch() {
+            place.fill_first(MIB)?;
+        }
+        let len = place.len.min(MIB);
+        let path = place.file_of(direction).expect("there is one");
+        let file = steps::open(&self.engine, path)?;
+        let pages = FileFrom(&file, 0);
+        if let Err(reason) = make_cold(&pages, len)? {
+            warnings.push(format!("no row is cold: of a file, {reason}"));
+            axes.has_cache = false;
+        } else if let Err(reason) = make_resident(path, &pages, len)? {
+            warnings.push(format!("no row is warm: of a file, {reason}"));
+            axes.fits_cache = false;
+        }
+        if place.is_scratch() {
+            place.len = 0;
+        }
         Ok(())
     }
 

@@ -101,6 +101,10 @@ impl Measurer {
             first.get_or_insert_with(|| resident(&files, &starts));
             // Prepared before the counters are read, so that they show only the load.
             let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
+            if load.cache == Cache::Warm {
+                // FUSE may drop the pages of a file when it is opened again.
+                make_ready(load, &files, &starts)?;
+            }
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
             let mut ran = ready.run(&self.targets)?;

@@ -12,7 +12,7 @@ use forebay_measure::results::{Point, Sample};
 
 use super::{command, folder, scratch, stderr, wait_for};
 use crate::lab::fuse::Fuse;
-use crate::lab::{FileSystem, LoopDrive, LoopOptions, Offer, or_skip, tool, unmount};
+use crate::lab::{FileSystem, LoopDrive, LoopOptions, Offer, Overlay, or_skip, tool, unmount};
 
 /// A folder in memory with little room.
 pub(crate) struct Small(PathBuf);
@@ -46,6 +46,20 @@ impl Drop for Small {
 
 fn all(results: &Path) -> Vec<Sample> {
     samples(&read(results).unwrap()).map(|(_, sample)| sample.clone()).collect()
+}
+
+#[test]
+fn rows_that_a_file_system_cannot_have_are_left_out() {
+    let folder = folder();
+    // An overlay does not say that its files are in memory.
+    let memory = Path::new("/dev/shm");
+    let Some(overlay) = or_skip(Overlay::over(folder.path(), memory)) else { return };
+    let arguments = ["--gpu=none", "--size=4M", "--repeats=1", "--time=10ms", "-v"];
+    let output = command(overlay.path(), &arguments).output().unwrap();
+    let (said, table) = (stderr(&output), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("no row is cold: of a file, 1 MiB of 1 MiB stayed"), "{said}");
+    assert!(table.contains("READ, warm") && !table.contains("cold"), "{table}");
 }
 
 #[test]
