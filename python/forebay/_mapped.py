@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from . import _errors
 from ._errors import shown
+from ._forebay import Descriptor
 from ._types import Path
 
 _MAPS = "/proc/self/maps"
@@ -99,11 +100,8 @@ def _identity(path: Path) -> tuple[str, str] | None:
     On btrfs and overlayfs they are not those of `os.stat`, so a page is mapped to find out.
     """
     try:
-        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
+        with Descriptor(path, os.O_RDONLY | os.O_NONBLOCK) as number:
             probe = mmap.mmap(number, 1, mmap.MAP_SHARED, 0)
-        finally:
-            os.close(number)
     except (OSError, ValueError):
         return None
     with probe:

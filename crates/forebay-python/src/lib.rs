@@ -20,6 +20,7 @@ mod archive;
 mod blocks;
 mod buffer;
 mod callbacks;
+mod descriptor;
 mod dlpack;
 mod engine;
 mod failure;
@@ -57,6 +58,8 @@ mod _forebay {
     use super::blocks::Blocks;
     #[pymodule_export]
     use super::buffer::Buffer;
+    #[pymodule_export]
+    use super::descriptor::Descriptor;
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._errors import shown
+from .._forebay import Descriptor
 from . import _memory
 from ._engines import engine
 from ._errors import in_own_classes, missing
@@ -113,10 +114,8 @@ def _descriptor(file: Any) -> Iterator[int]:
         raise ValueError(text)
     path = os.fspath(file)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        opened = Descriptor(path, os.O_RDONLY)
     except OSError as error:
         raise missing(error, f"cannot open `{shown(path)}`") from None
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+    with opened as number:
+        yield number

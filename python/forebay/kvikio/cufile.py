@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import pathlib
@@ -10,7 +9,7 @@ import stat
 from typing import Any
 
 from .._errors import close, shown
-from .._forebay import File, Transfer
+from .._forebay import Descriptor, File, Transfer
 from .._mapped import refuse_cut
 from . import _memory, defaults
 from ._engines import engine
@@ -110,7 +109,7 @@ class CuFile:
             with in_own_classes():
                 refuse_cut(path, flags)
         try:
-            self._descriptor = _Descriptor(_opened(path, number))
+            self._descriptor = _opened(path, number)
         except OSError as error:
             raise missing(error, f"cannot open `{shown(path)}`") from None
         try:
@@ -306,34 +305,11 @@ class CuFile:
         return _memory.part_of(buf, _memory.count("dev_offset", offset), wanted)
 
 
-class _Descriptor:
-    """An open descriptor, which copies of a `CuFile` share."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def close(self) -> None:
-        """Closes it, once."""
-        number, self.number = self.number, -1
-        if number >= 0:
-            os.close(number)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self.close()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("cannot copy or pickle an open file: open it again by its path")
-
-
-def _opened(path: str | bytes, flags: int) -> int:
-    fd = os.open(path, flags | os.O_CLOEXEC, _MODE_OF_NEW_FILES)
-    if stat.S_ISDIR(os.fstat(fd).st_mode):
-        os.close(fd)
+def _opened(path: str | bytes, flags: int) -> Descriptor:
+    opened = Descriptor(path, flags, _MODE_OF_NEW_FILES)
+    if stat.S_ISDIR(os.fstat(opened.number).st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    return fd
+    return opened
 
 
 class _failing:

@@ -20,6 +20,7 @@ except ImportError as error:
     raise ImportError("`forebay.kvikio.zarr` needs zarr 3: install `zarr>=3`") from error
 
 from .. import _access
+from .._forebay import Descriptor
 from .cufile import CuFile
 
 __all__ = ["GDSStore"]
@@ -79,14 +80,12 @@ def _write(path: Path, value: Buffer, exclusive: bool) -> None:
 def _set_access(number: int, path: Path) -> None:
     """Gives a new file the access rights of the one that it replaces, or the default ones."""
     try:
-        old = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        old = Descriptor(path, os.O_PATH)
     except FileNotFoundError:
         os.fchmod(number, 0o666 & ~_umask())
         return
-    try:
-        _access.keep(old, number, os.fspath(path))
-    finally:
-        os.close(old)
+    with old:
+        _access.keep(old.number, number, os.fspath(path))
 
 
 def _umask() -> int:

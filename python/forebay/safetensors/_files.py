@@ -104,11 +104,12 @@ def small_file(path: str) -> bytes:
     """
     try:
         # A FIFO does not wait for its writer.
-        with open(path, "rb", opener=_without_waiting) as file:
-            kind = os.fstat(file.fileno())
+        with _forebay.Descriptor(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY) as number:
+            kind = os.fstat(number)
             if not stat.S_ISREG(kind.st_mode):
                 raise refused(path, "it is no regular file", "give the files of a model")
-            text = file.read(SMALL_MAX + 1) if kind.st_size <= SMALL_MAX else b""
+            with open(number, "rb", closefd=False) as file:
+                text = file.read(SMALL_MAX + 1) if kind.st_size <= SMALL_MAX else b""
     except FormatError:
         raise
     except OSError as error:
@@ -116,10 +117,6 @@ def small_file(path: str) -> bytes:
     if kind.st_size > SMALL_MAX or len(text) > SMALL_MAX:
         raise refused(path, f"it has more than {SMALL_MAX} bytes", "check that it is complete")
     return text
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _why(path: str) -> str | None:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from forebay._errors import shown
+from forebay._forebay import Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Raw:
 
     def __init__(self, path: Path, nbytes: int, layers: Sequence[int]) -> None:
         self._path, self._nbytes = path, nbytes
-        self._flags = os.O_RDONLY | os.O_CLOEXEC | _direct(path)
+        self._flags = os.O_RDONLY | _direct(path)
         # Kept between reads: a read to memory that was just used can be faster. So new memory would
         # be another limit each time (docs/internals/layers.md).
         self._rooms: dict[Kind, list[memoryview]] = {}
@@ -100,16 +101,13 @@ class Raw:
         self, todo: list[tuple[int, int]], room: memoryview, failed: list[Exception]
     ) -> None:
         try:
-            file = os.open(self._path, self._flags)
-            try:
+            with Descriptor(self._path, self._flags) as file:
                 while todo and not failed:
                     try:
                         offset, size = todo.pop()
                     except IndexError:  # another thread was faster
                         return
                     self._fill(file, room[:size], offset)
-            finally:
-                os.close(file)
         except Exception as error:
             failed.append(error)
 
@@ -137,14 +135,9 @@ def _room(size: int) -> memoryview:
 def _direct(path: Path) -> int:
     """O_DIRECT if the file can be opened and read with it, else 0."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        with Descriptor(path, os.O_RDONLY | os.O_DIRECT) as file:
+            with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+                os.preadv(file, [memory], 0)
     except OSError:
         return 0
-    try:
-        with mmap.mmap(-1, mmap.PAGESIZE) as memory:
-            os.preadv(file, [memory], 0)
-    except OSError:
-        return 0
-    finally:
-        os.close(file)
     return os.O_DIRECT
