@@ -696,12 +696,16 @@ mod tests {
         assert_eq!(own.join().unwrap().len(), 300);
     }
 
+    /// Held by a test of ten thousand ranks: both use all descriptors that the process may have.
+    static TEN_THOUSAND: Mutex<()> = Mutex::new(());
+
     /// Ten thousand ranks, as rank 0 sees them: the others are lines of text from one thread.
     #[test]
     #[ignore = "long"]
     fn rank_0_meets_ten_thousand() {
         use rustix::process::{Resource, getrlimit};
 
+        let _alone = TEN_THOUSAND.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = getrlimit(Resource::Nofile);
         // Both ends are in this process, and some limits allow 20,000 files.
         let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(100) / 2);
@@ -748,6 +752,7 @@ mod tests {
                 ranks.barrier();
             }
         }
+        let _alone = TEN_THOUSAND.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = getrlimit(Resource::Nofile);
         let most = limit.maximum.map_or(u64::MAX, |most| most.saturating_sub(100));
         let size = u32::try_from(most.min(10_000)).unwrap();
