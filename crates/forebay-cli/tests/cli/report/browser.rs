@@ -179,15 +179,24 @@ fn pages_look_as_they_did() {
         for (width, shade) in [(1280, "light"), (NARROW, "dark")] {
             screen(&mut browser, width, 1000, 1);
             theme(&mut browser, shade);
-            browser.load(&page);
-            let picture = browser.ask("Page.captureScreenshot", json!({"format": "png"}));
-            // The page's own policy forbids pictures.
-            browser.ask("Page.navigate", json!({"url": "about:blank"}));
             let file = pictures.join(format!("{name}-{width}-{shade}.png.base64"));
             let kept = std::fs::read_to_string(&file).unwrap_or_default();
-            let compare = SHRINK_AND_COMPARE.replace("NOW", &picture["data"].to_string());
-            let compare = compare.replace("KEPT", &json!(kept.trim()).to_string());
-            let found = browser.is(&format!("(async () => {{ {compare} }})()"));
+            let mut compared = || {
+                browser.load(&page);
+                let picture = browser.ask("Page.captureScreenshot", json!({"format": "png"}));
+                // The page's own policy forbids pictures.
+                browser.ask("Page.navigate", json!({"url": "about:blank"}));
+                let compare = SHRINK_AND_COMPARE.replace("NOW", &picture["data"].to_string());
+                let compare = compare.replace("KEPT", &json!(kept.trim()).to_string());
+                browser.is(&format!("(async () => {{ {compare} }})()"))
+            };
+            // On a busy machine a picture may be of a page that is not drawn to its end.
+            let mut found = compared();
+            for _ in 0..3 {
+                if found[1].as_f64().unwrap() >= APART_MAX {
+                    found = compared();
+                }
+            }
             if std::env::var_os("FOREBAY_WRITE_PICTURES").is_some() {
                 std::fs::create_dir_all(&pictures).unwrap();
                 std::fs::write(&file, format!("{}\n", found[0].as_str().unwrap())).unwrap();
