@@ -11,8 +11,8 @@ from contextlib import suppress
 _ACL = "system.posix_acl_access"
 _ACL_VERSION = 2
 
-_NO_ACL = (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""The errors of a file, or a file system, without ACLs."""
+_ABSENT = (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""The errors of a file without an ACL, and of a file system without ACLs, or without permissions."""
 
 _USER_OBJ, _USER, _GROUP_OBJ, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 
@@ -59,8 +59,9 @@ def _set_mode(new: int, mode: int) -> None:
     """Sets the permissions; a file system without them keeps others, if these allow no more."""
     try:
         os.fchmod(new, mode)
-    except OSError:
-        if stat.S_IMODE(os.fstat(new).st_mode) & ~mode:
+    except OSError as error:
+        is_refused = error.errno in (errno.EPERM, *_ABSENT)
+        if not is_refused or stat.S_IMODE(os.fstat(new).st_mode) & ~mode:
             raise
 
 
@@ -96,7 +97,7 @@ def _acl_of(source: str) -> list[_Entry] | None:
     try:
         raw = os.getxattr(source, _ACL)
     except OSError as error:
-        if error.errno in _NO_ACL:
+        if error.errno in _ABSENT:
             return None
         raise
     return list(struct.iter_unpack("<HHI", raw[4:]))
@@ -135,5 +136,5 @@ def _remove_acl(new: int) -> None:
     try:
         os.removexattr(new, _ACL)
     except OSError as error:
-        if error.errno not in _NO_ACL:
+        if error.errno not in _ABSENT:
             raise

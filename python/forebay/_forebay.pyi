@@ -13,6 +13,7 @@ __all__ = [
     "BlockCall",
     "Blocks",
     "Buffer",
+    "Descriptor",
     "Engine",
     "File",
     "FileStamp",

@@ -82,7 +82,7 @@ struct Used {
     bytes: u64,
     /// Until when they are believed.
     until: Option<Instant>,
-    /// How many each class had when they were measured.
+    /// How many there were in each class when they were measured.
     of: Vec<(Arc<Class>, u64)>,
 }
 

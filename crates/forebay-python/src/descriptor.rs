@@ -1,8 +1,6 @@
 //! Open files that Python code uses by their numbers.
 
-#![expect(unsafe_code, reason = "closes a descriptor, and keeps the error")]
-
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::exceptions::{PyOSError, PyTypeError};
@@ -11,6 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use crate::file::path_of;
+use crate::replace::close;
 
 /// An open file, as by `os.open`. The object owns the descriptor from the beginning: an exception
 /// at any moment, such as by Ctrl-C, closes it.
@@ -48,9 +47,7 @@ impl Descriptor {
     /// Closes it, once.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(file) = self.lock().take() else { return Ok(()) };
-        // SAFETY: the descriptor is this function's, and not used again.
-        let closed = py.detach(|| unsafe { rustix::io::try_close(file.into_raw_fd()) });
-        closed.map_err(|errno| std::io::Error::from(errno).into())
+        py.detach(|| close(file)).map_err(|errno| std::io::Error::from(errno).into())
     }
 
     fn __enter__(&self) -> RawFd {

@@ -194,9 +194,7 @@ impl New {
         // Closing a copy shows the errors that a server reports then; the file keeps its lock.
         let copy = rustix::io::fcntl_dupfd_cloexec(file, 3);
         let copy = copy.map_err(|errno| ("cannot close the replacement of", errno))?;
-        // SAFETY: the descriptor is ours alone, and not used afterwards.
-        let closed = unsafe { rustix::io::try_close(copy.into_raw_fd()) };
-        closed.map_err(|errno| ("cannot close the replacement of", errno))?;
+        close(copy).map_err(|errno| ("cannot close the replacement of", errno))?;
         renameat(folder, temporary, folder, name).map_err(|errno| ("cannot replace", errno))
     }
 
@@ -395,6 +393,12 @@ fn uninterrupted(mut call: impl FnMut() -> Result<(), Errno>) -> Result<(), Errn
 
 fn raised((step, errno): Failed) -> PyErr {
     PyOSError::new_err((errno.raw_os_error(), step))
+}
+
+/// Closes a file, and returns the errors that a file server reports then.
+pub(crate) fn close(file: OwnedFd) -> Result<(), Errno> {
+    // SAFETY: the descriptor is this function's, and not used afterwards.
+    unsafe { rustix::io::try_close(file.into_raw_fd()) }
 }
 
 /// The turn of one writer in a folder: no other process that asks for it gets one.

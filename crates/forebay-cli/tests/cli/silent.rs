@@ -192,7 +192,8 @@ fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
         let end = told.unwrap_or_else(|| panic!("`{line}` does not end")).end();
         let said = String::from_utf8(end.stderr).unwrap();
         assert_eq!(end.status.code(), Some(1), "{line}: {said}");
-        assert!(said.starts_with(&format!("error: cannot {expected} `/")), "{line}: {said}");
+        let is_expected = |word| said.starts_with(&format!("error: cannot {word} `/"));
+        assert!(expected.split(" or ").any(is_expected), "{line}: {said}");
         assert!(said.contains("  caused by: no response within 5s: "), "{line}: {said}");
         assert!(said.contains("\nhint: ") && said.contains("`umount -f MOUNT`"), "{line}: {said}");
         assert!(end.stdout.is_empty(), "{line}");
@@ -237,9 +238,10 @@ fn a_path_without_data_fails_with_every_method() {
         &[
             ("read FILE --gpu none", "read"),
             ("read FILE --gpu sim", "read"),
-            ("bench FILE --gpu none", "read"),
-            ("bench FILE --gpu sim", "read"),
-            ("bench other FILE --gpu none", "read"),
+            // While a read through the page cache hangs, other processes cannot open the file.
+            ("bench FILE --gpu none", "read or open"),
+            ("bench FILE --gpu sim", "read or open"),
+            ("bench other FILE --gpu none", "read or open"),
         ],
     );
 }
