@@ -68,8 +68,8 @@ impl Policy {
     }
 
     /// Whether a block of another length leaves before the least valuable one of a set: it was not
-    /// used for more than twice as long. With a smaller factor, blocks of two lengths in equal use
-    /// go on taking each other's space, and are written at half the rate.
+    /// used for more than twice as long. Without that factor, blocks of two lengths in equal use
+    /// would go on taking each other's space.
     pub(crate) fn leaves_first(self, other: Score, own: Score) -> bool {
         let age = |time| millis_now().saturating_sub(time);
         let is_old = |other, own| age(other) / 2 > age(own);

@@ -265,7 +265,8 @@ impl Root {
         let needed = padded(len);
         self.measure(engine)?;
         let random = key.bits(2);
-        let other = match self.is_full(needed).map_err(self.of_index())? {
+        let has_others = self.used.lock().of.len() > 1;
+        let other = match has_others && self.is_full(needed).map_err(self.of_index())? {
             true => self.least(random, 1, Some(&class)).map_err(self.of_index())?,
             false => None,
         };

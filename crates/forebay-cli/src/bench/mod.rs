@@ -282,7 +282,7 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Finds out whether the file system keeps pages, and drops them: some do neither.
+    /// Finds out whether the first path's file system keeps pages, and drops them: some do not.
     fn try_cache(
         &mut self,
         axes: &mut Axes,
@@ -298,10 +298,10 @@ impl<'a> Bench<'a> {
         let file = steps::open(&self.engine, path)?;
         let pages = FileFrom(&file, 0);
         if let Err(reason) = make_cold(&pages, len)? {
-            warnings.push(format!("no row is cold: of a file, {reason}"));
+            warnings.push(format!("no row is cold on `{}`: {reason}", axes.paths[0]));
             axes.has_cache = false;
         } else if let Err(reason) = make_resident(path, &pages, len)? {
-            warnings.push(format!("no row is warm: of a file, {reason}"));
+            warnings.push(format!("no row is warm on `{}`: {reason}", axes.paths[0]));
             axes.fits_cache = false;
         }
         if place.is_scratch() {

@@ -256,8 +256,8 @@ fn sources(report: &MapReport) -> String {
             own => format!("{} for {} (measured)", own.join(" and "), name(part)),
         }
     };
-    let binds = |row: &CeilingRow| row.read.as_ref().map(|read| read.binds.clone());
-    let knows_memory = report.ceilings.iter().any(|row| binds(row) == Some(Binds::Memory));
+    let mut reads = report.ceilings.iter().filter_map(|row| row.read.as_ref());
+    let knows_memory = reads.any(|read| read.binds == Binds::Memory);
     let shares = SHARE.into_iter().filter(|(part, _)| *part != Part::Memory || knows_memory);
     let shares: Vec<String> = shares.map(share).collect();
     let (source, unknown) = match knows_memory {
