@@ -14,8 +14,8 @@ use super::closers::{Chore, Closers};
 use super::op::now_ns;
 use super::parking::{Parking, Pool, Waker};
 use super::scheduler::{Effects, Scheduler};
-use super::small_writes::SmallWrites;
 use super::spans;
+use super::writers::Writers;
 use crate::error::Error;
 use crate::events;
 use crate::trace::{Recorder, Trace};
@@ -102,7 +102,7 @@ pub(crate) struct Core {
     links: RwLock<Vec<Wakeup>>,
     closers: Arc<Closers>,
     recorder: Recorder,
-    small_writes: Arc<SmallWrites>,
+    writers: Arc<Writers>,
     /// The kernel's error of the first ring that failed.
     ring_failure: OnceLock<Errno>,
     failure: EngineFailure,
@@ -135,7 +135,7 @@ impl Core {
     ) -> Self {
         scheduler.add_unstarted(pool.unstarted());
         Self {
-            small_writes: Arc::clone(scheduler.small_writes()),
+            writers: Arc::clone(&scheduler.writers),
             scheduler: Mutex::new(scheduler),
             readers,
             pool,
@@ -147,11 +147,6 @@ impl Core {
             ring_failure: OnceLock::new(),
             failure: EngineFailure::default(),
         }
-    }
-
-    /// State for callers that write small ranges themselves.
-    pub(crate) fn small_writes(&self) -> &SmallWrites {
-        &self.small_writes
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Scheduler> {
@@ -387,15 +382,14 @@ pub(crate) struct SmallWrite<'a> {
 impl<'a> SmallWrite<'a> {
     /// Begins a write. `None` if a direct write to the file is in flight or waiting.
     pub(crate) fn begin(core: &'a Core, file: (u64, u64)) -> Option<Self> {
-        core.small_writes().begin(file).then(|| Self { core, file })
+        core.writers.begin(file).then(|| Self { core, file })
     }
 }
 
 impl Drop for SmallWrite<'_> {
     fn drop(&mut self) {
-        if self.core.small_writes().end(self.file) {
-            self.core.with(Scheduler::small_writes_ended);
-            self.core.small_writes().give_up(self.file);
+        if self.core.writers.end(self.file) {
+            self.core.with(|scheduler| scheduler.start_next_writes(self.file));
         }
     }
 }

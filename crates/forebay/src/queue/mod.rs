@@ -21,11 +21,11 @@ mod pread;
 mod scheduler;
 #[cfg(test)]
 mod sim;
-mod small_writes;
 mod spans;
 mod uring;
 mod window;
 mod worker;
+mod writers;
 
 use rustix::io::Errno;
 
@@ -45,7 +45,6 @@ pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, EACH_MAX, Limits, Peer, READERS_LEAST, Request, Scheduler,
     Share,
 };
-pub(crate) use small_writes::SmallWrites;
 pub(crate) use uring::UringRing;
 pub(crate) use window::Slot;
 pub(crate) use worker::{Reader, RingWorker, Tools};

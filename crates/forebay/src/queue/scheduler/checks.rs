@@ -44,15 +44,16 @@ impl Scheduler {
     fn queued(&self) -> impl Iterator<Item = &Op> {
         let queues =
             self.transfers.iter().flat_map(|(_, a)| [&a.for_ring, &a.for_pool, &a.for_readers]);
-        queues.flat_map(|queue| &queue.ops).chain(self.writers.waiting())
+        queues.flat_map(|queue| &queue.ops)
     }
 
     /// Each window counts its ops, and each transfer counts its windows.
     fn check_windows(&self, taken: &[&Op]) {
         let mut ops: HashMap<usize, u32> = HashMap::new();
         let mut open: HashMap<usize, u32> = HashMap::new();
-        for op in self.queued().chain(taken.iter().copied()) {
-            match op.owner {
+        let owners = self.queued().chain(taken.iter().copied()).map(|op| op.owner);
+        for owner in owners.chain(self.writers.waiting()) {
+            match owner {
                 Owner::Piece(window, _) => *ops.entry(window).or_default() += 1,
                 Owner::Transfer(key) => *open.entry(key).or_default() += 1,
             }
@@ -180,8 +181,9 @@ impl Scheduler {
         }
         self.writers.check(writes);
         let mut waiting: HashMap<usize, usize> = HashMap::new();
-        for op in self.writers.waiting() {
-            *waiting.entry(self.transfer_of(op)).or_default() += 1;
+        for owner in self.writers.waiting() {
+            let Owner::Piece(window, _) = owner else { panic!("{owner:?} does not write") };
+            *waiting.entry(self.windows[window].transfer).or_default() += 1;
         }
         for (key, active) in &self.transfers {
             let found = waiting.remove(&key).unwrap_or(0);
@@ -221,6 +223,7 @@ impl Scheduler {
     /// Panics unless all remaining work waits for `in_flight` ops, which are with their rings.
     pub(crate) fn check_that_all_wait(&self, in_flight: usize) {
         assert_eq!(self.queued().count(), 0, "ops that nobody takes");
+        assert!(self.writers.waiting().is_empty(), "writes that wait for nothing");
         let waits: u32 = self.windows.iter().map(|(_, window)| window.outstanding).sum();
         let syncs = self.transfers.iter().map(|(_, active)| active.open).sum::<u32>()
             - u32::try_from(self.windows.len()).expect("few windows");

@@ -31,7 +31,7 @@ impl Scheduler {
     /// drives and GPUs may still write to its slots, and its counts may be wrong. Its state is only
     /// read, not changed.
     pub(crate) fn close(&mut self, cause: Arc<str>) -> Abandoned {
-        let mut closed = Self::sharing(self.limits, Arc::clone(self.small_writes()));
+        let mut closed = Self::new(self.limits);
         for _ in 0..self.drives.len() {
             closed.add_drive(DepthLimits::fixed(1, self.limits.segment), &[]);
         }

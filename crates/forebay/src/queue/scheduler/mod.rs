@@ -32,7 +32,6 @@ mod windows;
 mod work;
 #[cfg(test)]
 mod writer_tests;
-mod writers;
 mod writes;
 
 use std::sync::Arc;
@@ -48,13 +47,12 @@ use link::Link;
 use slab::Slab;
 pub use turns::Priority;
 pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, Effects, Limits, ReaderWork, SlotUse};
-use writers::Writers;
 
 use rustix::io::Errno;
 
-use super::SmallWrites;
 use super::op::RunBy;
 use super::window::{Slot, Window};
+use super::writers::Writers;
 use crate::error::Error;
 use crate::plan::Direction;
 use crate::statistics::Statistics;
@@ -83,7 +81,7 @@ pub(crate) struct Scheduler {
     pool: PoolState,
     links: Vec<Link>,
     in_use: LinksInUse,
-    writers: Writers,
+    pub(super) writers: Arc<Writers>,
     effects: Effects,
     /// True if slot use is traced.
     traced: bool,
@@ -113,11 +111,6 @@ enum Life {
 
 impl Scheduler {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self::sharing(limits, Arc::default())
-    }
-
-    /// A new scheduler with the state of callers that write small ranges themselves.
-    fn sharing(limits: Limits, small_writes: Arc<SmallWrites>) -> Self {
         Self {
             limits,
             life: Life::Runs,
@@ -130,7 +123,7 @@ impl Scheduler {
             pool: PoolState::default(),
             links: Vec::new(),
             in_use: LinksInUse::default(),
-            writers: Writers::new(small_writes),
+            writers: Arc::default(),
             effects: Effects::default(),
             traced: false,
             statistics: Some(Box::default()),
@@ -236,11 +229,6 @@ impl Scheduler {
                 self.admit_waiting(link);
             }
         }
-    }
-
-    /// The state shared with callers that write small ranges themselves.
-    pub(crate) fn small_writes(&self) -> &Arc<SmallWrites> {
-        self.writers.small()
     }
 
     /// Bytes that a drive should have in flight now; 0 for an unknown drive.

@@ -72,7 +72,7 @@ impl Writing {
             let ops = self.take();
             let counts = [ops[0].len(), ops[1].len()];
             if counts == [0, 0] {
-                assert!(self.rig.scheduler.writers.is_empty());
+                assert!(self.rig.scheduler.writers.waiting().is_empty());
                 return turns;
             }
             turns.push(counts);
@@ -143,22 +143,25 @@ fn one_that_is_cancelled_while_it_waits_ends() {
 #[test]
 fn small_cached_writes_and_direct_ones_take_turns() {
     let mut writing = Writing::new();
-    let small_writes = Arc::clone(writing.rig.scheduler.small_writes());
+    let writers = Arc::clone(&writing.rig.scheduler.writers);
     let file = writing.rig.file.identity();
-    assert!(small_writes.begin(file), "nobody writes");
+    assert!(writers.begin(file), "nobody writes");
     writing.write(Io::Buffered);
     assert_eq!(writing.turns(), [[1, 0]; 4], "the kernel keeps these apart");
     writing.write(Io::ODirect);
     assert_eq!(writing.take().map(|ops| ops.len()), [0, 0], "a caller writes");
-    assert!(small_writes.end(file), "one waits");
-    writing.rig.scheduler.small_writes_ended();
+    assert!(!writers.begin(file), "no other caller joins while direct writes wait");
+    assert!(writers.end(file), "they wait");
+    writing.rig.scheduler.start_next_writes(file);
     let ops = writing.take();
     assert_eq!(ops[1].len(), 4);
-    assert!(!small_writes.begin(file));
+    assert!(!writers.begin(file));
     writing.done(ops.into_iter().flatten());
-    assert!(small_writes.begin(file) && writing.rig.scheduler.writers.is_empty());
-    // A write that is cancelled leaves nothing behind.
+    assert!(writers.is_empty() && writers.begin(file));
+    // A write that is cancelled while it waits holds no caller up, and leaves nothing behind.
     let waits = writing.write(Io::ODirect);
+    assert!(!writers.begin(file));
     writing.rig.scheduler.cancel(waits.key(), &waits);
-    assert!(writing.rig.ended(&waits).is_some() && writing.rig.scheduler.writers.is_empty());
+    assert!(writing.rig.ended(&waits).is_some() && writers.begin(file));
+    assert!(!writers.end(file) && !writers.end(file) && writers.is_empty());
 }

@@ -2,9 +2,8 @@
 
 use super::Scheduler;
 use super::turns::QueueEnd;
-use super::writers::{Entry, Next};
 use crate::queue::op::{Line, Op, Owner};
-use crate::queue::small_writes::File;
+use crate::queue::writers::{Entry, File, Next};
 
 impl Scheduler {
     /// Queues a write, or makes it wait for its file's turn.
@@ -21,7 +20,7 @@ impl Scheduler {
 
     /// Uncounts a completed write, and starts the writes whose turn comes then.
     pub(super) fn end_write(&mut self, op: &Op) {
-        self.writers.end(op);
+        self.writers.ended(op);
         self.start_next_writes(op.file.identity());
     }
 
@@ -40,13 +39,8 @@ impl Scheduler {
         files.into_iter().for_each(|file| self.start_next_writes(file));
     }
 
-    /// Starts the writes that waited for callers' own writes to end.
-    pub(crate) fn small_writes_ended(&mut self) {
-        let files = self.writers.waiting_for_callers();
-        files.into_iter().for_each(|file| self.start_next_writes(file));
-    }
-
-    fn start_next_writes(&mut self, file: File) {
+    /// Starts the writes whose turn has come, such as those that waited for callers' own writes.
+    pub(in crate::queue) fn start_next_writes(&mut self, file: File) {
         match self.writers.next(file) {
             Next::None => {}
             // At the head of the queue: the same thread takes it, with warm CPU caches.
