@@ -86,6 +86,7 @@ impl Record {
 
 /// The records of one set.
 #[derive(Debug, Clone)]
+#[repr(align(64))]
 pub(crate) struct Records(pub(crate) [u8; PAGE]);
 
 impl Records {

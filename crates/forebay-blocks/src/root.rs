@@ -201,7 +201,7 @@ impl Root {
     }
 
     /// Whether all classes are open, as far as the kernel knows without asking a drive or a server.
-    pub(crate) fn is_current(&self) -> bool {
+    fn is_current(&self) -> bool {
         let flags = AtFlags::STATX_DONT_SYNC;
         let changed = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::MTIME).map(|it| {
             let seconds = Duration::from_secs(u64::try_from(it.stx_mtime.tv_sec).unwrap_or(0));
@@ -210,14 +210,17 @@ impl Root {
         changed.is_ok_and(|changed| *self.listed.lock() == Some(changed))
     }
 
-    /// Finds a block without waiting for the drive; `WouldBlock` if that is not possible.
-    pub(crate) fn find_at_once(&self, key: &Key) -> io::Result<bool> {
-        for class in self.classes(None) {
-            if class.find(key, true)?.is_some() {
-                return Ok(true);
+    /// Looks whether a block is stored, without waiting for the drive; `None` if that is unknown.
+    pub(crate) fn look_at_once(&self) -> impl Fn(&Key) -> Option<bool> {
+        let (is_current, classes) = (self.is_current(), self.classes(None));
+        move |key| {
+            for class in &classes {
+                if class.find(key, true).ok()?.is_some() {
+                    return Some(true);
+                }
             }
+            is_current.then_some(false)
         }
-        Ok(false)
     }
 
     /// Finds a block: of `len` bytes, or of any length.

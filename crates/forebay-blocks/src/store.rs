@@ -239,13 +239,8 @@ impl Store {
     /// Whether each block is stored, as far as that is known without waiting for a drive.
     #[must_use]
     pub fn find_at_once(&self, keys: &[Key]) -> Vec<Option<bool>> {
-        let current: Vec<_> = self.lanes.iter().map(|lane| lane.root.is_current()).collect();
-        let find = |key: &Key| {
-            let lane = lane_of(&self.lanes, key);
-            let found = self.lanes[lane].root.find_at_once(key).ok();
-            found.filter(|&found| found || current[lane])
-        };
-        keys.iter().map(find).collect()
+        let looks: Vec<_> = self.lanes.iter().map(|lane| lane.root.look_at_once()).collect();
+        keys.iter().map(|key| looks[lane_of(&self.lanes, key)](key)).collect()
     }
 
     /// Notes that blocks are in use, as a read of them does: they leave later.
