@@ -66,6 +66,10 @@ impl Handle {
             if matches!(residency, Residency::Known { resident: 0, .. }) {
                 return Ok(());
             }
+            // Pages that are mapped stay, and all those of an overlay over tmpfs.
+            if wait > WAITS_MS[1] && !self.differs(range)? {
+                return Ok(());
+            }
             sleep(Duration::from_millis(wait));
             // Use the other descriptor: a failed write of a neighbour is reported once per
             // descriptor, and must be left to the next sync.
