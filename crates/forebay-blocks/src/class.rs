@@ -59,11 +59,14 @@ pub enum Policy {
 pub(crate) type Score = (u64, u64);
 
 impl Policy {
-    fn score(self, used: u64) -> Score {
+    /// A time that is still to come was noted while the clock was wrong. It is as old as it is far
+    /// away: else its block would stay until then.
+    fn score(self, used: u64, now: u64) -> Score {
         let (time, count) = (used >> COUNT_BITS, used & ((1 << COUNT_BITS) - 1));
+        let fresh = u64::MAX - now.abs_diff(time);
         match self {
-            Self::Lru => (time, count),
-            Self::Lfu => (count, time),
+            Self::Lru => (fresh, count),
+            Self::Lfu => (count, fresh),
         }
     }
 
@@ -71,8 +74,7 @@ impl Policy {
     /// used for more than twice as long. Without that factor, blocks of two lengths in equal use
     /// would go on taking each other's space.
     pub(crate) fn leaves_first(self, other: Score, own: Score) -> bool {
-        let age = |time| millis_now().saturating_sub(time);
-        let is_old = |other, own| age(other) / 2 > age(own);
+        let is_old = |other, own| (u64::MAX - other) / 2 > u64::MAX - own;
         match self {
             Self::Lru => is_old(other.0, own.0),
             Self::Lfu => other.0 < own.0 || (other.0 == own.0 && is_old(other.1, own.1)),
@@ -89,7 +91,7 @@ pub(crate) struct Leaving {
 
 impl Leaving {
     fn is_over(&self, whole: &Whole) -> bool {
-        let age = || since_1970().saturating_sub(whole.written);
+        let age = || since_1970().abs_diff(whole.written); // as in `Policy::score`
         self.ttl.is_some_and(|ttl| age() >= ttl.max(Duration::from_secs(1)))
     }
 }
@@ -440,14 +442,14 @@ impl Class {
         may_grow: impl Fn() -> io::Result<bool>,
         may_leave: impl Fn(Score) -> bool,
     ) -> io::Result<Claim> {
-        let uses = self.uses(set)?;
+        let (uses, now) = (self.uses(set)?, millis_now());
         // In this order: left by a dead writer, free, too old, least valuable.
         let rank = |way: usize| match records.at(way) {
             Record::Writing(_) | Record::Damaged => (0, (0, 0)),
             Record::Whole(whole) if whole.key == *key => (0, (0, 0)), // it is too old
             Record::Free => (1, (0, 0)),
             Record::Whole(whole) if self.leaving.is_over(&whole) => (2, (0, 0)),
-            Record::Whole(_) => (3, self.leaving.policy.score(uses[way])),
+            Record::Whole(_) => (3, self.leaving.policy.score(uses[way], now)),
         };
         let mut order: Vec<_> = (0..self.ways).map(|way| (rank(way), way)).collect();
         order.sort_unstable();
@@ -545,10 +547,10 @@ impl Class {
     /// The least valuable block of one set, which `random` selects.
     pub(crate) fn candidate(&self, random: u64) -> io::Result<Option<Candidate>> {
         let set = random % self.sets;
-        let (records, uses) = (self.records(set)?, self.uses(set)?);
+        let (records, uses, now) = (self.records(set)?, self.uses(set)?, millis_now());
         let whole = (0..self.ways).filter_map(|way| match records.at(way) {
             Record::Whole(whole) => {
-                let score = self.leaving.policy.score(uses[way]);
+                let score = self.leaving.policy.score(uses[way], now);
                 Some(Candidate { score, key: whole.key, len: whole.len.into() })
             }
             _ => None,

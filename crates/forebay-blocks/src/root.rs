@@ -165,7 +165,7 @@ impl Root {
             }
         }
         // A later change may get the same time, by which it would not be seen.
-        let is_fresh = changed.elapsed().is_ok_and(|age| age < TICK_MAX);
+        let is_fresh = changed.elapsed().unwrap_or_else(|ahead| ahead.duration()) < TICK_MAX;
         *self.listed.lock() = (!is_fresh).then_some(changed);
         Ok(())
     }

@@ -6,7 +6,7 @@
 mod lab;
 mod stores;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -248,6 +248,25 @@ fn blocks_that_are_used_more_often_stay() {
     let there: Vec<_> =
         (0..5).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
     assert_eq!(there, [0, 1, 3, 4]);
+}
+
+#[test]
+fn blocks_that_were_used_while_the_clock_was_ahead_leave_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let store = Store::open(&engine, &options(folder.path(), 4 * 8192)).unwrap();
+    for number in 0..4 {
+        assert_eq!(set(&engine, &store, number, 5000), End::Done);
+    }
+    let ten_years = Duration::from_secs(10 * 365 * 24 * 3600);
+    let time = SystemTime::now() + ten_years;
+    let millis = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let used = (u64::try_from(millis).unwrap() << 20 | 1).to_le_bytes();
+    fs::write(folder.path().join("blocks-8192/uses"), used.repeat(64)).unwrap();
+    for number in 4..8 {
+        assert_eq!(set(&engine, &store, number, 5000), End::Done);
+    }
+    assert!((4..8).all(|number| get(&engine, &store, number, 5000).is_ok()));
 }
 
 #[test]
