@@ -332,6 +332,11 @@ impl Core {
     /// Moves the work of a failed ring to threads.
     pub(super) fn lose_ring(&self, ring: usize, errno: Errno) {
         self.with(|scheduler| scheduler.lose_ring(ring));
+        self.note_ring_failure(errno);
+    }
+
+    /// Notes that the kernel takes no more requests of a ring.
+    pub(crate) fn note_ring_failure(&self, errno: Errno) {
         if self.ring_failure.set(errno).is_ok() {
             events::refused("requests by io_uring", errno);
         }

@@ -45,7 +45,7 @@ pub(crate) use scheduler::{
     Claim, Copy, CopyFailure, Crew, EACH_MAX, Limits, Peer, READERS_LEAST, Request, Scheduler,
     Share,
 };
-pub(crate) use uring::UringRing;
+pub(crate) use uring::{UringRing, try_out};
 pub(crate) use window::Slot;
 pub(crate) use worker::{Reader, RingWorker, Tools};
 

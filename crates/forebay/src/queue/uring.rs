@@ -303,7 +303,7 @@ fn check_operations(ring: &IoUring) -> std::io::Result<()> {
 }
 
 /// Runs one no-op request: a filter on system calls may allow setting up a ring but not using it.
-fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
+pub(crate) fn try_out(ring: &mut IoUring) -> std::io::Result<()> {
     // SAFETY: the entry has no memory.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
     pushed.map_err(|_| Errno::NOSYS)?;

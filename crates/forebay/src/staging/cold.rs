@@ -11,7 +11,7 @@
 #![expect(unsafe_code, reason = "hands memory to the kernel, which the transfers keep")]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::units::{ByteRange, MIB};
 use forebay_base::user_copy::copy_to_user;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
-use io_uring::{IoUring, opcode};
+use io_uring::{IoUring, opcode, squeue};
+use rustix::io::Errno;
 use slab::Slab;
 
 use super::{Cell, Cells, SmallRead};
@@ -31,7 +32,7 @@ use crate::file::Handle;
 use crate::memory::Span;
 use crate::options::{Options, RingChoice};
 use crate::plan::{Direction, Reason, Route};
-use crate::queue::{Core, Outside, forks, now_ns};
+use crate::queue::{Core, Outside, forks, now_ns, try_out};
 use crate::trace::{Span as TraceSpan, What};
 use crate::transfer::{Reaper, Stage, State, Touch};
 
@@ -43,7 +44,7 @@ const READS_MAX: u32 = 256;
 const PART: usize = 4;
 /// Pause after the kernel refused to take requests or to wait for them, for lack of memory.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long the kernel may refuse that before the engine fails.
+/// How long the kernel may refuse that before the ring is closed.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// User data of a request that only wakes the thread with the role.
 const INTERRUPT: u64 = u64::MAX;
@@ -55,6 +56,9 @@ pub(crate) struct ColdReads {
     reads: Lock<Reads>,
     /// Whether all requests were handed to the kernel.
     is_submitted: AtomicBool,
+    /// Threads that hand requests to the kernel now, and whether nothing more is handed to it.
+    submitting: AtomicUsize,
+    is_refused: AtomicBool,
     /// Number of reads in flight.
     count: AtomicUsize,
     /// Whether a thread takes completions.
@@ -91,8 +95,11 @@ pub(crate) struct ColdCall {
 /// The reads in flight. The thread that holds its lock may add requests to the ring.
 #[derive(Debug, Default)]
 struct Reads {
-    in_flight: Slab<ColdRead>,
-    /// Set when the engine fails.
+    /// Each with the number of its request.
+    in_flight: Slab<(usize, ColdRead)>,
+    /// Number of requests so far.
+    added: usize,
+    /// Set when the engine or the ring fails.
     is_closed: bool,
 }
 
@@ -137,7 +144,10 @@ impl ColdReads {
         if options.ring == RingChoice::Pread || options.depth.is_some() {
             return None;
         }
-        let open = || IoUring::builder().dontfork().build(READS_MAX);
+        let open = || {
+            let mut ring = IoUring::builder().dontfork().build(READS_MAX)?;
+            try_out(&mut ring).map(|()| ring)
+        };
         let ring = forks::open(open, |ring: &IoUring| ring.as_raw_fd()).ok()?;
         // Waits have a bound (Linux 5.11).
         if !ring.params().is_feature_ext_arg() {
@@ -151,6 +161,8 @@ impl ColdReads {
             ring: ManuallyDrop::new(ring),
             reads: Lock::default(),
             is_submitted: AtomicBool::new(true),
+            submitting: AtomicUsize::new(0),
+            is_refused: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             is_reaped: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
@@ -190,15 +202,14 @@ impl ColdReads {
             return Some(read);
         }
         let entry = opcode::Read::new(fd, memory.as_ptr(), len).offset(read.covered.start).build();
-        let entry = entry.user_data(reads.in_flight.vacant_key() as u64);
-        // SAFETY: the lock makes this thread the only one that adds requests. The memory is kept by
-        // the caller's promise, the descriptor by the file.
-        let is_added = unsafe { self.ring.submission_shared().push(&entry) }.is_ok();
-        if !is_added {
+        let key = reads.in_flight.vacant_key() as u64;
+        // SAFETY: the memory is kept by the caller's promise, the descriptor by the file.
+        if !unsafe { self.add(&mut reads, entry.user_data(key)) } {
             return Some(read);
         }
         read.call.state.set_in_ring(true);
-        reads.in_flight.insert(read);
+        let number = reads.added;
+        reads.in_flight.insert((number, read));
         self.count.fetch_add(1, SeqCst);
         drop(reads);
         self.is_submitted.store(false, SeqCst);
@@ -206,6 +217,39 @@ impl ColdReads {
             self.submit();
         }
         None
+    }
+
+    /// Adds a request; false if the ring has no room.
+    ///
+    /// # Safety
+    /// The memory and the descriptor stay until it has completed.
+    unsafe fn add(&self, reads: &mut Reads, entry: squeue::Entry) -> bool {
+        // SAFETY: the lock on `reads` makes this thread the only one that adds requests; the rest
+        // is the caller's promise.
+        let is_added = unsafe { self.ring.submission_shared().push(&entry) }.is_ok();
+        reads.added += usize::from(is_added);
+        is_added
+    }
+
+    /// Hands nothing to the kernel any more, and repeats the reads that it has not taken. Those
+    /// that it has taken end as always.
+    fn close_ring(&self, errno: Errno) {
+        self.is_refused.store(true, SeqCst);
+        while self.submitting.load(SeqCst) > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        self.core.note_ring_failure(errno);
+        let mut reads = self.reads.lock();
+        reads.is_closed = true;
+        // SAFETY: the lock makes this thread the only one that adds requests.
+        let taken = reads.added - unsafe { self.ring.submission_shared() }.len();
+        let (taken, again): (Vec<_>, Vec<_>) = mem::take(&mut reads.in_flight)
+            .into_iter()
+            .partition(|(_, (number, _))| *number <= taken);
+        reads.in_flight = taken.into_iter().collect();
+        drop(reads);
+        self.count.fetch_sub(again.len(), SeqCst);
+        again.into_iter().for_each(|(_, (_, read))| self.end(read, 0));
     }
 
     /// Ends the reads whose completions have come. Only the thread that took the role calls it.
@@ -221,7 +265,7 @@ impl ColdReads {
         let of = |(key, result)| {
             // An interrupt has no read.
             let key = usize::try_from(key).ok()?;
-            Some((reads.in_flight.try_remove(key)?, result))
+            Some((reads.in_flight.try_remove(key)?.1, result))
         };
         let done: Vec<(ColdRead, i32)> = done.into_iter().filter_map(of).collect();
         drop(reads);
@@ -294,25 +338,24 @@ impl ColdReads {
             if is_over() || left.is_some_and(|left| left.is_zero()) {
                 return;
             }
+            if self.is_refused.load(SeqCst) {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
             self.is_submitted.store(true, SeqCst);
             let waited = match left.map(Timespec::from) {
                 // A timer costs a virtual machine some microseconds.
                 None => submitter.submit_and_wait(1),
                 Some(left) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&left)),
             };
-            match waited.map_err(|error| error.raw_os_error()) {
-                Ok(_) | Err(Some(libc::ETIME | libc::EINTR)) => refused_since = None,
-                Err(Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM))
+            match waited.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
+                Ok(_) | Err(Errno::TIME | Errno::INTR) => refused_since = None,
+                Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM)
                     if refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED_MAX =>
                 {
                     std::thread::sleep(PAUSE);
                 }
-                Err(errno) => {
-                    let error = std::io::Error::from_raw_os_error(errno.unwrap_or(libc::EIO));
-                    return self
-                        .core
-                        .fail(&format!("the ring of small cold reads failed: {error}"));
-                }
+                Err(errno) => self.close_ring(errno),
             }
         }
     }
@@ -326,7 +369,7 @@ impl ColdReads {
         // A thread that starts to wait after this finds that the role is free.
         if self.waiting.load(SeqCst) > 0 {
             let reads = self.reads.lock();
-            if reads.in_flight.iter().any(|(_, read)| read.call.state.wake_to_reap()) {
+            if reads.in_flight.iter().any(|(_, (_, read))| read.call.state.wake_to_reap()) {
                 return;
             }
         }
@@ -385,20 +428,26 @@ impl Reaper for ColdReads {
     }
 
     fn submit(&self) {
-        if !self.is_submitted.swap(true, SeqCst) {
+        if self.is_submitted.swap(true, SeqCst) {
+            return;
+        }
+        self.submitting.fetch_add(1, SeqCst);
+        if !self.is_refused.load(SeqCst) {
             // If the kernel refuses, the next wait asks again.
             drop(self.ring.submitter().submit());
         }
+        self.submitting.fetch_sub(1, SeqCst);
     }
 
     fn interrupt(&self) {
         let entry = opcode::Nop::new().build().user_data(INTERRUPT);
-        let reads = self.reads.lock();
-        // SAFETY: the lock makes this thread the only one that adds requests; this one has no
-        // memory. If there is no room, completions come soon.
-        let added = unsafe { self.ring.submission_shared().push(&entry) };
-        drop(reads);
-        drop(added.map(|()| self.ring.submitter().submit()));
+        // SAFETY: it has no memory.
+        let is_added = unsafe { self.add(&mut self.reads.lock(), entry) };
+        // If there is no room, completions come soon.
+        if is_added {
+            self.is_submitted.store(false, SeqCst);
+            self.submit();
+        }
     }
 
     fn add_waiting(&self) {
@@ -438,7 +487,7 @@ impl Outside for ColdReads {
     fn close(&self) -> Vec<Arc<State>> {
         let mut reads = self.reads.lock();
         reads.is_closed = true;
-        reads.in_flight.iter().map(|(_, read)| Arc::clone(&read.call.state)).collect()
+        reads.in_flight.iter().map(|(_, (_, read))| Arc::clone(&read.call.state)).collect()
     }
 }
 

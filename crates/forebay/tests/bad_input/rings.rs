@@ -41,6 +41,18 @@ fn read_cold(engine: &Engine, bytes: &[u8]) -> forebay::Result<()> {
     Ok(())
 }
 
+/// Reads a small part of a cold file, for which the engine has another ring.
+fn read_small(engine: &Engine, bytes: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("data");
+    fs::write(&path, bytes).expect("a file");
+    let file = engine.open(&path).expect("the file opens");
+    file.evict().expect("an eviction");
+    let mut part = [0; 777];
+    file.read_exact(100_003, &mut part[..]).expect("the general path reads it");
+    assert!(part == bytes[100_003..][..777]);
+}
+
 #[test]
 fn io_uring_that_is_refused() {
     let _watchdog = Watchdog::start();
@@ -58,6 +70,7 @@ fn io_uring_that_is_refused() {
                 "io_uring is refused here ({said}): up to 24 threads read each drive instead"
             );
             assert_eq!(notes, [note]);
+            read_small(&engine, &bytes);
             let engine = small_engine(|options| options.ring = RingChoice::Uring);
             let hint = "leave `FOREBAY_RING` at `auto` to use threads with `pread` instead";
             let message = "cannot start the engine's io_uring";
@@ -114,12 +127,18 @@ fn io_uring_that_is_refused_later() {
     let bytes = pattern(1, 5_000_001);
     let engine = small_engine(|options| options.ring = RingChoice::Uring);
     read_cold(&engine, &bytes).expect("the ring serves");
+    read_small(&engine, &bytes);
+    let small = crate::engine(); // which has used no other ring
+    read_small(&small, &bytes);
     if or_skip(refuse_to_all(ENTER, libc::EPERM)).is_none() {
         return;
     }
     read_cold(&engine, &bytes).expect("threads take over");
     assert_noted(&engine);
+    read_small(&engine, &bytes);
     read_cold(&engine, &bytes).expect("and go on");
+    (0..3).for_each(|_| read_small(&small, &bytes));
+    assert_noted(&small);
 }
 
 /// What the kernel has of the ring comes back before threads read the same bytes.
@@ -149,6 +168,13 @@ fn io_uring_that_is_refused_with_requests_in_flight() {
         file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start")
     };
     let (whole, cancelled) = (start(), start());
+    let small_reads = crate::engine(); // it keeps no depth, so it has a ring for them
+    let small_file = small_reads.open(&path).expect("the file opens");
+    let read_small = |at: u64| {
+        let buffer = small_reads.allocate_pinned(4096).expect("memory");
+        (at, small_file.start_read(at, buffer, &RequestOptions::exactly()).expect("a start"))
+    };
+    let mut small: Vec<_> = (0..8).map(|at| read_small(at << 19)).collect();
     drive.fuse().wait_for_parked(1);
     // A child that lives on, as a worker of a data loader, holds none of its parent's rings open.
     let (mut ended, goes_on) = std::io::pipe().expect("a pipe");
@@ -164,8 +190,21 @@ fn io_uring_that_is_refused_with_requests_in_flight() {
     }
     // Before the drive answers as well as after.
     cancelled.cancel();
-    std::thread::sleep(Duration::from_millis(50));
-    drive.hang(false);
+    // The kernel has eight of these reads, and has not taken four.
+    small.extend((8..12).map(|at| read_small(at << 19)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for (at, read) in small {
+                let (result, buffer) = read.wait();
+                result.expect("the ring or threads read it");
+                let from = usize::try_from(at).expect("small");
+                assert!(buffer.expect("it comes back").as_slice() == Some(&bytes[from..][..4096]));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        drive.hang(false);
+    });
+    assert_noted(&small_reads);
     let (result, buffer) = whole.wait();
     result.expect("threads read it");
     assert!(buffer.expect("it comes back").as_slice() == Some(&bytes[..]));
@@ -182,6 +221,7 @@ fn io_uring_that_is_there() {
     }
     let engine = small_engine(|options| options.ring = RingChoice::Uring);
     read_cold(&engine, &pattern(1, 3_000_000)).expect("what was demanded");
+    read_small(&engine, &pattern(1, 3_000_000));
     assert_eq!(engine.notes(), [""; 0]);
 }
 
