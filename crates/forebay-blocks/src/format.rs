@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use forebay::error::{Operation, Place};
 use forebay::{Error, Result};
 use forebay_base::units::format_size;
+use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::class::slot_len;
-use crate::failure::failed;
+use crate::failure::{errno, failed};
 use crate::locks::{self, Kind};
 use crate::work::BLOCK_MAX;
 
@@ -29,7 +30,9 @@ pub(crate) fn open(root: &Path, capacity: u64) -> Result<(File, u64)> {
     let mut how = File::options();
     how.read(true).write(true).create(true).truncate(false);
     let mut file = how.open(&path).map_err(&failed)?;
-    let alone = locks::try_lock(&file, Kind::Exclusive, 0, 1).map_err(&failed)?;
+    let alone = locks::try_lock(&file, Kind::Exclusive, 0, 1).map_err(|error| {
+        if is_without_locks(&error) { without_locks(root, &error) } else { failed(error) }
+    })?;
     if !alone {
         share(&file, &place)?;
     }
@@ -83,6 +86,22 @@ fn share(file: &File, place: &Place) -> Result<()> {
             Err(error) => return Err(failed(Operation::Open, &place.path)(error)),
         }
     }
+}
+
+/// Whether an error says that there are no locks: a sandbox may lack those of open files, Lustre
+/// has none unless it is mounted with `flock`, and NFS 3 none without a daemon.
+fn is_without_locks(error: &io::Error) -> bool {
+    matches!(errno(error), Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK)
+}
+
+fn without_locks(root: &Path, error: &io::Error) -> Error {
+    let root = root.display();
+    let reason = format!(
+        "cannot use `{root}` for blocks: no part of a file can be locked there ({error}), which \
+         keeps processes apart; mount the file system with locks (Lustre: `flock`), or choose a \
+         folder on a local drive"
+    );
+    Error::BadState { reason }
 }
 
 fn in_use(root: &Path, capacity: u64, there: Option<u64>) -> Error {

@@ -231,6 +231,20 @@ fn without_holes_the_capacity_holds() {
 }
 
 #[test]
+fn a_folder_without_locks_is_refused_with_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let options = options(folder.path(), 64 * MIB);
+    for errno in [libc::EINVAL, libc::ENOSYS, libc::ENOLCK] {
+        let opened = lab::without_call(libc::SYS_fcntl, errno, || Store::open(&engine, &options));
+        let Some(opened) = lab::or_skip(opened) else { return };
+        let said = opened.expect_err("no lock").to_string();
+        assert!(said.contains("can be locked there") && said.contains("`flock`"), "{said}");
+    }
+    assert!(Store::open(&engine, &options).is_ok());
+}
+
+#[test]
 fn blocks_that_are_used_more_often_stay() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
