@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay::{Buffer, Engine, Result};
 use forebay_base::lock::{Condvar, Lock, woken};
 
 /// Bytes that are allocated at a time: pages are huge, and an allocation takes a millisecond.
 const CHUNK: u64 = 4 << 20;
+
+/// How often memory is asked for that the process could not have.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Buffers of one direction of a root. A buffer in a transfer that hangs counts until the transfer
 /// has ended.
@@ -55,26 +58,34 @@ impl Pool {
         Self(Arc::new(Shared { max, state: Lock::default(), bell: Condvar::new() }))
     }
 
-    /// A buffer of `len` bytes, if the bound leaves room for one.
+    /// A buffer of `len` bytes; `None` if others have to be given back first, because of the bound
+    /// or because the process can have no more memory.
+    ///
+    /// # Errors
+    /// Those of an allocation, while this pool has no memory that could be given back.
     pub(crate) fn try_take(&self, engine: &Engine, len: u64) -> Result<Option<Buffer>> {
-        let unused = {
-            let mut state = self.0.state.lock();
-            if let Some(buffer) = state.free.get_mut(&len).and_then(Vec::pop) {
-                return Ok(Some(buffer));
-            }
-            match state.count(CHUNK / len, len, self.0.max) {
-                0 => std::mem::take(&mut state.free),
-                count => {
-                    drop(state);
-                    return self.chunk(engine, count, len).map(Some);
+        let mut refused = None;
+        for wanted in [CHUNK / len, 1] {
+            let count = {
+                let mut state = self.0.state.lock();
+                if let Some(buffer) = state.free.get_mut(&len).and_then(Vec::pop) {
+                    return Ok(Some(buffer));
+                }
+                state.count(wanted, len, self.0.max)
+            };
+            if count > 0 {
+                match self.chunk(engine, count, len) {
+                    Err(error) if error.errno() == Some(libc::ENOMEM) => refused = Some(error),
+                    made => return made.map(Some),
                 }
             }
-        };
-        // Chunks of other lengths are freed, if no buffer of them is in use.
-        drop(unused);
-        match self.0.state.lock().count(1, len, self.0.max) {
-            0 => Ok(None),
-            count => self.chunk(engine, count, len).map(Some),
+            // Chunks of other lengths are freed, if no buffer of them is in use.
+            let unused = std::mem::take(&mut self.0.state.lock().free);
+            drop(unused);
+        }
+        match refused {
+            Some(error) if self.0.state.lock().used == 0 => Err(error),
+            _ => Ok(None),
         }
     }
 
@@ -106,11 +117,11 @@ impl Pool {
                 return Ok(None);
             }
             let state = self.0.state.lock();
-            let is_full = |state: &mut State| {
-                let free: u64 = state.free.iter().map(|(len, all)| len * all.len() as u64).sum();
-                state.used - free + len > self.0.max
-            };
-            drop(woken(self.0.bell.wait_timeout_while(state, left, is_full)));
+            let free: u64 = state.free.iter().map(|(len, all)| len * all.len() as u64).sum();
+            let is_full = state.used - free + len > self.0.max;
+            // Nothing says that the process can have memory again.
+            let bound = if is_full { left } else { left.min(ASK_AGAIN) };
+            drop(woken(self.0.bell.wait_timeout(state, bound)));
         }
     }
 

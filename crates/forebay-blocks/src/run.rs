@@ -518,6 +518,8 @@ impl Runner<'_> {
             store.claimed.publish(key, store.checksum, short).map_err(&failed)?;
             self.root.written(&class, slot, padded(len)).map_err(&failed)
         });
+        // Before the end: the caller's next block finds the slot and its space counted once.
+        drop(store.claimed);
         let end = match stored {
             Ok(()) => {
                 self.root.stores.worked();

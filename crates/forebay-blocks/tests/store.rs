@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_blocks::{Block, End, Policy, Store, Why};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stores::{MIB, content, engine, get, key, memory, options, set};
 
 /// A use is noted after the read has ended.
@@ -228,6 +229,33 @@ fn without_holes_the_capacity_holds() {
         assert!(there > 500 && used() <= capacity, "{there}, {}", used());
     });
     let _ = lab::or_skip(done);
+}
+
+#[test]
+fn blocks_wait_for_memory_that_the_process_cannot_have() {
+    if lab::child::role().is_none() {
+        drop(lab::child::run("limited"));
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let store = Store::open(&engine, &options(folder.path(), 256 * MIB)).unwrap();
+    let len = 1 << 20;
+    assert!((0..64).all(|number| set(&engine, &store, number, len) == End::Done));
+    assert!(get(&engine, &store, 1, len).is_ok());
+    let block = |number| {
+        let memory = vec![engine.allocate_pinned(MIB).unwrap()];
+        Block { key: key(&store, number), memory }
+    };
+    let blocks = (0..64).map(block).collect();
+    let statm = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
+    let before = getrlimit(Resource::As);
+    let most = Some(pages * 4096 + 24 * MIB);
+    setrlimit(Resource::As, Rlimit { current: most, ..before }).unwrap();
+    let ends = store.get(blocks).wait();
+    setrlimit(Resource::As, before).unwrap();
+    assert_eq!(ends, [End::Done; 64]);
 }
 
 #[test]
