@@ -65,7 +65,7 @@ impl Pool {
     /// Those of an allocation, while this pool has no memory that could be given back.
     pub(crate) fn try_take(&self, engine: &Engine, len: u64) -> Result<Option<Buffer>> {
         let mut refused = None;
-        for wanted in [CHUNK / len, 1] {
+        for (wanted, is_last) in [(CHUNK / len, false), (1, true)] {
             let count = {
                 let mut state = self.0.state.lock();
                 if let Some(buffer) = state.free.get_mut(&len).and_then(Vec::pop) {
@@ -79,9 +79,11 @@ impl Pool {
                     made => return made.map(Some),
                 }
             }
-            // Chunks of other lengths are freed, if no buffer of them is in use.
-            let unused = std::mem::take(&mut self.0.state.lock().free);
-            drop(unused);
+            if !is_last {
+                // Chunks of other lengths are freed, if no buffer of them is in use.
+                let unused = std::mem::take(&mut self.0.state.lock().free);
+                drop(unused);
+            }
         }
         match refused {
             Some(error) if self.0.state.lock().used == 0 => Err(error),
