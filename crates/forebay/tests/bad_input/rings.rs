@@ -128,7 +128,7 @@ fn io_uring_that_is_refused_later() {
     let engine = small_engine(|options| options.ring = RingChoice::Uring);
     read_cold(&engine, &bytes).expect("the ring serves");
     read_small(&engine, &bytes);
-    let small = crate::engine(); // which has used no other ring
+    let small = crate::engine(); // it has no other ring yet
     read_small(&small, &bytes);
     if or_skip(refuse_to_all(ENTER, libc::EPERM)).is_none() {
         return;

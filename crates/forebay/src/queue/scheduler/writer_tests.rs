@@ -145,7 +145,7 @@ fn small_cached_writes_and_direct_ones_take_turns() {
     let mut writing = Writing::new();
     let writers = Arc::clone(&writing.rig.scheduler.writers);
     let file = writing.rig.file.identity();
-    assert!(writers.begin(file), "nobody writes");
+    assert!(writers.begin(file), "the file is idle");
     writing.write(Io::Buffered);
     assert_eq!(writing.turns(), [[1, 0]; 4], "the kernel keeps these apart");
     writing.write(Io::ODirect);
