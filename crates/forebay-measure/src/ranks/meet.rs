@@ -26,6 +26,8 @@ use crate::scratch;
 const JOIN_MAX: Duration = Duration::from_secs(60);
 /// How long a connection may take to say who it is.
 const HELLO_MAX: Duration = Duration::from_secs(5);
+/// How long rank 0 hears others once it knows that the run must end.
+const LATE: Duration = Duration::from_secs(1);
 /// The pause between two messages of a rank at most, and the longest silence of one that lives.
 const BEAT: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(8);
@@ -420,7 +422,11 @@ fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
     // Those that have not said who they are.
     let mut new: Vec<Reader> = Vec::new();
     let began = Instant::now();
-    while found.len() + 1 < place.size as usize {
+    // What ends the run, and since when. Others that come a little later learn it too.
+    let mut wrong: Option<(Failure, Instant)> = None;
+    loop {
+        // Looked at before the others are heard once more.
+        let is_over = wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
         while let Ok((stream, _)) = listener.accept() {
             new.extend(Reader::new(stream));
         }
@@ -442,22 +448,35 @@ fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
             }
             let (rank, host) = (hello.rank, hello.host.clone());
             let again = || format!("rank {rank} came twice, now from {host}");
-            let wrong = differs(own, &hello).or_else(|| found.contains_key(&rank).then(again));
-            found.insert(rank, connected(rank, host.clone(), reader));
-            if let Some(why) = wrong {
-                found.values().for_each(|(peer, _)| peer.send(&Message::Ended(why.clone())));
-                return Err(Failure::new("the ranks do not fit together").because(why));
+            let before = found.insert(rank, connected(rank, host.clone(), reader));
+            let why = differs(own, &hello).or_else(|| before.is_some().then(again));
+            if let Some((peer, _)) = before {
+                peer.send(&Message::Ended(again()));
+            }
+            if let (Some(why), None) = (why, &wrong) {
+                let failure = Failure::new("the ranks do not fit together").because(why);
+                wrong = Some((failure, Instant::now()));
             }
         }
         new.retain(|reader| reader.heard.elapsed() < HELLO_MAX);
-        if began.elapsed() > JOIN_MAX {
+        let have_come = found.len() + 1 >= place.size as usize;
+        if !have_come && wrong.is_none() && began.elapsed() > JOIN_MAX {
             let missing = (1..place.size).filter(|rank| !found.contains_key(rank));
             let missing: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
             let why = format!("of {} ranks these did not come: {}", place.size, missing.join(", "));
-            found.values().for_each(|(peer, _)| peer.send(&Message::Ended(why.clone())));
-            return Err(Failure::new(format!("waited {JOIN_MAX:?} at {place}"))
+            let failure = Failure::new(format!("waited {JOIN_MAX:?} at {place}"))
                 .because(why)
-                .hint("start all ranks within a minute, and let them reach that port"));
+                .hint("start all ranks within a minute, and let them reach that port");
+            wrong = Some((failure, Instant::now()));
+        }
+        match wrong {
+            Some((failure, _)) if is_over || have_come => {
+                let ended = Message::Ended(failure.causes.join(": "));
+                found.values().for_each(|(peer, _)| peer.send(&ended));
+                return Err(failure);
+            }
+            None if have_come => break,
+            _ => {}
         }
     }
     Ok((found.into_values().collect(), note))
@@ -664,14 +683,18 @@ mod tests {
         let (first, mut others) = simulated(300);
         (1..200).for_each(|_| others.come(VERSION));
         others.come("0.0.0");
+        thread::sleep(LATE / 4);
+        others.come(VERSION);
         let failure = first.join().unwrap().unwrap_err();
-        assert!(
-            failure.causes[0].contains("rank 200 on host-200 has version 0.0.0"),
-            "{failure:?}"
-        );
-        let mut last = Reader::new(others.streams.swap_remove(100)).unwrap();
-        let said = last.read(LINE_MAX).unwrap();
-        assert!(matches!(&said[..], [Message::Ended(why)] if why.contains("host-200")), "{said:?}");
+        let why = "rank 200 on host-200 has version 0.0.0";
+        assert!(failure.causes[0].starts_with(why), "{failure:?}");
+        for (at, stream) in others.streams.into_iter().enumerate() {
+            let said = Reader::new(stream).unwrap().read(LINE_MAX).unwrap();
+            assert!(
+                matches!(&said[..], [Message::Ended(said)] if said.starts_with(why)),
+                "stream {at}: {said:?}"
+            );
+        }
     }
 
     #[test]
