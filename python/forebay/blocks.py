@@ -191,9 +191,11 @@ class BlockStore:
         return self._blocks.usage()
 
     def statistics(self) -> list[dict[str, Any]]:
-        """What each root has done for this store: hits, misses, bytes, evictions and drops.
+        """What each root has done for this store.
 
-        ``queued``, ``load`` and ``store`` are times in microseconds.
+        ``hits`` and ``missed`` are blocks that were and were not read, ``stored`` and ``dropped``
+        those that were and were not written; ``missed`` and ``dropped`` by reason. ``queued``,
+        ``load`` and ``store`` are times in microseconds.
         """
         return self._blocks.statistics()
 

@@ -211,6 +211,7 @@ impl Runner<'_> {
     }
 
     fn count_load(&self, work: &Work, item: usize, end: End) {
+        let end = work.known(item, end);
         self.root.counters.loaded(end, work.items[item].len, work.started.elapsed());
     }
 
@@ -411,7 +412,8 @@ impl Runner<'_> {
     }
 
     fn store_ends(&self, work: &Work, item: usize, end: End) {
-        self.root.counters.saved(end, work.items[item].len, work.started.elapsed());
+        let known = work.known(item, end);
+        self.root.counters.saved(known, work.items[item].len, work.started.elapsed());
         work.end(item, end);
     }
 

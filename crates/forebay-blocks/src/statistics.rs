@@ -17,10 +17,8 @@ pub struct RootStatistics {
     pub path: PathBuf,
     /// Blocks that were read.
     pub hits: u64,
-    /// Blocks that were asked for and not there.
-    pub misses: u64,
-    /// Blocks that the drive returned wrong, or not at all. They count as misses too.
-    pub damaged: u64,
+    /// Blocks that were asked for and not read, by reason.
+    pub missed: Vec<(Why, u64)>,
     /// Blocks that were written.
     pub stored: u64,
     /// Blocks that were to be written and were there already.
@@ -47,13 +45,12 @@ pub struct RootStatistics {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     hits: AtomicU64,
-    misses: AtomicU64,
-    damaged: AtomicU64,
     stored: AtomicU64,
     present: AtomicU64,
     evicted: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
+    missed: [AtomicU64; Why::ALL.len()],
     dropped: [AtomicU64; Why::ALL.len()],
     times: Lock<Times>,
 }
@@ -87,10 +84,7 @@ impl Counters {
             }
             End::Present => {}
             End::Not(why) => {
-                self.misses.fetch_add(1, Ordering::Relaxed);
-                if why == Why::Damaged {
-                    self.damaged.fetch_add(1, Ordering::Relaxed);
-                }
+                self.missed[why as usize].fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -113,16 +107,18 @@ impl Counters {
 
     pub(crate) fn now(&self, path: PathBuf, last_error: Option<String>) -> RootStatistics {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let dropped = Why::ALL.iter().zip(&self.dropped).map(|(&why, count)| (why, of(count)));
+        let by_reason = |counters: &[AtomicU64]| {
+            let all = Why::ALL.iter().zip(counters).map(|(&why, count)| (why, of(count)));
+            all.filter(|(_, count)| *count > 0).collect()
+        };
         let Times { queued, load, store } = self.times.lock().clone();
         RootStatistics {
             path,
             hits: of(&self.hits),
-            misses: of(&self.misses),
-            damaged: of(&self.damaged),
+            missed: by_reason(&self.missed),
             stored: of(&self.stored),
             present: of(&self.present),
-            dropped: dropped.filter(|(_, count)| *count > 0).collect(),
+            dropped: by_reason(&self.dropped),
             evicted: of(&self.evicted),
             bytes_read: of(&self.bytes_read),
             bytes_written: of(&self.bytes_written),

@@ -205,6 +205,14 @@ impl Work {
         matches!(*self.items[item].state.lock(), State::Waiting(_))
     }
 
+    /// Why an item was not done: as its caller knows it, if it has ended, else as in `end`.
+    pub(crate) fn known(&self, item: usize, end: End) -> End {
+        match (&*self.items[item].state.lock(), end) {
+            (State::Ended(known, _), End::Not(_)) => *known,
+            _ => end,
+        }
+    }
+
     /// Takes an item's memory to copy from or to it; `None` if the item has ended. The caller
     /// returns it with [`give_back`](Self::give_back) or [`end_with`](Self::end_with).
     pub(crate) fn take_memory(&self, item: usize) -> Option<Vec<Buffer>> {

@@ -75,7 +75,7 @@ fn a_caller_that_waits_copies_resident_blocks_itself() {
         assert_eq!(memory[0].as_slice().unwrap(), content(number as u64, 18_432));
     }
     let statistics = &store.statistics()[0];
-    assert_eq!((statistics.hits, statistics.misses), (4, 1));
+    assert_eq!((statistics.hits, &statistics.missed[..]), (4, &[(Why::Absent, 1)][..]));
 }
 
 #[test]
@@ -325,6 +325,36 @@ fn old_blocks_are_not_found_and_are_written_again() {
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
     assert!(get(&engine, &store, 1, 5000).is_ok());
     assert_eq!(store.usage().unwrap().0, 1);
+}
+
+#[test]
+fn each_miss_is_counted_with_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let store = Store::open(&engine, &options(folder.path(), 256 * MIB)).unwrap();
+    for number in 0..64 {
+        set(&engine, &store, number, 1 << 20);
+    }
+    let block = |number| {
+        let memory = vec![engine.allocate_pinned(1 << 20).unwrap()];
+        Block { key: key(&store, number), memory }
+    };
+    let batch = store.get((0..70).map(block).collect());
+    batch.cancel();
+    let ends = batch.wait();
+    let of = |end: End| ends.iter().filter(|it| **it == end).count() as u64;
+    let expected = [Why::Absent, Why::Cancelled].map(|why| (why, of(End::Not(why))));
+    let expected: Vec<_> = expected.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert!(of(End::Not(Why::Cancelled)) > 0, "{ends:?}");
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        let now = &store.statistics()[0];
+        if (now.hits, &now.missed) == (of(End::Done), &expected) {
+            break;
+        }
+        assert!(Instant::now() < until, "{now:?}, {ends:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use forebay::{Histogram, Operation};
 use forebay_base::lock::Lock;
-use forebay_blocks::{Batch, Block, End, Key, Options, Policy, RootOptions, Store};
+use forebay_blocks::{Batch, Block, End, Key, Options, Policy, RootOptions, Store, Why};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString};
 use rustix::event::EventfdFlags;
 
 use crate::callbacks;
@@ -209,18 +209,13 @@ impl Blocks {
             let it = PyDict::new(py);
             it.set_item("path", &root.path)?;
             it.set_item("hits", root.hits)?;
-            it.set_item("misses", root.misses)?;
-            it.set_item("damaged", root.damaged)?;
+            it.set_item("missed", by_reason(py, &root.missed)?)?;
             it.set_item("stored", root.stored)?;
             it.set_item("present", root.present)?;
             it.set_item("evicted", root.evicted)?;
             it.set_item("bytes_read", root.bytes_read)?;
             it.set_item("bytes_written", root.bytes_written)?;
-            let dropped = PyDict::new(py);
-            for (why, count) in &root.dropped {
-                dropped.set_item(why.name(), count)?;
-            }
-            it.set_item("dropped", dropped)?;
+            it.set_item("dropped", by_reason(py, &root.dropped)?)?;
             it.set_item("queued", times(py, &root.queued)?)?;
             it.set_item("load", times(py, &root.load)?)?;
             it.set_item("store", times(py, &root.store)?)?;
@@ -332,6 +327,10 @@ fn keys_of(store: &Store, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Key>> {
         Ok(store.key(&bytes))
     };
     keys.try_iter()?.map(key).collect()
+}
+
+fn by_reason<'py>(py: Python<'py>, counts: &[(Why, u64)]) -> PyResult<Bound<'py, PyDict>> {
+    counts.iter().map(|(why, count)| (why.name(), count)).into_py_dict(py)
 }
 
 /// A histogram in microseconds.

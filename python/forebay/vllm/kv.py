@@ -43,14 +43,14 @@ __all__ = ["ForebayTier"]
 _PREFIX = "vllm:kv_offload_forebay_"
 _COUNTERS = {
     "hits": "Blocks read from the store.",
-    "misses": "Blocks asked for and not in the store.",
-    "damaged": "Blocks that the drive returned wrong, or not at all.",
+    "missed": "Blocks asked for and not read, by reason.",
     "stored": "Blocks written to the store.",
     "evicted": "Blocks that left to make room.",
-    "dropped": "Blocks not written: no room, too late, or too many waiting.",
+    "dropped": "Blocks not written, by reason.",
     "bytes_read": "Bytes read from the store.",
     "bytes_written": "Bytes written to the store.",
 }
+_BY_REASON = ("missed", "dropped")
 
 
 @dataclass
@@ -92,7 +92,7 @@ class ForebayTier(SecondaryTierManager):
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(primary_kv_view))
         self._jobs: dict[int, _Job] = {}
         self._lookups: dict[Any, BlockCall] = {}
-        self._counted: dict[tuple[str, str], int] = {}
+        self._counted: dict[tuple[str, ...], int] = {}
 
     def lookup(self, key: Any, req_context: Any) -> Any:
         """HIT, MISS, or RETRY while the index is read from the drive."""
@@ -169,7 +169,10 @@ class ForebayTier(SecondaryTierManager):
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
         """The counters that `get_stats` increases, for each root."""
         return {
-            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=("root",))
+            _PREFIX + name: OffloadingCounterMetadata(
+                documentation=text,
+                labelnames=("root", "reason") if name in _BY_REASON else ("root",),
+            )
             for name, text in _COUNTERS.items()
         }
 
@@ -177,11 +180,14 @@ class ForebayTier(SecondaryTierManager):
         """What has been counted since the last call."""
         stats = OffloadingConnectorStats()
         for root in self._store.statistics():
-            now = {**root, "dropped": sum(root["dropped"].values())}
-            for name in _COUNTERS:
-                label = (name, root["path"])
-                grown = now[name] - self._counted.get(label, 0)
-                if grown:
-                    stats.increase_counter(_PREFIX + name, grown, (str(root["path"]),))
-                    self._counted[label] = now[name]
+            path = str(root["path"])
+            counts: dict[tuple[str, ...], int] = {
+                (name, path): root[name] for name in _COUNTERS if name not in _BY_REASON
+            }
+            for name in _BY_REASON:
+                counts |= {(name, path, why): count for why, count in root[name].items()}
+            for at, count in counts.items():
+                if grown := count - self._counted.get(at, 0):
+                    stats.increase_counter(_PREFIX + at[0], grown, at[1:])
+            self._counted |= counts
         return None if stats.is_empty() else stats

@@ -147,7 +147,8 @@ def test_counters_reach_vllm(tmp_path: Path) -> None:
     counted = one.tier.get_stats().reduce()
     label = f":('{tmp_path}',)"
     name = "vllm:kv_offload_forebay_"
-    assert counted[f"{name}hits{label}"] == 1 and counted[f"{name}misses{label}"] == 1
+    assert counted[f"{name}hits{label}"] == 1
+    assert counted[f"{name}missed:('{tmp_path}', 'absent')"] == 1
     assert counted[f"{name}bytes_written{label}"] == BLOCK
     assert one.tier.get_stats() is None
     known = type(one.tier).build_metric_definitions({})
