@@ -15,7 +15,7 @@ def call_back(job: list[Any]) -> None:
     callback(transfer)
 
 
-def tell(level: int, logger: str, text: str) -> None:
+def log(level: int, logger: str, text: str) -> None:
     """Logs a line."""
     import logging
 

@@ -123,7 +123,7 @@ class BlockStore:
 
         A block that is stored already is not written again. A stored block survives the end of the
         process; `sync` protects it from a power cut. Blocks are dropped where they cannot be
-        written in time, or have no room: `start_set` and `BlockCall.reasons` tell why.
+        written in time, or have no room: `start_set` and `BlockCall.reasons` give the reason.
         """
         return self._blocks.set(keys, memory).result()
 

@@ -267,8 +267,8 @@ class LayerStream:
         """
         expected = f"numbers of the {self._count} layers, from 0"
         numbers = _asked.numbers(layers, expected)
-        told = [_asked.whole("prefetch", number, expected) for number in numbers]
-        self._stream.prefetch(told)
+        reported = [_asked.whole("prefetch", number, expected) for number in numbers]
+        self._stream.prefetch(reported)
 
     def statistics(self) -> dict[str, Any]:
         """Times and bytes of the layers and passes so far.

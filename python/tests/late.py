@@ -31,7 +31,7 @@ Copy = tuple[int, Any, list[tuple[int, int]]]
 
 
 class Model:
-    """Layers of two parts, of odd lengths at odd places of a file, bytes of nobody between them."""
+    """Layers of two parts, of odd lengths at odd places of a file, unused bytes between them."""
 
     def __init__(self, path: Path) -> None:
         self.seed = int(os.environ.get("FOREBAY_TEST_SEED", random.randrange(1 << 32)))
@@ -86,7 +86,7 @@ def settle(model: Model, stream: LayerStream) -> None:
     """Takes passes until all comes from pinned pages."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        # The kernel may take pages back that nobody has used for a while.
+        # The kernel may reclaim pages that were unused for a while.
         model.path.read_bytes()
         seen = [queued(layer) for layer in stream]
         # A pass is counted with the GPU's own times, so once the GPU is done with it.

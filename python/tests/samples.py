@@ -1,4 +1,4 @@
-"""Passes that nobody measured, for tests of what is told of those that were."""
+"""Made-up passes, for tests of the report of measured ones."""
 
 from __future__ import annotations
 

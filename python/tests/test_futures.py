@@ -104,13 +104,13 @@ def test_callbacks_come_once_each(data: Data, slow_gpu: forebay.Engine) -> None:
     path, _ = data
     target = SimArray(slow_gpu.allocate(200_000, "sim"))
     seen: list[tuple[int, Any]] = []
-    told = threading.Event()
+    reported = threading.Event()
     with slow_gpu.open(path) as file:
         transfer = file.start_read_into(target)
         for number in range(3):
             transfer.add_done_callback(lambda t, number=number: seen.append((number, t)))
-        transfer.add_done_callback(lambda _: told.set())
-        assert told.wait(60)
+        transfer.add_done_callback(lambda _: reported.set())
+        assert reported.wait(60)
         transfer.add_done_callback(lambda t: seen.append((3, t)))
     assert seen == [(number, transfer) for number in range(4)]
 
@@ -118,20 +118,20 @@ def test_callbacks_come_once_each(data: Data, slow_gpu: forebay.Engine) -> None:
 def test_a_callback_that_has_run_is_released(data: Data, slow_gpu: forebay.Engine) -> None:
     path, _ = data
     target = slow_gpu.allocate(200_000, "sim")
-    told = threading.Event()
+    reported = threading.Event()
 
     class Kept:
         """What a callback holds."""
 
-        def tell(self, _: forebay.Transfer) -> None:
-            told.set()
+        def note(self, _: forebay.Transfer) -> None:
+            reported.set()
 
     kept = Kept()
     seen = [weakref.ref(kept), weakref.ref(target)]
     with slow_gpu.open(path) as file:
-        file.start_read_into(target).add_done_callback(kept.tell)
+        file.start_read_into(target).add_done_callback(kept.note)
         del kept, target
-        assert told.wait(60)
+        assert reported.wait(60)
         # Nothing of the package is called here that could let go of it on the way.
         until = time.monotonic() + 20
         while any(ref() is not None for ref in seen) and time.monotonic() < until:
@@ -145,7 +145,7 @@ def test_an_exception_in_a_callback_hurts_no_other(
     path, _ = data
     lost: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
-    told = threading.Event()
+    reported = threading.Event()
 
     def fails(_: forebay.Transfer) -> None:
         raise RuntimeError("of the callback's own")
@@ -154,10 +154,10 @@ def test_an_exception_in_a_callback_hurts_no_other(
         for _ in range(2):
             transfer = file.start_read_into(bytearray(1_000_000))
             transfer.add_done_callback(fails)
-            transfer.add_done_callback(lambda _: told.set())
-            assert told.wait(60)
+            transfer.add_done_callback(lambda _: reported.set())
+            assert reported.wait(60)
             assert transfer.result() == 1_000_000
-            told.clear()
+            reported.clear()
     assert len(lost) == 2 and "own" in str(lost[0].exc_value)
 
 

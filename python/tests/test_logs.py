@@ -1,4 +1,4 @@
-"""What engines tell of themselves, by `logging`."""
+"""Events of engines in `logging`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_the_loggers_level_selects_the_lines(tmp_path: Path) -> None:
         import forebay
         forebay.open(sys.argv[1]).read_into(bytearray(3_000_000))
     """
-    told = run(code, str(tmp_path / "file"), "DEBUG")
-    assert "forebay.engine" in told and "forebay.transfer DEBUG" in told
-    assert str(tmp_path / "file") in told
+    reported = run(code, str(tmp_path / "file"), "DEBUG")
+    assert "forebay.engine" in reported and "forebay.transfer DEBUG" in reported
+    assert str(tmp_path / "file") in reported
     assert run(code, str(tmp_path / "file"), "WARNING") == ""
 
 
@@ -55,8 +55,8 @@ def test_what_fails_is_logged_where_the_program_has_a_handler(tmp_path: Path) ->
         except forebay.Error:
             pass
     """
-    told = run(code, str(tmp_path / "file"), "with a handler")
-    assert "lost" in told.lower(), told
+    reported = run(code, str(tmp_path / "file"), "with a handler")
+    assert "lost" in reported.lower(), reported
     # The program has caught the error, and has set up no logging.
     assert run(code, str(tmp_path / "file")) == ""
 
@@ -90,10 +90,10 @@ def test_no_name_breaks_a_line_or_acts_on_a_terminal(tmp_path: Path) -> None:
         path = os.fsencode(sys.argv[1])
         forebay.open(path).read_into(bytearray(100_000))
     """
-    told = run(code, os.fsdecode(name))
-    assert "forged" in told
-    lines = told.split("\n")[:-1]
-    assert all(line.isprintable() and line.startswith("DEBUG ") for line in lines), told
+    reported = run(code, os.fsdecode(name))
+    assert "forged" in reported
+    lines = reported.split("\n")[:-1]
+    assert all(line.isprintable() and line.startswith("DEBUG ") for line in lines), reported
     try:
         forebay.open(name + b"-missing")
     except FileNotFoundError as error:
@@ -103,7 +103,7 @@ def test_no_name_breaks_a_line_or_acts_on_a_terminal(tmp_path: Path) -> None:
 
 def test_a_forked_child_logs_as_well(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
-    told = run(
+    reported = run(
         """
         import logging, os, sys
         logging.basicConfig(level="DEBUG", format="%(process)d %(message)s")
@@ -117,13 +117,13 @@ def test_a_forked_child_logs_as_well(tmp_path: Path) -> None:
         """,
         str(tmp_path / "file"),
     )
-    processes = {line.split()[0] for line in told.splitlines() if line.split()[0].isdigit()}
-    assert len(processes) == 2, told
+    processes = {line.split()[0] for line in reported.splitlines() if line.split()[0].isdigit()}
+    assert len(processes) == 2, reported
 
 
 def test_lines_that_are_dropped_are_counted_and_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(100_000))
-    told = run(
+    reported = run(
         """
         import atexit, logging, sys, threading
 
@@ -147,9 +147,9 @@ def test_lines_that_are_dropped_are_counted_and_reported(tmp_path: Path) -> None
         """,
         str(tmp_path / "file"),
     )
-    lines, notices, level, text = told.strip().split("|")
-    assert notices == "1" and level == "WARNING" and text.startswith("dropped "), told
+    lines, notices, level, text = reported.strip().split("|")
+    assert notices == "1" and level == "WARNING" and text.startswith("dropped "), reported
     dropped = int(text.split()[1])
-    # Each transfer tells two lines; 1,024 wait beside the one that is being handed on.
-    assert dropped > 2000 and 1024 <= int(lines) <= 1200, told
-    assert 4000 <= dropped + int(lines) <= 4200, told
+    # Each transfer logs two lines; 1,024 wait behind the one that is being forwarded.
+    assert dropped > 2000 and 1024 <= int(lines) <= 1200, reported
+    assert 4000 <= dropped + int(lines) <= 4200, reported

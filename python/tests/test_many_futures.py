@@ -254,7 +254,7 @@ def test_callbacks_come_once_each_also_behind_one_that_fails(
     lost: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lost.append)
     seen: list[tuple[int, Any]] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     def fails(_: object) -> None:
         raise RuntimeError("of the callback's own")
@@ -264,8 +264,8 @@ def test_callbacks_come_once_each_also_behind_one_that_fails(
         transfer.add_done_callback(fails)
         for number in range(3):
             transfer.add_done_callback(lambda t, number=number: seen.append((number, t)))
-        transfer.add_done_callback(lambda _: told.set())
-        assert told.wait(60)
+        transfer.add_done_callback(lambda _: reported.set())
+        assert reported.wait(60)
         transfer.add_done_callback(fails)
         transfer.add_done_callback(lambda t: seen.append((3, t)))
     assert seen == [(number, transfer) for number in range(4)]

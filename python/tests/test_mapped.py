@@ -124,7 +124,7 @@ def test_a_file_that_is_mapped_no_more_is_cut(path: Path, mapping: mmap.mmap) ->
         assert path.stat().st_size in (0, 800)
 
 
-def test_other_mappings_are_in_nobodys_way(path: Path, mapping: mmap.mmap) -> None:
+def test_other_mappings_do_not_disturb(path: Path, mapping: mmap.mmap) -> None:
     other = path.parent / "other"
     other.write_bytes(OLD)
     for file in [other, path.parent / "new"]:

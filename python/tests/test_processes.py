@@ -182,7 +182,7 @@ def test_a_process_ends_while_threads_wait(data: Data) -> None:
 
 
 def test_a_fork_during_a_log_line_leaves_the_child_free(data: Data) -> None:
-    # Threads that tell something all the time are caught in the middle of it again and again.
+    # Threads that log something all the time are caught in the middle of it again and again.
     done = run(
         """
         import logging, signal, threading
@@ -191,12 +191,12 @@ def test_a_fork_during_a_log_line_leaves_the_child_free(data: Data) -> None:
         logger.propagate = False
         logger.addHandler(logging.NullHandler())
         file = forebay.open(sys.argv[1])
-        def tell():
+        def log():
             target = bytearray(200_000)
             while True:
                 file.read_into(target)
         for _ in range(3):
-            threading.Thread(target=tell, daemon=True).start()
+            threading.Thread(target=log, daemon=True).start()
         for number in range(300):
             child = os.fork()
             if child == 0:

@@ -1,4 +1,4 @@
-"""Who may use a file that replaced another: nobody who might not use the old one."""
+"""A file that replaced another has the permissions of the old one."""
 
 from __future__ import annotations
 

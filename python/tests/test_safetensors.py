@@ -257,9 +257,9 @@ def test_a_load_that_takes_longer_than_a_look_reports_progress(
 def test_progress_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.safetensors"
     save_file(model(), path)
-    told: list[tuple[int, int]] = []
-    load_file(path, progress=lambda done, total: told.append((done, total)), **HOST)
-    assert told[-1][0] == told[-1][1] > 1_000_000
+    reported: list[tuple[int, int]] = []
+    load_file(path, progress=lambda done, total: reported.append((done, total)), **HOST)
+    assert reported[-1][0] == reported[-1][1] > 1_000_000
     load_file(path, progress=True, **HOST)
     assert capsys.readouterr().err.endswith("0.00 of 0.00 GiB\n")
 

@@ -127,8 +127,8 @@ def loaded(rank: int, path: Path) -> tuple[Any, Any, int, list[tuple[int, int]]]
     _ranks.CHUNK = 1 << 20  # several windows
     seen: list[tuple[int, int]] = []
     report: dict[str, Any] = {}
-    told: Any = {"progress": lambda *one: seen.append(one), "report": report}
-    whole = load_file(path, group=world(), **told, **HOST)
+    reported: Any = {"progress": lambda *one: seen.append(one), "report": report}
+    whole = load_file(path, group=world(), **reported, **HOST)
     each = {
         name: tensor.numpy()
         for name, tensor in iterate(path, device="cpu", window="4MiB", group=world(), copy=True)

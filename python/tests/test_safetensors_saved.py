@@ -260,13 +260,13 @@ def test_a_process_killed_at_any_moment_leaves_a_whole_file(path: Path, seed: in
             time.sleep(rng.uniform(0.0, 0.1))
         finally:
             process.kill()
-            told = [1, *map(int, process.stdout.read().split())]  # type: ignore[union-attr]
+            reported = [1, *map(int, process.stdout.read().split())]  # type: ignore[union-attr]
             process.wait()
         found = saved(path)
         number = (len(found) - 1_000_000) // 4099
         assert found == bytes([number % 256]) * (1_000_000 + number * 4099)
-        # What was told is on the drive; the next may be, though nobody could tell of it.
-        assert number in (told[-1], told[-1] + 1)
+        # The last reported file is on the drive; the next may be, although it was not reported.
+        assert number in (reported[-1], reported[-1] + 1)
 
 
 def test_two_writers_at_once_leave_the_file_of_one_of_them(path: Path) -> None:

@@ -156,10 +156,10 @@ while True:
         assert process.stdout is not None and process.stdout.readline() == f"{number + 1}\n"
         time.sleep(rng.uniform(0.0, 0.05))
         process.kill()
-        told = [number + 1, *map(int, process.stdout.read().split())]
+        reported = [number + 1, *map(int, process.stdout.read().split())]
         process.wait()
         number = value_of(tmp_path)
-        assert number in (told[-1], told[-1] + 1)
+        assert number in (reported[-1], reported[-1] + 1)
         assert [name for name, _ in iterate(tmp_path, **HOST)] == [f"w{n}" for n in range(5)]
     save_sharded(model(7), tmp_path, max_shard_size="8KB")
     assert sorted(os.listdir(tmp_path)) == sorted([INDEX, *names(3)])

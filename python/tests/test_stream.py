@@ -58,8 +58,8 @@ def test_each_loop_is_a_pass(
                 assert held(layer) == expected[layer.index]
                 assert layer.name == f"layer {layer.index}"
             assert taken == (wanted[order] if isinstance(order, str) else order)
-        told = stream.statistics()
-    passes, routes = told["passes"], told["routes"]
+        reported = stream.statistics()
+    passes, routes = reported["passes"], reported["routes"]
     assert [found["layers"] for found in passes] == [len(taken)] * 2
     assert all(found["compute_s"] >= 0 and found["stall_s"] >= 0 for found in passes)
     assert sum(share["bytes"] for share in routes) == sum(found["file_bytes"] for found in passes)
@@ -432,10 +432,10 @@ def test_a_file_that_changes_while_its_pages_are_copied_is_reported(tmp_path: Pa
             for _ in stream:
                 time.sleep(0.01)
 
-    with pytest.raises(forebay.FileChanged, match="cannot read the layer `layer ") as told:
+    with pytest.raises(forebay.FileChanged, match="cannot read the layer `layer ") as reported:
         on()
-    assert "changed while a GPU" in str(told.value) and str(path) in str(told.value)
-    assert told.value.bytes is None  # so it is of an earlier layer, and not of one that was cut
+    assert "changed while a GPU" in str(reported.value) and str(path) in str(reported.value)
+    assert reported.value.bytes is None  # so it is of an earlier layer, and not of one that was cut
     with contextlib.suppress(forebay.FileChanged):  # another one was copied meanwhile
         stream.close()
 

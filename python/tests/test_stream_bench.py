@@ -226,7 +226,7 @@ def test_samples_are_summed_up() -> None:
     assert (ours["pass_low_s"], ours["pass_s"], ours["pass_high_s"]) == (0.14, 0.15, 0.28)
     assert ours["compute_beside"] == pytest.approx(1) and ours["stall_s"] == 0.004
     assert ours["cpu_s_per_gb"] == pytest.approx(0.5 / 3)
-    assert len(point["samples"]["ours"]) == 4, "what only warmed up is told as well"
+    assert len(point["samples"]["ours"]) == 4, "warm-up passes are reported as well"
 
 
 def test_passes_from_rest_are_separated_where_others_follow() -> None:
@@ -265,11 +265,11 @@ def test_other_words_and_another_order_weigh_otherwise() -> None:
 
 
 def test_bytes_from_another_source_than_requested_are_warned_of() -> None:
-    told = {"mapped_bytes": 0.0, "file_bytes": 3e9, "drive_bytes": 3e8}
+    reported = {"mapped_bytes": 0.0, "file_bytes": 3e9, "drive_bytes": 3e8}
     samples = {
         "compute": samples_of([0.12] * 3, forward_s=0.12),
         "transfer": samples_of([0.06] * 3),
-        "ours": samples_of([0.3] * 3, forward_s=0.18, told=told),
+        "ours": samples_of([0.3] * 3, forward_s=0.18, reported=reported),
     }
     point = summed_up(Point("forward", 3, 10**9, 1000), samples, {"ours": 3})
     assert point["ways"]["ours"]["bytes"]["drive_bytes"] == 3 * 10**8
@@ -281,7 +281,7 @@ def test_bytes_from_another_source_than_requested_are_warned_of() -> None:
     of_it = "warning: ours at 1,000 tokens:"
     assert said["drive"] == f"{of_it} 90.0% of its bytes came from the page cache"
     assert said["page-cache"] == f"{of_it} 10.0% of its bytes came from the drive"
-    told["drive_bytes"] = 0.0
+    reported["drive_bytes"] = 0.0
     assert not table.strays({**result_of([summed_up(
         Point("forward", 3, 10**9, 1000), samples, {"ours": 3}
     )]), "from": "page-cache"})  # fmt: skip

@@ -8,12 +8,12 @@ from samples import samples_of
 
 
 def test_stall_and_compute_are_measured_alike() -> None:
-    told = {"compute_s": 0.24, "stall_s": 0.03, "mapped_bytes": 3e9, "file_bytes": 0.0}
+    reported = {"compute_s": 0.24, "stall_s": 0.03, "mapped_bytes": 3e9, "file_bytes": 0.0}
     alone = samples_of([0.12] * 3, forward_s=0.12)
     samples = {
         "compute": alone,
         "transfer": samples_of([0.06] * 3),
-        "ours": samples_of([0.3] * 3, forward_s=0.18, stall_s=0.05, told=told),
+        "ours": samples_of([0.3] * 3, forward_s=0.18, stall_s=0.05, reported=reported),
     }
     ours = summed_up(Point("forward", 3, 10**9, 1), samples, {"ours": 3})["ways"]["ours"]
     assert ours["compute_beside"] == pytest.approx(1.5) and ours["stall_s"] == 0.05

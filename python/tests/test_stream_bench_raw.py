@@ -16,13 +16,13 @@ def test_plain_reads_bring_whole_layers_by_any_kind(tmp_path: Path) -> None:
     assert reads.kind in raw.KINDS and reads.tried.keys() == set(raw.KINDS)
     assert sorted({len(tries) for tries in reads.tried.values()}) == [1, 3]
     assert all(reads.read([3, 1], kind) > 0 for kind in raw.KINDS)
-    told = reads.described()
-    kinds = [(one["threads"], one["request_bytes"]) for one in told["tried"]]
-    assert kinds == raw.KINDS and (told["threads"], told["request_bytes"]) == reads.kind
-    assert told["past_page_cache"] == reads.is_direct
+    reported = reads.described()
+    kinds = [(one["threads"], one["request_bytes"]) for one in reported["tried"]]
+    assert kinds == raw.KINDS and (reported["threads"], reported["request_bytes"]) == reads.kind
+    assert reported["past_page_cache"] == reads.is_direct
     threads, size = reads.kind
     said = f"plain reads: {threads} threads, block size {size >> 20} MiB, with"
-    assert table.plain_reads(told).startswith(said) and table.plain_reads(None) == ""
+    assert table.plain_reads(reported).startswith(said) and table.plain_reads(None) == ""
     os.truncate(path, 3 * nbytes + 4096)
     with pytest.raises(OSError, match="cannot read `.*` at .*: it ends there"):
         reads.read([3])

@@ -55,8 +55,8 @@ class Array:
 def test_a_layer_is_named_by_any_number(engine: forebay.Engine, layers: list[Parts]) -> None:
     given: list[Any] = [1, True, Number(1), Array(4, 0), range(2), (n for n in [Number(3)])]
     with LayerStream(layers, "sim", order="appended", engine=engine) as stream:
-        for told in given:
-            stream.prefetch(told)
+        for reported in given:
+            stream.prefetch(reported)
         assert [layer.index for layer in stream] == [1, 1, 1, 4, 0, 0, 1, 3]
     options: dict[str, Any] = {"gpu_budget": Number(2 * NBYTES), "host_budget": Number(0)}
     options |= {"passes": Number(1), "order": [Number(2), 0]}

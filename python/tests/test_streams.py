@@ -29,7 +29,7 @@ class TorchStream:
 
 
 class Marked(SimArray):
-    """An array whose library is told which streams use it, as torch's is."""
+    """An array whose library records the streams that use it, as torch does."""
 
     def __init__(self, buffer: forebay.Buffer) -> None:
         super().__init__(buffer)

@@ -128,7 +128,7 @@ def test_one_transfer_reports_as_well(data: Data, slow_gpu: forebay.Engine) -> N
 
         def work(number: int) -> object:
             while not transfer.done():
-                transfer.add_done_callback(lambda told: called.append((number, told)))
+                transfer.add_done_callback(lambda reported: called.append((number, reported)))
                 assert transfer.progress()[1] == 400_000
                 assert transfer.report()["bytes"] <= 400_000 and repr(transfer)
                 asked.append(number)
@@ -142,7 +142,7 @@ def test_one_transfer_reports_as_well(data: Data, slow_gpu: forebay.Engine) -> N
     while len(called) < len(asked) and time.monotonic() < until:
         time.sleep(0.01)
     assert sorted(number for number, _ in called) == sorted(asked)  # type: ignore[misc]
-    assert all(told is transfer for _, told in called)  # type: ignore[misc]
+    assert all(reported is transfer for _, reported in called)  # type: ignore[misc]
 
 
 def test_one_transfer_is_cancelled_by_many(data: Data, slow_gpu: forebay.Engine) -> None:

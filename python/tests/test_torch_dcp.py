@@ -559,13 +559,13 @@ while True:
         assert process.stdout is not None and process.stdout.readline() == "1\n"
         time.sleep(rng.uniform(0, 0.05))
         process.kill()
-        told = [1, *map(int, process.stdout.read().split())]
+        reported = [1, *map(int, process.stdout.read().split())]
         process.wait()
         shapes = Reader(tmp_path).read_metadata().state_dict_metadata
         loaded = {name: torch.zeros(about.size) for name, about in shapes.items()}
         load(tmp_path, loaded)
         values = {float(number) for one in loaded.values() for number in one.unique()}
-        assert values in ({float(told[-1])}, {float(told[-1] + 1)})
+        assert values in ({float(reported[-1])}, {float(reported[-1] + 1)})
     write(tmp_path, {"a": torch.ones(3)})
     assert len(os.listdir(tmp_path)) == 2, "what the killed saves left is gone"
 

@@ -378,7 +378,7 @@ print("all")
     assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
 
 
-def test_another_default_device_is_in_nobodys_way(paths: list[Path]) -> None:
+def test_another_default_device_does_not_disturb(paths: list[Path]) -> None:
     expected = numbers(dataset(paths))
     before = torch.get_default_device()
     torch.set_default_device("meta")

@@ -173,7 +173,7 @@ def test_what_is_queued_when_a_loop_is_left_keeps_its_layer(model: Model, budget
             seen.append(queued(layer, 10 * BUSY))
             if layer.index == 3:
                 raise KeyError
-    # Whoever asks for memory now may be given what the stream had.
+    # An allocation now may get memory that the stream had.
     torch.cuda.empty_cache()
     other = torch.full((3 * ROOM,), 7, dtype=torch.uint8, device="cuda")
     with model.stream(order="backward", mapped_budget=0) as again:

@@ -73,7 +73,7 @@ def pinned(model: Model) -> tuple[LayerStream, list[Copy]]:
     stream = model.stream(mapped_budget=ALL)
     settle(model, stream)
     seen = [queued(layer) for layer in islice(stream, 2)]
-    # What was copied just before is not told apart from what is being copied.
+    # A copy that has just ended looks like one in progress.
     torch.cuda.synchronize()
     time.sleep(0.1)
     return stream, seen
@@ -84,24 +84,24 @@ def test_bytes_overwritten_in_a_pass_are_read_again_or_reported(model: Model, fl
     changed = bytes(byte ^ 0xFF for byte in model.data)
     stream, before = pinned(model)
     write_over(model.path, changed, flags)
-    told, seen = [], []
-    # No layer is told of twice, so that this ends.
+    reported, seen = [], []
+    # No layer is reported twice, so this ends.
     for _ in range(2 * LAYERS + 1):
         try:
             seen.append(queued(next(stream)))
         except StopIteration:
             break
         except forebay.FileChanged as error:
-            told.append(error.layer)
+            reported.append(error.layer)
     else:
-        pytest.fail(f"the pass does not end: {told}")
+        pytest.fail(f"the pass does not end: {reported}")
     compare(model, before)
-    print(f"told of {told}, after it {[number for number, _, _ in seen]}")
-    assert set(told) <= {"layer 2"}, "the others are asked for after the change"
-    # The third came before; whoever is not told of it has all of one time.
+    print(f"reported {reported}, after it {[number for number, _, _ in seen]}")
+    assert set(reported) <= {"layer 2"}, "the others are asked for after the change"
+    # The third came before; without a report all its bytes are of one time.
     third = [held(copy, places) for number, copy, places in seen if number == 2]
     wanted = (model.of(2), model.of(2, changed))
-    assert told or (len(third) == 1 and third[0] in wanted)
+    assert reported or (len(third) == 1 and third[0] in wanted)
     assert [number for number, _, _ in seen if number > 2] == list(range(3, LAYERS))
     compare(model, [one for one in seen if one[0] > 2], changed)
     whole = [queued(layer) for layer in stream]
@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_in_a_pass_fails_its_layer_each_time(model: Model) ->
         except forebay.EndOfFile as error:
             failed.append(error.layer)
     print(f"failed {failed}, after it {[number for number, _, _ in seen]}")
-    # The third came before, and may be told of once as one whose file has changed.
+    # The third came before, and may be reported once as one whose file has changed.
     assert failed.count("layer 2") <= 1
     assert set(failed[-3:]) == {"layer 3"}
     compare(model, seen)
@@ -162,15 +162,15 @@ def test_a_file_that_changes_under_its_copies_is_reported(model: Model) -> None:
     seen = [queued(layer, 30 * BUSY) for layer in islice(stream, 3)]
     time.sleep(0.1)
     write_over(model.path, bytes(len(model.data)), 0)
-    told, until = [], time.monotonic() + 60
-    # Whoever runs ahead of the copies is told when they are over.
-    while not told and time.monotonic() < until:
+    reported, until = [], time.monotonic() + 60
+    # A caller that runs ahead of the copies gets the error once they are over.
+    while not reported and time.monotonic() < until:
         try:
             for layer in stream:
                 held(*queued(layer, 1)[1:])
         except forebay.FileChanged as error:
-            told.append((error.layer, error.bytes))
-    assert told == [("layer 2", None)]
+            reported.append((error.layer, error.bytes))
+    assert reported == [("layer 2", None)]
     list(stream)
     compare(model, [queued(layer) for layer in stream], bytes(len(model.data)))
     compare(model, seen[:2])

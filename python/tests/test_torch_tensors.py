@@ -180,7 +180,7 @@ def test_tensors_that_overlap_in_a_file_are_not_saved(tmp_path: Path) -> None:
 
 def test_autograd_notices_that_a_value_has_changed(tmp_path: Path) -> None:
     if not hasattr(torch.autograd.graph, "increment_version"):
-        pytest.skip("this torch cannot be told of changes")
+        pytest.skip("this torch has no function for changes")
     weight = torch.ones(4, requires_grad=True)
     forebay.torch.save(tmp_path / "file", weight)
     squared = (weight * weight).sum()

@@ -35,14 +35,14 @@ pub fn within<T: Send + 'static>(
 
 /// Apart from `within`, so that threads and channels are compiled once, not for each type.
 fn ends_within(limit: Duration, name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<bool> {
-    let (tell, told) = sync_channel(1);
+    let (report, reported) = sync_channel(1);
     let works = move || {
         work();
         // The receiver may have timed out.
-        tell.send(()).unwrap_or(());
+        report.send(()).unwrap_or(());
     };
     Builder::new().name(name.into()).spawn(works)?;
-    Ok(told.recv_timeout(limit).is_ok())
+    Ok(reported.recv_timeout(limit).is_ok())
 }
 
 #[cfg(test)]

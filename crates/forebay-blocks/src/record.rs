@@ -37,7 +37,7 @@ pub(crate) struct Whole {
     /// The XXH3 of its bytes.
     pub(crate) checksum: u64,
     pub(crate) len: u32,
-    /// When it was written, since 1970. The nanoseconds tell it from the same block that was
+    /// When it was written, since 1970. The nanoseconds distinguish it from the same block that was
     /// written again while a read was under way.
     pub(crate) written: Duration,
 }

@@ -39,8 +39,8 @@ pub(crate) fn command(args: &ReachArgs) -> Result<()> {
         };
         let mut out = std::io::stdout();
         // The check of the next path may never return.
-        let told = out.write_all(&[&answer[..], b"\0"].concat()).and_then(|()| out.flush());
-        told.map_err(|error| Failure::stdout(&error))?;
+        let reported = out.write_all(&[&answer[..], b"\0"].concat()).and_then(|()| out.flush());
+        reported.map_err(|error| Failure::stdout(&error))?;
     }
     Ok(())
 }
@@ -72,14 +72,14 @@ pub(crate) fn system(program: &Program, paths: &[PathBuf], open: bool) -> System
 
 /// The lines of a child, as they arrive.
 fn listen(child: &mut Child) -> Receiver<Vec<u8>> {
-    let (tell, told) = sync_channel(1);
+    let (report, reported) = sync_channel(1);
     if let Some(output) = child.stdout.take() {
         let mut lines = BufReader::new(output).split(0);
-        thread::spawn(
-            move || while lines.next().is_some_and(|l| l.is_ok_and(|l| tell.send(l).is_ok())) {},
-        );
+        thread::spawn(move || {
+            while lines.next().is_some_and(|l| l.is_ok_and(|l| report.send(l).is_ok())) {}
+        });
     }
-    told
+    reported
 }
 
 /// The target of a path that does not answer; none if it answers.

@@ -45,7 +45,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum bytes that are read of it.
 const CONFIGURATION_MAX: u64 = 1 << 20;
 
-/// The reason why there can be no direct path; `None` if only the driver can tell.
+/// The reason why there can be no direct path; `None` if only the driver knows.
 #[must_use]
 pub fn unreachable() -> Option<String> {
     Configuration::live().missing(Path::new(NVIDIA_FS))

@@ -142,7 +142,7 @@ impl Process {
             _ if self.may(CAP_IPC_LOCK) => LOCKED.ok("the process may lock any memory"),
             None => LOCKED
                 .unknown("/proc/self/limits does not show the limit")
-                .step("`ulimit -l` tells it"),
+                .step("`ulimit -l` prints it"),
             Some(u64::MAX) => LOCKED.ok("unlimited"),
             Some(bytes) if bytes >= LOCKED_MIN => LOCKED.ok(format_size(bytes)),
             Some(bytes) => LOCKED

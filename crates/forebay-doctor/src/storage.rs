@@ -265,13 +265,13 @@ impl Storage {
     }
 
     fn udev(&self, facts: &Facts) -> Vec<Check> {
-        let Some((number, told)) = &self.device else { return Vec::new() };
+        let Some((number, reported)) = &self.device else { return Vec::new() };
         let has = |name: &str| {
-            let lines = told.as_ref();
+            let lines = reported.as_ref();
             lines.is_some_and(|lines| lines.iter().any(|line| line.starts_with(name)))
         };
         let file = format!("/run/udev/data/b{number}");
-        let seen = match (self.has_udev, told.is_some()) {
+        let seen = match (self.has_udev, reported.is_some()) {
             (false, _) => "there is no /run/udev".to_owned(),
             (true, false) => format!("there is no {file}"),
             (true, true) => format!("{file} has no `ID_FS_USAGE`"),
@@ -282,7 +282,7 @@ impl Storage {
             false => "start udev: `systemctl start systemd-udevd`, then `udevadm trigger`",
         };
         let mut checks = vec![match has("E:ID_FS_USAGE=") {
-            true => UDEV.ok(format!("{file} tells what is on the device")),
+            true => UDEV.ok(format!("{file} says what is on the device")),
             false => UDEV
                 .problem(seen, BOTH)
                 .step(step)
@@ -291,7 +291,7 @@ impl Storage {
         }];
         if self.layers(LayerKind::Md).next().is_some() {
             checks.push(match has("E:MD_LEVEL=") {
-                true => ARRAY_UDEV.ok(format!("{file} tells the level")),
+                true => ARRAY_UDEV.ok(format!("{file} says the level")),
                 // Source: NVIDIA's troubleshooting guide, "Adding udev Rules for RAID Volumes".
                 false => ARRAY_UDEV
                     .problem(format!("{file} has no `MD_LEVEL`"), BOTH)

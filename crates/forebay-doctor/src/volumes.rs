@@ -100,7 +100,7 @@ impl Storage {
         let md = self.layers(LayerKind::Md).next()?;
         let level = md.text("level").unwrap_or("of no known level");
         let seen = format!("{}: {level}", md.name);
-        let step = "a transfer tells (`forebay bench --route direct`): NVIDIA names kernel 7.1 \
+        let step = "a transfer shows it (`forebay bench --route direct`): NVIDIA names kernel 7.1 \
                     for RAID-0 and 7.2 for RAID-1 and RAID-10";
         Some(match level {
             "raid0" => RAID.warning(seen).step(step),
@@ -174,10 +174,11 @@ impl Storage {
 
     /// Source: `Documentation/admin-guide/nvme-multipath.rst` of the kernel.
     fn policy(&self) -> Option<Check> {
-        let told =
+        let reported =
             |layer: &Layer| Some(format!("{}: `{}`", layer.name, layer.text("path_policy")?));
-        let found: Vec<String> = self.layers(LayerKind::NvmeNamespace).filter_map(told).collect();
-        let is_numa = found.iter().any(|told| told.ends_with(": `numa`"));
+        let found: Vec<String> =
+            self.layers(LayerKind::NvmeNamespace).filter_map(reported).collect();
+        let is_numa = found.iter().any(|reported| reported.ends_with(": `numa`"));
         let seen = found.iter().take(8).cloned().collect::<Vec<_>>().join("; ");
         match (found.is_empty(), is_numa) {
             (true, _) => None,

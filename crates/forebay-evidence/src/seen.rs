@@ -168,13 +168,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_at_either_edge_is_missing() {
-        let told = || Seen::Value(5);
+        let reported = || Seen::Value(5);
         let difference = |later: Seen<u64>, earlier| later.since(earlier, |a, b| grown("x", a, b));
-        assert_eq!(difference(Seen::Value(7), told()), Seen::Value(2));
-        assert_eq!(difference(told(), Seen::Nothing("n".into())), Seen::Nothing("n".into()));
+        assert_eq!(difference(Seen::Value(7), reported()), Seen::Value(2));
+        assert_eq!(difference(reported(), Seen::Nothing("n".into())), Seen::Nothing("n".into()));
         let gone = Seen::missing("gone", "bring it back");
-        assert_eq!(difference(gone.clone(), told()), gone);
-        let back = difference(told(), Seen::Value(7)).absence().unwrap();
+        assert_eq!(difference(gone.clone(), reported()), gone);
+        let back = difference(reported(), Seen::Value(7)).absence().unwrap();
         assert!(back.starts_with("x went back from 7 to 5"), "{back}");
     }
 

@@ -77,22 +77,22 @@ fn a_library_that_lies_proves_nothing() {
     if let Some(reason) = here.cold().no_direct_io() {
         return println!("skipped: a cuFile that lies: {reason}");
     }
-    let (told, is_right) = judged(&here, false);
+    let (found, is_right) = judged(&here, false);
     assert!(!is_right, "it has moved nothing");
-    assert!(!told.word().starts_with("direct"), "{told:?}");
+    assert!(!found.word().starts_with("direct"), "{found:?}");
     let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
-    let (told, is_right) = judged(&Rig::within("sim:cufile=lie", drive.path()), true);
+    let (found, is_right) = judged(&Rig::within("sim:cufile=lie", drive.path()), true);
     assert!(!is_right, "it has moved nothing");
-    assert_eq!(told.word(), "contradictory", "{told:?}");
+    assert_eq!(found.word(), "contradictory", "{found:?}");
     // The same by a library that does what it says.
-    let (told, is_right) = judged(&Rig::within("sim:cufile", drive.path()), true);
+    let (found, is_right) = judged(&Rig::within("sim:cufile", drive.path()), true);
     assert!(is_right);
-    assert_eq!(told.word(), "direct (p2pdma)", "{told:?}");
+    assert_eq!(found.word(), "direct (p2pdma)", "{found:?}");
     // And by one that does, but not by the way that it names.
-    let (told, is_right) = judged(&Rig::within("sim:cufile=nvidia-fs", drive.path()), true);
+    let (found, is_right) = judged(&Rig::within("sim:cufile=nvidia-fs", drive.path()), true);
     assert!(is_right);
     if !Path::new("/proc/driver/nvidia-fs").exists() {
-        assert_eq!(told.word(), "contradictory", "{told:?}");
-        assert!(told.contradictions[0].contains("nvidia-fs is not loaded"), "{told:?}");
+        assert_eq!(found.word(), "contradictory", "{found:?}");
+        assert!(found.contradictions[0].contains("nvidia-fs is not loaded"), "{found:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Verdicts on real transfers: loop drives of their own, whose counters nobody else moves, files in
-//! memory, and a GPU where there is one.
+//! Verdicts on real transfers: loop drives of their own, whose counters no other program moves,
+//! files in memory, and a GPU where there is one.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
@@ -204,16 +204,16 @@ fn compressed_bytes_pass_the_page_cache_and_the_verdict_says_so() {
     fs::write(&rig.path, [1, 2, 3, 4].repeat(LEN / 4)).unwrap();
     assert!(rig.make_cold());
     let moved = rig.read(Some(Route::Staged));
-    let told = judged(&moved, Direction::Read);
+    let found = judged(&moved, Direction::Read);
     let cache = moved.1.page_cache.value().unwrap_or_else(|| panic!("{moved:?}"));
     // A kernel that would really pass the page cache, or does not compress, is not refuted.
     if cache.grown() > LEN as u64 / 2 && front(&moved.1).0 < LEN as u64 / 2 {
         assert!(cache.encoded > LEN as u64 * 9 / 10, "{cache:?}");
-        assert_eq!(told.to_string(), "cached", "{told:?} {moved:?}");
-        let said = told.grounds.iter().find(|ground| ground.contains("in another form"));
+        assert_eq!(found.to_string(), "cached", "{found:?} {moved:?}");
+        let said = found.grounds.iter().find(|ground| ground.contains("in another form"));
         assert!(
             said.is_some_and(|said| said.contains("asked for past the page cache")),
-            "{told:?}"
+            "{found:?}"
         );
     } else {
         skip("a file system that falls back silently: this one does not");
@@ -266,9 +266,9 @@ fn bytes_of_other_processes_on_the_drive_are_separated() {
         return skip("traffic of another process: `dd` does not read this drive");
     }
     assert!(front(&evidence).0 >= 64 << 20, "{evidence:?}");
-    let told = verdict(&evidence, &Claim::of(&outcome, Direction::Read, Memory::Host));
-    assert_eq!(told.word(), "host (page cache)", "{told:?} {evidence:?}");
-    assert!(told.grounds.iter().any(|text| text.contains("is counted separately")), "{told:?}");
+    let found = verdict(&evidence, &Claim::of(&outcome, Direction::Read, Memory::Host));
+    assert_eq!(found.word(), "host (page cache)", "{found:?} {evidence:?}");
+    assert!(found.grounds.iter().any(|text| text.contains("is counted separately")), "{found:?}");
 }
 
 /// Bytes that a drive has delivered so far.
@@ -366,7 +366,7 @@ fn a_real_gpus_link_sees_what_was_copied_to_it() {
         }
         let mut claim = Claim::silent(Direction::Read, bytes, Memory::Gpu);
         claim.routes.push((Route::Cached, bytes));
-        let told = verdict(&evidence, &claim);
-        assert!(told.contradictions.is_empty(), "{told:?}");
+        let found = verdict(&evidence, &claim);
+        assert!(found.contradictions.is_empty(), "{found:?}");
     }
 }

@@ -84,9 +84,9 @@ impl Shared {
     /// was kept yet.
     pub(super) fn prediction(&self) -> Option<Prediction> {
         let len = self.lock().schedule.sequence().pass_len();
-        let told = self.statistics();
+        let reported = self.statistics();
         let largest = self.units().iter().map(|unit| unit.len).max().unwrap_or(0);
-        let mut passes = told.passes.iter().rev();
+        let mut passes = reported.passes.iter().rev();
         let last = passes.find(|pass| pass.pass > 0 && pass.layers == len && len > 0)?;
         Some(Prediction::of(last, largest))
     }

@@ -135,7 +135,7 @@ impl Shared {
         self.ties.get_or_init(|| Ties::new(units))
     }
 
-    /// Unpins pages of files that a unit is written to. Otherwise a reader could not tell this
+    /// Unpins pages of files that a unit is written to. A reader cannot distinguish this
     /// write from another process's.
     fn let_written_pages_go(&self, ties: &Ties, number: usize) {
         for other in ties.tied_to(number) {

@@ -49,12 +49,15 @@ fn a_layer_from_files_has_the_events_of_one_transfer() {
     let routes = stream.statistics().routes;
     stream.close().expect("an end");
     let path = path.to_str().expect("plain letters");
-    let mut told = listener().about("path", path);
-    told.retain(|event| event.target == "forebay::transfer");
-    let ended: Vec<_> = told.iter().filter(|e| e.message() == "transfer ended").collect();
-    let begun = told.iter().filter(|e| e.message() == "transfer begins").count();
-    assert_eq!((begun as u64, ended.len() as u64, told.len() as u64), (LAYERS, LAYERS, 2 * LAYERS));
-    for event in &told {
+    let mut reported = listener().about("path", path);
+    reported.retain(|event| event.target == "forebay::transfer");
+    let ended: Vec<_> = reported.iter().filter(|e| e.message() == "transfer ended").collect();
+    let begun = reported.iter().filter(|e| e.message() == "transfer begins").count();
+    assert_eq!(
+        (begun as u64, ended.len() as u64, reported.len() as u64),
+        (LAYERS, LAYERS, 2 * LAYERS)
+    );
+    for event in &reported {
         assert_eq!(event.get("direction"), Some("read"), "{event:?}");
     }
     for event in ended {

@@ -163,8 +163,8 @@ mod tests {
         assert!(!scratch.exists());
         // The process that held the descriptor has ended, as after a crash.
         let mut ended = Command::new("true").spawn().unwrap();
-        let nobody = format!("/proc/{}/fd/3", ended.id());
+        let missing = format!("/proc/{}/fd/3", ended.id());
         ended.wait().unwrap();
-        job(arguments(&nobody, "psync", MEMORY[1])).unwrap_err();
+        job(arguments(&missing, "psync", MEMORY[1])).unwrap_err();
     }
 }

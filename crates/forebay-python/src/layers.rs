@@ -184,14 +184,14 @@ impl LayerStream {
 
     /// Statistics of the layers and passes so far.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let told = py.detach(|| self.stream.statistics());
+        let reported = py.detach(|| self.stream.statistics());
         let known = PyDict::new(py);
-        let layers = told.layers.iter().map(|times| layer_times(py, times));
-        let passes = told.passes.iter().map(|times| pass_times(py, times));
+        let layers = reported.layers.iter().map(|times| layer_times(py, times));
+        let passes = reported.passes.iter().map(|times| pass_times(py, times));
         known.set_item("layers", PyList::new(py, layers.collect::<PyResult<Vec<_>>>()?)?)?;
         known.set_item("passes", PyList::new(py, passes.collect::<PyResult<Vec<_>>>()?)?)?;
-        known.set_item("routes", routes(py, &told.routes)?)?;
-        known.set_item("written_bytes", told.written_bytes)?;
+        known.set_item("routes", routes(py, &reported.routes)?)?;
+        known.set_item("written_bytes", reported.written_bytes)?;
         Ok(known)
     }
 }
@@ -376,18 +376,18 @@ fn pass_times<'py>(py: Python<'py>, times: &PassTimes) -> PyResult<Bound<'py, Py
     Ok(known)
 }
 
-fn prediction_of<'py>(py: Python<'py>, told: &Prediction) -> PyResult<Bound<'py, PyDict>> {
+fn prediction_of<'py>(py: Python<'py>, reported: &Prediction) -> PyResult<Bound<'py, PyDict>> {
     let known = PyDict::new(py);
-    let limit = match told.limit {
+    let limit = match reported.limit {
         Limit::Compute => "compute",
         Limit::Link => "link",
         Limit::PageCache => "page_cache",
         Limit::Drive => "drive",
     };
-    known.set_item("pass_s", told.pass.as_secs_f64())?;
-    known.set_item("compute_s", told.compute.as_secs_f64())?;
+    known.set_item("pass_s", reported.pass.as_secs_f64())?;
+    known.set_item("compute_s", reported.compute.as_secs_f64())?;
     known.set_item("limit", limit)?;
-    known.set_item("more_gpu", told.more_gpu)?;
-    known.set_item("more_host", told.more_host)?;
+    known.set_item("more_gpu", reported.more_gpu)?;
+    known.set_item("more_host", reported.more_host)?;
     Ok(known)
 }

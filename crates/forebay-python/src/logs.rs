@@ -91,13 +91,13 @@ fn level(py: Python<'_>) -> PyResult<u8> {
 
 impl LogChannel {
     /// Sends an event; the first one starts the thread.
-    fn send(&self, told: LogItem) -> Result<(), TrySendError<LogItem>> {
+    fn send(&self, seen: LogItem) -> Result<(), TrySendError<LogItem>> {
         if let Some(receiver) = self.receiver().take() {
             let thread = std::thread::Builder::new().name("forebay-log".into());
             // If it cannot be spawned, events are dropped.
             drop(thread.spawn(move || hand_on(receiver)));
         }
-        self.sender.try_send(told)
+        self.sender.try_send(seen)
     }
 
     fn receiver(&self) -> MutexGuard<'_, Option<Receiver<LogItem>>> {
@@ -108,11 +108,11 @@ impl LogChannel {
 /// Forwards events until the process ends. The thread keeps its Python thread state while it waits:
 /// making one for each line takes a lock of CPython's (3.11), which a fork at that moment would
 /// leave held in the child.
-fn hand_on(told: Receiver<LogItem>) {
+fn hand_on(seen: Receiver<LogItem>) {
     Python::try_attach(|py| {
-        let mut told = told;
-        while let Some((next, rest)) = next(py, told) {
-            told = rest;
+        let mut seen = seen;
+        while let Some((next, rest)) = next(py, seen) {
+            seen = rest;
             match next {
                 LogItem::Line { level, target, text } => say(py, level, &target, &text),
                 LogItem::Flush(done) => {
@@ -125,13 +125,13 @@ fn hand_on(told: Receiver<LogItem>) {
 }
 
 /// The next event. Before waiting for it, dropped events are reported.
-fn next(py: Python<'_>, told: Receiver<LogItem>) -> Option<(LogItem, Receiver<LogItem>)> {
-    match told.try_recv() {
-        Ok(next) => return Some((next, told)),
+fn next(py: Python<'_>, seen: Receiver<LogItem>) -> Option<(LogItem, Receiver<LogItem>)> {
+    match seen.try_recv() {
+        Ok(next) => return Some((next, seen)),
         Err(TryRecvError::Disconnected) => return None,
         Err(TryRecvError::Empty) => say_dropped(py),
     }
-    py.detach(move || told.recv().ok().map(|next| (next, told)))
+    py.detach(move || seen.recv().ok().map(|next| (next, seen)))
 }
 
 /// Reports how many lines were dropped, if any, after those before them were forwarded.
@@ -163,7 +163,7 @@ fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
 /// The Python function that logs a line.
 fn log_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    FUNCTION.import(py, "forebay._threads", "tell")
+    FUNCTION.import(py, "forebay._threads", "log")
 }
 
 /// Waits briefly until all events are forwarded.

@@ -340,8 +340,8 @@ mod tests {
             ("sys/devices/pseudo/host8/target8:0:0/8:0:0:0", "scsi"),
         ];
         for (path, link) in cases {
-            let told = transport("sda", Path::new(path), true);
-            assert_eq!(told, (LayerKind::ScsiDisk, Transport::Scsi(link.to_owned())), "{path}");
+            let reported = transport("sda", Path::new(path), true);
+            assert_eq!(reported, (LayerKind::ScsiDisk, Transport::Scsi(link.to_owned())), "{path}");
         }
         let virtio =
             transport("vda", Path::new("sys/devices/pci0000:00/0000:00:02.0/virtio1"), true);

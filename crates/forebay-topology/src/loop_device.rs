@@ -25,27 +25,27 @@ impl Resolve<'_> {
         layer.say("backing_file", shown(&path));
         let stat = self.system.probe().stat(&path);
         // An image that did not answer is not probed again through the device.
-        let told = match stat {
+        let reported = match stat {
             Err(Refusal::Silent) => None,
             _ => self.system.probe().loop_file(&folder.name()).ok(),
         };
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
-        let span = match (&stat, told) {
+        let span = match (&stat, reported) {
             // The path is from the time of attachment; another file may have it now.
             (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
                 let reason = "another file has the name of the attached one now";
                 self.unknown_drive(&mut child, number, reason)
             }
-            (Ok(stat), told) => {
-                child.say("found_by", if told.is_some() { "device and inode" } else { "name" });
+            (Ok(stat), reported) => {
+                child.say("found_by", if reported.is_some() { "device and inode" } else { "name" });
                 let (below, span) = self.file(&path, Some(stat));
                 child.children.push(below);
                 span
             }
-            (Err(refusal), told) if bytes.ends_with(DELETED) => {
+            (Err(refusal), reported) if bytes.ends_with(DELETED) => {
                 child.say("deleted", true);
                 let reason = format!("the attached file was deleted ({refusal})");
-                match told {
+                match reported {
                     // The device number of the file system may still identify a drive.
                     Some((device, _)) if rustix::fs::major(device) != 0 => {
                         let (below, span) = self.block(device);
@@ -70,7 +70,7 @@ impl Resolve<'_> {
             }
         };
         layer.children.push(child);
-        let file = told.or_else(|| stat.as_ref().ok().map(|stat| (stat.device, stat.inode)));
+        let file = reported.or_else(|| stat.as_ref().ok().map(|stat| (stat.device, stat.inode)));
         let (device, inode) = file.unwrap_or_default();
         span.owned(format!("loop:{}:{device}:{inode}", super::resolve::device_text(number)))
     }

@@ -41,9 +41,9 @@ pub(super) fn find(system: &System, path: &Path) -> Found {
     // file or into another mount namespace.
     let is_magic = |trail: &Trail| trail.links.iter().any(|(at, _)| at.starts_with("/proc"));
     let mut is_elsewhere = false;
-    if let (Ok(told), true) = (&stat, trail.as_ref().is_ok_and(is_magic)) {
+    if let (Ok(reported), true) = (&stat, trail.as_ref().is_ok_and(is_magic)) {
         let there = system.probe().stat(&real);
-        let same = |there: Stat| (there.device, there.inode) == (told.device, told.inode);
+        let same = |there: Stat| (there.device, there.inode) == (reported.device, reported.inode);
         if !there.is_ok_and(same) {
             is_elsewhere = true;
             real.clone_from(&absolute);

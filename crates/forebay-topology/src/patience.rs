@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(answer, Err(Silent));
         let start = Instant::now();
         assert_eq!(patience.look(Path::new("/a/b/c"), || true), Err(Silent), "below it as well");
-        assert!(start.elapsed() < LOOK_MAX, "nobody waited again");
+        assert!(start.elapsed() < LOOK_MAX, "no thread waited again");
         assert_eq!(patience.look(Path::new("/a/bc"), || true), Ok(true));
         assert_eq!(patience.look(Path::new("/a"), || true), Ok(true));
         drop(hold);

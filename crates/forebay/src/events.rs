@@ -36,12 +36,12 @@ type Cause<'a> = &'a (dyn StdError + 'static);
 
 /// Calls a subscriber and catches its panic. A panic would end an engine thread and the transfers
 /// that depend on it; the panic hook has already reported it.
-fn guarded<T>(tell: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(tell)).ok()
+fn guarded<T>(emit: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(emit)).ok()
 }
 
 /// Emits an event; a subscriber's panic is caught.
-macro_rules! tell {
+macro_rules! emit {
     ($level:ident, $($event:tt)*) => {
         { guarded(|| $level!($($event)*)); }
     };
@@ -71,21 +71,21 @@ pub(crate) fn engine_ended(all: bool) {
 
 /// A note for users about a degraded engine.
 pub(crate) fn note(note: &str) {
-    tell!(info, target: ENGINE, note, "the engine does without something");
+    emit!(info, target: ENGINE, note, "the engine does without something");
 }
 
 /// The kernel refused a faster method.
 pub(crate) fn refused(what: &'static str, errno: Errno) {
-    tell!(info, target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
+    emit!(info, target: ENGINE, what, error = &errno as Cause<'_>, "refused by the kernel");
 }
 
 pub(crate) fn readers_started(readers: usize) {
-    tell!(debug, target: ENGINE, readers, "readers started");
+    emit!(debug, target: ENGINE, readers, "readers started");
 }
 
 /// The engine continues with fewer threads.
 pub(crate) fn thread_refused(what: &'static str, error: Cause<'_>) {
-    tell!(info, target: ENGINE, what, error, "thread refused");
+    emit!(info, target: ENGINE, what, error, "thread refused");
 }
 
 pub(crate) fn gpu_found(info: &DeviceInfo) {
@@ -100,52 +100,52 @@ pub(crate) fn gpu_found(info: &DeviceInfo) {
 
 /// A panic left the engine in an unknown state: all its current and new transfers fail.
 pub(crate) fn engine_failed(cause: &str) {
-    tell!(warn, target: ENGINE, cause, "engine failed");
+    emit!(warn, target: ENGINE, cause, "engine failed");
 }
 
 /// Every later call of this process to the GPU fails.
 pub(crate) fn gpu_lost(gpu: DeviceId, error: &DeviceError) {
-    tell!(warn, target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
+    emit!(warn, target: GPU, gpu = %gpu, error = error as Cause<'_>, "GPU lost");
 }
 
 /// The GPU does not report whether a copy is over, so the copy's memory is leaked.
 pub(crate) fn copy_not_over(gpu: DeviceId, error: &DeviceError) {
-    tell!(
+    emit!(
         warn, target: GPU, gpu = %gpu, error = error as Cause<'_>, "copy not over, memory given up"
     );
 }
 
 /// `gpu`: the GPU whose slots are in the memory.
 pub(crate) fn memory_made(len: u64, gpu: Option<DeviceId>) {
-    tell!(debug, target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
+    emit!(debug, target: MEMORY, len, gpu = gpu.map(display), "pinned memory made");
 }
 
 pub(crate) fn memory_refused(error: &Error) {
-    tell!(warn, target: MEMORY, error = error as Cause<'_>, "pinned memory refused");
+    emit!(warn, target: MEMORY, error = error as Cause<'_>, "pinned memory refused");
 }
 
 /// A new queue for a drive, or for a volume of several drives.
 pub(crate) fn drive_found(number: usize, drive: Option<&str>, queue: &Queue, depth_max: usize) {
     let (layout, members) = (queue.layout.name(), queue.members.len());
-    tell!(
+    emit!(
         debug, target: DRIVE, queue = number, drive, layout, members, depth_max, "drive found"
     );
 }
 
 pub(crate) fn ring_made(ring: usize) {
-    tell!(debug, target: DRIVE, ring, "ring made");
+    emit!(debug, target: DRIVE, ring, "ring made");
 }
 
 /// `reopened`: why the file was opened again for its transfers.
 pub(crate) fn file_opened(path: &Path, file_system: &str, writes: bool, reopened: Option<&str>) {
-    tell!(
+    emit!(
         debug, target: FILE, path = %path.display(), file_system, writes, reopened, "file opened"
     );
 }
 
 /// A file got a second descriptor, for O_DIRECT.
 pub(crate) fn direct_opened(path: &Path, unit: u32) {
-    tell!(debug, target: FILE, path = %path.display(), unit, "O_DIRECT opened");
+    emit!(debug, target: FILE, path = %path.display(), unit, "O_DIRECT opened");
 }
 
 /// Transfers use the page cache unless a route is demanded; `lasts`: permanently.
@@ -205,7 +205,7 @@ pub(crate) fn transfer_begins(path: &Path, range: ByteRange, len: u64, begin: &B
     });
     let span = span.unwrap_or_else(Span::none);
     let (route, reason) = (route.map(|it| it.0.name()), route.map(|it| it.1.text()));
-    tell!(
+    emit!(
         debug, target: TRANSFER, parent: &span, direction, path = %path.display(), offset, len,
         pieces, gpu = gpu.map(display), route, reason, not_direct, "transfer begins"
     );
@@ -297,5 +297,5 @@ pub(crate) fn cancel_requested(path: &Path, range: ByteRange, done: u64) {
 
 /// A stream-ordered transfer made no progress for so long that it was abandoned.
 pub(crate) fn watchdog_fired(path: &Path, bound: Duration) {
-    tell!(warn, target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");
+    emit!(warn, target: TRANSFER, path = %path.display(), bound_ns = ns(bound), "watchdog fired");
 }

@@ -123,8 +123,9 @@ mod tests {
             all.sort_unstable();
             let rank = (1..=all.len()).find(|&n| n as f64 >= share * all.len() as f64);
             let exact = all[rank.unwrap_or(all.len()) - 1];
-            let told = u64::try_from(histogram.quantile(share).unwrap().as_nanos()).unwrap();
-            prop_assert!(exact <= told && told - exact <= exact / STEPS, "{exact}, told {told}");
+            let reported = u64::try_from(histogram.quantile(share).unwrap().as_nanos()).unwrap();
+            let is_near = exact <= reported && reported - exact <= exact / STEPS;
+            prop_assert!(is_near, "{exact}, reported {reported}");
             prop_assert_eq!(histogram.count(), all.len() as u64);
             prop_assert_eq!(histogram.max(), Duration::from_nanos(all[all.len() - 1]));
             prop_assert_eq!(histogram.sum(), Duration::from_nanos(all.iter().sum()));

@@ -1,5 +1,5 @@
 //! Many callers at once with as little as an engine can do with: two slots, one reader, a depth of
-//! one. Whoever waits must be woken, and whoever writes beside another must lose nothing. A
+//! one. Each waiting thread must be woken, and concurrent writers must lose nothing. A
 //! thousand of them get no more threads of the engine than it may have.
 
 mod lab;

@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn the_callers_context_stays_current() {
         let Some(device) = gpu() else { return };
-        // A thread of its own, whose stack of contexts nobody else has touched.
+        // A thread of its own, whose stack of contexts is untouched.
         thread::scope(|scope| {
             scope.spawn(|| {
                 let caller = Caller::new();

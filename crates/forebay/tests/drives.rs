@@ -17,7 +17,7 @@ use lab::{LoopDrive, LoopOptions, child, or_skip, pattern, watchdog::Watchdog};
 const MIB: usize = 1 << 20;
 const LEN: usize = 6 * MIB + 777;
 
-/// Far above what the slowest machine needs: it only tells late from never.
+/// Far above what the slowest machine needs: only a hang exceeds it.
 const BOUND: Duration = Duration::from_secs(100);
 
 /// An engine whose transfers are cut in many pieces.
@@ -162,7 +162,7 @@ fn files_on_other_drives_do_not_wait_for_one_that_hangs() {
                 let evicted = stuck.evict().expect("an eviction");
                 assert!(matches!(evicted, Residency::Known { resident: 0, .. }), "{evicted:?}");
                 hung.hang(true);
-                // Not even the first start waits, though nobody knows yet what O_DIRECT does here.
+                // Not even the first start waits, though it is unknown yet what O_DIRECT does here.
                 let before = start(&engine, &stuck, None);
                 hung.fuse().wait_for_parked(1);
                 other.evict().expect("an eviction");

@@ -1,4 +1,4 @@
-//! How transfers are told of and let go: steps at their end, handles that are given up, buffers
+//! How transfers end and are dropped: steps at their end, handles that are given up, buffers
 //! that are taken back.
 
 mod lab;
@@ -19,7 +19,7 @@ use lab::{or_skip, pattern, watchdog::Watchdog};
 
 const LEN: usize = (1 << 20) + 345;
 
-/// Far above what the slowest machine needs: it only tells late from never.
+/// Far above what the slowest machine needs: only a hang exceeds it.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn engine() -> Engine {

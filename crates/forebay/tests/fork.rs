@@ -176,7 +176,7 @@ fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dy
     refused(second.wait_at_most(Duration::MAX).0);
     let text = format!("{third:?}");
     assert!(text.contains("Transfer"), "{text}");
-    fourth.on_end(|| panic!("a child is told"));
+    fourth.on_end(|| panic!("a child runs the callback"));
     assert!(fourth.reclaim().is_empty());
     fourth.detach();
     drop(third);

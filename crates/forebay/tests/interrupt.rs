@@ -1,5 +1,5 @@
 //! Blocking calls that ask whether to go on: they end where nothing else would, and the memory that
-//! is still written stays with whoever writes it.
+//! is still written stays with its writer.
 
 #![allow(unsafe_code, reason = "lends memory, as a caller would")]
 
@@ -25,7 +25,7 @@ use lab::{memory_folder, or_skip, pattern, watchdog::Watchdog};
 
 const LEN: usize = (3 << 20) + 12_345;
 
-/// Far above what the slowest machine needs: it only tells late from never.
+/// Far above what the slowest machine needs: only a hang exceeds it.
 const BOUND: Duration = Duration::from_secs(60);
 
 struct Rig {
@@ -92,7 +92,7 @@ impl Drop for SetOnDrop {
 /// What of a vector begins at `from`, as a buffer that keeps it.
 fn lent(engine: &Engine, mut bytes: Vec<u8>, from: usize) -> Buffer {
     let (address, len) = (bytes[from..].as_mut_ptr() as u64, (bytes.len() - from) as u64);
-    // SAFETY: the vector goes along, and nobody else has it.
+    // SAFETY: the vector goes along, and no other thread has it.
     unsafe { engine.borrow_host_memory(address, len) }.kept_by(bytes)
 }
 

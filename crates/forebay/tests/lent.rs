@@ -75,7 +75,7 @@ impl Drop for SetOnDrop {
     }
 }
 
-/// What of `bytes` begins at `from`; whoever holds the buffer must keep them.
+/// What of `bytes` begins at `from`; the holder of the buffer must keep them.
 fn lend(engine: &Engine, bytes: &mut [u8], from: usize) -> Buffer {
     let (address, len) = (bytes[from..].as_mut_ptr() as u64, (bytes.len() - from) as u64);
     // SAFETY: each test uses the bytes only while nothing is moved.

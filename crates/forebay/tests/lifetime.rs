@@ -1,5 +1,5 @@
-//! Handles dropped, forgotten and waited for at any moment, above all while a drive hangs: nobody
-//! gets memory back that the kernel or a GPU may still write to.
+//! Handles dropped, forgotten and waited for at any moment, above all while a drive hangs:
+//! memory that the kernel or a GPU may still write to is not returned.
 
 mod lab;
 

@@ -158,8 +158,8 @@ fn thousands_of_tiny_pieces_are_written() {
     });
 }
 
-/// Whoever has asked how it ended may ask again, and gets the buffers back; files are let go of
-/// with the first answer, and a handle that was detached stops nothing.
+/// A caller may query the result again, and gets the buffers back; files are closed with the
+/// first answer, and a detached handle stops nothing.
 #[test]
 fn many_pieces_can_be_polled_without_giving_the_handle_up() {
     let _watchdog = Watchdog::start();

@@ -135,7 +135,7 @@ fn the_caller_needs_no_other_thread() {
             assert_share(&outcome, route, Reason::WriteThroughCache, len);
             assert!(fs::read(path).expect("a read") == model, "{offset}+{len}");
         }
-        assert!(!has_readers(), "a small write was nobody else's");
+        assert!(!has_readers(), "a small write needed another thread");
         let mut got = vec![0; SMALL];
         file.read(0, &mut got).expect("resident bytes");
         assert!(got == model[..SMALL] && !has_readers());

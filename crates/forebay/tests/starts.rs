@@ -17,7 +17,7 @@ use lab::{or_skip, pattern, watchdog::Watchdog};
 
 const LEN: usize = 3 << 20;
 
-/// Far above what the slowest machine needs: it only tells late from never.
+/// Far above what the slowest machine needs: only a hang exceeds it.
 const BOUND: Duration = Duration::from_secs(60);
 
 fn engine(direct_io: DirectIo) -> (Engine, DeviceId) {
@@ -34,10 +34,10 @@ fn at_once<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
     hangs: impl Fn(bool),
 ) -> T {
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     hangs(true);
-    thread::spawn(move || tell.send(call()));
-    let answer = told.recv_timeout(BOUND);
+    thread::spawn(move || report.send(call()));
+    let answer = reported.recv_timeout(BOUND);
     hangs(false);
     answer.expect("the call returns while the file system hangs")
 }

@@ -252,7 +252,7 @@ impl Actor {
         }
     }
 
-    /// Acts, then compares the part that nobody else writes with what should be in it.
+    /// Acts, then compares the part that no other thread writes with its expected bytes.
     fn run(mut self, path: &Path) {
         for _ in 0..ACTIONS {
             self.act();

@@ -175,10 +175,10 @@ fn old_bytes_that_stay_are_an_error() {
             is_over.store(true, Ordering::Relaxed);
             rig.check_written(&end, what);
         });
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is unused by now.
         unsafe { munmap(start.cast(), LEN) }.expect("our own mapping");
         let staged = RequestOptions::by_route(Route::Staged);
-        rig.file.write_with(0, &rig.buffer, &staged).expect("nobody is in the way");
+        rig.file.write_with(0, &rig.buffer, &staged).expect("no other writer");
         rig.check_bytes(what);
         check_sync(&rig.file, what);
         rig.file.evict().expect("an eviction");

@@ -235,9 +235,9 @@ class _Loading:
 
     def run(self, plan: Iterator[list[Part]], progress: Progress) -> dict[str, Any]:
         """Reads all tensors, and returns the report."""
-        tell = Line() if progress is True else progress or (lambda done, total: None)
+        show = Line() if progress is True else progress or (lambda done, total: None)
         self._is_watched = bool(progress)
-        wait = self._watched(tell) if progress else result
+        wait = self._watched(show) if progress else result
         reports = []
         begun = time.monotonic()
         later: Iterator[tuple[_Call, tuple[int, int]]] = iter(())
@@ -261,8 +261,8 @@ class _Loading:
             self._begin(later, _AT_ONCE - len(self._coming))
             if window[1] == call.nbytes:
                 self._keep(call)
-        reports += (self._fetched(part, tell) for part in self._mapped if part.tensors)
-        tell(self._total, self._total)
+        reports += (self._fetched(part, show) for part in self._mapped if part.tensors)
+        show(self._total, self._total)
         found = merged(reports)
         if len(reports) != 1 or len(self._kinds) > 1:
             found["seconds"]["elapsed"] = time.monotonic() - begun
@@ -285,7 +285,7 @@ class _Loading:
             for all_, kind, memory in zip(self.tensors, self._kinds, call.memory, strict=True):
                 all_.update(part.made(kind, memory, self._dtype))
 
-    def _fetched(self, part: Part, tell: Callable[[int, int], object]) -> dict[str, Any]:
+    def _fetched(self, part: Part, show: Callable[[int, int], object]) -> dict[str, Any]:
         """Makes tensors of pages, and returns the report."""
         assert part.pages is not None, "mapped"
         begun, nbytes = time.monotonic(), 0
@@ -293,7 +293,7 @@ class _Loading:
             for begin, end in part.ranges(_STEP if self._is_watched else 1 << 62):
                 part.pages.fetch(begin, end)
                 nbytes += end - begin
-                tell(min(self._finished + nbytes, self._total), self._total)
+                show(min(self._finished + nbytes, self._total), self._total)
         self._finished += nbytes
         self.tensors[0].update(part.made(self._kinds[0], part.pages.memory, self._dtype))
         seconds = {"elapsed": time.monotonic() - begun}
@@ -333,7 +333,7 @@ class _Loading:
         own = zip(parts, memory if len(parts) > 1 else [memory], strict=True)
         return dict(chain.from_iterable(part.made(kind, its) for part, its in own))
 
-    def _watched(self, tell: Callable[[int, int], object]) -> Wait:
+    def _watched(self, show: Callable[[int, int], object]) -> Wait:
         """Waits, and calls the callback from time to time."""
 
         def wait(transfer: ManyTransfer) -> dict[str, Any]:
@@ -343,7 +343,7 @@ class _Loading:
                 except TimeoutError:
                     if transfer.done():
                         return transfer.result().report()  # the transfer itself may have timed out
-                    tell(self._done(), self._total)
+                    show(self._done(), self._total)
 
         return wait
 

@@ -82,7 +82,7 @@ class Rounds:
         back = model.layers if self._order == "train" else turns
         self._compute, self._clock = compute, Clock(compute, turns, back)
         self._end = torch.cuda.Event(blocking=True)
-        self._told: dict[str, dict[str, float]] = {}
+        self._reported: dict[str, dict[str, float]] = {}
         #: How often passes allocated GPU memory, which they should not.
         self.allocations = 0
 
@@ -132,7 +132,7 @@ class Rounds:
         way = self._ways.get(name)
         work = self._work(name, layers)
         # Queried once per pass, so that the next one follows soon.
-        told = self._told.get(name) or (way.statistics() if way else {})
+        reported = self._reported.get(name) or (way.statistics() if way else {})
         torch.cuda.synchronize()
         allocated = _allocated()
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -145,10 +145,10 @@ class Rounds:
         after = resource.getrusage(resource.RUSAGE_SELF)
         self.allocations += _allocated() - allocated
         cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-        known = self._told[name] = way.statistics() if way else {}
-        told = {key: value - told.get(key, 0) for key, value in known.items()}
+        known = self._reported[name] = way.statistics() if way else {}
+        reported = {key: value - reported.get(key, 0) for key, value in known.items()}
         times = {} if name in ("transfer", "raw") else self._clock.times()
-        return Sample(number, place, wall, cpu, told=told, **times)
+        return Sample(number, place, wall, cpu, reported=reported, **times)
 
     def _work(self, name: str, layers: list[int]) -> Callable[[], None]:
         clock = self._clock

@@ -38,7 +38,7 @@ class Sample:
     #: Idle time of the compute's stream, from the start of the pass to the end of its compute.
     stall_s: float = 0.0
     #: The method's own statistics of the pass, if it has any.
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
 
     @property
     def compute_s(self) -> float:
@@ -166,8 +166,8 @@ def _work(point: Point, alone: Sequence[Sample]) -> list[float]:
 
 def _from_drive(samples: Sequence[Sample]) -> dict[str, int]:
     """The part of the files' bytes that was not found in the page cache, if known."""
-    told = [sample.told["drive_bytes"] for sample in samples if "drive_bytes" in sample.told]
-    return {"drive_bytes": round(median(told))} if len(told) == len(samples) else {}
+    reported = [sample.reported["drive_bytes"] for sample in samples if "drive_bytes" in sample.reported]
+    return {"drive_bytes": round(median(reported))} if len(reported) == len(samples) else {}
 
 
 def _way(
@@ -177,9 +177,9 @@ def _way(
     rested = [sample.wall_s for sample in counted(samples) if sample not in own]
     walls = [sample.wall_s for sample in own]
     bytes_ = {
-        name: round(median(sample.told[name] for sample in own))
+        name: round(median(sample.reported[name] for sample in own))
         for name in _BYTES
-        if all(name in sample.told for sample in own)
+        if all(name in sample.reported for sample in own)
     }
     read = sum(bytes_.values()) or line.reads * point.layer_bytes
     beside = middle(samples, lambda sample: sample.compute_s)

@@ -118,7 +118,7 @@ def _refuse_overlap(wanted: list[Place]) -> None:
 
 def _notify_autograd(wanted: list[Place]) -> None:
     """Counts as an in-place change, so that a backward pass that needs the old values fails."""
-    told: Any = getattr(torch.autograd.graph, "increment_version", None)
+    reported: Any = getattr(torch.autograd.graph, "increment_version", None)
     for _, _, tensor in wanted:
-        if told is not None and not tensor.is_inference():
-            told(tensor)
+        if reported is not None and not tensor.is_inference():
+            reported(tensor)

@@ -53,7 +53,7 @@ def test_uncounted_pages_are_an_error_and_stay_as_they_are(
             pass
 
         def residency(self, *_: int) -> dict[str, Any]:
-            return {"resident": None, "length": None, "unknown": "this user is told nothing"}
+            return {"resident": None, "length": None, "unknown": "this user sees nothing"}
 
     class Engine:
         def open(self, fd: int) -> Untold:

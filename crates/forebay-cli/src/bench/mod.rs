@@ -32,7 +32,7 @@ use forebay_measure::make::Room;
 use forebay_measure::power::{Meter, Wanted};
 use forebay_measure::program::Program;
 use forebay_measure::results::file::{Ledger, samples};
-use forebay_measure::results::machine::Environment;
+use forebay_measure::results::machine::{Environment, FileSystem};
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::message;
@@ -48,7 +48,7 @@ use serde_json::Value;
 
 use self::args::BenchArgs;
 use self::files::Place;
-use self::plan::{Axes, Planned};
+use self::plan::{Axes, Caches, Planned};
 pub(crate) use self::print::show;
 use self::ranks::Joined;
 use self::targets::Together;
@@ -114,6 +114,8 @@ pub(crate) struct Bench<'a> {
     limited: HashSet<(&'static str, Direction, Option<Cache>)>,
     /// The queue depth at which the storage of each path was the fastest, by direction.
     storage_depths: HashMap<(usize, Direction), u32>,
+    /// Whether each path's files can be cold.
+    can_be_cold: Vec<bool>,
     /// Whether fio has checked the storage limit.
     checked_by_fio: bool,
     /// The block stores of points, by their number. They stay full between samples.
@@ -161,7 +163,7 @@ impl<'a> Bench<'a> {
         let meter = Meter::begin(&power)?;
         let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
         let environment = environment::collect(&paths[0], device, command);
-        let in_memory = in_memory(args, &environment, &mut warnings)?;
+        let caches = caches(args, &resolver, &mut warnings)?;
         let mut bench = Self {
             args,
             begun,
@@ -178,6 +180,7 @@ impl<'a> Bench<'a> {
             resolver,
             limited: HashSet::new(),
             storage_depths: HashMap::new(),
+            can_be_cold: Vec::new(),
             checked_by_fio: false,
             served: HashMap::new(),
             kv_capacity: 0,
@@ -191,9 +194,9 @@ impl<'a> Bench<'a> {
             directions,
             whole: None,
             piece_max: u64::MAX,
-            has_cache: !in_memory,
-            fits_cache: true,
+            caches,
         };
+        bench.try_caches(&mut axes, &mut warnings)?;
         if is_whole {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
@@ -221,12 +224,8 @@ impl<'a> Bench<'a> {
     /// reads in about [`WHOLE_SECONDS`]. Files that have no room in memory are moved in pieces, and
     /// only read cold if the page cache has no room for them.
     fn find_lens(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
-        let any_read = axes.directions.iter().any(|percent| *percent > 0);
-        let first = if any_read { Direction::Read } else { Direction::Write };
-        if axes.has_cache && self.args.cache.is_empty() {
-            self.try_cache(axes, first, warnings)?;
-        }
-        if self.args.size.is_none() && axes.has_cache {
+        let first = first_direction(axes);
+        if self.args.size.is_none() && axes.caches.iter().any(|it| it.cold) {
             self.storage(first, false)?;
         }
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
@@ -270,43 +269,45 @@ impl<'a> Bench<'a> {
             warnings.push(format!("a file of {large} is moved in pieces of {piece}"));
         }
         let fits = largest <= memory.available / 2;
-        if axes.fits_cache && !fits && axes.has_cache && self.args.cache.is_empty() {
+        let may_be = axes.caches.iter().any(|it| it.cold && it.warm);
+        if may_be && !fits && self.args.cache.is_empty() {
             let (large, free) = (format_size(largest), format_size(memory.available));
             warnings.push(format!(
                 "no row is warm: the page cache has no room for {large} ({free} of memory are \
                  available)"
             ));
         }
-        axes.fits_cache &= fits;
+        axes.caches.iter_mut().for_each(|it| it.warm &= fits);
         axes.whole = Some(lens);
         Ok(())
     }
 
-    /// Finds out whether the first path's file system keeps pages, and drops them: some do not.
-    fn try_cache(
-        &mut self,
-        axes: &mut Axes,
-        direction: Direction,
-        warnings: &mut Vec<String>,
-    ) -> Result<()> {
-        let place = &mut self.places[0];
-        if place.is_scratch() {
-            place.fill_first(MIB)?;
+    /// Finds out whether each path's file system keeps pages, and drops them, unless a flag says
+    /// which rows there are.
+    fn try_caches(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
+        let direction = first_direction(axes);
+        let is_open = self.args.cache.is_empty() && self.args.kv.is_empty();
+        let all = self.places.iter_mut().zip(&mut axes.caches).zip(&axes.paths);
+        for ((place, caches), name) in all.filter(|((_, caches), _)| is_open && caches.cold) {
+            if place.is_scratch() {
+                place.fill_first(MIB)?;
+            }
+            let len = place.len.min(MIB);
+            let path = place.file_of(direction).expect("there is one");
+            let file = steps::open(&self.engine, path)?;
+            let pages = FileFrom(&file, 0);
+            if let Err(reason) = make_cold(&pages, len)? {
+                warnings.push(format!("no row is cold on `{name}`: {reason}"));
+                caches.cold = false;
+            } else if let Err(reason) = make_resident(path, &pages, len)? {
+                warnings.push(format!("no row is warm on `{name}`: {reason}"));
+                caches.warm = false;
+            }
+            if place.is_scratch() {
+                place.len = 0;
+            }
         }
-        let len = place.len.min(MIB);
-        let path = place.file_of(direction).expect("there is one");
-        let file = steps::open(&self.engine, path)?;
-        let pages = FileFrom(&file, 0);
-        if let Err(reason) = make_cold(&pages, len)? {
-            warnings.push(format!("no row is cold on `{}`: {reason}", axes.paths[0]));
-            axes.has_cache = false;
-        } else if let Err(reason) = make_resident(path, &pages, len)? {
-            warnings.push(format!("no row is warm on `{}`: {reason}", axes.paths[0]));
-            axes.fits_cache = false;
-        }
-        if place.is_scratch() {
-            place.len = 0;
-        }
+        self.can_be_cold = axes.caches.iter().map(|caches| caches.cold).collect();
         Ok(())
     }
 
@@ -677,26 +678,38 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Whether the files are in a file system in memory, which cannot be cold.
+/// The states of the page cache that each path can have, as far as its file system says.
 ///
 /// # Errors
-/// Cold files are asked for.
-fn in_memory(
+/// Cold files are wanted where files are in memory.
+fn caches(
     args: &BenchArgs,
-    environment: &Environment,
+    resolver: &Resolver,
     warnings: &mut Vec<String>,
-) -> Result<bool> {
-    let Some(kind) = environment.memory_file_system() else { return Ok(false) };
-    if args.cache.contains(&Cache::Cold) {
-        return Err(Failure::new("cannot measure with a cold file")
-            .because(format!("{kind} keeps its files in memory"))
-            .hint("name a path on a drive, or give `--cache warm`"));
+) -> Result<Vec<Caches>> {
+    let mut all = Vec::new();
+    for (path, map) in args.paths.iter().zip(maps(resolver, &args.paths)) {
+        let file_system = environment::file_system(&map).filter(FileSystem::is_in_memory);
+        all.push(Caches { cold: file_system.is_none(), warm: true });
+        let Some(kind) = file_system.map(|it| it.kind) else { continue };
+        let path = path.display();
+        if args.cache.contains(&Cache::Cold) {
+            return Err(Failure::new(format!("cannot measure `{path}` while it is cold"))
+                .because(format!("{kind} keeps its files in memory"))
+                .hint("name a path on a drive, or give `--cache warm`"));
+        }
+        warnings.push(format!(
+            "no cold rows and no storage limit for `{path}`: {kind} keeps its files in memory; \
+             give a path on a drive"
+        ));
     }
-    warnings.push(format!(
-        "no cold rows and no storage limit: {kind} keeps its files in memory; give a path on a \
-         drive"
-    ));
-    Ok(true)
+    Ok(all)
+}
+
+/// The direction that is measured first.
+fn first_direction(axes: &Axes) -> Direction {
+    let any_read = axes.directions.iter().any(|percent| *percent > 0);
+    if any_read { Direction::Read } else { Direction::Write }
 }
 
 /// The methods to compare, without those that are unavailable here.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::slice;
 use std::time::Duration;
 
 use forebay::units::{align_down, format_size};
@@ -110,10 +111,15 @@ pub(super) struct Axes {
     pub(super) whole: Option<Vec<u64>>,
     /// Bytes of one request for a whole file at most: larger files are moved in pieces.
     pub(super) piece_max: u64,
-    /// Whether there is a cache to be cold.
-    pub(super) has_cache: bool,
-    /// Whether the page cache has room for the files.
-    pub(super) fits_cache: bool,
+    /// The states of the page cache that each path's files can have.
+    pub(super) caches: Vec<Caches>,
+}
+
+/// Whether the page cache can be without a path's files, and have them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Caches {
+    pub(super) cold: bool,
+    pub(super) warm: bool,
 }
 
 /// The bytes of equal pieces of a file, at most `most` each. Up to 4 KiB for each piece are left at
@@ -160,9 +166,12 @@ pub(super) fn points(args: &BenchArgs, axes: &Axes) -> Result<Vec<Planned>> {
     let all =
         each(&[first], &paths(args, axes.paths.len()), |one, value| one.paths.clone_from(value))?;
     let all = each(&all, &targets, |one, value| one.targets = *value)?;
-    let all = each(&all, &states(args, axes), |one, value| {
-        (one.load.read_percent, one.load.cache) = *value;
-    })?;
+    let with_states = |one: Planned| {
+        each(slice::from_ref(&one), &states(args, axes, &one.paths), |one, value| {
+            (one.load.read_percent, one.load.cache) = *value;
+        })
+    };
+    let all = all.into_iter().map(with_states).collect::<Result<Vec<_>>>()?.concat();
     let all = each(&all, &by_route(args, &axes.methods), |one, value| one.load.method = *value)?;
     let all = each(&all, &requests(args), |one, (pattern, size, kv)| {
         (one.load.pattern, one.load.request_size, one.kv) = (*pattern, *size, *kv);
@@ -237,14 +246,18 @@ fn paths(args: &BenchArgs, count: usize) -> Vec<Vec<usize>> {
     paths
 }
 
-/// The shares of reads, each with a state of the page cache.
-fn states(args: &BenchArgs, axes: &Axes) -> Vec<(u8, Cache)> {
+/// The shares of reads, each with a state of the page cache that is possible on all `paths`.
+fn states(args: &BenchArgs, axes: &Axes, paths: &[usize]) -> Vec<(u8, Cache)> {
     let is_whole = axes.whole.is_some();
+    // Rows that are compared have the same state.
+    let caches = |path: &usize| args.vs.is_some() || paths.contains(path);
+    let caches = || (0..axes.caches.len()).filter(caches).map(|path| axes.caches[path]);
+    let (cold, warm) = (caches().all(|it| it.cold), caches().all(|it| it.warm));
     let of = |percent: u8| -> Vec<Cache> {
         if !args.cache.is_empty() {
             return args.cache.clone();
         }
-        match (axes.has_cache, is_whole && percent == 100 && axes.fits_cache) {
+        match (cold, is_whole && percent == 100 && warm) {
             (false, _) => vec![Cache::Warm],
             (true, true) => vec![Cache::Warm, Cache::Cold],
             (true, false) => vec![Cache::Cold],
@@ -459,8 +472,7 @@ mod tests {
             directions,
             whole,
             piece_max: u64::MAX,
-            has_cache: true,
-            fits_cache: true,
+            caches: vec![Caches { cold: true, warm: true }],
         }
     }
 
@@ -498,18 +510,18 @@ mod tests {
         };
         assert!(args.moves_whole_files());
         let planned = points(&args, &axes(&args, Some(vec![1 << 30]))).unwrap();
-        let told = planned.iter().map(|one| {
+        let reported = planned.iter().map(|one| {
             let point = &one.point;
             (point.read_percent, point.cache.unwrap(), point.method.as_str(), one.load.once)
         });
-        let told: Vec<_> = told.collect();
+        let reported: Vec<_> = reported.collect();
         let (warm, cold) = (Cache::Warm, Cache::Cold);
         let three = ["standard", "mmap", "forebay"];
         let expected: Vec<_> = [(100, warm, false), (100, cold, true), (0, cold, true)]
             .into_iter()
             .flat_map(|(percent, cache, once)| three.map(|method| (percent, cache, method, once)))
             .collect();
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         let load = &planned[0].load;
         assert_eq!((load.request_size, load.end), (1 << 30, End::AtLeast(WHOLE_TIME)));
     }
@@ -518,7 +530,8 @@ mod tests {
     fn large_files_are_moved_in_equal_pieces_and_not_from_a_cache_without_room() {
         let args = BenchArgs::default();
         let (len, piece_max) = (10_u64.pow(12), 3 << 30);
-        let large = Axes { piece_max, fits_cache: false, ..axes(&args, Some(vec![len])) };
+        let caches = vec![Caches { cold: true, warm: false }];
+        let large = Axes { piece_max, caches, ..axes(&args, Some(vec![len])) };
         let planned = points(&args, &large).unwrap();
         let states: Vec<_> = planned.iter().map(|one| one.point.cache).collect();
         assert_eq!(states, [Some(Cache::Cold)]);
@@ -542,7 +555,7 @@ mod tests {
         let two = Axes { paths: vec!["/a".into(), "/b".into()], ..axes(&args, None) };
         let two = Axes { whole: Some(vec![3 << 30, 1 << 30]), ..two };
         let planned = points(&args, &two).unwrap();
-        let told: Vec<_> = planned
+        let reported: Vec<_> = planned
             .iter()
             .map(|one| (one.point.path.as_str(), one.point.method.as_str()))
             .collect();
@@ -554,7 +567,7 @@ mod tests {
             // A mapping is copied by one thread.
             ("/a + /b", "forebay"),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
         assert_eq!(planned[4].paths, [0, 1]);
         let vs = BenchArgs { vs: Some("/b".into()), ..args };
         assert!(points(&vs, &two).unwrap().iter().all(|one| one.paths.len() == 1));
@@ -596,9 +609,9 @@ mod tests {
             ..BenchArgs::default()
         };
         let planned = of(&args);
-        let told: Vec<_> =
+        let reported: Vec<_> =
             planned.iter().map(|p| (p.point.method.as_str(), p.point.depth)).collect();
-        assert_eq!(told, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
+        assert_eq!(reported, [("cpu-gpu", 1), ("io-uring", 1), ("io-uring", 8)]);
     }
 
     /// A method that copies during the next request has memory for two requests, and is compared

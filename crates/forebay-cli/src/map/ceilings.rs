@@ -231,10 +231,10 @@ pub(super) fn draw(report: &MapReport, look: Look, out: &mut String) {
     }
     out.push_str(&table(rows).drawn(Some(look.0)));
     let ceilings = || rows.iter().flat_map(|row| [&row.read, &row.write]).flatten();
-    let mut told: Vec<&str> = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
     for remedy in ceilings().filter_map(|ceiling| ceiling.remedy.as_deref()) {
-        if !told.contains(&remedy) {
-            told.push(remedy);
+        if !seen.contains(&remedy) {
+            seen.push(remedy);
             look.text(out, "→ ", "  ", Tone::Bad.style(), remedy);
         }
     }

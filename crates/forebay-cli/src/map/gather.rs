@@ -79,7 +79,7 @@ pub(crate) fn is_concatenated(step: &Layer) -> bool {
     step.text("layout") == Some("concatenated") && step.children.len() > 1
 }
 
-/// The names of network cards with RDMA. A record without the folder does not tell whether there
+/// The names of network cards with RDMA. A record without the folder does not show whether there
 /// are cards; a live system without it has none.
 fn rdma_devices(system: &System) -> Option<Vec<String>> {
     let cards = system.list(Path::new("sys/class/infiniband")).ok();

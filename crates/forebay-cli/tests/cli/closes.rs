@@ -27,9 +27,9 @@ fn a_load_says_what_the_close_of_a_written_file_reports() {
     };
     let end = "--overwrite --gpu none";
     let output = run(&format!("gdsio -f {file} -w 1 -s 1M -i 64K -x 4 -I 1 {end}"));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("close") && told.contains("quota"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("close") && reported.contains("quota"), "{reported}");
     let output = run(&format!(
         "bench {file} --direction write --method forebay,standard,mmap,cpu --block-size 64K \
          --depth 1 --bytes 256K --repeats 1 --size 1M --cache warm {end} -o results"
@@ -86,23 +86,24 @@ fn other_verbs_say_what_the_close_of_a_written_file_reports() {
         command.current_dir(folder.path()).args(line.split_whitespace());
         command.env("LD_PRELOAD", at("closes.so")).env("FOREBAY_TEST_CLOSES", before.to_string());
         let output = command.output().unwrap();
-        let told = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&told).into_owned())
+        let reported = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&reported).into_owned())
     };
 
     let file = vec![7; 1 << 20];
     fs::write(at("file"), &file).unwrap();
-    let (code, told) = run("gdsio -f file -w 1 -s 2M -i 64K -x 4 -I 1 --overwrite --gpu none", 0);
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("cannot write to") && told.contains("quota"), "{told}");
+    let (code, reported) =
+        run("gdsio -f file -w 1 -s 2M -i 64K -x 4 -I 1 --overwrite --gpu none", 0);
+    assert_eq!(code, Some(1), "{reported}");
+    assert!(reported.contains("cannot write to") && reported.contains("quota"), "{reported}");
     assert_eq!(fs::read(at("file")).unwrap()[..file.len()], file, "nothing was written");
 
     // The first files that are closed are scratch, then those that the engine has written.
-    let told: Vec<_> = (0..12).map(|before| run("doctor place --gpu none", before)).collect();
+    let reported: Vec<_> = (0..12).map(|before| run("doctor place --gpu none", before)).collect();
     for (word, code) in [("cannot close", 1), ("cannot write", 0)] {
-        let fits = |(is, told): &(Option<i32>, String)| {
-            *is == Some(code) && told.contains(word) && told.contains("uota")
+        let fits = |(is, reported): &(Option<i32>, String)| {
+            *is == Some(code) && reported.contains(word) && reported.contains("uota")
         };
-        assert!(told.iter().any(fits), "{word}: {told:?}");
+        assert!(reported.iter().any(fits), "{word}: {reported:?}");
     }
 }

@@ -97,9 +97,9 @@ fn a_read_of_gdsio_is_compared_with_what_was_written() {
             for gpu in ["none", "sim"] {
                 let line = format!("gdsio -D . -w 1 -s 1M -i 64K -x {kind} -I 0 -V --gpu {gpu}");
                 let output = spoilt(folder.path(), at, &line);
-                let told = String::from_utf8_lossy(&output.stderr);
-                assert_eq!(output.status.code(), Some(1), "{line}: {told}");
-                assert!(told.contains("wrong data"), "{line}: {told}");
+                let reported = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{line}: {reported}");
+                assert!(reported.contains("wrong data"), "{line}: {reported}");
             }
         }
     }
@@ -131,9 +131,9 @@ fn what_gdsio_wrote_is_read_back_even_with_closed_streams() {
     let mut command = Command::new(program());
     command.current_dir(folder.path()).args(line.split(' ')).stdout(closed());
     let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{told}");
-    assert_eq!(told.matches("verdict by counters: ").count(), 2, "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{reported}");
+    assert_eq!(reported.matches("verdict by counters: ").count(), 2, "{reported}");
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn a_file_of_the_users_is_said_to_be_compared_with_a_second_read() {
         assert_eq!(output.status.code(), Some(0), "{line}: {output:?}");
         String::from_utf8(output.stderr).unwrap()
     };
-    let told = run("gdsio -f own -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
-    assert!(told.contains("compared with those of a second read"), "{told}");
-    let told = run("gdsio -f new -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
-    assert!(!told.contains("second read"), "{told}");
+    let reported = run("gdsio -f own -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
+    assert!(reported.contains("compared with those of a second read"), "{reported}");
+    let reported = run("gdsio -f new -w 1 -s 1M -i 64K -x 4 -I 0 -V --gpu none");
+    assert!(!reported.contains("second read"), "{reported}");
     let sweep = "--gpu none --block-size 64K --depth 1 --bytes 64K --repeats 1 --size 1M -o";
     run(&format!("bench own {sweep} one"));
     run(&format!("bench . {sweep} two"));

@@ -184,8 +184,8 @@ fn a_gpu_that_is_lost_meanwhile_is_a_failure() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:lost-after=6"], 1);
     let failed = list(&report["transfers"]).iter().map(|transfer| text(&transfer["reason"]));
-    let told: Vec<&str> = failed.chain([text(&report["not_moved"])]).collect();
-    assert!(told.iter().any(|reason| reason.contains("sim:0")), "{report:#}");
+    let reported: Vec<&str> = failed.chain([text(&report["not_moved"])]).collect();
+    assert!(reported.iter().any(|reason| reason.contains("sim:0")), "{report:#}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "scratch is removed");
 }
 
@@ -208,11 +208,11 @@ fn a_record_is_replayed_and_never_written_over() {
     assert!(said.contains("replay    forebay doctor --fixture dir\n"), "{said}");
     let replayed = report(folder.path(), &["--fixture", "dir", "--gpu", "none"], 0);
     assert_eq!(replayed["replay"], "dir");
-    let told = |report: &Value| {
+    let reported = |report: &Value| {
         let checks = list(&report["checks"]).iter().filter(|one| one["name"] != "memory_limit");
         checks.map(|one| (one["name"].clone(), one["state"].clone())).collect::<Vec<_>>()
     };
-    assert_eq!(told(&replayed), told(&live));
+    assert_eq!(reported(&replayed), reported(&live));
     assert_eq!(ends(&replayed), [""; 0]);
     let output = doctor(folder.path(), &[".", "--record", "dir"]);
     let error = String::from_utf8(output.stderr).unwrap();

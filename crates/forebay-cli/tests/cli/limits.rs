@@ -130,18 +130,18 @@ fn a_run_whose_requests_have_no_room_is_refused_before_its_first_sample() {
         "gdsio -f file -w 40 -s 8M -i 8M -x 1 -I 0 -d 0 --gpu none",
     ];
     let few = "bench file --block-size 64K --depth 4 --bytes 1M --repeats 1 --gpu none -o results";
-    let check = |code: Option<i32>, told: &str, line: &str| {
-        assert_eq!(code, Some(1), "{line}: {told}");
-        assert!(told.contains("of requests in memory"), "{line}: {told}");
+    let check = |code: Option<i32>, reported: &str, line: &str| {
+        assert_eq!(code, Some(1), "{line}: {reported}");
+        assert!(reported.contains("of requests in memory"), "{line}: {reported}");
         let part = if line.starts_with("bench") { "--block-size" } else { "`-i`" };
-        assert!(told.contains(part), "{line}: {told}");
+        assert!(reported.contains(part), "{line}: {reported}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{line}");
     };
     for line in many {
         // The allocator may reserve 64 MiB for each thread, and leave none for a thread's stack.
         let before = "export MALLOC_ARENA_MAX=1; ulimit -v 500000";
-        let (code, told) = limited(folder.path(), before, line);
-        check(code, &told, line);
+        let (code, reported) = limited(folder.path(), before, line);
+        check(code, &reported, line);
     }
     match Group::with_limit(150 << 20) {
         Err(reason) => println!("skipped: memory of a control group: {reason}"),
@@ -166,8 +166,8 @@ fn the_doctor_takes_little_memory() {
     // 147 MB on an idle machine, most of them stacks of 26 threads; a few more on a busy one.
     let before = "export MALLOC_ARENA_MAX=1; ulimit -d 165000";
     for line in ["doctor file --gpu sim", "doctor . --gpu sim"] {
-        let (code, told) = limited(folder.path(), before, line);
-        assert_eq!(code, Some(0), "{line}: {told}");
+        let (code, reported) = limited(folder.path(), before, line);
+        assert_eq!(code, Some(0), "{line}: {reported}");
     }
 }
 
@@ -182,8 +182,8 @@ fn a_limit_on_locked_memory_slows_and_is_named() {
         shell.arg("ulimit -l 0 && exec \"$0\" \"$@\"").arg(program());
         let shell = shell.args(line.split_whitespace()).current_dir(folder.path());
         let output = shell.output().ok()?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        (!told.contains("setpriv:")).then(|| (output.status.code(), told))
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        (!reported.contains("setpriv:")).then(|| (output.status.code(), reported))
     };
     let sweep = "bench file --block-size 64K --depth 4 --bytes 1M --repeats 1 --gpu sim -o";
     for line in [
@@ -192,14 +192,14 @@ fn a_limit_on_locked_memory_slows_and_is_named() {
         &format!("{sweep} first"),
         &format!("{sweep} second --method io-uring"),
     ] {
-        let Some((code, told)) = run(line) else {
+        let Some((code, reported)) = run(line) else {
             return println!("skipped: a limit on locked memory: `setpriv` cannot set one");
         };
         // Not every kernel refuses it.
-        let refused = line.contains("io-uring") && told.contains("ring` is not available");
-        assert_eq!(code, Some(i32::from(refused)), "{line}: {told}");
-        let slows = told.contains("io_uring is refused here (Cannot allocate memory");
-        assert!(!(refused || slows) || told.contains("`ulimit -l`"), "{line}: {told}");
+        let refused = line.contains("io-uring") && reported.contains("ring` is not available");
+        assert_eq!(code, Some(i32::from(refused)), "{line}: {reported}");
+        let slows = reported.contains("io_uring is refused here (Cannot allocate memory");
+        assert!(!(refused || slows) || reported.contains("`ulimit -l`"), "{line}: {reported}");
     }
 }
 
@@ -216,10 +216,10 @@ fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
         "read file --output out --gpu none",
     ] {
         // Blocks of 512 bytes or of 1 KiB, as the shell has them.
-        let (code, told) = limited(folder.path(), "ulimit -f 1000", line);
-        assert_eq!(code, Some(1), "{line}: {told}");
-        assert!(told.to_lowercase().contains("file too large"), "{line}: {told}");
-        assert!(told.contains("`ulimit -f`"), "{line}: {told}");
+        let (code, reported) = limited(folder.path(), "ulimit -f 1000", line);
+        assert_eq!(code, Some(1), "{line}: {reported}");
+        assert!(reported.to_lowercase().contains("file too large"), "{line}: {reported}");
+        assert!(reported.contains("`ulimit -f`"), "{line}: {reported}");
         let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
         let left: Vec<_> = left.filter(|name| name != "file" && name != "results").collect();
         assert!(left.is_empty(), "{line}: {left:?}");
@@ -247,8 +247,8 @@ fn a_small_stack_is_enough() {
         for line in
             ["read file --gpu none", "read file --gpu sim", "read --help", "doctor --tree file"]
         {
-            let (code, told) = limited(folder.path(), &format!("ulimit -s {kib}"), line);
-            assert_eq!(code, Some(0), "{kib} KiB: {line}: {told}");
+            let (code, reported) = limited(folder.path(), &format!("ulimit -s {kib}"), line);
+            assert_eq!(code, Some(0), "{kib} KiB: {line}: {reported}");
         }
     }
 }
@@ -261,8 +261,8 @@ fn a_limit_on_cpu_time_is_named_and_scratch_is_removed() {
     shell.args(["bench", "--size", "4M", "--repeats", "1000", "--gpu", "none"]);
     let output = shell.current_dir(folder.path()).output().unwrap();
     assert_eq!(output.status.signal(), Some(Signal::XCPU.as_raw()), "{output:?}");
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("CPU time") && told.contains("`ulimit -t`"), "{told}");
+    let reported = String::from_utf8(output.stderr).unwrap();
+    assert!(reported.contains("CPU time") && reported.contains("`ulimit -t`"), "{reported}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -291,17 +291,17 @@ fn where_no_thread_can_be_started_it_is_said() {
                 return;
             }
         };
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        if told.contains("setpriv:") || told.contains("prlimit:") {
-            println!("skipped: a limit on processes of another user: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        if reported.contains("setpriv:") || reported.contains("prlimit:") {
+            println!("skipped: a limit on processes of another user: {reported}");
             return;
         }
         if !output.status.success() {
             said += 1;
-            assert!(told.contains("error: cannot start"), "{limit}: {output:?}");
+            assert!(reported.contains("error: cannot start"), "{limit}: {output:?}");
             assert!(
-                told.contains("raise the limit on processes (`ulimit -u`)\n"),
-                "{limit}: {told}"
+                reported.contains("raise the limit on processes (`ulimit -u`)\n"),
+                "{limit}: {reported}"
             );
         }
     }
@@ -315,10 +315,13 @@ fn where_memory_is_too_small_for_a_thread_only_that_limit_is_named() {
     let mut said = 0;
     for kib in (6_000..60_000).step_by(2_000) {
         let before = format!("ulimit -v {kib}");
-        let (_, told) = limited(folder.path(), &before, "read file --gpu none");
-        if told.contains("error: cannot start") {
+        let (_, reported) = limited(folder.path(), &before, "read file --gpu none");
+        if reported.contains("error: cannot start") {
             said += 1;
-            assert!(told.ends_with("raise the limit on memory (`ulimit -v`)\n"), "{kib}: {told}");
+            assert!(
+                reported.ends_with("raise the limit on memory (`ulimit -v`)\n"),
+                "{kib}: {reported}"
+            );
         }
     }
     assert!(said > 0, "some of the limits bind");

@@ -1,4 +1,4 @@
-//! What the engine tells of itself on stderr, where `FOREBAY_LOG` asks for it.
+//! The engine's events on stderr, with `FOREBAY_LOG`.
 
 use std::fs;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn another_level_makes_no_sense() {
     let expected = "error: `FOREBAY_LOG` cannot be `bananas`: it takes `off`, `warn`, `info` or \
         `debug`\n";
     assert!(text.starts_with(expected), "{text}");
-    // Who asks what the variable takes is told.
+    // Help and the manual, which say what the variable takes, are printed.
     assert!(forebay(folder.path(), "bananas", &["--help"]).status.success());
     assert!(forebay(folder.path(), "bananas", &["man"]).status.success());
 }

@@ -1,8 +1,8 @@
-//! The command, as whoever types it sees it. One program for all these tests: each of its own would
+//! The command, as a user sees it. One program for all these tests: each of its own would
 //! carry the whole library.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-#![allow(clippy::print_stdout, reason = "what is skipped is told")]
+#![allow(clippy::print_stdout, reason = "skipped tests are reported")]
 
 mod bench;
 mod closes;

@@ -1,4 +1,4 @@
-//! `forebay probe`: what cuFile says, as a helper tells it. The library itself is not needed: one
+//! `forebay probe`: the answers of cuFile, from a helper. The library itself is not needed: one
 //! that has its functions is compiled here.
 
 use std::fs;
@@ -96,8 +96,11 @@ fn one_of_another_version_is_not_opened() {
     assert!(missing.contains("has no `cuFileGetVersion`: it is older than 1.11"), "{missing}");
     let played = FakeLibrary::as_of(1190).unwrap();
     for (number, text) in [("1090", "1.9"), ("1100", "1.10"), ("2000", "2.0"), ("-1", "0.0")] {
-        let told = why(&played, &[&format!("{VERSION}={number}")]);
-        assert!(told.contains(&format!("is version {text}: 1.11 or a later one")), "{told}");
+        let reported = why(&played, &[&format!("{VERSION}={number}")]);
+        assert!(
+            reported.contains(&format!("is version {text}: 1.11 or a later one")),
+            "{reported}"
+        );
     }
     let failed = why(&played, &[&format!("{DOES}=version=5030")]);
     assert!(failed.contains("cuFileGetVersion failed: INTERNAL_ERROR (5030)"), "{failed}");
@@ -147,8 +150,8 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
     assert_eq!(version.as_deref(), Some("1.19"));
 }
 
-/// A library that spins would do so for ever where nobody is left to end its process, also within
-/// its initialiser, where it holds what other threads need.
+/// A library that spins is ended with its process even if the parent is gone, also within its
+/// initialiser, where it holds locks of other threads.
 #[test]
 fn one_that_hangs_does_not_outlive_its_caller() {
     let Some(played) = FakeLibrary::as_of(1190) else { return };
@@ -170,15 +173,15 @@ fn one_that_hangs_does_not_outlive_its_caller() {
             assert!(start.elapsed() < LONG, "{does}: it is not loaded");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (tell, told) = std::sync::mpsc::channel();
+        let (report, reported) = std::sync::mpsc::channel();
         // Its end of the pipe is the last.
-        std::thread::spawn(move || tell.send(said.count()));
-        let early = told.recv_timeout(Duration::from_millis(300));
+        std::thread::spawn(move || report.send(said.count()));
+        let early = reported.recv_timeout(Duration::from_millis(300));
         assert!(early.is_err(), "{does}: somebody waits for it");
         asker.kill().unwrap();
         asker.wait().unwrap();
         // Less than it may take in all, so that this is not what ends it.
-        let ended = told.recv_timeout(Duration::from_secs(20));
+        let ended = reported.recv_timeout(Duration::from_secs(20));
         assert!(ended.is_ok(), "{does}: it is still there");
     }
 }
@@ -213,8 +216,8 @@ fn what_is_no_cufile_is_said_to_be_none() {
     for len in [64, 1000, whole.len() / 2] {
         fs::write(&library, &whole[..len]).unwrap();
         let (seen, end) = ask(&[], &["--library", library.to_str().unwrap()], LONG);
-        let told = end == End::Exited(0) && seen.failed.is_some();
-        assert!(!seen.opened && (told || end == End::Killed(7)), "{len}: {seen:?}, {end:?}");
+        let reported = end == End::Exited(0) && seen.failed.is_some();
+        assert!(!seen.opened && (reported || end == End::Killed(7)), "{len}: {seen:?}, {end:?}");
     }
 }
 
@@ -278,12 +281,12 @@ fn a_program_that_is_not_ours_is_no_danger() {
     (elf[16], elf[18]) = (2, 243); // a program, of no machine that tests run on
     for (bytes, mode) in [(elf.as_slice(), 0o755), (b"", 0o755), (script, 0o644)] {
         let (seen, end) = says(bytes, mode, LONG);
-        let told = matches!(&end, End::NotRun(why) if why.contains(program.to_str().unwrap()));
-        assert!(told && seen == Seen::default(), "{end:?}");
+        let reported = matches!(&end, End::NotRun(why) if why.contains(program.to_str().unwrap()));
+        assert!(reported && seen == Seen::default(), "{end:?}");
     }
 }
 
-/// Where its driver is none, the vendor's own library says so or hangs; its version it tells.
+/// Without its driver, the vendor's own library says so or hangs; it has a version.
 #[test]
 fn the_real_library_has_every_used_function() {
     let folder = std::env::var_os("FOREBAY_CUFILE_WHEELS").map(PathBuf::from);
@@ -316,9 +319,9 @@ fn probe(arguments: &[&str], output: Stdio) -> Output {
 #[test]
 fn its_status_says_whether_it_could_judge() {
     let none = ["--library", "/nowhere/libcufile.so.0"];
-    let told = probe(&none, Stdio::piped());
-    assert_eq!(told.status.code(), Some(0), "why there is none is an answer");
-    assert!(String::from_utf8_lossy(&told.stdout).starts_with("failed there is no `libcufile"));
+    let reported = probe(&none, Stdio::piped());
+    assert_eq!(reported.status.code(), Some(0), "why there is none is an answer");
+    assert!(String::from_utf8_lossy(&reported.stdout).starts_with("failed there is no `libcufile"));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let lost = probe(&none, full.into());
     assert_eq!(lost.status.code(), Some(1));

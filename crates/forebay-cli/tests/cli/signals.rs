@@ -72,7 +72,7 @@ fn run(seed: u64) -> Option<()> {
     let mark = folder.path().file_name().unwrap().to_str().unwrap().to_owned();
     note(format!("`{line}`: {signal:?}, to all: {whole_group}, {stops}, {ignores}"));
 
-    // Whoever started the tests may have asked for signals to be ignored.
+    // The parent of the tests may ignore signals.
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,QUIT,TERM,HUP,XCPU");
     if ignores {

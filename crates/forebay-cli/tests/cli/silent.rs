@@ -1,4 +1,4 @@
-//! A path that nobody answers for: the command says so, and ends.
+//! A path whose server does not answer: the command says so, and ends.
 
 use std::io::Read as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -25,7 +25,8 @@ fn silent() -> Option<Fuse> {
     Some(fuse)
 }
 
-/// Runs the command while nobody answers: were the file system its own, it could not end.
+/// Runs the command while the server does not answer. If the server were a thread of the command,
+/// it could not end.
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.current_dir(folder).env("NO_COLOR", "1").env("LC_ALL", "C.UTF-8");
@@ -129,8 +130,8 @@ fn words<'a>(line: &'a str, fuse: &Fuse) -> Vec<String> {
     line.split(' ').map(word).collect()
 }
 
-/// The command of this line; it gives up after `bound`, and nobody who reads what it says waits
-/// for those that it leaves behind.
+/// The command of this line; it gives up after `bound`, and a reader of its output
+/// does not wait for its children.
 fn begin(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> std::process::Child {
     command(line, fuse, folder, bound).spawn().unwrap()
 }
@@ -163,21 +164,24 @@ impl Heard {
 /// What these say; none of those that do not close their streams.
 fn outputs(children: Vec<std::process::Child>) -> Vec<Option<Heard>> {
     let listen = |mut child: std::process::Child| {
-        let (tell, told) = channel();
+        let (report, reported) = channel();
         thread::spawn(move || {
             let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
             let (out, err) = (child.stdout.take(), child.stderr.take());
             out.unwrap().read_to_end(&mut stdout).unwrap();
             err.unwrap().read_to_end(&mut stderr).unwrap();
-            tell.send(Heard { child, stdout, stderr })
+            report.send(Heard { child, stdout, stderr })
         });
-        told
+        reported
     };
-    let told: Vec<_> = children.into_iter().map(listen).collect();
+    let reported: Vec<_> = children.into_iter().map(listen).collect();
     let start = Instant::now();
     // Only a bound on a hang: nothing is measured.
     let bound = Duration::from_secs(60);
-    told.iter().map(|told| told.recv_timeout(bound.saturating_sub(start.elapsed())).ok()).collect()
+    reported
+        .iter()
+        .map(|reported| reported.recv_timeout(bound.saturating_sub(start.elapsed())).ok())
+        .collect()
 }
 
 /// All of these lines fail, each with its own text.
@@ -188,8 +192,8 @@ fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
     let all = outputs(lines.iter().map(start).collect());
     assert!(fuse.parked() > 0, "a thread still waits for an answer");
     drop(fuse);
-    for ((line, expected), told) in lines.iter().zip(all) {
-        let end = told.unwrap_or_else(|| panic!("`{line}` does not end")).end();
+    for ((line, expected), reported) in lines.iter().zip(all) {
+        let end = reported.unwrap_or_else(|| panic!("`{line}` does not end")).end();
         let said = String::from_utf8(end.stderr).unwrap();
         assert_eq!(end.status.code(), Some(1), "{line}: {said}");
         let is_expected = |word| said.starts_with(&format!("error: cannot {word} `/"));
@@ -261,9 +265,9 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
         thread::sleep(Duration::from_millis(1));
     }
     fuse.set(NO_READS);
-    let told = outputs(vec![child]).pop().unwrap();
+    let reported = outputs(vec![child]).pop().unwrap();
     drop(fuse);
-    let end = told.expect("it ends").end();
+    let end = reported.expect("it ends").end();
     let said = String::from_utf8(end.stderr).unwrap();
     assert_eq!(end.status.code(), Some(1), "{said}");
     // An open waits for pages that the kernel is still reading ahead.
@@ -301,10 +305,10 @@ fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
         std::fs::write(folder.path().join("other"), vec![7; 8 << 20]).unwrap();
         // Both jobs run at once, and the first of them goes on.
         let line = format!("gdsio -f other -f FILE -x {kind} -s 8M -i 128K -I 0 -T 50 --gpu sim");
-        let told = reported_by(&line, &fuse, folder.path(), "2s");
+        let reported = reported_by(&line, &fuse, folder.path(), "2s");
         let path = fuse.path().display().to_string();
         drop(fuse);
-        let end = told.end();
+        let end = reported.end();
         let said = String::from_utf8(end.stderr).unwrap();
         assert!(
             !end.status.success() && said.contains(&format!("error: cannot read `{path}`")),
@@ -322,7 +326,7 @@ fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
     let all = outputs(lines.map(|line| begin(line, &fuse, folder.path(), "30s")).into());
     assert!(fuse.parked() > 0, "a process still waits for an answer, but not the commands");
     drop(fuse);
-    let ends: Vec<_> = all.into_iter().map(|told| told.unwrap().end()).collect();
+    let ends: Vec<_> = all.into_iter().map(|reported| reported.unwrap().end()).collect();
     let [map, doctor] = &ends[..] else { unreachable!("one for each line") };
     let said = |end: &Output| String::from_utf8(end.stderr.clone()).unwrap();
     assert!(map.status.success() && said(map).contains("the path does not answer"), "{map:?}");
@@ -348,14 +352,13 @@ fn ctrl_c_ends_a_command_that_waits_for_an_answer() {
     }
     let all = outputs(children);
     drop(rigs);
-    for (index, told) in all.into_iter().enumerate() {
-        let end = told.unwrap_or_else(|| panic!("{index} does not end")).end();
+    for (index, reported) in all.into_iter().enumerate() {
+        let end = reported.unwrap_or_else(|| panic!("{index} does not end")).end();
         assert_eq!(end.status.signal(), Some(Signal::INT.as_raw()), "{index}: {end:?}");
     }
 }
 
-/// The file system above remembers its files and tells of them; what is below it is not asked for
-/// long.
+/// The upper file system answers from its cache; the lower one is not waited for long.
 #[test]
 fn a_loop_device_whose_image_is_silent_holds_up_no_look() {
     let _watchdog = Watchdog::start();

@@ -33,10 +33,10 @@ fn results_that_stdout_does_not_take_are_an_error_and_nothing_is_begun() {
             [(">&-", "was closed"), ("<&- >&-", "was closed"), ("1</dev/null", "reading only")]
         {
             let output = run(folder.path(), streams, line);
-            let told = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(1), "{line} {streams}: {told}");
-            assert!(told.starts_with("error: cannot write to stdout\n"), "{line}: {told}");
-            assert!(told.contains(cause), "{line} {streams}: {told}");
+            let reported = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{line} {streams}: {reported}");
+            assert!(reported.starts_with("error: cannot write to stdout\n"), "{line}: {reported}");
+            assert!(reported.contains(cause), "{line} {streams}: {reported}");
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{line} {streams}");
         }
     }

@@ -368,7 +368,7 @@ fn a_table_is_for_people_and_goes_to_stdout() {
         assert!(share <= 100.0, "{table}");
     }
     assert!(talk.contains("warning: the target is host memory: `--gpu none` was given"), "{talk}");
-    // No progress where nobody watches, and no codes for a terminal.
+    // No progress without a terminal, and no codes for a terminal.
     assert!(talk.lines().all(|line| line.starts_with("warning: ")), "{talk}");
     assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
     let quiet = ["bench", "file", "--gpu", "none", "--time", "10ms", "--quiet"];
@@ -405,7 +405,7 @@ fn files_in_memory_are_never_called_cold() {
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     insta::assert_snapshot!(String::from_utf8(output.stderr).unwrap(), @"
-    error: cannot measure with a cold file
+    error: cannot measure `file` while it is cold
       caused by: tmpfs keeps its files in memory
     hint: name a path on a drive, or give `--cache warm`
     ");

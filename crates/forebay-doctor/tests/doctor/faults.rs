@@ -29,7 +29,7 @@ fn on(mut machine: Machine, number: &str, rest: &str, change: impl FnOnce(&Machi
     machine.examine("/other/f")
 }
 
-/// A fault is told as a problem that closes these ways, and with what would open them.
+/// A fault is reported as a problem that closes these data paths, with its remedy.
 #[track_caller]
 pub(crate) fn closes(report: &Report, name: &str, ways: &[DirectPath], seen: &str) {
     let check = check(report, name);
@@ -346,7 +346,7 @@ fn what_cufile_itself_says() {
     machine.cufile = Some(late.replace("late 5000", "killed 11"));
     let report = machine.examine("/data/f");
     closes(&report, "cufile_library", BOTH, "signal 11 ended the helper");
-    assert!(!report.is_broken(), "nobody has set up a direct path");
+    assert!(!report.is_broken(), "no direct path is set up");
     let compat = "library /l.so\nversion 1.19\nopened\nstorage nfs compat\n";
     let report = says(compat);
     let served = check(&report, "cufile_storage");

@@ -26,28 +26,28 @@ fn row(peer: &str, distance: u32, moved: u32) -> String {
 
 #[test]
 fn distances_are_those_of_nvidia_fs() {
-    let told = |peer: &'static str, distance: u32, affinity: &'static str| {
+    let reported = |peer: &'static str, distance: u32, affinity: &'static str| {
         after(move |m| {
             let table = format!("{HEAD}{}{}", row("0000:99:00.0", 300, 0), row(peer, distance, 7));
             m.tree.write(&format!("{TABLES}/peer_distance"), table);
             m.tree.write(&format!("{TABLES}/peer_affinity"), affinity);
         })
     };
-    let near = told("0000:44:00.0", 3, "");
+    let near = reported("0000:44:00.0", 3, "");
     let found = check(&near, "nvidia_fs_peers");
     let seen = "0000:44:00.0: 3 below a common root port; 7 requests so far";
     assert_eq!((found.state, found.seen.as_str()), (State::Ok, seen));
     let table = "GPU P2P DMA distribution based on pci-distance\n\n\
                  (last column indicates p2p via root complex)\nGPU :0000:41:00.0 :0 2 0 5\n";
-    let far = told("0000:44:00.0", 131, table);
+    let far = reported("0000:44:00.0", 131, table);
     let found = check(&far, "nvidia_fs_peers");
     assert_eq!(found.state, State::Warning);
     let seen = "0000:44:00.0: past a root port; so far 5 of 7 requests went past one";
     assert_eq!(found.seen, seen);
     assert!(found.step.as_ref().unwrap().contains("`forebay doctor --tree`"));
-    let other = told("0000:45:00.0", 3, "");
+    let other = reported("0000:45:00.0", 3, "");
     assert_eq!(check(&other, "nvidia_fs_peers").state, State::Unknown, "no row of this drive");
-    assert!(after(|_| ()).check("nvidia_fs_peers").is_none(), "it does not tell");
+    assert!(after(|_| ()).check("nvidia_fs_peers").is_none(), "it does not report them");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn nvidia_fs_names_bridges_to_those_who_may_not_read_registers() {
     let on = (State::Warning, "0000:40:01.0 have ACS on, as nvidia-fs says".to_owned());
     assert_eq!(acs("0000:40:01.0\n"), on);
     assert_eq!(acs("0000:80:01.0\n").0, State::Ok, "that is none of this path");
-    assert_eq!(acs("").0, State::Ok, "nobody has it on");
+    assert_eq!(acs("").0, State::Ok, "it is off everywhere");
     let hidden = after(|m| m.tree.write(&format!("{}/config", port()), [0; 64]));
     assert_eq!(check(&hidden, "acs").state, State::Unknown);
 }

@@ -1,4 +1,4 @@
-//! A record says the same as the machine, and holds nothing that is nobody's business.
+//! A record says the same as the machine, and holds nothing private.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -28,13 +28,13 @@ fn a_record_of_this_machine_says_what_it_says() {
     let system = System::fixture(&dir).unwrap();
     assert_eq!(system.recorded_paths(), [wish().path]);
     let replayed = examine(&system, &wish(), Some(answer));
-    let told = |report: &forebay_doctor::Report| {
+    let reported = |report: &forebay_doctor::Report| {
         let checks = report.checks.iter();
         // What a control group leaves changes from one moment to the next.
         let checks = checks.filter(|check| check.name != "memory_limit");
         checks.map(|check| (check.name, check.state, check.seen.clone())).collect::<Vec<_>>()
     };
-    assert_eq!(told(&replayed), told(&live));
+    assert_eq!(reported(&replayed), reported(&live));
     assert!(record(&System::live(), &[wish()], None, &dir).is_err(), "nothing is written over");
 }
 

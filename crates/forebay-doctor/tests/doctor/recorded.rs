@@ -28,12 +28,12 @@ fn examined(name: &str, bytes: &[u8], path: Option<&str>) -> Offer<Report> {
 #[test]
 fn a_drive_with_two_paths_says_by_which_policy_they_are_taken() {
     let bytes = include_bytes!("../../../forebay-topology/tests/topology/lab-whole.tar.gz");
-    let told = |path| or_skip(examined("record-whole", bytes, Some(path)));
-    let Some(report) = told("/mnt/paths/file") else { return };
+    let reported = |path| or_skip(examined("record-whole", bytes, Some(path)));
+    let Some(report) = reported("/mnt/paths/file") else { return };
     let found = check(&report, "multipath_policy");
     assert!(found.state == State::Warning && found.seen.ends_with(": `numa`"), "{found:?}");
     assert!(found.step.as_ref().unwrap().contains("`round-robin`"));
-    let Some(report) = told("/mnt/plain/file") else { return };
+    let Some(report) = reported("/mnt/plain/file") else { return };
     assert!(report.check("multipath_policy").is_none(), "it has one path");
 }
 

@@ -32,7 +32,7 @@ fn settings_of_cufile() {
     closes(&nested, "cufile_p2pdma", P2PDMA, "`block.nvme.use_pci_p2pdma` is not set");
     let off = settings("{\"properties\": {\"use_pci_p2pdma\": false}}");
     closes(&off, "cufile_p2pdma", P2PDMA, "is false");
-    assert!(!off.is_broken(), "nobody wants it");
+    assert!(!off.is_broken(), "it is not wanted");
     let half = settings(&SETTINGS.replace(
         r#""nvme": { "use_pci_p2pdma": true }"#,
         r#""nvme": { "use_pci_p2pdma": false }"#,

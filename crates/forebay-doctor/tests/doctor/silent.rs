@@ -1,4 +1,4 @@
-//! A path that nobody answers for: a program behind FUSE that hangs.
+//! A path whose FUSE server hangs.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! What a machine does not show is told as unknown, with a way to see it; nothing is guessed.
+//! Facts that a machine does not show are unknown, with a way to see them; none is guessed.
 
 use forebay_doctor::{DirectPath, Report, State};
 
@@ -12,7 +12,7 @@ fn unknown(report: &Report, name: &str, seen: &str, step: &str) {
     let check = check(report, name);
     assert_eq!(check.state, State::Unknown, "{check:?}");
     assert!(check.seen.contains(seen) && check.blocks.is_empty(), "{check:?}");
-    assert!(check.step.as_ref().is_some_and(|told| told.contains(step)), "{check:?}");
+    assert!(check.step.as_ref().is_some_and(|reported| reported.contains(step)), "{check:?}");
     assert!(!check.is_broken, "{check:?}");
 }
 

@@ -8,7 +8,7 @@ const OWNER: &str = "run as the owner of the file, or as a user who may write it
 /// Remedy if storage counters are missing.
 const COUNTED: &str = "use a file on a block device or NFS, where `/proc` and `/sys` are mounted";
 /// Why pages of a range do not show which of its bytes bypassed the page cache.
-const AGAIN: &str = "it does not tell which bytes of a range were written again, or both read and \
+const AGAIN: &str = "it does not show which bytes of a range were written again, or both read and \
                      written";
 const CACHE: &str = "what is in the page cache";
 

@@ -55,13 +55,13 @@ impl<'a> Judge<'a> {
     }
 
     fn weigh(&mut self) {
-        let (bytes, told) = (self.claim.bytes, self.claim.reported());
+        let (bytes, found) = (self.claim.bytes, self.claim.reported());
         if bytes == 0 {
             return self.lacks("nothing was moved", "move bytes while the span is open");
         }
-        if told != 0 && told != bytes {
-            let (told, bytes) = (size(told), size(bytes));
-            self.contradict(format!("the routes of {bytes} that were moved add up to {told}"));
+        if found != 0 && found != bytes {
+            let (found, bytes) = (size(found), size(bytes));
+            self.contradict(format!("the routes of {bytes} that were moved add up to {found}"));
             return;
         }
         let direct = self.claim.by(Route::Direct);

@@ -106,9 +106,9 @@ fn an_account_that_counters_refute_is_found_out() {
 #[test]
 fn other_processes_bytes_are_separated_or_named_as_a_doubt() {
     let mut seen = evidence(0, 5 * GIB, GIB, GIB);
-    let told = verdict(&seen, &whole(Route::Cached));
-    assert_eq!(told.to_string(), "cached");
-    assert!(told.grounds.iter().any(|text| text.contains("others read 5 GiB")), "{told:?}");
+    let found = verdict(&seen, &whole(Route::Cached));
+    assert_eq!(found.to_string(), "cached");
+    assert!(found.grounds.iter().any(|text| text.contains("others read 5 GiB")), "{found:?}");
     // The process also read from other drives.
     seen.process = Seen::Value(ProcessBytes { read: 9 * GIB, written: 0 });
     seen.drives = Seen::Value(vec![drive(true, 0)]);
@@ -116,15 +116,15 @@ fn other_processes_bytes_are_separated_or_named_as_a_doubt() {
     // Without the process's counter, other processes' bytes cannot be separated.
     let mut seen = evidence(0, 5 * GIB, 0, 0);
     seen.process = Seen::missing("no counter", "have one");
-    let told = verdict(&seen, &whole(Route::Staged));
-    assert_eq!(told.to_string(), "staged");
-    assert!(told.doubts[0].contains("for all processes together"), "{told:?}");
+    let found = verdict(&seen, &whole(Route::Staged));
+    assert_eq!(found.to_string(), "staged");
+    assert!(found.doubts[0].contains("for all processes together"), "{found:?}");
     let text = missing(&seen, &whole(Route::Cached));
     assert!(text.starts_with("what went through the page cache"), "{text}");
     let cache = PageCache { len: GIB, looked: GIB, after: GIB, ..PageCache::default() };
     seen.page_cache = Seen::Value(cache);
-    let told = verdict(&seen, &whole(Route::Cached));
-    assert_eq!((told.word(), told.doubts.len()), ("cached", 2), "others' bytes: {told:?}");
+    let found = verdict(&seen, &whole(Route::Cached));
+    assert_eq!((found.word(), found.doubts.len()), ("cached", 2), "others' bytes: {found:?}");
 }
 
 #[test]
@@ -154,9 +154,9 @@ fn without_counters_nothing_is_proven_and_what_is_missing_is_named() {
 fn storage_that_counts_nothing_for_processes_is_judged_by_the_page_cache() {
     let other =
         |before, after| Evidence { storage: Storage::Other, ..evidence(0, 0, before, after) };
-    let told = verdict(&other(0, 0), &whole(Route::Staged));
-    assert_eq!(told.to_string(), "staged");
-    assert!(told.doubts[0].contains("no counter of this storage"), "{told:?}");
+    let found = verdict(&other(0, 0), &whole(Route::Staged));
+    assert_eq!(found.to_string(), "staged");
+    assert!(found.doubts[0].contains("no counter of this storage"), "{found:?}");
     let text = missing(&other(GIB, GIB), &whole(Route::Staged));
     assert!(text.contains("counts none of this file system"), "{text}");
     let memory = Evidence { storage: Storage::Memory, ..evidence(7 * GIB, 0, GIB, GIB) };
@@ -274,8 +274,8 @@ fn a_range_that_is_written_many_times_is_as_long_as_it_is() {
     let seen = evidence(0, 0, GIB, GIB);
     assert_eq!(text(&seen, &write(Route::Cached, Memory::Gpu)), "cached");
     assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (page cache)");
-    let told = contradiction(&seen, &write(Route::Staged, Memory::Gpu));
-    assert!(told.contains("only 0 B were"), "{told}");
+    let found = contradiction(&seen, &write(Route::Staged, Memory::Gpu));
+    assert!(found.contains("only 0 B were"), "{found}");
     // None of it is resident, and the drives have written all of it.
     let seen = evidence(8 * GIB, 0, GIB, 0);
     assert_eq!(text(&seen, &write(Route::Staged, Memory::Gpu)), "staged");
@@ -285,9 +285,9 @@ fn a_range_that_is_written_many_times_is_as_long_as_it_is() {
     let seen = evidence(0, 0, 0, 0);
     assert_eq!(text(&seen, &write(Route::Host, Memory::Host)), "host (page cache)");
     // A part of the range is written repeatedly with O_DIRECT, which only bounds can show.
-    let told = verdict(&evidence(8 * GIB, 0, GIB, GIB / 4), &write(Route::Staged, Memory::Gpu));
-    assert_eq!(told.word(), "staged", "{told:?}");
-    assert!(told.doubts[0].contains("written again"), "{told:?}");
+    let found = verdict(&evidence(8 * GIB, 0, GIB, GIB / 4), &write(Route::Staged, Memory::Gpu));
+    assert_eq!(found.word(), "staged", "{found:?}");
+    assert!(found.doubts[0].contains("written again"), "{found:?}");
     // A small part of the range is written once.
     let once = claim(&[(Route::Staged, GIB / 8)]);
     let once = Claim { direction: Direction::Write, ..once };
@@ -316,13 +316,13 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
         assert_eq!(both(&seen, Route::Staged, gpu), ["staged", "staged"], "{after}");
     }
     seen = evidence(GIB, 0, GIB, GIB);
-    let told = verdict(&seen, &mixed(Route::Staged, Direction::Write, gpu));
-    assert!(told.doubts.iter().any(|doubt| doubt.contains("both read and written")), "{told:?}");
+    let found = verdict(&seen, &mixed(Route::Staged, Direction::Write, gpu));
+    assert!(found.doubts.iter().any(|doubt| doubt.contains("both read and written")), "{found:?}");
     // Bytes that no drive has moved did not bypass the page cache.
     seen = evidence(0, 0, GIB, GIB);
     for direction in [Direction::Read, Direction::Write] {
-        let told = contradiction(&seen, &mixed(Route::Staged, direction, gpu));
-        assert!(told.contains("with O_DIRECT, but"), "{told}");
+        let found = contradiction(&seen, &mixed(Route::Staged, direction, gpu));
+        assert!(found.contains("with O_DIRECT, but"), "{found}");
     }
     // Reads alone that left their bytes in the page cache went through it.
     let alone = Claim { concurrent: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };
@@ -336,12 +336,12 @@ fn the_links_counters_are_held_against_every_way() {
     let staged = whole(Route::Staged);
     let seen = |gpu| Evidence { gpu, ..evidence(GIB, 0, 0, 0) };
     assert!(contradiction(&seen(link(0)), &staged).contains("the GPU received 0 B"));
-    let told = verdict(&seen(link(GIB + GIB / 13)), &staged);
-    assert!(told.grounds.iter().any(|text| text.contains("over PCIe")), "{told:?}");
+    let found = verdict(&seen(link(GIB + GIB / 13)), &staged);
+    assert!(found.grounds.iter().any(|text| text.contains("over PCIe")), "{found:?}");
     let doubt = |gpu| {
-        let told = verdict(&seen(gpu), &staged);
-        assert_eq!(told.word(), "staged");
-        told.doubts.concat()
+        let found = verdict(&seen(gpu), &staged);
+        assert_eq!(found.word(), "staged");
+        found.doubts.concat()
     };
     assert!(doubt(link(4 * GIB)).contains("others used it as well"));
     let changed = |change: fn(&mut PcieBytes)| {
@@ -354,9 +354,9 @@ fn the_links_counters_are_held_against_every_way() {
     assert!(doubt(changed(|gpu| gpu.may_have_wrapped = true)).contains("begun anew"));
     // It saw enough; any more can only be other transfers.
     let enough = changed(|gpu| (gpu.may_have_wrapped, gpu.received) = (true, GIB));
-    let told = verdict(&seen(enough), &staged);
-    assert!(told.doubts.is_empty(), "{told:?}");
-    assert!(told.grounds.iter().any(|text| text.contains("over PCIe")), "{told:?}");
+    let found = verdict(&seen(enough), &staged);
+    assert!(found.doubts.is_empty(), "{found:?}");
+    assert!(found.grounds.iter().any(|text| text.contains("over PCIe")), "{found:?}");
     assert!(doubt(changed(|gpu| gpu.how = How::Windows)).contains("samples of its rate"));
     // A simulated GPU has no link.
     let simulated = Claim { memory: Memory::SimulatedGpu, ..staged.clone() };
@@ -364,10 +364,10 @@ fn the_links_counters_are_held_against_every_way() {
 }
 
 fn any_seen<T: Clone + std::fmt::Debug + 'static>(
-    told: impl Strategy<Value = T> + 'static,
+    found: impl Strategy<Value = T> + 'static,
 ) -> impl Strategy<Value = Seen<T>> {
     prop_oneof![
-        4 => told.prop_map(Seen::Value),
+        4 => found.prop_map(Seen::Value),
         1 => Just(Seen::Nothing("nothing".into())),
         1 => Just(Seen::missing("missing", "remedy")),
     ]

@@ -191,10 +191,10 @@ impl Inner {
         let drive = |(device, silent): &(Device, bool)| {
             if *silent { device.silent() } else { device.read(system) }
         };
-        let nobody = || Seen::Nothing("cuFile is no part of it".into());
+        let absent = || Seen::Nothing("cuFile is no part of it".into());
         Self {
             drives: sources.devices.iter().map(drive).collect(),
-            cufile: sources.cufile.as_ref().map_or_else(nobody, |ask| ask()),
+            cufile: sources.cufile.as_ref().map_or_else(absent, |ask| ask()),
             process: ProcessBytes::look(system),
             processor: processor_time(ClockId::ProcessCPUTime),
         }
@@ -202,7 +202,7 @@ impl Inner {
 }
 
 /// A running span of work.
-#[must_use = "a span tells something only when it is ended"]
+#[must_use = "a span has a result only when it is ended"]
 pub struct Span<'a> {
     sources: &'a Sources,
     outer: Outer,

@@ -126,8 +126,8 @@ fn each_gpu_has_evidence_of_its_own() {
     let sources = || Sources::new(&crowded(root.path(), 1));
     let link = |why: &str| GpuLink(Seen::Nothing(why.into()));
     let both = sources().gpu(&link("one")).gpu(&link("other")).begin().end_each();
-    let told: Vec<_> = both.iter().map(|evidence| evidence.gpu.absence().unwrap()).collect();
-    assert_eq!(told, ["one", "other"]);
+    let found: Vec<_> = both.iter().map(|evidence| evidence.gpu.absence().unwrap()).collect();
+    assert_eq!(found, ["one", "other"]);
     assert_eq!((&both[0].rdma, both[0].elapsed), (&both[1].rdma, both[1].elapsed));
     let none = sources().begin().end();
     assert_eq!(none.gpu.absence().as_deref(), Some("no GPU is part of it"));

@@ -160,7 +160,7 @@ fn who_runs_far_ahead_of_the_gpu_asks_no_more_for_that() {
     rig.pass(&stream, Duration::ZERO).expect("a pass");
     let kept = take(&stream, rig.compute());
     kept.keep().expect("it is held");
-    // The GPU stands still until it is told to go on.
+    // The GPU stops until it is released.
     let gate = rig.engine.allocate_pinned(4096).expect("memory");
     let number = NonNull::new(gate.address() as *mut u32).expect("mapped memory");
     // SAFETY: the memory is this function's, and stays until the stream's work is done.
@@ -269,7 +269,7 @@ fn a_stream_with_stuck_or_lost_compute_is_an_error() {
     let (stream, other) = (rig.stream(&model, budget()), idle(&rig));
     let layer = take(&stream, other);
     rig.device.destroy_stream(Stream(other.0)).expect("a stream");
-    let error = rig.next(&stream).expect_err("nobody knows when it is over");
+    let error = rig.next(&stream).expect_err("its end is unknown");
     assert!(
         matches!(&error, Error::BadState { reason } if reason.contains("destroyed")),
         "{error:?}"
@@ -288,7 +288,7 @@ fn a_stream_with_stuck_or_lost_compute_is_an_error() {
             true => rig.device.set_capturing(Stream(other.0), true).expect("a stream"),
             false => rig.device.destroy_stream(Stream(other.0)).expect("a stream"),
         }
-        let error = stream.close().expect_err("nobody knows when it is over");
+        let error = stream.close().expect_err("its end is unknown");
         assert!(matches!(error, Error::CopyNotOver { .. }), "{error:?}");
         drop((stream, layer));
         assert_eq!(free(&rig), before, "what may be in use was given back");

@@ -105,7 +105,7 @@ fn layers_that_fail_together_are_reported_one_by_one_and_retried() {
     let error = rig.next(&stream).expect_err("it is cut");
     assert!(is_end(&error), "{error:?}");
     whole.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).expect("room"));
-    // What failed before is told once each; then all of them come.
+    // Each earlier failure is reported once; then all layers come.
     let mut seen = Vec::new();
     for _ in 0..30 {
         match rig.next(&stream) {

@@ -106,7 +106,7 @@ fn times_read(fuse: &Fuse) -> (usize, usize) {
 fn layers_of_several_gpus_are_read_once() {
     let _watchdog = Watchdog::start();
     for count in [1, 2, 4] {
-        // Whoever is held up for long on a busy machine reads by itself.
+        // A stream that is late on a busy machine reads by itself.
         let is_read_once = (0..5).any(|_| {
             let rigs = rigs(count);
             let Some((fuse, layers)) = served(&rigs[0]) else { return true };
@@ -301,7 +301,7 @@ fn what_is_kept_on_the_host_is_kept_once() {
         }
     }
     members.iter().for_each(Member::settle);
-    assert_eq!(times_read(&fuse), (1, 1), "whoever is late copies what is there");
+    assert_eq!(times_read(&fuse), (1, 1), "a late stream copies resident pages");
 }
 
 #[test]

@@ -181,9 +181,9 @@ fn a_pass_begins_again_wherever_it_was_left() {
             stream.rewind().expect("it has a first layer");
         }
     }
-    let told = rig.stream(&model, ordered(Order::Appended, None));
-    assert_eq!(told.pass_len().expect("no child"), None);
-    let error = told.rewind().expect_err("it has no first layer").to_string();
+    let reported = rig.stream(&model, ordered(Order::Appended, None));
+    assert_eq!(reported.pass_len().expect("no child"), None);
+    let error = reported.rewind().expect_err("it has no first layer").to_string();
     assert!(error.contains("is given while it runs"), "{error}");
 }
 

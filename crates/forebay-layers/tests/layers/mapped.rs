@@ -51,7 +51,7 @@ pub(crate) fn settle(rig: &Rig, model: &Model, stream: &LayerStream) {
     panic!("not all pages are pinned: {:?}, {:?}", stream.mapped(), stream.statistics().passes);
 }
 
-/// Layers whose pages are all pinned, of a model that nobody has changed since.
+/// Layers whose pages are all pinned, of a model that has not changed since.
 fn pinned() -> (Rig, Model, LayerStream) {
     let rig = Rig::new();
     let model = rig.model(COUNT, LEN);
@@ -79,19 +79,19 @@ fn pages_are_pinned_at_the_first_or_at_the_second_use() {
             bring_in(&rig);
             model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
         }
-        let told = stream.statistics().passes;
-        told.iter().map(|pass| (pass.mapped_bytes > 0, pass.file_bytes > 0)).collect::<Vec<_>>()
+        let reported = stream.statistics().passes;
+        reported.iter().map(|pass| (pass.mapped_bytes > 0, pass.file_bytes > 0)).collect::<Vec<_>>()
     };
     // The kernel may take pages out of memory meanwhile, but not each time.
     let again = |budget, expected: &[(usize, (bool, bool))]| {
         let is_so = (0..50).any(|_| {
-            let told = passes(budget);
-            expected.iter().all(|&(pass, so)| told[pass] == so)
+            let reported = passes(budget);
+            expected.iter().all(|&(pass, so)| reported[pass] == so)
         });
         assert!(is_so, "{budget:?}");
     };
     again(Some(u64::MAX), &[(0, (true, false)), (1, (true, false))]);
-    assert!(!passes(None)[0].0, "nobody asked for it");
+    assert!(!passes(None)[0].0, "it was not requested");
     again(None, &[(0, (false, true)), (2, (true, false))]);
 }
 
@@ -164,7 +164,7 @@ fn overwrite(path: &Path, flags: i32, bytes: &[u8]) {
 /// Memory for requests that pass the page cache.
 fn aligned(rig: &Rig, bytes: &[u8]) -> forebay::Buffer {
     let mut buffer = rig.engine.allocate_pinned(bytes.len() as u64).expect("memory");
-    buffer.as_mut_slice().expect("nobody else has it").copy_from_slice(bytes);
+    buffer.as_mut_slice().expect("no other has it").copy_from_slice(bytes);
     buffer
 }
 
@@ -231,7 +231,7 @@ fn what_changes_while_its_pages_are_copied_fails_a_layer() {
     for change in changes {
         let (rig, _, stream) = pinned();
         change_meanwhile(&rig, &stream, change);
-        // Whoever runs ahead of the copies is told when they are over.
+        // A caller that runs ahead of the copies gets the error once they are over.
         let until = Instant::now() + 20 * BUSY;
         let error = loop {
             match rig.next(&stream) {
@@ -240,7 +240,7 @@ fn what_changes_while_its_pages_are_copied_fails_a_layer() {
                 // What was cut cannot be read again either.
                 Err(error) => assert!(error.to_string().contains("layer"), "{error:?}"),
             }
-            assert!(Instant::now() < until, "nobody was told");
+            assert!(Instant::now() < until, "no call failed");
         };
         let cause = error.without_layer().to_string();
         assert!(cause.contains("file 1") && cause.contains("changed while a GPU"), "{cause}");
@@ -253,13 +253,13 @@ fn each_layer_reports_pages_that_changed_while_they_were_copied() {
     // Two copies wait for compute.
     change_after(4, &rig, &stream, |path| overwrite(path, 0, &[1; 9000]));
     rig.device.synchronize(rig.stream).expect("the compute ends");
-    let mut told: Vec<String> = (0..2)
+    let mut reported: Vec<String> = (0..2)
         .map(|_| rig.next(&stream).expect_err("a file was changed"))
         .inspect(|error| assert!(is_overwritten(error), "{error:?}"))
         .map(|error| error.to_string())
         .collect();
-    told.dedup();
-    assert_eq!(told.len(), 2, "{told:?}");
+    reported.dedup();
+    assert_eq!(reported.len(), 2, "{reported:?}");
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn checked_layers_and_slices_come_from_pages_too() {
     }
 }
 
-/// In a process of its own, as nobody: root has as many threads as it likes.
+/// In a process of another user: root has no limit of threads.
 #[test]
 fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_from_pages() {
     if child::role().is_none() {
@@ -437,7 +437,7 @@ fn a_stream_ends_at_any_moment_while_pages_are_pinned() {
     let until = Instant::now() + Duration::from_secs(10);
     let is_left = || held().0 > before.0 || held().1 > before.1;
     while is_left() && Instant::now() < until {
-        thread::sleep(Duration::from_millis(10)); // pages whose pinning nobody waited for
+        thread::sleep(Duration::from_millis(10)); // pages that were pinned without a wait
     }
     assert!(!is_left(), "{:?}, and {before:?} after the first", held());
 }

@@ -89,7 +89,7 @@ fn training_takes_no_longer_than_its_schedule() {
     let order = pass.repeat(PASSES);
     // The link takes 20 ms for a layer.
     for milliseconds in [8, 20, 30] {
-        // Whoever takes layers may be late on a machine with much else to do, but not each time.
+        // The consumer may be late on a busy machine, but not each time.
         let mut ratios = Vec::new();
         while ratios.len() < 5 && ratios.last().is_none_or(|ratio| *ratio >= 1.03) {
             ratios.push(measured(&order, Duration::from_millis(milliseconds)));
@@ -104,7 +104,7 @@ fn training_takes_no_longer_than_its_schedule() {
 /// in pinned memory, and the median of those that follow.
 fn predicted(time: Duration, pinned: u64) -> (Prediction, Duration) {
     const LEN: usize = 2_000_000;
-    // So slow that neither files nor whoever takes layers count.
+    // So slow that neither files nor the consumer count.
     let rig = Rig::with("sim:bandwidth=50MB/s,latency=0us");
     let model = rig.model(LAYERS, LEN);
     let len = model.layers[0].len();
@@ -122,9 +122,10 @@ fn predicted(time: Duration, pinned: u64) -> (Prediction, Duration) {
     passes(3);
     let prediction = stream.prediction().expect("two passes are over");
     passes(5);
-    let told = stream.statistics().passes;
+    let reported = stream.statistics().passes;
     // One begins from rest.
-    let mut times: Vec<Duration> = told[4..].iter().map(forebay_layers::PassTimes::time).collect();
+    let mut times: Vec<Duration> =
+        reported[4..].iter().map(forebay_layers::PassTimes::time).collect();
     times.sort();
     (prediction, times[times.len() / 2])
 }

@@ -1,4 +1,4 @@
-//! Layers of any shape, order and budget, on drives of any pace, and what is told of their bytes.
+//! Layers of any shape, order and budget, on drives of any pace, and the statistics of their bytes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -66,9 +66,9 @@ fn any_options(order: Order, model: &Model, dice: &mut Dice) -> StreamOptions {
     options
 }
 
-/// What is told of bytes adds up to what came.
-fn adds_up(told: &StreamStatistics) {
-    for times in &told.layers {
+/// The reported bytes add up to those that were moved.
+fn adds_up(reported: &StreamStatistics) {
+    for times in &reported.layers {
         assert!(times.drive_bytes <= times.bytes, "{times:?}");
         let is_file = !times.pinned && !times.mapped;
         assert!(is_file || times.drive_bytes == 0, "{times:?}");
@@ -76,18 +76,19 @@ fn adds_up(told: &StreamStatistics) {
         assert_eq!(routed, if is_file { times.bytes } else { 0 }, "{times:?}");
         assert!(times.overhead() <= times.time(), "{times:?}");
     }
-    let sum = |of: fn(&forebay_layers::PassTimes) -> u64| told.passes.iter().map(of).sum::<u64>();
-    let routed: u64 = told.routes.iter().map(|share| share.bytes).sum();
-    assert_eq!(sum(|pass| pass.file_bytes), routed, "{told:?}");
-    for pass in &told.passes {
+    let sum =
+        |of: fn(&forebay_layers::PassTimes) -> u64| reported.passes.iter().map(of).sum::<u64>();
+    let routed: u64 = reported.routes.iter().map(|share| share.bytes).sum();
+    assert_eq!(sum(|pass| pass.file_bytes), routed, "{reported:?}");
+    for pass in &reported.passes {
         let routed: u64 = pass.routes.iter().map(|share| share.bytes).sum();
         assert_eq!(pass.file_bytes, routed, "{pass:?}");
     }
-    let brought: u64 = told.layers.iter().map(|times| times.bytes).sum();
+    let brought: u64 = reported.layers.iter().map(|times| times.bytes).sum();
     let all = sum(|pass| pass.file_bytes + pass.pinned_bytes + pass.mapped_bytes);
-    assert_eq!(all, brought, "{told:?}");
-    let drive: u64 = told.layers.iter().map(|times| times.drive_bytes).sum();
-    assert_eq!(sum(|pass| pass.drive_bytes), drive, "{told:?}");
+    assert_eq!(all, brought, "{reported:?}");
+    let drive: u64 = reported.layers.iter().map(|times| times.drive_bytes).sum();
+    assert_eq!(sum(|pass| pass.drive_bytes), drive, "{reported:?}");
 }
 
 #[test]
@@ -139,13 +140,13 @@ fn a_slow_drive_is_waited_for_and_reported() {
         let bytes = seen.copy.as_slice().expect("host memory");
         assert!(holds(bytes, number, 0), "layer {number}");
     }
-    let told = stream.statistics();
-    adds_up(&told);
-    let pass = &told.passes[0];
-    assert_eq!(pass.drive_bytes, COUNT * len, "{told:?}");
+    let reported = stream.statistics();
+    adds_up(&reported);
+    let pass = &reported.passes[0];
+    assert_eq!(pass.drive_bytes, COUNT * len, "{reported:?}");
     // The drive gives one answer after the other; a layer is one at least.
     let least = pause * u32::try_from(COUNT - 1).expect("few");
-    assert!(took >= least && pass.time() >= least && pass.transfer >= least, "{told:?}");
+    assert!(took >= least && pass.time() >= least && pass.transfer >= least, "{reported:?}");
     assert!(pass.overhead() < pass.time() / 2, "the drive binds: {pass:?}");
     stream.close().expect("an end");
 }
@@ -189,8 +190,8 @@ fn slices_of_a_slow_drive_are_placed_one_by_one() {
         let kept = tiers.iter().filter(is_kept).count();
         assert_eq!(kept, if takes == 4 { 6 } else { 12 }, "{order:?}: {tiers:?}");
         (0..3).for_each(|_| pass());
-        let told = stream.statistics();
-        let last = told.passes.last().expect("some");
+        let reported = stream.statistics();
+        let last = reported.passes.last().expect("some");
         assert_eq!((last.file_bytes, last.drive_bytes), (0, 0), "{last:?}");
         assert!(last.pinned_bytes > 0, "{last:?}");
         // Its compute is that of both slices.

@@ -1,4 +1,4 @@
-//! Layers whose pages are not pinned: by whom that is refused, and what is told of it.
+//! Layers whose pages are not pinned: what refuses it, and how it is reported.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ fn pages_that_the_driver_does_not_pin_are_copied_through_slots_and_say_why() {
         };
         let each: u64 = model.layers[0].parts().iter().map(|part| part.len).sum();
         let mut last = None;
-        let as_told = (0..50).any(|_| {
+        let is_as_reported = (0..50).any(|_| {
             bring_in(&rig);
             model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &all);
             let pass = stream.statistics().passes.last().cloned().expect("there was one");
@@ -68,7 +68,7 @@ fn pages_that_the_driver_does_not_pin_are_copied_through_slots_and_say_why() {
             last = Some((bytes, reason, pass.mapped_bytes));
             is_so
         });
-        assert!(as_told, "{limit}: {last:?}");
+        assert!(is_as_reported, "{limit}: {last:?}");
         drop(stream);
         // Also the first of a layer's files, where the second was refused. Slots that a cancelled
         // read still held are freed by another thread.

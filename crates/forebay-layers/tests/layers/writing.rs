@@ -173,20 +173,20 @@ fn unwritable_layers_are_refused_or_reported() {
             let layer = rig.next(&stream).expect("it can be read").expect("a layer");
             write_back(&rig, &layer).expect("it is known later");
         }
-        let told = |error: Error, layer: usize| {
+        let reported = |error: Error, layer: usize| {
             assert_eq!(error.to_string(), format!("cannot write the layer `layer {layer}`"));
             assert!(matches!(error.without_layer(), Error::Io { .. }), "{error:?}");
         };
         if closes {
-            told(stream.close().expect_err("it cannot be written"), 0);
+            reported(stream.close().expect_err("it cannot be written"), 0);
             continue;
         }
-        // Each is told once, and the stream goes on.
+        // Each is reported once, and the stream goes on.
         for layer in 0..2 {
-            told(stream.flush_while(&mut || true).expect_err("it cannot be written"), layer);
+            reported(stream.flush_while(&mut || true).expect_err("it cannot be written"), layer);
         }
-        assert!(stream.flush_while(&mut || true).expect("told before"));
-        assert!(rig.next(&stream).expect("told before").is_none());
+        assert!(stream.flush_while(&mut || true).expect("reported before"));
+        assert!(rig.next(&stream).expect("reported before").is_none());
         model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1]);
         stream.close().expect("an end");
     }

@@ -51,8 +51,8 @@ impl Tree {
     }
 
     pub(super) fn forbid(&self, path: &str) {
-        let nobody = fs::Permissions::from_mode(0o000);
-        fs::set_permissions(self.0.path().join(path), nobody).unwrap();
+        let none = fs::Permissions::from_mode(0o000);
+        fs::set_permissions(self.0.path().join(path), none).unwrap();
     }
 
     /// A counter of RAPL's.

@@ -36,15 +36,6 @@ pub struct Environment {
     pub unix_time: u64,
 }
 
-impl Environment {
-    /// The type of the file system, if that keeps its files in memory.
-    #[must_use]
-    pub fn memory_file_system(&self) -> Option<&str> {
-        let kind = self.file_system.as_ref().map(|facts| facts.kind.as_str());
-        kind.filter(|kind| matches!(*kind, "tmpfs" | "ramfs"))
-    }
-}
-
 /// The processor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -94,6 +85,14 @@ pub struct FileSystem {
     pub mount_point: String,
     /// The mounted device.
     pub source: String,
+}
+
+impl FileSystem {
+    /// Whether it keeps its files in memory.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        matches!(self.kind.as_str(), "tmpfs" | "ramfs")
+    }
 }
 
 /// Versions of the programs that measured.

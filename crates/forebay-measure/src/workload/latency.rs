@@ -85,13 +85,16 @@ mod tests {
         let mut again = Latencies::default();
         again.add_counts(&all.counts());
         assert_eq!(again.summary(true), all.summary(true));
-        let told = all.summary(true).unwrap();
-        let near =
-            |told: Option<u64>, micros: u64| told.unwrap().abs_diff(micros * 1000) <= micros * 2;
-        assert!(near(told.p50_ns, 5000) && near(told.p90_ns, 9000), "{told:?}");
-        assert!(near(told.p99_ns, 9900) && near(told.p99_9_ns, 9990), "{told:?}");
-        assert!(near(told.max_ns, 10_000) && told.count == Some(10_000) && told.since_due);
-        assert!((told.mean_ns.unwrap() / 5_000_500.0 - 1.0).abs() < 2e-3, "{told:?}");
+        let reported = all.summary(true).unwrap();
+        let near = |reported: Option<u64>, micros: u64| {
+            reported.unwrap().abs_diff(micros * 1000) <= micros * 2
+        };
+        assert!(near(reported.p50_ns, 5000) && near(reported.p90_ns, 9000), "{reported:?}");
+        assert!(near(reported.p99_ns, 9900) && near(reported.p99_9_ns, 9990), "{reported:?}");
+        assert!(
+            near(reported.max_ns, 10_000) && reported.count == Some(10_000) && reported.since_due
+        );
+        assert!((reported.mean_ns.unwrap() / 5_000_500.0 - 1.0).abs() < 2e-3, "{reported:?}");
     }
 
     #[test]
@@ -99,12 +102,12 @@ mod tests {
         let mut all = Latencies::default();
         all.add(Duration::from_secs(1 << 40), 1);
         all.add(Duration::ZERO, 3);
-        let told = all.summary(false).unwrap();
+        let reported = all.summary(false).unwrap();
         assert!(
-            told.max_ns.unwrap().abs_diff(nanoseconds(MAX)) <= nanoseconds(MAX) / 500,
-            "{told:?}"
+            reported.max_ns.unwrap().abs_diff(nanoseconds(MAX)) <= nanoseconds(MAX) / 500,
+            "{reported:?}"
         );
-        assert_eq!((told.count, told.p50_ns), (Some(4), Some(0)));
+        assert_eq!((reported.count, reported.p50_ns), (Some(4), Some(0)));
         assert_eq!(Latencies::default().summary(false), None);
     }
 }

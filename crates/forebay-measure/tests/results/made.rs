@@ -1,4 +1,4 @@
-//! Results files that nobody measured, for tests: sweeps over several axes, of several runs, with
+//! Results files that were not measured, for tests: sweeps over several axes, of several runs, with
 //! failures, with several GPUs, and with what a person who means harm would write.
 
 #![allow(

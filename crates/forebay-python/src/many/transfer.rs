@@ -22,7 +22,7 @@ pub(crate) struct ManyTransfer {
     /// None if there was nothing to do.
     moving: Option<Apart<Going>>,
     /// The result, once it has been requested.
-    told: PyOnceLock<Py<ManyResult>>,
+    reported: PyOnceLock<Py<ManyResult>>,
     /// Whether the error of the first failed request is raised.
     check: bool,
 }
@@ -55,15 +55,15 @@ impl callbacks::Future for ManyTransfer {
 
 impl ManyTransfer {
     pub(crate) fn new(moving: forebay::ManyTransfer, check: bool) -> Self {
-        Self { moving: Some(Apart::new(Going(Some(moving)))), told: PyOnceLock::new(), check }
+        Self { moving: Some(Apart::new(Going(Some(moving)))), reported: PyOnceLock::new(), check }
     }
 
     /// A transfer without requests.
     pub(super) fn nothing(py: Python<'_>, outcome: ManyOutcome) -> PyResult<Self> {
-        let told = PyOnceLock::new();
+        let reported = PyOnceLock::new();
         let result = Py::new(py, ManyResult { outcome: Arc::new(outcome) })?;
-        told.set(py, result).expect("it is set once");
-        Ok(Self { moving: None, told, check: false })
+        reported.set(py, result).expect("it is set once");
+        Ok(Self { moving: None, reported, check: false })
     }
 
     fn moving(&self) -> Option<&forebay::ManyTransfer> {
@@ -78,13 +78,13 @@ impl ManyTransfer {
     /// The result, after at most `timeout` seconds.
     fn end(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Result<Py<ManyResult>, Error>> {
         let bound = bound(timeout)?;
-        let (Some(moving), None) = (self.moving(), self.told.get(py)) else {
+        let (Some(moving), None) = (self.moving(), self.reported.get(py)) else {
             return Ok(Ok(self.result_reported(py)));
         };
         match moving::end(py, moving, bound)? {
             Some(Ok(outcome)) => {
-                let told = || Py::new(py, ManyResult { outcome });
-                self.told.get_or_try_init(py, told)?;
+                let reported = || Py::new(py, ManyResult { outcome });
+                self.reported.get_or_try_init(py, reported)?;
                 Ok(Ok(self.result_reported(py)))
             }
             Some(Err(error)) => Ok(Err(error)),
@@ -93,7 +93,7 @@ impl ManyTransfer {
     }
 
     fn result_reported(&self, py: Python<'_>) -> Py<ManyResult> {
-        self.told.get(py).expect("it has been set").clone_ref(py)
+        self.reported.get(py).expect("it has been set").clone_ref(py)
     }
 
     /// The error of the first failed request, if it should be raised.
@@ -172,8 +172,8 @@ impl ManyTransfer {
 
     /// The outcome of all requests so far: bytes by route, with the reason, and time by stage.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if let Some(told) = self.told.get(py) {
-            return report(py, &told.get().outcome.whole);
+        if let Some(reported) = self.reported.get(py) {
+            return report(py, &reported.get().outcome.whole);
         }
         let inner = self.inner().expect("a transfer without requests has its result");
         match inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten() {

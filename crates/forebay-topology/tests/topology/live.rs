@@ -234,8 +234,8 @@ fn an_overlay_leads_to_the_folder_that_holds_the_file() {
     let resolver = Resolver::default();
     let layer = |name: &str| {
         let map = resolver.resolve(&overlay.path().join(name));
-        let told = step(&map, LayerKind::FileSystem).text("layer").map(str::to_owned);
-        (told.unwrap_or_default(), map.queue)
+        let reported = step(&map, LayerKind::FileSystem).text("layer").map(str::to_owned);
+        (reported.unwrap_or_default(), map.queue)
     };
     let (on_drive, in_memory) = (resolve(&lower).queue, resolve(memory.path()).queue);
     // Asked twice: the second answers are kept ones, and still each file's own.

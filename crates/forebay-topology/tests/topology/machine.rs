@@ -90,9 +90,11 @@ fn the_places_of_a_row_of_members_are_reported() {
     let path = Path::new("/mnt/row/file");
     let map = machine.map("/mnt/row/file");
     // The file was compared with these places of the drives when they were recorded.
-    let extents = machine.resolver.extents(path, 64).expect("ext4 tells");
-    let pieces: Vec<_> =
-        extents.iter().flat_map(|extent| map.locate(extent).expect("it is told")).collect();
+    let extents = machine.resolver.extents(path, 64).expect("ext4 reports them");
+    let pieces: Vec<_> = extents
+        .iter()
+        .flat_map(|extent| map.locate(extent).expect("the file system reports it"))
+        .collect();
     assert_eq!(pieces.iter().map(|piece| piece.len).sum::<u64>(), 64 << 20);
     assert!(pieces.iter().all(|piece| map.drives.iter().any(|drive| drive.id == piece.drive)));
 }

@@ -140,7 +140,7 @@ fn files_on_the_same_drives_share_a_queue() {
             assert_eq!((queue.layout, queue.members.len()), (layout, members), "{path}");
             assert!(ids.insert(queue.id), "{path} has the queue of another one");
         }
-        // Volumes that share a drive can be told to.
+        // Two volumes on one drive share its queue.
         let linear = queue("/mnt/lvlinear/data.bin").members.remove(0);
         assert!(queue("/mnt/lvm/data.bin").members.contains(&linear));
         // Two namespaces are two drives to the kernel, and one piece of hardware.

@@ -346,7 +346,7 @@ mod tests {
             let late = providers.session(None, waits).unwrap_err();
             assert!(late.contains("is waited for no longer"), "{late}");
         }
-        assert!(start.elapsed() < long, "nobody waits anew");
+        assert!(start.elapsed() < long, "no thread waits anew");
         *GATE.0.lock() = true;
         GATE.1.notify_all();
         let asking = |found: &mut Found| matches!(found, Found::Asking(_));

@@ -228,7 +228,9 @@ mod tests {
             }
             match nodes_of(memory.address(), LEN as u64) {
                 Ok(found) => assert!(found.iter().all(|&other| other == number), "{number}"),
-                Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
+                Err(errno) => {
+                    println!("skipped: the system does not report where pages lie: {errno}")
+                }
             }
         }
     }

@@ -229,11 +229,11 @@ mod tests {
             let panics = move || core.with(|_| panic!("under the lock"));
             assert!(std::thread::spawn(panics).join().is_err());
             let (core, bell) = (Arc::clone(&rig.core), Wakeup::List(Arc::clone(&rig.parking)));
-            let (tell, told) = std::sync::mpsc::channel();
+            let (report, reported) = std::sync::mpsc::channel();
             std::thread::spawn(move || {
-                tell.send(if adds_link { core.add_link(1, bell) } else { core.add_ring(bell) })
+                report.send(if adds_link { core.add_link(1, bell) } else { core.add_ring(bell) })
             });
-            let number = told.recv_timeout(BOUND).expect("it does not wait for itself");
+            let number = reported.recv_timeout(BOUND).expect("it does not wait for itself");
             assert_eq!(number, usize::from(!adds_link));
             assert!(rig.core.failure().is_some());
         }

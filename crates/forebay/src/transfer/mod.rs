@@ -520,11 +520,11 @@ impl State {
     fn emit_end(&self, file: &Handle, result: &Result<Outcome>) {
         let span = self.span.lock().take();
         if let Some(span) = span {
-            let tell =
+            let report =
                 move || events::transfer_ended(&span, file.path(), self.started.elapsed(), result);
             // Dropping the span notifies subscribers too. A panicking subscriber must not keep
             // waiting threads from being woken.
-            drop(catch_unwind(AssertUnwindSafe(tell)));
+            drop(catch_unwind(AssertUnwindSafe(report)));
         }
     }
 

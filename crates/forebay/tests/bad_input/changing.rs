@@ -154,7 +154,7 @@ fn a_file_that_is_cut_below_a_read_that_wants_all_of_it() {
         assert!((LEFT..=CUT).contains(&(got as u64)), "{got}");
         assert!(target[..got] == pattern(7, FULL)[..got]);
 
-        // Who asked for more than there ever was is told just that.
+        // A read of more than the file ever had is reported as that.
         let read = |_: &Engine, file: &File| file.read_exact(0, &mut vec![0; FULL + 1]).map(drop);
         let Some((result, _)) = cut_meanwhile(ring, (LEFT, CUT), read) else { return };
         assert!(matches!(result, Err(Error::EndOfFile { .. })), "{result:?}");
@@ -214,7 +214,7 @@ fn a_file_that_is_replaced_while_it_is_read() {
     let _watchdog = Watchdog::start();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("data");
-    // The size tells the version.
+    // The size shows the version.
     let size = |version: u64| 1_000_000 + usize::try_from(version).expect("small");
     let replace = |version: u64, path: &Path| {
         let new = path.with_extension("new");

@@ -206,7 +206,7 @@ fn a_size_that_is_a_lie() {
             }
             Err(error) => assert_stalled(&error, bytes.len()),
         }
-        // Where the page cache has no part in it, nobody makes zeros up.
+        // Without the page cache there are no made-up zeros.
         fuse.set(|faults| faults.uncached = true);
         let file = engine.open(fuse.path()).expect("the file opens");
         assert_stalled(&file.read(0, &mut target).expect_err("a lie"), bytes.len());
@@ -277,7 +277,7 @@ fn a_disk_that_fills_up() {
             assert_full(result, &file, Operation::Write);
             let there = fs::read(&path).expect("what was written");
             let wrong = there.iter().zip(&bytes).filter(|(is, should)| is != should && **is != 0);
-            assert_eq!(wrong.count(), 0, "bytes that nobody wrote");
+            assert_eq!(wrong.count(), 0, "bytes that were never written");
             assert_full(
                 file.write_with(0, &bytes, &RequestOptions::default().preallocated()),
                 &file,
@@ -340,8 +340,8 @@ fn always_says(answer: i32, expected: Errno) {
         faults.fail_at = Some(200_000);
         faults.fail_errno = Some(answer);
     });
-    // With io_uring the kernel tries again by itself, without an end, and tells nobody until it is
-    // asked to stop (`taken_back.rs`).
+    // With io_uring the kernel tries again by itself, without an end, and reports it only when the
+    // read is cancelled (`taken_back.rs`).
     let engine = small_engine(|options| options.ring = RingChoice::Pread);
     let file = engine.open(fuse.path()).expect("the file opens");
     let error = file.read(0, &mut vec![0; SIZE]).expect_err("it never gives the bytes");

@@ -133,7 +133,7 @@ fn a_file_system_that_may_only_be_read() {
 #[test]
 fn files_that_the_kernel_makes_up() {
     let _watchdog = Watchdog::start();
-    // Of these `stat` tells no size, or a page; none changes meanwhile.
+    // `stat` reports no size of these, or a page; none changes meanwhile.
     let paths =
         ["/proc/cpuinfo", "/proc/self/cmdline", "/sys/kernel/mm/transparent_hugepage/enabled"];
     for engine in [engine(), small_engine(|options| options.small_size = 0)] {
@@ -168,7 +168,7 @@ fn files_that_the_kernel_makes_up() {
     assert!(buffer.as_slice() == Some(&pattern(4, 700_001)[..]));
 }
 
-/// All but the lines that tell a frequency.
+/// All lines but those with a frequency.
 fn first_lines(bytes: &[u8]) -> Vec<&[u8]> {
     let lines = bytes.split(|byte| *byte == b'\n');
     lines.filter(|line| !line.starts_with(b"cpu MHz")).collect()

@@ -50,7 +50,7 @@ fn move_all(engine: &Engine, path: &Path, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs `test` in a process of its own, as nobody.
+/// Runs `test` in a process of another user.
 fn unprivileged_in_a_child(role: &str, test: impl FnOnce(PathBuf) + Send) {
     if child::role().is_none() {
         child::run(role);

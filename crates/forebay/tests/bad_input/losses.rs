@@ -73,7 +73,7 @@ fn a_quota_that_ends_in_the_middle_of_a_write() {
             assert_eq!(error.hint().as_deref(), Some(hint));
             let there = fs::read(&path).expect("what was written");
             let wrong = there.iter().zip(&bytes).filter(|(is, should)| is != should && **is != 0);
-            assert_eq!(wrong.count(), 0, "bytes that nobody wrote");
+            assert_eq!(wrong.count(), 0, "bytes that were never written");
             // The same file takes all bytes once it may have them.
             bound(&folder, 64 * MIB).expect("another limit");
             file.write_with(0, &buffer, &options).expect("they fit");

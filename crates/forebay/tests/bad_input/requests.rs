@@ -333,7 +333,7 @@ fn gpus_that_are_not_there() {
             assert!(named("auto").expect("host memory").is_none());
         }
         None => {
-            let error = named("4000").expect_err("nobody has so many");
+            let error = named("4000").expect_err("no machine has so many");
             assert!(error.to_string().starts_with("no GPU `4000`: there "), "{error}");
         }
     }
@@ -364,7 +364,7 @@ fn memory_that_is_not_there() {
         let mut buffer = engine.allocate(gpu, MIB).expect("all of its memory");
         assert_eq!(file.read(0, &mut buffer).expect("a read").bytes, MIB);
     }
-    // Where a control group has a limit, it is told before the kernel is asked.
+    // The limit of a control group is reported before memory is requested from the kernel.
     let error = engine.allocate_pinned(1 << 58).expect_err("more than any machine has");
     let (text, hint) = (error.to_string(), error.hint().unwrap_or_default());
     assert!(text.starts_with("cannot allocate 262144 TiB of host memory"), "{text}");

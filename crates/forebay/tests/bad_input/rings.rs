@@ -76,7 +76,7 @@ fn io_uring_that_is_refused() {
             let message = "cannot start the engine's io_uring";
             assert_says(read_cold(&engine, &bytes), message, said, hint);
             let engine = small_engine(|options| options.ring = RingChoice::Pread);
-            read_cold(&engine, &bytes).expect("nobody asked for io_uring");
+            read_cold(&engine, &bytes).expect("io_uring was not requested");
             assert!(engine.notes().is_empty());
         });
         if or_skip(asked).is_none() {

@@ -157,8 +157,8 @@ fn requests_that_hang_keep_their_memory_until_they_are_answered() {
     }
 }
 
-/// The file system of these tests itself: whoever waits for it does so no longer than its process
-/// lives, whatever that dies of.
+/// The file system of these tests itself: a process waits for it no longer than its server
+/// lives, however that ends.
 #[test]
 fn a_process_that_waits_for_itself_ends() {
     let _watchdog = Watchdog::start();
@@ -173,8 +173,8 @@ fn a_process_that_waits_for_itself_ends() {
         let said = String::from_utf8_lossy(&output.stdout);
         let Some(left) = said.lines().find_map(|line| line.strip_prefix("at ")) else {
             assert!(output.status.success(), "{output:?}");
-            let told = String::from_utf8_lossy(&output.stderr);
-            let reasons = told.lines().filter_map(|line| line.strip_prefix("skipped: "));
+            let reported = String::from_utf8_lossy(&output.stderr);
+            let reasons = reported.lines().filter_map(|line| line.strip_prefix("skipped: "));
             return reasons.for_each(skip);
         };
         fuse::take_away(left.as_ref()).expect("the mount stays behind");

@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-/// Runs every check on every ring and memory, as whoever runs the tests.
+/// Runs every check on every ring and memory, as the user of the tests.
 fn run(place: impl FnOnce() -> Offer<Place>) {
     run_by(place, check_all);
 }

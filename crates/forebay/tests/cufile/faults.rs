@@ -101,7 +101,7 @@ fn what_it_says_of_its_moves_is_not_taken_for_more_than_it_is() {
                 assert_eq!(answer, Err(CuFileFailure::Nonsense { moved, asked }));
             }
             "lie" => {
-                // Nothing here tells; the drives' counters do.
+                // Nothing here shows it; the drives' counters do.
                 assert_eq!(answer, Ok(LEN as u64));
                 assert!(buffer.iter().all(|byte| *byte == 0xee));
             }

@@ -20,7 +20,7 @@ struct Answer {
     cuda: c_int,
 }
 
-/// What the library is told last: to forget the file and, once, to stop counting.
+/// The last calls of the library: to deregister the file and, once, to stop counting.
 const LAST: [&str; 2] = ["cuFileHandleDeregister", "cuFileStatsStop"];
 
 /// Opens the driver as whatever else uses it in a process would, with settings of its own.

@@ -126,7 +126,7 @@ fn cancelled_or_dropped_writes_keep_foreign_sectors() {
     for (number, sector) in there.chunks(SECTOR).enumerate() {
         let at = number * SECTOR..number * SECTOR + sector.len();
         let known = versions.iter().any(|version| version[at.clone()] == *sector);
-        assert!(known, "sector {number} is nobody's");
+        assert!(known, "sector {number} belongs to no file");
     }
 }
 
@@ -211,8 +211,8 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     };
     let (outcome, buffers) = many(&RequestOptions::default()).expect("pieces");
     assert_eq!(bytes_by(&outcome.whole, Route::Direct), 0, "{outcome:?}");
-    let told = outcome.whole.not_direct.as_deref();
-    assert!(told.is_some_and(|why| why.contains("pieces of one call")), "{outcome:?}");
+    let reported = outcome.whole.not_direct.as_deref();
+    assert!(reported.is_some_and(|why| why.contains("pieces of one call")), "{outcome:?}");
     let got = bytes_of(&buffers[0]);
     assert!(
         got[..1 << 20] == rig.bytes[..1 << 20] && got[1 << 20..] == rig.bytes[2 << 20..3 << 20]
@@ -231,8 +231,8 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let (end, buffer) = start(&RequestOptions::default()).expect("a start").wait();
     let outcome = end.expect("in order");
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0), "{outcome:?}");
-    let told = outcome.not_direct.as_deref();
-    assert!(told.is_some_and(|why| why.contains("stream-ordered")), "{outcome:?}");
+    let reported = outcome.not_direct.as_deref();
+    assert!(reported.is_some_and(|why| why.contains("stream-ordered")), "{outcome:?}");
     assert!(bytes_of(&buffer.expect("its memory")) == rig.bytes);
     let refused = start(&direct_only()).expect_err("a required route").to_string();
     assert!(refused.contains("stream-ordered"), "{refused}");

@@ -59,10 +59,10 @@ fn what_goes_through_slots_says_why_where_there_is_a_path() {
             return;
         }
         for (number, (outcome, part)) in by_slots(&rig).iter().zip(said).enumerate() {
-            let told = why(outcome);
+            let reported = why(outcome);
             let is_so = match part {
-                None => told.is_none(),
-                Some(part) => told.is_some_and(|told| told.contains(part)),
+                None => reported.is_none(),
+                Some(part) => reported.is_some_and(|reported| reported.contains(part)),
             };
             assert!(is_so, "{play}, {number}: {part:?}: {outcome:?}");
         }

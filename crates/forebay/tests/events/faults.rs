@@ -1,4 +1,4 @@
-//! What is told where something is missing or hangs.
+//! The events where something is missing or hangs.
 
 use forebay::{Engine, Options};
 use tracing::Level;
@@ -25,9 +25,9 @@ fn a_file_system_that_refuses_the_first_request_is_reported_once() {
             file.read_whole(Some(gpu)).expect("all bytes, through the page cache");
         }
     });
-    let told = listener.about("path", path.to_str().expect("plain letters"));
+    let reported = listener.about("path", path.to_str().expect("plain letters"));
     let of_file: Vec<Heard> =
-        told.into_iter().filter(|event| event.target == "forebay::file").collect();
+        reported.into_iter().filter(|event| event.target == "forebay::file").collect();
     let expected = ["file opened", "O_DIRECT opened", "no O_DIRECT, through the page cache"];
     assert_eq!(messages(&of_file), expected);
     assert_eq!(of_file[2].level, Level::INFO);
@@ -52,12 +52,12 @@ fn missing_features_are_reported_once() {
         })
     });
     let Some(notes) = or_skip(asked) else { return };
-    let told = listener.with("the engine does without something");
+    let reported = listener.with("the engine does without something");
     let refused = |event: &&Heard| {
         event.get("note").is_some_and(|note| note.starts_with("io_uring is refused here"))
     };
     // A folder without O_DIRECT needs no ring.
     let noted = notes.iter().filter(|note| note.starts_with("io_uring")).count();
-    assert_eq!(told.iter().filter(refused).count(), noted, "{told:?}");
-    assert!(told.iter().all(|event| event.level == Level::INFO));
+    assert_eq!(reported.iter().filter(refused).count(), noted, "{reported:?}");
+    assert!(reported.iter().all(|event| event.level == Level::INFO));
 }

@@ -1,4 +1,4 @@
-//! A subscriber that keeps what it is told, and asks engines something each time it is told: an
+//! A subscriber that keeps its events, and queries engines at each event: an
 //! event under the lock of one would never come to an end.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// An event as it was told.
+/// An event.
 #[derive(Debug, Clone)]
 pub(crate) struct Heard {
     pub(crate) level: Level,
@@ -43,7 +43,7 @@ struct Known {
 /// See the module's own text.
 #[derive(Default)]
 pub(crate) struct Listener {
-    told: Mutex<Vec<Heard>>,
+    reported: Mutex<Vec<Heard>>,
     spans: Mutex<BTreeMap<u64, Known>>,
     next: AtomicU64,
     /// Engines that are asked at each event; none of them is dropped meanwhile.
@@ -65,10 +65,10 @@ pub(crate) fn listener() -> &'static Listener {
 }
 
 impl Listener {
-    /// What it was told of so far, of `field` with `value`.
+    /// The events so far whose `field` is `value`.
     pub(crate) fn about(&self, field: &str, value: &str) -> Vec<Heard> {
-        let told = self.told.lock().expect("no thread panics while it holds this");
-        told.iter().filter(|event| event.get(field) == Some(value)).cloned().collect()
+        let reported = self.reported.lock().expect("no thread panics while it holds this");
+        reported.iter().filter(|event| event.get(field) == Some(value)).cloned().collect()
     }
 
     /// Those of them with this message.
@@ -129,7 +129,7 @@ impl Subscriber for &'static Listener {
         let spans_of = [own, above].map(|known| known.map(|known| known.name.clone()));
         drop(spans);
         let metadata = event.metadata();
-        self.told.lock().expect("no thread panics while it holds this").push(Heard {
+        self.reported.lock().expect("no thread panics while it holds this").push(Heard {
             level: *metadata.level(),
             target: metadata.target().to_owned(),
             fields: fields.0,

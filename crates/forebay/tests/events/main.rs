@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` is told of an engine, by all tests of this program at once.
+//! The `tracing` events of engines, from all tests of this program at once.
 
 mod faults;
 #[path = "../lab/mod.rs"]
@@ -50,15 +50,15 @@ fn gpu(engine: &Engine, index: u32, settings: &str) -> DeviceId {
     device.id()
 }
 
-fn messages(told: &[Heard]) -> Vec<&str> {
-    told.iter().map(Heard::message).collect()
+fn messages(reported: &[Heard]) -> Vec<&str> {
+    reported.iter().map(Heard::message).collect()
 }
 
-/// What was told of transfers of a file.
+/// The events of transfers of a file.
 fn transfers(path: &str) -> Vec<Heard> {
-    let mut told = listener().about("path", path);
-    told.retain(|event| event.target == "forebay::transfer");
-    told
+    let mut reported = listener().about("path", path);
+    reported.retain(|event| event.target == "forebay::transfer");
+    reported
 }
 
 #[test]
@@ -74,19 +74,19 @@ fn the_life_of_an_engine_and_a_transfer() {
         file.read_whole(Some(gpu)).expect("all bytes").1
     });
     drop(engine);
-    let told = transfers(&path);
-    assert_eq!(messages(&told), ["transfer begins", "transfer ended"]);
-    for event in &told {
+    let reported = transfers(&path);
+    assert_eq!(messages(&reported), ["transfer begins", "transfer ended"]);
+    for event in &reported {
         assert_eq!((event.level, event.get("direction")), (Level::DEBUG, Some("read")));
         assert_eq!(event.spans, [Some("transfer".to_owned()), Some("life".to_owned())]);
     }
-    assert_eq!(told[0].get("offset"), Some("0"));
-    assert_eq!(told[0].get("len"), Some("12000001"));
-    assert_eq!(told[0].get("gpu"), Some("sim:50"));
-    assert!(["staged", "cached"].contains(&told[0].get("route").expect("a route")));
-    assert_eq!(told[1].get("bytes"), Some("12000001"));
+    assert_eq!(reported[0].get("offset"), Some("0"));
+    assert_eq!(reported[0].get("len"), Some("12000001"));
+    assert_eq!(reported[0].get("gpu"), Some("sim:50"));
+    assert!(["staged", "cached"].contains(&reported[0].get("route").expect("a route")));
+    assert_eq!(reported[1].get("bytes"), Some("12000001"));
     let share = &outcome.routes[0];
-    let routes = told[1].get("routes").expect("routes");
+    let routes = reported[1].get("routes").expect("routes");
     assert!(routes.starts_with(&format!("{} {}: ", share.bytes, share.route)), "{routes}");
     assert_eq!(listener.open_spans("life"), 0, "the span of a transfer ends with it");
     for message in ["engine made", "readers started", "drive found", "engine ended"] {
@@ -112,12 +112,12 @@ fn a_file_without_o_direct_falls_back_and_says_why() {
     let mut bytes = vec![0; 1 << 20];
     file.read(0, &mut bytes).expect("what there is");
     file.read(0, &mut bytes).expect("what there is");
-    let told = listener().about("path", path);
+    let reported = listener().about("path", path);
     let refused: Vec<&Heard> =
-        told.iter().filter(|event| event.message().starts_with("no O_DIRECT")).collect();
-    assert_eq!((refused.len(), refused[0].level), (1, Level::INFO), "{told:?}");
+        reported.iter().filter(|event| event.message().starts_with("no O_DIRECT")).collect();
+    assert_eq!((refused.len(), refused[0].level), (1, Level::INFO), "{reported:?}");
     assert_eq!(refused[0].target, "forebay::file");
-    assert!(refused[0].get("reason").is_some_and(|reason| !reason.is_empty()), "{told:?}");
+    assert!(refused[0].get("reason").is_some_and(|reason| !reason.is_empty()), "{reported:?}");
     let begins = transfers(path);
     assert_eq!(begins[0].get("reason"), Some("no O_DIRECT on this file"));
     let ends = messages(&begins).into_iter().filter(|message| *message == "transfer ended");
@@ -137,11 +137,11 @@ fn a_cancel_and_its_result_are_reported() {
     reading.cancel();
     let (result, _) = reading.wait();
     assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
-    let told = transfers(&path);
+    let reported = transfers(&path);
     let expected = ["transfer begins", "cancel asked for", "transfer ended early"];
-    assert_eq!(messages(&told), expected);
-    assert!(told[2].get("error").is_some_and(|error| error.contains(&path)), "{told:?}");
-    assert!(told.iter().all(|event| event.level == Level::DEBUG));
+    assert_eq!(messages(&reported), expected);
+    assert!(reported[2].get("error").is_some_and(|error| error.contains(&path)), "{reported:?}");
+    assert!(reported.iter().all(|event| event.level == Level::DEBUG));
 }
 
 #[test]
@@ -158,9 +158,9 @@ fn a_lost_gpu_is_reported_once_and_each_transfer_that_fails() {
     for transfer in reading {
         transfer.wait().0.expect_err("the GPU vanished");
     }
-    let told = listener().about("gpu", "sim:52");
-    let lost: Vec<&Heard> = told.iter().filter(|event| event.message() == "GPU lost").collect();
-    assert_eq!((lost.len(), lost[0].level), (1, Level::WARN), "{told:?}");
+    let reported = listener().about("gpu", "sim:52");
+    let lost: Vec<&Heard> = reported.iter().filter(|event| event.message() == "GPU lost").collect();
+    assert_eq!((lost.len(), lost[0].level), (1, Level::WARN), "{reported:?}");
     assert!(lost[0].get("error").is_some(), "{lost:?}");
     let failed = transfers(&path);
     let failed: Vec<_> = failed.iter().filter(|one| one.message() == "transfer failed").collect();
@@ -177,7 +177,7 @@ fn small_and_many_reads_are_one_transfer_each() {
     let mut bytes = vec![0; 4096];
     file.read(4096, &mut bytes[..]).expect("some bytes");
     let small = transfers(&path);
-    // Where nobody knows what is resident it goes the long way.
+    // Where residency is unknown it goes through the scheduler.
     if small.len() == 1 {
         assert_eq!((small[0].message(), small[0].get("small")), ("transfer ended", Some("true")));
         assert_eq!(small[0].get("offset"), Some("4096"));
@@ -186,8 +186,8 @@ fn small_and_many_reads_are_one_transfer_each() {
         (0..4).map(|n| Piece::new(&file, n * 9000, 1000, n * 1000)).collect();
     let mut targets = [Target::from(&mut bytes[..])];
     engine.read_many(&pieces, &mut targets, &RequestOptions::exactly()).expect("all of them");
-    let told = transfers(&path);
-    let many = &told[small.len()..];
+    let reported = transfers(&path);
+    let many = &reported[small.len()..];
     assert_eq!(messages(many), ["transfer begins", "transfer ended"]);
     assert_eq!((many[0].get("pieces"), many[0].get("len")), (Some("4"), Some("4000")));
     assert_eq!(many[0].get("offset"), None);
@@ -210,12 +210,12 @@ fn a_subscriber_may_ask_the_engine() {
         let buffer = engine.allocate(slow, LEN as u64).expect("memory");
         drop(file.start_read(0, buffer, &RequestOptions::exactly()).expect("it begins"));
         engine.allocate_pinned(1 << 20).expect("memory");
-        engine.allocate_pinned(u64::MAX).expect_err("nobody has so much");
+        engine.allocate_pinned(u64::MAX).expect_err("no machine has so much");
     });
     drop(engine);
     assert!(!listener.with("pinned memory refused").is_empty());
-    let told = transfers(&path);
-    assert!(messages(&told).contains(&"transfer failed"), "{told:?}");
+    let reported = transfers(&path);
+    assert!(messages(&reported).contains(&"transfer failed"), "{reported:?}");
 }
 
 /// Reads a file when the readers of its engine have started.
@@ -265,7 +265,7 @@ fn a_subscriber_may_start_a_transfer() {
     assert_eq!(reading.bytes.load(Ordering::Relaxed), LEN as u64);
 }
 
-/// Why nothing goes straight is told where there is a path, and nowhere else.
+/// Why no transfer is direct is reported where there is a path, and nowhere else.
 #[test]
 fn what_does_not_go_straight_says_why() {
     let _watchdog = Watchdog::start();
@@ -286,20 +286,20 @@ fn what_does_not_go_straight_says_why() {
         let pieces = [Piece::new(&file, 0, 1 << 20, 0)];
         let mut targets = [Target::from(&mut buffer)];
         engine.read_many(&pieces, &mut targets, &RequestOptions::default()).expect("a piece");
-        let told = transfers(&path);
+        let reported = transfers(&path);
         let of = |message: &str| -> Vec<Option<&str>> {
-            let these = told.iter().filter(|event| event.message() == message);
+            let these = reported.iter().filter(|event| event.message() == message);
             these.map(|event| event.get("not_direct")).collect()
         };
         let whys = of("transfer begins");
-        assert_eq!(of("transfer ended"), whys, "{told:?}");
+        assert_eq!(of("transfer ended"), whys, "{reported:?}");
         let mut few = engine.allocate(gpu, 4096).expect("memory");
         file.read(0, &mut few).expect("what is in memory");
         let small = transfers(&path).pop().expect("its end");
         assert_eq!(small.get("not_direct").is_some(), settings != "sim", "{small:?}");
         let expected: [&str; 4] = match settings {
             "sim" => {
-                assert_eq!(whys, [None; 4], "{told:?}");
+                assert_eq!(whys, [None; 4], "{reported:?}");
                 continue;
             }
             "sim:cufile" => [
@@ -310,9 +310,9 @@ fn what_does_not_go_straight_says_why() {
             ],
             _ => ["5008", "5008", "only if the route is required", "pieces of one call"],
         };
-        assert_eq!(whys.len(), expected.len(), "{told:?}");
+        assert_eq!(whys.len(), expected.len(), "{reported:?}");
         for (why, part) in whys.into_iter().zip(expected) {
-            assert!(why.is_some_and(|why| why.contains(part)), "{settings}: {part}: {told:?}");
+            assert!(why.is_some_and(|why| why.contains(part)), "{settings}: {part}: {reported:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::lab::{child, note, pattern, watchdog::Watchdog};
 
-/// The bound only tells late from never.
+/// Only a hang exceeds this bound.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// The calls of a subscriber that panic, one kind at a time.

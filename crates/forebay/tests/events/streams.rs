@@ -43,10 +43,10 @@ fn a_transfer_that_its_stream_waits_for_in_vain_is_reported() {
     });
     fuse.set(|faults| faults.hang_from = None);
     assert!(matches!(end, Err(Error::TimedOut { .. })), "{end:?}");
-    let told = transfers(path.to_str().expect("plain letters"));
+    let reported = transfers(path.to_str().expect("plain letters"));
     // Its blocks are none of a subscriber's business.
-    assert_eq!(messages(&told), ["transfer begins", "watchdog fired", "transfer failed"]);
-    assert_eq!(told[1].get("bound_ns"), Some("400000000"));
-    assert!(told[1..].iter().all(|event| event.level == Level::WARN));
+    assert_eq!(messages(&reported), ["transfer begins", "watchdog fired", "transfer failed"]);
+    assert_eq!(reported[1].get("bound_ns"), Some("400000000"));
+    assert!(reported[1..].iter().all(|event| event.level == Level::WARN));
     assert_eq!(fs::metadata(&path).expect("it answers again").len(), LEN as u64);
 }

@@ -1,7 +1,7 @@
 //! A test in a process of its own, for what concerns a whole process: limits, peak memory, a second
 //! writer.
 //!
-//! The child is this very test program, told to run one test; the test asks [`role`] which of the
+//! The child is this test program, started for one test; the test asks [`role`] which of the
 //! two it is.
 
 use std::ffi::OsStr;

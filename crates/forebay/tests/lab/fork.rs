@@ -84,7 +84,7 @@ impl Parent {
     /// # Panics
     /// Where it did not, with the last that it said.
     pub(crate) fn finish(self) {
-        // Far above what the slowest machine needs: it only tells slow from never.
+        // Far above what the slowest machine needs: only a hang exceeds it.
         const BOUND: Duration = Duration::from_secs(100);
         let start = Instant::now();
         let status = loop {

@@ -193,7 +193,7 @@ impl LoopDrive {
             .ok_or_else(|| format!("no extent in what filefrag says:\n{listing}"))
     }
 
-    /// Takes the drive's bytes from `len` on away: whoever reads them from the drive gets EIO.
+    /// Removes the drive's bytes from `len` on: reads of them from the drive get EIO.
     /// What is in the page cache stays readable, so evict it first.
     ///
     /// The file system is read-only from then on: where it writes something behind the cut, the

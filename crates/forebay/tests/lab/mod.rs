@@ -104,7 +104,7 @@ pub(crate) fn memory_folder() -> Offer<TempDir> {
     tempfile::tempdir_in("/dev/shm").map_err(|e| format!("no folder in /dev/shm: {e}"))
 }
 
-/// Runs `action` on a thread that is nobody: a user and group of this process alone, since the
+/// Runs `action` on a thread of an unused user and group, since the
 /// kernel counts threads and locked memory by user; no other group, no privilege. Other threads
 /// stay who they are.
 pub(crate) fn unprivileged<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<T> {
@@ -112,8 +112,8 @@ pub(crate) fn unprivileged<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     needs_root("becoming another user")?;
     std::thread::scope(|scope| {
-        // A child is told its test by the name of the thread that starts it.
-        let name = std::thread::current().name().unwrap_or("nobody").to_owned();
+        // A child runs the test that the name of its starting thread gives.
+        let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
         let thread = std::thread::Builder::new().name(name).spawn_scoped(scope, || {
             let id = 60_000 + std::process::id() % 5_000;
             let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
@@ -151,7 +151,7 @@ pub(crate) fn without_proc<T: Send>(action: impl FnOnce() -> T + Send) -> Offer<
 
 /// A number that no open descriptor has.
 pub(crate) fn no_descriptor() -> std::os::fd::BorrowedFd<'static> {
-    // SAFETY: no table of descriptors is so large, so nobody's descriptor is borrowed.
+    // SAFETY: no table of descriptors is so large, so no open descriptor is borrowed.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(i32::MAX - 7) }
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn has_uring() -> bool {
     io_uring::IoUring::new(2).is_ok()
 }
 
-/// Puts a filter on this thread that nobody can take off again.
+/// Puts a filter on this thread that cannot be removed.
 fn refuse_call(number: i64, errno: i32) -> Offer<()> {
     let number = u32::try_from(number).map_err(|_| "no such system call here".to_owned())?;
     let errno = u32::try_from(errno).map_err(|_| "no such error".to_owned())?;

@@ -45,10 +45,10 @@ pub(crate) fn each(test: &str, most: u64, run: impl Fn(u64) -> Option<()>) {
     let most = if soaks { u64::MAX } else { number("FOREBAY_STRESS").unwrap_or(most) };
     let ended = Arc::new(AtomicBool::new(false));
     if soaks {
-        let tell = Arc::clone(&ended);
+        let report = Arc::clone(&ended);
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-            tell.store(true, Ordering::Relaxed);
+            report.store(true, Ordering::Relaxed);
         });
     }
     for done in 0..most {

@@ -1,5 +1,5 @@
 //! Ends the test program when a test hangs: a hung thread cannot be ended from outside, and a
-//! program that never ends tells nobody where it stands.
+//! program that never ends does not show where it hangs.
 
 use std::fs;
 use std::io::Write;
@@ -18,7 +18,7 @@ pub(crate) struct Watchdog {
 
 impl Watchdog {
     /// For the test that runs on this thread. The bound is far above what the slowest machine
-    /// needs: it only tells slow from never.
+    /// needs: only a hang exceeds it.
     pub(crate) fn new(bound: Duration) -> Self {
         let test = thread::current().name().unwrap_or("a test").to_owned();
         let (sender, ended) = channel::<()>();

@@ -17,7 +17,7 @@ use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
 use rig::{Gate, LEN, Number, OFFSET, Rig, SLOT};
 
-/// Far above what the slowest machine needs: it only tells late from never.
+/// Far above what the slowest machine needs: only a hang exceeds it.
 const BOUND: Duration = Duration::from_secs(100);
 
 #[test]
@@ -264,15 +264,15 @@ fn a_transfer_starts_at_once_whose_server_is_silent() {
     // It may have grown, which only its server knows.
     let error = rig.read(&file, rig.buffer(LEN + 1)).expect_err("its end is not known");
     assert!(error.to_string().contains("did not report the size in time"), "{error}");
-    let (tell, told) = std::sync::mpsc::channel();
+    let (report, reported) = std::sync::mpsc::channel();
     let (of, buffer, caller) = (file.clone(), rig.buffer(LEN), rig.caller());
     std::thread::spawn(move || {
         // SAFETY: the stream is alive, and one of the GPU.
         let start =
             unsafe { of.start_read_on(caller, OFFSET as u64, buffer, &RequestOptions::default()) };
-        tell.send(start.expect("a start").wait_for(BOUND))
+        report.send(start.expect("a start").wait_for(BOUND))
     });
-    let end = told.recv_timeout(BOUND);
+    let end = reported.recv_timeout(BOUND);
     fuse.set(|faults| faults.silent = false);
     let end = end.expect("it starts, and ends by the watchdog");
     assert!(matches!(end, Some(Err(Error::TimedOut { .. }))), "{end:?}");

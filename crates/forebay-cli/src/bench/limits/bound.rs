@@ -95,7 +95,7 @@ fn links(
 mod tests {
     use super::*;
     use crate::bench::args::BenchArgs;
-    use crate::bench::plan::{Axes, points};
+    use crate::bench::plan::{Axes, Caches, points};
     use forebay_measure::results::Limit;
 
     fn axes(read_percent: u8) -> Axes {
@@ -106,8 +106,7 @@ mod tests {
             directions: vec![read_percent],
             whole: None,
             piece_max: u64::MAX,
-            fits_cache: true,
-            has_cache: true,
+            caches: vec![Caches { cold: true, warm: true }],
         }
     }
 

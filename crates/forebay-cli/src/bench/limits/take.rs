@@ -115,10 +115,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the storage of each path in one direction; scratch is made for that if there is
-    /// none yet.
+    /// Measures the storage of each path that can be cold in one direction; scratch is made for
+    /// that if there is none yet.
     pub(in crate::bench) fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<()> {
         for index in 0..self.places.len() {
+            if !self.can_be_cold[index] {
+                continue;
+            }
             let name = self.path(index);
             let place = &mut self.places[index];
             if place.is_scratch() && place.len == 0 {

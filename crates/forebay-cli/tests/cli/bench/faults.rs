@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use forebay_measure::results::file::{read, samples};
-use forebay_measure::results::{Point, Sample};
+use forebay_measure::results::{Cache, Point, Record, Sample};
 
 use super::{command, folder, scratch, stderr, wait_for};
 use crate::lab::fuse::Fuse;
@@ -26,7 +26,7 @@ impl Small {
         Ok(Self(at.to_owned()))
     }
 
-    /// Takes it away from whoever is at work there.
+    /// Unmounts it while others use it.
     fn vanish(self) {
         tool("umount", ["--lazy".as_ref(), self.0.as_os_str()]).unwrap();
         std::mem::forget(self);
@@ -63,6 +63,31 @@ fn rows_that_a_file_system_cannot_have_are_left_out() {
         "{said}"
     );
     assert!(table.contains("READ, warm") && !table.contains("cold"), "{table}");
+    // Another path keeps its cold rows, and rows of both are warm.
+    let drive = folder.path().join("drive");
+    fs::create_dir(&drive).unwrap();
+    let paths = [drive.to_str().unwrap(), overlay.path().to_str().unwrap()];
+    let of = |path: &str, cache| (path.to_owned(), Some(cache));
+    let both = paths.join(" + ");
+    for (more, states) in
+        [(None, &[Cache::Warm, Cache::Cold][..]), (Some("--depth=1"), &[Cache::Cold])]
+    {
+        let results = folder.path().join(format!("results-{}", states.len()));
+        let arguments = [&paths[..], &arguments[..4], &["-o", results.to_str().unwrap()]].concat();
+        let output = command(folder.path(), &arguments).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let found = all(&results).into_iter().filter(|sample| sample.point.method == "forebay");
+        let found: HashSet<_> = found.map(|one| (one.point.path, one.point.cache)).collect();
+        let expected = states.iter().map(|cache| of(paths[0], *cache));
+        let warm = [of(paths[1], Cache::Warm), of(&both, Cache::Warm)];
+        assert_eq!(found, expected.chain(warm).collect());
+        let limits = read(&results).unwrap();
+        let limits = limits.iter().filter_map(|record| match record {
+            Record::Limit(limit) if limit.name == "storage" => Some(limit.of.as_str()),
+            _ => None,
+        });
+        assert_eq!(limits.collect::<HashSet<_>>(), HashSet::from([paths[0]]));
+    }
 }
 
 #[test]
@@ -74,28 +99,28 @@ fn a_disk_that_is_full_of_results_leaves_them_whole_and_goes_on_when_there_is_ro
     let arguments =
         [&arguments[..], &["--bytes=64K", "--repeats=30", "-o", "small/results"]].concat();
     let output = command(folder.path(), &arguments).output().unwrap();
-    let told = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let reported = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
     for part in [
         "error: cannot write to the results file `small/results`",
         "no space left on device",
         "hint: free some space, and repeat the command: it continues where it stopped",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(reported.contains(part), "{reported}");
     }
     assert!(fs::read(&results).unwrap().ends_with(b"}\n"), "the last line is whole");
     let kept = all(&results).len();
     assert!((1..60).contains(&kept), "{kept}");
     assert!(scratch(folder.path()).is_empty());
-    // As long as nobody makes room it stays so.
+    // It stays so until there is room.
     let output = command(folder.path(), &arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert_eq!(all(&results).len(), kept);
     small.make_room();
     let output = command(folder.path(), &arguments).output().unwrap();
-    let told = stderr(&output);
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains(&format!("{kept} of them kept from an earlier run")), "{told}");
+    let reported = stderr(&output);
+    assert!(output.status.success(), "{reported}");
+    assert!(reported.contains(&format!("{kept} of them kept from an earlier run")), "{reported}");
     let all = all(&results);
     let each: HashSet<(&Point, u32)> = all.iter().map(|s| (&s.point, s.repeat)).collect();
     assert_eq!((all.len(), each.len()), (60, 60), "each once");
@@ -115,10 +140,13 @@ fn a_disk_that_is_full_of_data_is_a_row_or_no_sweep() {
     // Scratch that would fill it is not made.
     let arguments = [small, "--gpu=none", "--block-size=4K", "--size=64M", "-o", "none"];
     let output = command(folder.path(), &arguments).output().unwrap();
-    let told = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("cannot make 64 MiB of scratch in"), "{told}");
-    assert!(told.contains("stay free") && told.contains("hint: give a smaller `--size`"), "{told}");
+    let reported = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("cannot make 64 MiB of scratch in"), "{reported}");
+    assert!(
+        reported.contains("stay free") && reported.contains("hint: give a smaller `--size`"),
+        "{reported}"
+    );
     assert!(all(&folder.path().join("none")).is_empty() && scratch(drive.path()).is_empty());
     // A file with holes has no room for what they are to hold.
     let holes = format!("{small}/holes");
@@ -227,9 +255,9 @@ fn each_record_reaches_the_drive_before_the_next_is_measured() {
     let Some(fuse) = or_skip(Fuse::new(begun.clone().into_bytes())) else { return };
     fuse.set(|faults| faults.fail_syncs = Some(libc::EIO));
     let output = run(&fuse.path());
-    let told = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("cannot write to the results file"), "{told}");
+    let reported = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("cannot write to the results file"), "{reported}");
     let text = String::from_utf8(fuse.content()).unwrap();
     let more = text.strip_prefix(&begun).unwrap();
     // The run itself, and the first record that was synced: a limit if it is higher than before.

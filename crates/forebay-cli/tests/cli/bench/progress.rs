@@ -11,7 +11,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::{command, folder};
 
-/// Both ends of a terminal that nobody sits at: what a program writes to the second can be read
+/// Both ends of a terminal: what a program writes to the second can be read
 /// from the first.
 fn terminal() -> Result<(File, File), Errno> {
     let own = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -43,7 +43,7 @@ fn a_terminal_shows_how_far_a_sweep_is_and_the_time_left() {
     // As long as anybody has that end open, no end is seen at this one.
     drop(command);
     let mut bytes = Vec::new();
-    // Where nobody has it open any more, to read is an error.
+    // If no process has it open any more, a read is an error.
     let _ = own.read_to_end(&mut bytes);
     let shown = String::from_utf8_lossy(&bytes);
     assert!(child.wait().unwrap().success(), "{shown}");

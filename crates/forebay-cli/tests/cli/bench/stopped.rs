@@ -25,14 +25,15 @@ fn a_stopped_sweep_says_its_progress_and_a_report_warns() {
         kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.signal(), Some(signal.as_raw()));
-        let told = stderr(&output);
-        let lines: Vec<&str> = told.lines().filter(|line| line.starts_with("stopped: ")).collect();
-        let [line] = lines[..] else { panic!("{told}") };
+        let reported = stderr(&output);
+        let lines: Vec<&str> =
+            reported.lines().filter(|line| line.starts_with("stopped: ")).collect();
+        let [line] = lines[..] else { panic!("{reported}") };
         let kept = line.strip_prefix("stopped: `results` has ");
         let kept = kept.and_then(|line| {
             line.strip_suffix(" of 200 samples; the same command continues from there")
         });
-        let kept: usize = kept.unwrap_or_else(|| panic!("{told}")).parse().unwrap();
+        let kept: usize = kept.unwrap_or_else(|| panic!("{reported}")).parse().unwrap();
         // One may have come between the line and the end.
         let there = count();
         assert!((2..=there).contains(&kept), "{kept} of {there}");
@@ -40,9 +41,9 @@ fn a_stopped_sweep_says_its_progress_and_a_report_warns() {
         let mut report = Command::new(program());
         let output = report.current_dir(folder.path()).args(["report", "results"]).output();
         let output = output.unwrap();
-        let told = stderr(&output);
-        assert!(output.status.success(), "{told}");
+        let reported = stderr(&output);
+        assert!(output.status.success(), "{reported}");
         let expected = format!("warning: `results` is incomplete: {there} of 200 samples");
-        assert!(told.contains(&expected), "{told}");
+        assert!(reported.contains(&expected), "{reported}");
     }
 }

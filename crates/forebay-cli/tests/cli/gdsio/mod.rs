@@ -90,8 +90,8 @@ fn a_line_adds_up() {
     let exact = gib / seconds;
     // Both are rounded to six digits.
     let (low, high) = (gib / (seconds + 1e-6) - 1e-6, gib / (seconds - 1e-6).max(1e-9) + 1e-6);
-    let told = number(&text, "Throughput: ");
-    assert!((low..=high).contains(&told), "{told} is not {exact}");
+    let reported = number(&text, "Throughput: ");
+    assert!((low..=high).contains(&reported), "{reported} is not {exact}");
     // Three threads at most wait at once, each for its own request.
     let latency = number(&text, "Avg_Latency: ");
     assert!(latency > 0.0 && latency * 48.0 <= 3.1 * (seconds * 1e6 + 1.0), "{text}");
@@ -136,8 +136,8 @@ fn every_type_runs_on_a_simulated_gpu() {
 /// The verdict by counters.
 #[track_caller]
 fn verdict(talk: &str) -> &str {
-    let mut told = talk.lines().filter_map(|line| line.split_once("verdict by counters: "));
-    let (_, verdict) = told.next().unwrap_or_else(|| panic!("no verdict: {talk}"));
+    let mut reported = talk.lines().filter_map(|line| line.split_once("verdict by counters: "));
+    let (_, verdict) = reported.next().unwrap_or_else(|| panic!("no verdict: {talk}"));
     assert!(verdict.contains(", simulated"), "{talk}");
     verdict
 }
@@ -281,7 +281,7 @@ fn the_page_lists_every_option() {
     for option in short {
         let option = format!("`-{}`", &option[..1]);
         let (_, table) = PAGE.split_once("## All options").unwrap();
-        assert!(table.contains(&option), "docs/gdsio.md should tell of {option}");
+        assert!(table.contains(&option), "docs/gdsio.md should name {option}");
         count += 1;
     }
     // Options without effect are hidden.

@@ -30,7 +30,7 @@ fn this_folder_is_what_is_mapped_by_default() {
     assert_eq!(environment["drives"], report["drives"]);
     let (text, _) = good(folder.path(), &[]);
     assert!(text.starts_with(".  is /") && text.contains("\nI/O queue  "), "{text}");
-    assert!(!text.contains('\u{1b}'), "no codes where nobody watches");
+    assert!(!text.contains('\u{1b}'), "no codes without a terminal");
 }
 
 #[test]
@@ -100,19 +100,19 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("file"), "precious").unwrap();
     fs::create_dir(folder.path().join("folder")).unwrap();
-    let told = |arguments: &[&str]| {
+    let reported = |arguments: &[&str]| {
         let (code, text, talk) = bad(folder.path(), arguments);
         assert!(text.is_empty());
         format!("{code}: {talk}")
     };
     let texts = [
-        told(&["--record", "file"]),
-        told(&["--record", "folder"]),
-        told(&["--record", "missing/new"]),
-        told(&["--fixture", "folder"]),
-        told(&["--fixture", "file"]),
-        told(&["--record", "a", "--fixture", "b"]),
-        told(&["--bananas"]),
+        reported(&["--record", "file"]),
+        reported(&["--record", "folder"]),
+        reported(&["--record", "missing/new"]),
+        reported(&["--fixture", "folder"]),
+        reported(&["--fixture", "file"]),
+        reported(&["--record", "a", "--fixture", "b"]),
+        reported(&["--bananas"]),
     ];
     insta::assert_snapshot!(texts.join("\n"), @"
     1: error: cannot write a record to `file`

@@ -308,12 +308,12 @@ fn by_program(base: &Base, folder: &Path) {
 
 /// Runs `work` in a thread of its own, and fails where that takes too long.
 fn in_time(work: impl FnOnce() + Send + 'static) {
-    let (tell, told) = channel();
+    let (report, reported) = channel();
     let worker = thread::spawn(move || {
         work();
-        let _ = tell.send(());
+        let _ = report.send(());
     });
-    match told.recv_timeout(Duration::from_secs(100)) {
+    match reported.recv_timeout(Duration::from_secs(100)) {
         Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
         _ => worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
     }

@@ -56,9 +56,9 @@ impl Block {
 
     /// The exit codes that it may end with.
     pub(super) fn exits(&self) -> Vec<i32> {
-        let told = self.words.iter().filter_map(|word| word.strip_prefix("exit-"));
-        let told: Vec<i32> = told.map(|code| code.parse().expect("a number")).collect();
-        if told.is_empty() { vec![0] } else { told }
+        let reported = self.words.iter().filter_map(|word| word.strip_prefix("exit-"));
+        let reported: Vec<i32> = reported.map(|code| code.parse().expect("a number")).collect();
+        if reported.is_empty() { vec![0] } else { reported }
     }
 
     /// Its lines that call `forebay`, each with those that continue it.

@@ -1,4 +1,4 @@
-//! A browser that is told what to do through its DevTools protocol, over two named pipes.
+//! A browser that is driven through its DevTools protocol, over two named pipes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -32,7 +32,7 @@ pub(super) struct Browser {
     heard: Receiver<Value>,
     next: u64,
     session: Option<String>,
-    /// What it told without being asked.
+    /// Its events.
     pub(super) events: Vec<Value>,
 }
 
@@ -58,12 +58,12 @@ impl Browser {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path).unwrap();
         let (orders, answers) = (open(&orders), open(&answers));
         let mut reader = BufReader::new(answers.try_clone().unwrap());
-        let (tell, heard) = channel();
+        let (report, heard) = channel();
         thread::spawn(move || {
             let mut bytes = Vec::new();
             while matches!(reader.read_until(0, &mut bytes), Ok(len) if len > 1) {
                 let value = serde_json::from_slice(&bytes[..bytes.len() - 1]).unwrap();
-                if tell.send(value).is_err() {
+                if report.send(value).is_err() {
                     return;
                 }
                 bytes.clear();

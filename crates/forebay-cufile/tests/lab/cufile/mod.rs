@@ -1,5 +1,5 @@
 //! A `libcufile.so.0` of our own, compiled by a test: what is loaded is a shared object as the real
-//! one is, and does what it is told to. `library.c` says what that may be.
+//! one is, and does as a variable says. `library.c` lists the values.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ pub(crate) const NAME: &str = "libcufile.so.0";
 /// Versions with different functions, and one with other counters.
 pub(crate) const VERSIONS: [u32; 5] = [1110, 1140, 1150, 1160, 1190];
 
-/// What it is told to do, the version that it tells, and where it notes the calls that it gets.
+/// The variables for its behaviour, its version, and the file in which it notes its calls.
 pub(crate) const DOES: &str = "PLAYED_CUFILE_DOES";
 pub(crate) const VERSION: &str = "PLAYED_CUFILE_VERSION";
 pub(crate) const CALLS: &str = "PLAYED_CUFILE_CALLS";
@@ -27,7 +27,7 @@ static COMPILED: Mutex<Vec<(u32, Vec<u8>)>> = Mutex::new(Vec::new());
 /// Compiles the library as of a version into a folder.
 ///
 /// # Errors
-/// Why there is none, as a test tells that it skips.
+/// Why there is none, for the message of a skipped test.
 pub(crate) fn compile(folder: &Path, as_of: u32) -> Result<PathBuf, String> {
     let library = folder.join(NAME);
     let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,8 +22,8 @@ fn what_cufile_counts_is_what_was_direct() {
     let shared = Evidence { cufile: counters(64, 0, 0, 2 * GIB), ..by(64, 0, 0) };
     assert!(verdict(&shared, &direct).doubts[0].contains("served others"));
     let edges = claim(&[(Route::Direct, GIB - 8192), (Route::Staged, 8192)]);
-    let told = text(&by(64, 0, 0), &edges);
-    assert_eq!(told, "mixed >99 % direct (p2pdma) / <1 % staged");
+    let found = text(&by(64, 0, 0), &edges);
+    assert_eq!(found, "mixed >99 % direct (p2pdma) / <1 % staged");
     let half = Evidence { cufile: counters(8, 0, 0, GIB / 2), ..by(8, 0, 0) };
     assert_eq!(text(&half, &mixed), "mixed 50 % direct (p2pdma) / 50 % staged");
 }
@@ -63,9 +63,9 @@ fn the_librarys_own_word_alone_proves_no_direct_way() {
         assert!(missing(&seen, &direct).starts_with("no counter but the library's own"));
         // The link, if its count is complete, confirms or refutes the bytes.
         seen.gpu = link(GIB);
-        let told = verdict(&seen, &direct);
-        assert_eq!(told.to_string(), "direct (p2pdma)");
-        assert!(told.doubts[0].contains("no counter of the drives"), "{told:?}");
+        let found = verdict(&seen, &direct);
+        assert_eq!(found.to_string(), "direct (p2pdma)");
+        assert!(found.doubts[0].contains("no counter of the drives"), "{found:?}");
         let simulated = Claim { memory: Memory::SimulatedGpu, ..whole(Route::Direct) };
         assert_eq!(verdict(&seen, &simulated).finding, Finding::Unproven, "it has no link");
         seen.gpu = link(0);
@@ -113,9 +113,9 @@ fn direct_needs_counters_that_say_so() {
     seen.cufile = Seen::missing("1.14 has none", "take 1.15");
     let counts = NvidiaFs { reads: 1024, read: GIB, ..NvidiaFs::default() };
     seen.nvidia_fs = Seen::Value(counts.clone());
-    let told = verdict(&seen, &direct);
-    assert_eq!(told.to_string(), "direct (nvidia-fs)");
-    assert!(told.doubts[0].contains("all processes"), "{told:?}");
+    let found = verdict(&seen, &direct);
+    assert_eq!(found.to_string(), "direct (nvidia-fs)");
+    assert!(found.doubts[0].contains("all processes"), "{found:?}");
     seen.nvidia_fs = Seen::Value(NvidiaFs { read: GIB / 2, ..counts });
     assert!(missing(&seen, &direct).contains("1.14 has none"));
 }
@@ -156,22 +156,22 @@ fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
                 nvidia_fs: Seen::Value(NvidiaFs { reads: 1, ..NvidiaFs::default() }),
                 ..evidence(0, 0, GIB, GIB)
             };
-            let told = verdict(&lie, &claim(&[(Route::Direct, len)]));
-            assert!(told.finding >= Finding::Unproven, "{len}: {told:?}");
+            let found = verdict(&lie, &claim(&[(Route::Direct, len)]));
+            assert!(found.finding >= Finding::Unproven, "{len}: {found:?}");
             // Matching drive counts do not prove it either: another process may have moved as much.
             let seen = Evidence { gpu: link(len), process: evidence(len, 0, 0, 0).process, ..lie };
-            let told = verdict(&seen, &claim(&[(Route::Direct, len)]));
-            assert!(told.finding >= Finding::Unproven, "{len}: {told:?}");
+            let found = verdict(&seen, &claim(&[(Route::Direct, len)]));
+            assert!(found.finding >= Finding::Unproven, "{len}: {found:?}");
         }
     }
     let mut seen = evidence(64 * KIB, 0, 0, 0);
     seen.cufile = counters(1, 0, 0, 64 * KIB);
-    let told = verdict(&seen, &claim(&[(Route::Direct, 64 * KIB)]));
+    let found = verdict(&seen, &claim(&[(Route::Direct, 64 * KIB)]));
     assert_eq!(
-        told.missing[0].why,
+        found.missing[0].why,
         "no counter but the library's own shows that 64 KiB went directly"
     );
-    assert_eq!(told.missing[0].remedy, "move at least 1 MiB directly in one span");
+    assert_eq!(found.missing[0].remedy, "move at least 1 MiB directly in one span");
     // Unaligned edges are no evidence either, nor are the library's own compatibility reads.
     let edges = claim(&[(Route::Direct, 56 * KIB), (Route::Staged, 8 * KIB)]);
     assert_eq!(verdict(&seen, &edges).finding, Finding::Unproven);
@@ -190,14 +190,14 @@ fn few_bytes_next_to_many_are_a_doubt() {
     let mut seen = evidence(0, 0, GIB, GIB);
     seen.cufile = counters(2, 0, 0, 8 * MIB);
     let both = claim(&[(Route::Direct, 8 * MIB), (Route::Cached, GIB - 8 * MIB)]);
-    let told = verdict(&seen, &both);
-    assert_eq!(told.to_string(), "mixed >99 % cached / <1 % direct (p2pdma)", "{told:?}");
-    assert!(told.doubts[0].starts_with("that 8 MiB went directly is the library's word alone"));
+    let found = verdict(&seen, &both);
+    assert_eq!(found.to_string(), "mixed >99 % cached / <1 % direct (p2pdma)", "{found:?}");
+    assert!(found.doubts[0].starts_with("that 8 MiB went directly is the library's word alone"));
     let mut seen = evidence(GIB, 0, 0, 0);
     seen.cufile = counters(1, 0, 99, GIB);
-    let told = verdict(&seen, &whole(Route::Direct));
-    assert_eq!(told.to_string(), "mixed >99 % compat / <1 % direct (p2pdma)");
-    assert_eq!(told.doubts.len(), 1, "{told:?}");
+    let found = verdict(&seen, &whole(Route::Direct));
+    assert_eq!(found.to_string(), "mixed >99 % compat / <1 % direct (p2pdma)");
+    assert_eq!(found.doubts.len(), 1, "{found:?}");
     // Without the module the path does not exist, however few bytes are claimed.
     seen.cufile = counters(0, 1, 99, GIB);
     seen.nvidia_fs = Seen::Nothing("nvidia-fs is not loaded".into());
@@ -224,10 +224,10 @@ fn bytes_of_batches_that_were_not_counted_are_inferred_and_said_to_be() {
         Evidence { cufile, ..evidence(fetched, 0, 0, 0) }
     };
     for gpus in [&[][..], &[(0, 0, 0)]] {
-        let told = verdict(&seen(GIB, gpus), &direct);
-        assert_eq!(told.to_string(), "direct (p2pdma)", "the drives have counted them: {told:?}");
+        let found = verdict(&seen(GIB, gpus), &direct);
+        assert_eq!(found.to_string(), "direct (p2pdma)", "the drives have counted them: {found:?}");
         assert_eq!(
-            told.doubts,
+            found.doubts,
             ["cuFile counted 1 batches, of unknown bytes: that they moved 1 GiB is inferred"]
         );
     }
@@ -237,10 +237,14 @@ fn bytes_of_batches_that_were_not_counted_are_inferred_and_said_to_be() {
     blind.gpu = link(GIB);
     assert_eq!(verdict(&blind, &direct).doubts.len(), 2, "inferred, and by the link alone");
     // If calls cover all bytes, nothing is inferred; if they cover half, the rest is.
-    let told = verdict(&seen(GIB, &[(0, 8, GIB)]), &direct);
-    assert_eq!((told.to_string().as_str(), told.doubts.len()), ("direct (p2pdma)", 0), "{told:?}");
-    let told = verdict(&seen(GIB, &[(0, 8, GIB / 2)]), &direct);
-    assert!(told.doubts[0].contains("that they moved 512 MiB is inferred"), "{told:?}");
+    let found = verdict(&seen(GIB, &[(0, 8, GIB)]), &direct);
+    assert_eq!(
+        (found.to_string().as_str(), found.doubts.len()),
+        ("direct (p2pdma)", 0),
+        "{found:?}"
+    );
+    let found = verdict(&seen(GIB, &[(0, 8, GIB / 2)]), &direct);
+    assert!(found.doubts[0].contains("that they moved 512 MiB is inferred"), "{found:?}");
 }
 
 #[test]
@@ -250,9 +254,9 @@ fn batches_of_others_are_not_taken_for_these_calls() {
     counted.gpus[0].reads.by = Paths { posix: 4, ..Paths::default() };
     (counted.batches, counted.batches_by, counted.batch_bytes) = (1, ONE, Some(GIB));
     seen.cufile = Seen::Value(counted);
-    let told = verdict(&seen, &whole(Route::Direct));
-    assert_eq!(told.to_string(), "mixed 50 % direct (p2pdma) / 50 % compat");
-    assert!(told.doubts[0].contains("cuFile counted 2 GiB: it served others"), "{told:?}");
+    let found = verdict(&seen, &whole(Route::Direct));
+    assert_eq!(found.to_string(), "mixed 50 % direct (p2pdma) / 50 % compat");
+    assert!(found.doubts[0].contains("cuFile counted 2 GiB: it served others"), "{found:?}");
 }
 
 #[test]
@@ -275,11 +279,11 @@ fn counts_of_another_gpu_say_nothing_of_this_one() {
     // The claim does not name the GPU.
     let text = missing(&both, &direct);
     assert_eq!(text, "cuFile counted for 2 GPUs, and which one is meant is not known");
-    let told = verdict(&other_alone, &direct);
-    assert_eq!(told.doubts, ["cuFile knows several GPUs, of which one was moved to"], "{told:?}");
+    let found = verdict(&other_alone, &direct);
+    assert_eq!(found.doubts, ["cuFile knows several GPUs, of which one was moved to"], "{found:?}");
     let simulated = Claim { memory: Memory::SimulatedGpu, ..direct.clone() };
-    let told = verdict(&with(&[(0, 9, GIB)]), &simulated);
-    assert_eq!((told.word(), told.doubts.len()), ("direct (p2pdma)", 0), "{told:?}");
+    let found = verdict(&with(&[(0, 9, GIB)]), &simulated);
+    assert_eq!((found.word(), found.doubts.len()), ("direct (p2pdma)", 0), "{found:?}");
     assert_eq!(verdict(&both, &simulated).finding, Finding::Unproven);
 }
 
@@ -291,8 +295,8 @@ fn batches_are_counted_for_no_gpu_so_that_its_link_has_to_show_them() {
     let text = missing(&seen, &direct);
     assert!(text.starts_with("cuFile counts batches for all GPUs together"), "{text}");
     seen.gpu = link(GIB);
-    let told = verdict(&seen, &direct);
-    assert_eq!((told.word(), told.doubts.len()), ("direct (p2pdma)", 2), "{told:?}");
+    let found = verdict(&seen, &direct);
+    assert_eq!((found.word(), found.doubts.len()), ("direct (p2pdma)", 2), "{found:?}");
     seen.gpu = link(0);
     assert_eq!(verdict(&seen, &direct).finding, Finding::Contradictory);
     // A GPU used only by batches has no record, and needs none.
@@ -311,9 +315,9 @@ fn bytes_of_other_files_and_of_others_are_no_evidence_of_these() {
     let text = missing(&seen, &direct);
     assert!(text.starts_with("the drives below the files have read 0 B: the 1 GiB of"), "{text}");
     // The drives were read, but not by this process.
-    let told = verdict(&p2pdma(evidence(0, GIB, 0, 0)), &direct);
-    assert_eq!(told.word(), "direct (p2pdma)");
-    assert!(told.doubts[0].ends_with("for all processes together, and this process 0 B"));
+    let found = verdict(&p2pdma(evidence(0, GIB, 0, 0)), &direct);
+    assert_eq!(found.word(), "direct (p2pdma)");
+    assert!(found.doubts[0].ends_with("for all processes together, and this process 0 B"));
     for (process, drives, whose) in [
         (Seen::missing("none", "x"), 5 * GIB, "all processes together"),
         (Seen::Value(ProcessBytes { read: 5 * GIB, written: 0 }), 0, "this process"),
@@ -324,9 +328,9 @@ fn bytes_of_other_files_and_of_others_are_no_evidence_of_these() {
             0 => Seen::missing("no iostats", "set it"),
             bytes => Seen::Value(vec![drive(true, bytes)]),
         };
-        let told = verdict(&seen, &direct);
+        let found = verdict(&seen, &direct);
         let said = format!("5 GiB were read for {whose}: more than this span's");
-        assert_eq!((told.word(), told.doubts), ("direct (p2pdma)", vec![said]));
+        assert_eq!((found.word(), found.doubts), ("direct (p2pdma)", vec![said]));
     }
 }
 
@@ -342,11 +346,11 @@ fn holes_excuse_drives_and_prove_nothing() {
     let none = || Seen::Nothing("no GPU is part of it".into());
     let text = missing(&seen(0, none()), &direct);
     assert!(text.starts_with("1 GiB may be holes"), "{text}");
-    let told = verdict(&seen(GIB / 2, none()), &direct);
-    assert_eq!(told.word(), "direct (p2pdma)");
-    assert!(told.doubts[0].starts_with("512 MiB may be holes"), "{told:?}");
-    let told = verdict(&seen(GIB / 2, link(GIB)), &direct);
-    assert_eq!((told.word(), told.doubts.len()), ("direct (p2pdma)", 0), "{told:?}");
+    let found = verdict(&seen(GIB / 2, none()), &direct);
+    assert_eq!(found.word(), "direct (p2pdma)");
+    assert!(found.doubts[0].starts_with("512 MiB may be holes"), "{found:?}");
+    let found = verdict(&seen(GIB / 2, link(GIB)), &direct);
+    assert_eq!((found.word(), found.doubts.len()), ("direct (p2pdma)", 0), "{found:?}");
 }
 
 #[test]
@@ -380,8 +384,8 @@ fn the_bytes_of_other_ways_do_not_stand_in_for_direct_ones() {
     };
     // Read from the drive into the page cache, and nothing else.
     assert!(contradiction(&seen(half, half), &both(Route::Cached)).contains("have read 512 MiB"));
-    let told = text(&seen(GIB, half), &both(Route::Cached));
-    assert_eq!(told, "mixed 50 % direct (p2pdma) / 50 % cached");
+    let found = text(&seen(GIB, half), &both(Route::Cached));
+    assert_eq!(found, "mixed 50 % direct (p2pdma) / 50 % cached");
     contradiction(&seen(half, 0), &both(Route::Staged));
     // The link saw only the staged bytes.
     let mut blind = Evidence { storage: Storage::Other, gpu: link(half), ..seen(0, 0) };
@@ -391,13 +395,13 @@ fn the_bytes_of_other_ways_do_not_stand_in_for_direct_ones() {
     assert_eq!(verdict(&blind, &both(Route::Staged)).word(), "mixed");
     let mut short = Evidence { gpu: link(half + MIB), ..seen(GIB, 0) };
     short.cufile = counters(32, 0, 0, GIB);
-    let told = verdict(&short, &whole(Route::Direct));
-    assert_eq!(told.doubts, ["the GPU received 513 MiB over PCIe: less than 1 GiB"]);
+    let found = verdict(&short, &whole(Route::Direct));
+    assert_eq!(found.doubts, ["the GPU received 513 MiB over PCIe: less than 1 GiB"]);
     // The library's own compatibility reads may be all that the drives saw.
     let mut compat = seen(half, 0);
     compat.cufile = counters(16, 0, 16, GIB);
-    let told = verdict(&compat, &whole(Route::Direct));
-    assert!(told.doubts[0].starts_with("the 512 MiB may be those of the 512 MiB"), "{told:?}");
+    let found = verdict(&compat, &whole(Route::Direct));
+    assert!(found.doubts[0].starts_with("the 512 MiB may be those of the 512 MiB"), "{found:?}");
     let enough = Evidence { process: evidence(GIB, 0, 0, 0).process, ..compat };
     let enough = Evidence { drives: evidence(GIB, 0, 0, 0).drives, ..enough };
     assert_eq!(verdict(&enough, &whole(Route::Direct)).doubts.len(), 0);

@@ -100,19 +100,23 @@ fn stood_still(due: Option<Duration>, calls: Option<u64>) -> (Progress, Duration
 
 #[test]
 fn a_stalled_drive_shows_in_each_call_that_was_due() {
-    let told = |worked: &Progress| worked.latencies.summary(true).unwrap();
+    let reported = |worked: &Progress| worked.latencies.summary(true).unwrap();
     let (worked, stopped) = stood_still(Some(MS * 10), None);
     // One was made, at the start; the others were due until the end.
     let missed = (stopped - MS * 10).as_nanos().div_ceil((MS * 10).as_nanos());
     let count = u64::try_from(2 * (1 + missed)).unwrap();
     assert!(count >= 200);
-    assert_eq!((worked.moved, told(&worked).count), ([8192, 0], Some(count)));
+    assert_eq!((worked.moved, reported(&worked).count), ([8192, 0], Some(count)));
     // The waits grow evenly, so half of the calls waited for less than half of the time.
     let half = u64::try_from(stopped.as_nanos() / 2).unwrap();
-    assert!(told(&worked).p50_ns.unwrap().abs_diff(half) < 20_000_000, "{:?}", told(&worked));
+    assert!(
+        reported(&worked).p50_ns.unwrap().abs_diff(half) < 20_000_000,
+        "{:?}",
+        reported(&worked)
+    );
 
     let (worked, _) = stood_still(Some(MS * 10), Some(1));
-    assert_eq!(told(&worked).count, Some(2), "all requested calls were made");
+    assert_eq!(reported(&worked).count, Some(2), "all requested calls were made");
     let (worked, _) = stood_still(None, None);
     assert_eq!(worked.latencies.summary(false), None, "without a rate no call is due");
 }

@@ -383,8 +383,8 @@ impl Ordered {
     /// Queries on another thread whether the GPU still exists, because the driver may take long to
     /// answer.
     fn ask(&self) {
-        let (nobody, relaxed) = (UNKNOWN, Ordering::Relaxed);
-        if self.health.compare_exchange(nobody, RUNNING, relaxed, relaxed).is_err() {
+        let (unknown, relaxed) = (UNKNOWN, Ordering::Relaxed);
+        if self.health.compare_exchange(unknown, RUNNING, relaxed, relaxed).is_err() {
             return;
         }
         let health = Arc::clone(&self.health);
@@ -406,7 +406,7 @@ impl Ordered {
 
     fn end(mut self, kept: &Lock<Kept>) {
         let track = self.track.take().and_then(Arc::into_inner);
-        let track = track.expect("whoever had a share has queued all");
+        let track = track.expect("each thread with a share has queued all");
         if let Some(Err(source)) = self.queued.get().cloned() {
             self.state.emit_refused(&self.not_over(source.clone()));
             let state = Arc::clone(&self.state);

@@ -156,8 +156,8 @@ fn what_is_no_gpu_memory_is_named() {
     assert_eq!(refusal(&engine, number, 16), format!("{number:#x} is pinned host memory"));
     // SAFETY: nothing is queued on it.
     unsafe { gpus[0].unregister(host) }.unwrap();
-    let nobodys = "0x8 is unknown memory: it was freed, or never allocated";
-    assert_eq!(refusal(&engine, 8, 16), nobodys);
+    let unknown = "0x8 is unknown memory: it was freed, or never allocated";
+    assert_eq!(refusal(&engine, 8, 16), unknown);
     let without_gpu = Engine::new(Options::default()).unwrap();
     assert_eq!(refusal(&without_gpu, number, 16), format!("{number:#x} is ordinary host memory"));
 }

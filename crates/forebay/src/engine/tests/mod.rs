@@ -147,7 +147,9 @@ fn slots_and_readers_are_near_the_gpu() {
         for (address, len) in engine.inner.tools.arena.parts().places() {
             match crate::memory::nodes_of(address, len) {
                 Ok(nodes) => assert!(nodes.iter().all(|other| other == node), "on node {node}"),
-                Err(errno) => println!("skipped: where pages lie is not told: {errno}"),
+                Err(errno) => {
+                    println!("skipped: the system does not report where pages lie: {errno}")
+                }
             }
         }
         if let Some((other, address)) = places.iter().find(|place| place.0 != *node) {

@@ -26,8 +26,8 @@ fn name(result: Result<(), DeviceError>) -> String {
 
 #[test]
 fn a_missing_library_is_named() {
-    let reason = CudaTable::load("libcuda-of-nobody.so.1").unwrap_err();
-    assert_eq!(reason, "no NVIDIA driver found (libcuda-of-nobody.so.1)");
+    let reason = CudaTable::load("libcuda-missing.so.1").unwrap_err();
+    assert_eq!(reason, "no NVIDIA driver found (libcuda-missing.so.1)");
     let message =
         |name| format!("{name}: cannot open shared object file: No such file or directory");
     assert!(table::is_missing("libcuda.so.1", &message("libcuda.so.1")));

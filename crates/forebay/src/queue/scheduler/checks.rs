@@ -133,7 +133,10 @@ impl Scheduler {
             self.transfers.iter().flat_map(|(_, a)| [&a.for_ring, &a.for_pool, &a.for_readers]);
         assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
         let has_turn = |active: &Active| active.listed != Listed::Ring || active.for_ring.in_turn;
-        assert!(self.transfers.iter().all(|(_, active)| has_turn(active)), "nobody opens");
+        assert!(
+            self.transfers.iter().all(|(_, active)| has_turn(active)),
+            "no thread opens its windows"
+        );
     }
 
     /// Every slot is free or owned, and no transfer waits while a slot that it may take is free.
@@ -222,7 +225,7 @@ impl Scheduler {
 
     /// Panics unless all remaining work waits for `in_flight` ops, which are with their rings.
     pub(crate) fn check_that_all_wait(&self, in_flight: usize) {
-        assert_eq!(self.queued().count(), 0, "ops that nobody takes");
+        assert_eq!(self.queued().count(), 0, "ops that no thread takes");
         assert!(self.writers.waiting().is_empty(), "writes that wait for nothing");
         let waits: u32 = self.windows.iter().map(|(_, window)| window.outstanding).sum();
         let syncs = self.transfers.iter().map(|(_, active)| active.open).sum::<u32>()

@@ -173,7 +173,7 @@ fn a_write_that_fails_leaves_no_edge_behind() {
 
 #[test]
 fn the_requester_learns_the_failure() {
-    let told = |result: Result<u64, Errno>| {
+    let reported = |result: Result<u64, Errno>| {
         let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
         let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::Demanded));
@@ -186,11 +186,11 @@ fn the_requester_learns_the_failure() {
         assert!(known.is_ok(), "others may go on to ask for it");
         rig.ended(&state).expect("an error")
     };
-    let refused = told(Err(Errno::OPNOTSUPP));
+    let refused = reported(Err(Errno::OPNOTSUPP));
     assert!(matches!(&refused, Error::RouteUnavailable { route: Route::Direct, reason, .. }
         if *reason == Errno::OPNOTSUPP.to_string()));
-    assert!(matches!(told(Err(Errno::IO)), Error::Io { source: Errno::IO, .. }));
-    assert!(matches!(told(Ok(0)), Error::NoProgress { .. }));
+    assert!(matches!(reported(Err(Errno::IO)), Error::Io { source: Errno::IO, .. }));
+    assert!(matches!(reported(Ok(0)), Error::NoProgress { .. }));
 }
 
 #[test]

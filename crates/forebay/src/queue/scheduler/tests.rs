@@ -298,7 +298,7 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
     // A reader that looks for work finds none, but both transfers are then queued for a slot.
     assert!(rig.scheduler.claim().is_none());
     rig.scheduler.effects.work = 0;
-    assert_eq!(rig.scheduler.take_effects().readers, 1, "nobody comes to make slots");
+    assert_eq!(rig.scheduler.take_effects().readers, 1, "no reader comes to make slots");
     assert!(matches!(rig.take_reader_work(), Some(ReaderWork::Grow(_))));
     let len = rig.scheduler.limits.slot_size;
     rig.scheduler.add_slots(link, &[Slot::whole(len, len)]);
@@ -373,7 +373,7 @@ fn the_first_error_of_a_share_stops_the_others() {
     let ops = [(); 2].map(|()| rig.scheduler.take_pool_op().expect("one of each drive"));
     let [first, second] = ops;
     rig.complete(second, Err(Errno::IO));
-    assert!(rig.scheduler.take_pool_op().is_none(), "nobody wants the rest");
+    assert!(rig.scheduler.take_pool_op().is_none(), "the rest is not wanted");
     assert!(rig.ended(&state).is_none(), "something is in flight");
     rig.complete(first, Err(Errno::NODEV));
     assert!(matches!(rig.ended(&state), Some(Error::Io { source: Errno::IO, .. })));

@@ -73,7 +73,7 @@ impl Job {
                 let all = self.batch.is_none(); // in a batch each piece has its own result
                 assert!(!all || failures.is_empty(), "{failures:?}, and reported as done");
             }
-            Some(Error::Cancelled { .. }) => assert!(self.cancelled, "cancelled by nobody"),
+            Some(Error::Cancelled { .. }) => assert!(self.cancelled, "not cancelled by a caller"),
             Some(Error::Device { .. }) => {
                 assert!(self.on_gpu && faults.of_gpu() > 0.0, "{error:?}");
             }

@@ -91,7 +91,7 @@ impl DirectPart {
         let port = match found {
             Ok(port) => port,
             Err(why) => {
-                assert!(why == REFUSAL || why == NO_FURTHER, "nobody said that: {why}");
+                assert!(why == REFUSAL || why == NO_FURTHER, "an unknown reason: {why}");
                 world.tally.count("port-closed", 1);
                 return None;
             }

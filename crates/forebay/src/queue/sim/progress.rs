@@ -45,10 +45,10 @@ impl Seeds {
         };
         let ended = Arc::new(AtomicBool::new(false));
         if stride.is_some() {
-            let tell = Arc::clone(&ended);
+            let report = Arc::clone(&ended);
             thread::spawn(move || {
                 let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-                tell.store(true, Ordering::Relaxed);
+                report.store(true, Ordering::Relaxed);
             });
         }
         Self {
@@ -91,7 +91,7 @@ struct Totals {
 #[derive(Default)]
 pub(super) struct Progress {
     totals: Arc<Lock<Totals>>,
-    teller: Option<(Sender<()>, JoinHandle<()>)>,
+    reporter: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
@@ -99,14 +99,14 @@ impl Progress {
     pub(super) fn printed() -> Self {
         let totals = Arc::new(Lock::<Totals>::default());
         let (ends, ended) = channel::<()>();
-        let told = Arc::clone(&totals);
-        let tell = move || {
+        let reported = Arc::clone(&totals);
+        let report = move || {
             while ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
-                println!("{}", told.lock().line());
+                println!("{}", reported.lock().line());
             }
-            println!("{}", told.lock().line());
+            println!("{}", reported.lock().line());
         };
-        Self { totals, teller: Some((ends, thread::spawn(tell))) }
+        Self { totals, reporter: Some((ends, thread::spawn(report))) }
     }
 
     pub(super) fn begin(&self, seed: u64) {
@@ -135,9 +135,9 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if let Some((ends, teller)) = self.teller.take() {
+        if let Some((ends, reporter)) = self.reporter.take() {
             drop(ends);
-            let _ = teller.join();
+            let _ = reporter.join();
         }
     }
 }

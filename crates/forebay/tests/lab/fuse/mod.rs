@@ -4,7 +4,7 @@
 //! It speaks the kernel's own protocol (`linux/fuse.h`, version 7.31) over `/dev/fuse`, on one
 //! thread of this process, and knows no more of it than one flat file needs.
 //!
-//! Whatever goes wrong, nobody waits for it for ever. The server's thread has a table of
+//! No process waits for it for ever. The server's thread has a table of
 //! descriptors of its own, so the kernel ends the connection as soon as that thread is gone;
 //! nothing that it does waits for a file system; closing a file asks the server nothing, unless a
 //! test wants that; and a guardian takes a mount away that stays for too long.
@@ -50,7 +50,7 @@ impl Shared {
 pub(crate) struct Fuse {
     shared: Arc<Shared>,
     server: Option<JoinHandle<()>>,
-    // Its end tells the guardian that there is nothing left to guard.
+    // Its end ends the guardian.
     _guardian: Sender<()>,
     mounted: PathBuf,
     _folder: TempDir,
@@ -75,17 +75,17 @@ impl Fuse {
         let state = Mutex::new(State { bytes, faults, ..State::default() });
         let shared = Arc::new(Shared { state, parked: Condvar::new() });
         let (serving, at) = (Arc::clone(&shared), mounted.clone());
-        let (tell, told) = channel();
+        let (report, reported) = channel();
         let server = move || match connect(&at) {
             Ok(device) => {
-                let _ = tell.send(Ok(()));
+                let _ = report.send(Ok(()));
                 serve(device, &serving);
             }
-            Err(reason) => drop(tell.send(Err(reason))),
+            Err(reason) => drop(report.send(Err(reason))),
         };
         let server = thread::Builder::new().name("fuse".into()).spawn(server);
         let server = Some(server.map_err(|e| format!("no thread: {e}"))?);
-        told.recv().map_err(|_| "the server of a FUSE mount ended".to_owned())??;
+        reported.recv().map_err(|_| "the server of a FUSE mount ended".to_owned())??;
         let fuse = Self { shared, server, _guardian: guardian, mounted, _folder: folder };
         // Before Linux 5.16 the first closing of a file asks whether the server wants to know of
         // it: from now on no process that ends waits for an answer to that.
@@ -155,7 +155,7 @@ impl Drop for Fuse {
 }
 
 /// Mounts a file system at `target` that this thread alone can serve: it gives up all its
-/// descriptors but the standard ones, and nobody else sees the one that it returns.
+/// descriptors but the standard ones, and no other thread sees the one that it returns.
 fn connect(target: &Path) -> Offer<File> {
     // SAFETY: this thread has opened nothing so far, and the descriptors of all others stay theirs.
     let refused = unsafe {
@@ -180,7 +180,7 @@ fn connect(target: &Path) -> Offer<File> {
 /// Opens the kernel's end of a file system, under a number that no other thread's descriptor has.
 ///
 /// ThreadSanitizer knows of one table of descriptors only: equal numbers of two tables look to it
-/// like one file that two threads use at once. So it is not told of the lower number either, by
+/// like one file that two threads use at once. So it does not see the lower number either, by
 /// calls that it does not follow.
 fn open_device() -> std::io::Result<File> {
     static SERVERS: AtomicI32 = AtomicI32::new(0);
@@ -201,11 +201,11 @@ fn open_device() -> std::io::Result<File> {
             number
         }
     };
-    // SAFETY: open, and nobody else's.
+    // SAFETY: open, and used by this thread alone.
     Ok(unsafe { File::from_raw_fd(kept) })
 }
 
-/// Takes a mount away, whoever uses it: all requests fail that wait. This looks at no file in it.
+/// Unmounts a mount that may be in use: all waiting requests fail. This looks at no file in it.
 pub(crate) fn take_away(mounted: &Path) -> rustix::io::Result<()> {
     rustix::mount::unmount(mounted, UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
@@ -282,7 +282,7 @@ fn send(device: &mut File, unique: u64, reply: Reply) {
     out.extend_from_slice(&error.to_ne_bytes());
     out.extend_from_slice(&unique.to_ne_bytes());
     out.extend_from_slice(&body);
-    // Nobody waits any more where this fails.
+    // If this fails, the request has been given up.
     let _ = device.write_all(&out);
 }
 

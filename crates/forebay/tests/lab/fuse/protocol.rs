@@ -21,7 +21,7 @@ pub(super) const REQUEST_MAX: u32 = 1 << 20;
 pub(crate) struct Faults {
     /// Nothing is answered until this is taken back: no name, no size, no question of any kind.
     pub(crate) silent: bool,
-    /// Opening a file waits until this is taken back; what it is, is told.
+    /// Opening a file waits until this is false again; its attributes are answered.
     pub(crate) hang_opens: bool,
     /// Reads that touch a byte from here on wait until this is taken back.
     pub(crate) hang_from: Option<u64>,
@@ -71,7 +71,7 @@ pub(super) struct State {
     pub(super) faults: Faults,
     /// Requests that wait.
     pub(super) parked: Vec<Request>,
-    /// Requests by their number that nobody wants to wait for any more.
+    /// The numbers of requests that the kernel has given up.
     pub(super) interrupted: Vec<u64>,
     /// The offsets of the reads that were answered, in that order.
     pub(super) reads: Vec<u64>,
