@@ -92,7 +92,7 @@ def _keep_access(old: int, new: Replacement) -> None:
 def put(file: File, places: list[Place], sync: bool) -> None:
     """Writes places of one device to a new file.
 
-    Places of 16 MiB or more that are synced afterwards go to the drive past the page cache: from a
+    Places of 16 MiB or more that are synced afterwards go to the drive with O_DIRECT: from a
     GPU 8 places of 1 GiB at 2.3 GB/s and 0.04 CPU s/GB, through the page cache at 1.3 to 1.6 GB/s
     and 0.34 (``benches/runs/2026-11-26-h100-variants``).
     """
@@ -103,7 +103,7 @@ def put(file: File, places: list[Place], sync: bool) -> None:
 
 
 def _past_cache(file: File, places: list[Place]) -> None:
-    """Writes places past the page cache, each by a transfer."""
+    """Writes places with O_DIRECT, each by a transfer."""
     transfers = []
     try:
         for begin, length, memory in places:

@@ -212,8 +212,8 @@ def test_no_other_user_may_open_the_new_file_before_it_takes_its_name(folder: Pa
     path = old(folder, 0o666)
     with Replacement(path) as new:
         os.write(new.number, NEW)
-        [beside] = [one for one in folder.iterdir() if one != path]
-        assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+        [other] = [one for one in folder.iterdir() if one != path]
+        assert stat.S_IMODE(other.stat().st_mode) == 0o600
     assert list(folder.iterdir()) == [path] and path.read_bytes() == b"old"
 
 

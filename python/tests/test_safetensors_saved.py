@@ -43,7 +43,7 @@ def saved(path: Path) -> bytes:
     return bytes(loaded["content"].tobytes())
 
 
-def beside(path: Path) -> list[str]:
+def others(path: Path) -> list[str]:
     """What else lies in the folder."""
     return sorted(name for name in os.listdir(path.parent) if name != path.name)
 
@@ -62,11 +62,11 @@ def test_a_checkpoint_is_loaded_by_load_file(path: Path, device: str) -> None:
         assert file.metadata() == {"step": "7"}
     assert loaded.keys() == state.keys()
     assert all(torch.equal(loaded[name], state[name]) for name in state)
-    assert beside(path) == []
+    assert others(path) == []
     optimizer = torch.optim.Adam(module.parameters()).state_dict()
     with pytest.raises(TypeError, match="`state` is a `dict`.*`torch.distributed.checkpoint`"):
         save_checkpoint(path, optimizer)
-    assert load_file(path, device).keys() == state.keys() and beside(path) == []
+    assert load_file(path, device).keys() == state.keys() and others(path) == []
 
 
 def test_a_new_file_has_the_permissions_that_all_new_ones_have(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_link_goes_on_to_name_what_it_named(path: Path) -> None:
     link.symlink_to("checkpoint")
     save(link, NEW)
     assert link.is_symlink() and saved(path) == NEW
-    assert beside(path) == ["latest"]
+    assert others(path) == ["latest"]
 
 
 def test_who_has_the_old_file_open_goes_on_reading_it(path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_step_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, 
         with pytest.raises(OSError, match="checkpoint") as error:
             save(mount / "checkpoint", NEW)
         assert error.value.errno == errno.EIO
-        assert saved(mount / "checkpoint") == OLD and beside(mount / "checkpoint") == []
+        assert saved(mount / "checkpoint") == OLD and others(mount / "checkpoint") == []
         assert len(os.listdir("/proc/self/fd")) <= before + 2  # the server's pipes
     assert saved(path) == OLD
 
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_synced_is_an_error_with_the_new_file_in_place(
     with mounted(tmp_path, fsyncdir=errno.EIO) as mount:
         with pytest.raises(OSError, match="the new file is in place"):
             save(mount / "checkpoint", NEW)
-        assert saved(mount / "checkpoint") == NEW and beside(mount / "checkpoint") == []
+        assert saved(mount / "checkpoint") == NEW and others(mount / "checkpoint") == []
 
 
 def test_an_interrupt_at_any_moment_leaves_a_whole_file_and_nothing_else(
@@ -206,7 +206,7 @@ except OSError as error:
     print(error.errno, [name for name in names if {str(path.parent)!r} in name])
 """
     assert run(code).stdout == "27 []\n"  # EFBIG
-    assert saved(path) == OLD and beside(path) == []
+    assert saved(path) == OLD and others(path) == []
 
 
 def run(code: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -225,8 +225,8 @@ def test_files_of_killed_writers_go_with_the_next_save_and_others_stay(path: Pat
     os.mkfifo(folder / f".checkpoint.{'1' * 32}.tmp")
     with Replacement(path) as new:  # of another writer
         save(path, NEW)
-        assert new.number and len(beside(path)) == len(kept) + 2
-    assert beside(path) == sorted([*kept, f".checkpoint.{'1' * 32}.tmp"])
+        assert new.number and len(others(path)) == len(kept) + 2
+    assert others(path) == sorted([*kept, f".checkpoint.{'1' * 32}.tmp"])
 
 
 def writer(path: Path) -> subprocess.Popen[str]:

@@ -224,7 +224,7 @@ def test_samples_are_summed_up() -> None:
     ours = point["ways"]["ours"]
     assert ours["line_s"] == pytest.approx(0.14) and ours["reads"] == 3
     assert (ours["pass_low_s"], ours["pass_s"], ours["pass_high_s"]) == (0.14, 0.15, 0.28)
-    assert ours["compute_beside"] == pytest.approx(1) and ours["stall_s"] == 0.004
+    assert ours["compute_ratio"] == pytest.approx(1) and ours["stall_s"] == 0.004
     assert ours["cpu_s_per_gb"] == pytest.approx(0.5 / 3)
     assert len(point["samples"]["ours"]) == 4, "warm-up passes are reported as well"
 
@@ -391,7 +391,7 @@ def test_results_have_their_version(tmp_path: Path) -> None:
 
 
 def test_flags_are_looked_at_before_torch(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("raise ImportError('it was asked for')\n")
+    (tmp_path / "torch.py").write_text("raise ImportError('on purpose')\n")
     program = (
         f"import sys, runpy; sys.path.insert(0, {str(tmp_path)!r}); "
         "sys.argv[0] = 'bench'; runpy.run_module('forebay.stream_bench', run_name='__main__')"
@@ -408,7 +408,7 @@ def test_flags_are_looked_at_before_torch(tmp_path: Path) -> None:
     assert wrong.stderr.startswith("error: --order: it takes one of")
     torchless = bench()
     assert (torchless.returncode, torchless.stdout) == (1, "")
-    assert "error: torch is not available: it was asked for\nhint: " in torchless.stderr
+    assert "error: torch is not available: on purpose\nhint: " in torchless.stderr
     assert torchless.stderr.endswith("-m pip install torch`\n")
 
 

@@ -1,4 +1,4 @@
-"""The streaming bench's pure parts: the compute alone, and beside layers that come."""
+"""The streaming bench's pure parts: the compute alone, and during loads of layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_stall_and_compute_are_measured_alike() -> None:
         "ours": samples_of([0.3] * 3, forward_s=0.18, stall_s=0.05, reported=reported),
     }
     ours = summed_up(Point("forward", 3, 10**9, 1), samples, {"ours": 3})["ways"]["ours"]
-    assert ours["compute_beside"] == pytest.approx(1.5) and ours["stall_s"] == 0.05
+    assert ours["compute_ratio"] == pytest.approx(1.5) and ours["stall_s"] == 0.05
     assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
 
 
@@ -45,7 +45,7 @@ def test_each_direction_is_shortened_by_itself() -> None:
     point = summed_up(Point("train", 3, 10**9, 1), samples, {"ours": 3})
     # The first transfer, half of the way there, and all of the way back.
     assert point["ways"]["ours"]["line_s"] == pytest.approx(0.01 + 0.06 + 0.36)
-    assert point["ways"]["ours"]["compute_beside"] == pytest.approx(0.51 / 0.48)
+    assert point["ways"]["ours"]["compute_ratio"] == pytest.approx(0.51 / 0.48)
 
 
 def test_passes_from_a_drive_are_held_against_the_shorter_line_too() -> None:

@@ -123,7 +123,7 @@ def test_epochs_go_there_and_back(model: Model, budget: str) -> None:
             for layer in stream:
                 at.append(layer.position)
                 seen.append(queued(layer))
-        assert list(stream) == [], "no more passes were asked for"
+        assert list(stream) == [], "no more passes were requested"
     assert at == list(range(4 * LAYERS))
     assert [number for number, _, _ in seen] == (forward + forward[::-1]) * 2
     compare(model, seen)

@@ -97,7 +97,7 @@ def test_bytes_overwritten_in_a_pass_are_read_again_or_reported(model: Model, fl
         pytest.fail(f"the pass does not end: {reported}")
     compare(model, before)
     print(f"reported {reported}, after it {[number for number, _, _ in seen]}")
-    assert set(reported) <= {"layer 2"}, "the others are asked for after the change"
+    assert set(reported) <= {"layer 2"}, "the others are requested after the change"
     # The third came before; without a report all its bytes are of one time.
     third = [held(copy, places) for number, copy, places in seen if number == 2]
     wanted = (model.of(2), model.of(2, changed))

@@ -10,7 +10,7 @@ use forebay_base::lock::{Condvar, Lock, woken};
 /// Bytes that are allocated at a time: pages are huge, and an allocation takes a millisecond.
 const CHUNK: u64 = 4 << 20;
 
-/// How often memory is asked for that the process could not have.
+/// How often memory is requested again that the process could not have.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Buffers of one direction of a root. A buffer in a transfer that hangs counts until the transfer

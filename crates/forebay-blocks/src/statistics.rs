@@ -17,7 +17,7 @@ pub struct RootStatistics {
     pub path: PathBuf,
     /// Blocks that were read.
     pub hits: u64,
-    /// Blocks that were asked for and not read, by reason.
+    /// Requested blocks that were not read, by reason.
     pub missed: Vec<(Why, u64)>,
     /// Blocks that were written.
     pub stored: u64,

@@ -25,7 +25,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The form that the name of a file asks for; `None` if it has no suffix.
+    /// The form of a file by its name; `None` if it has no suffix.
     ///
     /// # Errors
     /// The suffix, if it is that of no form.

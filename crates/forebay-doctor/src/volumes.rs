@@ -38,7 +38,7 @@ const FABRIC: Topic = Topic {
 };
 const EMULATED: Topic = Topic {
     name: "dpu",
-    why: "the bytes of a drive that a card plays come from the card, so its place on PCI counts",
+    why: "the bytes of a drive that a card emulates come from the card, so its place on PCI counts",
 };
 impl Storage {
     /// The checks of the devices below the file system.
@@ -232,13 +232,13 @@ impl Storage {
     }
 
     fn emulated(&self) -> Option<Check> {
-        let played = self.map.drives.iter().find_map(|drive| match drive.transport() {
+        let emulated = self.map.drives.iter().find_map(|drive| match drive.transport() {
             Transport::Emulated { by, certain, signs } => Some((drive, by, *certain, signs)),
             _ => None,
         })?;
-        let (drive, by, certain, signs) = played;
+        let (drive, by, certain, signs) = emulated;
         let likely = if certain { "" } else { "likely " };
-        let seen = format!("{} is {likely}played by {by}: {}", drive.name, signs.join(", "));
+        let seen = format!("{} is {likely}emulated by {by}: {}", drive.name, signs.join(", "));
         let step = "compare where the card and the GPU are (`forebay doctor --tree`), as for a \
                     network card";
         Some(EMULATED.warning(seen).step(step))

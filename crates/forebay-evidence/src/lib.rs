@@ -3,7 +3,7 @@
 //! At both edges of a span of work, every relevant counter is read once. [`Sources`] finds the
 //! counters, a [`Span`] reads them, and [`Evidence`] holds the differences, or the reasons why they
 //! are missing. [`verdict()`] checks the evidence against a [`Claim`], the route that the mover
-//! reports; speed plays no part. It is pure. `drives`, `process`, `nfs`, `rdma`, `nvidia_fs` and
+//! reports, not on speed. It is pure. `drives`, `process`, `nfs`, `rdma`, `nvidia_fs` and
 //! `dram` read files of the system, `pages` counts resident pages, and `pcie` queries NVML.
 //! [`Sensors`] reads a GPU's power and clocks from NVML too.
 //!

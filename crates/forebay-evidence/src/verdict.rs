@@ -70,7 +70,7 @@ pub enum Finding {
     Contradictory,
 }
 
-/// The verdict on a span of work. Speed plays no part in it.
+/// The verdict on a span of work. It does not depend on speed.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Verdict {

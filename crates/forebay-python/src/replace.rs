@@ -401,7 +401,7 @@ pub(crate) fn close(file: OwnedFd) -> Result<(), Errno> {
     unsafe { rustix::io::try_close(file.into_raw_fd()) }
 }
 
-/// The turn of one writer in a folder: no other process that asks for it gets one.
+/// The lock of a folder for one writer: no other process gets it meanwhile.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct FolderTurn {
     folder: Mutex<Option<OwnedFd>>,

@@ -290,7 +290,7 @@ pub(crate) fn cancel_requested(path: &Path, range: ByteRange, done: u64) {
     guarded(|| {
         let (offset, len) = (range.start, range.len());
         debug!(
-            target: TRANSFER, path = %path.display(), offset, len, bytes = done, "cancel asked for"
+            target: TRANSFER, path = %path.display(), offset, len, bytes = done, "cancel requested"
         );
     });
 }

@@ -79,7 +79,7 @@ fn all_waiting_callers_wake() {
     }
 }
 
-/// Ranges of neighbours share pages, and pages share folios: a write around the page cache beside a
+/// Ranges of neighbours share pages, and pages share folios: a write with O_DIRECT next to a
 /// write through it must leave neither stale bytes in the cache nor lost ones on the drive.
 #[test]
 fn neighbours_see_their_own_bytes() {
@@ -146,7 +146,7 @@ impl Drop for Hung<'_> {
     }
 }
 
-/// A write through the page cache beside one around it, close enough to share a folio: begun while
+/// A write through the page cache and one with O_DIRECT, close enough to share a folio: begun while
 /// that one is on its way, it would dirty the folio that the kernel is about to drop, and leave old
 /// bytes in the cache and EIO to the next sync. Both small, by its caller, and long.
 #[test]

@@ -1,4 +1,4 @@
-//! Files by a descriptor that somebody else has opened: what it was opened for holds, and what its
+//! Files by a descriptor that the caller has opened: its access mode holds, and what its
 //! owner sees of it never changes.
 
 #[path = "lab/mod.rs"]

@@ -57,7 +57,7 @@ const WAYS: [(RingChoice, DirectIo); 3] = [
     (RingChoice::Auto, DirectIo::Off),
 ];
 
-/// Reads from drives that answer beside one that does not, which was asked first.
+/// Reads from drives that answer while one that was read first does not.
 fn read_concurrently(
     engine: &Engine,
     hung: &File,

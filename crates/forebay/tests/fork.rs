@@ -56,7 +56,7 @@ impl Rig {
         buffer.unwrap()
     }
 
-    /// Reads around the page cache where that can be had.
+    /// Reads with O_DIRECT where that is available.
     fn demands(&self, on_gpu: bool) -> RequestOptions {
         match self.file.no_direct_io() {
             None if on_gpu => RequestOptions::by_route(Route::Staged),
@@ -118,7 +118,7 @@ fn ask_with_memory_of_others(rig: &Rig, on_gpu: Buffer) {
     refused(file.read_whole_while(None, go_on));
 }
 
-/// Asks for everything that there is to be asked for.
+/// Queries everything that can be queried.
 fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dyn Fn(&str)) {
     let Rig { engine, gpu, file, .. } = rig;
     let (mut host, mut bytes) = (vec![0; 4096], vec![0; LEN]);

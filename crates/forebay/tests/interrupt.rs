@@ -185,7 +185,7 @@ fn memory_of_a_call_that_was_given_up_is_refused_until_that_is_over() {
         let begins =
             ["an abandoned"; 3].into_iter().chain(["cannot read", "cannot write", "cannot read"]);
         for (end, begins) in refused.into_iter().zip(begins) {
-            let error = end.expect_err("somebody else may write there").to_string();
+            let error = end.expect_err("another writer may use the memory").to_string();
             assert!(error.starts_with(begins) && error.contains("abandoned call"), "{error}");
         }
         fuse.set(|faults| faults.hang_from = None);
@@ -258,7 +258,7 @@ fn many_pieces_and_whole_files_can_be_given_up() {
 }
 
 /// A local file system, whose drive hangs: also what the page cache has is on its way, since
-/// somebody else reads it.
+/// another thread reads it.
 #[test]
 fn a_read_from_a_drive_that_hangs_can_be_given_up() {
     let _watchdog = Watchdog::start();

@@ -94,7 +94,7 @@ fn ranges_of_several_allocations_are_one_buffer() {
     let rig = Rig::new(RingChoice::Auto);
     let own: Vec<Buffer> = (0..3).map(|_| rig.on_gpu(0, MIB)).collect();
     let at = |index: usize| own[index].address();
-    // In no order, beside and over each other, and twice the same.
+    // In no order, adjacent and overlapping, and twice the same.
     let ranges =
         [(at(2) + 100, 4096), (at(0), MIB), (at(1) + 7, 1000), (at(1) + 500, 600), (at(0), MIB)];
     let buffer = rig.ranges(&ranges).expect("all of them are its own");

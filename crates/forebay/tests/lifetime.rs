@@ -419,7 +419,7 @@ fn a_hung_file_holds_up_no_other() {
     let healthy = engine.open(&path).expect("the file opens");
     // A caller who waits does the work itself.
     let mut target = vec![0; bytes.len()];
-    healthy.read_exact(0, &mut target).expect("a read beside a hung one");
+    healthy.read_exact(0, &mut target).expect("a read during a hung one");
     assert!(target == bytes);
     // Nor does a cancelled transfer wait for the hung one: it ends, cancelled or over before that.
     let buffer = engine.allocate_pinned(3 * MIB).expect("memory");

@@ -1,4 +1,5 @@
-//! How much memory the engine takes beside the caller's, at its peak, in a process of its own.
+//! How much memory the engine takes in addition to the caller's, at its peak, in a process of its
+//! own.
 
 mod lab;
 
@@ -11,7 +12,7 @@ use lab::{child, or_skip, watchdog::Watchdog};
 
 const SIZE: u64 = GIB;
 
-/// Bytes that the engine may take beside its arena.
+/// Bytes that the engine may take in addition to its arena.
 const OVERHEAD: u64 = 64 * MIB;
 
 /// A line of this process's status, in bytes.

@@ -33,7 +33,7 @@ const ACTIONS: u64 = 60;
 const FILE_LEN: u64 = 3_000_000;
 const PART_LEN: u64 = 700_001;
 
-/// What plays cuFile for a GPU, if anything does.
+/// The mock cuFile of a GPU, if there is one.
 const CUFILE: [Option<SimulatedCuFile>; 6] = [
     None,
     None,

@@ -1,4 +1,4 @@
-//! Two writers of one file that do not know of each other, one of them around the page cache. They
+//! Two writers of one file that do not know of each other, one of them with O_DIRECT. They
 //! write different pages, but of one folio, which the kernel then cannot drop.
 
 #![allow(unsafe_code, reason = "maps a file")]
@@ -55,7 +55,7 @@ impl Rig {
         Some(Self { drive, path, plain, file, buffer, body })
     }
 
-    /// Writes the body around the page cache. Runs `meanwhile` while that is on its way and the
+    /// Writes the body with O_DIRECT. Runs `meanwhile` while that is on its way and the
     /// old bytes are in large folios of the page cache.
     fn write_concurrently(&self, meanwhile: impl FnOnce()) -> Result<Outcome, Error> {
         thread::scope(|scope| {

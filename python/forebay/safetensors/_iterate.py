@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ._files import Paths
 
 PARTS = 5
-"""Parts of a window: one is in use, one has the tensor that a loop still holds as it asks for the
+"""Parts of a window: one is in use, one has the tensor that a loop still holds as it requests the
 next, and three are being read."""
 
 

@@ -142,8 +142,8 @@ def _least(
     """
 
     def to_alone(of: Callable[[Sample], float]) -> float:
-        beside, by_itself = middle(samples, of), middle(alone, of)
-        return min(1.0, beside / by_itself) if beside > 0 and by_itself > 0 else 1.0
+        busy, by_itself = middle(samples, of), middle(alone, of)
+        return min(1.0, busy / by_itself) if busy > 0 and by_itself > 0 else 1.0
 
     forward = to_alone(lambda sample: sample.forward_s)
     backward = to_alone(lambda sample: sample.backward_s)
@@ -182,7 +182,7 @@ def _way(
         if all(name in sample.reported for sample in own)
     }
     read = sum(bytes_.values()) or line.reads * point.layer_bytes
-    beside = middle(samples, lambda sample: sample.compute_s)
+    busy = middle(samples, lambda sample: sample.compute_s)
     return {
         "pass_s": median(walls),
         "pass_low_s": min(walls),
@@ -193,7 +193,7 @@ def _way(
         "line_reads": line.reads,
         "reads": read / point.layer_bytes,
         "stall_s": middle(samples, lambda sample: sample.stall_s),
-        "compute_beside": beside / middle(alone, lambda sample: sample.compute_s),
+        "compute_ratio": busy / middle(alone, lambda sample: sample.compute_s),
         "cpu_s_per_gb": middle(samples, lambda sample: sample.cpu_s) / (read / 1e9),
         "bytes": bytes_ | _from_drive(own),
     }

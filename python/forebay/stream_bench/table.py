@@ -27,7 +27,7 @@ COLUMNS: list[tuple[str, Callable[[Found, str, Found], str]]] = [
     ("from rest", lambda point, way, found: _from_rest(found)),
     ("over compute", lambda point, way, found: f"{found['pass_s'] / point['compute_s'] - 1:+.1%}"),
     ("stall ms", lambda point, way, found: f"{found['stall_s'] * 1e3:.1f}"),
-    ("compute ratio", lambda point, way, found: f"{found['compute_beside']:.3f}"),
+    ("compute ratio", lambda point, way, found: f"{found['compute_ratio']:.3f}"),
     ("CPU s/GB", lambda point, way, found: f"{found['cpu_s_per_gb']:.3f}"),
 ]
 

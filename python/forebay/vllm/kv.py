@@ -43,7 +43,7 @@ __all__ = ["ForebayTier"]
 _PREFIX = "vllm:kv_offload_forebay_"
 _COUNTERS = {
     "hits": "Blocks read from the store.",
-    "missed": "Blocks asked for and not read, by reason.",
+    "missed": "Requested blocks that were not read, by reason.",
     "stored": "Blocks written to the store.",
     "evicted": "Blocks that left to make room.",
     "dropped": "Blocks not written, by reason.",
@@ -152,7 +152,7 @@ class ForebayTier(SecondaryTierManager):
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
-        """Forgets lookups that nothing asked for again; their records are in memory now."""
+        """Forgets lookups that were not repeated; their records are in memory now."""
         self._lookups = {key: call for key, call in self._lookups.items() if not call.done()}
 
     def drain_jobs(self) -> None:

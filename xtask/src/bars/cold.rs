@@ -115,7 +115,7 @@ pub(crate) fn writes(lab: &Lab) -> Result<Measured, Stop> {
     let cached = RequestOptions::by_route(Route::Cached).synced(SyncMode::Data);
     let ways = [synced, synced.past_cache(), cached];
     let mut note = String::new();
-    let sides = ["forebay", "past the page cache", "by the page cache"];
+    let sides = ["forebay", "O_DIRECT", "page cache"];
     let series = interleave(lab.rounds(5), &sides, |side| {
         evict(&file)?;
         timed(len, || {

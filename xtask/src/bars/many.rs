@@ -156,7 +156,7 @@ pub(crate) fn small_with_large(lab: &Lab) -> Result<Measured, Stop> {
         })?;
         ratios.push(by_itself.as_secs_f64() / large_s.as_secs_f64());
     }
-    let series = vec![Series::new("alone", alone), Series::new("beside", busy)];
+    let series = vec![Series::new("alone", alone), Series::new("busy", busy)];
     let [alone, busy] = [0, 1].map(|side: usize| series[side].percentile(0.99));
     let longer = (busy - alone) / slot;
     let kept = median(ratios.into_iter());
@@ -165,7 +165,7 @@ pub(crate) fn small_with_large(lab: &Lab) -> Result<Measured, Stop> {
         .at_least("rate of the transfer alone", kept, 0.95)
         .note(routes(&outcome.routes))
         .note(format!(
-            "p99 alone {:.0} µs, beside {:.0} µs; a full slot takes {:.0} µs to copy",
+            "p99 alone {:.0} µs, busy {:.0} µs; a full slot takes {:.0} µs to copy",
             alone * 1e6,
             busy * 1e6,
             slot * 1e6

@@ -334,7 +334,7 @@ impl<'a> Bench<'a> {
         early.into_iter().try_for_each(|record| self.note(record))
     }
 
-    /// What is asked for, by which parts of the same run are recognized.
+    /// The arguments, by which parts of the same run are recognized.
     fn request(&self) -> Value {
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();

@@ -137,7 +137,7 @@ impl<'a> Task<'a> {
 
     /// The parts of files that a trial writes to, and their scratch. A device, and `lanes` that the
     /// job overwrites, are tried themselves. Other jobs, such as random and timed ones, are tried
-    /// in scratch beside their files. Without room for scratch their writes are not tried.
+    /// in scratch next to their files. Without room for scratch their writes are not tried.
     fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Vec<New>) {
         let Request { read_percent, time, io, .. } = *self.asked;
         if read_percent == 100 {

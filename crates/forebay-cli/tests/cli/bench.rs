@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::program::program;
 use crate::proof::stays_in_memory;
 
-/// Little and short, whatever else is asked for.
+/// Little and short, with any other arguments.
 const SHORT: [&str; 7] = ["--repeats", "1", "--size", "8M", "--warm-up", "0s", "--seed=5"];
 
 fn command(folder: &Path, arguments: &[&str]) -> Command {
@@ -367,7 +367,7 @@ fn ctrl_c_leaves_whole_results_and_no_scratch() {
 #[test]
 fn a_point_that_fails_is_a_row_and_not_the_end() {
     let folder = folder();
-    // Past the page cache no plain way reads a thousand bytes.
+    // No plain method reads a thousand bytes with O_DIRECT.
     let arguments = ["--gpu=none", "--method=cpu,forebay", "--block-size=1000,4K", "--depth=1"];
     let output =
         measure(folder.path(), &[&arguments[..], &["--bytes=256K", "-o", "results"]].concat());
@@ -418,7 +418,7 @@ fn nothing_is_written_that_was_not_made_for_it() {
 #[test]
 fn what_was_read_and_what_was_written_count_by_their_bytes() {
     let folder = folder();
-    // Reads go past the page cache, with more than was asked for at both ends; writes of such
+    // Reads use O_DIRECT, with more than was requested at both ends; writes of such
     // lengths have to go through it.
     let asked = ["--block-size=6000", "--direction=mixed:80", "--depth=4", "--gpu=sim"];
     let output = measure(folder.path(), &[&asked[..], &["--time=300ms", "-o", "results"]].concat());

@@ -1,4 +1,4 @@
-//! cuFile's compat mode beside our engine, by a library that is compiled here: it has the functions
+//! cuFile's compat mode and our engine, by a library that is compiled here: it has the functions
 //! that are called, moves bytes for real, and does what the real one may do wrong.
 
 use std::fs;

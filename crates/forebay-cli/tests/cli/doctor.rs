@@ -100,7 +100,7 @@ fn a_direct_path_is_taken_and_proven_where_there_is_one() {
         "{report:#}"
     );
     for transfer in list(&report["transfers"]) {
-        assert_eq!(transfer["verdict"]["simulated"], true, "host memory plays the GPU");
+        assert_eq!(transfer["verdict"]["simulated"], true, "host memory simulates the GPU");
     }
 }
 
@@ -136,7 +136,7 @@ fn a_file_is_only_read() {
     assert_eq!(ends(&report), expected);
     assert!(report["transfers"][1]["bytes"] == 70_001 && report["path"] == "file");
     assert_eq!(fs::metadata(&file).unwrap().modified().unwrap(), before);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is made beside it");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no other file is made");
 }
 
 #[test]

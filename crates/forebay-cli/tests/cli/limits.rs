@@ -276,7 +276,7 @@ fn where_no_thread_can_be_started_it_is_said() {
         use std::os::unix::fs::PermissionsExt as _;
         fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    // A user whom nothing else runs as: the limit is on all processes of a user.
+    // A user without other processes: the limit is on all processes of a user.
     let user = 61_000 + std::process::id() % 1000;
     let mut said = 0;
     for limit in [2, 3, 4, 5, 6, 7, 8, 9] {

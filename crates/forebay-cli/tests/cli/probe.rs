@@ -54,10 +54,10 @@ fn ask(variables: &[&str], arguments: &[&str], bound: Duration) -> (Seen, End) {
 
 #[test]
 fn a_driver_that_opens_says_what_it_serves() {
-    let Some(played) = FakeLibrary::as_of(1190) else { return };
-    let (seen, end) = played.ask("nvidia-fs");
+    let Some(mock) = FakeLibrary::as_of(1190) else { return };
+    let (seen, end) = mock.ask("nvidia-fs");
     assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None));
-    assert_eq!(seen.library.as_deref(), Some(played.library.as_path()));
+    assert_eq!(seen.library.as_deref(), Some(mock.library.as_path()));
     assert_eq!(seen.version.as_deref(), Some("1.19"));
     assert_eq!(seen.nvidia_fs.as_deref(), Some("2.28"));
     let ways = vec!["p2pdma".to_owned(), "nvidia-fs".to_owned()];
@@ -65,7 +65,7 @@ fn a_driver_that_opens_says_what_it_serves() {
     assert_eq!(seen.features, ["dynamic-routing", "batch", "streams", "parallel"]);
     assert_eq!(seen.limits, Some((16384, 128)));
     assert!(seen.settings.contains(&("allow_compat_mode".to_owned(), true)));
-    let (seen, end) = played.ask("posix");
+    let (seen, end) = mock.ask("posix");
     assert_eq!((end, seen.opened, seen.nvidia_fs), (End::Exited(0), true, None));
     assert_eq!(seen.storage, []);
 }
@@ -73,8 +73,8 @@ fn a_driver_that_opens_says_what_it_serves() {
 #[test]
 fn each_version_is_queried_for_its_own_functions() {
     for version in VERSIONS {
-        let Some(played) = FakeLibrary::as_of(version) else { return };
-        let (seen, end) = played.ask("");
+        let Some(mock) = FakeLibrary::as_of(version) else { return };
+        let (seen, end) = mock.ask("");
         assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None), "{version}");
         let text = format!("1.{}", version % 1000 / 10);
         assert_eq!(seen.version, Some(text));
@@ -87,28 +87,28 @@ fn each_version_is_queried_for_its_own_functions() {
 #[test]
 fn one_of_another_version_is_not_opened() {
     let Some(old) = FakeLibrary::as_of(1090) else { return };
-    let why = |played: &FakeLibrary, variables: &[&str]| {
-        let (seen, end) = played.ask_with(variables, LONG);
+    let why = |mock: &FakeLibrary, variables: &[&str]| {
+        let (seen, end) = mock.ask_with(variables, LONG);
         assert_eq!((end, seen.opened, seen.version), (End::Exited(0), false, None));
         seen.failed.unwrap()
     };
     let missing = why(&old, &[]);
     assert!(missing.contains("has no `cuFileGetVersion`: it is older than 1.11"), "{missing}");
-    let played = FakeLibrary::as_of(1190).unwrap();
+    let mock = FakeLibrary::as_of(1190).unwrap();
     for (number, text) in [("1090", "1.9"), ("1100", "1.10"), ("2000", "2.0"), ("-1", "0.0")] {
-        let reported = why(&played, &[&format!("{VERSION}={number}")]);
+        let reported = why(&mock, &[&format!("{VERSION}={number}")]);
         assert!(
             reported.contains(&format!("is version {text}: 1.11 or a later one")),
             "{reported}"
         );
     }
-    let failed = why(&played, &[&format!("{DOES}=version=5030")]);
+    let failed = why(&mock, &[&format!("{DOES}=version=5030")]);
     assert!(failed.contains("cuFileGetVersion failed: INTERNAL_ERROR (5030)"), "{failed}");
 }
 
 #[test]
 fn a_driver_that_fails_says_why_and_what_to_do() {
-    let Some(played) = FakeLibrary::as_of(1190) else { return };
+    let Some(mock) = FakeLibrary::as_of(1190) else { return };
     for (open, says, hint) in [
         ("open=5001", "DRIVER_NOT_INITIALIZED (5001)", "modprobe nvidia-fs"),
         ("open=5027", "HANDLE_NOT_REGISTERED (5027)", "/run/udev"),
@@ -117,7 +117,7 @@ fn a_driver_that_fails_says_why_and_what_to_do() {
         ("open=5011:999", "(CUDA error 999)", "nvidia-smi"),
         ("open=4711", "cuFile's error 4711", ""),
     ] {
-        let (seen, end) = played.ask(open);
+        let (seen, end) = mock.ask(open);
         assert_eq!((end, seen.opened), (End::Exited(0), false), "{open}");
         assert!(seen.failed.as_ref().is_some_and(|text| text.contains(says)), "{seen:?}");
         assert!(seen.hint.unwrap_or_default().contains(hint), "{open}");
@@ -127,19 +127,19 @@ fn a_driver_that_fails_says_why_and_what_to_do() {
 
 #[test]
 fn one_that_hangs_or_crashes_takes_only_the_helper() {
-    let Some(played) = FakeLibrary::as_of(1190) else { return };
+    let Some(mock) = FakeLibrary::as_of(1190) else { return };
     for (does, ends) in [
         ("init-crash", End::Killed(11)),
         ("init-exit", End::Exited(3)),
         ("open-crash", End::Killed(11)),
     ] {
-        let (seen, end) = played.ask(does);
+        let (seen, end) = mock.ask(does);
         assert_eq!((end, seen.opened), (ends, false), "{does}");
         // What was said before is kept; nothing is before the initialiser.
         assert_eq!(seen.version.is_some(), does == "open-crash", "{does}");
     }
     let spins = |does: &str, bound| {
-        let (seen, end) = played.ask_with(&[&format!("{DOES}={does}")], bound);
+        let (seen, end) = mock.ask_with(&[&format!("{DOES}={does}")], bound);
         assert_eq!((end, seen.opened), (End::TimedOut(bound), false), "{does}");
         seen.version
     };
@@ -154,11 +154,11 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
 /// initialiser, where it holds locks of other threads.
 #[test]
 fn one_that_hangs_does_not_outlive_its_caller() {
-    let Some(played) = FakeLibrary::as_of(1190) else { return };
+    let Some(mock) = FakeLibrary::as_of(1190) else { return };
     for does in ["open-spin", "init-spin"] {
         let mut asker = Command::new("sh");
         asker.args(["-c", r#""$0" probe --library "$1" & echo "$!"; wait"#]);
-        asker.arg(program()).arg(&played.library);
+        asker.arg(program()).arg(&mock.library);
         asker.env(DOES, does);
         let mut asker = asker.stdout(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(asker.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -167,7 +167,7 @@ fn one_that_hangs_does_not_outlive_its_caller() {
         let start = Instant::now();
         let is_loaded = || {
             let maps = fs::read_to_string(format!("/proc/{id}/maps")).unwrap_or_default();
-            maps.contains(played.library.to_str().unwrap())
+            maps.contains(mock.library.to_str().unwrap())
         };
         while !is_loaded() {
             assert!(start.elapsed() < LONG, "{does}: it is not loaded");
@@ -177,7 +177,7 @@ fn one_that_hangs_does_not_outlive_its_caller() {
         // Its end of the pipe is the last.
         std::thread::spawn(move || report.send(said.count()));
         let early = reported.recv_timeout(Duration::from_millis(300));
-        assert!(early.is_err(), "{does}: somebody waits for it");
+        assert!(early.is_err(), "{does}: a process waits for it");
         asker.kill().unwrap();
         asker.wait().unwrap();
         // Less than it may take in all, so that this is not what ends it.
@@ -199,8 +199,8 @@ fn what_is_no_cufile_is_said_to_be_none() {
     assert!(why(&library).contains("is no library"));
     assert!(why(&folder.path().join("none.so")).contains("pip install nvidia-cufile"));
     assert!(why(folder.path()).contains("is no library"));
-    let Some(played) = FakeLibrary::as_of(1190) else { return };
-    let whole = fs::read(&played.library).unwrap();
+    let Some(mock) = FakeLibrary::as_of(1190) else { return };
+    let whole = fs::read(&mock.library).unwrap();
     for (at, byte, says) in [
         (18, if whole[18] == 62 { 183 } else { 62 }, "is built for "),
         (18, 243, "another machine (ELF 243)"),
@@ -223,16 +223,16 @@ fn what_is_no_cufile_is_said_to_be_none() {
 
 #[test]
 fn the_loader_finds_it_and_folders_of_packages_come_last() {
-    let Some(played) = FakeLibrary::as_of(1150) else { return };
-    let path = format!("LD_LIBRARY_PATH={}", played.folder.path().display());
+    let Some(mock) = FakeLibrary::as_of(1150) else { return };
+    let path = format!("LD_LIBRARY_PATH={}", mock.folder.path().display());
     let (seen, _) = ask(&[&path], &[], LONG);
     assert_eq!((seen.library, seen.opened), (Some(NAME.into()), true));
     let packages = tempfile::tempdir().unwrap();
     let inside = packages.path().join("nvidia/cufile/lib");
     fs::create_dir_all(&inside).unwrap();
     let of_wheel = inside.join(NAME);
-    fs::copy(&played.library, &of_wheel).unwrap();
-    fs::write(&played.library, "text").unwrap();
+    fs::copy(&mock.library, &of_wheel).unwrap();
+    fs::write(&mock.library, "text").unwrap();
     // What the loader finds is no library, so the next one counts.
     let folder = packages.path().to_str().unwrap();
     let (seen, _) = ask(&[&path], &["--packages", folder], LONG);

@@ -56,7 +56,7 @@ fn keeps_pages(all: &[(Point, Measured)]) -> bool {
     shares.into_iter().all(|share| share.before == Some(1.0) && share.after == Some(1.0))
 }
 
-/// Why a file's bytes cannot be had from its drive, past the page cache.
+/// Why a file's bytes cannot be read from its drive with O_DIRECT.
 pub(crate) fn stays_in_memory(file: &Path) -> Option<String> {
     let engine = Engine::new(Options::default()).unwrap();
     let file = engine.open(file).unwrap();

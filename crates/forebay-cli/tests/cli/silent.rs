@@ -57,7 +57,7 @@ fn doctor_says_that_a_path_does_not_answer_and_ends() {
     assert!(checks.iter().any(|check| check["name"] == "kernel_version"));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("caused by: path_answers: ") && said.contains("umount -f"), "{said}");
-    assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the command");
+    assert!(fuse.parked() > 0, "a process still waits for an answer, but not the command");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_record_of_a_path_that_does_not_answer_is_made_and_replayed() {
         let output = run(folder.path(), &[&["doctor", path, "--record", record], flag].concat());
         assert!(output.status.success(), "{output:?}");
     }
-    assert!(fuse.parked() > 0, "somebody still waits for an answer, but not the commands");
+    assert!(fuse.parked() > 0, "a process still waits for an answer, but not the commands");
     drop(fuse);
     let output = run(folder.path(), &["doctor", "--fixture", "doctor", "--format=json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -112,7 +112,7 @@ const SILENT: Fault = |faults| faults.silent = true;
 const NO_OPENS: Fault = |faults| faults.hang_opens = true;
 const NO_READS: Fault = |faults| faults.hang_from = Some(0);
 
-/// A file that misbehaves so, with one beside it that does not.
+/// A file with such faults, and one without.
 fn rig(fault: Fault) -> Option<(Fuse, TempDir)> {
     let fuse = or_skip(Fuse::new(vec![7; 32 << 20]))?;
     let folder = tempfile::tempdir().unwrap();

@@ -284,7 +284,7 @@ fn drives() {
     let report = after(|m| {
         m.tree.write(&format!("{NVME}/uevent"), "DRIVER=nvme\nPCI_ID=15B3:6001\n");
     });
-    warns(&report, "dpu", "nvme1n1 is likely played by a DPU");
+    warns(&report, "dpu", "nvme1n1 is likely emulated by a DPU");
     let mut two = Machine::p2pdma();
     nvme(&two.tree, "pci0000:80/0000:81:00.0", "259:2", 2);
     two.mount("259:2", "xfs /dev/nvme2n1 rw");

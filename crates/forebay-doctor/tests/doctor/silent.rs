@@ -46,7 +46,7 @@ fn a_path_without_an_answer_is_a_problem_and_the_rest_is_reported() {
     assert!(report.check("kernel_version").is_some() && report.check("container").is_some());
     // Only a bound on a hang: one look is waited for, not each.
     assert!(took < Duration::from_secs(30), "{took:?}");
-    assert!(fuse.parked() > 0, "somebody still waits");
+    assert!(fuse.parked() > 0, "a process still waits");
 }
 
 #[test]

@@ -236,7 +236,7 @@ impl Judge<'_> {
         if within && self.claim.bytes.saturating_sub(direct) >= LEN_MIN {
             self.doubts.push(format!(
                 "that {text} went directly is the library's word alone: other counters do not \
-                 show so few beside the others"
+                 show so few among the others"
             ));
         } else if within || direct < LEN_MIN {
             let least = size(LEN_MIN);
@@ -327,7 +327,7 @@ impl Judge<'_> {
             return;
         }
         let text = format!(
-            "{} may be holes, which no drive is asked for, so that nothing but the library shows \
+            "{} may be holes, which no drive reads, so that nothing but the library shows \
              that they were moved",
             size(unseen)
         );

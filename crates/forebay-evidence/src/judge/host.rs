@@ -224,9 +224,8 @@ impl Judge<'_> {
             // Requested with O_DIRECT, but served through the page cache.
             let encoded = size(cache.encoded);
             self.grounds.push(format!(
-                "{said} were asked for past the page cache, but the file system stores {encoded} \
-                 of the file in another form (compressed, say), which it makes whole in the page \
-                 cache"
+                "{said} were requested with O_DIRECT, but the file system stores {encoded} of the \
+                 file in another form (compressed, say), which it makes whole in the page cache"
             ));
             (cached, staged) = (cached.saturating_add(staged.saturating_sub(past)), past);
         } else if staged > most {
@@ -289,7 +288,7 @@ impl Judge<'_> {
         if edge {
             let (staged, text) = (self.claim.by(Route::Staged).min(bytes), size(bytes));
             self.add([(DataPath::Staged, staged), (DataPath::Cached, bytes - staged)]);
-            self.grounds.push(format!("{text} beside it are too little to be seen by counters"));
+            self.grounds.push(format!("{text} at the same time are too little for the counters"));
         }
         edge
     }

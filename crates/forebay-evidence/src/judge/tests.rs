@@ -175,7 +175,7 @@ fn encoded_bytes_pass_the_page_cache_for_every_caller() {
     // Stored in a tenth of the space, read from there, and decoded in the page cache.
     let whole_file = verdict(&with(GIB / 10, GIB, GIB), &whole(Route::Staged));
     assert_eq!(whole_file.to_string(), "cached", "{whole_file:?}");
-    let said = "1 GiB were asked for past the page cache, but the file system stores 1 GiB of the";
+    let said = "1 GiB were requested with O_DIRECT, but the file system stores 1 GiB of the";
     assert!(whole_file.grounds.iter().any(|ground| ground.starts_with(said)), "{whole_file:?}");
     let half = with(GIB / 2 + GIB / 20 + GIB / 2, GIB / 2, GIB / 2);
     assert_eq!(text(&half, &whole(Route::Staged)), "mixed 55 % staged / 45 % cached");
@@ -327,8 +327,8 @@ fn reads_and_writes_of_one_span_share_its_page_cache() {
     // Reads alone that left their bytes in the page cache went through it.
     let alone = Claim { concurrent: (0, 0), ..mixed(Route::Staged, Direction::Read, gpu) };
     assert!(contradiction(&evidence(GIB, 0, 0, GIB), &alone).contains("only 0 B were"));
-    let beside = mixed(Route::Staged, Direction::Read, gpu).to_json();
-    assert_eq!(beside["concurrent"], serde_json::json!({"bytes": GIB, "past": GIB}));
+    let concurrent = mixed(Route::Staged, Direction::Read, gpu).to_json();
+    assert_eq!(concurrent["concurrent"], serde_json::json!({"bytes": GIB, "past": GIB}));
 }
 
 #[test]
@@ -443,13 +443,13 @@ prop_compose! {
         named in any::<bool>(),
         memory in prop_oneof![Just(Memory::Gpu), Just(Memory::SimulatedGpu), Just(Memory::Host)],
         routes in proptest::collection::vec((0_usize..4, amount()), 0..4),
-        beside in (amount(), amount()),
+        concurrent in (amount(), amount()),
     ) -> Claim {
         let direction = if read { Direction::Read } else { Direction::Write };
         let mut claim = Claim::silent(direction, bytes, memory);
         claim.gpu = named.then(|| GpuCounters::default().uuid_text());
         claim.routes = routes.into_iter().map(|(index, n)| (Route::ALL[index], n)).collect();
-        claim.concurrent = beside;
+        claim.concurrent = concurrent;
         if exact {
             claim.bytes = claim.reported();
         }

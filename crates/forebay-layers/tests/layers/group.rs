@@ -413,8 +413,8 @@ fn what_cannot_be_shared_is_refused() {
     let other = SimDevice::new(7, "sim".parse().expect("one"), Arc::new(SystemClock::new()));
     let refused = group(&[rig.gpu(), Arc::new(other)]);
     assert!(refused.contains("sim:0 and sim:7") && refused.contains("pinned"), "{refused}");
-    let (beside, layers) = (rig.sibling("sim"), &model.layers);
-    let members = join(vec![rig, beside], layers, StreamOptions::default());
+    let (sibling, layers) = (rig.sibling("sim"), &model.layers);
+    let members = join(vec![rig, sibling], layers, StreamOptions::default());
     let layer = members[0].rig.next(&members[0].stream).expect("it can be read").expect("one");
     let error = write_back(&members[0].rig, &layer).expect_err("others have it");
     assert!(error.to_string().contains("layer 0"), "{error}");

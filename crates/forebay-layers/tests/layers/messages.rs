@@ -30,7 +30,7 @@ fn room_for_two_layers_does_where_there_is_none_for_three() {
     let seen = rig.pass(&stream, std::time::Duration::ZERO).expect("a pass");
     model.check_all(&seen, &[0, 1, 2, 3]);
     drop(stream);
-    // Nor is less taken than was asked for.
+    // Nor is less used than was requested.
     let budget = Some(3 * model.layers[0].len());
     let refused = |options: StreamOptions| {
         let stream = LayerStream::new(&rig.engine, &rig.gpu(), &model.layers, options);

@@ -1,5 +1,5 @@
 //! The threads of an engine: those that `FOREBAY_THREADS` counts, and those that
-//! `docs/variables.md` lists beside them.
+//! `docs/variables.md` lists as well.
 
 #![expect(unsafe_code, reason = "queues work on streams of its own, as a caller would")]
 

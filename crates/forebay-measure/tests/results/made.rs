@@ -185,7 +185,7 @@ pub(crate) fn file(sweep: &Sweep) -> String {
 pub(crate) const HARM: &str =
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;\u{1b}[2J\0|`=1+1`\n";
 
-/// A file that somebody wrote who means harm: the words are everywhere, the numbers are absurd.
+/// A file of an attacker: the words are everywhere, the numbers are absurd.
 pub(crate) fn hostile() -> String {
     let mut sweep = Sweep { path: HARM.into(), repeats: 1, fails: 4, ..Sweep::default() };
     sweep.methods = vec![HARM, "forebay"];

@@ -1,4 +1,4 @@
-//! Small systems made by hand: folders that play `/sys` and `/proc`, and a record that plays the
+//! Small systems made by hand: folders in place of `/sys` and `/proc`, and a record in place of the
 //! kernel.
 
 use std::fs;

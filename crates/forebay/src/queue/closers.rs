@@ -186,7 +186,7 @@ mod tests {
         for number in 0..100 {
             let (sender, running) = (sender.clone(), Arc::clone(&running));
             closers.push(Chore::Close, move || {
-                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "beside the one that hangs");
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "during the one that hangs");
                 running.fetch_sub(1, Ordering::SeqCst);
                 sender.send(number).unwrap();
             });

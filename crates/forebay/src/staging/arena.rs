@@ -218,7 +218,7 @@ mod tests {
         for link in [0, 1] {
             assert!(matches!(arena.grow(link), Err(Error::HostMemory { .. })));
         }
-        assert_eq!(arena.refused(), None, "a bound that was asked for is no news");
+        assert_eq!(arena.refused(), None, "a requested bound is not reported");
     }
 
     /// An arena of 1 MiB slots with one link, in a control group with this many MiB left.

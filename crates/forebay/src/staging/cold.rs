@@ -1,6 +1,6 @@
 //! Small reads of bytes that are not in memory, on a ring of their own.
 //!
-//! Such a read needs no window, no slot and no turn: the drive is asked for it at once, with
+//! Such a read needs no window, no slot and no turn: it is submitted at once, with
 //! O_DIRECT, into the caller's memory or into a cell of the GPU. The thread that waits for it takes
 //! the completions from the ring itself, also those of other reads, and hands that role on when it
 //! leaves. So a read that is waited for wakes no other thread. Reads that are not waited for
@@ -117,7 +117,7 @@ struct Thread {
 #[derive(Debug)]
 pub(crate) struct ColdRead {
     pub(crate) call: ColdCall,
-    /// The bytes that are asked for: all wanted ones, in whole units.
+    /// The bytes of the request: all wanted ones, in whole units.
     pub(crate) covered: ByteRange,
     pub(crate) target: ColdTarget,
     pub(crate) touch: Touch,

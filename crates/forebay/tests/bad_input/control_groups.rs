@@ -1,4 +1,4 @@
-//! A control group with less memory than is asked for: the kernel ends who uses more, so that an
+//! A control group with less memory than is requested: the kernel ends who uses more, so that an
 //! error has to come before.
 
 use std::fs;
@@ -104,7 +104,7 @@ fn a_small_control_group_is_enough_and_more_than_it_has_is_an_error() {
             target.fill(0);
             file.read_exact(0, &mut target).expect("all bytes");
             assert!(target == bytes);
-            // More than there is can be asked for at any time.
+            // More than there is can be requested at any time.
             let result = engine.allocate_pinned(1 << 30);
             let error = result.as_ref().expect_err("more than the group has");
             let message = format!(

@@ -219,7 +219,7 @@ fn a_size_that_is_a_lie() {
     }
 }
 
-/// A small file system with a file that must survive, and a full one beside it in a moment.
+/// A small file system with a file that must survive, and one that will be full in a moment.
 fn small_drive() -> Option<(LoopDrive, PathBuf)> {
     let options = LoopOptions { size: 64 << 20, ..LoopOptions::default() };
     let drive = or_skip(LoopDrive::new(&options))?;

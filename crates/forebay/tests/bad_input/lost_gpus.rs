@@ -124,7 +124,7 @@ fn a_gpu_that_vanishes_harms_no_other() {
                     other => panic!("{other:?}"),
                 }
             }
-            assert!(open > 0, "somebody's copy was under way");
+            assert!(open > 0, "a copy was in progress");
             others.join().expect("the others go on");
         });
         rig.is_refused(&mut small);

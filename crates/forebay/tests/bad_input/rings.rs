@@ -240,7 +240,7 @@ fn bombard(ended: &AtomicBool) {
         action.sa_sigaction = count as *const () as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
     }
-    // SAFETY: asks for numbers only.
+    // SAFETY: returns numbers only.
     let (process, own) = unsafe { (libc::getpid(), libc::gettid()) };
     while !ended.load(Ordering::Relaxed) {
         for task in fs::read_dir("/proc/self/task").expect("this process").flatten() {

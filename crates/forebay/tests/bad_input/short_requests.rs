@@ -53,7 +53,7 @@ fn each(path: &Path, check: impl Fn(&Engine, &File, u64, bool)) {
     }
 }
 
-/// A server whose every read is asked for anew, with and without its own asynchronous reads.
+/// A server whose every read is repeated, with and without its own asynchronous reads.
 fn served(check: impl Fn(&Fuse, &[u8])) {
     for interruptible in [false, true] {
         let faults = Faults { uncached: true, interruptible, ..Faults::default() };

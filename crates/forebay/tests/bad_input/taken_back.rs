@@ -35,7 +35,7 @@ struct Rig {
 
 impl Rig {
     /// Runs `check` with few and with many requests in flight, and with an overlay over the file
-    /// system where one is asked for.
+    /// system where one is requested.
     fn each(interruptible: bool, overlaid: bool, check: impl Fn(&Self)) {
         for depth in [2, 64] {
             note(format!("depth {depth}"));
@@ -92,7 +92,7 @@ impl Rig {
         }
     }
 
-    /// Nothing of what was cancelled stands in the way of what comes next.
+    /// Cancelled requests do not hold up later ones.
     fn assert_answers(&self) {
         self.fuse.set(|faults| *faults = Faults::default());
         let (result, buffer) = self.start().wait();

@@ -142,7 +142,7 @@ impl Case {
         let untouched = vec![BEFORE; all.len()];
         let kept =
             all[..start] == untouched[..start] && all[start + got..] == untouched[start + got..];
-        assert!(kept, "bytes beside the target of {offset}+{len} changed");
+        assert!(kept, "bytes outside the target of {offset}+{len} changed");
         let shares: u64 = outcome.routes.iter().map(|share| share.bytes).sum();
         assert_eq!(shares, outcome.bytes, "bytes by route of {offset}+{len}: {outcome:?}");
         Ok((all[start..start + got].to_vec(), outcome))

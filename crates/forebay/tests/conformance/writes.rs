@@ -182,7 +182,7 @@ pub(crate) fn without_blocking(case: &Case) {
     assert_holds(&file, &bytes);
 }
 
-/// Files that somebody else has opened, with flags that are in the way.
+/// Files that the caller has opened, with flags that hinder.
 pub(crate) fn by_a_given_descriptor(case: &Case) {
     let (named, mut model) = case.random_file("given", 2 * SLOT + 4321);
     for flags in [0, libc::O_APPEND, libc::O_NONBLOCK, libc::O_DIRECT] {

@@ -1,4 +1,4 @@
-//! The driver as another library of the process would use it, beside the one under test.
+//! The driver as another library of the process uses it.
 
 #![expect(unsafe_code, reason = "calls the driver")]
 

@@ -1,4 +1,4 @@
-//! Our kernels on a real GPU: every byte of what they take, and none beside it.
+//! Our kernels on a real GPU: every byte of their range, and none outside.
 
 #![expect(unsafe_code, reason = "has kernels work on raw addresses")]
 

@@ -28,7 +28,7 @@ struct Pinned<'a>(&'a Driver, Opaque);
 
 impl Pinned<'_> {
     fn bytes(&self, len: usize) -> &[u8] {
-        // SAFETY: the test asks for no more than it has taken, after its copies.
+        // SAFETY: the test frees what it allocated, after its copies.
         unsafe { std::slice::from_raw_parts(self.1.cast(), len) }
     }
 

@@ -1,4 +1,4 @@
-//! What a library may answer that is not what was asked for.
+//! Wrong answers of a library.
 
 use std::fmt::Debug;
 

@@ -27,7 +27,7 @@ use lab::{child, or_skip, pattern};
 const LEN: usize = (1 << 20) + 1234;
 
 /// Names a child the folder that it shares with its parent.
-const FOLDER: &str = "PLAYED_CUFILE_FOLDER";
+const FOLDER: &str = "MOCK_CUFILE_FOLDER";
 
 /// A library, a file, and a list of the calls that the library got.
 struct Rig {

@@ -143,7 +143,7 @@ fn a_process_that_ends_in_the_middle_of_a_move_ends() {
         await_stuck(&rig);
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9), "{role}");
-        // Nothing is left that would be in the way of others.
+        // Nothing is left that would disturb other processes.
         let calls = rig.run("reads", "");
         assert!(calls.ends_with(&LAST.map(str::to_owned)), "{calls:?}");
     }

@@ -1,4 +1,4 @@
-//! How transfers end that go straight: beside other GPUs, when their file is cut or replaced, when
+//! How direct transfers end: with other GPUs, when their file is cut or replaced, when
 //! they are cancelled or dropped, when the engine is gone, and in a forked child; and who takes
 //! another way although there is a path.
 
@@ -23,7 +23,7 @@ use super::{LEN, Rig, bytes_by, direct_only};
 /// What is in whole units of a file.
 const BODY: u64 = LEN as u64 / 4096 * 4096;
 
-/// Whether the file may be read around the page cache; else the test is skipped.
+/// Whether the file may be read with O_DIRECT; else the test is skipped.
 fn can_go_straight(rig: &Rig) -> bool {
     let file = rig.engine.open(rig.path()).expect("it opens");
     if let Some(reason) = file.no_direct_io() {

@@ -1,4 +1,4 @@
-//! Reads and writes that go straight between a file and a GPU, by a cuFile that is played.
+//! Reads and writes directly between a file and a GPU, by a mock cuFile.
 
 mod ends;
 #[path = "../lab/mod.rs"]
@@ -95,13 +95,13 @@ impl Rig {
         for guard in [before, behind] {
             let mut got = vec![0; usize::try_from(guard.len()).expect("small")];
             guard.download(0, &mut got).expect("a copy");
-            assert!(got.iter().all(|byte| *byte == 0xee), "bytes beside were touched");
+            assert!(got.iter().all(|byte| *byte == 0xee), "bytes outside were touched");
         }
         Ok(outcome)
     }
 }
 
-/// Whether bytes of this folder's files may come from a drive, past the page cache; else the test
+/// Whether bytes of this folder's files may come from a drive with O_DIRECT; else the test
 /// is skipped. Not asked of a transfer, which is what is tested.
 fn bytes_are_from_a_drive(rig: &Rig) -> bool {
     let file = rig.engine.open(rig.path()).expect("it opens");

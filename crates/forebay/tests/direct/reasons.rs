@@ -12,7 +12,7 @@ fn why(outcome: &Outcome) -> Option<&str> {
     outcome.not_direct.as_deref()
 }
 
-/// Whether the file may be read around the page cache.
+/// Whether the file may be read with O_DIRECT.
 fn can_go_straight(rig: &Rig) -> bool {
     let reason = rig.cold().no_direct_io().map(str::to_owned);
     reason.iter().for_each(|reason| skip(format!("bytes that go straight: {reason}")));

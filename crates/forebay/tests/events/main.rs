@@ -138,7 +138,7 @@ fn a_cancel_and_its_result_are_reported() {
     let (result, _) = reading.wait();
     assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
     let reported = transfers(&path);
-    let expected = ["transfer begins", "cancel asked for", "transfer ended early"];
+    let expected = ["transfer begins", "cancel requested", "transfer ended early"];
     assert_eq!(messages(&reported), expected);
     assert!(reported[2].get("error").is_some_and(|error| error.contains(&path)), "{reported:?}");
     assert!(reported.iter().all(|event| event.level == Level::DEBUG));

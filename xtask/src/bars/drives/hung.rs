@@ -133,15 +133,15 @@ fn judge(drives: &[Drive], rounds: &[Vec<Round>; 2]) -> Measured {
     };
     let mut measured = Measured::of(vec![
         series("three drives", 0, &|round| round.all),
-        series("three drives beside the hung one", 1, &|round| round.all),
+        series("three drives, one more hangs", 1, &|round| round.all),
     ]);
     for (index, Drive { name, .. }) in drives.iter().enumerate() {
-        let [alone, beside] =
+        let [alone, together] =
             [0, 1].map(|side| series(name, side, &|round| round.drives[index]).rate());
-        let (a, b) = (mb_per_s(alone), mb_per_s(beside));
+        let (a, b) = (mb_per_s(alone), mb_per_s(together));
         measured = measured
-            .at_least(format!("{name}: rate without the hung one"), beside / alone, 0.95)
-            .note(format!("{name}: {a}, beside the hung drive {b}"));
+            .at_least(format!("{name}: rate without the hung one"), together / alone, 0.95)
+            .note(format!("{name}: {a}, with the hung drive {b}"));
     }
     measured.notes.extend(rounds[1].last().map(Round::route));
     measured

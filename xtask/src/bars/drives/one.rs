@@ -77,18 +77,18 @@ pub(super) fn urgent(ground: &Ground) -> Result<Measured, Stop> {
     let both = Sample { seconds: outcome.elapsed.as_secs_f64(), bytes: outcome.bytes, cpu_s: 0.0 };
     let measured = Measured::of(vec![
         Series::new("transfer alone", vec![alone.all]),
-        Series::new("transfer beside small reads", vec![both]),
+        Series::new("transfer during small reads", vec![both]),
         Series::new("small reads, idle drive", idle),
-        Series::new("small reads beside the transfer", busy),
+        Series::new("small reads during the transfer", busy),
     ]);
     let series = &measured.series;
     let ms = |side: usize, share| format!("{:.2} ms", series[side].percentile(share) * 1e3);
     let notes = vec![
         alone.route(),
         format!("idle: median {}, p99 {}", ms(2, 0.5), ms(2, 0.99)),
-        format!("beside: median {}, p99 {}", ms(3, 0.5), ms(3, 0.99)),
-        format!("{} small reads beside the transfer", series[3].samples.len()),
-        format!("alone {}, beside {}", mb_per_s(series[0].rate()), mb_per_s(series[1].rate())),
+        format!("busy: median {}, p99 {}", ms(3, 0.5), ms(3, 0.99)),
+        format!("{} small reads during the transfer", series[3].samples.len()),
+        format!("alone {}, busy {}", mb_per_s(series[0].rate()), mb_per_s(series[1].rate())),
     ];
     let late = series[3].percentile(0.99) / series[2].percentile(0.99);
     let kept = measured.ratio(1, 0);

@@ -1,4 +1,4 @@
-//! Whole files on several drives, read by one thread that asks for all and then waits for all.
+//! Whole files on several drives, read by one thread that starts all reads and then waits for all.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -50,12 +50,12 @@ pub(super) fn unequal(ground: &Ground) -> Result<Measured, Stop> {
     let (mut measured, each) = alone_and_together(ground, &lens, rates, 4)?;
     for (index, samples) in each.into_iter().enumerate() {
         let name = format!("drive-{index}");
-        let together = Series::new(format!("{name} beside the others"), samples);
-        let (beside, alone) = (together.rate(), measured.series[index].rate());
+        let together = Series::new(format!("{name} with the others"), samples);
+        let (busy, alone) = (together.rate(), measured.series[index].rate());
         let speed = if index % 2 == 0 { "fast" } else { "slow" };
         measured = measured
-            .note(format!("{name}: alone {}, beside {}", mb_per_s(alone), mb_per_s(beside)))
-            .at_least(format!("{speed} {name}: rate of it alone"), beside / alone, 0.95);
+            .note(format!("{name}: alone {}, together {}", mb_per_s(alone), mb_per_s(busy)))
+            .at_least(format!("{speed} {name}: rate of it alone"), busy / alone, 0.95);
         measured.series.push(together);
     }
     Ok(measured)

@@ -19,7 +19,7 @@ fn queues_are_those_that_the_kernel_reports() {
         forebay_cli::bench::queues::described(&maps)
     };
     assert_eq!(described(&["/a/f"]), ["8 I/O queues"]);
-    // Eight connections were asked for, and there is one.
+    // Eight connections were requested, and there is one.
     assert_eq!(described(&["/n/f", "/a/f", "/a/f"]), ["1 connection", "8 I/O queues"]);
     assert_eq!(described(&["/b/f"]), Vec::<String>::new());
     tree.write(&controller(2), "0\n");

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use crate::program::program;
 
-/// Which memory plays the target where it does not matter.
+/// The target where it does not matter.
 const TARGETS: [&str; 2] = ["none", "sim"];
 
 /// A folder on a drive, where files have no holes but those that are made.

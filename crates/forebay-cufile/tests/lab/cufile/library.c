@@ -3,11 +3,11 @@
  *
  * AS_OF is the version whose functions it has. With HEADER, `cufile.h` declares them instead of the
  * lines below, so that a compiler compares the two. The rest it is told by variables; what it does,
- * by a file beside it as well, whose name is its own with `.does` behind it:
+ * by a file next to it as well, whose name is its own with `.does` behind it:
  *
- *   PLAYED_CUFILE_VERSION  the version that it tells, where that is another one
- *   PLAYED_CUFILE_CALLS    a file that gets the name of each call, and what settings are set to
- *   PLAYED_CUFILE_DOES     words with commas between them:
+ *   MOCK_CUFILE_VERSION  the version that it reports, where that is another one
+ *   MOCK_CUFILE_CALLS    a file that gets the name of each call, and what settings are set to
+ *   MOCK_CUFILE_DOES     words with commas between them:
  *     init-crash, init-exit, init-spin   in the initialiser
  *     open-crash, open-spin, open=CODE[:CUDA], version=CODE
  *     register=CODE
@@ -52,27 +52,27 @@ static struct file files[FILES];
 /* Totals, and the record of one GPU, as words. */
 static uint64_t totals[78], gpu[31] = { 0x0706050403020100, 0x0f0e0d0c0b0a0908 };
 
-/* What the file beside it says. */
+/* The text of the file next to it. */
 static char always[128];
 
 /* What follows a word in what it is told to do. */
 static const char *does(const char *word) {
   size_t len = strlen(word);
-  const char *at = *always ? always : getenv("PLAYED_CUFILE_DOES");
+  const char *at = *always ? always : getenv("MOCK_CUFILE_DOES");
   for (; at && *at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
     if (!strncmp(at, word, len) && (strchr(",", at[len]) || word[len - 1] == '=')) return at + len;
   return NULL;
 }
 
 static int version(void) {
-  const char *told = getenv("PLAYED_CUFILE_VERSION");
+  const char *told = getenv("MOCK_CUFILE_VERSION");
   return told ? atoi(told) : AS_OF;
 }
 
 static void called(const char *name, long which, long value) {
   char line[99];
   int len = snprintf(line, sizeof line, which < 0 ? "%s\n" : "%s %ld %ld\n", name, which, value);
-  const char *path = getenv("PLAYED_CUFILE_CALLS");
+  const char *path = getenv("MOCK_CUFILE_CALLS");
   int fd = path ? open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
   if (fd >= 0 && write(fd, line, len) != len) abort();
   if (fd >= 0) close(fd);

@@ -17,9 +17,9 @@ pub(crate) const NAME: &str = "libcufile.so.0";
 pub(crate) const VERSIONS: [u32; 5] = [1110, 1140, 1150, 1160, 1190];
 
 /// The variables for its behaviour, its version, and the file in which it notes its calls.
-pub(crate) const DOES: &str = "PLAYED_CUFILE_DOES";
-pub(crate) const VERSION: &str = "PLAYED_CUFILE_VERSION";
-pub(crate) const CALLS: &str = "PLAYED_CUFILE_CALLS";
+pub(crate) const DOES: &str = "MOCK_CUFILE_DOES";
+pub(crate) const VERSION: &str = "MOCK_CUFILE_VERSION";
+pub(crate) const CALLS: &str = "MOCK_CUFILE_CALLS";
 
 /// What was compiled in this process, by version.
 static COMPILED: Mutex<Vec<(u32, Vec<u8>)>> = Mutex::new(Vec::new());

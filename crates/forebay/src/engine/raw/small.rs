@@ -199,7 +199,7 @@ impl Engine {
 
     /// Starts a small read without special options. If its bytes are in memory, one to the host is
     /// over when this returns, and for a GPU the bytes are in a cell that the link's copy thread
-    /// sends together with others. If no byte is, the drive is asked for it on a ring of its own.
+    /// sends together with others. If no byte is, it is read from the drive on a ring of its own.
     /// `None` if it needs the general path, which then gets the buffer.
     pub(in crate::engine) fn start_small(
         &self,

@@ -1,6 +1,6 @@
 //! The CUDA device against the simulated driver: contexts, handles, errors, filling the table.
 
-#![expect(unsafe_code, reason = "copies by raw address, and plays a C library")]
+#![expect(unsafe_code, reason = "copies by raw address, and mocks a C library")]
 
 use std::ffi::{c_char, c_int};
 use std::ptr::{self, NonNull};

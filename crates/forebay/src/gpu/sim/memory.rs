@@ -281,7 +281,7 @@ impl Registrations {
         let pinned = self.ranges.values().filter(|range| range.kept.is_some());
         let pinned: u64 = pinned.map(|range| range.len).sum();
         if let Some(limit) = limit.filter(|&limit| pinned + kept.len() as u64 > limit) {
-            let detail = format!("{} bytes beside {pinned}, of {limit}", kept.len());
+            let detail = format!("{} bytes and {pinned}, of {limit}", kept.len());
             return Err(Fault::OutOfMemory.in_call("register_read_only", detail));
         }
         self.add(host, kept.len())?;

@@ -406,21 +406,21 @@ fn addresses_are_known_for_what_they_are() {
     assert_eq!(device.address_kind(memory + 100), AddressKind::Unknown);
     assert_eq!(device.address_kind(start + 63), AddressKind::PinnedHost);
     assert_eq!(device.address_kind(8), AddressKind::Unknown);
-    let beside = device.sibling(1, SimConfig::default());
-    assert_eq!(beside.address_kind(start), AddressKind::PinnedHost);
-    assert_eq!(beside.address_kind(memory), AddressKind::Unknown);
-    assert_eq!(beside.id().to_string(), "sim:1");
+    let sibling = device.sibling(1, SimConfig::default());
+    assert_eq!(sibling.address_kind(start), AddressKind::PinnedHost);
+    assert_eq!(sibling.address_kind(memory), AddressKind::Unknown);
+    assert_eq!(sibling.id().to_string(), "sim:1");
 }
 
 #[test]
 fn a_device_that_goes_with_copies_queued_leaves_the_host_memory_free() {
     let (device, _) = stepped("sim");
-    let beside = device.sibling(1, "sim:latency=1s".parse().unwrap());
+    let sibling = device.sibling(1, "sim:latency=1s".parse().unwrap());
     let mut bytes = Pinned::new(&device, vec![1; 64]);
-    let memory = beside.allocate(64).unwrap();
-    let stream = beside.create_stream().unwrap();
-    up(&beside, stream, memory, &mut bytes);
-    drop(beside);
+    let memory = sibling.allocate(64).unwrap();
+    let stream = sibling.create_stream().unwrap();
+    up(&sibling, stream, memory, &mut bytes);
+    drop(sibling);
 }
 
 #[test]

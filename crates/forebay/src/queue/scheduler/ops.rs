@@ -466,7 +466,7 @@ impl Scheduler {
     }
 }
 
-/// True if the error asks for a retry and the op has retries left.
+/// True if the error allows a retry and the op has retries left.
 fn is_tried_again(errno: Errno, op: &Op) -> bool {
     matches!(errno, Errno::AGAIN | Errno::INTR) && op.again < AGAIN_MAX
 }

@@ -143,7 +143,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     let link = rig.add_ring_and_link();
     let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Demanded));
     for op in ops {
-        assert!(rig.scheduler.claim().is_none(), "an edge begins beside the body");
+        assert!(rig.scheduler.claim().is_none(), "an edge begins during the body");
         rig.complete(op, Ok(LEN / 4));
     }
     let check = rig.scheduler.take_pool_op().expect("a check of the page cache");

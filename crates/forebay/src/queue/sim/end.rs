@@ -104,7 +104,7 @@ impl Run {
             }
             let mut expected = file.expected.clone();
             expected.resize(file.bytes.len(), 0);
-            assert!(file.bytes == expected, "bytes of a file that no write asked for");
+            assert!(file.bytes == expected, "bytes of a file that no write changed");
         }
     }
 }

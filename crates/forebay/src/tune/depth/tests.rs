@@ -23,7 +23,7 @@ struct Drive {
     channels: usize,
     rate: u64,
     latency_ns: u64,
-    /// Time of each request beside its bytes.
+    /// Time of each request without its bytes.
     op_ns: u64,
     /// Each request in flight beyond these costs one hundredth of the rate.
     falls_from: usize,

@@ -243,7 +243,7 @@ fn serve(mut device: File, shared: &Shared) {
                     thread::sleep(pause);
                     new = Some(request);
                 }
-                // Unmounted by somebody else.
+                // Unmounted by another process.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => return,
                 // A request that was taken back before it was read.
                 Err(_) => {}

@@ -1,6 +1,6 @@
 //! Address queries of the simulated driver, and memory that a test presents as another kind.
 
-#![expect(unsafe_code, reason = "plays a C library")]
+#![expect(unsafe_code, reason = "mocks a C library")]
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};

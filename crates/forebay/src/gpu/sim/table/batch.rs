@@ -1,6 +1,6 @@
 //! `cuMemcpyBatchAsync` of the simulated driver, as of CUDA 12.8.
 
-#![expect(unsafe_code, reason = "plays a C library")]
+#![expect(unsafe_code, reason = "mocks a C library")]
 
 use std::ptr::NonNull;
 use std::slice;

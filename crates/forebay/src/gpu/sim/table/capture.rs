@@ -1,7 +1,7 @@
 //! Graph captures in the simulated driver: which threads are refused, and which calls invalidate a
 //! capture.
 
-#![expect(unsafe_code, reason = "plays a C library")]
+#![expect(unsafe_code, reason = "mocks a C library")]
 
 use std::cell::Cell;
 use std::ffi::c_int;

@@ -1,6 +1,6 @@
 //! Drivers that report success and return an impossible value, each in one call.
 
-#![expect(unsafe_code, reason = "plays a C library")]
+#![expect(unsafe_code, reason = "mocks a C library")]
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -1,6 +1,6 @@
 //! Kernels of the simulated driver: it recognises our PTX and runs the equivalent.
 
-#![expect(unsafe_code, reason = "plays a C library")]
+#![expect(unsafe_code, reason = "mocks a C library")]
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
