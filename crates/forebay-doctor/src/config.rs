@@ -242,10 +242,10 @@ impl Config {
         }));
         found.extend(list("drivers").into_iter().filter(|name| Some(*name) == storage.module()));
         if found.is_empty() {
-            return vec![LISTS.ok("nothing of this path stands on one")];
+            return vec![LISTS.ok("nothing of this path is on one")];
         }
         let names = format!("`{}`", found.join("`, `"));
-        let check = LISTS.problem(format!("{names} stands on a list of `denylist`"), BOTH);
+        let check = LISTS.problem(format!("{names} is on a list of `denylist`"), BOTH);
         vec![
             check
                 .step(format!("take {names} from `denylist` in {}", self.path))

@@ -177,7 +177,7 @@ class ForebayTier(SecondaryTierManager):
         }
 
     def get_stats(self) -> Any:
-        """What has been counted since the last call."""
+        """The counts since the last call."""
         stats = OffloadingConnectorStats()
         for root in self._store.statistics():
             path = str(root["path"])

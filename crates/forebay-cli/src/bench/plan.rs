@@ -250,9 +250,10 @@ fn paths(args: &BenchArgs, count: usize) -> Vec<Vec<usize>> {
 fn states(args: &BenchArgs, axes: &Axes, paths: &[usize]) -> Vec<(u8, Cache)> {
     let is_whole = axes.whole.is_some();
     // Rows that are compared have the same state.
-    let caches = |path: &usize| args.vs.is_some() || paths.contains(path);
-    let caches = || (0..axes.caches.len()).filter(caches).map(|path| axes.caches[path]);
-    let (cold, warm) = (caches().all(|it| it.cold), caches().all(|it| it.warm));
+    let counts = |path: &usize| args.vs.is_some() || paths.contains(path);
+    let caches = (0..).zip(&axes.caches).filter(|(path, _)| counts(path));
+    let (cold, warm) =
+        caches.fold((true, true), |(cold, warm), (_, path)| (cold && path.cold, warm && path.warm));
     let of = |percent: u8| -> Vec<Cache> {
         if !args.cache.is_empty() {
             return args.cache.clone();

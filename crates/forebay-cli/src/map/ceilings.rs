@@ -194,7 +194,7 @@ pub(super) fn rows(
         if all.len() > 1 {
             rows.push(CeilingRow::of(format!("{} {name}", all.len()), all));
         }
-        // What is local and what is elsewhere are not read together.
+        // Local and remote memory are not read together.
         sources.extend(rows.last().cloned().filter(|_| !all.is_empty()));
     }
     let doubles = std::iter::successors(Some(1), |count| Some(count * 2));

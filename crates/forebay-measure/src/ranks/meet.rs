@@ -85,7 +85,7 @@ struct Peer {
 #[derive(Debug)]
 struct Reader {
     stream: Arc<TcpStream>,
-    /// What has come of lines that are not complete, and how much of it has no end of a line.
+    /// The bytes of an incomplete line, and how many of them were searched for its end.
     bytes: Vec<u8>,
     seen: usize,
     /// When something came last.
@@ -422,10 +422,10 @@ fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
     // Those that have not said who they are.
     let mut new: Vec<Reader> = Vec::new();
     let began = Instant::now();
-    // What ends the run, and since when. Others that come a little later learn it too.
+    // Why the run ends, and since when. Ranks that come a little later learn it too.
     let mut wrong: Option<(Failure, Instant)> = None;
     loop {
-        // Looked at before the others are heard once more.
+        // Before the next messages are read: one more round follows.
         let is_over = wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
         while let Ok((stream, _)) = listener.accept() {
             new.extend(Reader::new(stream));

@@ -39,7 +39,7 @@ pub(super) struct Call<'a> {
     pub(super) is_block: bool,
     /// Whether the caller's thread may wait for a drive.
     pub(super) may_wait: bool,
-    /// How much of its range is in memory, once that was asked.
+    /// How much of its range is in memory, once known.
     pub(super) residency: OnceCell<Residency>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// How much of its range is in memory; the kernel is asked once.
+    /// How much of its range is in memory; the kernel is queried once.
     pub(super) fn residency(&self) -> Residency {
         let ask =
             || self.range().map_or(Residency::Unknown(""), |range| self.file.residency(range));
