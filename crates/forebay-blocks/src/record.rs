@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_comes_back_and_no_flipped_bit_passes(
+        fn a_record_is_read_back_and_no_flipped_bit_passes(
             key: [u8; 24], checksum: u64, len: u32, seconds: u32, nanos in 0_u32..1_000_000_000,
             bit in 0_usize..512,
         ) {

@@ -332,7 +332,7 @@ fn addresses_are_known_for_what_they_are() {
 }
 
 /// Copies patterned bytes to the device and back, with `work` in between; returns both versions.
-fn copied_around(
+fn before_and_after(
     device: &CudaDevice,
     len: usize,
     work: impl FnOnce(Stream, u64),
@@ -361,7 +361,7 @@ fn a_kernel_takes_every_word_once() {
     let device = open(PLAIN[8]);
     for (from, words) in [(0, 2), (16, 2), (16, 500), (32, 9998), (16, 100_000)] {
         let len = 8 * words;
-        let (before, after) = copied_around(&device, from + len + 16, |stream, memory| {
+        let (before, after) = before_and_after(&device, from + len + 16, |stream, memory| {
             // SAFETY: inside the memory, and waited for.
             unsafe { device.xor(stream, memory + from as u64, KEY, len as u64) }.unwrap();
         });
@@ -380,7 +380,7 @@ fn a_kernel_takes_every_word_once() {
 #[test]
 fn what_a_kernel_cannot_take_is_refused() {
     let (device, old) = (open(PLAIN[8]), CudaDevice::open_with(&OLD, PLAIN[8]).unwrap());
-    let (before, after) = copied_around(&device, 64, |stream, memory| {
+    let (before, after) = before_and_after(&device, 64, |stream, memory| {
         for (address, len) in [(memory + 8, 16), (memory, 8), (memory + 1, 32), (memory, 17)] {
             // SAFETY: inside the memory.
             let refused = unsafe { device.xor(stream, address, 1, len) };
@@ -393,7 +393,7 @@ fn what_a_kernel_cannot_take_is_refused() {
         assert_eq!(name(beyond), "CUDA_ERROR_INVALID_VALUE");
     });
     assert_eq!(before, after);
-    copied_around(&old, 64, |stream, memory| {
+    before_and_after(&old, 64, |stream, memory| {
         // SAFETY: inside the memory.
         let none = unsafe { old.xor(stream, memory, 1, 64) }.unwrap_err();
         assert!(none.to_string().contains("no functions that load and start kernels"), "{none}");
