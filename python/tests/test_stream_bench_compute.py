@@ -20,12 +20,12 @@ def test_stall_and_compute_are_measured_alike() -> None:
     assert ours["bytes"] == {"mapped_bytes": 3 * 10**9, "file_bytes": 0} and ours["reads"] == 3
 
 
-@pytest.mark.parametrize(("beside", "line"), [(0.18, 0.14), (0.12, 0.14), (0.09, 0.11), (0, 0.14)])
-def test_a_compute_that_takes_less_during_loads_makes_the_line_shorter(beside: float, line: float) -> None:
+@pytest.mark.parametrize(("busy", "line"), [(0.18, 0.14), (0.12, 0.14), (0.09, 0.11), (0, 0.14)])
+def test_a_compute_that_takes_less_during_loads_makes_the_line_shorter(busy: float, line: float) -> None:
     samples = {
         "compute": samples_of([0.12] * 3, forward_s=0.12),
         "transfer": samples_of([0.06] * 3),
-        "ours": samples_of([0.3] * 3, forward_s=beside),
+        "ours": samples_of([0.3] * 3, forward_s=busy),
         "other": samples_of([0.28] * 3, forward_s=0.12),
     }
     point = summed_up(Point("forward", 3, 10**9, 1), samples, {"ours": 3, "other": 3})

@@ -1,7 +1,7 @@
 //! The CUDA device on a real GPU: skipped with the reason where there is none, and failed instead
 //! under `FOREBAY_REQUIRE_GPU=1`.
 
-#![expect(unsafe_code, reason = "copies by raw address, and calls the driver beside the library")]
+#![expect(unsafe_code, reason = "copies by raw address, and calls the driver as well")]
 
 #[cfg(test)]
 #[path = "cuda/addresses.rs"]

@@ -2,7 +2,7 @@
 //! again and again. Skipped with the reason where there is none, and failed instead under
 //! `FOREBAY_REQUIRE_GPU=1`.
 
-#![expect(unsafe_code, reason = "asks the driver for a context beside the library")]
+#![expect(unsafe_code, reason = "gets a context from the driver as well")]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test prints and may panic")]
 
 mod lab;

@@ -61,9 +61,9 @@ def drawn(result: dict[str, Any]) -> str:
     for number, (way, (marker, colour)) in enumerate(zip(ways_of(result), styles, strict=False)):
         parts.append(f'<g fill="{colour}" stroke="{colour}">')
         parts.append(_curve(points, way, marker, place))
-        beside = _TOP + 20 + 24 * number
-        parts.append(marker((_RIGHT + 25, beside)))
-        parts.append(_text((_RIGHT + 40, beside + 4), way, anchor="start"))
+        height = _TOP + 20 + 24 * number
+        parts.append(marker((_RIGHT + 25, height)))
+        parts.append(_text((_RIGHT + 40, height + 4), way, anchor="start"))
         parts.append("</g>")
     parts.append("</svg>")
     return "\n".join(parts) + "\n"

@@ -235,7 +235,10 @@ impl World {
         }
         if let Some(port) = &op.port {
             let unit = port.unit();
-            assert!(!segment.bounce && segment.wanted == segment.covered, "beside: {op:?}");
+            assert!(
+                !segment.bounce && segment.wanted == segment.covered,
+                "outside the range: {op:?}"
+            );
             let all = [offset, len, base + op.moved];
             assert!(all.iter().all(|part| part.is_multiple_of(unit)), "no whole units: {op:?}");
         } else if segment.io == Io::ODirect {
