@@ -412,8 +412,8 @@ impl Runner<'_> {
     }
 
     fn store_ends(&self, work: &Work, item: usize, end: End) {
-        let known = work.known(item, end);
-        self.root.counters.saved(known, work.items[item].len, work.started.elapsed());
+        let end = work.known(item, end);
+        self.root.counters.saved(end, work.items[item].len, work.started.elapsed());
         work.end(item, end);
     }
 

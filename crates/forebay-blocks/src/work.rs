@@ -205,7 +205,8 @@ impl Work {
         matches!(*self.items[item].state.lock(), State::Waiting(_))
     }
 
-    /// Why an item was not done: as its caller knows it, if it has ended, else as in `end`.
+    /// The end to count: for an item that was not done, the one that its caller sees, if it has
+    /// ended already.
     pub(crate) fn known(&self, item: usize, end: End) -> End {
         match (&*self.items[item].state.lock(), end) {
             (State::Ended(known, _), End::Not(_)) => *known,

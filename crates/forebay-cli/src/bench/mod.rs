@@ -109,6 +109,8 @@ pub(crate) struct Bench<'a> {
     records: Vec<Record>,
     meter: Meter,
     resolver: Resolver,
+    /// The storage map of each path.
+    maps: Vec<StorageMap>,
     /// The limits that were measured in this round, with the direction and the state of the cache:
     /// each is measured next to the rows that it limits.
     limited: HashSet<(&'static str, Direction, Option<Cache>)>,
@@ -157,13 +159,13 @@ impl<'a> Bench<'a> {
         let places =
             place.map_or_else(|| paths.iter().map(find).collect(), |place| Ok(vec![place]))?;
         let resolver = Resolver::default();
-        let gpus = targets::gpus(&targets).map(|gpu| gpu.info().clone());
-        let gpus = gpus.collect();
+        let gpus = targets::gpus(&targets).map(|gpu| gpu.info().clone()).collect();
         let power = Wanted { command: args.power_command.clone(), gpus, ..Wanted::default() };
         let meter = Meter::begin(&power)?;
         let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
         let environment = environment::collect(&paths[0], device, command);
-        let caches = caches(args, &resolver, &mut warnings)?;
+        let maps = maps(&resolver, paths);
+        let caches = caches(args, &maps, &mut warnings)?;
         let mut bench = Self {
             args,
             begun,
@@ -178,6 +180,7 @@ impl<'a> Bench<'a> {
             records: Vec::new(),
             meter,
             resolver,
+            maps,
             limited: HashSet::new(),
             storage_depths: HashMap::new(),
             can_be_cold: Vec::new(),
@@ -286,9 +289,9 @@ impl<'a> Bench<'a> {
     /// which rows there are.
     fn try_caches(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
         let direction = first_direction(axes);
-        let is_open = self.args.cache.is_empty() && self.args.kv.is_empty();
+        let is_default = self.args.cache.is_empty() && self.args.kv.is_empty();
         let all = self.places.iter_mut().zip(&mut axes.caches).zip(&axes.paths);
-        for ((place, caches), name) in all.filter(|((_, caches), _)| is_open && caches.cold) {
+        for ((place, caches), name) in all.filter(|((_, caches), _)| is_default && caches.cold) {
             if place.is_scratch() {
                 place.fill_first(MIB)?;
             }
@@ -340,7 +343,7 @@ impl<'a> Bench<'a> {
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut asked =
             plan::request(self.args, &self.planned, &real(&self.args.paths), &identities);
-        let queues = queues::described(&maps(&self.resolver, &self.args.paths));
+        let queues = queues::described(&self.maps);
         if !queues.is_empty() {
             asked["queues"] = queues.into();
         }
@@ -681,15 +684,15 @@ impl<'a> Bench<'a> {
 /// The states of the page cache that each path can have, as far as its file system says.
 ///
 /// # Errors
-/// Cold files are wanted where files are in memory.
+/// `--cache cold` names a path whose files are in memory.
 fn caches(
     args: &BenchArgs,
-    resolver: &Resolver,
+    maps: &[StorageMap],
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Caches>> {
     let mut all = Vec::new();
-    for (path, map) in args.paths.iter().zip(maps(resolver, &args.paths)) {
-        let file_system = environment::file_system(&map).filter(FileSystem::is_in_memory);
+    for (path, map) in args.paths.iter().zip(maps) {
+        let file_system = environment::file_system(map).filter(FileSystem::is_in_memory);
         all.push(Caches { cold: file_system.is_none(), warm: true });
         let Some(kind) = file_system.map(|it| it.kind) else { continue };
         let path = path.display();

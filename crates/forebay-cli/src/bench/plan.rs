@@ -528,6 +528,23 @@ mod tests {
     }
 
     #[test]
+    fn each_path_has_the_rows_that_its_file_system_can_have() {
+        let both = [Caches { cold: true, warm: true }, Caches { cold: false, warm: true }];
+        let states = |vs: Option<&str>| {
+            let args = BenchArgs { vs: vs.map(Into::into), ..BenchArgs::default() };
+            let paths = vec!["/drive".into(), "/memory".into()];
+            let whole = Some(vec![1 << 30; 2]);
+            let axes = Axes { paths, caches: both.to_vec(), ..axes(&args, whole) };
+            let planned = points(&args, &axes).unwrap();
+            planned.into_iter().map(|one| (one.paths, one.load.cache)).collect::<Vec<_>>()
+        };
+        let (warm, cold) = (Cache::Warm, Cache::Cold);
+        let apart = [(vec![0], warm), (vec![0], cold), (vec![1], warm), (vec![0, 1], warm)];
+        assert_eq!(states(None), apart);
+        assert_eq!(states(Some("/memory")), [(vec![0], warm), (vec![1], warm)]);
+    }
+
+    #[test]
     fn large_files_are_moved_in_equal_pieces_and_not_from_a_cache_without_room() {
         let args = BenchArgs::default();
         let (len, piece_max) = (10_u64.pow(12), 3 << 30);

@@ -55,13 +55,13 @@ impl<'a> Judge<'a> {
     }
 
     fn weigh(&mut self) {
-        let (bytes, found) = (self.claim.bytes, self.claim.reported());
+        let (bytes, routed) = (self.claim.bytes, self.claim.reported());
         if bytes == 0 {
             return self.lacks("nothing was moved", "move bytes while the span is open");
         }
-        if found != 0 && found != bytes {
-            let (found, bytes) = (size(found), size(bytes));
-            self.contradict(format!("the routes of {bytes} that were moved add up to {found}"));
+        if routed != 0 && routed != bytes {
+            let (routed, bytes) = (size(routed), size(bytes));
+            self.contradict(format!("the routes of {bytes} that were moved add up to {routed}"));
             return;
         }
         let direct = self.claim.by(Route::Direct);

@@ -18,7 +18,7 @@ use indicatif::ProgressBar;
 use super::{limit, measure, rate};
 use crate::bench::plan::Planned;
 use crate::bench::targets::{self, Together};
-use crate::bench::{Bench, FIRST_LEN, maps};
+use crate::bench::{Bench, FIRST_LEN};
 use crate::report::numbers::rate_text;
 
 /// How often a limit is measured again that a sample exceeds.
@@ -275,14 +275,13 @@ impl Bench<'_> {
         let Some(planned) = self.planned.iter().find(|planned| planned.paths.len() > 1) else {
             return Ok(None);
         };
-        let maps = maps(&self.resolver, &self.args.paths);
         let (mut drives, mut alone, mut places) = (HashSet::new(), 0.0, Vec::new());
         let mut is_shared = false;
         for &index in &planned.paths {
             let own = rate(&self.records, "storage", &self.path(index), direction);
             let file = self.places[index].file_of(direction);
             let Some((own, file)) = own.zip(file) else { return Ok(None) };
-            let found = &maps[index].drives;
+            let found = &self.maps[index].drives;
             is_shared |= !found.iter().all(|drive| drives.insert(drive.hardware.as_str()));
             alone += own;
             let depth = self.storage_depths.get(&(index, direction)).copied();

@@ -4,7 +4,7 @@
 //! It speaks the kernel's own protocol (`linux/fuse.h`, version 7.31) over `/dev/fuse`, on one
 //! thread of this process, and knows no more of it than one flat file needs.
 //!
-//! No process waits for it for ever. The server's thread has a table of
+//! No process waits for it without a bound. The server's thread has a table of
 //! descriptors of its own, so the kernel ends the connection as soon as that thread is gone;
 //! nothing that it does waits for a file system; closing a file asks the server nothing, unless a
 //! test wants that; and a guardian takes a mount away that stays for too long.
