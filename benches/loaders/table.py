@@ -90,8 +90,8 @@ def text(name: str, about: str, nbytes: int, case: Case, lines: list[dict[str, A
                 rows.append(made)
         if rows:
             out += ["", f"{name}, {state}: {about}", HEAD, *table(rows), *answers(rows)]
-    for said, word in (("not measured", "missing"), ("FAILED", "failed")):
-        reasons = {f"{said}: {line['loader']}: {line[word]}": 0 for line in lines if word in line}
+    for label, word in (("not measured", "missing"), ("FAILED", "failed")):
+        reasons = {f"{label}: {line['loader']}: {line[word]}": 0 for line in lines if word in line}
         out += reasons
     return "\n".join(out)
 

@@ -122,15 +122,15 @@ def _run(
     # A `doctor` that finds something broken ends with 1, and its report says what.
     if found is not None and (done.returncode == 0 or verb == "doctor"):
         return found
-    said = done.stderr.decode(errors="replace").splitlines()
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-    behind = [line.partition("caused by: ")[2] for line in said if "caused by: " in line]
-    first = errors or said[: found is None] or [_wrong(found, done.returncode)]
+    lines = done.stderr.decode(errors="replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    behind = [line.partition("caused by: ")[2] for line in lines if "caused by: " in line]
+    first = errors or lines[: found is None] or [_wrong(found, done.returncode)]
     text = ": ".join([f"forebay {verb}", first[0], *behind])
     no_sense = done.returncode == 2
     raised, number = (RequestError, errno.EINVAL) if no_sense else (Error, errno.EIO)
     error = raised(number, text)
-    hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     if found is not None:
         error.report = found
         hints.append("`report` of this exception has the measurements")

@@ -17,14 +17,14 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import _asked, _errors
+from . import _arguments, _errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self, SupportsIndex
 
-    from ._asked import Order, Part
+    from ._arguments import Order, Part
     from ._forebay import Buffer, Engine, TakenLayer
     from ._types import Device, Stream
 
@@ -168,10 +168,10 @@ class LayerStream:
         engine: Engine | None = None,
         progress: Callable[[Layer], Any] | None = None,
     ) -> None:
-        layers = _asked.listed(layers)
-        self._compute, self._progress = stream, _asked.callable_or_none(progress)
+        layers = _arguments.listed(layers)
+        self._compute, self._progress = stream, _arguments.callable_or_none(progress)
         self._count = len(layers)
-        [self._stream] = _asked.opened(
+        [self._stream] = _arguments.opened(
             layers,
             [device],
             order=order,
@@ -206,12 +206,12 @@ class LayerStream:
         Raises `TypeError` if ``devices`` is the name of one, `ValueError` for another number of
         ``streams``, and the errors of one stream.
         """
-        _asked.check_options(options)
-        layers, devices = _asked.listed(layers), _asked.several(devices)
-        progress = _asked.callable_or_none(progress)
-        computes = _asked.one_for_each(streams, len(devices))
+        _arguments.check_options(options)
+        layers, devices = _arguments.listed(layers), _arguments.several(devices)
+        progress = _arguments.callable_or_none(progress)
+        computes = _arguments.one_for_each(streams, len(devices))
         group = []
-        for raw, compute in zip(_asked.opened(layers, devices, **options), computes, strict=True):
+        for raw, compute in zip(_arguments.opened(layers, devices, **options), computes, strict=True):
             made = cls.__new__(cls)
             made._compute, made._progress, made._count = compute, progress, len(layers)
             made._stream = raw
@@ -266,8 +266,8 @@ class LayerStream:
         ``layers`` is one number, or several; numbers of numpy and torch are accepted.
         """
         expected = f"numbers of the {self._count} layers, from 0"
-        numbers = _asked.numbers(layers, expected)
-        reported = [_asked.whole("prefetch", number, expected) for number in numbers]
+        numbers = _arguments.numbers(layers, expected)
+        reported = [_arguments.whole("prefetch", number, expected) for number in numbers]
         self._stream.prefetch(reported)
 
     def statistics(self) -> dict[str, Any]:

@@ -52,16 +52,16 @@ int cuMemGetAccess(uint64_t *flags, void *location, Address at) { *flags = 3; re
 int cuMemcpyHtoDAsync(Address to, const void *from, size_t length, void *stream) { memcpy((void *)(uintptr_t)to, from, length); return 0; }
 int cuMemcpyDtoHAsync(void *to, Address from, size_t length, void *stream) { memcpy(to, (void *)(uintptr_t)from, length); return 0; }
 int cuMemsetD8Async(Address at, unsigned char value, size_t length, void *stream) { memset((void *)(uintptr_t)at, value, length); return 0; }
-int cuPointerGetAttributes(unsigned count, int *asked, void **told, Address at) {
+int cuPointerGetAttributes(unsigned count, int *attributes, void **values, Address at) {
   int i = find(at), found = i >= 0;
   for (unsigned n = 0; n < count; n++)
-    switch (asked[n]) {
-      case 1: *(void **)told[n] = found ? (void *)0x1000 : 0; break; /* context */
-      case 2: *(unsigned *)told[n] = found ? 2 : 0; break;           /* memory of a device */
-      case 11: *(Address *)told[n] = found ? allocated[i].begin : 0; break;
-      case 12: *(size_t *)told[n] = found ? allocated[i].length : 0; break;
-      case 13: *(int *)told[n] = found; break;                       /* mapped */
-      default: memset(told[n], 0, 4);
+    switch (attributes[n]) {
+      case 1: *(void **)values[n] = found ? (void *)0x1000 : 0; break; /* context */
+      case 2: *(unsigned *)values[n] = found ? 2 : 0; break;           /* memory of a device */
+      case 11: *(Address *)values[n] = found ? allocated[i].begin : 0; break;
+      case 12: *(size_t *)values[n] = found ? allocated[i].length : 0; break;
+      case 13: *(int *)values[n] = found; break;                       /* mapped */
+      default: memset(values[n], 0, 4);
     }
   return 0;
 }

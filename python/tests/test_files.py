@@ -72,7 +72,7 @@ def test_a_whole_file_is_read_by_whatever_names_it(engine: forebay.Engine, data:
 
 
 @pytest.mark.parametrize("name", [None, True, 1.5, ["a"], object()])
-def test_what_is_no_path_is_refused(engine: forebay.Engine, name: object) -> None:
+def test_other_objects_than_paths_are_refused(engine: forebay.Engine, name: object) -> None:
     with pytest.raises(TypeError):
         engine.open(name)  # type: ignore[arg-type]
 
@@ -151,7 +151,7 @@ def test_a_closed_file_says_so_and_may_be_closed_again(engine: forebay.Engine, d
         pass
 
 
-def test_closing_lets_transfers_go_on(engine: forebay.Engine, data: Data) -> None:
+def test_closing_lets_transfers_continue(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     got = bytearray(len(bytes_))
     file = engine.open(path)

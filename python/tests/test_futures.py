@@ -79,7 +79,7 @@ def test_a_wait_that_is_too_short_leaves_the_transfer(
     assert any(is_left(nbytes) for nbytes in (500_000, 1_500_000, 3_000_000))
 
 
-def test_what_goes_wrong_is_kept(engine: forebay.Engine, data: Data) -> None:
+def test_an_error_is_kept(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     with engine.open(path) as file:
         transfer = file.start_read_into(bytearray(10), len(bytes_) - 5)

@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="no torch")
 
 if not torch.cuda.is_available():
     if os.environ.get("FOREBAY_REQUIRE_GPU") == "1":
-        raise RuntimeError("a GPU is demanded, and torch sees none")
+        raise RuntimeError("a GPU is required, and torch sees none")
     pytest.skip("torch sees no GPU", allow_module_level=True)
 
 Data = tuple[Path, bytes]

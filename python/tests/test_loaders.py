@@ -91,8 +91,8 @@ class SafetensorsStreamer:
         "--out", tmp_path / "out.jsonl", path=tmp_path,
     )  # fmt: skip
     assert done.returncode == 1
-    said = "FAILED: runai, 16 readers: ValueError: the bytes of `layer.00002` are not those"
-    assert said in done.stdout
+    printed = "FAILED: runai, 16 readers: ValueError: the bytes of `layer.00002` are not those"
+    assert printed in done.stdout
     assert len(samples(tmp_path / "out.jsonl")) == 2, "it is not run again"
 
 

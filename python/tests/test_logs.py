@@ -37,7 +37,7 @@ def test_the_loggers_level_selects_the_lines(tmp_path: Path) -> None:
     assert run(code, str(tmp_path / "file"), "WARNING") == ""
 
 
-def test_what_fails_is_logged_where_the_program_has_a_handler(tmp_path: Path) -> None:
+def test_failures_are_logged_if_the_program_has_a_handler(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(3_000_000))
     code = """
         import os, sys

@@ -92,7 +92,7 @@ def test_arrays(
     assert gpu.tobytes() == expected(files)
 
 
-def test_what_is_written_is_read_again(
+def test_written_pieces_are_read_back(
     engine: forebay.Engine, tmp_path: Path, sim: Sim
 ) -> None:
     gpu = sim(COUNT * PIECE)

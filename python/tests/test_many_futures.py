@@ -81,7 +81,7 @@ def test_tuples_of_many_objects_and_of_addresses(
     assert gpu.tobytes() == bytes_[7:407] + bytes_[3:603]
 
 
-def test_what_is_written_is_there_with_the_end(
+def test_written_bytes_are_there_when_the_future_ends(
     engine: forebay.Engine, tmp_path: Path, sim: Sim
 ) -> None:
     source, gpu = content(COUNT * PIECE, seed=4), sim(COUNT * PIECE)
@@ -207,7 +207,7 @@ def test_a_transfer_without_a_reference_continues(engine: forebay.Engine, tmp_pa
             time.sleep(0.001)
 
 
-def test_a_closed_file_is_refused_and_one_that_is_closed_later_read(
+def test_a_closed_file_is_refused_and_a_file_closed_later_is_read(
     data: Data, slow_gpu: forebay.Engine
 ) -> None:
     path, bytes_ = data

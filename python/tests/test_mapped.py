@@ -110,7 +110,7 @@ def test_a_mapped_file_is_known_by_its_name_where_numbers_differ(
     assert other.read_bytes() == b""
 
 
-def test_what_another_thread_maps_to_compare_is_no_mapping(path: Path) -> None:
+def test_a_mapping_for_comparison_does_not_count(path: Path) -> None:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 1, mmap.MAP_SHARED, 0):
         forebay.open(path, "w").close()
     assert path.read_bytes() == b""

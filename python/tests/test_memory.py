@@ -61,7 +61,7 @@ def test_numpy_arrays_of_any_type_and_order(engine: forebay.Engine, data: Data) 
         assert part.tobytes() == bytes_[:80] and not part.base[:10].any()
 
 
-def test_what_is_not_in_one_piece_is_refused(engine: forebay.Engine, data: Data) -> None:
+def test_scattered_memory_is_refused(engine: forebay.Engine, data: Data) -> None:
     np = pytest.importorskip("numpy", reason="no numpy")
     path, _ = data
     wide = np.zeros((10, 10), "u1")
@@ -74,7 +74,7 @@ def test_what_is_not_in_one_piece_is_refused(engine: forebay.Engine, data: Data)
     assert not wide.any()
 
 
-def test_what_is_read_only_is_no_target(engine: forebay.Engine, data: Data, sim: Sim) -> None:
+def test_read_only_memory_is_no_target(engine: forebay.Engine, data: Data, sim: Sim) -> None:
     path, _ = data
     address = sim(10).buffer.address
     read_only = Interface(sim(10), data=(address, True))
@@ -85,7 +85,7 @@ def test_what_is_read_only_is_no_target(engine: forebay.Engine, data: Data, sim:
 
 
 @pytest.mark.parametrize("target", [None, "text", 5, [1, 2], object(), (1, 2), (1, 2, 3, 4)])
-def test_what_holds_no_bytes_is_refused(engine: forebay.Engine, data: Data, target: Any) -> None:
+def test_objects_without_bytes_are_refused(engine: forebay.Engine, data: Data, target: Any) -> None:
     path, _ = data
     with engine.open(path) as file, pytest.raises(TypeError):
         file.read_into(target)
@@ -178,7 +178,7 @@ def test_objects_of_python_are_no_bytes(engine: forebay.Engine, data: Data) -> N
     assert path.read_bytes() == bytes_
 
 
-def test_what_has_no_memory_is_refused(engine: forebay.Engine, data: Data) -> None:
+def test_freed_memory_is_refused(engine: forebay.Engine, data: Data) -> None:
     path, _ = data
     freed = Freed()
     with engine.open(path) as file:
@@ -213,7 +213,7 @@ class Freed:
         return 4
 
 
-def test_more_bytes_than_there_is_memory_are_refused(engine: forebay.Engine, data: Data) -> None:
+def test_more_bytes_than_the_memory_has_are_refused(engine: forebay.Engine, data: Data) -> None:
     path, bytes_ = data
     target = bytearray(100)
     with engine.open(path) as file:
@@ -329,7 +329,7 @@ def test_a_bytearray_cannot_be_resized_while_bytes_move(
         moving = file.start_read_into(target)
         small = file.start_read_into(host)
         small.result(60)
-        host.append(1)  # it has ended, and been asked
+        host.append(1)  # it has ended, and was queried
         moving.result(60)
     assert len(host) == 11
 

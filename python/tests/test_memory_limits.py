@@ -90,7 +90,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_with_numbers(
+def test_a_model_that_does_not_fit_is_refused_with_numbers(
     tmp_path: Path, model: Path, group: tuple[Path, str], name: str
 ) -> None:
     folder, limit = group

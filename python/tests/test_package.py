@@ -113,7 +113,7 @@ def test_the_command_is_there(tmp_path: Path) -> None:
     assert done.returncode == 1 and "missing" in done.stderr
 
 
-def test_it_is_installed_with_its_command_and_types() -> None:
+def test_the_package_has_its_command_and_types() -> None:
     try:
         files = importlib.metadata.files("forebay") or []
     except importlib.metadata.PackageNotFoundError:

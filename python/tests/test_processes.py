@@ -280,7 +280,7 @@ def test_an_interrupted_wait_cancels_its_transfer(data: Data, call: str) -> None
     assert done[-1].stdout == "interrupted True\n", done
 
 
-def test_a_handler_that_raises_nothing_lets_the_call_go_on(data: Data) -> None:
+def test_a_handler_that_raises_nothing_lets_the_call_continue(data: Data) -> None:
     done = run(
         """
         import signal, threading

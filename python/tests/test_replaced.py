@@ -290,8 +290,8 @@ def test_a_file_system_without_permissions_keeps_its_own(
     # The new file was made for its owner alone.
     assert path.read_bytes() == NEW and whose(path) == (ALICE, SECRET, 0o600)
     path.chmod(0o400)
-    said = "cannot give the new file the permissions of `.*checkpoint`: Operation not permitted"
-    with pytest.raises(PermissionError, match=said):
+    printed = "cannot give the new file the permissions of `.*checkpoint`: Operation not permitted"
+    with pytest.raises(PermissionError, match=printed):
         save(path)
     assert whose(path)[2] == 0o400 and len(list(folder.iterdir())) == 1
 

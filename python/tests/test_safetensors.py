@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     return root, arrays
 
 
-def test_what_was_written_is_loaded(tmp_path: Path) -> None:
+def test_a_written_model_is_loaded(tmp_path: Path) -> None:
     path, arrays = tmp_path / "model.safetensors", model()
     assert forebay.save_file(arrays, path, {"é": "\n"}) == path.stat().st_size
     for more in ({}, {"copy": True}):
@@ -120,7 +120,7 @@ def test_names_choose_tensors(folder: tuple[Path, dict[str, Any]]) -> None:
         load_file(root, names=["0.w1", "3.w1"], **HOST)
 
 
-def test_what_is_no_model_is_refused(folder: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_paths_without_a_model_are_refused(folder: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     root, arrays = folder
     snapshot = root / "snapshots" / "0123"
     with pytest.raises(forebay.Error, match="No such file") as missing:
@@ -264,7 +264,7 @@ def test_progress_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.endswith("0.00 of 0.00 GiB\n")
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_tensors_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     path, array = tmp_path / "model.safetensors", numpy.arange(12).reshape(3, 4)
     path.write_bytes(b"before")
     for wrong, kind, why in [

@@ -35,7 +35,7 @@ def test_each_begins_at_another_place_and_has_all(files: Any, size: int) -> None
         loaded = load_file(folder, report=report, **HOST, **ranks)
         assert same(loaded, arrays)
         reasons = {route["reason"] for route in report["routes"]}
-        assert size == 1 or reasons == {"demanded"}
+        assert size == 1 or reasons == {"required"}
         assert same(dict(iterate(folder, window="4MiB", **HOST, **ranks)), arrays)
         half = load_file(folder, names="b", shard=(0, rank % 2, 2), **HOST, **ranks)
         begin = 1_500_000 * (rank % 2)
@@ -233,7 +233,7 @@ def unchosen(rank: int, path: Path) -> Any:
 
 
 @pytest.mark.parametrize("act", [unstarted, unmade, unmade_at_once, unchosen, unconverted])
-def test_no_rank_waits_for_one_that_cannot_go_on(files: Any, tmp_path: Path, act: Any) -> None:
+def test_no_rank_waits_for_a_failed_one(files: Any, tmp_path: Path, act: Any) -> None:
     ours, theirs = in_group(tmp_path, 2, act, files[0])
     assert "rank 1 of the group could not" in ours
     assert "none is left" in theirs or "a lot" in theirs

@@ -85,7 +85,7 @@ def test_the_old_files_permissions_are_kept(path: Path, mode: int) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == mode and saved(path) == NEW
 
 
-def test_a_link_goes_on_to_name_what_it_named(path: Path) -> None:
+def test_a_link_keeps_its_target(path: Path) -> None:
     link = path.parent / "latest"
     link.symlink_to("checkpoint")
     save(link, NEW)
@@ -93,7 +93,7 @@ def test_a_link_goes_on_to_name_what_it_named(path: Path) -> None:
     assert others(path) == ["latest"]
 
 
-def test_who_has_the_old_file_open_goes_on_reading_it(path: Path) -> None:
+def test_an_open_old_file_can_still_be_read(path: Path) -> None:
     with open(path, "rb") as file:
         save(path, NEW)
         assert file.read().endswith(OLD)

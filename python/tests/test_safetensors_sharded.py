@@ -106,7 +106,7 @@ def refuse(*_: object) -> None:
     raise OSError(95, "no hard links")
 
 
-def test_what_is_no_model_is_refused_before_a_file_changes(tmp_path: Path) -> None:
+def test_invalid_models_are_refused_before_a_file_changes(tmp_path: Path) -> None:
     save_sharded(model(1), tmp_path, max_shard_size="8KB")
     shared = numpy.zeros(4000, "int32")
     for wrong in ({"a": 1}, {"a": shared[:3000], "b": shared[1000:]}, 5):

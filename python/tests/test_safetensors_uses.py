@@ -52,7 +52,7 @@ def test_folders_with_one_model(path: Path) -> None:
     assert len(load_file(path.parent / "models--a--b", **HOST)) == 64
 
 
-def test_files_without_a_wanted_tensor_need_not_exist(path: Path) -> None:
+def test_files_without_a_selected_tensor_need_not_exist(path: Path) -> None:
     index = path.parent / "model.safetensors.index.json"
     weight_map = {"t01": path.name, "t02": path.name, "other": "absent.safetensors"}
     index.write_text(json.dumps({"weight_map": weight_map}))
@@ -252,7 +252,7 @@ def test_tensors_on_the_host_are_pages_that_change_no_file(path: Path) -> None:
     assert all((loaded[name] == array).all() for name, array in load_file(path, **HOST).items())
 
 
-def test_what_is_loaded_is_a_plain_dictionary(path: Path) -> None:
+def test_a_loaded_model_is_a_plain_dictionary(path: Path) -> None:
     for load in (load_file, forebay.load_file):
         loaded = load(path, **HOST)
         assert type(loaded) is dict and type(loaded.copy()) is dict

@@ -137,7 +137,7 @@ def test_a_layer_is_valid_until_the_next(
     gc.collect()
 
 
-def test_who_uses_a_layer_too_long_finds_no_numbers(
+def test_a_layer_used_after_its_release_has_nans(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     layers, _ = model
@@ -198,7 +198,7 @@ def test_the_length_of_a_stream_is_that_of_a_pass(
         assert len(stream) == len(list(stream)) == stream.slices * LAYERS > LAYERS
 
 
-def test_what_moves_a_layers_bytes_waits_for_them(
+def test_a_copy_of_a_layer_waits_for_its_bytes(
     model: tuple[list[Parts], list[bytes]], slow_gpu: forebay.Engine, tmp_path: Path
 ) -> None:
     layers, expected = model
@@ -223,7 +223,7 @@ def test_a_loop_may_end_by_an_exception(
         next(stream)
 
 
-def test_what_cannot_be_streamed_is_refused(
+def test_invalid_layers_are_refused(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     layers, _ = model
@@ -245,7 +245,7 @@ def test_what_cannot_be_streamed_is_refused(
         next(LayerStream(layers, "sim", engine=engine, stream=1.5))
 
 
-def test_what_was_changed_is_written_back(
+def test_changed_layers_are_written_back(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]], tmp_path: Path
 ) -> None:
     _, expected = model
@@ -326,7 +326,7 @@ def test_streams_of_layers_that_are_held_stay(
         assert [ref() is not None for ref in named] == [False, False, False, True]
 
 
-def test_what_is_open_for_reading_is_not_written_back(
+def test_layers_of_read_only_files_are_not_written_back(
     engine: forebay.Engine, model: tuple[list[Parts], list[bytes]]
 ) -> None:
     with LayerStream(model[0], "sim", engine=engine) as stream:
@@ -359,7 +359,7 @@ def test_an_error_names_its_layer(
     assert isinstance(other.value, forebay.Error) and other.value.layer is None
 
 
-def test_who_waits_for_a_layer_is_interrupted_and_loses_none(tmp_path: Path) -> None:
+def test_a_wait_for_a_layer_is_interrupted_and_loses_none(tmp_path: Path) -> None:
     slow = forebay.Engine(slot_size=256 << 10, segment_size=64 << 10)
     slow.gpu("sim:bandwidth=1MB/s")
     path, nbytes = tmp_path / "model", 1_500_000

@@ -39,7 +39,7 @@ def reads(order: str, layers: int, buffers: int, passes: int) -> list[int]:
     return [sum(turn.read for turn in planned[at : at + size]) for at in ends]
 
 
-def test_training_reads_nothing_again_that_is_there_at_the_turn() -> None:
+def test_training_does_not_read_layers_at_the_turn_again() -> None:
     assert reads("train", layers=8, buffers=3, passes=4) == [13, 10, 10, 10]
     assert reads("train", layers=8, buffers=2, passes=1) == [14]
     assert reads("train", layers=8, buffers=8, passes=3) == [8, 0, 0]
@@ -111,7 +111,7 @@ def fewest(layers: tuple[int, ...], buffers: int) -> int:
     return min(states.values())
 
 
-def test_what_a_backward_turn_computes_is_three_times_a_forward_one() -> None:
+def test_a_backward_turn_computes_three_times_a_forward_one() -> None:
     shape = Shape()
     assert (shape.queries, shape.mixed, shape.experts) == (12288, 14336, 9)
     for tokens in (1, 8192):
@@ -132,8 +132,8 @@ def point_of(tokens: int, ways: dict[str, list[float]], order: str = "forward") 
         "transfer": samples_of([turns * 0.02] * 3),
         **{name: samples_of(walls, stall_s=0.004, **compute) for name, walls in ways.items()},
     }
-    asked = Point(order, 3, 10**9, tokens)
-    return summed_up(asked, samples, dict.fromkeys(ways, 3))
+    point = Point(order, 3, 10**9, tokens)
+    return summed_up(point, samples, dict.fromkeys(ways, 3))
 
 
 def result_of(points: list[dict[str, Any]]) -> dict[str, Any]:
@@ -275,12 +275,12 @@ def test_bytes_from_another_source_than_requested_are_warned_of() -> None:
     assert point["ways"]["ours"]["bytes"]["drive_bytes"] == 3 * 10**8
     assert point["ways"]["ours"]["reads"] == 3, "they are among the files'"
     result = result_of([point])
-    said = {
+    printed = {
         source: table.strays({**result, "from": source}) for source in ("drive", "page-cache")
     }
     of_it = "warning: ours at 1,000 tokens:"
-    assert said["drive"] == f"{of_it} 90.0% of its bytes came from the page cache"
-    assert said["page-cache"] == f"{of_it} 10.0% of its bytes came from the drive"
+    assert printed["drive"] == f"{of_it} 90.0% of its bytes came from the page cache"
+    assert printed["page-cache"] == f"{of_it} 10.0% of its bytes came from the drive"
     reported["drive_bytes"] = 0.0
     assert not table.strays({**result_of([summed_up(
         Point("forward", 3, 10**9, 1000), samples, {"ours": 3}
@@ -306,9 +306,9 @@ def test_the_table_says_from_how_many_tokens_on_each_way_is_free() -> None:
         "4,000", "ours", "40.00", "20.00", "3", "141.4", "140.0", "+1.0%", "-", "+17.8%",
         "4.0", "1.000", "0.167",
     ]  # fmt: skip
-    said = table.free_from(result).splitlines()
-    assert said[0] == "ours: free from 4,000 tokens on; on its line from 1,000 tokens on"
-    assert said[1] == "slow: free from none of these; on its line from none of these"
+    printed = table.free_from(result).splitlines()
+    assert printed[0] == "ours: free from 4,000 tokens on; on its line from 1,000 tokens on"
+    assert printed[1] == "slow: free from none of these; on its line from none of these"
 
 
 def test_free_at_few_tokens_is_not_free_where_more_are_not() -> None:

@@ -57,8 +57,8 @@ def test_wrong_flags_are_reported_in_a_line(
     with pytest.raises(SystemExit) as ended:
         arguments.given(line.split())
     assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"error: {expected}\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"error: {expected}\n")
     assert Path("short").read_bytes() == b"abc"
 
 

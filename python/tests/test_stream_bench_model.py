@@ -33,7 +33,7 @@ def test_layers_are_written_once_and_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["other bytes", "another seed", "cut", "longer", "a late one"])
-def test_what_is_there_is_left_as_it_is(
+def test_an_existing_file_is_left_as_it_is(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "layers"

@@ -21,8 +21,8 @@ def test_plain_reads_bring_whole_layers_by_any_kind(tmp_path: Path) -> None:
     assert kinds == raw.KINDS and (reported["threads"], reported["request_bytes"]) == reads.kind
     assert reported["past_page_cache"] == reads.is_direct
     threads, size = reads.kind
-    said = f"plain reads: {threads} threads, block size {size >> 20} MiB, with"
-    assert table.plain_reads(reported).startswith(said) and table.plain_reads(None) == ""
+    printed = f"plain reads: {threads} threads, block size {size >> 20} MiB, with"
+    assert table.plain_reads(reported).startswith(printed) and table.plain_reads(None) == ""
     os.truncate(path, 3 * nbytes + 4096)
     with pytest.raises(OSError, match="cannot read `.*` at .*: it ends there"):
         reads.read([3])

@@ -130,7 +130,7 @@ def test_a_layer_that_was_released_is_named(engine: forebay.Engine, layers: list
             assert error.value.layer == "a"
 
 
-def test_what_is_refused_names_its_layer(engine: forebay.Engine, layers: list[Parts]) -> None:
+def test_a_refusal_names_its_layer(engine: forebay.Engine, layers: list[Parts]) -> None:
     with LayerStream(layers, "sim", engine=engine, gpu_budget=2 * NBYTES + 512) as stream:
         held = [next(stream).keep() for _ in range(2)]
         with pytest.raises(forebay.RequestError, match="there is no room for it") as error:
@@ -166,7 +166,7 @@ def test_a_known_order_is_not_announced(engine: forebay.Engine, layers: list[Par
             stream.prefetch(0)
 
 
-def test_two_layers_do_where_there_is_no_memory_for_three(tmp_path: Path) -> None:
+def test_two_layers_are_enough_without_memory_for_three(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(content(16 * MIB))
     engine = forebay.Engine()
     with engine.open(tmp_path / "model") as file:
@@ -179,7 +179,7 @@ def test_two_layers_do_where_there_is_no_memory_for_three(tmp_path: Path) -> Non
         assert error.value.hint is not None and "smaller `gpu_budget`" in error.value.hint
 
 
-def test_another_simulated_gpu_is_not_taken_for_the_one_that_is_there(
+def test_another_simulated_gpu_is_not_taken_for_the_existing_one(
     layers: list[Parts],
 ) -> None:
     engine = forebay.Engine()

@@ -132,7 +132,7 @@ def test_a_part_below_zero_or_too_large_is_refused(
             LayerStream([[(file, 0, 10), part]], "sim", names=["block"], engine=engine)
 
 
-def test_the_least_budget_is_said_once_where_layers_are_not_cut(
+def test_the_least_budget_is_named_once_if_layers_are_not_cut(
     engine: forebay.Engine, layers: list[Parts]
 ) -> None:
     with pytest.raises(ValueError, match="600000 bytes at least, for two layers$"):

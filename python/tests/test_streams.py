@@ -163,7 +163,7 @@ def test_a_cancel_of_what_is_ordered_says_so(data: Data, slow_gpu: forebay.Engin
     assert sys.getrefcount(target) == before
 
 
-def test_what_a_stream_cannot_hold_is_refused(
+def test_requests_that_a_stream_cannot_hold_are_refused(
     engine: forebay.Engine, data: Data, sim: Sim
 ) -> None:
     target = sim(1000)

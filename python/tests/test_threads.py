@@ -58,8 +58,8 @@ def test_an_import_leaves_a_python_without_a_gil_without_it() -> None:
     if getattr(sys, "_is_gil_enabled", lambda: True)():
         pytest.skip("this Python has a GIL")
     code = "import sys, forebay, forebay.kvikio; print(sys._is_gil_enabled())"
-    asked = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == "False", done.stderr
 
 
@@ -67,16 +67,16 @@ def test_the_default_engine_is_one() -> None:
     code = """
 import threading, forebay
 line, seen = threading.Barrier(16), []
-def ask():
+def call():
     line.wait()
     seen.append(forebay.default_engine())
-threads = [threading.Thread(target=ask) for _ in range(16)]
+threads = [threading.Thread(target=call) for _ in range(16)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 print(len(seen), len({id(engine) for engine in seen}))
 """
-    asked = [sys.executable, "-c", code]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["16", "1"], done.stderr
 
 
@@ -131,17 +131,17 @@ def test_one_transfer_reports_as_well(data: Data, slow_gpu: forebay.Engine) -> N
                 transfer.add_done_callback(lambda reported: called.append((number, reported)))
                 assert transfer.progress()[1] == 400_000
                 assert transfer.report()["bytes"] <= 400_000 and repr(transfer)
-                asked.append(number)
+                expected.append(number)
                 time.sleep(0.01)
             return transfer.result(60), transfer.exception(60), transfer.cancelled()
 
-        asked: list[int] = []
+        expected: list[int] = []
         assert together(work) == [(400_000, None, False)] * THREADS
     assert target.tobytes() == bytes_[:400_000]
     until = time.monotonic() + 20
-    while len(called) < len(asked) and time.monotonic() < until:
+    while len(called) < len(expected) and time.monotonic() < until:
         time.sleep(0.01)
-    assert sorted(number for number, _ in called) == sorted(asked)  # type: ignore[misc]
+    assert sorted(number for number, _ in called) == sorted(expected)  # type: ignore[misc]
     assert all(reported is transfer for _, reported in called)  # type: ignore[misc]
 
 

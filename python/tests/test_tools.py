@@ -129,12 +129,12 @@ def test_a_bench_is_plain_data_with_a_picture(tmp_path: Path) -> None:
 def test_a_diagnosis_is_plain_data(tmp_path: Path) -> None:
     found = forebay.doctor(tmp_path, gpu="sim")
     assert json.loads(json.dumps(found)) == found and found["path"] == str(tmp_path)
-    ends = {(one["direction"], one["demanded"]): one["end"] for one in found["transfers"]}
+    ends = {(one["direction"], one["required"]): one["end"] for one in found["transfers"]}
     assert ends["read", "cached"] == ends["write", "cached"] == "moved"
     assert {row["state"] for row in found.rows()} <= {"ok", "warning", "problem", "unknown"}
     assert found["sentence"] in repr(found) and found["sentence"]
     library = next(check for check in found["checks"] if check["name"] == "cufile_library")
-    assert library["seen"] != "not queried", "a helper of this package asks"
+    assert library["seen"] != "not queried", "a helper of this package queries it"
     assert not list(tmp_path.iterdir()), "scratch stays"
 
 
@@ -165,7 +165,7 @@ def test_a_record_is_diagnosed_at_the_path_that_it_holds(
         forebay.doctor(fixture=tmp_path / "none")
 
 
-def test_what_the_command_refuses_is_an_error(tmp_path: Path) -> None:
+def test_refusals_of_the_command_are_errors(tmp_path: Path) -> None:
     with pytest.raises(forebay.Error, match="forebay bench: ") as error:
         forebay.bench(tmp_path / "missing" / "file", size="1M")
     assert error.value.strerror

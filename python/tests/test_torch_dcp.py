@@ -196,7 +196,7 @@ def test_a_part_of_the_rows_reads_only_these(tmp_path: Path) -> None:
         read((990, 0), (50, 64))
 
 
-def test_what_is_no_plain_tensor_is_left_to_torch(tmp_path: Path) -> None:
+def test_tensors_that_are_not_plain_are_left_to_torch(tmp_path: Path) -> None:
     value = torch.tensor([1 + 2j, 3 + 4j]).conj()
     save(tmp_path, {"a": value})
     loaded = {"a": torch.zeros(2, dtype=torch.complex64)}
@@ -539,7 +539,7 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
         write(tmp_path, state, overwrite=False)
 
 
-def test_a_save_over_another_one_that_is_killed_leaves_one_of_them(tmp_path: Path) -> None:
+def test_a_killed_save_over_another_leaves_one_of_them(tmp_path: Path) -> None:
     code = """
 import sys, torch, torch.distributed.checkpoint as dcp
 from forebay.torch.dcp import Writer
@@ -652,9 +652,9 @@ def test_three_ranks_save_and_two_load(tmp_path: Path) -> None:
         for rank in range(3)
     ]
     try:
-        said = [rank.communicate(timeout=600)[0].decode() for rank in ranks]
+        printed = [rank.communicate(timeout=600)[0].decode() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert all(rank.returncode == 0 for rank in ranks), "\n".join(said)
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(printed)
     assert {len(list((tmp_path / name).glob("*.distcp"))) for name in ("ours", "async")} == {3}

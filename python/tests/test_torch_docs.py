@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python-torch.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_there_is_an_example_for_each_name() -> None:
+def test_each_name_has_an_example() -> None:
     import forebay.torch
 
     for name in set(forebay.torch.__all__) - {"Layer"}:  # which streams make

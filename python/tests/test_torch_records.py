@@ -151,7 +151,7 @@ def test_ranks_have_as_many_batches_where_the_last_is_dropped(paths: list[Path])
     assert len(set(found)) == 96
 
 
-def test_an_epoch_goes_on_where_it_stopped(paths: list[Path]) -> None:
+def test_an_epoch_is_resumed(paths: list[Path]) -> None:
     records = dataset(paths)
     assert numbers(records.batches(9)) == numbers(records)[72:]
     assert list(records.batches(13)) == [] == list(records.batches(99))
@@ -247,7 +247,7 @@ def test_more_files_than_are_kept_open(tmp_path: Path) -> None:
         ({"world_size": 0}, "`world_size` cannot be 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_refused(
     paths: list[Path], changes: dict[str, int], says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):

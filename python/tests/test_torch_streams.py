@@ -149,7 +149,7 @@ def test_only_what_is_in_layers_is_written_back(model: Model, ended_by: str) -> 
     assert model.path.read_bytes() == expected
 
 
-def test_who_uses_a_layer_too_long_finds_no_numbers(model: Model) -> None:
+def test_a_layer_used_after_its_release_has_nans(model: Model) -> None:
     # With room for all, and no other pass, nothing comes to its place.
     stream = model.stream(LAYERS, check=True, passes=1, mapped_budget=0)
     layer = next(stream)
@@ -165,7 +165,7 @@ def test_who_uses_a_layer_too_long_finds_no_numbers(model: Model) -> None:
 
 
 @pytest.mark.parametrize("budget", [0, ALL], ids=["slots", "pages"])
-def test_what_is_queued_when_a_loop_is_left_keeps_its_layer(model: Model, budget: int) -> None:
+def test_work_queued_when_a_loop_is_left_keeps_its_layer(model: Model, budget: int) -> None:
     time.sleep(SETTLED if budget else 0)
     seen = []
     with pytest.raises(KeyError), model.stream(mapped_budget=budget) as stream:

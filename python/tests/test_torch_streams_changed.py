@@ -112,7 +112,7 @@ def test_bytes_overwritten_in_a_pass_are_read_again_or_reported(model: Model, fl
 
 
 @pytest.mark.parametrize("change", [replace, lambda path, _: path.unlink()], ids=["other", "none"])
-def test_a_file_that_is_no_longer_there_goes_on_as_it_was(
+def test_a_removed_file_keeps_its_contents(
     model: Model, change: Callable[[Path, bytes], object]
 ) -> None:
     stream, seen = pinned(model)

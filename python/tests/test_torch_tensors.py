@@ -41,7 +41,7 @@ def bytes_of(tensor: Any) -> bytes:
     return bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
 
 
-def test_what_was_saved_is_loaded_whatever_its_type(tmp_path: Path, device: str) -> None:
+def test_saved_tensors_of_any_type_are_loaded(tmp_path: Path, device: str) -> None:
     saved = some_tensors(device)
     written = forebay.torch.save(tmp_path / "file", saved)
     raw = (tmp_path / "file").read_bytes()
@@ -101,7 +101,7 @@ def test_whole_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
             forebay.torch.load(path, torch.uint8, offset=wrong)
 
 
-def test_what_is_no_tensor_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_objects_that_are_no_tensors_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"as it was")
     for given, says in [
@@ -161,7 +161,7 @@ def test_a_file_that_ends_too_early_is_reported(tmp_path: Path, device: str) -> 
         (torch.zeros(1), -1, ValueError, "cannot be negative: -1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name_before_the_file_is_touched(
+def test_invalid_tensors_are_refused_before_the_file_is_touched(
     tmp_path: Path, tensors: Any, offsets: Any, error: type[Exception], says: str
 ) -> None:
     (tmp_path / "file").write_bytes(b"as it was")

@@ -14,7 +14,7 @@ use crate::process::{self, Result, Stream, say};
 const SKIPPED: &str = "skipped: ";
 
 /// Characters of one line of a failed test that are shown again at the end.
-const SAID_MAX: usize = 2000;
+const OUTPUT_MAX: usize = 2000;
 
 /// The results so far.
 #[derive(Debug, Default)]
@@ -23,8 +23,8 @@ pub(crate) struct Report {
     pub(crate) failed: u64,
     pub(crate) skipped: Vec<String>,
     pub(crate) failures: Vec<String>,
-    /// The output of failed tests, up to [`SAID_MAX`] characters a line.
-    said: Vec<String>,
+    /// The output of failed tests, up to [`OUTPUT_MAX`] characters a line.
+    outputs: Vec<String>,
 }
 
 impl Report {
@@ -63,7 +63,7 @@ impl Report {
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
         self.failures.extend(other.failures);
-        self.said.extend(other.said);
+        self.outputs.extend(other.outputs);
     }
 
     /// Prints the skips, the output of failed tests, their names, and the sums. True if nothing
@@ -86,7 +86,7 @@ impl Report {
             let times = if count > 1 { format!(" ({count} times)") } else { String::new() };
             lines.push(format!("{SKIPPED}{line}{times}"));
         }
-        lines.extend(self.said.iter().cloned());
+        lines.extend(self.outputs.iter().cloned());
         lines.extend(self.failures.iter().map(|name| format!("failed: {name}")));
         lines.push(format!(
             "{} passed, {} failed, {} skipped",
@@ -152,7 +152,7 @@ impl TestOutput {
             "successes:" => self.quiet = true,
             "failures:" => (self.quiet, self.failed_comes) = (false, true),
             _ if self.failed_comes && !line.is_empty() => {
-                self.counts.said.push(line.chars().take(SAID_MAX).collect());
+                self.counts.outputs.push(line.chars().take(OUTPUT_MAX).collect());
             }
             _ => {}
         }

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_never_ends_is_left_behind() {
+    fn a_call_that_never_ends_is_left_behind() {
         let never = || -> u8 {
             loop {
                 std::thread::park();

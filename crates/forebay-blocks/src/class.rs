@@ -319,17 +319,17 @@ impl Class {
         Ok(uses.iter().map(|&used| u64::from_le_bytes(used)).collect())
     }
 
-    /// Asks the drive for a key's records, and for when they were used, without waiting.
+    /// Starts reading a key's records from the drive, and for when they were used, without waiting.
     pub(crate) fn read_ahead(&self, key: &Key) {
         let set = self.set_of(key);
-        let ask = |file: &File, len: usize| {
+        let start = |file: &File, len: usize| {
             let len = NonZeroU64::new(len as u64);
             // Without it they are read later, one after the other.
             let _ =
                 rustix::fs::fadvise(file, set * len.map_or(0, u64::from), len, Advice::WillNeed);
         };
-        ask(&self.index, PAGE);
-        ask(&self.uses, WAYS * 8);
+        start(&self.index, PAGE);
+        start(&self.uses, WAYS * 8);
     }
 
     /// A whole block's slot and record. With `at_once`, `WouldBlock` if the drive has to be read.

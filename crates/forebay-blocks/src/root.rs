@@ -189,7 +189,7 @@ impl Root {
         }
     }
 
-    /// Asks the drive for the records of all `items` at once, if those of the first are not in
+    /// Starts reading the records of all `items` at once, if those of the first are not in
     /// memory: after a start the index is on the drive.
     pub(crate) fn read_ahead<'a>(&self, items: impl Iterator<Item = &'a Item> + Clone) {
         let class = |item: &Item| self.classes.lock().get(&slot_len(item.len)).cloned();
@@ -200,7 +200,7 @@ impl Root {
         }
     }
 
-    /// Whether all classes are open, as far as the kernel knows without asking a drive or a server.
+    /// Whether all classes are open, as far as the kernel knows without a drive or a server.
     fn is_current(&self) -> bool {
         let flags = AtFlags::STATX_DONT_SYNC;
         let changed = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::MTIME).map(|it| {

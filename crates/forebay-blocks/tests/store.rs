@@ -266,8 +266,11 @@ fn a_folder_without_locks_is_refused_with_the_remedy() {
     for errno in [libc::EINVAL, libc::ENOSYS, libc::ENOLCK] {
         let opened = lab::without_call(libc::SYS_fcntl, errno, || Store::open(&engine, &options));
         let Some(opened) = lab::or_skip(opened) else { return };
-        let said = opened.expect_err("no lock").to_string();
-        assert!(said.contains("can be locked there") && said.contains("`flock`"), "{said}");
+        let printed = opened.expect_err("no lock").to_string();
+        assert!(
+            printed.contains("can be locked there") && printed.contains("`flock`"),
+            "{printed}"
+        );
     }
     assert!(Store::open(&engine, &options).is_ok());
 }

@@ -71,7 +71,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn it_continues_while_a_caller_waits_and_within_its_limit() {
+    fn a_probe_continues_within_its_limit_while_a_caller_waits() {
         let short = Duration::from_millis(20);
         assert!(outlives(short, || true));
         let looks = Cell::new(0);

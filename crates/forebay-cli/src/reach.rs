@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_silent_is_not_looked_at() {
+    fn a_path_reported_as_silent_is_not_opened() {
         let paths = [PathBuf::from("/tmp"), PathBuf::from("/")];
         let system =
             system(&shell("printf 'silent /x/y\\000answers\\000'; sleep 100"), &paths, false);

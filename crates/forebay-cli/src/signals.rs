@@ -108,7 +108,7 @@ mod tests {
             announce_if_alive(if seconds > 0 { 0 } else { 60 });
             return thread::sleep(Duration::from_secs(seconds));
         }
-        let said = |seconds: &str| {
+        let printed = |seconds: &str| {
             let mut again = Command::new(std::env::current_exe().unwrap());
             again.args([
                 "--exact",
@@ -117,8 +117,10 @@ mod tests {
             let output = again.env(ANNOUNCES, seconds).output().unwrap();
             String::from_utf8(output.stderr).unwrap()
         };
-        assert_eq!(said("0"), "");
-        assert!(said("1").starts_with("warning: waiting to read `/a\\nb`, which no signal ends"));
+        assert_eq!(printed("0"), "");
+        assert!(
+            printed("1").starts_with("warning: waiting to read `/a\\nb`, which no signal ends")
+        );
     }
 
     /// Set in the process that is stopped; names the file into which the grandchild writes its

@@ -66,8 +66,8 @@ pub fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
         Err(error) => return (String::new(), End::NotRun(format!("`{program}`: {error}"))),
     };
     let deadline = Instant::now() + limit;
-    let mut said = Vec::new();
-    let read = listen(&mut child, deadline, most, &mut said);
+    let mut text = Vec::new();
+    let read = listen(&mut child, deadline, most, &mut text);
     let end = match read.and_then(|()| ended(&mut child, deadline)) {
         Ok(Some(status)) => of_status(status),
         Ok(None) => {
@@ -79,14 +79,14 @@ pub fn run(program: &Program, limit: Duration, most: usize) -> (String, End) {
             End::NotRun(format!("`{program}`: {error}"))
         }
     };
-    (String::from_utf8_lossy(&said).into_owned(), end)
+    (String::from_utf8_lossy(&text).into_owned(), end)
 }
 
 /// Reads until the child closes its output, has written enough, or runs out of time.
-fn listen(child: &mut Child, deadline: Instant, most: usize, said: &mut Vec<u8>) -> io::Result<()> {
+fn listen(child: &mut Child, deadline: Instant, most: usize, text: &mut Vec<u8>) -> io::Result<()> {
     let Some(output) = child.stdout.as_mut() else { return Ok(()) };
     let mut part = [0; 1024];
-    while said.len() < most {
+    while text.len() < most {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut polled = [PollFd::from_borrowed_fd(output.as_fd(), PollFlags::IN)];
@@ -98,7 +98,7 @@ fn listen(child: &mut Child, deadline: Instant, most: usize, said: &mut Vec<u8>)
         }
         match output.read(&mut part)? {
             0 => return Ok(()),
-            count => said.extend_from_slice(&part[..count.min(most - said.len())]),
+            count => text.extend_from_slice(&part[..count.min(most - text.len())]),
         }
     }
     Ok(())
@@ -146,38 +146,38 @@ mod tests {
     fn endless(script: &str, most: usize) -> (String, End, Duration) {
         let run = |limit| {
             let start = Instant::now();
-            let (said, end) = shell(script, limit, most);
+            let (text, end) = shell(script, limit, most);
             assert!(start.elapsed() < limit + LONG);
-            (said, end, limit)
+            (text, end, limit)
         };
         let mut tries = [300, 1000, 5000, 20_000].map(Duration::from_millis).into_iter().map(run);
-        tries.find(|(said, ..)| !said.is_empty()).expect("a shell that says something")
+        tries.find(|(text, ..)| !text.is_empty()).expect("a shell that says something")
     }
 
     #[test]
-    fn what_it_said_is_kept_however_it_ends() {
+    fn output_is_kept_however_the_child_ends() {
         assert_eq!(shell("echo a; exit 3", LONG, 99), ("a\n".into(), End::Exited(3)));
         assert_eq!(shell("echo a; kill -11 $$", LONG, 99), ("a\n".into(), End::Killed(11)));
-        let (said, end, limit) = endless("echo a; exec sleep 60", 99);
-        assert_eq!((said.as_str(), end), ("a\n", End::TimedOut(limit)));
+        let (text, end, limit) = endless("echo a; exec sleep 60", 99);
+        assert_eq!((text.as_str(), end), ("a\n", End::TimedOut(limit)));
     }
 
     #[test]
-    fn one_that_closes_its_output_and_goes_on_has_the_same_time() {
-        let (said, end, limit) = endless("echo a; exec >&-; exec sleep 60", 99);
-        assert_eq!((said.as_str(), end), ("a\n", End::TimedOut(limit)));
+    fn a_child_that_closes_its_output_has_the_same_time() {
+        let (text, end, limit) = endless("echo a; exec >&-; exec sleep 60", 99);
+        assert_eq!((text.as_str(), end), ("a\n", End::TimedOut(limit)));
     }
 
     #[test]
-    fn one_that_says_too_much_is_cut_short() {
-        let (said, end, limit) = endless("exec yes", 10);
-        assert_eq!((said.as_str(), end), ("y\ny\ny\ny\ny\n", End::TimedOut(limit)));
+    fn long_output_is_cut() {
+        let (text, end, limit) = endless("exec yes", 10);
+        assert_eq!((text.as_str(), end), ("y\ny\ny\ny\ny\n", End::TimedOut(limit)));
     }
 
     #[test]
-    fn one_that_is_not_there_says_so() {
+    fn a_missing_program_is_reported() {
         let none = Program { file: "/nowhere/forebay".into(), arguments: vec![] };
-        let (said, end) = run(&none, LONG, 99);
-        assert!(said.is_empty() && matches!(&end, End::NotRun(why) if why.contains("/nowhere")));
+        let (text, end) = run(&none, LONG, 99);
+        assert!(text.is_empty() && matches!(&end, End::NotRun(why) if why.contains("/nowhere")));
     }
 }

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_the_reason() {
+    fn impossible_counters_are_refused_with_the_reason() {
         let bytes = buffer(&MEASURED);
         let refused =
             |version, level, bytes: &[u8]| Counters::parse(version, level, bytes).unwrap_err();

@@ -76,7 +76,7 @@ pub enum CuFileFailure {
         /// Bytes that it reported.
         moved: u64,
         /// Bytes that were requested.
-        asked: u64,
+        requested: u64,
     },
 }
 
@@ -119,7 +119,7 @@ impl CuFileFailure {
     pub(super) fn of_moved(call: &'static str, moved: isize, len: usize) -> Result<u64, Self> {
         match (usize::try_from(moved), moved) {
             (Ok(moved), _) if moved <= len => Ok(moved as u64),
-            (Ok(moved), _) => Err(Self::Nonsense { moved: moved as u64, asked: len as u64 }),
+            (Ok(moved), _) => Err(Self::Nonsense { moved: moved as u64, requested: len as u64 }),
             (_, -1) => Err(Self::Io(
                 Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO),
             )),
@@ -158,8 +158,8 @@ impl fmt::Display for CuFileFailure {
             Self::Opening => f.write_str(
                 "another thread of this process has been opening cuFile's driver for too long",
             ),
-            Self::Nonsense { moved, asked } => {
-                write!(f, "cuFile reported {moved} bytes for a request of {asked}")
+            Self::Nonsense { moved, requested } => {
+                write!(f, "cuFile reported {moved} bytes for a request of {requested}")
             }
         }
     }
@@ -307,7 +307,7 @@ pub(super) static KNOWN: [Known; 48] = [
         5027,
         "HANDLE_NOT_REGISTERED",
         "the file could not be registered",
-        "cuFile asks udev about the drive: in a container or a small machine bind \
+        "cuFile queries udev about the drive: in a container or a small machine bind \
            `/run/udev` into it (`-v /run/udev:/run/udev:ro`)",
     ),
     error(
@@ -378,7 +378,7 @@ mod tests {
     fn answers_of_a_move_are_distinguished() {
         let of = |moved| CuFileFailure::of_moved("cuFileRead", moved, 100);
         assert_eq!((of(0), of(7), of(100)), (Ok(0), Ok(7), Ok(100)));
-        assert_eq!(of(101), Err(CuFileFailure::Nonsense { moved: 101, asked: 100 }));
+        assert_eq!(of(101), Err(CuFileFailure::Nonsense { moved: 101, requested: 100 }));
         let refused = of(-5008).unwrap_err();
         assert!(refused.to_string().contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
         assert!(refused.hint().is_some());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_errors_stand_in_the_order_of_their_numbers() {
+    fn the_errors_are_sorted_by_their_numbers() {
         assert!(KNOWN.is_sorted_by_key(|known| known.code));
     }
 }

@@ -6,7 +6,7 @@
 //! `sessions` all open sessions. `simulated` is a library without a GPU.
 //!
 //! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
-//! a helper process opens it first ([`ask_cufile`]).
+//! a helper process opens it first ([`probe_cufile`]).
 
 mod answer;
 mod child;
@@ -46,7 +46,7 @@ pub const OPENS_WITHIN: Duration = Duration::from_secs(20);
 /// Probes cuFile on this machine by running `program` for at most `limit`, because opening the
 /// driver may hang. Returns what it found, and how the program ended.
 #[must_use]
-pub fn ask_cufile(program: &Program, limit: Duration) -> Answer {
+pub fn probe_cufile(program: &Program, limit: Duration) -> Answer {
     let (answer, end) = run(program, limit, probe::ANSWER_MAX);
     (Seen::parse(&answer), end)
 }

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_none_the_error_says_how_to_get_it() {
+    fn a_missing_library_has_a_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let none = CuFile::load(&[folder.path().join(NAME)]).unwrap_err();
         assert!(none.contains("pip install nvidia-cufile"), "{none}");

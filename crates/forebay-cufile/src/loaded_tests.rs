@@ -92,7 +92,7 @@ unsafe extern "C" fn refuse(
 }
 
 #[test]
-fn of_two_reads_at_once_each_is_refused_for_its_own_reason() {
+fn two_concurrent_reads_have_a_reason_each() {
     let table = Table { read: refuse, ..simulated::table() };
     let session = Arc::new(Session::of_simulated_by(table).unwrap());
     let plain = (SimulatedCuFile::P2pDma, 0);
@@ -142,7 +142,7 @@ fn compatibility_mode_is_off_or_nothing_goes_that_way() {
 
 /// Other users of the driver did not request this, and may configure it as they like.
 #[test]
-fn what_was_tried_for_nothing_is_taken_back() {
+fn a_refused_session_closes_what_it_opened() {
     let refuses = |does, configured, expected| {
         let Some((_folder, library)) = library(1190, does) else { return };
         let forbids = || Session::open_direct_only(Some(&library), configured).unwrap_err();
@@ -195,7 +195,7 @@ fn opening_a_library_again_gives_the_same_session() {
 }
 
 #[test]
-fn two_who_open_it_at_once_open_it_once() {
+fn two_concurrent_openings_open_the_driver_once() {
     let Some((_folder, library)) = library(1190, "") else { return };
     let open = || Session::open_direct_only(Some(&library), Compat::Allowed).unwrap();
     let all: Vec<_> = std::thread::scope(|scope| {

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_part_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let (nvidia_fs, file) = (folder.path().join("nvidia-fs"), folder.path().join("c.json"));
         let of = |read| Configuration::of(file.clone(), read, |_: &str| None);

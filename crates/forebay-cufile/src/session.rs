@@ -51,7 +51,7 @@ pub struct Session {
 
 impl Session {
     /// Loads the library and opens its driver. Both may hang or end the process; probe with
-    /// [`ask_cufile`](crate::ask_cufile) first if that is a problem. The driver exists once
+    /// [`probe_cufile`](crate::probe_cufile) first if that is a problem. The driver exists once
     /// per process, and so does the session: opening the same library again returns the same one.
     ///
     /// # Errors

@@ -114,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_open_is_opened_again() {
+    fn a_session_that_failed_to_open_is_opened_again() {
         static SESSIONS: Sessions<Session> = Sessions::within(LONG);
         assert_eq!(SESSIONS.of(1, fails).unwrap_err().to_string(), "it fails");
         assert!(SESSIONS.of(1, Session::of_simulated).is_ok());
     }
 
     #[test]
-    fn who_come_at_once_share_what_the_first_opens() {
+    fn concurrent_callers_share_one_session() {
         static SESSIONS: Sessions<Session> = Sessions::within(LONG);
         let (begin, begun) = channel();
         thread::scope(|scope| {

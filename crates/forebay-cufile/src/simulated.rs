@@ -253,7 +253,7 @@ fn act(
     moves: impl FnOnce(c_int, usize) -> isize,
 ) -> isize {
     let Some(file) = library().begin(handle) else { return -(NOT_SUPPORTED as isize) };
-    let asked = match file.play {
+    let requested = match file.play {
         SimulatedCuFile::Fail if file.requests > FAILS_AFTER => return -IO_ERROR,
         SimulatedCuFile::Hang if file.requests > FAILS_AFTER => hang(),
         SimulatedCuFile::Short if file.random.is_multiple_of(SHORT_EVERY) => {
@@ -268,7 +268,7 @@ fn act(
     }
     // The caller that registered the file keeps its descriptor open until it is deregistered. A
     // failed call returns -1, and its error is the thread's `errno`.
-    let moved = moves(file.fd, asked);
+    let moved = moves(file.fd, requested);
     if let Ok(moved) = usize::try_from(moved) {
         library().count(direction, &file, moved);
     }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_not_answer_is_read_as_all_else() {
+    fn a_read_with_a_bound_returns_the_same_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, "four").unwrap();

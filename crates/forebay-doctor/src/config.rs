@@ -136,7 +136,7 @@ impl Config {
         match &self.settings {
             Ok(_) if !self.twice.is_empty() => FILE
                 .warning(format!("{path}{by}: `{}` stands twice in it", self.twice.join("`, `")))
-                .step("leave one of them: which one counts is not said"),
+                .step("leave one of them: it is unknown which one counts"),
             Ok(settings) if at(settings, "fs.block").is_some() => FILE
                 .problem(format!("{path}{by}: `block` stands inside `fs`"), &[])
                 .step("move `block` out of `fs`, next to `properties`: cuFile ignores it there")

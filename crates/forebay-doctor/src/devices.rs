@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 4;
 #[derive(Debug)]
 pub(super) struct Devices {
     /// Their names, and whether each may be opened; empty if unknown.
-    asked: Vec<(String, Result<(), Absent>)>,
+    answers: Vec<(String, Result<(), Absent>)>,
     /// The device list of a version 1 control group, and its file.
     listed: Option<(PathBuf, Vec<String>)>,
 }
@@ -37,15 +37,15 @@ impl Devices {
         if !names.iter().any(|name| name == FIRST) {
             names.push(FIRST.to_owned());
         }
-        let asked = names.into_iter().filter_map(|name| {
+        let answers = names.into_iter().filter_map(|name| {
             let answer = system.may_open(&format!("/dev/{name}"))?;
             Some((name, answer))
         });
-        Self { asked: asked.collect(), listed: system.listed_devices() }
+        Self { answers: answers.collect(), listed: system.listed_devices() }
     }
 
     pub(super) fn check(&self, facts: &Facts) -> Option<Check> {
-        if self.asked.is_empty() || !facts.driver.is_there() {
+        if self.answers.is_empty() || !facts.driver.is_there() {
             return None;
         }
         let is_contained = facts.process.is_container();
@@ -62,10 +62,11 @@ impl Devices {
                     .broken_if(facts.gpu_is_wanted),
             );
         }
-        let of_gpus = || self.asked.iter().filter(|(name, _)| is_gpu(name));
+        let of_gpus = || self.answers.iter().filter(|(name, _)| is_gpu(name));
         let open = of_gpus().filter(|(_, answer)| answer.is_ok()).count();
         let closed = |wanted: &dyn Fn(&str) -> bool| {
-            let closed = self.asked.iter().filter(|(name, answer)| answer.is_err() && wanted(name));
+            let closed =
+                self.answers.iter().filter(|(name, answer)| answer.is_err() && wanted(name));
             closed.collect::<Vec<_>>()
         };
         // A process may be given only some of several GPUs.
@@ -84,7 +85,7 @@ impl Devices {
     }
 
     fn answer(&self, name: &str) -> Option<Result<(), Absent>> {
-        self.asked.iter().find(|(asked, _)| asked == name).map(|(_, answer)| *answer)
+        self.answers.iter().find(|(known, _)| known == name).map(|(_, answer)| *answer)
     }
 
     /// The finding and the next step for devices that may not be opened.

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn of_packed_settings_only_those_that_count_are_kept() {
+    fn only_relevant_settings_are_kept() {
         let settings = "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n";
         let kept = shrunk(&pack(settings.as_bytes()));
         let text = unpack(&kept, SETTINGS_MAX).unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_command_line_only_what_counts_is_kept() {
+    fn only_relevant_boot_options_are_kept() {
         let line = b"BOOT_IMAGE=/x root=UUID=1 password=iommu=pt intel_iommu=on iommu=pt \xff \
                      pci=disable_acs_redir=0000:40:01.0 pci quiet\n";
         let kept = booted(line);

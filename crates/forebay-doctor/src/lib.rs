@@ -3,7 +3,7 @@
 //! [`examine`] reads all facts below the root of a [`System`] and returns a [`Report`]: checks,
 //! each with the finding, the reason why it matters and the next step. The checks that hold the
 //! path back most come first. Nothing is written, no device is opened and no library is loaded;
-//! cuFile is probed beforehand in a separate process ([`forebay_cufile::ask_cufile`]).
+//! cuFile is probed beforehand in a separate process ([`forebay_cufile::probe_cufile`]).
 //!
 //! `facts` holds everything that was read, and the checks use nothing else. The groups of checks
 //! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and

@@ -148,7 +148,7 @@ impl Pcie {
         if self.bridges.is_empty() {
             return ACS
                 .unknown("no bridge above the GPU or the drives is shown")
-                .step("of a virtual machine ask the host: `lspci -vv` as root shows `ACSCtl`");
+                .step("of a virtual machine look at the host: `lspci -vv` as root shows `ACSCtl`");
         }
         let shares = |drive: &Drive| drive.distance == Some(Distance::SameSwitch);
         let redirects: Vec<&str> = self

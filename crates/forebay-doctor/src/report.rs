@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_setting_changes_is_the_farther_way() {
+    fn a_path_that_needs_hardware_is_the_farther_one() {
         let checks = vec![
             named("a").problem("x", P2PDMA).needs("another GPU").last(),
             named("b").problem("x", NVIDIA_FS).needs("a module"),

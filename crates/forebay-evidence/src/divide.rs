@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_the_page_cache_is_that_of_those_who_say_so() {
+    fn bytes_past_the_page_cache_go_to_targets_that_report_o_direct() {
         // Of two targets with 100 bytes each, one reports 60 with O_DIRECT, and the drives moved
         // 60.
         let all = (200, 60);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_count_or_vanishes_says_so() {
+    fn a_device_without_counters_has_a_reason() {
         let (root, system) = system("nonsense\n");
         let device = device();
         let text = device.read(&system).absence().unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_read_once_whatever_stands_on_it() {
+    fn a_device_is_read_once_in_both_roles() {
         let mut all = vec![device()];
         add(&mut all, Device { front: false, drive: true, ..device() });
         assert_eq!(all, [Device { drive: true, ..device() }]);

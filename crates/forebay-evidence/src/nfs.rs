@@ -264,7 +264,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
     }
 
     #[test]
-    fn what_is_missing_of_a_mount_is_said() {
+    fn missing_counters_of_a_mount_are_reported() {
         let (_root, system) = system(STATS);
         let none = look(&system, &["/mnt/b".to_owned()]).absence().unwrap();
         assert!(none.contains("no counters of `/mnt/b`"), "{none}");

@@ -42,7 +42,7 @@ impl Pages {
             return Seen::Nothing("no file is part of it".into());
         }
         if files.len() > FILES_MAX {
-            let why = format!("{} files are too many to ask for their pages", files.len());
+            let why = format!("{} files are too many to query their pages", files.len());
             return Seen::missing(why, format!("put at most {FILES_MAX} into one span"));
         }
         let mut pages = Self::default();

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_at_either_edge_is_missing() {
+    fn a_value_missing_at_one_edge_is_missing() {
         let reported = || Seen::Value(5);
         let difference = |later: Seen<u64>, earlier| later.since(earlier, |a, b| grown("x", a, b));
         assert_eq!(difference(Seen::Value(7), reported()), Seen::Value(2));

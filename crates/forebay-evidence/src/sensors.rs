@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_none_the_reason_is_said() {
+    fn missing_sensors_have_a_reason() {
         let simulated = Sensors::find(&DeviceInfo { simulated: true, ..info() });
         assert_eq!(simulated.absence().unwrap(), "simulated: it takes no power");
         let none = Sensors::find_in("/nonexistent/libnvidia-ml.so.1", &info()).absence().unwrap();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_counter_would_show_is_part_of_the_rest_unless_it_spoils_a_direct_path() {
+    fn tiny_shares_are_named_only_next_to_a_direct_path() {
         let text = |ways: &[(DataPath, u64)]| verdict(ways).to_string();
         assert_eq!(
             text(&[(DataPath::Staged, 930), (DataPath::Cached, 70)]),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_for_people() {
+    fn a_mixed_verdict_shows_its_shares() {
         let verdict = verdict(&[(DataPath::Compat, 3), (DataPath::P2pdma, 1)]);
         assert_eq!(verdict.to_string(), "mixed 75 % compat / 25 % direct (p2pdma)");
     }

@@ -71,7 +71,7 @@ fn judged(rig: &Rig, sees_drives: bool) -> (Verdict, bool) {
 }
 
 #[test]
-fn a_library_that_lies_proves_nothing() {
+fn false_reports_of_a_library_prove_nothing() {
     let _watchdog = Watchdog::start();
     let here = Rig::within("sim:cufile=lie", Path::new("."));
     if let Some(reason) = here.cold().no_direct_io() {

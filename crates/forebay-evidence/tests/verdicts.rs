@@ -65,7 +65,7 @@ impl Rig {
         matches!(left, Residency::Known { resident: 0, .. })
     }
 
-    /// A read to the GPU, by `route` where one is demanded, and what was counted around it.
+    /// A read to the GPU, by `route` where one is required, and what was counted around it.
     fn read(&self, route: Option<Route>) -> (Outcome, Evidence) {
         let mut buffer = self.engine.allocate(self.gpu, LEN as u64).unwrap();
         let request = route.map_or_else(RequestOptions::exactly, RequestOptions::by_route);
@@ -210,8 +210,11 @@ fn compressed_bytes_pass_the_page_cache_and_the_verdict_says_so() {
     if cache.grown() > LEN as u64 / 2 && front(&moved.1).0 < LEN as u64 / 2 {
         assert!(cache.encoded > LEN as u64 * 9 / 10, "{cache:?}");
         assert_eq!(found.to_string(), "cached", "{found:?} {moved:?}");
-        let said = found.grounds.iter().find(|ground| ground.contains("in another form"));
-        assert!(said.is_some_and(|said| said.contains("requested with O_DIRECT")), "{found:?}");
+        let printed = found.grounds.iter().find(|ground| ground.contains("in another form"));
+        assert!(
+            printed.is_some_and(|printed| printed.contains("requested with O_DIRECT")),
+            "{found:?}"
+        );
     } else {
         skip("a file system that falls back silently: this one does not");
     }

@@ -17,7 +17,7 @@ impl Shared {
     /// Ends the stream, as [`LayerStream::close`](super::LayerStream::close) does.
     pub(super) fn close(self: &Arc<Self>) -> Result<Vec<String>> {
         let bound = self.engine.options().watchdog;
-        self.ask_to_close();
+        self.request_close();
         let marked = self.mark_held(bound);
         // A loader ends when the copies of all its streams have ended or timed out.
         let streams = u32::try_from(self.group.streams().len()).unwrap_or(u32::MAX);
@@ -41,7 +41,7 @@ impl Shared {
     }
 
     /// Stops further layers from being taken or loaded.
-    fn ask_to_close(&self) {
+    fn request_close(&self) {
         let mut state = self.lock();
         state.closing = true;
         state.closed.get_or_insert_with(Instant::now);

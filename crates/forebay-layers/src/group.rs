@@ -37,7 +37,7 @@ pub(super) struct Group {
     streams: OnceLock<Vec<Weak<Shared>>>,
     queue: Lock<Queue>,
     /// Notified for the loader.
-    asked: Condvar,
+    queued: Condvar,
     /// Notified by the loader when it has dropped a stream.
     parted: Condvar,
     loader: Lock<Option<JoinHandle<()>>>,
@@ -85,7 +85,7 @@ impl Group {
             tiers: OnceLock::new(),
             streams: OnceLock::new(),
             queue: Lock::default(),
-            asked: Condvar::new(),
+            queued: Condvar::new(),
             parted: Condvar::new(),
             loader: Lock::default(),
         })
@@ -174,16 +174,16 @@ impl Group {
     }
 
     /// Queues a load request.
-    pub(super) fn ask(&self, job: Job) {
+    pub(super) fn request(&self, job: Job) {
         self.queue.lock().jobs.push_back(job);
-        self.asked.notify_one();
+        self.queued.notify_one();
     }
 
     /// Takes the queued requests, waiting at most `bound` if there are none.
     pub(super) fn take_jobs(&self, bound: Duration) -> VecDeque<Job> {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() && !queue.rung && !bound.is_zero() {
-            let waited = self.asked.wait_timeout(queue, bound);
+            let waited = self.queued.wait_timeout(queue, bound);
             queue = woken(waited).0;
         }
         // A caller that can wait looks at everything afterwards.
@@ -194,7 +194,7 @@ impl Group {
     /// Wakes the loader because a stream is closing.
     pub(super) fn ring(&self) {
         self.queue.lock().rung = true;
-        self.asked.notify_all();
+        self.queued.notify_all();
     }
 
     /// Waits until the loader holds nothing of a closing stream, and has ended if that was the last

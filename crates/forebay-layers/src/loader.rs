@@ -19,7 +19,7 @@ use super::refuse;
 use super::ring::{Ring, are_passed};
 use super::shared::Shared;
 use super::store::Store;
-use super::together::{Apart, Ask, Progress, pick};
+use super::together::{Apart, Progress, Request, pick};
 
 /// Sleep time while reads are in flight; arriving data wakes it earlier.
 const PATIENCE: Duration = Duration::from_micros(500);
@@ -124,9 +124,9 @@ impl Loader {
 
     /// Takes new requests, waiting at most `bound` if there are none.
     fn hear(&mut self, bound: Duration) {
-        let asked = self.group.take_jobs(bound);
+        let jobs = self.group.take_jobs(bound);
         // A closing stream may have queued requests before.
-        self.jobs.extend(asked.into_iter().filter(|job| self.seats[job.seat].is_some()));
+        self.jobs.extend(jobs.into_iter().filter(|job| self.seats[job.seat].is_some()));
     }
 
     /// Drops streams that are closing; returns true if any stream is left. The last one is settled
@@ -219,27 +219,28 @@ impl Loader {
         };
         let streams: Vec<Option<Progress>> = self.seats.iter().map(progress).collect();
         self.hear(Duration::ZERO); // a request is queued before it leaves `missing`
-        let mut asks = Vec::with_capacity(self.jobs.len());
+        let mut requests = Vec::with_capacity(self.jobs.len());
         let mut places = Vec::with_capacity(self.jobs.len());
         for (place, job) in self.jobs.iter().enumerate() {
             if !is_kept(self, job.load.unit) {
                 let (seat, free) = (job.seat, are_passed(&job.frees)?);
                 let (unit, waited) = (job.load.unit, job.since.elapsed());
-                asks.push(Ask { seat, unit, free, waited });
+                requests.push(Request { seat, unit, free, waited });
                 places.push(place);
             }
         }
-        let Some(picked) = pick(&asks, &streams) else { return Ok(Vec::new()) };
+        let Some(picked) = pick(&requests, &streams) else { return Ok(Vec::new()) };
         for (number, seat) in self.seats.iter_mut().enumerate() {
             let (Some(seat), Some(stream)) = (seat, &streams[number]) else { continue };
             if picked.without.contains(&number) {
                 seat.apart.leave(stream.next);
-            } else if picked.asks.len() > 1 && picked.asks.iter().any(|&at| asks[at].seat == number)
+            } else if picked.requests.len() > 1
+                && picked.requests.iter().any(|&at| requests[at].seat == number)
             {
                 seat.apart = Apart::default();
             }
         }
-        let places = picked.asks.into_iter().rev().map(|ask| places[ask]);
+        let places = picked.requests.into_iter().rev().map(|request| places[request]);
         Ok(places.filter_map(|place| self.jobs.remove(place)).collect())
     }
 

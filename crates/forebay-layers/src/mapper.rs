@@ -27,7 +27,7 @@ const WORTH_PASSES: u64 = 32;
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
 
 /// Interval for checking whether pages may be unpinned.
-const ASKS_EVERY: Duration = Duration::from_millis(5);
+const CHECKS_EVERY: Duration = Duration::from_millis(5);
 
 /// Pages are unpinned if less than one part in this many of the memory would be left.
 const LEFT: u64 = 16;
@@ -311,8 +311,8 @@ impl Group {
 
     /// Sends a request to the thread, and starts it if needed.
     pub(super) fn wish(self: &Arc<Self>, wish: Wish) {
-        let mut asked = self.mapper.wishes.lock();
-        let wish = match &*asked {
+        let mut running = self.mapper.wishes.lock();
+        let wish = match &*running {
             Some(thread) => match thread.send(wish) {
                 Ok(()) => return,
                 Err(SendError(wish)) => wish,
@@ -323,8 +323,8 @@ impl Group {
         let group = Arc::downgrade(self);
         let run = move || run(&wishes, &group);
         let begun = thread::Builder::new().name("forebay-mapper".into()).spawn(run);
-        *asked = begun.is_ok().then_some(sender);
-        match (&*asked, wish) {
+        *running = begun.is_ok().then_some(sender);
+        match (&*running, wish) {
             (Some(thread), wish) => drop(thread.send(wish)),
             // Starting one may succeed later.
             (None, Wish::Pin(_, answer)) => drop(answer.send(Err(Refusal::Now(NO_THREAD)))),
@@ -351,7 +351,7 @@ fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
             look = Instant::now();
         }
         drop(group);
-        match wishes.recv_timeout(if goes_on { ASKS_EVERY } else { LOOKS_EVERY }) {
+        match wishes.recv_timeout(if goes_on { CHECKS_EVERY } else { LOOKS_EVERY }) {
             Ok(Wish::Pin(windows, answer)) => {
                 let group = streams.upgrade().filter(|group| !group.is_over());
                 let Some(device) = group.map(|group| Arc::clone(&group.device)) else { return };

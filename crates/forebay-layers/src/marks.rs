@@ -14,7 +14,7 @@ use forebay_base::lock::Lock;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Polls between two calls of `go_on`: about 50 ms.
-const ASKS_AFTER: u64 = 500;
+const CHECKS_AFTER: u64 = 500;
 
 /// Pool of a GPU's events that are not in use.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Mark {
         let mut looks = 0_u64;
         while !self.is_passed()? {
             looks += 1;
-            if looks.is_multiple_of(ASKS_AFTER) && !go_on() {
+            if looks.is_multiple_of(CHECKS_AFTER) && !go_on() {
                 return Ok(false);
             }
             thread::sleep(NAP);

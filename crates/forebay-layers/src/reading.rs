@@ -433,7 +433,7 @@ mod tests {
     use forebay::{Engine, Options};
 
     #[test]
-    fn what_a_drive_brings_takes_small_slots() {
+    fn bytes_from_a_drive_take_small_slots() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("layer");
         std::fs::write(&path, vec![7; 9 << 20]).unwrap();

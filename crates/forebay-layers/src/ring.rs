@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn there_may_be_none() {
+    fn a_ring_may_have_no_slots() {
         let engine = Engine::new(Options::default()).unwrap();
         let mut none = Ring::new(&engine, false).unwrap();
         assert!(!none.has_small());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_the_compute_is_read_ahead_of() {
+    fn slots_that_wait_for_the_compute_do_not_stop_reads() {
         let (mut ring, room) = (ring(), 6);
         let clock = Arc::new(ManualClock::new());
         let device = Arc::new(SimDevice::new(0, "sim".parse().unwrap(), Arc::clone(&clock) as _));

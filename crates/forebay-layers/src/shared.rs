@@ -281,11 +281,11 @@ impl Shared {
     /// The position that is taken next, and the layers that it is about to request.
     pub(super) fn progress(&self) -> (u64, Vec<usize>) {
         let state = self.lock();
-        let asks = !state.closing && state.lost.is_none() && state.failures.is_empty();
+        let is_open = !state.closing && state.lost.is_none() && state.failures.is_empty();
         let next = state.schedule.position();
         // A stream that must take more than that first is too far behind to wait for.
         let until = next.saturating_add(2 * self.buffers as u64);
-        (next, if asks { state.schedule.missing(until) } else { Vec::new() })
+        (next, if is_open { state.schedule.missing(until) } else { Vec::new() })
     }
 
     pub(super) fn is_closing(&self) -> bool {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_memory_has_has_no_length() {
+    fn lengths_beyond_any_memory_are_refused() {
         let half = u64::MAX / 2;
         assert_eq!(length([1, 1, 0]), Some(512));
         assert_eq!(length([half, 1]), Some(half + 2));

@@ -126,7 +126,7 @@ struct Visit {
     times: LayerTimes,
     /// Its first and last copy, if it was loaded for this visit.
     load: Option<(Mark, Mark)>,
-    asked: Mark,
+    requested: Mark,
     entered: Mark,
     freed: Option<Mark>,
     pass: u64,
@@ -143,7 +143,7 @@ impl Visit {
             entered: Origin::when(origin, &self.entered),
             transfer: transfer.unwrap_or_default(),
             compute: freed.since(&self.entered),
-            stall: self.entered.since(&self.asked),
+            stall: self.entered.since(&self.requested),
             ..self.times.clone()
         })
     }
@@ -205,11 +205,11 @@ impl Times {
         &mut self,
         times: LayerTimes,
         load: Option<(Mark, Mark)>,
-        (asked, entered): (Mark, Mark),
+        (requested, entered): (Mark, Mark),
         pass_len: u64,
     ) {
         let pass = times.position.checked_div(pass_len).unwrap_or(0);
-        self.visits.push_back(Visit { times, load, asked, entered, freed: None, pass });
+        self.visits.push_back(Visit { times, load, requested, entered, freed: None, pass });
     }
 
     /// Records that it was released.

@@ -20,7 +20,7 @@ pub enum Step {
     /// The pass is over, or there is nothing more to take. If the order is given while it runs:
     /// the end of the order so far.
     End,
-    /// The callback asked to stop waiting.
+    /// The callback ended the wait.
     Interrupted,
 }
 

@@ -27,7 +27,7 @@ use super::{LayerTimes, Step, Taken, refuse};
 const NAN: u8 = 0xff;
 
 /// Interval for calling the `go_on` callback.
-const ASKS_EVERY: Duration = Duration::from_millis(50);
+const CHECKS_EVERY: Duration = Duration::from_millis(50);
 
 impl Shared {
     /// # Safety
@@ -41,9 +41,9 @@ impl Shared {
         state.check().map_err(|error| self.at_requested(&state, error))?;
         let position = state.schedule.position();
         // SAFETY: the caller's promise.
-        let asked = state.unlocked(|| unsafe { self.mark_checked(compute) })?;
+        let requested = state.unlocked(|| unsafe { self.mark_checked(compute) })?;
         // SAFETY: the caller's promise.
-        unsafe { self.release_current(&mut state, compute, &asked) }?;
+        unsafe { self.release_current(&mut state, compute, &requested) }?;
         state.unlocked(|| self.look_again());
         state.copied.next_change()?;
         let pass = state.schedule.sequence().pass_len();
@@ -98,7 +98,7 @@ impl Shared {
             times.drive_bytes = state.times.add_routes(&loaded.routes).min(bytes);
             times.routes.clone_from(&loaded.routes);
         }
-        state.times.enter(times, load, (asked, entered), pass);
+        state.times.enter(times, load, (requested, entered), pass);
         self.pump(&mut state)?;
         Ok(Step::Taken(Taken::new(self, position, unit)))
     }
@@ -134,12 +134,12 @@ impl Shared {
                 Next::There(buffer) => return Ok((state, Continue(buffer))),
                 _ => return Ok((state, Break(Step::End))),
             }
-            let (waited, timed_out) = state.wait(ASKS_EVERY)?;
+            let (waited, timed_out) = state.wait(CHECKS_EVERY)?;
             state = waited;
             if timed_out {
                 drop(state); // the callback may wait for a thread that wants the turn
-                let asked = catch_unwind(AssertUnwindSafe(&mut *go_on));
-                match asked {
+                let answer = catch_unwind(AssertUnwindSafe(&mut *go_on));
+                match answer {
                     Ok(true) => state = self.submit()?,
                     Ok(false) => return Ok((self.submit()?, Break(Step::Interrupted))),
                     Err(panic) => {
@@ -192,7 +192,7 @@ impl Shared {
                 Ok(Some(loaded)) => self.arrived(state, load, loaded),
                 Ok(None) => {
                     let (seat, since, unpinned) = (self.seat, Instant::now(), false);
-                    self.group.ask(Job { seat, load, frees, since, unpinned });
+                    self.group.request(Job { seat, load, frees, since, unpinned });
                 }
                 Err(source) => {
                     let unit = &self.units()[load.unit];
@@ -300,7 +300,7 @@ impl Shared {
         &self,
         state: &mut Submit<'_>,
         compute: CallerStream,
-        asked: &Mark,
+        requested: &Mark,
     ) -> Result<()> {
         let Some(current) = state.current else { return Ok(()) };
         // Its work was queued on the stream for which it was taken, which may be another one.
@@ -308,7 +308,7 @@ impl Shared {
         // For the same stream one mark serves both. A driver's queue has a limited length, and a
         // caller that fills it busy-waits there.
         let freed = if of_it == compute {
-            asked.clone()
+            requested.clone()
         } else {
             // SAFETY: the caller's promise.
             state.unlocked(|| unsafe { self.mark_checked(of_it) })?

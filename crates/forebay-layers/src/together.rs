@@ -14,7 +14,7 @@ const WAITS_MAX: Duration = Duration::from_millis(250);
 
 /// A stream's request for a layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
+pub(super) struct Request {
     /// Index of the stream.
     pub(super) seat: usize,
     pub(super) unit: usize,
@@ -60,29 +60,29 @@ impl Apart {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pick {
     /// Indices of the requests, all for the same layer.
-    pub(super) asks: Vec<usize>,
+    pub(super) requests: Vec<usize>,
     /// Streams that are left behind.
     pub(super) without: Vec<usize>,
 }
 
 /// Chooses the requests to begin now; `None` if there are none yet.
-pub(super) fn pick(asks: &[Ask], streams: &[Option<Progress>]) -> Option<Pick> {
-    asks.iter().enumerate().find_map(|(place, first)| {
-        let is_first = asks[..place].iter().all(|before| before.unit != first.unit);
-        if is_first { pick_unit(asks, streams, first) } else { None }
+pub(super) fn pick(requests: &[Request], streams: &[Option<Progress>]) -> Option<Pick> {
+    requests.iter().enumerate().find_map(|(place, first)| {
+        let is_first = requests[..place].iter().all(|before| before.unit != first.unit);
+        if is_first { pick_unit(requests, streams, first) } else { None }
     })
 }
 
-fn pick_unit(asks: &[Ask], streams: &[Option<Progress>], first: &Ask) -> Option<Pick> {
-    let of_unit = || asks.iter().enumerate().filter(|(_, ask)| ask.unit == first.unit);
-    let (free, busy): (Vec<_>, Vec<_>) = of_unit().partition(|(_, ask)| ask.free);
+fn pick_unit(requests: &[Request], streams: &[Option<Progress>], first: &Request) -> Option<Pick> {
+    let of_unit = || requests.iter().enumerate().filter(|(_, request)| request.unit == first.unit);
+    let (free, busy): (Vec<_>, Vec<_>) = of_unit().partition(|(_, request)| request.free);
     if free.is_empty() {
         return None;
     }
     let is_late = |seat: usize, stream: &Progress| {
-        let is_busy = busy.iter().any(|(_, ask)| ask.seat == seat);
-        let has_asked = free.iter().any(|(_, ask)| ask.seat == seat);
-        stream.is_with && (is_busy || !has_asked && stream.missing.contains(&first.unit))
+        let is_busy = busy.iter().any(|(_, request)| request.seat == seat);
+        let has_request = free.iter().any(|(_, request)| request.seat == seat);
+        stream.is_with && (is_busy || !has_request && stream.missing.contains(&first.unit))
     };
     let late = streams.iter().enumerate().filter(|(seat, stream)| {
         stream.as_ref().is_some_and(|stream| is_late(*seat, stream)) //
@@ -91,7 +91,7 @@ fn pick_unit(asks: &[Ask], streams: &[Option<Progress>], first: &Ask) -> Option<
     if !without.is_empty() && first.waited < WAITS_MAX {
         return None;
     }
-    Some(Pick { asks: free.into_iter().map(|(place, _)| place).collect(), without })
+    Some(Pick { requests: free.into_iter().map(|(place, _)| place).collect(), without })
 }
 
 #[cfg(test)]
@@ -100,8 +100,8 @@ mod tests {
 
     const LONG: Duration = WAITS_MAX;
 
-    fn ask(seat: usize, unit: usize, waited: Duration) -> Ask {
-        Ask { seat, unit, free: true, waited }
+    fn request(seat: usize, unit: usize, waited: Duration) -> Request {
+        Request { seat, unit, free: true, waited }
     }
 
     /// A stream that is about to request these layers.
@@ -113,15 +113,15 @@ mod tests {
         at(missing).map(|stream| Progress { is_with: false, ..stream })
     }
 
-    fn begun(asks: &[usize], without: &[usize]) -> Option<Pick> {
-        Some(Pick { asks: asks.to_vec(), without: without.to_vec() })
+    fn begun(requests: &[usize], without: &[usize]) -> Option<Pick> {
+        Some(Pick { requests: requests.to_vec(), without: without.to_vec() })
     }
 
     #[test]
     fn a_layer_is_read_once_all_have_requested_it() {
-        let one = ask(0, 7, Duration::ZERO);
+        let one = request(0, 7, Duration::ZERO);
         assert_eq!(pick(&[one], &[at(&[8]), at(&[7, 8])]), None, "the other is about to");
-        let both = [one, ask(1, 7, Duration::ZERO)];
+        let both = [one, request(1, 7, Duration::ZERO)];
         assert_eq!(pick(&both, &[at(&[8]), at(&[8])]), begun(&[0, 1], &[]));
         assert_eq!(pick(&[one], &[at(&[8]), None]), begun(&[0], &[]), "the other has ended");
         assert_eq!(pick(&[one], &[at(&[8]), at(&[9, 0])]), begun(&[0], &[]), "it does not want it");
@@ -130,28 +130,28 @@ mod tests {
 
     #[test]
     fn a_late_member_is_left_behind() {
-        let (late, soon) = (ask(0, 7, LONG), ask(0, 8, Duration::ZERO));
+        let (late, soon) = (request(0, 7, LONG), request(0, 8, Duration::ZERO));
         assert_eq!(pick(&[late], &[at(&[8]), at(&[7])]), begun(&[0], &[1]));
         assert_eq!(pick(&[soon], &[at(&[9]), behind(&[7, 8])]), begun(&[0], &[]));
         assert_eq!(pick(&[soon], &[at(&[9]), at(&[7, 8])]), None, "it goes on");
     }
 
     #[test]
-    fn what_is_behind_is_read_by_itself() {
+    fn a_stream_that_is_behind_is_served_alone() {
         // The first waits for layer 8, the second for layer 7, which the first has.
-        let asks = [ask(0, 8, Duration::ZERO), ask(1, 7, Duration::ZERO)];
-        assert_eq!(pick(&asks, &[at(&[9]), at(&[8, 9])]), begun(&[1], &[]));
+        let requests = [request(0, 8, Duration::ZERO), request(1, 7, Duration::ZERO)];
+        assert_eq!(pick(&requests, &[at(&[9]), at(&[8, 9])]), begun(&[1], &[]));
     }
 
     #[test]
     fn a_buffer_that_is_busy_is_waited_for() {
-        let busy = Ask { free: false, ..ask(1, 7, Duration::ZERO) };
+        let busy = Request { free: false, ..request(1, 7, Duration::ZERO) };
         let streams = [at(&[8]), at(&[8])];
-        assert_eq!(pick(&[ask(0, 7, Duration::ZERO), busy], &streams), None);
-        assert_eq!(pick(&[ask(0, 7, LONG), busy], &streams), begun(&[0], &[1]));
+        assert_eq!(pick(&[request(0, 7, Duration::ZERO), busy], &streams), None);
+        assert_eq!(pick(&[request(0, 7, LONG), busy], &streams), begun(&[0], &[1]));
         assert_eq!(pick(&[busy], &streams), None, "for ever, by itself");
         let without = [at(&[8]), behind(&[8])];
-        assert_eq!(pick(&[ask(0, 7, Duration::ZERO), busy], &without), begun(&[0], &[]));
+        assert_eq!(pick(&[request(0, 7, Duration::ZERO), busy], &without), begun(&[0], &[]));
     }
 
     #[test]

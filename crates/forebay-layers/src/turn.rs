@@ -138,8 +138,8 @@ mod tests {
         for breaks in [under_the_lock, in_a_call] {
             let stream = stream();
             panics(|| breaks(&stream.shared));
-            let said = stream.shared.lock().check_open().unwrap_err().to_string();
-            assert!(said.contains("panicked"), "{said}");
+            let message = stream.shared.lock().check_open().unwrap_err().to_string();
+            assert!(message.contains("panicked"), "{message}");
             stream.close().unwrap();
         }
     }

@@ -22,7 +22,7 @@ use super::store::Store;
 use super::ties::Ties;
 
 /// Interval for calling the `go_on` callback.
-const ASKS_EVERY: Duration = Duration::from_millis(50);
+const CHECKS_EVERY: Duration = Duration::from_millis(50);
 
 /// A layer to be written.
 struct Write {
@@ -158,7 +158,7 @@ impl Shared {
     pub(super) fn flush(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut state = self.lock();
         while state.writes.is_any() {
-            let (waited, is_late) = self.wait(&self.came, state, ASKS_EVERY);
+            let (waited, is_late) = self.wait(&self.came, state, CHECKS_EVERY);
             if is_late {
                 drop(waited); // the callback may wait for a thread that wants the lock
                 if !go_on() {
@@ -245,7 +245,7 @@ impl Shared {
     ) -> Result<()> {
         let (mut done, mut since) = (moved(), Instant::now());
         loop {
-            if let Some(ended) = transfer.wait_for(ASKS_EVERY) {
+            if let Some(ended) = transfer.wait_for(CHECKS_EVERY) {
                 return ended.map(drop);
             }
             let now = moved();
@@ -360,10 +360,10 @@ mod tests {
         unsafe { taken.write_back(CallerStream(0)) }.unwrap();
         let until = Instant::now() + Duration::from_secs(30);
         let error = stream.flush_while(&mut || Instant::now() < until).unwrap_err();
-        let said = format!("{error:?}");
-        assert!(said.contains("layer 0") && said.contains("panicked"), "{said}");
-        let said = next().unwrap_err().to_string();
-        assert!(said.contains("panicked"), "{said}");
+        let message = format!("{error:?}");
+        assert!(message.contains("layer 0") && message.contains("panicked"), "{message}");
+        let message = next().unwrap_err().to_string();
+        assert!(message.contains("panicked"), "{message}");
         stream.close().unwrap();
     }
 }

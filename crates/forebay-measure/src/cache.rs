@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_read_in_again() {
+    fn evicted_pages_are_read_again() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [7; 1000]).unwrap();
         let made =

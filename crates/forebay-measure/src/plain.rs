@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_is_cut() {
+    fn longer_text_is_cut() {
         assert_eq!((cut("abc", 3), cut("äbcd", 3)), ("abc".into(), "äb…".into()));
     }
 }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_begins_with_its_own_words() {
+    fn a_programs_own_arguments_come_first() {
         let python = Program::new(["python", "-P", "-m", "forebay"].map(Into::into).to_vec());
         let probe = python.verb("probe");
         assert_eq!(probe.file.to_str(), Some("python"));

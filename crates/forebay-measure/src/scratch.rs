@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_removed_and_what_is_used_is_not() {
+    fn scratch_of_a_killed_run_is_removed_and_used_scratch_stays() {
         let place = tempfile::tempdir().unwrap();
         let used = create(place.path(), 1).unwrap();
         fs::write(used[0].path(), "data").unwrap();

@@ -43,8 +43,8 @@ impl Target {
     ///
     /// # Errors
     /// If there is none, with the reason.
-    pub fn check(&self, demanded: Option<Route>) -> Result<()> {
-        match (&self.reason, demanded) {
+    pub fn check(&self, required: Option<Route>) -> Result<()> {
+        match (&self.reason, required) {
             (Some(reason), Some(Route::Direct)) => {
                 Err(Failure::new("cannot move bytes by the route `direct` without a GPU")
                     .because(reason)

@@ -89,8 +89,8 @@ pub(crate) const READY_ON: u64 = 1;
 
 /// DLPack's kind of an object's device; `None` if it does not support DLPack.
 fn kind_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i32>> {
-    let asked = object.getattr_opt(intern!(object.py(), "__dlpack_device__"))?;
-    let Some(device) = asked else { return Ok(None) };
+    let attribute = object.getattr_opt(intern!(object.py(), "__dlpack_device__"))?;
+    let Some(device) = attribute else { return Ok(None) };
     let (kind, _): (i32, i64) = device.call0()?.extract()?;
     Ok(Some(kind))
 }

@@ -356,8 +356,8 @@ impl File {
         #[pyo3(from_py_with = whole::length_given)] length: Option<u64>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let file = self.file()?;
-        let asked = py.detach(|| file.residency(offset, length.unwrap_or(u64::MAX - offset)));
-        residency(py, &raised(py, asked)?)
+        let found = py.detach(|| file.residency(offset, length.unwrap_or(u64::MAX - offset)));
+        residency(py, &raised(py, found)?)
     }
 
     /// Writes its dirty pages and drops its pages from the page cache; reports what stayed.

@@ -104,9 +104,9 @@ pub(crate) fn lend(
     // SAFETY: as above.
     let borrowed = py.detach(|| unsafe { engine.borrow_device_memory(address, len) });
     let buffer = raised(py, borrowed)?;
-    if let Some(said) = device.filter(|&said| buffer.device() != Some(said)) {
+    if let Some(named) = device.filter(|&named| buffer.device() != Some(named)) {
         let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
-        let text = format!("the memory at {address:#x} is on {is}, not on {said}");
+        let text = format!("the memory at {address:#x} is on {is}, not on {named}");
         return Err(PyValueError::new_err(text));
     }
     Ok(Lent { buffer: buffer.kept_by(keep), order })
@@ -284,14 +284,14 @@ fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     let py = object.py();
     let text = error.value(py).to_string();
     let Ok(kind) = object.get_type().name() else { return error };
-    let said = if text.contains("contiguous") {
+    let why = if text.contains("contiguous") {
         not_contiguous(usage)
     } else if text.contains("read-only") || text.contains("writable") {
         read_only(object)
     } else {
         return error;
     };
-    let better = PyBufferError::new_err(format!("cannot {} a `{kind}`: {said}", usage.words()));
+    let better = PyBufferError::new_err(format!("cannot {} a `{kind}`: {why}", usage.words()));
     better.set_cause(py, Some(error));
     better
 }

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::failure::raised;
 
 /// Time between two checks for signals.
-const ASKS_EVERY: Duration = Duration::from_millis(50);
+const CHECKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long an interrupted wait waits for requests in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -67,15 +67,15 @@ pub(crate) fn end<M: Moving>(
     }
     loop {
         let now = Instant::now();
-        let left = until.map_or(ASKS_EVERY, |until| until.saturating_duration_since(now));
-        let end = py.detach(|| moving.wait_for(left.min(ASKS_EVERY)));
+        let left = until.map_or(CHECKS_EVERY, |until| until.saturating_duration_since(now));
+        let end = py.detach(|| moving.wait_for(left.min(CHECKS_EVERY)));
         if let Some(end) = end {
             // Returns the transfer's memory to its owner.
             drop(moving.transfer().reclaim());
             return Ok(Some(end));
         }
         py.check_signals().inspect_err(|_| give_up(py, moving))?;
-        if left <= ASKS_EVERY && until.is_some() {
+        if left <= CHECKS_EVERY && until.is_some() {
             return Ok(None);
         }
     }

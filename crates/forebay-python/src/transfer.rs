@@ -136,9 +136,9 @@ impl Transfer {
     }
 
     fn __repr__(&self) -> String {
-        let (done, asked) = self.inner().progress();
+        let (done, requested) = self.inner().progress();
         let state = if self.done() { "ended" } else { "in progress" };
-        format!("<forebay.Transfer {state}, {done} of {asked} bytes>")
+        format!("<forebay.Transfer {state}, {done} of {requested} bytes>")
     }
 }
 

@@ -69,11 +69,11 @@ pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     step: impl FnOnce(&mut dyn FnMut() -> bool) -> T + Send,
 ) -> PyResult<T> {
-    let asks = handles_signals(py);
+    let checks = handles_signals(py);
     let (done, raised) = py.detach(|| {
         let mut raised = None;
         let done = step(&mut || {
-            if !asks {
+            if !checks {
                 return true;
             }
             raised = Python::attach(|py| py.check_signals().err());

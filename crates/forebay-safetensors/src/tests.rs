@@ -102,7 +102,7 @@ fn a_file_is_read_by_the_engine() {
 
 proptest! {
     #[test]
-    fn what_was_written_is_read(tensors in proptest::collection::btree_map(
+    fn a_written_header_is_read_back(tensors in proptest::collection::btree_map(
         "\\PC{0,6}", (0_usize..22, proptest::collection::vec(0_u64..300, 0..4)), 0..8,
     )) {
         let mut end = 0;

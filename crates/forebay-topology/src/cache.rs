@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use super::map::StorageMap;
-use super::path as asked;
+use super::path as lookup;
 use super::probe::{Refusal, Stat, stat_of};
 use super::resolve::{self, Below, Resolve};
 use super::system::System;
@@ -75,9 +75,9 @@ impl Resolver {
     #[must_use]
     pub fn resolve(&self, path: &Path) -> StorageMap {
         self.look_at_mounts();
-        let found = asked::find(&self.system, path);
+        let found = lookup::find(&self.system, path);
         let below = self.below(&found.stat, || found.real.clone());
-        asked::map(found, (*below).clone())
+        lookup::map(found, (*below).clone())
     }
 
     /// Resolves the storage under an open file, which was opened as `path`.
@@ -86,7 +86,7 @@ impl Resolver {
         self.look_at_mounts();
         let stat = stat_of(file);
         // The name is needed only for the layers of an overlay or a loop device.
-        self.below(&stat, || asked::find(&self.system, path).real)
+        self.below(&stat, || lookup::find(&self.system, path).real)
     }
 
     /// Like [`resolve_file`](Self::resolve_file), but returns only a cached result: no server or

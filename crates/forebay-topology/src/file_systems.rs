@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_stands_in_the_table_once() {
+    fn every_type_is_in_the_table_once() {
         for (index, (kind, ..)) in TABLE.iter().enumerate() {
             assert!(TABLE[..index].iter().all(|(other, ..)| other != kind), "{kind}");
         }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_takes_back_is_left() {
+    fn reclaimable_memory_counts_as_free() {
         let with = |stat: &'static str, more: &[(&'static str, &'static str)]| {
             let own = [
                 ("sys/fs/cgroup/pod/box/memory.max", "1000\n"),

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_put_there_is_not_used() {
+    fn links_and_files_of_other_users_are_not_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("links");
         std::os::unix::fs::symlink(folder.path().join("victim"), &path).unwrap();

@@ -24,7 +24,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quoted_is_read_back(text in any::<String>()) {
+        fn quoted_text_is_read_back(text in any::<String>()) {
             prop_assert_eq!(serde_json::from_str::<String>(&quoted(&text)).unwrap(), text);
         }
     }

@@ -201,8 +201,8 @@ impl Recording {
     /// The recorded answers as JSON lines.
     fn lines(&self, paths: &[PathBuf]) -> String {
         let mut text = String::new();
-        for (path, asked) in &*self.files.lock() {
-            asked.write(&mut text, path, paths.contains(path));
+        for (path, answers) in &*self.files.lock() {
+            answers.write(&mut text, path, paths.contains(path));
         }
         for (device, table) in &*self.tables.lock() {
             let answer = match table {
@@ -230,25 +230,25 @@ impl Recording {
 impl Probe for Recording {
     fn stat(&self, path: &Path) -> Answer<Stat> {
         let answer = self.live.stat(path);
-        self.note(path, |asked| asked.stat = Some(answer));
+        self.note(path, |answers| answers.stat = Some(answer));
         answer
     }
 
     fn trail(&self, path: &Path) -> Answer<Trail> {
         let answer = self.live.trail(path);
-        self.note(path, |asked| asked.trail = answer.as_ref().ok().cloned());
+        self.note(path, |answers| answers.trail = answer.as_ref().ok().cloned());
         answer
     }
 
     fn file_system(&self, path: &Path) -> Answer<u32> {
         let answer = self.live.file_system(path);
-        self.note(path, |asked| asked.file_system = answer.ok());
+        self.note(path, |answers| answers.file_system = answer.ok());
         answer
     }
 
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
         let answer = self.live.extents(path, max);
-        self.note(path, |asked| asked.extents = Some(answer.clone()));
+        self.note(path, |answers| answers.extents = Some(answer.clone()));
         answer
     }
 

@@ -108,7 +108,7 @@ impl Replay {
         } else {
             let path = PathBuf::from(text("path")?);
             // Paths that the recorder probed on its own are not among the requested paths.
-            if value.get("asked").is_none_or(|asked| *asked != Value::Bool(false)) {
+            if value.get("asked").is_none_or(|answer| *answer != Value::Bool(false)) {
                 self.paths.push(path.clone());
             }
             if let Some(there) = text("there") {

@@ -126,7 +126,7 @@ impl DataPath {
 
     /// Simulates a read of `len` bytes with O_DIRECT into host memory; no byte is written.
     fn read_to_host(&mut self, len: u64) -> u64 {
-        self.run(len, self.slots.address(), None, Io::ODirect, Reason::Demanded)
+        self.run(len, self.slots.address(), None, Io::ODirect, Reason::Required)
     }
 
     /// Simulates a read of `len` bytes through the page cache; the copies to the GPU are real.

@@ -184,10 +184,10 @@ pub enum Error {
         /// The kind of object it is.
         kind: &'static str,
     },
-    /// The request cannot take the demanded route.
+    /// The request cannot take the required route.
     #[error("cannot move {place} by the route `{route}`: {reason}")]
     RouteUnavailable {
-        /// The demanded route.
+        /// The required route.
         route: Route,
         /// The bytes to transfer.
         place: Place,

@@ -148,7 +148,7 @@ pub(crate) fn direct_opened(path: &Path, unit: u32) {
     emit!(debug, target: FILE, path = %path.display(), unit, "O_DIRECT opened");
 }
 
-/// Transfers use the page cache unless a route is demanded; `lasts`: permanently.
+/// Transfers use the page cache unless a route is required; `lasts`: permanently.
 pub(crate) fn direct_refused(path: &Path, reason: &str, lasts: bool) {
     guarded(|| {
         let path = display(path.display());

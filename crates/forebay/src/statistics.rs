@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_there_is_no_quantile() {
+    fn an_empty_histogram_has_no_quantile() {
         let histogram = Histogram::default();
         assert_eq!((histogram.quantile(0.5), histogram.count()), (None, 0));
         assert_eq!((histogram.sum(), histogram.max()), (Duration::ZERO, Duration::ZERO));

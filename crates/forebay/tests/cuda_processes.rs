@@ -157,10 +157,10 @@ fn end_of(act: impl FnOnce(Pid)) -> ExitStatus {
     let _turn = turn();
     let mut child = child::start("ends");
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap() == "under way"), "it began nothing");
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(printed.any(|line| line.unwrap() == "under way"), "it began nothing");
     act(pid);
-    std::thread::spawn(move || said.for_each(drop));
+    std::thread::spawn(move || printed.for_each(drop));
     child.wait().unwrap()
 }
 

@@ -122,7 +122,7 @@ fn read_all(file: &Plain, target: &mut [u8]) -> usize {
 }
 
 #[test]
-fn what_its_owner_sees_never_changes() {
+fn a_given_descriptor_never_changes() {
     let (_folder, path, mut bytes) = on_disk();
     let flag_sets = [0, libc::O_APPEND, libc::O_NONBLOCK, libc::O_DSYNC, libc::O_DIRECT];
     for engine in engines() {
@@ -198,8 +198,8 @@ fn a_descriptor_that_cannot_be_replaced_is_refused_or_serves_with_a_reason() {
     let tried = lab::unprivileged(|| {
         let engine = engine();
         let refused = engine.open_borrowed_fd(&append).expect_err("it appends");
-        let said = not_anew("Permission denied (os error 13)");
-        assert_eq!(refused.to_string(), format!("cannot open `{}`: {said}", path.display()));
+        let printed = not_anew("Permission denied (os error 13)");
+        assert_eq!(refused.to_string(), format!("cannot open `{}`: {printed}", path.display()));
         assert!(matches!(refused, Error::BadRequest { .. }), "{refused:?}");
         for given in [&nonblock, &neither] {
             let file = engine.open_borrowed_fd(given).expect("a file");
@@ -318,13 +318,13 @@ fn a_descriptor_for_writing_alone_writes_alone() {
 }
 
 /// An error's text, and the remedy or nothing.
-fn said(result: Result<File>) -> (String, String) {
+fn printed(result: Result<File>) -> (String, String) {
     let error = result.expect_err("no file");
     (error.to_string(), error.hint().unwrap_or_default())
 }
 
 #[test]
-fn what_is_no_file() {
+fn descriptors_that_are_no_files() {
     let engine = engine();
     let folder = tempfile::tempdir().expect("a folder");
     let fifo = folder.path().join("fifo");
@@ -344,10 +344,10 @@ fn what_is_no_file() {
         let name = path.map_or(format!("fd {}", fd.as_raw_fd()), |path| path.display().to_string());
         let expected = format!("cannot open `{name}`: it is a {kind}, not a file");
         let hint = "give a regular file or a block device".to_owned();
-        assert_eq!(said(engine.open_borrowed_fd(&fd)), (expected.clone(), hint.clone()));
-        assert_eq!(said(engine.open_fd(fd)), (expected, hint));
+        assert_eq!(printed(engine.open_borrowed_fd(&fd)), (expected.clone(), hint.clone()));
+        assert_eq!(printed(engine.open_fd(fd)), (expected, hint));
     }
-    let (message, hint) = said(engine.open_borrowed_fd(lab::no_descriptor()));
+    let (message, hint) = printed(engine.open_borrowed_fd(lab::no_descriptor()));
     assert!(message.starts_with("cannot open `fd "), "{message}");
     assert_eq!(hint, "give a descriptor that is open");
 }
@@ -398,9 +398,9 @@ fn where_proc_is_hidden() {
         check_reads(&engine, &file, &bytes);
         let appending = Plain::options().append(true).open(&path).expect("a file");
         let number = appending.as_raw_fd();
-        let said = not_anew("there is no `/proc` here");
+        let printed = not_anew("there is no `/proc` here");
         let error = engine.open_fd(appending).expect_err("no second descriptor");
-        assert_eq!(error.to_string(), format!("cannot open `fd {number}`: {said}"));
+        assert_eq!(error.to_string(), format!("cannot open `fd {number}`: {printed}"));
         // By its name a file has a second descriptor all the same.
         let file = engine.open(&path).expect("a file");
         assert!(file.no_direct_io().is_none_or(|reason| reason == "the file lives in memory"));

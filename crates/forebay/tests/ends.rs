@@ -252,7 +252,7 @@ fn memory_that_a_copy_may_touch_is_neither_reused_nor_freed() {
 /// A file system may report only at the close of a file that bytes are lost: NFS a full quota, FUSE
 /// what its server answers.
 #[test]
-fn what_a_close_reports_is_an_error() {
+fn an_error_of_a_close_is_reported() {
     let _watchdog = Watchdog::start();
     let faults = Faults { closes: true, ..Faults::default() };
     let Some(fuse) = or_skip(Fuse::with(pattern(1, LEN), faults)) else { return };
@@ -267,7 +267,7 @@ fn what_a_close_reports_is_an_error() {
         let (file, other) = (open(), open());
         let clone = is_shared.then(|| file.clone());
         fails(Some(libc::EDQUOT));
-        let error = file.close().expect_err("its server has said so");
+        let error = file.close().expect_err("its server has reported it");
         let Error::Io { operation, place, .. } = &error else { panic!("{error:?}") };
         assert_eq!((*operation, &place.path), (Operation::Close, &fuse.path()), "{error:?}");
         assert_eq!(error.errno(), Some(libc::EDQUOT), "{error:?}");
@@ -285,7 +285,7 @@ fn what_a_close_reports_is_an_error() {
 
 /// The descriptor with O_DIRECT is a file of its own to the server.
 #[test]
-fn what_the_close_of_the_second_descriptor_reports_is_an_error() {
+fn an_error_of_the_second_descriptors_close_is_reported() {
     let _watchdog = Watchdog::start();
     let faults = Faults { closes: true, ..Faults::default() };
     let Some(fuse) = or_skip(Fuse::with(pattern(1, LEN), faults)) else { return };
@@ -293,6 +293,6 @@ fn what_the_close_of_the_second_descriptor_reports_is_an_error() {
     let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
     assert_eq!(file.no_direct_io(), None);
     fuse.set(|faults| faults.fail_direct_closes = Some(libc::EIO));
-    let error = file.close().expect_err("its server has said so");
+    let error = file.close().expect_err("its server has reported it");
     assert_eq!(error.errno(), Some(libc::EIO), "{error:?}");
 }

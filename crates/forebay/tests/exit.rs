@@ -82,12 +82,12 @@ fn end_of(hangs: Option<&Path>, act: impl FnOnce(Pid)) -> ExitStatus {
     let hangs = hangs.unwrap_or(Path::new(""));
     let mut child = child::start(&format!("{}\n{}", file.display(), hangs.display()));
     let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap() == UNDER_WAY), "it began nothing");
+    let mut printed = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(printed.any(|line| line.unwrap() == UNDER_WAY), "it began nothing");
     let begun = Instant::now();
     act(pid);
     // What it prints last has to go somewhere.
-    std::thread::spawn(move || said.for_each(drop));
+    std::thread::spawn(move || printed.for_each(drop));
     let status = child.wait().unwrap();
     assert!(begun.elapsed() < NEVER / 8, "it waited for its transfers");
     status

@@ -1,4 +1,4 @@
-//! A process that forks while bytes move: the child is refused whatever it asks of its parent's
+//! A process that forks while bytes move: the child is refused every call of its parent's
 //! engine, hangs nowhere and gives nothing back; the parent's bytes arrive whole.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
@@ -57,7 +57,7 @@ impl Rig {
     }
 
     /// Reads with O_DIRECT where that is available.
-    fn demands(&self, on_gpu: bool) -> RequestOptions {
+    fn options(&self, on_gpu: bool) -> RequestOptions {
         match self.file.no_direct_io() {
             None if on_gpu => RequestOptions::by_route(Route::Staged),
             _ => RequestOptions::default(),
@@ -66,7 +66,7 @@ impl Rig {
 
     fn start(&self, on_gpu: bool) -> Transfer {
         let buffer = self.buffer(on_gpu);
-        self.file.start_read(0, buffer, &self.demands(on_gpu)).unwrap()
+        self.file.start_read(0, buffer, &self.options(on_gpu)).unwrap()
     }
 
     fn check(&self, transfer: Transfer) {
@@ -96,8 +96,8 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) {
     assert!(error.hint().is_some_and(|hint| hint.contains("after the fork")), "{error}");
 }
 
-/// Lends memory, and asks with questions.
-fn ask_with_memory_of_others(rig: &Rig, on_gpu: Buffer) {
+/// Lends memory, and makes calls that check for interrupts.
+fn use_memory_of_others(rig: &Rig, on_gpu: Buffer) {
     let Rig { engine, gpu, file, .. } = rig;
     let (mut host, address) = ([0; 10], on_gpu.address());
     // SAFETY: all of it is refused.
@@ -119,7 +119,7 @@ fn ask_with_memory_of_others(rig: &Rig, on_gpu: Buffer) {
 }
 
 /// Queries everything that can be queried.
-fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dyn Fn(&str)) {
+fn call_everything(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dyn Fn(&str)) {
     let Rig { engine, gpu, file, .. } = rig;
     let (mut host, mut bytes) = (vec![0; 4096], vec![0; LEN]);
     let [mut on_gpu, mut on_host] = spare;
@@ -163,7 +163,7 @@ fn ask_for_all(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say: &dy
     assert_eq!(gpu.address_kind(on_gpu.address()), AddressKind::Unknown);
     say("memory of others");
     let (part, on_gpu) = on_gpu.split_at(10);
-    ask_with_memory_of_others(rig, part);
+    use_memory_of_others(rig, part);
     say("transfers");
     refused(file.start_read(0, on_gpu, &RequestOptions::default()));
     refused(file.start_write(0, on_host, &RequestOptions::default()));
@@ -194,7 +194,7 @@ fn children_are_refused(ring: RingChoice) {
         std::thread::sleep(Duration::from_micros(turn * 700));
         match fork() {
             Side::Child(child) => child.run(move |say| {
-                ask_for_all(&rig, spare, under_way, say);
+                call_everything(&rig, spare, under_way, say);
                 std::mem::forget(rig.folder);
                 drop((rig.file, rig.engine, rig.gpu));
                 say("the end");

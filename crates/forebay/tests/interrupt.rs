@@ -1,5 +1,5 @@
-//! Blocking calls that ask whether to go on: they end where nothing else would, and the memory that
-//! is still written stays with its writer.
+//! Blocking calls that check whether to continue: they end where nothing else would, and the memory
+//! that is still written stays with its writer.
 
 #![allow(unsafe_code, reason = "lends memory, as a caller would")]
 
@@ -145,15 +145,15 @@ fn memory_of_a_hung_read_is_kept_until_the_file_system_answers() {
         let rig = Rig::new();
         let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
         let (mut buffer, gone) = rig.memory(kind, LEN);
-        let (options, mut asked) = (RequestOptions::exactly(), 0);
+        let (options, mut calls) = (RequestOptions::exactly(), 0);
         let end = in_time(&fuse, || {
             file.read_while(0, &mut buffer, &options, &mut || {
-                asked += 1;
-                asked < 3 || fuse.parked() == 0
+                calls += 1;
+                calls < 3 || fuse.parked() == 0
             })
         });
         was_given_up(end);
-        assert!(asked >= 3, "{kind:?}");
+        assert!(calls >= 3, "{kind:?}");
         assert!(fuse.parked() > 0, "{kind:?}");
         drop((buffer, file, rig));
         std::thread::sleep(Duration::from_millis(100));
@@ -301,11 +301,11 @@ fn a_panic_in_the_question_waits_for_what_is_in_flight_as_well() {
     let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
     let (mut buffer, gone) = rig.memory(Kind::Pinned, LEN);
     let options = RequestOptions::exactly();
-    let said = in_time(&fuse, || {
+    let printed = in_time(&fuse, || {
         let call = || file.read_while(0, &mut buffer, &options, &mut || panic_any("enough"));
         catch_unwind(AssertUnwindSafe(call)).expect_err("a panic")
     });
-    assert_eq!(said.downcast_ref::<&str>(), Some(&"enough"));
+    assert_eq!(printed.downcast_ref::<&str>(), Some(&"enough"));
     assert!(buffer.as_slice().is_none(), "it may be written");
     drop(buffer);
     assert!(!gone.load(Ordering::Acquire));
@@ -314,7 +314,7 @@ fn a_panic_in_the_question_waits_for_what_is_in_flight_as_well() {
 }
 
 #[test]
-fn a_caller_who_helps_asks_meanwhile() {
+fn a_helping_caller_checks_for_interrupts() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new();
     let Some(folder) = or_skip(memory_folder()) else { return };
@@ -324,13 +324,13 @@ fn a_caller_who_helps_asks_meanwhile() {
     // 16 GiB by way of 32 MiB, which no machine moves within 50 ms.
     let pieces = vec![Piece::new(&file, 0, 32 * MIB, 0); 512];
     let mut targets = [rig.engine.allocate_pinned(32 * MIB).expect("memory")];
-    let (options, mut asked) = (RequestOptions::default(), 0);
+    let (options, mut calls) = (RequestOptions::default(), 0);
     let end = rig.engine.read_many_while(&pieces, &mut targets, &options, &mut || {
-        asked += 1;
+        calls += 1;
         false
     });
     assert!(matches!(end, Err(Error::Cancelled { .. })), "{end:?}");
-    assert_eq!(asked, 1);
+    assert_eq!(calls, 1);
     assert!(targets[0].as_slice().is_some(), "nothing is in flight any more");
 }
 
@@ -340,12 +340,12 @@ fn compare(rig: &Rig, file: &File, bytes: &[u8], before: &dyn Fn(), kind: Kind) 
     for (offset, len) in [(0, whole), (1, whole), (whole - 1, 4096), (whole + 5, 10), (0, 0)] {
         let case = format!("{kind:?}: {offset}+{len} of {whole}");
         let mut ends = Vec::new();
-        for asks in [false, true] {
+        for checks in [false, true] {
             let (mut buffer, _) = rig.memory(kind, len);
             buffer.fill(0xee).expect("a fill");
             let (at, options) = (offset as u64, RequestOptions::default());
             before();
-            let end = match asks {
+            let end = match checks {
                 true => file.read_while(at, &mut buffer, &options, &mut || true),
                 false => file.read_with(at, &mut buffer, &options),
             };
@@ -424,12 +424,12 @@ fn the_same_bytes_come_in_one_large_read() {
 }
 
 #[test]
-fn what_has_no_size_and_what_is_wrong_ends_as_without_questions() {
+fn files_without_a_size_and_errors_end_as_in_plain_calls() {
     let rig = Rig::new();
     let file = rig.engine.open("/proc/version").expect("the file opens");
-    let (asked, _) = file.read_whole_while(None, &mut || true).expect("all bytes");
+    let (calls, _) = file.read_whole_while(None, &mut || true).expect("all bytes");
     let (plain, _) = file.read_whole(None).expect("all bytes");
-    assert_eq!(asked.as_slice(), plain.as_slice());
+    assert_eq!(calls.as_slice(), plain.as_slice());
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("file");
     fs::write(&path, [1; 100]).expect("room for a file");
@@ -437,14 +437,14 @@ fn what_has_no_size_and_what_is_wrong_ends_as_without_questions() {
     let (mut buffer, _) = rig.memory(Kind::Lent, 200);
     let (exact, go_on) = (RequestOptions::exactly(), &mut || true);
     for offset in [50, u64::MAX, i64::MAX as u64] {
-        let said = [
+        let printed = [
             file.read_while(offset, &mut buffer, &exact, go_on).map(drop),
             file.read_with(offset, &mut buffer, &exact).map(drop),
             file.write_while(offset, &buffer, &exact, go_on).map(drop),
             file.write_with(offset, &buffer, &exact).map(drop),
         ]
         .map(|end| end.expect_err("it cannot be").to_string());
-        assert!(said[0] == said[1] && said[2] == said[3], "{said:?}");
+        assert!(printed[0] == printed[1] && printed[2] == printed[3], "{printed:?}");
     }
     let mut target = [0; 8];
     let none = rig.engine.read_many_while(&[], &mut [], &exact, go_on).expect("nothing to do");

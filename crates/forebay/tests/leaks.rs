@@ -79,14 +79,14 @@ fn use_one(number: u32, path: &std::path::Path) {
         Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
     engine.add_device(&gpu).unwrap();
     let file = engine.open_with(path, &OpenOptions::writing()).unwrap();
-    let demands = match file.no_direct_io() {
+    let options = match file.no_direct_io() {
         None if number.is_multiple_of(3) => RequestOptions::by_route(Route::Staged),
         _ => RequestOptions::default(),
     };
     let len = LEN as u64;
     let on_gpu = engine.allocate(gpu.id(), len).unwrap();
     let on_host = engine.allocate_pinned(len).unwrap();
-    let first = file.start_read(0, on_gpu, &demands).unwrap();
+    let first = file.start_read(0, on_gpu, &options).unwrap();
     let second = file.start_read(0, on_host, &RequestOptions::default()).unwrap();
     match number % 4 {
         0 => {
@@ -100,7 +100,7 @@ fn use_one(number: u32, path: &std::path::Path) {
         2 => second.cancel(),
         _ => {
             let third = engine.allocate(gpu.id(), len).unwrap();
-            let third = file.start_write(LEN as u64, third, &demands).unwrap();
+            let third = file.start_write(LEN as u64, third, &options).unwrap();
             drop((file, engine, first, second));
             drop(third);
         }

@@ -1,7 +1,7 @@
 //! Real threads on a file system that fails by the seed: reads that hang, come back short or fail
 //! for a while, writes likewise, under reads, writes, cancels and drops at any time.
 //!
-//! Which seeds, `lab/seeds.rs` says. A seed replays the faults and what is asked; the threads run
+//! Which seeds, `lab/seeds.rs` says. A seed replays the faults and the requests; the threads run
 //! as they like.
 
 mod lab;
@@ -240,7 +240,7 @@ fn run(seed: u64) -> Option<()> {
         let done = threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>();
         ends.store(true, Ordering::Relaxed);
         clouds.join().expect("the weather");
-        done.into_iter().map(|actor| actor.expect("a thread that failed has said why")).collect()
+        done.into_iter().map(|actor| actor.expect("a thread that failed has printed why")).collect()
     });
     let there = fuse.content();
     assert!(there[..index(READ)] == bytes[..index(READ)], "what was only read has changed");

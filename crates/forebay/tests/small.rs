@@ -142,7 +142,7 @@ fn the_caller_needs_no_other_thread() {
     });
 }
 
-/// A write of `len` bytes with these demands takes other threads, or hangs here.
+/// A write of `len` bytes with these options takes other threads, or hangs here.
 fn takes_others(
     path: &Path,
     change: impl FnOnce(&mut Options),
@@ -164,7 +164,7 @@ fn takes_others(
 }
 
 #[test]
-fn demands_and_long_writes_take_others() {
+fn options_and_long_writes_take_other_threads() {
     alone(|path| {
         let default = RequestOptions::default();
         for options in [

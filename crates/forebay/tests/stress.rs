@@ -83,7 +83,7 @@ struct Actor {
     part: Vec<Option<u8>>,
 }
 
-/// A transfer, unless it was demanded that it goes straight and it cannot.
+/// A transfer, unless a direct route is required and unavailable.
 fn taken(started: Result<Transfer, Error>) -> Option<Transfer> {
     match started {
         Err(Error::RouteUnavailable { route: Route::Direct, .. }) => None,
@@ -118,20 +118,20 @@ impl Actor {
         if self.dice.below(3) == 0 { (offset / 4096 * 4096, len) } else { (offset, len) }
     }
 
-    fn demands(&mut self, on_gpu: bool, exact: bool) -> RequestOptions {
+    fn options(&mut self, on_gpu: bool, exact: bool) -> RequestOptions {
         let staged = on_gpu && self.dice.below(3) == 0 && self.written.no_direct_io().is_none();
         let staged = staged && self.engine.options().direct_io == DirectIo::Auto;
         let straight = on_gpu && self.dice.below(4) == 0;
-        let mut demands = if straight {
+        let mut options = if straight {
             RequestOptions::by_route(Route::Direct)
         } else if staged {
             RequestOptions::by_route(Route::Staged)
         } else {
             RequestOptions::default()
         };
-        demands.exact = exact && self.dice.below(2) == 0;
-        demands.sync = if self.dice.below(30) == 0 { SyncMode::Data } else { SyncMode::None };
-        demands
+        options.exact = exact && self.dice.below(2) == 0;
+        options.sync = if self.dice.below(30) == 0 { SyncMode::Data } else { SyncMode::None };
+        options
     }
 
     fn buffer(&mut self, len: u64) -> Buffer {
@@ -157,11 +157,11 @@ impl Actor {
     fn read_later(&mut self) {
         let (offset, len) = self.range(FILE_LEN);
         let buffer = self.buffer(len);
-        let demands = self.demands(buffer.device().is_some(), true);
+        let options = self.options(buffer.device().is_some(), true);
         if self.dice.below(20) == 0 {
             self.read.evict().unwrap();
         }
-        let Some(transfer) = taken(self.read.start_read(offset, buffer, &demands)) else { return };
+        let Some(transfer) = taken(self.read.start_read(offset, buffer, &options)) else { return };
         if let End::Done(bytes, buffer) = self.end(transfer) {
             assert_eq!(bytes, len);
             let mut got = vec![0; index(len)];
@@ -187,8 +187,8 @@ impl Actor {
         if buffer.upload(0, &bytes).is_err() {
             return;
         }
-        let demands = self.demands(buffer.device().is_some(), false);
-        let started = self.written.start_write(self.part_start + start, buffer, &demands);
+        let options = self.options(buffer.device().is_some(), false);
+        let started = self.written.start_write(self.part_start + start, buffer, &options);
         let Some(transfer) = taken(started) else { return };
         match self.end(transfer) {
             End::Done(bytes_done, _) => {
@@ -246,7 +246,7 @@ impl Actor {
             Ok(outcome) => End::Done(outcome.bytes, buffer),
             Err(Error::Device { .. }) => End::Failed,
             Err(Error::Cancelled { .. }) if may_be_cancelled => End::Failed,
-            // A path that was demanded and breaks.
+            // A required path that breaks.
             Err(Error::RouteUnavailable { route: Route::Direct, .. }) => End::Failed,
             Err(error) => panic!("{error}: {error:?}"),
         }

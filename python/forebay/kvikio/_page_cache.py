@@ -55,7 +55,7 @@ def get_page_cache_info(file: FileLike, offset: int = 0, length: int = 0) -> tup
 def drop_file_page_cache(
     file: FileLike, offset: int = 0, length: int = 0, sync_first: bool = True
 ) -> None:
-    """Asks the kernel to drop a file's pages that are completely within a range.
+    """Has the kernel drop a file's pages that are completely within a range.
 
     Args:
         file: its path, a descriptor, or a Python file.

@@ -173,12 +173,12 @@ def direct_io() -> bool:
 
 def limits() -> dict[str, Any]:
     """The limits of the engine for new files; empty for the default engine."""
-    asked: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if "thread_pool_nthreads" in _values:
-        asked["readers"] = _values["thread_pool_nthreads"]
+        options["readers"] = _values["thread_pool_nthreads"]
     if not direct_io():
-        asked["direct_io"] = False
-    return asked
+        options["direct_io"] = False
+    return options
 
 
 def _begin(environment: Mapping[str, str]) -> None:

@@ -202,9 +202,9 @@ def operation(way: str, memory: Any, size: int | None, backend: str = "POSIX") -
         return None
     with _lock:
         there = list(_monitors)
-    asked = _memory.size_of(memory) if size is None else size
+    requested = _memory.size_of(memory) if size is None else size
     begun = [(monitor, span) for monitor in there if (span := monitor._begin()) is not None]
-    return Operation(begun, way, backend, asked or 0) if begun else None
+    return Operation(begun, way, backend, requested or 0) if begun else None
 
 
 class SummaryMonitor:
@@ -243,10 +243,10 @@ class SummaryMonitor:
             self._under_way -= 1
             if self._under_way == 0:
                 self._busy += time.monotonic_ns() - self._busy_since
-            asked, moved = sizes
+            requested, moved = sizes
             moved_by, calls_by = f"bytes_{_PAST[way]}", f"num_{way}s"
             for name, number in [
-                ("num_ops", 1), (calls_by, 1), ("bytes_requested", asked),
+                ("num_ops", 1), (calls_by, 1), ("bytes_requested", requested),
                 ("bytes_transferred", moved), (moved_by, moved), ("num_errors", int(failed)),
                 ("total_duration_ns", took),
             ]:  # fmt: skip

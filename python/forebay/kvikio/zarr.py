@@ -28,27 +28,27 @@ __all__ = ["GDSStore"]
 _NOT_THERE = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR}
 
 
-def _range(asked: Any, size: int) -> tuple[int, int]:
+def _range(requested: Any, size: int) -> tuple[int, int]:
     """The requested bytes as the bounds of a slice."""
-    match asked:
+    match requested:
         case None:
             first, after = 0, size
         case RangeByteRequest():
-            first, after = asked.start, asked.end
+            first, after = requested.start, requested.end
         case OffsetByteRequest():
-            first, after = asked.offset, size
+            first, after = requested.offset, size
         case SuffixByteRequest():
-            first, after = size - asked.suffix, size
+            first, after = size - requested.suffix, size
         case _:
-            text = f"`byte_range` cannot be {asked!r}: give a request of `zarr.abc.store`"
+            text = f"`byte_range` cannot be {requested!r}: give a request of `zarr.abc.store`"
             raise TypeError(text)
     first = max(0, min(first, size))
     return first, max(first, min(after, size))
 
 
-def _read(path: Path, prototype: Any, asked: Any) -> Buffer:
+def _read(path: Path, prototype: Any, requested: Any) -> Buffer:
     with CuFile(path) as file:
-        first, after = _range(asked, file.file.size)
+        first, after = _range(requested, file.file.size)
         array = prototype.nd_buffer.create(shape=(after - first,), dtype="B").as_ndarray_like()
         file.read(array, file_offset=first)
     made: Buffer = prototype.buffer.from_array_like(array)

@@ -17,7 +17,7 @@ TESTED = "0.5.6"
 
 
 class Client:
-    """What LMCache's `NativeConnectorL2Adapter` asks of a connector.
+    """The connector that LMCache's `NativeConnectorL2Adapter` requires.
 
     Args:
         config: ``root``, ``capacity``, and the other arguments of `forebay.blocks.BlockStore`.

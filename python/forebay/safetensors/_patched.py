@@ -37,7 +37,7 @@ def patched(device: Device = None) -> Iterator[None]:
     """
     import safetensors  # type: ignore[import-not-found,unused-ignore]
 
-    asked = device
+    chosen = device
 
     class Opened(safe_open):
         def __new__(cls, filename: Path, framework: str, *given: Any, **named: Any) -> Any:
@@ -49,7 +49,7 @@ def patched(device: Device = None) -> Iterator[None]:
             self, filename: Path, framework: str, device: Device = "cpu", *, backend: str = "mmap"
         ) -> None:
             of_numpy = framework in ("np", "numpy")
-            device = device if of_numpy else asked or device
+            device = device if of_numpy else chosen or device
             super().__init__(filename, framework, device, backend=backend)
 
     with _lock:

@@ -153,8 +153,8 @@ def _sweep(
             _write(result, given.out)
             return
         from_drive = part_from_drive(given.source, given.layers)
-        asked = Point(given.order, given.layers, given.layer_bytes, tokens, from_drive)
-        point = summed_up(asked, samples, rooms)
+        wanted = Point(given.order, given.layers, given.layer_bytes, tokens, from_drive)
+        point = summed_up(wanted, samples, rooms)
         there, back = (shape.operations(tokens, backward=way) for way in (False, True))
         point["operations"] = given.layers * (there + (back if backward else 0))
         point["allocations"] = all_ways.allocations

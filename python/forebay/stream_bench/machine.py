@@ -48,9 +48,9 @@ def _driver() -> str | None:
         return text.splitlines()[0].removeprefix("NVRM version: ").strip()
     except OSError:
         pass
-    ask = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
         return done.stdout.splitlines()[0].strip()
     except (OSError, subprocess.SubprocessError, IndexError):
         return None

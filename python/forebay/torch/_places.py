@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
-from .._asked import whole
+from .._arguments import whole
 from .._errors import shown
 from .._types import Place
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
-from .._asked import BYTES, whole
+from .._arguments import BYTES, whole
 from .._errors import shown
 from .._replace import by_device, write
 from .._types import Path, Place

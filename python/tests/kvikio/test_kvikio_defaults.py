@@ -1,4 +1,4 @@
-"""KvikIO's settings: what they change here, and where that is said."""
+"""KvikIO's settings: what they change here, and where that is noted."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_file_in_memory_has_no_direct_io() -> None:
         path.unlink()
 
 
-def test_what_changes_nothing_is_noted_with_the_reason() -> None:
+def test_settings_without_effect_are_noted_with_the_reason() -> None:
     assert defaults.notes() == []
     defaults.set({"task_size": 1 << 20, "num_threads": 4})
     defaults.set("compat_mode", kvikio.CompatMode.OFF)
@@ -156,7 +156,7 @@ def test_variables_are_read(variable: str, text: str, name: str, value: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "printed"),
     [
         ({"KVIKIO_TASK_SIZE": "16 pounds"}, "it takes a size"),
         ({"KVIKIO_TASK_SIZE": "0"}, "cannot be 0"),
@@ -166,11 +166,11 @@ def test_variables_are_read(variable: str, text: str, name: str, value: str) -> 
         ({"KVIKIO_NTHREADS": "2", "KVIKIO_NUM_THREADS": "3"}, "differ"),
     ],
 )
-def test_a_variable_that_makes_no_sense_is_named(variables: dict[str, str], said: str) -> None:
+def test_a_variable_that_makes_no_sense_is_named(variables: dict[str, str], printed: str) -> None:
     done = environment("", **variables)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ValueError: the variable") and said in last
+    assert last.startswith("ValueError: the variable") and printed in last
     assert all(name in last for name in variables)
 
 

@@ -68,7 +68,7 @@ def test_an_array_with_gaps_is_not_divided(data: Data) -> None:
                 file.raw_read(gaps, 10, 0, offset)
 
 
-def test_what_has_no_interface_is_not_divided(data: Data) -> None:
+def test_memory_without_an_interface_is_not_divided(data: Data) -> None:
     array = sim_array(1000)
     with kvikio.CuFile(data[0]) as file:
         assert file.raw_read(Exchange(array), 10) == 10

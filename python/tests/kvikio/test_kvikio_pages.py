@@ -69,12 +69,12 @@ def test_uncounted_pages_are_an_error_and_stay_as_they_are(
 def test_the_whole_cache_is_dropped_as_the_kernel_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = tmp_path / "drop_caches"
-    monkeypatch.setattr(_page_cache, "_DROP", str(asked))
+    written = tmp_path / "drop_caches"
+    monkeypatch.setattr(_page_cache, "_DROP", str(written))
     assert kvikio.drop_system_page_cache() is True
-    assert asked.read_text() == "3"
+    assert written.read_text() == "3"
     assert kvikio.drop_system_page_cache(False, False) is True
-    assert asked.read_text() == "1"
+    assert written.read_text() == "1"
     with pytest.warns(FutureWarning, match="drop_system_page_cache"):
         assert kvikio.clear_page_cache(True, False) is True
 
@@ -86,9 +86,9 @@ def test_sudo_is_called_where_the_user_may_not(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kvikio.drop_system_page_cache(sync_first=False) is False
     program = tmp_path / "sudo"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" > {tmp_path}/asked\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" > {tmp_path}/written\n')
     program.chmod(0o755)
     assert kvikio.drop_system_page_cache(sync_first=False) is True
-    assert (tmp_path / "asked").read_text() == "-n /sbin/sysctl vm.drop_caches=3\n"
+    assert (tmp_path / "written").read_text() == "-n /sbin/sysctl vm.drop_caches=3\n"
     program.write_text("#!/bin/sh\nexit 1\n")
     assert kvikio.drop_system_page_cache(sync_first=False) is False

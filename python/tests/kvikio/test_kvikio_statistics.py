@@ -94,7 +94,7 @@ def test_a_stop_fixes_what_was_counted(data: Data) -> None:
     assert monitor.get() == first and first.num_ops == 0
 
 
-def test_what_began_before_a_reset_is_not_counted_after() -> None:
+def test_calls_from_before_a_reset_are_not_counted() -> None:
     with kvikio.SummaryMonitor() as monitor:
         pending = statistics.operation("write", None, 10)
         monitor.reset()

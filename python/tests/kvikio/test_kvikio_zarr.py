@@ -39,7 +39,7 @@ def test_a_group_and_its_attributes_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("requested", "expected"),
     [
         (None, b"0123456789"),
         (RangeByteRequest(2, 5), b"234"),
@@ -51,13 +51,13 @@ def test_a_group_and_its_attributes_are_kept(tmp_path: Path) -> None:
         (SuffixByteRequest(30), b"0123456789"),
     ],
 )
-def test_parts_are_cut_as_slices_are(tmp_path: Path, asked: Any, expected: bytes) -> None:
+def test_parts_are_cut_as_slices_are(tmp_path: Path, requested: Any, expected: bytes) -> None:
     (tmp_path / "key").write_bytes(b"0123456789")
-    got = asyncio.run(GDSStore(tmp_path).get("key", default_buffer_prototype(), asked))
+    got = asyncio.run(GDSStore(tmp_path).get("key", default_buffer_prototype(), requested))
     assert got is not None and got.to_bytes() == expected
 
 
-def test_what_is_not_there_is_none(tmp_path: Path) -> None:
+def test_a_missing_key_is_none(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"")
 
@@ -68,7 +68,7 @@ def test_what_is_not_there_is_none(tmp_path: Path) -> None:
     assert asyncio.run(get("file")).to_bytes() == b""
 
 
-def test_a_key_that_is_there_is_not_set_again_by_accident(tmp_path: Path) -> None:
+def test_an_existing_key_is_not_set_again(tmp_path: Path) -> None:
     value = default_buffer_prototype().buffer.from_bytes
 
     async def steps() -> None:

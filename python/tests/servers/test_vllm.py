@@ -171,11 +171,11 @@ def test_tables_of_engram_stay_on_the_host(
     from forebay.vllm import _loader
 
     folder, tensors = experts
-    asked: list[tuple[str, list[str]]] = []
+    calls: list[tuple[str, list[str]]] = []
     iterate = _loader.iterate
 
     def noted(files: Any, names: Any, *, device: str, **options: Any) -> Any:
-        asked.append((device, [name for name in tensors if names(name)]))
+        calls.append((device, [name for name in tensors if names(name)]))
         return iterate(files, names, device="cpu", **options)
 
     config = SimpleNamespace(engram_config=SimpleNamespace(cpu_offload=True))
@@ -183,7 +183,7 @@ def test_tables_of_engram_stay_on_the_host(
     monkeypatch.setattr(weight_utils, "_ENGRAM_WEIGHT_RE", re.compile("norm"), raising=False)
     monkeypatch.setattr(_loader, "iterate", noted)
     assert same(weights(made(device="cuda"), folder), tensors)
-    assert asked == [("cuda", [*tensors][:4]), ("cpu", ["norm.weight"])]
+    assert calls == [("cuda", [*tensors][:4]), ("cpu", ["norm.weight"])]
 
 
 def test_other_formats_are_loaded_by_vllm(tmp_path: Path) -> None:

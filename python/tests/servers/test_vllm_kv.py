@@ -80,7 +80,7 @@ def key(number: int) -> Any:
     return make_offload_key(number.to_bytes(32, "little"), 0)
 
 
-def test_what_is_stored_is_loaded_into_other_chunks(tmp_path: Path) -> None:
+def test_stored_blocks_are_loaded_into_other_chunks(tmp_path: Path) -> None:
     one = Tier(tmp_path)
     one.primary[:10] = np.arange(10, dtype=np.uint8)[:, None]
     keys = [key(number) for number in range(10)]

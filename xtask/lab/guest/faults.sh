@@ -148,7 +148,7 @@ drive_pulled() {
     expect /mnt/pulled/file of=drive-gone drives=unknown fails=/mnt/pulled/file
 }
 
-# A file server that is gone, under a hard mount: whoever asks it waits for it to come back.
+# A file server that is gone, under a hard mount: callers wait for it to come back.
 server_gone() {
     local verb begun status wrong=()
     export FOREBAY_WATCHDOG=5s

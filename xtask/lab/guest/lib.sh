@@ -149,7 +149,7 @@ record() {
     tar -cf "$out/record/$1.tar" -C /run "record-$1"
 }
 
-# read_file PATH RESULT GPU: one read by the engine; what it said, then how it ended.
+# read_file PATH RESULT GPU: one read by the engine; its output, then how it ended.
 read_file() {
     local status=0
     timeout 60 /lab/forebay read --gpu "$3" "$1" >"$2.txt" 2>&1 || status=$?

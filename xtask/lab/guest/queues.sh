@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs over numbers of queues, and of connections, where a target lets one set them. What is
-# expected are the two samples of each number, each with as many as were asked for.
+# expected are the two samples of each number, each with as many as were requested.
 
 changes=(queues_of_a_fabric connections_to_a_server)
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # One function for each way to put a file system on drives. `expect` says what is under a file by
-# how it was made here: no program is asked for it.
+# how it was made here: no program reports it.
 #
 # Keys: `of` (what it is an example of), `drives` (serial numbers), `layout`, `step` (a kind of step
 # that must be there, with a fact), `warn` (a rule that must have found something), `route` (a part

@@ -24,7 +24,7 @@ limit=$(sed -n 's/.*lab\.seconds=\([0-9]*\).*/\1/p' /proc/cmdline)
 note "system is up"
 modprobe -a nvme virtio_scsi sd_mod
 /lib/systemd/systemd-udevd --daemon
-# Only what can hold data: asking for a module for each port and bridge takes half a minute.
+# Only what can hold data: to load a module for each port and bridge takes half a minute.
 udevadm trigger --action=add --subsystem-match=block --subsystem-match=nvme
 udevadm settle --timeout=120
 note "drives are there"

@@ -55,8 +55,8 @@ pub(crate) fn answer(command: &mut Command) -> Result<Measured, Stop> {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| Stop::Skip(format!("`{command:?}` cannot run: {error}")))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(said.lines().last().unwrap_or_default()).unwrap_or_else(|_| {
-        Err(Stop::Fail(format!("its process ended with {} and said `{said}`", output.status)))
+    let printed = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(printed.lines().last().unwrap_or_default()).unwrap_or_else(|_| {
+        Err(Stop::Fail(format!("its process ended with {} and printed `{printed}`", output.status)))
     })
 }

@@ -96,8 +96,8 @@ pub(crate) fn judge(folder: &Path) -> Result<Vec<Row>> {
         map(&report, &expected, &mut row);
         let before = row.differences.len();
         for (name, what) in READS {
-            let said = text(&folder.join(format!("{number}-{name}.txt")));
-            read(&said.unwrap_or_default(), what, &expected, &mut row);
+            let printed = text(&folder.join(format!("{number}-{name}.txt")));
+            read(&printed.unwrap_or_default(), what, &expected, &mut row);
         }
         row.bytes = match (row.differences.len() > before, expected.one("fails")) {
             (true, _) => "mismatch",
@@ -190,21 +190,21 @@ fn nodes(serial: &str) -> Option<Vec<u64>> {
 }
 
 /// Compares the output of one read.
-fn read(said: &str, what: &str, expected: &Expected<'_>, row: &mut Row) {
+fn read(printed: &str, what: &str, expected: &Expected<'_>, row: &mut Row) {
     let line = |name: &str| {
-        let line = said.lines().find_map(|line| line.strip_prefix(name));
+        let line = printed.lines().find_map(|line| line.strip_prefix(name));
         line.map(str::trim).unwrap_or_default()
     };
     let (status, sum, route) = (line("status "), line("xxh3-64 "), line("route "));
     if let Some(words) = expected.one("fails") {
-        if status != "1" || !said.contains(words) {
-            row.differences.push(format!("{what}: not failed with `{words}`: {said}"));
+        if status != "1" || !printed.contains(words) {
+            row.differences.push(format!("{what}: not failed with `{words}`: {printed}"));
         }
         return;
     }
     let wanted = expected.one("sum").unwrap_or_default();
     if status != "0" {
-        row.differences.push(format!("{what}: failed: {}", said.trim()));
+        row.differences.push(format!("{what}: failed: {}", printed.trim()));
     } else if sum != wanted {
         row.differences.push(format!("{what}: bytes {sum}, not {wanted}"));
     }
@@ -307,17 +307,17 @@ mod tests {
 
     #[test]
     fn a_read_is_verified_only_with_the_expected_bytes() {
-        let said = |text: &str, line: &str| {
+        let printed = |text: &str, line: &str| {
             let (expected, mut row) = (Expected::line(line).unwrap(), Row::default());
             read(text, READS[0].1, &expected, &mut row);
             row.differences.len()
         };
         let (sum, fails) = ("/a\tsum=00ff", "/a\tsum=00ff\tfails=nvme2n1");
-        assert_eq!(said("xxh3-64  00ff\nstatus   0\n", sum), 0);
+        assert_eq!(printed("xxh3-64  00ff\nstatus   0\n", sum), 0);
         for text in ["", "xxh3-64  00fe\nstatus   0\n", "xxh3-64  00ff\nstatus   124\n"] {
-            assert_eq!(said(text, sum), 1, "{text}");
+            assert_eq!(printed(text, sum), 1, "{text}");
         }
-        assert_eq!(said("error: cannot read on nvme2n1\nstatus   1\n", fails), 0);
-        assert_eq!(said("xxh3-64  00ff\nstatus   0\n", fails), 1);
+        assert_eq!(printed("error: cannot read on nvme2n1\nstatus   1\n", fails), 0);
+        assert_eq!(printed("xxh3-64  00ff\nstatus   0\n", fails), 1);
     }
 }

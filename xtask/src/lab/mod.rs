@@ -67,7 +67,7 @@ fn lacking() -> Option<String> {
 fn every(root: &Path, cache: &Path, arguments: &Arguments) -> Result<bool> {
     let share = Share::fill(root, &cache.join("share"))?;
     if arguments.record.is_some() {
-        folders::make(&share.out().join("record"))?; // asks the guest for one
+        folders::make(&share.out().join("record"))?; // the guest makes one then
     }
     let script = arguments.script.as_deref();
     let mut machine = Command::new(root.join("xtask/lab/machine.sh"));

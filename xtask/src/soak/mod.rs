@@ -34,7 +34,7 @@ const KINDS: [Kind; 8] = [
     Kind(ENGINE, "stress", "random_threads_lose_nothing"),
     Kind(ENGINE, "served", "every_byte_of_a_failing_file_system_is_accounted_for"),
     Kind(ENGINE, "differential", "random_requests_agree_with_a_model"),
-    Kind(ENGINE, "differential", "what_was_acknowledged_outlives_a_kill_and_a_power_cut"),
+    Kind(ENGINE, "differential", "acknowledged_bytes_survive_a_kill_and_a_power_cut"),
     Kind(COMMAND, "cli", "signals::signals_at_random_moments_leave_nothing"),
     Kind(COMMAND, "cli", "mutated::files_with_changed_bytes_end_no_command"),
     Kind(COMMAND, "cli", "mutated::results::changed_results_are_read_or_refused"),

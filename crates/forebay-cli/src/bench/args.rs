@@ -303,7 +303,7 @@ pub enum OneFile {
     All,
 }
 
-/// The demanded route; `None` leaves the choice to the engine.
+/// The required route; `None` leaves the choice to the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteChoice(pub Option<Route>);
 
@@ -360,8 +360,8 @@ fn any_route(text: &str) -> Result<RouteChoice, String> {
     if text == "any" {
         return Ok(RouteChoice(None));
     }
-    let demand = route(text).map(|route| RouteChoice(Some(route)));
-    demand.map_err(|_| "it takes `any`, `direct`, `staged`, `cached` or `host`".into())
+    let choice = route(text).map(|route| RouteChoice(Some(route)));
+    choice.map_err(|_| "it takes `any`, `direct`, `staged`, `cached` or `host`".into())
 }
 
 fn cache(text: &str) -> Result<Cache, String> {

@@ -323,11 +323,11 @@ impl<'a> Bench<'a> {
             environment,
             gpus: targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect(),
             unmetered: self.meter.absent().to_vec(),
-            asked: self.request().into(),
+            request: self.request().into(),
             imported: None,
         };
         let early = std::mem::take(&mut self.records);
-        let opened = self.args.output.as_ref().map(|path| state::open(path, &run.asked));
+        let opened = self.args.output.as_ref().map(|path| state::open(path, &run.request));
         let run = Record::Run(Box::new(run));
         if let Some((mut ledger, kept)) = opened.transpose()? {
             ledger.append(&run)?;
@@ -341,13 +341,13 @@ impl<'a> Bench<'a> {
     fn request(&self) -> Value {
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
-        let mut asked =
+        let mut request =
             plan::request(self.args, &self.planned, &real(&self.args.paths), &identities);
         let queues = queues::described(&self.maps);
         if !queues.is_empty() {
-            asked["queues"] = queues.into();
+            request["queues"] = queues.into();
         }
-        asked
+        request
     }
 
     /// The warnings on GPUs and drives on different sockets.

@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_method_cannot_do_is_left_out() {
+    fn points_that_a_method_cannot_run_are_left_out() {
         let args = BenchArgs {
             method: vec![Method::Plain(Plain::Mmap)],
             threads: vec![1, 2],
@@ -664,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_through_the_page_cache_goes_there_once() {
+    fn cold_loads_through_the_page_cache_read_files_once() {
         let args = BenchArgs {
             block_size: vec![4096],
             depth: vec![1],
@@ -695,11 +695,11 @@ mod tests {
     #[test]
     fn requests_of_different_runs_differ() {
         let paths = ["/data".to_owned()];
-        let asked_of = |args: &BenchArgs| request(args, &of(args), &paths, &[]);
-        let usual = asked_of(&BenchArgs::default());
+        let request_of = |args: &BenchArgs| request(args, &of(args), &paths, &[]);
+        let usual = request_of(&BenchArgs::default());
         assert_eq!(
             usual,
-            asked_of(&BenchArgs { format: Some(Format::Json), ..BenchArgs::default() })
+            request_of(&BenchArgs { format: Some(Format::Json), ..BenchArgs::default() })
         );
         for other in [
             BenchArgs { repeats: Some(5), ..BenchArgs::default() },
@@ -710,7 +710,7 @@ mod tests {
             BenchArgs { warm_up: Some(Duration::ZERO), ..BenchArgs::default() },
             BenchArgs { power_command: Some("true".into()), ..BenchArgs::default() },
         ] {
-            assert_ne!(usual, asked_of(&other), "{other:?}");
+            assert_ne!(usual, request_of(&other), "{other:?}");
         }
         let args = BenchArgs::default();
         let planned = of(&args);
@@ -727,9 +727,9 @@ mod tests {
             let rate = time.map(|time| 1e3 / time.as_secs_f64());
             let args = BenchArgs { time, rate, block_size: vec![4096], ..BenchArgs::default() };
             let planned = of(&args);
-            let asked = request(&args, &planned, &paths, &[]);
-            let back: Value = serde_json::from_str(&asked.to_string()).unwrap();
-            assert_eq!(back, asked, "{ms} ms");
+            let first = request(&args, &planned, &paths, &[]);
+            let back: Value = serde_json::from_str(&first.to_string()).unwrap();
+            assert_eq!(back, first, "{ms} ms");
         }
     }
 }

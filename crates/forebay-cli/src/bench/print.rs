@@ -61,12 +61,12 @@ fn verdict(args: &BenchArgs, model: &Model) -> Result<()> {
             .because(wrong.join(", "))
             .hint("check whether the files changed meanwhile, and the kernel's log (`dmesg`)"));
     }
-    let is_asked = |line: &&Line| {
+    let is_required = |line: &&Line| {
         !args.method.is_empty() || !args.moves_whole_files() || line.point.method == "forebay"
     };
-    let asked = || model.lines.iter().filter(is_asked);
-    let Some(first) = asked().find_map(|line| line.error.as_deref()) else { return Ok(()) };
-    let text = match asked().map(|line| line.failed).sum() {
+    let required = || model.lines.iter().filter(is_required);
+    let Some(first) = required().find_map(|line| line.error.as_deref()) else { return Ok(()) };
+    let text = match required().map(|line| line.failed).sum() {
         1 => "one sample failed".to_owned(),
         count => format!("{count} samples failed"),
     };

@@ -127,8 +127,8 @@ impl Joined {
                 .because("all ranks would write the same bytes")
                 .hint("`--one-file stripes` lets each write a part"));
         }
-        let asked = format!("{args:?}");
-        let ranks = Ranks::meet(place, &asked)?;
+        let arguments = format!("{args:?}");
+        let ranks = Ranks::meet(place, &arguments)?;
         let rank = ranks.place.rank;
         args.label = Some(format!("rank {rank} on {}", ranks.hosts()[0]));
         if args.one_file == Some(OneFile::Stripes) {
@@ -167,9 +167,9 @@ impl Joined {
     /// Waits until all ranks have made their files, or rank 0 the one that all use.
     pub(super) fn share_files(&mut self, places: &mut [Files]) -> Result<()> {
         let own: Vec<_> = places.iter().map(Files::shared).collect();
-        let said = self.ranks.share(serde_json::to_value(own)?);
+        let shared = self.ranks.share(serde_json::to_value(own)?);
         if !self.ranks.is_first() {
-            let all: Vec<files::Shared> = serde_json::from_value(said)?;
+            let all: Vec<files::Shared> = serde_json::from_value(shared)?;
             places.iter_mut().zip(all).for_each(|(place, shared)| place.use_shared(shared));
         }
         Ok(())

@@ -24,20 +24,20 @@ pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
         .hint(format!("use `-o {jsonl}`, and `forebay report {jsonl} -o {path}`")))
 }
 
-/// Opens the results file, and returns the existing results of the run that `asked` describes.
+/// Opens the results file, and returns the existing results of the run with this `request`.
 ///
 /// # Errors
 /// The file holds something else; or system errors.
-pub(super) fn open(path: &Path, asked: &Value) -> Result<(Ledger, Vec<Record>)> {
+pub(super) fn open(path: &Path, request: &Value) -> Result<(Ledger, Vec<Record>)> {
     if std::fs::symlink_metadata(path).is_err() {
         return Ok((Ledger::create(path)?, Vec::new()));
     }
     let (ledger, records) = Ledger::reopen(path)?;
     let found = records.iter().find_map(|record| match record {
-        Record::Run(run) if run.verb == "bench" => Some(&*run.asked),
+        Record::Run(run) if run.verb == "bench" => Some(&*run.request),
         _ => None,
     });
-    if found != Some(asked) {
+    if found != Some(request) {
         return Err(Failure::usage(format!("`{}` exists already", path.display()))
             .because("it holds the results of something else")
             .hint("name another file with `-o`"));

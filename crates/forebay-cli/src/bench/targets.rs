@@ -31,7 +31,7 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, 
             let first: Option<Option<&GpuSelector>> = args.gpu.is_empty().then_some(None);
             for wanted in named.chain(first) {
                 let target = Target::find(engine, wanted)?;
-                args.route.iter().try_for_each(|demand| target.check(demand.0))?;
+                args.route.iter().try_for_each(|route| target.check(route.0))?;
                 warnings.extend(target.warnings());
                 found.push(vec![target.device]);
             }

@@ -79,7 +79,7 @@ fn matters(report: &DoctorReport, check: &Check) -> bool {
 }
 
 fn moved(out: &mut String, transfer: &Transfer, look: Look) {
-    let (direction, demanded) = (transfer.direction.name(), &transfer.demanded);
+    let (direction, required) = (transfer.direction.name(), &transfer.required);
     let (word, state) = match transfer.end {
         End::Moved => ("ok", State::Ok),
         End::Refused => ("refused", State::Unknown),
@@ -96,7 +96,7 @@ fn moved(out: &mut String, transfer: &Transfer, look: Look) {
     } else {
         transfer.reason.clone().unwrap_or_default()
     };
-    entry(out, state, word, &format!("{direction} by `{demanded}`: {text}"), look);
+    entry(out, state, word, &format!("{direction} by `{required}`: {text}"), look);
 }
 
 fn entry(out: &mut String, state: State, word: &str, text: &str, look: Look) {

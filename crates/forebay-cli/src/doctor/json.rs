@@ -42,7 +42,7 @@ pub struct Transfer {
     pub direction: Direction,
     /// The required route.
     #[serde(serialize_with = "by_name")]
-    pub demanded: Route,
+    pub required: Route,
     /// How it ended.
     pub end: End,
     /// Bytes that were moved.
@@ -72,16 +72,16 @@ pub enum End {
 impl Transfer {
     /// A transfer that has moved nothing yet.
     #[must_use]
-    pub fn new(direction: Direction, demanded: Route) -> Self {
+    pub fn new(direction: Direction, required: Route) -> Self {
         let (routes, verdict, reason) = (Vec::new(), None, None);
         let (end, bytes, seconds) = (End::Moved, 0, 0.0);
-        Self { direction, demanded, end, bytes, seconds, routes, verdict, reason }
+        Self { direction, required, end, bytes, seconds, routes, verdict, reason }
     }
 
     /// A transfer that has failed.
     #[must_use]
-    pub fn failed(direction: Direction, demanded: Route, failure: &Failure) -> Self {
-        Self::new(direction, demanded).ending(End::Failed, failure.in_one_line())
+    pub fn failed(direction: Direction, required: Route, failure: &Failure) -> Self {
+        Self::new(direction, required).ending(End::Failed, failure.in_one_line())
     }
 
     /// Gives it another end, for this reason.
@@ -93,9 +93,9 @@ impl Transfer {
     /// Fails the transfer if its bytes were reported as direct, but provably were not.
     #[must_use]
     pub fn judged(self) -> Self {
-        let is_said = |word: &str| word.starts_with("direct") || word == "unproven";
+        let is_named = |word: &str| word.starts_with("direct") || word == "unproven";
         match &self.verdict {
-            Some(verdict) if self.demanded == Route::Direct && !is_said(&verdict.word) => {
+            Some(verdict) if self.required == Route::Direct && !is_named(&verdict.word) => {
                 let reason = format!("reported as direct, but counters: {}", verdict.text);
                 self.ending(End::Failed, reason)
             }
@@ -131,7 +131,7 @@ impl DoctorReport {
 
     /// Whether bytes go to the GPU directly, and what is missing if not.
     pub(super) fn answer(&self) -> String {
-        let tried = || self.transfers.iter().filter(|transfer| transfer.demanded == Route::Direct);
+        let tried = || self.transfers.iter().filter(|transfer| transfer.required == Route::Direct);
         if let Some(moved) = tried().rfind(|transfer| transfer.end == End::Moved) {
             return match moved.verdict.as_ref().filter(|verdict| verdict.word != "unproven") {
                 Some(verdict) => format!("yes. Counters verify it: {}", verdict.text),

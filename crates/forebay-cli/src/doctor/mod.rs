@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forebay::gpu::GpuSelector;
 use forebay::{Engine, Route};
-use forebay_cufile::ask_cufile;
+use forebay_cufile::probe_cufile;
 use forebay_doctor::{self as doctor, Answer, GpuWish, Wish};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;
@@ -130,7 +130,7 @@ fn closed((seen, _): &Answer) -> Option<String> {
 fn sentence(report: &DoctorReport, target: &Target) -> String {
     let is_whole = |transfer: &&Transfer| {
         let mut routes = transfer.routes.iter().map(|share| share.route);
-        transfer.end == End::Moved && routes.all(|route| route == transfer.demanded)
+        transfer.end == End::Moved && routes.all(|route| route == transfer.required)
     };
     let path = &report.found.path;
     let to = match (&report.found.gpu, &target.device) {
@@ -139,7 +139,7 @@ fn sentence(report: &DoctorReport, target: &Target) -> String {
         (_, Some(device)) => format!("to {}", device.info().name),
         (_, None) => "to host memory, since no GPU is available".to_owned(),
     };
-    let way = match report.transfers.iter().find(is_whole).map(|transfer| transfer.demanded) {
+    let way = match report.transfers.iter().find(is_whole).map(|transfer| transfer.required) {
         Some(Route::Direct) => " without a copy in host memory",
         Some(Route::Host) => "",
         Some(_) => " through pinned host memory",
@@ -165,14 +165,14 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
     }
     for transfer in report.transfers.iter().filter(|transfer| transfer.has_failed()) {
         let reason = transfer.reason.as_deref().unwrap_or("unknown");
-        let (direction, route) = (transfer.direction.name(), &transfer.demanded);
+        let (direction, route) = (transfer.direction.name(), &transfer.required);
         failure = failure.because(format!("{direction} by `{route}`: {reason}"));
     }
     if let Some(reason) = report.not_moved.as_ref().filter(|_| failure.causes.is_empty()) {
         failure = failure.because(reason);
     }
     let broken = report.found.checks.iter().find(|check| check.is_broken);
-    let is_direct = |one: &Transfer| one.has_failed() && one.demanded == Route::Direct;
+    let is_direct = |one: &Transfer| one.has_failed() && one.required == Route::Direct;
     failure.hint = broken.and_then(|check| check.step.clone()).or_else(|| {
         let text = "`FOREBAY_CUFILE=off` disables cuFile until the cause is fixed";
         report.transfers.iter().any(is_direct).then(|| text.into())
@@ -182,7 +182,7 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
 
 /// What cuFile reports in a child process.
 fn cufile(program: &Program) -> Answer {
-    ask_cufile(&program.verb("probe"), CUFILE_MAX)
+    probe_cufile(&program.verb("probe"), CUFILE_MAX)
 }
 
 /// The requested GPU, as far as a system without its driver can identify it.
@@ -223,9 +223,9 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_lies_has_failed() {
-        let ends = |word: &str, demanded| {
-            let mut transfer = Transfer::new(Direction::Read, demanded);
+    fn a_transfer_that_counters_refute_has_failed() {
+        let ends = |word: &str, required| {
+            let mut transfer = Transfer::new(Direction::Read, required);
             transfer.verdict = Some(verdict(word));
             transfer.judged().has_failed()
         };

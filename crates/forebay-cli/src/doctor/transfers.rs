@@ -269,7 +269,7 @@ mod tests {
                 Some((bound, moved))
             })
             .unwrap_or_else(|| panic!("every try was slow: {slow:#?}"));
-        let ends: Vec<_> = moved.transfers.iter().map(|t| (t.demanded.name(), t.end)).collect();
+        let ends: Vec<_> = moved.transfers.iter().map(|t| (t.required.name(), t.end)).collect();
         let (refused, staged) = (("direct", End::Refused), ("staged", End::Moved));
         let cached = ("cached", End::Moved);
         let expected = [("direct", End::Failed), refused, refused, staged, staged, cached, cached];

@@ -271,11 +271,11 @@ mod tests {
 
     #[test]
     fn a_job_file_is_read() {
-        let asked = parse(TWO_JOBS, &args()).unwrap();
-        assert_eq!((asked.transfer, asked.io), (Transfer::CpuGpu, Io::RandWrite));
-        assert_eq!((asked.size, asked.time), (500 * MIB, Some(Duration::from_secs(120))));
-        assert!(asked.verify && asked.read_percent == 0);
-        let (one, two) = (&asked.jobs[0], &asked.jobs[1]);
+        let request = parse(TWO_JOBS, &args()).unwrap();
+        assert_eq!((request.transfer, request.io), (Transfer::CpuGpu, Io::RandWrite));
+        assert_eq!((request.size, request.time), (500 * MIB, Some(Duration::from_secs(120))));
+        assert!(request.verify && request.read_percent == 0);
+        let (one, two) = (&request.jobs[0], &request.jobs[1]);
         assert_eq!((one.node, one.device, one.threads), (Some(0), 1, 16));
         assert_eq!(one.sizes, Sizes::one(4 * KIB));
         assert_eq!((two.node, two.device, two.threads), (None, 0, 2));
@@ -287,10 +287,10 @@ mod tests {
     fn flags_have_their_keys() {
         let keys = "[global]\nrw=randwrite\nbs=1MB\nsize=2GB\nskip_bufregister=1\nrandom_seed=9\n\
                     fill_random=1\nrefill_buffer=1\nunaligned_random=1\n[job0]\ndirectory=/a\n";
-        let asked = parse(keys, &args()).unwrap();
-        assert_eq!((asked.size, asked.jobs[0].sizes), (2 << 30, Sizes::one(MIB)));
-        assert_eq!((asked.seed, asked.shift), (9, 512));
-        assert!(asked.notes.is_empty(), "{:?}", asked.notes);
+        let request = parse(keys, &args()).unwrap();
+        assert_eq!((request.size, request.jobs[0].sizes), (2 << 30, Sizes::one(MIB)));
+        assert_eq!((request.seed, request.shift), (9, 512));
+        assert!(request.notes.is_empty(), "{:?}", request.notes);
         let off = parse(&keys.replace("=1\n", "=0\n"), &args()).unwrap();
         assert_eq!((off.seed, off.shift), (9, 0));
         let read = parse(&keys.replace("randwrite", "read"), &args()).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// The error for the published file with one line changed.
-    fn said(from: &str, to: &str) -> String {
+    fn refusal(from: &str, to: &str) -> String {
         let wrong = parse(&TWO_JOBS.replacen(from, to, 1), &args()).unwrap_err();
         let failure = in_file(wrong, Path::new("x.gdsio"));
         assert!(failure.usage);
@@ -320,27 +320,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn an_invalid_line_is_named_with_its_number() {
         let all = [
-            said("xfer_type=2", "xfer_type=9"),
-            said("xfer_type=2", "xfertype=2"),
-            said("rw=randwrite", "rw=trim"),
-            said("bs=4k", "bs=4 pages"),
-            said("size = 500M", "size=99999999999G"),
-            said("size = 500M", ""),
-            said("runtime=120", "runtime=2 min"),
-            said("do_verify=1", "do_verify=yes"),
-            said("num_threads=16", "num_threads=100000"),
-            said("num_threads=16", "size=3M"),
-            said("directory=/a", ""),
-            said("directory=/a", "directory=/b"),
-            said("directory=/a", "directory=/a\ndirectory=/c"),
-            said("directory=/a", "directory=/a\nfilename=/c"),
-            said("[job1]", "[task1]"),
-            said("[job1]", "[job1"),
-            said("[global]", ""),
-            said("[job2]", "[global]"),
-            said("bs=4k", "bs=1G"),
+            refusal("xfer_type=2", "xfer_type=9"),
+            refusal("xfer_type=2", "xfertype=2"),
+            refusal("rw=randwrite", "rw=trim"),
+            refusal("bs=4k", "bs=4 pages"),
+            refusal("size = 500M", "size=99999999999G"),
+            refusal("size = 500M", ""),
+            refusal("runtime=120", "runtime=2 min"),
+            refusal("do_verify=1", "do_verify=yes"),
+            refusal("num_threads=16", "num_threads=100000"),
+            refusal("num_threads=16", "size=3M"),
+            refusal("directory=/a", ""),
+            refusal("directory=/a", "directory=/b"),
+            refusal("directory=/a", "directory=/a\ndirectory=/c"),
+            refusal("directory=/a", "directory=/a\nfilename=/c"),
+            refusal("[job1]", "[task1]"),
+            refusal("[job1]", "[job1"),
+            refusal("[global]", ""),
+            refusal("[job2]", "[global]"),
+            refusal("bs=4k", "bs=1G"),
         ];
         insta::assert_snapshot!(all.join("\n"), @"
         `x.gdsio`: line 4: `xfer_type` cannot be `9`
@@ -384,7 +384,7 @@ mod tests {
         ");
         let failure = in_file(parse("", &args()).unwrap_err(), Path::new("x"));
         assert_eq!(failure.message, "`x`: it has no job");
-        let colour = said("num_threads=16", "colour=3");
+        let colour = refusal("num_threads=16", "colour=3");
         assert!(colour.contains("\n  a job has `numa_node`, `gpu_dev_id`, "), "{colour}");
         let many =
             "[global]\nsize=1M\n".to_owned() + &"[job1]\ndirectory=/a\n".repeat(JOBS_MAX + 1);

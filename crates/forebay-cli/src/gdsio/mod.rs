@@ -36,67 +36,67 @@ pub(crate) fn command(args: &GdsioArgs, program: &Program) -> Result<()> {
         return Err(Failure::usage("`-P` is not supported: this verb has no RDMA client")
             .hint("mount the export of the server, and give a folder in it with `-D`"));
     }
-    let asked = match &args.jobs {
+    let request = match &args.jobs {
         Some(path) => job::read(path, args)?,
         None => Request::of_options(args)?,
     };
-    asked.notes.iter().for_each(|note| say(note));
-    asked.transfer.stands_for().into_iter().for_each(say);
+    request.notes.iter().for_each(|note| say(note));
+    request.transfer.stands_for().into_iter().for_each(say);
     let mut limits = program.engine_options()?;
-    if asked.cached {
+    if request.cached {
         limits.direct_io = DirectIo::Off;
     }
     let engine = Engine::new(limits)?;
-    for job in &asked.jobs {
+    for job in &request.jobs {
         drop(Kept::to(job.node)?);
     }
-    let devices = devices(&engine, args, &asked)?;
-    let jobs = asked.jobs.iter().zip(devices);
+    let devices = devices(&engine, args, &request)?;
+    let jobs = request.jobs.iter().zip(devices);
     let mut tasks: Vec<Task<'_>> =
-        jobs.map(|(job, device)| Task::new(&asked, job, device)).collect();
+        jobs.map(|(job, device)| Task::new(&request, job, device)).collect();
     // Requests that can be refused without files are refused before any is made.
     run::check_memory(&tasks)?;
-    if asked.writes() {
-        asked.jobs.iter().try_for_each(|job| place::check_device(job, args))?;
+    if request.writes() {
+        request.jobs.iter().try_for_each(|job| place::check_device(job, args))?;
     }
     let mut files = Vec::new();
-    for (job, task) in asked.jobs.iter().zip(&tasks) {
-        files.push(Files::prepare(&engine, &asked, job, args, task.device.as_ref())?);
+    for (job, task) in request.jobs.iter().zip(&tasks) {
+        files.push(Files::prepare(&engine, &request, job, args, task.device.as_ref())?);
     }
-    if asked.writes() {
+    if request.writes() {
         place::check_apart(&files)?;
     }
     for (task, files) in tasks.iter_mut().zip(&files) {
         task.lanes.clone_from(&files.lanes);
     }
     take_direct_route(&engine, args, &mut tasks)?;
-    if asked.writes() {
+    if request.writes() {
         files.iter_mut().for_each(Files::keep);
     }
-    measure(&engine, &asked, &tasks)
+    measure(&engine, &request, &tasks)
 }
 
 /// Runs all tasks, and shows their lines.
-fn measure(engine: &Engine, asked: &Request, tasks: &[Task<'_>]) -> Result<()> {
-    let reads_back = asked.verify && asked.io.writes();
-    let again = reads_back.then(|| (asked.io.reading(), true));
+fn measure(engine: &Engine, request: &Request, tasks: &[Task<'_>]) -> Result<()> {
+    let reads_back = request.verify && request.io.writes();
+    let again = reads_back.then(|| (request.io.reading(), true));
     // The run ends and is judged even if stdout is closed.
     let (mut shown, mut right) = (Ok(()), None);
-    for (io, is_second) in std::iter::once((asked.io, false)).chain(again) {
-        if asked.verify && is_second == reads_back {
+    for (io, is_second) in std::iter::once((request.io, false)).chain(again) {
+        if request.verify && is_second == reads_back {
             shown = shown.and_then(|()| show("Verifying data "));
         }
         let (done, proofs) = run_all(engine, tasks, io, is_second)?;
-        shown = shown.and_then(|()| lines(asked, io, &done));
+        shown = shown.and_then(|()| lines(request, io, &done));
         proved::show(&proofs);
         right = [right, at_once(&done).right].into_iter().flatten().reduce(|a, b| a && b);
     }
     let is_known = |task: &Task<'_>| task.lanes.iter().all(|lane| lane.content.is_some());
-    let is_mixed = asked.writes() && asked.read_percent > 0;
-    if right == Some(true) && (is_mixed || !asked.writes() && !tasks.iter().all(is_known)) {
+    let is_mixed = request.writes() && request.read_percent > 0;
+    if right == Some(true) && (is_mixed || !request.writes() && !tasks.iter().all(is_known)) {
         message("the expected content is unknown: data were compared with those of a second read");
     }
-    judge(right, asked.verify)?;
+    judge(right, request.verify)?;
     shown
 }
 
@@ -114,34 +114,34 @@ fn judge(right: Option<bool>, verify: bool) -> Result<()> {
     }
 }
 
-fn lines(asked: &Request, io: Io, done: &[run::Done]) -> Result<()> {
-    if asked.each_job {
-        for (job, done) in asked.jobs.iter().zip(done) {
-            show(&run::line(asked, &[job], io, done).to_string())?;
+fn lines(request: &Request, io: Io, done: &[run::Done]) -> Result<()> {
+    if request.each_job {
+        for (job, done) in request.jobs.iter().zip(done) {
+            show(&run::line(request, &[job], io, done).to_string())?;
         }
     }
-    let jobs: Vec<&Job> = asked.jobs.iter().collect();
-    show(&run::line(asked, &jobs, io, &at_once(done)).to_string())
+    let jobs: Vec<&Job> = request.jobs.iter().collect();
+    show(&run::line(request, &jobs, io, &at_once(done)).to_string())
 }
 
 /// The GPU of each job; `None` for host memory.
 fn devices(
     engine: &Engine,
     args: &GdsioArgs,
-    asked: &Request,
+    request: &Request,
 ) -> Result<Vec<Option<Arc<dyn Device>>>> {
-    let all = |device| vec![device; asked.jobs.len()];
-    if asked.in_host_memory || asked.transfer == Transfer::CpuOnly {
+    let all = |device| vec![device; request.jobs.len()];
+    if request.in_host_memory || request.transfer == Transfer::CpuOnly {
         return Ok(all(None));
     }
     if args.gpu.is_none() && gpu::visible().is_ok_and(|gpus| !gpus.is_empty()) {
         let one = |job: &Job| engine.device(&GpuSelector::Cuda(job.device.to_string()));
-        return Ok(asked.jobs.iter().map(one).collect::<forebay::Result<_>>()?);
+        return Ok(request.jobs.iter().map(one).collect::<forebay::Result<_>>()?);
     }
     let Target { device, reason } = Target::find(engine, args.gpu.as_ref())?;
     let Some(why) = reason else { return Ok(all(device)) };
     if args.strict {
-        let number = asked.transfer.number();
+        let number = request.transfer.number();
         return Err(Failure::new(format!("cannot run `-x {number}` without a GPU"))
             .because(why)
             .hint("omit `--strict` to use host memory"));
@@ -156,8 +156,8 @@ fn devices(
 /// It is not, and the user insists on it.
 fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) -> Result<()> {
     let mut is_noted = false;
-    for task in tasks.iter_mut().filter(|task| task.asked.transfer.is_direct()) {
-        let tried = match (task.device.is_some(), task.asked.in_host_memory) {
+    for task in tasks.iter_mut().filter(|task| task.request.transfer.is_direct()) {
+        let tried = match (task.device.is_some(), task.request.in_host_memory) {
             (true, _) => task.try_direct(engine),
             (false, true) => Err(Failure::new("cannot use the route `direct` for host memory")
                 .hint("`-m 0` moves bytes to the GPU")),
@@ -168,7 +168,7 @@ fn take_direct_route(engine: &Engine, args: &GdsioArgs, tasks: &mut [Task<'_>]) 
             Ok(()) => task.method = Method::Forebay(Some(Route::Direct)),
             Err(why) if args.strict => return Err(why),
             Err(why) if !is_noted => {
-                say(&instead(task.asked.transfer, &why));
+                say(&instead(task.request.transfer, &why));
                 is_noted = true;
             }
             Err(_) => {}

@@ -410,7 +410,7 @@ impl Request {
         }
         let read_percent = read_percent(args)?;
         notes.extend(self::notes(args));
-        let asked = Self {
+        let request = Self {
             transfer: args.transfer,
             io: match read_percent {
                 // The line shows the actual operation if the mix has only one.
@@ -431,8 +431,8 @@ impl Request {
             each_job: args.each_job,
             notes,
         };
-        asked.check(args.alignment)?;
-        Ok(asked)
+        request.check(args.alignment)?;
+        Ok(request)
     }
 
     /// Refuses impossible requests.
@@ -566,16 +566,16 @@ mod tests {
 
     /// The jobs of a line: location, GPU, node and threads.
     fn jobs(line: &str) -> String {
-        let asked = request(line).unwrap();
+        let request = request(line).unwrap();
         let one = |job: &Job| {
             let node = job.node.map_or("-".into(), |node| node.to_string());
             format!("{} {} {node} {}", job.at.words(), job.device, job.threads)
         };
-        asked.jobs.iter().map(one).collect::<Vec<_>>().join(", ")
+        request.jobs.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
-    fn what_stands_behind_a_folder_belongs_to_it() {
+    fn flags_after_a_folder_belong_to_it() {
         let line = "-D a -d 0 -n 0 -w 48 -D b -d 1 -n 1 -w 4 -s 2G -i 1m -x 0";
         assert_eq!(jobs(line), "`-D a` 0 0 48, `-D b` 1 1 4");
         assert_eq!(jobs("-s 1M -f a -d 3 -x 1 -f b -w 2"), "`-f a` 3 - 1, `-f b` 0 - 2");
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_one_job_alone_is_said() {
+    fn a_flag_of_one_job_alone_has_a_note() {
         let notes = |line: &str| request(line).unwrap().notes.join("\n");
         let note = notes("-D a -D b -w 8 -s 1M");
         assert!(note.contains("`-w` after `-D b` applies to that job only"), "{note}");
@@ -606,22 +606,22 @@ mod tests {
 
     #[test]
     fn contradicting_options_are_errors_with_a_remedy() {
-        let said = |line: &str| {
+        let refusal = |line: &str| {
             let failure = request(&format!("{line} -s 1M")).unwrap_err();
             assert!(failure.usage, "{failure:?}");
             format!("{}\n  {}", failure.in_one_line(), failure.hint.unwrap())
         };
         let many = "-D a ".repeat(JOBS_MAX + 1);
         let all = [
-            said("-D a -d 0 -D b -d 1 -w 2 -d 2"),
-            said("-d 0 -d 1 -D a"),
-            said("-w 2 -f a -w 2"),
-            said("-n 0 -D a -n 0 -D b -n 1"),
-            said("-d 0 -w 2 -D a -d 1 -D b"),
-            said("-D a -w 2 -d 0 -D a -d 1 -I 1"),
-            said("-x 2 -I 3 -f a -w 4 -f a"),
-            said("-d 0 -w 2"),
-            said(&many),
+            refusal("-D a -d 0 -D b -d 1 -w 2 -d 2"),
+            refusal("-d 0 -d 1 -D a"),
+            refusal("-w 2 -f a -w 2"),
+            refusal("-n 0 -D a -n 0 -D b -n 1"),
+            refusal("-d 0 -w 2 -D a -d 1 -D b"),
+            refusal("-D a -w 2 -d 0 -D a -d 1 -I 1"),
+            refusal("-x 2 -I 3 -f a -w 4 -f a"),
+            refusal("-d 0 -w 2"),
+            refusal(&many),
         ];
         insta::assert_snapshot!(all.join("\n"), @"
         `-d` is given twice for `-D b`
@@ -660,9 +660,9 @@ mod tests {
             let has = |own: &Option<u32>| own.is_some();
             let others = &jobs[..jobs.len() - 1];
             match request(&format!("{line}-s 1M")) {
-                Ok(asked) => {
+                Ok(request) => {
                     let expected = jobs.iter().map(|own| own.or(of_all).unwrap_or(1));
-                    proptest::prop_assert!(asked.jobs.iter().map(|job| job.threads).eq(expected));
+                    proptest::prop_assert!(request.jobs.iter().map(|job| job.threads).eq(expected));
                     proptest::prop_assert!(of_all.is_none() || !others.iter().all(has));
                 }
                 Err(_) => proptest::prop_assert!(of_all.is_some() && others.iter().all(has)),

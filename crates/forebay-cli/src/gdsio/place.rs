@@ -79,41 +79,41 @@ impl Files {
     /// System errors; a file that is too short to be read, or must not be written to.
     pub(super) fn prepare(
         engine: &Engine,
-        asked: &Request,
+        request: &Request,
         job: &Job,
         args: &GdsioArgs,
         device: Option<&Arc<dyn Device>>,
     ) -> Result<Self> {
-        let threads = if asked.transfer.is_batch() { 1 } else { u64::from(job.threads) };
+        let threads = if request.transfer.is_batch() { 1 } else { u64::from(job.threads) };
         let mut files = Self::default();
         let mut needs = match &job.at {
             Where::Folder(folder) => {
                 let path = |number| folder.join(format!("gdsio.{number}"));
-                let need = |number| Need::new(path(number), vec![job.start], asked.size);
+                let need = |number| Need::new(path(number), vec![job.start], request.size);
                 (0..threads).map(need).collect::<Vec<_>>()
             }
             Where::File(path) => {
-                let apart = if shares(asked, job, path, threads) { 0 } else { asked.size };
+                let apart = if shares(request, job, path, threads) { 0 } else { request.size };
                 let starts = (0..threads).map(|thread| job.start + thread * apart).collect();
-                vec![Need::new(path.clone(), starts, asked.size)]
+                vec![Need::new(path.clone(), starts, request.size)]
             }
         };
         // A mix of both reads existing bytes.
-        if asked.read_percent > 0 {
-            files.for_reads(engine, &mut needs, asked.writes())?;
+        if request.read_percent > 0 {
+            files.for_reads(engine, &mut needs, request.writes())?;
         }
-        if asked.writes() {
+        if request.writes() {
             files.for_writes(engine, &mut needs, args)?;
         }
         for need in needs {
             let at = need.at();
-            let content = need.content.filter(|_| !asked.writes());
-            let len = asked.size - asked.shift;
+            let content = need.content.filter(|_| !request.writes());
+            let len = request.size - request.shift;
             files.lanes.extend(need.starts.iter().map(|start| Lane {
                 target: 0,
                 device: device.cloned(),
                 path: at.clone(),
-                region: Region { start: start + asked.shift, len },
+                region: Region { start: start + request.shift, len },
                 content,
             }));
             files.held.extend(need.file);
@@ -229,8 +229,8 @@ fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
 
 /// Whether the threads of a job share the same bytes of its one file. Readers do if the file has no
 /// more; writers never.
-fn shares(asked: &Request, job: &Job, path: &Path, threads: u64) -> bool {
-    if asked.writes() || threads == 1 {
+fn shares(request: &Request, job: &Job, path: &Path, threads: u64) -> bool {
+    if request.writes() || threads == 1 {
         return false;
     }
     let _step = Step::begin("inspect", path);
@@ -238,7 +238,7 @@ fn shares(asked: &Request, job: &Job, path: &Path, threads: u64) -> bool {
         // This works for devices too.
         file.seek(SeekFrom::End(0))
     });
-    let (one, all) = (job.start + asked.size, job.start + asked.size * threads);
+    let (one, all) = (job.start + request.size, job.start + request.size * threads);
     let is_shared = len.is_ok_and(|len| (one..all).contains(&len));
     if is_shared {
         message(&format!(
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_marked_is_ours_wherever_it_is() {
+    fn a_marked_file_is_ours_after_a_move() {
         let folder = tempfile::tempdir_in(".").unwrap();
         let (path, moved) = (folder.path().join("gdsio.0"), folder.path().join("moved"));
         let file = File::create(&path).unwrap();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_said() {
+    fn the_note_names_the_files_that_are_made() {
         let text = |files, gone| making(Path::new("/a"), files, 1 << 30, gone);
         assert!(text(1, 1).starts_with("making a file of 1 GiB in `/a`"), "{}", text(1, 1));
         assert!(text(1, 1).ends_with("; removed afterwards"), "{}", text(1, 1));

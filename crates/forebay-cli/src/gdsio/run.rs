@@ -30,7 +30,7 @@ use super::words::{Io, Sizes, Transfer};
 
 /// A job with its parameters.
 pub(super) struct Task<'a> {
-    pub(super) asked: &'a Request,
+    pub(super) request: &'a Request,
     job: &'a Job,
     /// The method that moves its bytes, and the type that a plain method counts as.
     pub(super) method: Method,
@@ -56,12 +56,12 @@ pub(super) struct Done {
 }
 
 impl<'a> Task<'a> {
-    pub(super) fn new(asked: &'a Request, job: &'a Job, device: Option<Arc<dyn Device>>) -> Self {
-        let (method, plain) = match asked.transfer.is_direct() {
-            true => (Method::Forebay(None), asked.transfer),
-            false => plain_method(asked.transfer, asked.cached, device.is_some()),
+    pub(super) fn new(request: &'a Request, job: &'a Job, device: Option<Arc<dyn Device>>) -> Self {
+        let (method, plain) = match request.transfer.is_direct() {
+            true => (Method::Forebay(None), request.transfer),
+            false => plain_method(request.transfer, request.cached, device.is_some()),
         };
-        Self { asked, job, method, plain, device, lanes: Vec::new() }
+        Self { request, job, method, plain, device, lanes: Vec::new() }
     }
 
     const fn depth(&self) -> u32 {
@@ -72,40 +72,40 @@ impl<'a> Task<'a> {
             },
             // Many requests in one call would go through host memory.
             Method::Forebay(Some(Route::Direct)) => self.requests(),
-            Method::Forebay(_) if self.asked.transfer.is_batch() => self.job.threads,
+            Method::Forebay(_) if self.request.transfer.is_batch() => self.job.threads,
             _ => 1,
         }
     }
 
     /// Requests of one call.
     fn batch(&self) -> u32 {
-        if matches!(self.method, Method::Forebay(None)) { self.asked.batch } else { 1 }
+        if matches!(self.method, Method::Forebay(None)) { self.request.batch } else { 1 }
     }
 
     /// Requests that a thread has in flight.
     const fn requests(&self) -> u32 {
-        if self.asked.transfer.is_batch() { self.job.threads * self.asked.batch } else { 1 }
+        if self.request.transfer.is_batch() { self.job.threads * self.request.batch } else { 1 }
     }
 
     /// A load for each size of request. Reading back is one pass, whatever the run was.
     fn loads(&self, io: Io, reads_back: bool) -> Vec<Load> {
-        let (asked, sizes) = (self.asked, self.job.sizes.all());
+        let (request, sizes) = (self.request, self.job.sizes.all());
         let parts = u32::try_from(sizes.len()).expect("a few hundred");
-        let threads = if asked.transfer.is_batch() { u64::from(self.job.threads) } else { 1 };
-        let bytes = (asked.size - asked.shift).saturating_mul(threads) / u64::from(parts);
-        let end = match asked.time {
+        let threads = if request.transfer.is_batch() { u64::from(self.job.threads) } else { 1 };
+        let bytes = (request.size - request.shift).saturating_mul(threads) / u64::from(parts);
+        let end = match request.time {
             Some(time) if !reads_back => End::Time(time / parts),
             _ => End::Bytes(bytes),
         };
         let load = |request_size| Load {
-            read_percent: if reads_back { 100 } else { asked.read_percent },
+            read_percent: if reads_back { 100 } else { request.read_percent },
             pattern: if io.is_random() { Pattern::Random } else { Pattern::Sequential },
             depth: self.depth(),
             batch: self.batch(),
             // No pages are evicted or read in before, and no write waits until its bytes are on the
             // drive.
             cache: Cache::Warm,
-            seed: asked.seed,
+            seed: request.seed,
             ..Load::reads(self.method, request_size, end)
         };
         sizes.into_iter().map(load).collect()
@@ -139,7 +139,7 @@ impl<'a> Task<'a> {
     /// job overwrites, are tried themselves. Other jobs, such as random and timed ones, are tried
     /// in scratch next to their files. Without room for scratch their writes are not tried.
     fn writable(&self, lanes: &[Lane]) -> (Vec<Lane>, Vec<New>) {
-        let Request { read_percent, time, io, .. } = *self.asked;
+        let Request { read_percent, time, io, .. } = *self.request;
         if read_percent == 100 {
             return (Vec::new(), Vec::new());
         }
@@ -172,7 +172,8 @@ impl<'a> Task<'a> {
 
     /// Bytes of memory that it needs, on the GPU and the host together.
     fn memory(&self) -> u64 {
-        let threads = if self.asked.transfer.is_batch() { 1 } else { u64::from(self.job.threads) };
+        let threads =
+            if self.request.transfer.is_batch() { 1 } else { u64::from(self.job.threads) };
         let calls = threads * u64::from(self.depth());
         let bytes = self.job.sizes.max.saturating_mul(u64::from(self.batch()));
         bytes.saturating_mul(calls).saturating_mul(if self.device.is_some() { 2 } else { 1 })
@@ -183,13 +184,13 @@ impl<'a> Task<'a> {
             ran.latencies.summary(false).and_then(|latency| latency.mean_ns).unwrap_or_default();
         let type_of = |route| match (self.method, route) {
             (Method::Plain(_), _) => self.plain,
-            (_, Route::Direct) => self.asked.transfer,
+            (_, Route::Direct) => self.request.transfer,
             (_, Route::Staged) => Transfer::CpuAsyncGpu,
             (_, Route::Cached) => Transfer::CpuCachedGpu,
             _ => Transfer::CpuOnly,
         };
         // A call of a batch waits for all of its requests, which run at the same time.
-        let waited = if self.asked.transfer.is_batch() {
+        let waited = if self.request.transfer.is_batch() {
             ran.span
         } else {
             Duration::from_secs_f64(mean_ns * 1e-9 * float(ran.requests))
@@ -206,7 +207,7 @@ impl<'a> Task<'a> {
 
     /// Whether the bytes of a finished load are correct; `None` if they were not compared.
     fn right(&self, engine: &Engine, load: &Load, mut ready: Ready<'_>) -> Result<Option<bool>> {
-        if !self.asked.verify {
+        if !self.request.verify {
             return Ok(None);
         }
         let checked = ready.check(engine, &Most::ALL)?;
@@ -263,7 +264,7 @@ pub(super) fn run_all(
     io: Io,
     reads_back: bool,
 ) -> Result<(Vec<Done>, Vec<Proof>)> {
-    let direct = tasks.iter().filter(|task| task.asked.transfer.is_direct());
+    let direct = tasks.iter().filter(|task| task.request.transfer.is_direct());
     let direct: Vec<&[Lane]> = direct.map(|task| task.lanes.as_slice()).collect();
     let watched = Watched::new(engine, &direct)?;
     let mut proofs = Vec::new();
@@ -276,12 +277,12 @@ pub(super) fn run_all(
             let Some(load) = loads.get(size) else { continue };
             let _kept = Kept::to(task.job.node)?;
             let mut ready = Ready::new(engine, load, &task.lanes)
-                .map_err(|failure| in_options(failure, task.asked.shift))?;
+                .map_err(|failure| in_options(failure, task.request.shift))?;
             works.push(move || {
                 let _kept = Kept::to(task.job.node)?;
                 let ran = ready
                     .run(&[String::new()])
-                    .map_err(|failure| in_options(failure, task.asked.shift))?;
+                    .map_err(|failure| in_options(failure, task.request.shift))?;
                 Ok((index, load, ran, ready))
             });
         }
@@ -347,9 +348,9 @@ fn together(all: &[Done], time: Duration) -> Done {
 }
 
 /// The line of the combined result of `jobs`.
-pub(super) fn line(asked: &Request, jobs: &[&Job], io: Io, done: &Done) -> ResultLine {
+pub(super) fn line(request: &Request, jobs: &[&Job], io: Io, done: &Done) -> ResultLine {
     let threads: u32 = jobs.iter().map(|job| job.threads).sum();
-    let is_batch = asked.transfer.is_batch();
+    let is_batch = request.transfer.is_batch();
     // One job without the direct route is enough for the line not to report it.
     let most = done.types.iter().max_by_key(|(kind, bytes)| (!kind.is_direct(), *bytes));
     let sizes = jobs.iter().map(|job| job.sizes);
@@ -360,11 +361,11 @@ pub(super) fn line(asked: &Request, jobs: &[&Job], io: Io, done: &Done) -> Resul
     });
     ResultLine {
         io,
-        transfer: most.map_or(asked.transfer, |(kind, _)| *kind),
+        transfer: most.map_or(request.transfer, |(kind, _)| *kind),
         threads: if is_batch { u32::try_from(jobs.len()).unwrap_or(1) } else { threads },
         depth: is_batch.then(|| jobs.iter().map(|job| job.threads).max().unwrap_or(1)),
         done: done.bytes,
-        whole: asked.size.saturating_mul(u64::from(threads)),
+        whole: request.size.saturating_mul(u64::from(threads)),
         sizes: sizes.unwrap_or(Sizes::one(1)),
         requests: done.requests,
         latency_us: done.waited.as_secs_f64() * 1e6 / float(done.requests.max(1)),
@@ -453,14 +454,14 @@ mod tests {
         let words = "forebay gdsio -D x -s 1M -w 8 -x 6";
         let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
         let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
-        let asked = Request::of_options(&args).unwrap();
-        let jobs = [&asked.jobs[0], &asked.jobs[0]];
+        let request = Request::of_options(&args).unwrap();
+        let jobs = [&request.jobs[0], &request.jobs[0]];
         let all = [
             done(1000, 3, Transfer::Batch, None),
             done(40, 5, Transfer::CpuAsyncGpu, None),
             done(4, 5, Transfer::CpuCachedGpu, None),
         ];
-        let of = |all: &[Done]| line(&asked, &jobs, Io::Read, &at_once(all));
+        let of = |all: &[Done]| line(&request, &jobs, Io::Read, &at_once(all));
         assert_eq!(of(&all[..1]).transfer, Transfer::Batch);
         assert_eq!(of(&all).transfer, Transfer::CpuAsyncGpu);
         let line = of(&all);
@@ -484,10 +485,10 @@ mod tests {
             let words = format!("forebay gdsio -D x -s 1M -i 64K -x 0 {job}");
             let parsed = Arguments::try_parse_from(words.split(' ')).unwrap();
             let Verb::Gdsio(args) = parsed.verb else { panic!("{parsed:?}") };
-            let asked = Request::of_options(&args).unwrap();
+            let request = Request::of_options(&args).unwrap();
             let region = forebay_measure::workload::pattern::Region { start: 0, len: 1 << 20 };
             let (path, device) = (path.clone(), device.clone());
-            let mut task = Task::new(&asked, &asked.jobs[0], device.clone());
+            let mut task = Task::new(&request, &request.jobs[0], device.clone());
             task.lanes.push(Lane { target: 0, device, path: path.clone(), region, content: None });
             task.try_direct(&engine).unwrap();
             assert_eq!(std::fs::read(&path).unwrap() != vec![7; 1 << 20], writes, "{words}");
@@ -503,9 +504,9 @@ mod tests {
     #[test]
     fn plain_methods_are_their_types() {
         for number in 1..=4 {
-            let asked = Transfer::parse(&number.to_string()).unwrap();
-            assert_eq!(plain_method(asked, false, true).1, asked);
-            assert_eq!(plain_method(asked, false, false).1, Transfer::CpuOnly);
+            let transfer = Transfer::parse(&number.to_string()).unwrap();
+            assert_eq!(plain_method(transfer, false, true).1, transfer);
+            assert_eq!(plain_method(transfer, false, false).1, Transfer::CpuOnly);
         }
         let (method, kind) = plain_method(Transfer::CpuGpu, true, true);
         assert_eq!((method, kind), (Method::Plain(Plain::CpuCachedGpu), Transfer::CpuCachedGpu));

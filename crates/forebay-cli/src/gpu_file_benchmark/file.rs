@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_takes_a_word_of_the_user() {
+    fn an_existing_file_needs_overwrite() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("precious");
         fs::write(&path, "bytes").unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_goes_away_and_what_took_its_place_stays() {
+    fn a_new_file_is_removed_and_its_replacement_stays() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("new");
         let file = find(&path, &[]).unwrap();

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_line_goes_on_behind_its_lead() {
+    fn a_long_line_wraps_behind_its_lead() {
         let look = Look(50);
         let mut words = vec![Word::new(Tone::Name, "name")];
         words.extend((0..4).map(|i| Word::new(Tone::Fact, format!("{i}").repeat(20))));

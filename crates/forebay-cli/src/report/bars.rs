@@ -33,7 +33,7 @@ pub fn model(records: &[Record]) -> Model {
 /// Whether a run moved whole files, so that its methods are shown as bars.
 pub(crate) fn has_whole_files(model: &Model) -> bool {
     let last = model.runs.last();
-    last.is_some_and(|run| run.record.asked["whole_files"].as_bool().unwrap_or(false))
+    last.is_some_and(|run| run.record.request["whole_files"].as_bool().unwrap_or(false))
 }
 
 /// The results of a run. With `base`, its other path is compared with this one.
@@ -76,7 +76,7 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
 fn head(model: &Model) -> String {
     let mut parts = vec![title(model)];
     if has_whole_files(model) {
-        let run = model.runs.last().map(|run| &run.record.asked["largest_file"]);
+        let run = model.runs.last().map(|run| &run.record.request["largest_file"]);
         let largest = run.and_then(|largest| largest.as_u64());
         let requests = model.lines.iter().map(|line| line.point.request_size);
         let largest = largest.or_else(|| requests.max()).unwrap_or(0);
@@ -389,7 +389,7 @@ mod tests {
             ..Sweep::default()
         };
         let mut run = made::run(&sweep);
-        run["asked"]["whole_files"] = true.into();
+        run["request"]["whole_files"] = true.into();
         let mut records = vec![run, made::limit("storage", &sweep.path, limit)];
         records.extend(made::samples(&sweep));
         let samples = records.iter_mut().filter(|record| record["record"] == "sample");
@@ -442,7 +442,7 @@ mod tests {
         let sweep = Sweep { methods: vec!["forebay"], ..Sweep::default() };
         let closing = |verdict: Option<&str>| {
             let mut run = made::run(&sweep);
-            run["asked"]["whole_files"] = true.into();
+            run["request"]["whole_files"] = true.into();
             let mut records = vec![run];
             records.extend(made::samples(&sweep));
             for record in records.iter_mut().filter(|record| record["record"] == "sample") {
@@ -473,7 +473,7 @@ mod tests {
         for whole_files in [true, false] {
             let sweep = Sweep { path: path.clone(), ..Sweep::default() };
             let mut run = made::run(&sweep);
-            run["asked"]["whole_files"] = whole_files.into();
+            run["request"]["whole_files"] = whole_files.into();
             let records = [vec![run], made::samples(&sweep)].concat();
             let model = model_of(&[("a", &made::text(&records))]);
             for line in anstream::adapter::strip_str(&render(&model, None)).to_string().lines() {

@@ -98,11 +98,11 @@ fn format(args: &ReportArgs, file: Option<&Path>) -> Result<Format> {
             .hint("write to a file `.html`, `.md`, `.csv`, `.txt` or `.jsonl`")
     })?;
     match (args.format, named) {
-        (Some(asked), Some(named)) if asked != named => {
+        (Some(chosen), Some(named)) if chosen != named => {
             let text = format!("`--format` does not fit the name `{}`", path.display());
             Err(Failure::usage(text).hint("omit `--format`, or name another file with `-o`"))
         }
-        (asked, named) => Ok(asked.or(named).unwrap_or_default()),
+        (chosen, named) => Ok(chosen.or(named).unwrap_or_default()),
     }
 }
 
@@ -127,9 +127,9 @@ fn comparisons(
     args: &ReportArgs,
     metric: Metric,
 ) -> Result<Vec<Comparison>> {
-    let is_asked = args.by.is_some() || args.fail_if_worse.is_some() || args.metric.is_some();
+    let must_compare = args.by.is_some() || args.fail_if_worse.is_some() || args.metric.is_some();
     if args.by.is_none() && (names.len() < 2 || model.lines.is_empty()) {
-        return match is_asked {
+        return match must_compare {
             true => Err(Failure::usage("there is nothing to compare with")
                 .hint("give a second file, or compare within one by `--by`")),
             false => Ok(Vec::new()),
@@ -148,7 +148,7 @@ fn comparisons(
         Err(failure.hint("measure the same block sizes, depths and directions"))
     });
     match found {
-        Err(failure) if !is_asked => {
+        Err(failure) if !must_compare => {
             model.warnings.push(format!("not compared: {}", failure.message));
             Ok(Vec::new())
         }
@@ -173,23 +173,23 @@ mod tests {
         let results = folder.path().join("results");
         fs::write(&results, made::file(&Sweep::default())).unwrap();
         let page = folder.path().join("report.html");
-        let mut asked = args(&results, Some(page.clone()));
-        command(&asked).unwrap();
+        let mut options = args(&results, Some(page.clone()));
+        command(&options).unwrap();
         let text = fs::read_to_string(&page).unwrap();
         assert!(text.starts_with("<!DOCTYPE html>") && text.ends_with("</html>"));
-        let failure = command(&asked).unwrap_err();
+        let failure = command(&options).unwrap_err();
         assert!(failure.hint.unwrap().contains("--overwrite"));
-        asked.overwrite = true;
-        command(&asked).unwrap();
-        asked.format = Some(Format::Csv);
-        assert!(command(&asked).unwrap_err().message.contains("does not fit the name"));
-        asked.format = None;
-        asked.output = Some(results.clone());
-        assert!(command(&asked).unwrap_err().causes[0].contains("made from"));
-        asked.output = Some(folder.path().to_owned());
-        assert!(command(&asked).unwrap_err().hint.unwrap().contains("regular file"));
-        asked.output = Some(folder.path().join("none/report.html"));
-        assert!(command(&asked).unwrap_err().message.contains("none/report.html"));
+        options.overwrite = true;
+        command(&options).unwrap();
+        options.format = Some(Format::Csv);
+        assert!(command(&options).unwrap_err().message.contains("does not fit the name"));
+        options.format = None;
+        options.output = Some(results.clone());
+        assert!(command(&options).unwrap_err().causes[0].contains("made from"));
+        options.output = Some(folder.path().to_owned());
+        assert!(command(&options).unwrap_err().hint.unwrap().contains("regular file"));
+        options.output = Some(folder.path().join("none/report.html"));
+        assert!(command(&options).unwrap_err().message.contains("none/report.html"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 

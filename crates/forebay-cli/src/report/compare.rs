@@ -347,7 +347,7 @@ impl Comparison {
 /// # Errors
 /// A side is worse, or a point of the base cannot be judged.
 pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result<String> {
-    let (mut asked, mut failed) = (Vec::new(), Vec::new());
+    let (mut tested, mut failed) = (Vec::new(), Vec::new());
     let (mut judged, mut points, mut possible) = (0, 0, 0.0_f64);
     let limit = if metric.more_is_better() { 1.0 - worse_by } else { 1.0 + worse_by };
     for comparison in comparisons {
@@ -360,13 +360,13 @@ pub fn gate(comparisons: &[Comparison], metric: Metric, worse_by: f64) -> Result
         let mean = comparison.mean(metric).filter(|mean| mean.points > 1);
         for (name, ratio) in found().chain(mean.map(|mean| ("the mean", mean.ratio))) {
             let chance = ratio.chance_beyond(limit, !metric.more_is_better());
-            asked.extend(chance.map(|chance| (format!("{name}: {}", text(ratio)), chance)));
+            tested.extend(chance.map(|chance| (format!("{name}: {}", text(ratio)), chance)));
         }
         let more = comparison.pairs.iter().filter(|pair| pair.fails_more);
         failed.extend(more.map(|pair| format!("{}: more samples failed", pair.name)));
     }
-    let chances: Vec<f64> = asked.iter().map(|(_, chance)| *chance).collect();
-    let worse = asked.into_iter().zip(holm(&chances)).filter(|(_, one)| *one < 1.0 - CONFIDENCE);
+    let chances: Vec<f64> = tested.iter().map(|(_, chance)| *chance).collect();
+    let worse = tested.into_iter().zip(holm(&chances)).filter(|(_, one)| *one < 1.0 - CONFIDENCE);
     failed.extend(worse.map(|((text, _), _)| text));
     let limit = digits(worse_by * 100.0);
     if let Some(first) = failed.first() {

@@ -242,7 +242,7 @@ fn a_number_of_bytes_ends_a_sample_as_well() {
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_killed() {
+fn a_killed_run_is_continued() {
     // A link so slow that there is time to kill it.
     let arguments = ["--gpu=sim:latency=5ms", "--block-size=4K,8K,16K", "--depth=1,2"];
     let more = ["--size=8M", "--repeats=3", "--bytes=64K", "-o", "results"];
@@ -315,7 +315,7 @@ fn the_same_words_elsewhere_are_another_run() {
 }
 
 #[test]
-fn what_failed_is_tried_again_and_forgotten_once_it_is_right() {
+fn a_failed_point_is_measured_again_and_its_failure_forgotten() {
     let folder = folder();
     let path = folder.path().join("file");
     fs::write(&path, vec![7; 8192]).unwrap();
@@ -416,12 +416,13 @@ fn nothing_is_written_that_was_not_made_for_it() {
 }
 
 #[test]
-fn what_was_read_and_what_was_written_count_by_their_bytes() {
+fn mixed_loads_count_bytes_read_and_written() {
     let folder = folder();
     // Reads use O_DIRECT, with more than was requested at both ends; writes of such
     // lengths have to go through it.
-    let asked = ["--block-size=6000", "--direction=mixed:80", "--depth=4", "--gpu=sim"];
-    let output = measure(folder.path(), &[&asked[..], &["--time=300ms", "-o", "results"]].concat());
+    let arguments = ["--block-size=6000", "--direction=mixed:80", "--depth=4", "--gpu=sim"];
+    let output =
+        measure(folder.path(), &[&arguments[..], &["--time=300ms", "-o", "results"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();
     let (_, sample) = samples(&records).next().unwrap();

@@ -125,7 +125,7 @@ fn wrong_data_end_a_command_with_1_even_with_closed_streams() {
 }
 
 #[test]
-fn what_gdsio_wrote_is_read_back_even_with_closed_streams() {
+fn writes_of_gdsio_are_read_back_even_with_closed_streams() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let line = "gdsio -D . -w 1 -s 256K -i 64K -x 0 -I 1 -V --gpu sim";
     let mut command = Command::new(program());
@@ -154,7 +154,7 @@ fn a_sweep_that_writes_reads_right_bytes_afterwards() {
 }
 
 #[test]
-fn a_file_of_the_users_is_said_to_be_compared_with_a_second_read() {
+fn a_users_file_is_compared_with_a_second_read() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("own"), vec![7; 1 << 20]).unwrap();
     let run = |line: &str| {

@@ -175,7 +175,7 @@ fn read_with(spoiled: &str) -> Option<(Output, Vec<Record>)> {
 }
 
 #[test]
-fn it_is_compared_at_its_defaults_and_tuned() {
+fn cufile_is_compared_at_its_defaults_and_tuned() {
     let Some(folder) = folder_with("") else { return };
     let size = LEN.to_string();
     let output = bench(folder.path(), &["--gpu", "sim", "--size", &size]);
@@ -259,7 +259,7 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
 }
 
 #[test]
-fn where_its_driver_does_not_open_a_note_says_why_and_what_to_do() {
+fn a_driver_that_does_not_open_has_a_note_with_a_remedy() {
     let Some((output, all)) = read_with("#define OPEN return answer(5027)") else { return };
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(of_cufile(&all).is_empty());
@@ -277,7 +277,7 @@ fn where_its_driver_does_not_open_a_note_says_why_and_what_to_do() {
 }
 
 #[test]
-fn what_fails_later_is_left_out_with_its_remedy() {
+fn a_library_that_fails_later_is_left_out_with_its_remedy() {
     let Some((output, all)) = read_with("#define REGISTER return answer(5027)") else { return };
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(of_cufile(&all).iter().all(|sample| sample.error.is_some()));
@@ -300,7 +300,7 @@ fn what_fails_later_is_left_out_with_its_remedy() {
 }
 
 #[test]
-fn short_counts_are_queried_again_and_lies_are_found() {
+fn short_transfers_are_continued_and_false_reports_found() {
     // It moves nothing and says that it did.
     let Some((output, all)) = read_with("#define READ return len") else { return };
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -343,7 +343,7 @@ fn read_alone(spoiled: &str) -> (Result<u64>, bool) {
 }
 
 #[test]
-fn what_the_close_of_a_written_file_reports_is_an_error() {
+fn an_error_at_the_close_of_a_written_file_is_reported() {
     let faults = Faults { closes: true, fail_closes: Some(libc::EDQUOT), ..Faults::default() };
     let Some(fuse) = or_skip(Fuse::with(vec![7; 1 << 20], faults)) else { return };
     let Some(folder) = folder_with("") else { return };
@@ -373,7 +373,7 @@ fn start(folder: &Path, start: Duration, order: Duration) -> Result<Mover, Strin
 }
 
 #[test]
-fn one_that_hangs_is_given_up() {
+fn a_library_that_hangs_is_abandoned() {
     let Some(folder) = folder_with("#define OPEN for (;;) __asm__ volatile (\"\")") else { return };
     let reason = start(folder.path(), Duration::from_secs(1), LONG).unwrap_err();
     assert!(reason.starts_with("no answer within 1 s; "), "{reason}");
@@ -383,7 +383,7 @@ fn one_that_hangs_is_given_up() {
     let len = fs::metadata(&path).unwrap().len();
     let shape = Move { write: false, offset: 0, at: 0, len, threads: 8, request: 16 << 20 };
     // On a busy machine what does not hang may take as long: again then, with more time.
-    let (mut cufile, said) = [2, 10, 40]
+    let (mut cufile, printed) = [2, 10, 40]
         .into_iter()
         .find_map(|seconds| {
             let mut cufile = start(folder.path(), LONG, Duration::from_secs(seconds)).unwrap();
@@ -392,13 +392,13 @@ fn one_that_hangs_is_given_up() {
             ready.ok().map(|_| (cufile, format!("no answer within {seconds} s")))
         })
         .expect("orders that are answered");
-    let asked = Instant::now();
+    let start = Instant::now();
     let refused = cufile.run(&shape).unwrap_err().with_remedy();
-    assert!(refused.starts_with(&format!("{said}; `forebay probe`")), "{refused}");
+    assert!(refused.starts_with(&format!("{printed}; `forebay probe`")), "{refused}");
     // Nothing more is requested of it.
     assert!(!cufile.is_alive());
-    assert!(cufile.open(&path, false, false).unwrap_err().with_remedy().starts_with(&said));
-    assert!(asked.elapsed() < LONG + LONG);
+    assert!(cufile.open(&path, false, false).unwrap_err().with_remedy().starts_with(&printed));
+    assert!(start.elapsed() < LONG + LONG);
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn a_signal_ends_it_and_leaves_nothing() {
 }
 
 #[test]
-fn it_does_not_outlive_its_parent() {
+fn the_child_does_not_outlive_its_parent() {
     let Some(folder) = folder_with("#define OPEN for (;;) pause()") else { return };
     let mut command = Command::new(program());
     command.current_dir(folder.path().join("temporary")).arg("cufile");

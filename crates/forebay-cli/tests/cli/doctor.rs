@@ -34,10 +34,10 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(".").unwrap()
 }
 
-/// Direction, demanded route and end of each transfer.
+/// Direction, required route and end of each transfer.
 fn ends(report: &Value) -> Vec<String> {
     let words = |transfer: &Value| {
-        ["direction", "demanded", "end"].map(|key| text(&transfer[key]).to_owned()).join(" ")
+        ["direction", "required", "end"].map(|key| text(&transfer[key]).to_owned()).join(" ")
     };
     list(&report["transfers"]).iter().map(words).collect()
 }
@@ -74,7 +74,7 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
         let routes = list(&transfer["routes"]);
         let counted: u64 = routes.iter().map(|share| share["bytes"].as_u64().unwrap()).sum();
         assert_eq!(transfer["bytes"], counted, "the engine's own account");
-        assert!(routes.iter().all(|share| share["route"] == transfer["demanded"]));
+        assert!(routes.iter().all(|share| share["route"] == transfer["required"]));
         let verdict = &transfer["verdict"];
         assert!(verdict["simulated"] == true && verdict["grounds"][0].is_string(), "{verdict}");
     }
@@ -82,7 +82,7 @@ fn bytes_are_moved_each_way_and_nothing_stays() {
 }
 
 #[test]
-fn a_direct_path_is_taken_and_proven_where_there_is_one() {
+fn an_available_direct_path_is_taken_and_proven() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "sim:cufile"], 0);
     assert_eq!(ends(&report)[..2], ["write direct moved", "read direct moved"], "{report:#}");
@@ -105,16 +105,16 @@ fn a_direct_path_is_taken_and_proven_where_there_is_one() {
 }
 
 #[test]
-fn a_cufile_that_lies_or_fails_is_found_out() {
+fn false_reports_and_failures_of_cufile_are_found() {
     let folder = folder();
     let lying = report(folder.path(), &["--gpu", "sim:cufile=lie"], 1);
     assert_eq!(ends(&lying)[..2], ["write direct failed", "read direct failed"], "{lying:#}");
     assert!(text(&lying["sentence"]).contains("through pinned host memory"), "{lying:#}");
-    let said = doctor(folder.path(), &["--gpu", "sim:cufile=lie"]);
-    let said = String::from_utf8(said.stderr).unwrap();
+    let printed = doctor(folder.path(), &["--gpu", "sim:cufile=lie"]);
+    let printed = String::from_utf8(printed.stderr).unwrap();
     let cause = "caused by: read by `direct`: the bytes that arrived differ from the file";
-    assert!(said.contains(cause), "{said}");
-    assert!(said.contains("hint: `FOREBAY_CUFILE=off` disables cuFile"), "{said}");
+    assert!(printed.contains(cause), "{printed}");
+    assert!(printed.contains("hint: `FOREBAY_CUFILE=off` disables cuFile"), "{printed}");
     let refusing = report(folder.path(), &["--gpu", "sim:cufile=refuse"], 0);
     assert_eq!(ends(&refusing)[..2], ["write direct refused", "read direct refused"]);
     assert!(text(&refusing["transfers"][1]["reason"]).contains("5008"), "{refusing:#}");
@@ -190,7 +190,7 @@ fn a_gpu_that_is_lost_meanwhile_is_a_failure() {
 }
 
 #[test]
-fn a_gpu_that_is_named_and_not_there_is_a_failure() {
+fn a_named_gpu_that_is_missing_is_a_failure() {
     let folder = folder();
     let report = report(folder.path(), &["--gpu", "0000:fe:1f.7"], 1);
     assert!(text(&report["not_moved"]).contains("0000:fe:1f.7"));
@@ -204,8 +204,8 @@ fn a_record_is_replayed_and_never_written_over() {
     let live = report(folder.path(), &["--gpu", "none"], 0);
     let output = doctor(folder.path(), &[".", "--record", "dir"]);
     assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("replay    forebay doctor --fixture dir\n"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("replay    forebay doctor --fixture dir\n"), "{printed}");
     let replayed = report(folder.path(), &["--fixture", "dir", "--gpu", "none"], 0);
     assert_eq!(replayed["replay"], "dir");
     let reported = |report: &Value| {
@@ -220,7 +220,7 @@ fn a_record_is_replayed_and_never_written_over() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn contradictory_arguments_are_refused() {
     let folder = folder();
     for arguments in [
         &["--gpu", "fast"][..],
@@ -257,19 +257,21 @@ fn a_recorded_h200_is_diagnosed_anywhere() {
     }
     let output = doctor(folder.path(), &["--fixture", "h200"]);
     assert!(output.status.success(), "nothing was set up: {output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     let answer = "GPUDirect: no. 3 things missing for nvidia-fs: an NVMe drive, a udev that";
-    assert!(said.starts_with(answer), "{said}");
-    assert!(said.contains("\nproblem   drive: ") && !said.contains("\nok  "), "{said}");
+    assert!(printed.starts_with(answer), "{printed}");
+    assert!(printed.contains("\nproblem   drive: ") && !printed.contains("\nok  "), "{printed}");
     let output = doctor(folder.path(), &["--fixture", "h200", "-v"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.starts_with(answer), "{said}");
-    assert!(said.contains("\nok        gpu_class: NVIDIA H200\n"), "{said}");
-    assert!(said.contains("\nok        cufile_library: 1.15, libcufile.so.0; its driver opens\n"));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.starts_with(answer), "{printed}");
+    assert!(printed.contains("\nok        gpu_class: NVIDIA H200\n"), "{printed}");
+    assert!(
+        printed.contains("\nok        cufile_library: 1.15, libcufile.so.0; its driver opens\n")
+    );
 }
 
 /// What it says where nothing is broken.
-fn said(dir: &Path, args: &[&str]) -> String {
+fn printed(dir: &Path, args: &[&str]) -> String {
     let output = doctor(dir, args);
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
@@ -278,7 +280,7 @@ fn said(dir: &Path, args: &[&str]) -> String {
 #[test]
 fn a_machine_without_a_direct_path_reads_like_this() {
     let machine = Machine::virtual_h200();
-    insta::assert_snapshot!(said(&machine.settle(), &["/data/f", "--fixture", "."]), @r#"
+    insta::assert_snapshot!(printed(&machine.settle(), &["/data/f", "--fixture", "."]), @r#"
     GPUDirect: no. 3 things missing for nvidia-fs: an NVMe drive, a udev that says what is on
                the block device, the module `nvidia-fs`
 

@@ -65,7 +65,7 @@ fn existing(path: &Path, number: u64) -> io::Result<()> {
 }
 
 #[test]
-fn what_a_control_group_does_not_grant_is_refused_in_time() {
+fn memory_beyond_the_control_group_is_refused_in_time() {
     let group = match Group::with_limit(256 << 20) {
         Ok(group) => group,
         Err(reason) => {
@@ -267,7 +267,7 @@ fn a_limit_on_cpu_time_is_named_and_scratch_is_removed() {
 }
 
 #[test]
-fn where_no_thread_can_be_started_it_is_said() {
+fn a_refused_thread_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::copy(program(), at("forebay")).unwrap();
@@ -278,7 +278,7 @@ fn where_no_thread_can_be_started_it_is_said() {
     }
     // A user without other processes: the limit is on all processes of a user.
     let user = 61_000 + std::process::id() % 1000;
-    let mut said = 0;
+    let mut printed = 0;
     for limit in [2, 3, 4, 5, 6, 7, 8, 9] {
         let mut limited = Command::new("prlimit");
         limited.arg(format!("--nproc={limit}:{limit}")).arg("setpriv");
@@ -297,7 +297,7 @@ fn where_no_thread_can_be_started_it_is_said() {
             return;
         }
         if !output.status.success() {
-            said += 1;
+            printed += 1;
             assert!(reported.contains("error: cannot start"), "{limit}: {output:?}");
             assert!(
                 reported.contains("raise the limit on processes (`ulimit -u`)\n"),
@@ -305,24 +305,24 @@ fn where_no_thread_can_be_started_it_is_said() {
             );
         }
     }
-    assert!(said > 0, "some of the limits bind");
+    assert!(printed > 0, "some of the limits bind");
 }
 
 #[test]
 fn where_memory_is_too_small_for_a_thread_only_that_limit_is_named() {
     let folder = tempfile::tempdir_in(".").unwrap();
     fs::write(folder.path().join("file"), "data").unwrap();
-    let mut said = 0;
+    let mut printed = 0;
     for kib in (6_000..60_000).step_by(2_000) {
         let before = format!("ulimit -v {kib}");
         let (_, reported) = limited(folder.path(), &before, "read file --gpu none");
         if reported.contains("error: cannot start") {
-            said += 1;
+            printed += 1;
             assert!(
                 reported.ends_with("raise the limit on memory (`ulimit -v`)\n"),
                 "{kib}: {reported}"
             );
         }
     }
-    assert!(said > 0, "some of the limits bind");
+    assert!(printed > 0, "some of the limits bind");
 }

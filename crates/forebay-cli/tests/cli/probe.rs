@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_cufile::{End, Program, Seen, ask_cufile};
+use forebay_cufile::{End, Program, Seen, probe_cufile};
 
 use crate::fake::{self, DOES, NAME, VERSION, VERSIONS};
 use crate::program::program;
@@ -31,31 +31,31 @@ impl FakeLibrary {
     }
 
     /// What a helper says of it when it does so.
-    fn ask(&self, does: &str) -> (Seen, End) {
-        self.ask_with(&[&format!("{DOES}={does}")], LONG)
+    fn probe(&self, does: &str) -> (Seen, End) {
+        self.probe_with(&[&format!("{DOES}={does}")], LONG)
     }
 
-    fn ask_with(&self, variables: &[&str], bound: Duration) -> (Seen, End) {
+    fn probe_with(&self, variables: &[&str], bound: Duration) -> (Seen, End) {
         let start = Instant::now();
-        let answer = ask(variables, &["--library", self.library.to_str().unwrap()], bound);
+        let answer = probe_within(variables, &["--library", self.library.to_str().unwrap()], bound);
         assert!(start.elapsed() < bound + LONG);
         answer
     }
 }
 
 /// What a helper says that is started with these variables and arguments.
-fn ask(variables: &[&str], arguments: &[&str], bound: Duration) -> (Seen, End) {
+fn probe_within(variables: &[&str], arguments: &[&str], bound: Duration) -> (Seen, End) {
     let program = program();
     let words = [program.to_str().unwrap(), "probe"];
     let all = variables.iter().copied().chain(words).chain(arguments.iter().copied());
-    let asked = Program { file: "env".into(), arguments: all.map(Into::into).collect() };
-    ask_cufile(&asked, bound)
+    let program = Program { file: "env".into(), arguments: all.map(Into::into).collect() };
+    probe_cufile(&program, bound)
 }
 
 #[test]
 fn a_driver_that_opens_says_what_it_serves() {
     let Some(mock) = FakeLibrary::as_of(1190) else { return };
-    let (seen, end) = mock.ask("nvidia-fs");
+    let (seen, end) = mock.probe("nvidia-fs");
     assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None));
     assert_eq!(seen.library.as_deref(), Some(mock.library.as_path()));
     assert_eq!(seen.version.as_deref(), Some("1.19"));
@@ -65,7 +65,7 @@ fn a_driver_that_opens_says_what_it_serves() {
     assert_eq!(seen.features, ["dynamic-routing", "batch", "streams", "parallel"]);
     assert_eq!(seen.limits, Some((16384, 128)));
     assert!(seen.settings.contains(&("allow_compat_mode".to_owned(), true)));
-    let (seen, end) = mock.ask("posix");
+    let (seen, end) = mock.probe("posix");
     assert_eq!((end, seen.opened, seen.nvidia_fs), (End::Exited(0), true, None));
     assert_eq!(seen.storage, []);
 }
@@ -74,7 +74,7 @@ fn a_driver_that_opens_says_what_it_serves() {
 fn each_version_is_queried_for_its_own_functions() {
     for version in VERSIONS {
         let Some(mock) = FakeLibrary::as_of(version) else { return };
-        let (seen, end) = mock.ask("");
+        let (seen, end) = mock.probe("");
         assert_eq!((end, seen.opened, seen.failed), (End::Exited(0), true, None), "{version}");
         let text = format!("1.{}", version % 1000 / 10);
         assert_eq!(seen.version, Some(text));
@@ -88,7 +88,7 @@ fn each_version_is_queried_for_its_own_functions() {
 fn one_of_another_version_is_not_opened() {
     let Some(old) = FakeLibrary::as_of(1090) else { return };
     let why = |mock: &FakeLibrary, variables: &[&str]| {
-        let (seen, end) = mock.ask_with(variables, LONG);
+        let (seen, end) = mock.probe_with(variables, LONG);
         assert_eq!((end, seen.opened, seen.version), (End::Exited(0), false, None));
         seen.failed.unwrap()
     };
@@ -117,7 +117,7 @@ fn a_driver_that_fails_says_why_and_what_to_do() {
         ("open=5011:999", "(CUDA error 999)", "nvidia-smi"),
         ("open=4711", "cuFile's error 4711", ""),
     ] {
-        let (seen, end) = mock.ask(open);
+        let (seen, end) = mock.probe(open);
         assert_eq!((end, seen.opened), (End::Exited(0), false), "{open}");
         assert!(seen.failed.as_ref().is_some_and(|text| text.contains(says)), "{seen:?}");
         assert!(seen.hint.unwrap_or_default().contains(hint), "{open}");
@@ -126,20 +126,20 @@ fn a_driver_that_fails_says_why_and_what_to_do() {
 }
 
 #[test]
-fn one_that_hangs_or_crashes_takes_only_the_helper() {
+fn a_library_that_hangs_or_crashes_ends_only_the_helper() {
     let Some(mock) = FakeLibrary::as_of(1190) else { return };
     for (does, ends) in [
         ("init-crash", End::Killed(11)),
         ("init-exit", End::Exited(3)),
         ("open-crash", End::Killed(11)),
     ] {
-        let (seen, end) = mock.ask(does);
+        let (seen, end) = mock.probe(does);
         assert_eq!((end, seen.opened), (ends, false), "{does}");
-        // What was said before is kept; nothing is before the initialiser.
+        // Earlier output is kept; nothing is before the initialiser.
         assert_eq!(seen.version.is_some(), does == "open-crash", "{does}");
     }
     let spins = |does: &str, bound| {
-        let (seen, end) = mock.ask_with(&[&format!("{DOES}={does}")], bound);
+        let (seen, end) = mock.probe_with(&[&format!("{DOES}={does}")], bound);
         assert_eq!((end, seen.opened), (End::TimedOut(bound), false), "{does}");
         seen.version
     };
@@ -153,7 +153,7 @@ fn one_that_hangs_or_crashes_takes_only_the_helper() {
 /// A library that spins is ended with its process even if the parent is gone, also within its
 /// initialiser, where it holds locks of other threads.
 #[test]
-fn one_that_hangs_does_not_outlive_its_caller() {
+fn a_hanging_probe_does_not_outlive_its_caller() {
     let Some(mock) = FakeLibrary::as_of(1190) else { return };
     for does in ["open-spin", "init-spin"] {
         let mut asker = Command::new("sh");
@@ -161,8 +161,9 @@ fn one_that_hangs_does_not_outlive_its_caller() {
         asker.arg(program()).arg(&mock.library);
         asker.env(DOES, does);
         let mut asker = asker.stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(asker.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let id = said.find(|line| line.parse::<u32>().is_ok()).expect("a number");
+        let mut printed =
+            BufReader::new(asker.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let id = printed.find(|line| line.parse::<u32>().is_ok()).expect("a number");
         // It has come as far as the library.
         let start = Instant::now();
         let is_loaded = || {
@@ -175,7 +176,7 @@ fn one_that_hangs_does_not_outlive_its_caller() {
         }
         let (report, reported) = std::sync::mpsc::channel();
         // Its end of the pipe is the last.
-        std::thread::spawn(move || report.send(said.count()));
+        std::thread::spawn(move || report.send(printed.count()));
         let early = reported.recv_timeout(Duration::from_millis(300));
         assert!(early.is_err(), "{does}: a process waits for it");
         asker.kill().unwrap();
@@ -187,11 +188,11 @@ fn one_that_hangs_does_not_outlive_its_caller() {
 }
 
 #[test]
-fn what_is_no_cufile_is_said_to_be_none() {
+fn other_libraries_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join(NAME);
     let why = |library: &Path| {
-        let (seen, end) = ask(&[], &["--library", library.to_str().unwrap()], LONG);
+        let (seen, end) = probe_within(&[], &["--library", library.to_str().unwrap()], LONG);
         assert_eq!((end, seen.opened, seen.library), (End::Exited(0), false, None));
         seen.failed.unwrap()
     };
@@ -215,7 +216,7 @@ fn what_is_no_cufile_is_said_to_be_none() {
     // The loader may stumble over what is cut off, in the helper.
     for len in [64, 1000, whole.len() / 2] {
         fs::write(&library, &whole[..len]).unwrap();
-        let (seen, end) = ask(&[], &["--library", library.to_str().unwrap()], LONG);
+        let (seen, end) = probe_within(&[], &["--library", library.to_str().unwrap()], LONG);
         let reported = end == End::Exited(0) && seen.failed.is_some();
         assert!(!seen.opened && (reported || end == End::Killed(7)), "{len}: {seen:?}, {end:?}");
     }
@@ -225,7 +226,7 @@ fn what_is_no_cufile_is_said_to_be_none() {
 fn the_loader_finds_it_and_folders_of_packages_come_last() {
     let Some(mock) = FakeLibrary::as_of(1150) else { return };
     let path = format!("LD_LIBRARY_PATH={}", mock.folder.path().display());
-    let (seen, _) = ask(&[&path], &[], LONG);
+    let (seen, _) = probe_within(&[&path], &[], LONG);
     assert_eq!((seen.library, seen.opened), (Some(NAME.into()), true));
     let packages = tempfile::tempdir().unwrap();
     let inside = packages.path().join("nvidia/cufile/lib");
@@ -235,7 +236,7 @@ fn the_loader_finds_it_and_folders_of_packages_come_last() {
     fs::write(&mock.library, "text").unwrap();
     // What the loader finds is no library, so the next one counts.
     let folder = packages.path().to_str().unwrap();
-    let (seen, _) = ask(&[&path], &["--packages", folder], LONG);
+    let (seen, _) = probe_within(&[&path], &["--packages", folder], LONG);
     assert!(seen.opened, "{seen:?}");
     if seen.library.as_ref().is_some_and(|path| path.starts_with("/usr/local")) {
         return println!("skipped: a wheel's cuFile: a toolkit has one, which comes first");
@@ -251,9 +252,9 @@ fn a_program_that_is_not_ours_is_no_danger() {
         fs::write(&program, bytes).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
         let start = Instant::now();
-        let asked = Program { file: program.clone(), arguments: vec![] };
+        let program = Program { file: program.clone(), arguments: vec![] };
         loop {
-            match ask_cufile(&asked, bound) {
+            match probe_cufile(&program, bound) {
                 // Another test's fork has the descriptor that it was written by for a moment.
                 (_, End::NotRun(why)) if why.contains("busy") => {}
                 answer => return answer,
@@ -300,7 +301,7 @@ fn the_real_library_has_every_used_function() {
     for library in [oldest, newest] {
         let text = library.to_str().unwrap();
         let version = [2, 10, 40].into_iter().find_map(|seconds| {
-            let (seen, end) = ask(&[], &["--library", text], Duration::from_secs(seconds));
+            let (seen, end) = probe_within(&[], &["--library", text], Duration::from_secs(seconds));
             assert!(matches!(end, End::Exited(0) | End::TimedOut(_)), "{text}: {end:?}, {seen:?}");
             seen.version
         });

@@ -83,7 +83,7 @@ fn warm_files_come_from_the_page_cache_and_cold_ones_do_not() {
 }
 
 #[test]
-fn where_there_is_a_direct_path_it_is_proven() {
+fn an_available_direct_path_is_proven() {
     let folder = folder();
     if let Some(reason) = stays_in_memory(&folder.path().join("file")) {
         return println!("skipped: a direct path: {reason}");

@@ -34,10 +34,10 @@ fn start(folder: &Path, place: (u32, u32, u16), arguments: &[&str]) -> Child {
 fn succeed(ranks: impl Iterator<Item = Command>) -> Vec<Output> {
     let ranks: Vec<Child> = ranks.map(|mut rank| rank.spawn().unwrap()).collect();
     let outputs = ranks.into_iter().map(|one| one.wait_with_output().unwrap());
-    outputs.inspect(|output| assert!(output.status.success(), "{}", said(output))).collect()
+    outputs.inspect(|output| assert!(output.status.success(), "{}", printed(output))).collect()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -81,7 +81,7 @@ fn a_lost_rank_ends_the_run_of_all_with_its_name() {
     for output in [first, third].map(|rank| rank.wait_with_output().unwrap()) {
         assert!(killed.elapsed() < Duration::from_secs(10));
         assert_eq!(output.status.code(), Some(1));
-        assert!(said(&output).contains("rank 1 on "), "{}", said(&output));
+        assert!(printed(&output).contains("rank 1 on "), "{}", printed(&output));
     }
     assert!(samples(&read(&file).unwrap()).count() >= 1, "what was measured stays");
     let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -146,8 +146,8 @@ fn run(line: &str) -> Result<(), String> {
     let mut words = line.split(' ');
     let mut command = Command::new(words.next().unwrap());
     let output = command.args(words).output().map_err(|error| format!("{line}: {error}"))?;
-    let said = || format!("`{line}`: {}", said(&output).trim());
-    if output.status.success() { Ok(()) } else { Err(said()) }
+    let printed = || format!("`{line}`: {}", printed(&output).trim());
+    if output.status.success() { Ok(()) } else { Err(printed()) }
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn hosts_behind_limited_links_measure_together_until_one_is_cut_off() {
     let arguments = ["--block-size=64K", "--depth=4", "--time=500ms", "-o", "results"];
     let ranks = hosts.start(folder.path(), &arguments).into_iter();
     let outputs: Vec<Output> = ranks.map(|rank| rank.wait_with_output().unwrap()).collect();
-    outputs.iter().for_each(|output| assert!(output.status.success(), "{}", said(output)));
+    outputs.iter().for_each(|output| assert!(output.status.success(), "{}", printed(output)));
     let table = String::from_utf8_lossy(&outputs[0].stdout).into_owned();
     for row in ["4 ranks at once", "host0, 1 rank", "host3, 1 rank", "slowest: rank"] {
         assert!(table.contains(row), "{table}");
@@ -176,8 +176,8 @@ fn hosts_behind_limited_links_measure_together_until_one_is_cut_off() {
     {
         assert!(cut.elapsed() < Duration::from_secs(11), "{:?}", cut.elapsed());
         let lost = if rank == 2 { "rank 0 on 10.77.0.1" } else { "rank 2 on host2" };
-        let said = said(&output);
-        assert!(said.contains(lost) && said.contains("silent for 8s"), "{rank}: {said}");
+        let printed = printed(&output);
+        assert!(printed.contains(lost) && printed.contains("silent for 8s"), "{rank}: {printed}");
     }
 }
 
@@ -209,7 +209,7 @@ fn ranks_start_by(launcher: &[&str]) {
             Ok(output) => output,
             Err(error) => return println!("skipped: ranks by `{}`: {error}", launcher[0]),
         };
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         let table = anstream::adapter::strip_str(&table).to_string();
         assert_total(&table, &read(&file).unwrap(), size);
@@ -259,7 +259,7 @@ fn a_rank_killed_at_any_time_is_named_within_ten_seconds() {
             match output.status.code() {
                 Some(0) => ends[0] += 1, // its results had come
                 Some(_) => {
-                    assert!(said(&output).contains("rank 1 on "), "{}", said(&output));
+                    assert!(printed(&output).contains("rank 1 on "), "{}", printed(&output));
                     ends[1] += 1;
                 }
                 None => {}
@@ -331,7 +331,7 @@ fn ranks_use_one_file_in_stripes_or_all_of_it() {
         rank(folder.path(), (0, 2, port), &["--one-file=all", "--direction=write"]).output();
     let wrong = wrong.unwrap();
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(said(&wrong).contains("`--one-file all` only reads"), "{}", said(&wrong));
+    assert!(printed(&wrong).contains("`--one-file all` only reads"), "{}", printed(&wrong));
 }
 
 #[test]
@@ -342,9 +342,9 @@ fn ranks_that_do_not_fit_together_are_named() {
     let second = start(folder.path(), (1, 2, port), &["--block-size=4K"]);
     for output in [first, second].map(|rank| rank.wait_with_output().unwrap()) {
         assert_eq!(output.status.code(), Some(1));
-        assert!(said(&output).contains("other arguments than rank 0"), "{}", said(&output));
+        assert!(printed(&output).contains("other arguments than rank 0"), "{}", printed(&output));
     }
     let alone = start(folder.path(), (2, 2, port), &[]).wait_with_output().unwrap();
-    assert_eq!(alone.status.code(), Some(2), "{}", said(&alone));
-    assert!(said(&alone).contains("unset `RANK`"), "{}", said(&alone));
+    assert_eq!(alone.status.code(), Some(2), "{}", printed(&alone));
+    assert!(printed(&alone).contains("unset `RANK`"), "{}", printed(&alone));
 }

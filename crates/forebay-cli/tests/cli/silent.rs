@@ -55,13 +55,16 @@ fn doctor_says_that_a_path_does_not_answer_and_ends() {
     assert_eq!(report["transfers"].as_array().map(Vec::len), Some(0));
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.iter().any(|check| check["name"] == "kernel_version"));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("caused by: path_answers: ") && said.contains("umount -f"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        printed.contains("caused by: path_answers: ") && printed.contains("umount -f"),
+        "{printed}"
+    );
     assert!(fuse.parked() > 0, "a process still waits for an answer, but not the command");
 }
 
 #[test]
-fn map_shows_the_mount_of_a_path_that_does_not_answer_and_goes_on() {
+fn the_tree_shows_the_mount_of_a_silent_path_and_all_others() {
     let _watchdog = Watchdog::start();
     let Some(fuse) = silent() else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -145,7 +148,7 @@ fn command(line: &str, fuse: &Fuse, folder: &Path, bound: &str) -> std::process:
     command
 }
 
-/// What a command has said once it has closed its streams. A thread in a call that is not answered
+/// Output of a command once it has closed its streams. A thread in a call that is not answered
 /// may keep its process.
 struct Heard {
     child: std::process::Child,
@@ -194,12 +197,15 @@ fn all_give_up(fault: Fault, lines: &[(&str, &str)]) {
     drop(fuse);
     for ((line, expected), reported) in lines.iter().zip(all) {
         let end = reported.unwrap_or_else(|| panic!("`{line}` does not end")).end();
-        let said = String::from_utf8(end.stderr).unwrap();
-        assert_eq!(end.status.code(), Some(1), "{line}: {said}");
-        let is_expected = |word| said.starts_with(&format!("error: cannot {word} `/"));
-        assert!(expected.split(" or ").any(is_expected), "{line}: {said}");
-        assert!(said.contains("  caused by: no response within 5s: "), "{line}: {said}");
-        assert!(said.contains("\nhint: ") && said.contains("`umount -f MOUNT`"), "{line}: {said}");
+        let printed = String::from_utf8(end.stderr).unwrap();
+        assert_eq!(end.status.code(), Some(1), "{line}: {printed}");
+        let is_expected = |word| printed.starts_with(&format!("error: cannot {word} `/"));
+        assert!(expected.split(" or ").any(is_expected), "{line}: {printed}");
+        assert!(printed.contains("  caused by: no response within 5s: "), "{line}: {printed}");
+        assert!(
+            printed.contains("\nhint: ") && printed.contains("`umount -f MOUNT`"),
+            "{line}: {printed}"
+        );
         assert!(end.stdout.is_empty(), "{line}");
     }
 }
@@ -268,12 +274,12 @@ fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     let reported = outputs(vec![child]).pop().unwrap();
     drop(fuse);
     let end = reported.expect("it ends").end();
-    let said = String::from_utf8(end.stderr).unwrap();
-    assert_eq!(end.status.code(), Some(1), "{said}");
+    let printed = String::from_utf8(end.stderr).unwrap();
+    assert_eq!(end.status.code(), Some(1), "{printed}");
     // An open waits for pages that the kernel is still reading ahead.
     let operations = ["read", "open"].map(|name| format!("error: cannot {name} `/"));
-    assert!(operations.iter().any(|operation| said.contains(operation)), "{said}");
-    assert!(said.contains("  caused by: no response within 5s: "), "{said}");
+    assert!(operations.iter().any(|operation| printed.contains(operation)), "{printed}");
+    assert!(printed.contains("  caused by: no response within 5s: "), "{printed}");
 }
 
 /// What the command of this line says, which may take `bound` without a sign of life.
@@ -298,7 +304,7 @@ fn a_call_may_take_longer_than_the_bound_as_long_as_its_requests_end() {
 }
 
 #[test]
-fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
+fn gdsio_names_the_file_without_progress() {
     let _watchdog = Watchdog::start();
     for kind in ["0", "1"] {
         let Some((fuse, folder)) = rig(|faults| faults.hang_from = Some(4 << 20)) else { return };
@@ -309,17 +315,17 @@ fn gdsio_ends_with_the_name_of_the_file_that_stands_still() {
         let path = fuse.path().display().to_string();
         drop(fuse);
         let end = reported.end();
-        let said = String::from_utf8(end.stderr).unwrap();
+        let printed = String::from_utf8(end.stderr).unwrap();
         assert!(
-            !end.status.success() && said.contains(&format!("error: cannot read `{path}`")),
-            "{said}"
+            !end.status.success() && printed.contains(&format!("error: cannot read `{path}`")),
+            "{printed}"
         );
-        assert!(said.contains("  caused by: no response within 2s: "), "{said}");
+        assert!(printed.contains("  caused by: no response within 2s: "), "{printed}");
     }
 }
 
 #[test]
-fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
+fn a_path_whose_open_hangs_is_silent_to_doctor() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(NO_OPENS) else { return };
     let lines = ["doctor --tree FILE --extents", "doctor FILE --gpu none"];
@@ -328,10 +334,10 @@ fn a_path_that_is_not_opened_is_silent_to_those_who_look() {
     drop(fuse);
     let ends: Vec<_> = all.into_iter().map(|reported| reported.unwrap().end()).collect();
     let [map, doctor] = &ends[..] else { unreachable!("one for each line") };
-    let said = |end: &Output| String::from_utf8(end.stderr.clone()).unwrap();
-    assert!(map.status.success() && said(map).contains("the path does not answer"), "{map:?}");
+    let printed = |end: &Output| String::from_utf8(end.stderr.clone()).unwrap();
+    assert!(map.status.success() && printed(map).contains("the path does not answer"), "{map:?}");
     assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
-    assert!(said(doctor).contains("caused by: path_answers: "), "{doctor:?}");
+    assert!(printed(doctor).contains("caused by: path_answers: "), "{doctor:?}");
 }
 
 #[test]

@@ -37,12 +37,12 @@ fn machine(node: &str, package: &str) -> Tree {
 #[test]
 fn drives_on_another_socket_are_named_once() {
     let paths = ["/data/f", "/data/f"].map(PathBuf::from);
-    let said = |node: &str, package: &str| {
+    let printed = |node: &str, package: &str| {
         let tree = machine(node, package);
         between_sockets(&tree.resolver(), &paths, &["0000:81:00.0", "0000:99:00.0", "", "../../x"])
     };
     let expected = "`nvme1n1` is on another socket than GPU 0000:81:00.0, so bytes cross the link \
                     between sockets: use GPU 0000:c1:00.0, or a drive of that socket";
-    assert_eq!(said("1", "1"), [expected]);
-    assert!(said("0", "0").is_empty() && said("-1", "1").is_empty());
+    assert_eq!(printed("1", "1"), [expected]);
+    assert!(printed("0", "0").is_empty() && printed("-1", "1").is_empty());
 }

@@ -22,11 +22,11 @@ fn sweep(folder: &Path, arguments: &[&str]) -> Output {
 fn added(arguments: &[&str]) -> Option<(Vec<Limit>, Vec<Measured>, String)> {
     let folder = tempfile::tempdir_in(".").unwrap();
     let output = sweep(folder.path(), arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.contains("use a longer `--time`, or a smaller block size") {
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    if printed.contains("use a longer `--time`, or a smaller block size") {
         return None;
     }
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{printed}");
     let records = read(&folder.path().join("results")).unwrap();
     let limits = records.iter().filter_map(|record| match record {
         Record::Limit(limit) => Some(limit.clone()),
@@ -145,9 +145,9 @@ fn settings_of_simulated_gpus_that_make_no_sense_are_named() {
         ("sim:2,", "settings that start with"),
     ] {
         let output = sweep(folder.path(), &[&format!("--together={gpus}")]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{gpus}: {said}");
-        assert!(said.contains(named), "{gpus}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{gpus}: {printed}");
+        assert!(printed.contains(named), "{gpus}: {printed}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun");
     }
 }

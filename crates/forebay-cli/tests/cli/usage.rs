@@ -146,7 +146,7 @@ fn an_unused_variable_is_a_warning() {
 }
 
 #[test]
-fn what_is_no_file_is_an_error() {
+fn a_path_that_is_no_file_is_an_error() {
     let (code, text) = failure(&["read", "missing", "--gpu", "none"]);
     assert_eq!(code, 1);
     insta::assert_snapshot!(text, @"
@@ -319,7 +319,7 @@ fn a_file_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn colours_only_where_they_are_wanted() {
+fn colours_follow_the_terminal_and_variables() {
     let (_, text) = failure(&["read", "missing", "--gpu", "none"]);
     assert!(!text.contains('\u{1b}'), "{text}");
     let coloured = |no_color: bool| {

@@ -224,21 +224,21 @@ fn the_route_direct_is_simulated_on_request() {
 }
 
 #[test]
-fn a_read_says_why_it_did_not_go_straight_where_there_is_a_path() {
+fn a_read_says_why_it_was_not_direct() {
     let folder = folder_with(3_000_001);
-    for (gpu, said) in [("none", None), ("sim", None), ("sim:cufile=refuse", Some("5008"))] {
+    for (gpu, printed) in [("none", None), ("sim", None), ("sim:cufile=refuse", Some("5008"))] {
         let read = ["read", "file", "--gpu", gpu];
         let json = good(folder.path(), &[&read[..], &["--format=json"]].concat());
         let report: Value = serde_json::from_str(&json).unwrap();
         let why = report["not_direct"].as_str();
-        assert_eq!(why.is_some(), said.is_some(), "{gpu}: {json}");
+        assert_eq!(why.is_some(), printed.is_some(), "{gpu}: {json}");
         let text = good(folder.path(), &read);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let shown = words.split_once(" direct no: ").map(|(_, line)| line);
         assert_eq!(shown.is_some(), why.is_some(), "{gpu}: {text}");
         assert!(shown.is_none_or(|shown| shown.starts_with(why.unwrap())), "{gpu}: {text}");
-        assert!(said.is_none_or(|said| text.contains(said)), "{text}");
+        assert!(printed.is_none_or(|printed| text.contains(printed)), "{text}");
     }
 }
 

@@ -170,11 +170,11 @@ fn structures_and_numbers_are_those_of_the_header() {
         assert!(rows.len() > 40, "{}: {}", header.version, rows.len());
         let line = |(name, _): &&Row| format!("printf(\"%lld\\n\", (long long)({name}));\n");
         let lines: String = rows.iter().map(line).collect();
-        let Some(said) = header.run(&format!("{BEGIN}int main(void) {{ {lines} }}\n")) else {
+        let Some(printed) = header.run(&format!("{BEGIN}int main(void) {{ {lines} }}\n")) else {
             return;
         };
-        let said = String::from_utf8(said).unwrap();
-        let theirs: Vec<i64> = said.lines().map(|line| line.parse().unwrap()).collect();
+        let printed = String::from_utf8(printed).unwrap();
+        let theirs: Vec<i64> = printed.lines().map(|line| line.parse().unwrap()).collect();
         assert_eq!(theirs.len(), rows.len());
         let differ = rows.iter().zip(theirs).filter(|((_, ours), theirs)| ours != theirs);
         let differ: Vec<_> = differ.collect();
@@ -191,11 +191,11 @@ fn errors_have_the_numbers_and_names_of_the_header() {
     let program = "#define CUFILE_OP(code, name, text) printf(\"%d %s\\n\", code, #name);\n\
                    int main(void) { CUFILEOP_STATUS_ENTRIES }\n";
     for header in &headers {
-        let Some(said) = header.run(&format!("{BEGIN}#undef CUFILE_OP\n{program}")) else {
+        let Some(printed) = header.run(&format!("{BEGIN}#undef CUFILE_OP\n{program}")) else {
             return;
         };
-        let said = String::from_utf8(said).unwrap();
-        let theirs: Vec<(i32, &str)> = said
+        let printed = String::from_utf8(printed).unwrap();
+        let theirs: Vec<(i32, &str)> = printed
             .lines()
             .filter_map(|line| line.split_once(" CU_FILE_"))
             .map(|(code, name)| (code.parse().unwrap(), name))

@@ -327,7 +327,7 @@ fn networks() {
 }
 
 #[test]
-fn what_cufile_itself_says() {
+fn answers_of_cufile() {
     let says = |text: &str| {
         let text = text.to_owned();
         after(move |m| m.cufile = Some(text))
@@ -388,7 +388,7 @@ fn processes_and_containers() {
 }
 
 #[test]
-fn gpus_that_are_not_there() {
+fn missing_gpus() {
     let machine = Machine::p2pdma();
     let report = machine.examine_gpu("/data/f", GpuWish::None("there is no driver".into()));
     closes_without_step(&report, "there is no driver");

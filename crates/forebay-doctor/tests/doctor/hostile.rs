@@ -125,7 +125,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_damaged_was_looked_at_before() {
+fn damaged_facts_are_read_by_the_checks() {
     let mut machine = Machine::nvidia_fs();
     furnish(&mut machine);
     let report = machine.examine("/data/f");

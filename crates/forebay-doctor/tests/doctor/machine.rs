@@ -51,7 +51,7 @@ impl Machine {
             "DRIVER=virtio-pci\nPCI_ID=1AF4:1042\n",
         );
         tree.mount(25, "254:0", "/data", "ext4 /dev/root rw,discard,errors=remount-ro");
-        // What is there is asked of the file itself.
+        // The file itself says what exists.
         tree.answer(concat!(
             r#"{"path":"/data/f","dev":"254:0","mode":"100644","ino":12,"size":9,"mnt_id":25,"#,
             r#""fiemap":{"extents":[[0,4096,4096,"0x1"]]}}"#

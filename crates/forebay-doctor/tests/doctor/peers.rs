@@ -51,7 +51,7 @@ fn distances_are_those_of_nvidia_fs() {
 }
 
 #[test]
-fn nvidia_fs_names_bridges_to_those_who_may_not_read_registers() {
+fn nvidia_fs_names_bridges_whose_registers_are_unreadable() {
     let acs = |list: &'static str| {
         let report = after(|m| {
             m.tree.write(&format!("{}/config", port()), [0; 64]);

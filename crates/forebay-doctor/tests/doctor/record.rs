@@ -62,7 +62,7 @@ fn a_record_holds_only_what_is_looked_at() {
 
 /// Others may have made a record: nothing in it is waited for, or leads out of it.
 #[test]
-fn what_is_no_plain_file_of_a_record_is_refused() {
+fn links_and_special_files_of_a_record_are_refused() {
     let _watchdog = Watchdog::start();
     let machine = Machine::p2pdma();
     let dir = machine.settle();

@@ -72,14 +72,14 @@ fn a_map_names_the_mount_and_a_record_replays_the_silence() {
 }
 
 #[test]
-fn what_answers_again_is_seen_by_the_next_look() {
+fn a_path_that_answers_again_is_examined() {
     let _watchdog = Watchdog::start();
     let Some(fuse) = silent() else { return };
     let path = fuse.path();
     let first = System::live();
     assert!(first.reach(&path).is_err());
     fuse.set(|faults| faults.silent = false);
-    assert!(first.reach(&path).is_err(), "who was not answered does not ask again");
+    assert!(first.reach(&path).is_err(), "a path without an answer is not queried again");
     System::live().reach(&path).unwrap();
     let other = System::live();
     other.pass_over(&path, Path::new("/"));

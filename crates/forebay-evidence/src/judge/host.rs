@@ -59,8 +59,8 @@ impl Judge<'_> {
                 let own = grown.saturating_sub(self.claim.concurrent_through());
                 let least = fetched.saturating_sub(grown.saturating_add(self.claim.concurrent.1));
                 let most = fetched.saturating_sub(own);
-                let asked = self.requested_as(least, cache.block);
-                let why = match asked < least {
+                let direct = self.requested_as(least, cache.block);
+                let why = match direct < least {
                     true => format!(
                         "reads of {} fetch whole blocks of {}",
                         size(self.claim.request),
@@ -68,7 +68,7 @@ impl Judge<'_> {
                     ),
                     false => AGAIN.into(),
                 };
-                Some(self.within((asked.min(bytes), most.min(bytes)), asked.min(bytes), &why))
+                Some(self.within((direct.min(bytes), most.min(bytes)), direct.min(bytes), &why))
             }
             (None, Some(cache)) if cache.before.max(cache.after) <= self.slack => {
                 self.doubts.push(
@@ -95,8 +95,8 @@ impl Judge<'_> {
             false => request.saturating_sub(1) / block + 2,
         };
         let whole = u128::from(block) * u128::from(blocks);
-        let asked = u128::from(fetched) * u128::from(request) / whole;
-        u64::try_from(asked).unwrap_or(fetched).min(fetched)
+        let direct = u128::from(fetched) * u128::from(request) / whole;
+        u64::try_from(direct).unwrap_or(fetched).min(fetched)
     }
 
     fn lack_of_read(&mut self, has_storage: bool, has_cache: bool) {
@@ -218,23 +218,23 @@ impl Judge<'_> {
         }
         let cache = self.evidence.page_cache.value().copied().unwrap_or_default();
         let most = past.saturating_add(cache.holes).saturating_add(self.slack);
-        let (verb, said, seen) = (self.claim.pick("read", "written"), size(staged), size(past));
+        let (verb, moved, seen) = (self.claim.pick("read", "written"), size(staged), size(past));
         let (mut staged, mut cached) = (staged, cached);
         if staged > most && staged <= most.saturating_add(cache.encoded) {
             // Requested with O_DIRECT, but served through the page cache.
             let encoded = size(cache.encoded);
             self.grounds.push(format!(
-                "{said} were requested with O_DIRECT, but the file system stores {encoded} of the \
+                "{moved} were requested with O_DIRECT, but the file system stores {encoded} of the \
                  file in another form (compressed, say), which it makes whole in the page cache"
             ));
             (cached, staged) = (cached.saturating_add(staged.saturating_sub(past)), past);
         } else if staged > most {
             self.contradict(format!(
-                "{said} were reported as {verb} with O_DIRECT, but only {seen} were"
+                "{moved} were reported as {verb} with O_DIRECT, but only {seen} were"
             ));
         } else if past > staged.saturating_add(host).saturating_add(self.slack) {
             let text =
-                format!("only {said} were reported as {verb} with O_DIRECT, but {seen} were");
+                format!("only {moved} were reported as {verb} with O_DIRECT, but {seen} were");
             let held = cache.before.max(cache.after);
             let gone = past - staged - host;
             if is_own && self.were_taken_back(bytes, gone, cache) {

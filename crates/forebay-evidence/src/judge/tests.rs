@@ -175,8 +175,11 @@ fn encoded_bytes_pass_the_page_cache_for_every_caller() {
     // Stored in a tenth of the space, read from there, and decoded in the page cache.
     let whole_file = verdict(&with(GIB / 10, GIB, GIB), &whole(Route::Staged));
     assert_eq!(whole_file.to_string(), "cached", "{whole_file:?}");
-    let said = "1 GiB were requested with O_DIRECT, but the file system stores 1 GiB of the";
-    assert!(whole_file.grounds.iter().any(|ground| ground.starts_with(said)), "{whole_file:?}");
+    let ground_text = "1 GiB were requested with O_DIRECT, but the file system stores 1 GiB of the";
+    assert!(
+        whole_file.grounds.iter().any(|ground| ground.starts_with(ground_text)),
+        "{whole_file:?}"
+    );
     let half = with(GIB / 2 + GIB / 20 + GIB / 2, GIB / 2, GIB / 2);
     assert_eq!(text(&half, &whole(Route::Staged)), "mixed 55 % staged / 45 % cached");
     let few = with(GIB / 10, GIB, GIB / 2);
@@ -198,7 +201,7 @@ fn holes_are_read_from_nowhere() {
 }
 
 #[test]
-fn what_the_kernel_reads_ahead_passes_no_page_cache() {
+fn read_ahead_does_not_bypass_the_page_cache() {
     let mut seen = evidence(2 * MIB + 8 * MIB, 0, 0, 2 * MIB);
     let cached = claim(&[(Route::Cached, 2 * MIB)]);
     contradiction(&seen, &cached);
@@ -477,7 +480,7 @@ proptest! {
         });
         let by_module = evidence.nvidia_fs.value().is_some_and(|counts| counts.reads > 0);
         for share in &verdict.shares {
-            let said = match share.way {
+            let is_reported = match share.way {
                 DataPath::P2pdma => counted.is_some_and(|(p2pdma, _)| p2pdma > 0),
                 DataPath::NvidiaFs => match counted {
                     Some((_, nvidia_fs)) => nvidia_fs > 0,
@@ -485,7 +488,7 @@ proptest! {
                 },
                 _ => true,
             };
-            prop_assert!(said, "{:?} of {:?}", share, evidence);
+            prop_assert!(is_reported, "{:?} of {:?}", share, evidence);
             prop_assert!(claim.by(Route::Direct) > 0 || !share.way.is_direct());
         }
         if matches!(verdict.finding, Finding::One(way) if way.is_direct()) {

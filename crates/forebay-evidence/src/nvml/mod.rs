@@ -70,7 +70,7 @@ const _: () = {
 };
 
 impl FieldValue {
-    const fn asking(field: c_uint) -> Self {
+    const fn query_of(field: c_uint) -> Self {
         Self { field, scope: 0, timestamp: 0, latency_us: 0, kind: 0, status: 0, value: 0 }
     }
 
@@ -200,7 +200,7 @@ impl Nvml {
     ) -> Result<[Result<Count, String>; N], String> {
         const CALL: &str = "nvmlDeviceGetFieldValues";
         let function = self.field_values.ok_or_else(|| lacks(CALL))?;
-        let mut values = fields.map(FieldValue::asking);
+        let mut values = fields.map(FieldValue::query_of);
         let count = c_int::try_from(N).unwrap_or(c_int::MAX);
         // SAFETY: the handle is of this library, which is not shut down. `values` has `count`
         // entries and outlives the call.

@@ -144,7 +144,7 @@ fn without_fields_rates_are_added_up_and_without_those_nothing() {
 }
 
 #[test]
-fn what_a_library_lacks_is_named() {
+fn a_missing_function_is_named() {
     let lacks = |parts: &[&str], info: &DeviceInfo| found(parts, info).map(|s| s.absence());
     let Some(none) = lacks(&["int x;\n"], &info()) else { return };
     assert!(none.unwrap().contains("has no `nvmlInit_v2`"));

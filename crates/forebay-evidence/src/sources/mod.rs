@@ -24,7 +24,7 @@ use super::process::{ProcessBytes, processor_time};
 use super::rdma::{self, PortBytes};
 use super::seen::Seen;
 
-type AskCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
+type QueryCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 
 /// The counters to read around spans of the same work.
 pub struct Sources {
@@ -39,7 +39,7 @@ pub struct Sources {
     ports: Vec<String>,
     domains: Vec<String>,
     gpus: Vec<GpuLink>,
-    cufile: Option<AskCufile>,
+    cufile: Option<QueryCufile>,
 }
 
 impl fmt::Debug for Sources {
@@ -107,10 +107,10 @@ impl Sources {
         self
     }
 
-    /// Adds cuFile's counters, read by `ask`.
+    /// Adds cuFile's counters, read by `query`.
     #[must_use]
-    pub fn cufile(mut self, ask: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
-        self.cufile = Some(Box::new(ask));
+    pub fn cufile(mut self, query: impl Fn() -> Seen<Counters> + Send + Sync + 'static) -> Self {
+        self.cufile = Some(Box::new(query));
         self
     }
 
@@ -194,7 +194,7 @@ impl Inner {
         let absent = || Seen::Nothing("cuFile is no part of it".into());
         Self {
             drives: sources.devices.iter().map(drive).collect(),
-            cufile: sources.cufile.as_ref().map_or_else(absent, |ask| ask()),
+            cufile: sources.cufile.as_ref().map_or_else(absent, |query| query()),
             process: ProcessBytes::look(system),
             processor: processor_time(ClockId::ProcessCPUTime),
         }

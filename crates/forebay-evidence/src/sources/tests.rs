@@ -13,7 +13,7 @@ use super::*;
 const LEN: usize = 8 << 20;
 
 #[test]
-fn what_a_span_did_is_seen_on_this_machine() {
+fn counters_of_this_machine_show_a_span() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let path = folder.path().join("file");
     fs::write(&path, vec![7; LEN]).unwrap();
@@ -109,15 +109,15 @@ fn a_system_full_of_traps_is_read_without_a_hang() {
 fn cufile_is_queried_once_at_each_edge() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let root = tempfile::tempdir().unwrap();
-    let asked = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&asked);
+    let queries = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&queries);
     let sources = Sources::new(&System::at(root.path())).cufile(move || {
         let batches = 10 + count.fetch_add(1, Ordering::Relaxed);
         Seen::Value(Counters { batches, ..Counters::default() })
     });
     let evidence = sources.begin().end();
     assert_eq!(evidence.cufile.value().map(|counters| counters.batches), Some(1));
-    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    assert_eq!(queries.load(Ordering::Relaxed), 2);
 }
 
 #[test]

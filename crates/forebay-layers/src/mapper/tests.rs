@@ -86,7 +86,7 @@ fn pages_that_others_need_are_released() {
     assert_eq!(pass(&stream), 0);
     let until = Instant::now() + Duration::from_secs(10);
     while stream.mapped().0 > 0 && Instant::now() < until {
-        thread::sleep(ASKS_EVERY);
+        thread::sleep(CHECKS_EVERY);
     }
     let reason = "of 64 MiB of memory too little is left for other programs";
     assert_eq!(stream.mapped(), (0, Some(reason.into())));
@@ -147,7 +147,7 @@ fn pages_that_are_on_their_way_out_go_with_the_stream() {
         // unpins that when it is done.
         let until = Instant::now() + Duration::from_secs(10);
         while rig.device.registrations() > 1 && Instant::now() < until {
-            thread::sleep(ASKS_EVERY);
+            thread::sleep(CHECKS_EVERY);
         }
         let left = rig.device.registrations();
         assert!(left <= 1, "{left} are left");

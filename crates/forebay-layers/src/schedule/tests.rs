@@ -71,7 +71,7 @@ fn fewest(units: &[usize], buffers: usize, protects: usize) -> usize {
 }
 
 #[test]
-fn at_the_turn_nothing_is_read_that_is_there() {
+fn layers_at_the_turn_are_not_read_again() {
     let mut schedule = schedule(&Order::Training, 8, 3, Some(1));
     let brought = run(&mut schedule, 16);
     assert_eq!(brought, [0, 1, 2, 3, 4, 5, 6, 7, 4, 3, 2, 1, 0]);
@@ -93,7 +93,7 @@ fn layers_that_fit_are_brought_once() {
 }
 
 #[test]
-fn what_stays_is_brought_once_and_the_others_take_turns() {
+fn kept_layers_are_read_once_and_the_others_take_turns() {
     let mut schedule = schedule(&Order::Forward, 6, 4, None);
     schedule.arrange(vec![true, false, false, true, false, false], 1);
     let brought = run(&mut schedule, 60);
@@ -117,7 +117,7 @@ fn kept_layers_stay_and_too_many_of_them_are_reported() {
 }
 
 #[test]
-fn what_failed_is_brought_again() {
+fn a_failed_layer_is_read_again() {
     let mut schedule = schedule(&Order::Forward, 3, 2, Some(1));
     let first = schedule.next_load().expect("the first layer");
     let second = schedule.next_load().expect("the second layer");

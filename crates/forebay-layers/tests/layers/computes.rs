@@ -52,7 +52,7 @@ fn a_layer_gives_its_place_up_when_the_stream_is_done_for_which_it_was_taken() {
 const SLOW: &str = "sim:bandwidth=4MB/s";
 
 #[test]
-fn what_is_written_back_by_another_stream_has_come() {
+fn a_write_back_by_another_stream_waits_for_the_layer() {
     let rig = Rig::with(SLOW);
     let model = writable(&rig, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
@@ -79,7 +79,7 @@ fn is_filled(memory: &LayerMemory) -> bool {
 }
 
 #[test]
-fn what_is_released_by_another_stream_is_filled_when_it_has_come() {
+fn a_layer_released_by_another_stream_is_filled_after_its_copies() {
     let rig = Rig::with(SLOW);
     let model = rig.model(2, LEN);
     let stream = checked(&rig, &model, Order::Forward);
@@ -93,7 +93,7 @@ fn what_is_released_by_another_stream_is_filled_when_it_has_come() {
 }
 
 #[test]
-fn what_several_streams_use_is_filled_when_all_are_done() {
+fn a_layer_of_several_streams_is_filled_after_all_of_them() {
     let rig = Rig::new();
     let model = rig.model(2, LEN);
     let stream = checked(&rig, &model, Order::List(vec![0, 0]));
@@ -116,7 +116,7 @@ fn what_several_streams_use_is_filled_when_all_are_done() {
 }
 
 #[test]
-fn what_is_released_while_it_is_written_back_is_filled_when_it_is_written() {
+fn a_layer_released_during_its_write_is_filled_afterwards() {
     let rig = Rig::new();
     let mut model = writable(&rig, LEN);
     let stream = checked(&rig, &model, Order::Forward);
@@ -134,7 +134,7 @@ fn what_is_released_while_it_is_written_back_is_filled_when_it_is_written() {
 }
 
 #[test]
-fn what_was_written_back_and_filled_is_read_anew() {
+fn a_layer_that_was_filled_is_read_again() {
     let rig = Rig::new();
     let mut model = writable(&rig, LEN);
     let mut options = ordered(Order::Forward, None);
@@ -153,7 +153,7 @@ fn what_was_written_back_and_filled_is_read_anew() {
 }
 
 #[test]
-fn who_runs_far_ahead_of_the_gpu_asks_no_more_for_that() {
+fn a_caller_far_ahead_of_the_gpu_makes_no_more_queries() {
     let rig = Rig::new();
     let model = rig.model(3, SLOT / 4);
     let stream = rig.stream(&model, ordered(Order::Forward, None));
@@ -169,14 +169,14 @@ fn who_runs_far_ahead_of_the_gpu_asks_no_more_for_that() {
     // SAFETY: as above.
     unsafe { rig.device.wait_number(rig.stream, number, 1) }.expect("a stream");
     // All of them stay, so that nothing is brought meanwhile.
-    let asked = || {
+    let counts = || {
         let before = rig.device.queries();
         for _ in 0..300 {
             rig.next(&stream).expect("it is there");
         }
         rig.device.queries() - before
     };
-    let (first, second) = (asked(), asked());
+    let (first, second) = (counts(), counts());
     assert!(second < first + 300, "{first}, then {second}");
     assert!(stream.statistics().layers.len() < 10, "the host was not ahead");
     opened.store(1, Ordering::Release);

@@ -144,7 +144,7 @@ fn a_stream_whose_compute_is_stuck_has_an_end_with_pages_and_with_layers_to_writ
 }
 
 #[test]
-fn what_is_still_being_written_is_waited_for_and_not_for_ever() {
+fn a_close_waits_for_writes_within_a_bound() {
     let _watchdog = Watchdog::start();
     let rig = Rig::with_watchdog("sim:bandwidth=4GB/s", Duration::from_secs(1));
     let len = 2 * SLOT as u64;
@@ -166,10 +166,10 @@ fn what_is_still_being_written_is_waited_for_and_not_for_ever() {
     // Others come and go through the other buffer.
     assert_eq!([1, 2, 3, 4, 5].map(|_| next().layer()), [1, 2, 3, 4, 5]);
     assert!(rig.next(&stream).expect("no error").is_none());
-    let mut asked = 0;
+    let mut calls = 0;
     let mut go_on = || {
-        asked += 1;
-        asked < 6
+        calls += 1;
+        calls < 6
     };
     // SAFETY: the stream is this device's and alive.
     let step = unsafe { stream.next_while(rig.compute(), &mut go_on) }.expect("no error");
@@ -286,7 +286,7 @@ fn a_fork_leaves_the_streams_of_its_parent_alone() {
     write_back(&rig, &layer).expect("it can be written");
     match fork() {
         Side::Child(child) => child.run(|say| {
-            say("asking");
+            say("taking");
             refused(rig.next(&stream));
             refused(stream.rewind());
             refused(stream.prefetch(&[0]));

@@ -55,7 +55,7 @@ fn streamed(rig: &Rig, len: u64) -> Option<(Fuse, LayerStream)> {
 }
 
 #[test]
-fn what_a_drive_fails_to_read_fails_its_layer_alone() {
+fn a_failed_read_fails_its_layer_alone() {
     let _watchdog = Watchdog::start();
     let (rig, len) = (Rig::new(), 2 * SLOT as u64);
     let Some((fuse, stream)) = streamed(&rig, len) else { return };
@@ -204,10 +204,10 @@ fn a_caller_gives_up_waiting() {
     crate::lab::fuse::drop_pages(&fuse.path());
     let mut taken = Vec::new();
     let mut steps = |most: u32| {
-        let mut asked = 0;
+        let mut calls = 0;
         let mut go_on = || {
-            asked += 1;
-            asked < most
+            calls += 1;
+            calls < most
         };
         loop {
             // SAFETY: the stream is this device's and alive.
@@ -219,7 +219,7 @@ fn a_caller_gives_up_waiting() {
             }
         }
     };
-    // The first layers may be there before the drive hangs. Who gives up may ask again.
+    // The first layers may be there before the drive hangs. A caller that gives up may try again.
     assert!(!steps(3) && !steps(1));
     fuse.set(|faults| faults.hang_from = None);
     assert!(steps(u32::MAX), "the pass has an end");
@@ -236,11 +236,11 @@ fn a_panic_in_the_question_leaves_the_stream_as_it_is() {
     let options = ordered(Order::Forward, Some(2 * len));
     let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
     let stream = stream.expect("a stream");
-    let asked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let calls = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         // SAFETY: the stream is this device's and alive.
         unsafe { stream.next_while(rig.compute(), &mut || panic!("no more")) }
     }));
-    assert!(asked.is_err(), "nothing can have come");
+    assert!(calls.is_err(), "nothing can have come");
     fuse.set(|faults| faults.hang_from = None);
     for layer in 0..6 {
         assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);
@@ -328,7 +328,7 @@ fn a_stream_ends_at_any_moment() {
 }
 
 #[test]
-fn what_does_not_fit_the_gpu_is_refused() {
+fn layers_larger_than_the_gpu_are_refused() {
     let rig = Rig::with("sim:memory=2M");
     let model = rig.model(6, LEN);
     let options = ordered(Order::Forward, Some(4 * model.layers[0].len()));

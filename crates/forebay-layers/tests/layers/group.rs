@@ -251,9 +251,9 @@ fn one_thread_that_takes_in_turn_without_room_is_not_held_up_at_each_layer() {
 }
 
 #[test]
-fn one_that_ends_leaves_the_others_alone() {
+fn a_stream_that_ends_does_not_affect_the_others() {
     let _watchdog = Watchdog::start();
-    each("layers one_that_ends", 12, |seed| {
+    each("layers group::a_stream_that_ends", 12, |seed| {
         let mut dice = Dice(seed);
         let rigs = rigs(3);
         let registered = rigs[0].device.registrations();
@@ -285,7 +285,7 @@ fn one_that_ends_leaves_the_others_alone() {
 }
 
 #[test]
-fn what_is_kept_on_the_host_is_kept_once() {
+fn layers_on_the_host_are_shared_by_all_streams() {
     let _watchdog = Watchdog::start();
     let rigs = rigs(2);
     let Some((fuse, layers)) = served(&rigs[0]) else { return };
@@ -334,7 +334,7 @@ fn pages_are_pinned_once_for_all_and_released_when_a_file_changes() {
     assert_eq!(members[1].stream.mapped(), (bytes, None));
     // Three parts of each layer, and what the streams and the engine pass layers through.
     assert!(members[0].rig.device.registrations() <= 3 * COUNT + 4);
-    // Of what was copied before the change nothing is said.
+    // Copies before the change are not reported.
     members.iter().for_each(|member| {
         member.settle();
         drop(member.stream.statistics());
@@ -401,7 +401,7 @@ fn a_gpu_that_fails_ends_all_streams() {
 }
 
 #[test]
-fn what_cannot_be_shared_is_refused() {
+fn invalid_groups_are_refused() {
     let rig = Rig::new();
     let model = writable(&rig, LEN);
     let group = |gpus: &[Arc<dyn Device>]| {

@@ -232,7 +232,7 @@ fn a_layer_that_does_not_fit_arrives_in_slices() {
 }
 
 #[test]
-fn what_is_kept_stays_and_too_much_of_it_is_an_error() {
+fn kept_layers_stay_and_too_many_are_an_error() {
     let rig = Rig::new();
     let model = rig.model(4, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
@@ -260,7 +260,7 @@ fn what_is_kept_stays_and_too_much_of_it_is_an_error() {
 }
 
 #[test]
-fn who_uses_a_layer_too_long_finds_no_numbers() {
+fn a_layer_used_after_its_release_has_nans() {
     let rig = Rig::new();
     let model = rig.model(4, LEN);
     // With room for all, and no other pass, nothing comes to its place.
@@ -279,7 +279,7 @@ fn who_uses_a_layer_too_long_finds_no_numbers() {
 }
 
 #[test]
-fn what_cannot_be_streamed_is_refused() {
+fn invalid_layers_are_refused() {
     let rig = Rig::new();
     let file = rig.file("short", &[1; 1000]);
     let refused = |layers: &[Layer], options: StreamOptions| {

@@ -124,7 +124,7 @@ fn pages_of_what_was_changed_just_now_are_pinned_later_and_copied_from_then_on()
 }
 
 #[test]
-fn no_more_is_pinned_than_is_granted_and_nothing_where_that_is_not_wanted() {
+fn pinned_pages_keep_to_their_budget() {
     let rig = Rig::new();
     let model = rig.model(COUNT, LEN);
     thread::sleep(SETTLED);
@@ -169,7 +169,7 @@ fn aligned(rig: &Rig, bytes: &[u8]) -> forebay::Buffer {
 }
 
 #[test]
-fn what_is_overwritten_is_read_anew() {
+fn an_overwritten_layer_is_read_again() {
     for flags in [0, libc::O_DIRECT] {
         let rig = Rig::new();
         let mut model = rig.model(COUNT, LEN);
@@ -222,7 +222,7 @@ fn is_overwritten(error: &Error) -> bool {
 }
 
 #[test]
-fn what_changes_while_its_pages_are_copied_fails_a_layer() {
+fn a_change_during_the_copies_fails_a_layer() {
     type Change = fn(&Path);
     let changes: [Change; 2] = [
         |path| overwrite(path, 0, &[1; 9000]),
@@ -281,7 +281,7 @@ fn foreign_changes_are_reported_also_where_the_stream_writes_to_the_same_file() 
 }
 
 #[test]
-fn what_changes_while_its_pages_are_copied_fails_the_end() {
+fn a_change_during_the_last_copies_fails_the_close() {
     let (rig, _, stream) = pinned();
     change_meanwhile(&rig, &stream, |path| overwrite(path, 0, &[1; 9000]));
     let error = stream.close().expect_err("a file was changed");
@@ -289,7 +289,7 @@ fn what_changes_while_its_pages_are_copied_fails_the_end() {
 }
 
 #[test]
-fn what_is_replaced_while_its_pages_are_copied_is_right() {
+fn a_file_replaced_during_the_copies_keeps_its_bytes() {
     let (rig, _, stream) = pinned();
     change_meanwhile(&rig, &stream, |path| {
         let other = path.with_extension("new");
@@ -301,7 +301,7 @@ fn what_is_replaced_while_its_pages_are_copied_is_right() {
 }
 
 #[test]
-fn what_is_replaced_stays_what_was_opened() {
+fn a_replaced_file_keeps_its_old_contents() {
     let (rig, model, stream) = pinned();
     let other = rig.folder.path().join("other");
     fs::write(&other, vec![1; COUNT * (LEN + 1000)]).expect("room");
@@ -312,7 +312,7 @@ fn what_is_replaced_stays_what_was_opened() {
 }
 
 #[test]
-fn what_is_cut_fails_its_layer() {
+fn a_truncated_file_fails_its_layer() {
     let (rig, _, stream) = pinned();
     let file = OpenOptions::new().write(true).open(tail(&rig, 1)).expect("it is there");
     file.set_len(100).expect("a cut");
@@ -352,7 +352,7 @@ fn checked_layers_and_slices_come_from_pages_too() {
 
 /// In a process of another user: root has no limit of threads.
 #[test]
-fn without_a_thread_that_pins_layers_come_through_slots_and_once_there_is_one_from_pages() {
+fn without_a_pinning_thread_layers_come_through_slots() {
     if child::role().is_none() {
         child::run("threads");
         return;

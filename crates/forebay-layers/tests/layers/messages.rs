@@ -22,7 +22,7 @@ fn all(error: &Error) -> String {
 }
 
 #[test]
-fn room_for_two_layers_does_where_there_is_none_for_three() {
+fn two_layers_are_enough_without_memory_for_three() {
     let rig = Rig::with("sim:memory=2600K,bandwidth=4GB/s");
     let model = rig.model(4, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, None));

@@ -132,7 +132,7 @@ fn predicted(time: Duration, pinned: u64) -> (Prediction, Duration) {
 
 /// A GPU that works all the time may lower its clocks: passes behind the first compute for longer.
 #[test]
-fn what_is_predicted_follows_the_passes() {
+fn predictions_follow_the_passes() {
     let rig = Rig::with("sim:bandwidth=50MB/s,latency=0us");
     let model = rig.model(LAYERS, 2_000_000);
     let options = ordered(Order::Forward, Some(ROOM as u64 * model.layers[0].len()));

@@ -130,7 +130,7 @@ fn changed_layers_are_written_and_read_back() {
 }
 
 #[test]
-fn what_is_on_its_way_is_written_before_the_stream_ends() {
+fn pending_writes_end_before_the_stream() {
     let rig = Rig::new();
     let mut model = writable(&rig, LEN);
     let stream = rig.stream(&model, ordered(Order::Forward, Some(2 * model.layers[0].len())));
@@ -194,7 +194,7 @@ fn unwritable_layers_are_refused_or_reported() {
 
 /// A stream's end waits for what gets on, however long that takes.
 #[test]
-fn what_is_slow_is_written_whole() {
+fn slow_writes_are_whole() {
     let watchdog = Duration::from_secs(1);
     // Copies that leave together are seen to have moved when the last of them has.
     let rig = Rig::with_watchdog("sim:bandwidth=4MB/s", watchdog);
@@ -280,7 +280,7 @@ fn release(rig: &Rig, layer: &Taken) -> Result<(), Error> {
     unsafe { layer.release(rig.compute()) }
 }
 
-/// Changes and writes layers back, and gives up and asks again, as the dice fall, until the stream
+/// Changes and writes layers back, and gives up and tries again, as the dice fall, until the stream
 /// is closed; the layers that are to be written, each with its byte.
 fn write_until_closed(rig: &Rig, stream: &LayerStream, mut dice: Dice) -> Vec<(usize, u8)> {
     let mut written = Vec::new();
@@ -290,10 +290,10 @@ fn write_until_closed(rig: &Rig, stream: &LayerStream, mut dice: Dice) -> Vec<(u
             return written;
         }
         let patience = dice.below(3);
-        let mut asked = 0;
+        let mut calls = 0;
         let mut go_on = || {
-            asked += 1;
-            asked <= patience
+            calls += 1;
+            calls <= patience
         };
         // SAFETY: the stream is this device's and alive.
         let layer = match unsafe { stream.next_while(rig.compute(), &mut go_on) } {
@@ -319,10 +319,10 @@ fn write_until_closed(rig: &Rig, stream: &LayerStream, mut dice: Dice) -> Vec<(u
 }
 
 #[test]
-fn what_was_to_be_written_is_whenever_the_stream_is_closed() {
+fn pending_writes_are_made_whenever_the_stream_is_closed() {
     let _watchdog = Watchdog::start();
     let most = Cell::new(0);
-    each("layers writing::what_was_to_be_written", 12, |seed| {
+    each("layers writing::pending_writes_are_made", 12, |seed| {
         let (rig, mut dice) = (Rig::new(), Dice(seed));
         let mut model = writable(&rig, LEN);
         let len = model.layers[0].len();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_stands_side_by_side_is_added() {
+    fn only_separate_parts_are_added() {
         let sources = vec![
             source("package-0", Part::Package, 3.0),
             source("package-1", Part::Package, 4.0),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_wrote_is_read() {
+    fn results_of_another_version_are_read() {
         let text = r#"{"sources": [{"name": "rack", "part": "rack", "watts": 5, "novel": [1]}],
                        "throttled": [{"name": "gpu cuda:0"}], "novel": {}}"#;
         let power: Power = serde_json::from_str(text).unwrap();

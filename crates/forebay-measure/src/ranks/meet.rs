@@ -68,7 +68,7 @@ struct Hello {
     size: u32,
     host: String,
     /// The arguments, which are the same for all.
-    asked: String,
+    arguments: String,
 }
 
 /// A connection to another rank.
@@ -165,18 +165,18 @@ pub struct Ranks {
 type Clocks = Mutex<BTreeMap<u32, f64>>;
 
 impl Ranks {
-    /// Meets the others. `asked` has the arguments, which must be those of all.
+    /// Meets the others. `arguments` must be those of all.
     ///
     /// # Errors
     /// Some do not come, or differ in version or arguments; errors of the network.
-    pub fn meet(place: Place, asked: &str) -> Result<Self> {
+    pub fn meet(place: Place, arguments: &str) -> Result<Self> {
         let hello = Hello {
             token: place.token.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             rank: place.rank,
             size: place.size,
             host: host(),
-            asked: asked.into(),
+            arguments: arguments.into(),
         };
         let (connected, note) = match place.rank {
             0 => accept(&place, &hello)?,
@@ -237,11 +237,11 @@ impl Ranks {
             return own;
         }
         self.peers[0].send(&Message::Ready(phase));
-        let said = self.collect(|message| match message {
-            Message::Go(now, said) if now == phase => Some(said),
+        let value = self.collect(|message| match message {
+            Message::Go(now, value) if now == phase => Some(value),
             _ => None,
         });
-        said.into_values().next().unwrap_or_default()
+        value.into_values().next().unwrap_or_default()
     }
 
     /// Sends `own` results to rank 0, which gets those of all ranks in order; then they part.
@@ -419,7 +419,7 @@ fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
     scratch::allow_many_files(); // each rank has a connection
     let (listener, note) = listener(place)?;
     let mut found: BTreeMap<u32, Connected> = BTreeMap::new();
-    // Those that have not said who they are.
+    // Connections that have not sent their rank.
     let mut new: Vec<Reader> = Vec::new();
     let began = Instant::now();
     // Why the run ends, and since when. Ranks that come a little later learn it too.
@@ -430,16 +430,16 @@ fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
         while let Ok((stream, _)) = listener.accept() {
             new.extend(Reader::new(stream));
         }
-        let mut said = Vec::new();
+        let mut hellos = Vec::new();
         for index in readable(new.iter().map(|one| &*one.stream), Duration::from_millis(1)) {
             match new[index].read(HELLO_LEN_MAX).as_deref() {
                 Ok([]) => {}
-                Ok([Message::Hello(hello), ..]) => said.push((index, Some(hello.clone()))),
-                _ => said.push((index, None)),
+                Ok([Message::Hello(hello), ..]) => hellos.push((index, Some(hello.clone()))),
+                _ => hellos.push((index, None)),
             }
         }
         // The last first, so that the numbers of the others stay.
-        for (index, hello) in said.into_iter().rev() {
+        for (index, hello) in hellos.into_iter().rev() {
             let reader = new.swap_remove(index);
             let Some(hello) = hello else { continue };
             if hello.token != own.token {
@@ -491,7 +491,9 @@ fn differs(own: &Hello, other: &Hello) -> Option<String> {
             Some(format!("{from} has version {}, rank 0 has {}", other.version, own.version))
         }
         () if !fits => Some(format!("{from} is one of {}, rank 0 one of {}", other.size, own.size)),
-        () if other.asked != own.asked => Some(format!("{from} has other arguments than rank 0")),
+        () if other.arguments != own.arguments => {
+            Some(format!("{from} has other arguments than rank 0"))
+        }
         () => None,
     }
 }
@@ -575,12 +577,12 @@ mod tests {
     fn all<T: Send + 'static>(
         size: u32,
         work: impl Fn(u32, Result<Ranks>) -> T + Clone + Send + 'static,
-        asked: fn(u32) -> &'static str,
+        arguments: fn(u32) -> &'static str,
     ) -> Vec<T> {
         let port = free_port();
         let threads = (0..size).map(|rank| {
             let work = work.clone();
-            thread::spawn(move || work(rank, Ranks::meet(place(rank, size, port), asked(rank))))
+            thread::spawn(move || work(rank, Ranks::meet(place(rank, size, port), arguments(rank))))
         });
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -652,11 +654,11 @@ mod tests {
                     Err(_) => assert!(begun.elapsed() < JOIN_MAX),
                 }
             };
-            let (token, asked, version) = ("t".into(), "same".into(), version.into());
+            let (token, arguments, version) = ("t".into(), "same".into(), version.into());
             let rank = u32::try_from(self.streams.len() + 1).unwrap();
             let (size, host) = (self.size, format!("host-{rank}"));
             self.streams.push(stream);
-            self.say(rank, &Message::Hello(Hello { token, version, rank, size, host, asked }));
+            self.say(rank, &Message::Hello(Hello { token, version, rank, size, host, arguments }));
         }
 
         fn say(&mut self, rank: u32, message: &Message) {
@@ -689,10 +691,10 @@ mod tests {
         let why = "rank 200 on host-200 has version 0.0.0";
         assert!(failure.causes[0].starts_with(why), "{failure:?}");
         for (at, stream) in others.streams.into_iter().enumerate() {
-            let said = Reader::new(stream).unwrap().read(LINE_MAX).unwrap();
+            let received = Reader::new(stream).unwrap().read(LINE_MAX).unwrap();
             assert!(
-                matches!(&said[..], [Message::Ended(said)] if said.starts_with(why)),
-                "stream {at}: {said:?}"
+                matches!(&received[..], [Message::Ended(received)] if received.starts_with(why)),
+                "stream {at}: {received:?}"
             );
         }
     }

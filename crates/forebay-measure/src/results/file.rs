@@ -222,10 +222,10 @@ fn records(reader: impl Read, path: &Path, evidence: bool) -> Result<(Vec<Record
         if let Record::Run(run) = &mut record {
             // A run that was continued often has many equal runs; they share one copy in memory.
             match &last {
-                Some(last) if *last == run.asked => run.asked = Arc::clone(last),
+                Some(last) if *last == run.request => run.request = Arc::clone(last),
                 _ => {
                     kept += memory;
-                    last = Some(Arc::clone(&run.asked));
+                    last = Some(Arc::clone(&run.request));
                 }
             }
         }
@@ -279,7 +279,7 @@ mod tests {
 
     fn run(verb: &str) -> Record {
         let environment = of_machine("forebay bench", Vec::new());
-        let (verb, asked) = (verb.into(), Arc::new(Value::Null));
+        let (verb, request) = (verb.into(), Arc::new(Value::Null));
         Record::Run(Box::new(Run {
             schema: SCHEMA,
             verb,
@@ -287,7 +287,7 @@ mod tests {
             environment,
             gpus: Vec::new(),
             unmetered: Vec::new(),
-            asked,
+            request,
             imported: None,
         }))
     }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_read_back_and_continued() {
+    fn appended_records_are_read_back_and_continued() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let mut ledger = Ledger::create(&path).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_results_file_is_refused_with_the_reason() {
+    fn other_files_are_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let why = |text: &str| {

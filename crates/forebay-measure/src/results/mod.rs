@@ -64,7 +64,7 @@ pub struct Run {
     /// The request: a file may be continued if this is the same.
     #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
     #[cfg_attr(test, schemars(with = "Value"))]
-    pub asked: Arc<Value>,
+    pub request: Arc<Value>,
     /// The tool that measured, if another one did: then nothing is known about the machine, nor
     /// about any value that is null.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ impl Run {
     /// The identity of a run: the same for a continued file.
     #[must_use]
     pub fn identity(&self) -> String {
-        serde_json::to_string(&(&self.label, &self.verb, &*self.asked)).unwrap_or_default()
+        serde_json::to_string(&(&self.label, &self.verb, &*self.request)).unwrap_or_default()
     }
 }
 

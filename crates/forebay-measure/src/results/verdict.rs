@@ -111,7 +111,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_library_writes_is_read_whole() {
+    fn a_verdict_is_read_back_whole() {
         let mut claim = Claim::silent(Direction::Read, 1 << 30, Memory::Gpu);
         claim.routes.push((Route::Direct, 1 << 30));
         let evidence = Evidence::default();

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_for_ever_counts_as_an_hour() {
+    fn the_longest_latency_is_an_hour() {
         let mut all = Latencies::default();
         all.add(Duration::from_secs(1 << 40), 1);
         all.add(Duration::ZERO, 3);

@@ -50,14 +50,14 @@ mod tests {
     }
 
     #[test]
-    fn what_wobbles_without_a_trend_is_steady() {
+    fn a_rate_that_varies_without_a_trend_is_steady() {
         let wobbles = judge(&[10.0, 20.0, 10.0, 20.0, 20.0, 10.0, 20.0, 10.0], 0.1).unwrap();
         assert!(wobbles.reached, "{wobbles:?}");
         assert!((wobbles.deviation - 1.0 / 3.0).abs() < 1e-9);
     }
 
     #[test]
-    fn of_too_little_nothing_is_said() {
+    fn too_few_parts_have_no_judgement() {
         assert_eq!(judge(&[1.0, 1.0, 1.0], 0.1), None);
         assert_eq!(judge(&[0.0; 8], 0.1), None);
         assert_eq!(judge(&[f64::INFINITY, 1.0, 1.0, 1.0], 0.1), None);

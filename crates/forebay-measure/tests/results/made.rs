@@ -71,7 +71,7 @@ pub(crate) fn run(sweep: &Sweep) -> Value {
         "record": "run", "schema": 1, "verb": "bench", "label": sweep.label,
         "environment": environment("forebay bench /data/model.safetensors --depth 1,8,32"),
         "gpus": sweep.targets.iter().map(|id| gpu(id)).collect::<Vec<_>>(),
-        "asked": {"depths": sweep.depths, "seconds": 2, "repeats": sweep.repeats}
+        "request": {"depths": sweep.depths, "seconds": 2, "repeats": sweep.repeats}
     })
 }
 
@@ -164,7 +164,7 @@ pub(crate) fn name_points(records: &mut [Value]) {
             points.push(record["point"].clone());
         }
     }
-    records[0]["asked"]["points"] = points.into();
+    records[0]["request"]["points"] = points.into();
 }
 
 /// The text of a results file.
@@ -195,7 +195,7 @@ pub(crate) fn hostile() -> String {
     first["verb"] = HARM.into();
     first["environment"] = environment(HARM);
     first["environment"]["kernel"] = HARM.into();
-    first["asked"] =
+    first["request"] =
         json!({HARM: [HARM, {HARM: null}], "deep": (0..40).fold(json!(1), |at, _| json!([at]))});
     let mut records = vec![first, json!({"record": "warning", "text": HARM})];
     for rate in [1.7e308, -5.0, 0.0, 5e-324] {

@@ -29,12 +29,12 @@ pub(super) fn by_arrays<'py>(
     files: &Bound<'py, PyAny>,
     arrays: &Arrays<'_, 'py>,
 ) -> PyResult<Requests> {
-    let mut asked = Requests::default();
+    let mut parsed = Requests::default();
     if let Ok(one) = files.cast::<File>() {
-        asked.files.push(one.get().file()?);
+        parsed.files.push(one.get().file()?);
     } else {
         for file in PyIterator::from_object(files)? {
-            asked.files.push(file?.cast::<File>()?.get().file()?);
+            parsed.files.push(file?.cast::<File>()?.get().file()?);
         }
     }
     let needed = |name: &'static str, given: Option<&Bound<'py, PyAny>>| {
@@ -51,25 +51,25 @@ pub(super) fn by_arrays<'py>(
     };
     same_len(&lengths, count)?;
     same_len(&places, count)?;
-    let file_of = asked.file_of(file_of, count)?;
+    let file_of = parsed.file_of(file_of, count)?;
     let memory = if by_address { Wanted::BY_ADDRESS } else { 0 };
-    asked.wanted.reserve_exact(count);
+    parsed.wanted.reserve_exact(count);
     for index in 0..count {
         let (offset, len, at) = (offsets.get(index)?, lengths.get(index)?, places.get(index)?);
-        asked.wanted.push(Wanted { file: file_of.get(index)?, memory, offset, len, at });
+        parsed.wanted.push(Wanted { file: file_of.get(index)?, memory, offset, len, at });
     }
     match arrays.target {
         Some(target) => match target.cast::<PyList>() {
-            Ok(several) => asked.lend_joined(engine, how, several)?,
-            Err(_) => asked.lent.push(how.lend(engine, target)?),
+            Ok(several) => parsed.lend_joined(engine, how, several)?,
+            Err(_) => parsed.lent.push(how.lend(engine, target)?),
         },
         None => {
-            let ranges = asked.wanted.iter().map(|wanted| (wanted.at, wanted.len));
+            let ranges = parsed.wanted.iter().map(|wanted| (wanted.at, wanted.len));
             let ranges = ranges.filter(|range| range.1 > 0).collect();
-            asked.add_ranges(engine, ranges, arrays.device)?;
+            parsed.add_ranges(engine, ranges, arrays.device)?;
         }
     }
-    Ok(asked)
+    Ok(parsed)
 }
 
 fn same_len(numbers: &Numbers<'_>, count: usize) -> PyResult<()> {

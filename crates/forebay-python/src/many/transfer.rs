@@ -183,8 +183,8 @@ impl ManyTransfer {
     }
 
     fn __repr__(&self) -> String {
-        let (done, asked) = self.progress();
+        let (done, requested) = self.progress();
         let state = if self.done() { "ended" } else { "in progress" };
-        format!("<forebay.ManyTransfer {state}, {done} of {asked} bytes>")
+        format!("<forebay.ManyTransfer {state}, {done} of {requested} bytes>")
     }
 }

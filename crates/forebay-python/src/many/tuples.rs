@@ -21,7 +21,7 @@ pub(super) fn by_tuples<'py>(
     device: Option<&Bound<'py, PyAny>>,
     file: Option<&Bound<'py, File>>,
 ) -> PyResult<Requests> {
-    let mut asked = Requests::default();
+    let mut parsed = Requests::default();
     let (mut files, mut memory) = (Numbered::default(), Numbered::default());
     let (mut ranges, mut names_address) = (Vec::new(), false);
     let first = usize::from(file.is_none());
@@ -32,7 +32,7 @@ pub(super) fn by_tuples<'py>(
         ];
         PyTypeError::new_err(kinds[first])
     };
-    file.into_iter().try_for_each(|file| asked.add_file(file))?;
+    file.into_iter().try_for_each(|file| parsed.add_file(file))?;
     // Objects are compared by address, so all stay alive until the end.
     let mut kept: Vec<Bound<'py, PyTuple>> = Vec::new();
     for request in PyIterator::from_object(requests)? {
@@ -46,7 +46,7 @@ pub(super) fn by_tuples<'py>(
             let is_new;
             (number, is_new) = files.number(&file);
             if is_new {
-                asked.add_file(file.cast::<File>().map_err(|_| bad_tuple())?)?;
+                parsed.add_file(file.cast::<File>().map_err(|_| bad_tuple())?)?;
             }
         }
         let named = |error: PyErr| {
@@ -65,20 +65,20 @@ pub(super) fn by_tuples<'py>(
         } else {
             let (number, is_new) = memory.number(&object);
             if is_new {
-                let index = asked.wanted.len();
-                asked.lent.push(how.lend(engine, &object).map_err(|error| {
+                let index = parsed.wanted.len();
+                parsed.lent.push(how.lend(engine, &object).map_err(|error| {
                     noted(engine.py(), error, &format!("in `requests[{index}]`"))
                 })?);
             }
             (place(number)?, 0)
         };
-        asked.wanted.push(Wanted { file: place(number)?, memory, offset, len, at });
+        parsed.wanted.push(Wanted { file: place(number)?, memory, offset, len, at });
         kept.push(request);
     }
     if names_address {
-        asked.add_ranges(engine, ranges, device)?;
+        parsed.add_ranges(engine, ranges, device)?;
     }
-    Ok(asked)
+    Ok(parsed)
 }
 
 /// Objects in order of first appearance.

@@ -330,7 +330,7 @@ fn odd_names_are_found_and_shown_without_harm() {
 }
 
 #[test]
-fn degraded_arrays_and_dead_paths_are_said() {
+fn degraded_arrays_and_dead_paths_are_reported() {
     let tree = one_of_each();
     let md = "sys/devices/virtual/block/md0/md";
     tree.write(&format!("{md}/level"), "raid1\n");

@@ -102,7 +102,7 @@ fn links_are_steps() {
 }
 
 #[test]
-fn a_loop_drive_stands_on_the_drive_of_its_image() {
+fn a_loop_drive_is_on_the_drive_of_its_image() {
     use LayerKind as K;
     let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
     let below = resolve(&std::env::temp_dir());
@@ -123,7 +123,7 @@ fn a_loop_drive_stands_on_the_drive_of_its_image() {
 }
 
 #[test]
-fn a_loop_drive_on_a_loop_drive_stands_on_one_drive() {
+fn a_loop_drive_on_a_loop_drive_is_on_one_drive() {
     let Some(outer) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
     let options =
         LoopOptions { size: 64 << 20, image_in: outer.path().to_owned(), ..LoopOptions::default() };
@@ -238,7 +238,7 @@ fn an_overlay_leads_to_the_folder_that_holds_the_file() {
         (reported.unwrap_or_default(), map.queue)
     };
     let (on_drive, in_memory) = (resolve(&lower).queue, resolve(memory.path()).queue);
-    // Asked twice: the second answers are kept ones, and still each file's own.
+    // Queried twice: the second answers are kept ones, and still each file's own.
     for _ in 0..2 {
         assert_eq!(layer("low"), ("lower".into(), on_drive.clone()));
         assert_eq!(layer("up"), ("upper".into(), in_memory.clone()));
@@ -379,7 +379,7 @@ fn masked(folder: &str, role: &str) {
         .env("FOREBAY_TEST_ROLE", role)
         .output()
         .expect("it ran just now");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{complaint}");
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}\n{complaint}");
 }

@@ -201,7 +201,7 @@ fn arrays_and_volumes_say_what_they_are() {
         assert!(!step(&map, LayerKind::Md).flag("degraded"));
 
         // Without the table, the limits of its queue prove that one volume is striped; nothing
-        // proves that the other one is linear, and it is not said.
+        // proves that the other one is linear, and it is not reported.
         let map = recorded.map("/mnt/lvm/data.bin");
         let dm = step(&map, LayerKind::DeviceMapper);
         assert_eq!((dm.text("made_by"), dm.text("target")), (Some("LVM"), Some("striped")));
@@ -306,7 +306,7 @@ fn distances_from_a_gpu_follow_the_bridges_and_the_nodes() {
 }
 
 #[test]
-fn an_iommu_group_is_named_where_there_is_an_iommu() {
+fn an_iommu_group_is_named_on_a_machine_with_an_iommu() {
     for (recorded, has) in Recorded::all().iter().zip([false, true]) {
         let map = recorded.map("/mnt/plain/data.bin");
         let pci = map.drives[0].pci().expect("a PCI device").clone();
@@ -320,7 +320,7 @@ fn an_iommu_group_is_named_where_there_is_an_iommu() {
 }
 
 #[test]
-fn what_was_not_recorded_is_not_known() {
+fn facts_that_were_not_recorded_are_unknown() {
     for recorded in Recorded::all() {
         let map = recorded.map("/mnt/md0/other.bin");
         // The place in the tree of mounts still is.

@@ -143,7 +143,7 @@ fn wait_for_forgotten() -> Result<(), String> {
 ///
 /// # Errors
 /// It does not return in time, or no thread can be started.
-fn ask<T: Send + 'static>(
+fn query<T: Send + 'static>(
     session: &Arc<Session>,
     question: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, String> {
@@ -166,7 +166,7 @@ fn register(
     device: &Arc<dyn Device>,
 ) -> Result<Result<RegisteredFile, String>, String> {
     let (own, device) = (Arc::clone(session), Arc::clone(device));
-    ask(session, move || {
+    query(session, move || {
         wait_for_forgotten().inspect_err(|_| own.fall_silent())?;
         let mut file = Some(file);
         let mut registered = Err(CuFileFailure::Io(Errno::NODEV));
@@ -244,9 +244,9 @@ mod tests {
         let test = [own.as_str(), "--exact", "--nocapture", name];
         let arguments = settings.iter().chain(&test).map(Into::into).collect();
         let program = Program { file: "/usr/bin/env".into(), arguments };
-        let (said, end) = run(&program, Duration::from_secs(60), 1 << 16);
-        println!("{said}");
-        assert_eq!(end, End::Exited(0), "{said}");
+        let (printed, end) = run(&program, Duration::from_secs(60), 1 << 16);
+        println!("{printed}");
+        assert_eq!(end, End::Exited(0), "{printed}");
     }
 
     #[test]

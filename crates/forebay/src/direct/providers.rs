@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::per_process::PerProcess;
 use forebay_cufile::{
-    CuFileFailure, OPENS_WITHIN, Program, Session, ask_cufile, configured_compat, unreachable,
+    CuFileFailure, OPENS_WITHIN, Program, Session, configured_compat, probe_cufile, unreachable,
     usable,
 };
 
@@ -51,11 +51,11 @@ type Opens = fn(Option<&Path>) -> Result<Arc<Session>, CuFileFailure>;
 #[derive(Debug, Default)]
 enum Found {
     #[default]
-    NotAsked,
+    NotProbed,
     /// Not probed yet, but the configuration does not rule it out.
     Possible,
     /// Being probed, since this time.
-    Asking(Instant),
+    Probing(Instant),
     Here(Arc<Session>),
     /// Unavailable, with the reason.
     Absent(String),
@@ -101,13 +101,13 @@ impl Providers {
     /// are not read under the lock, because they may be on a server that does not respond.
     fn looked(&self) -> MutexGuard<'_, Found> {
         let found = self.lock();
-        if !matches!(*found, Found::NotAsked) {
+        if !matches!(*found, Found::NotProbed) {
             return found;
         }
         drop(found);
         let missing = (self.missing)();
         let mut found = self.lock();
-        if matches!(*found, Found::NotAsked) {
+        if matches!(*found, Found::NotProbed) {
             *found = missing.map_or(Found::Possible, Found::Absent);
         }
         found
@@ -169,26 +169,26 @@ impl Providers {
         if matches!(*found, Found::Possible) {
             // An engine that has a program may still probe.
             let program = program.clone().ok_or_else(no_program)?;
-            let asked = self.ask(program);
-            *found = asked.map_or_else(Found::Absent, |()| Found::Asking(Instant::now()));
+            let started = self.probe(program);
+            *found = started.map_or_else(Found::Absent, |()| Found::Probing(Instant::now()));
         }
         // A hanging open in this process cannot be cancelled; if it returns later, the driver is
         // used. Until then not every caller waits for the full time again.
         let left = |found: &Found| match found {
-            Found::Asking(since) => self.answers_within.saturating_sub(since.elapsed()),
+            Found::Probing(since) => self.answers_within.saturating_sub(since.elapsed()),
             _ => Duration::ZERO,
         };
         if waits {
-            let asking = |found: &mut Found| matches!(found, Found::Asking(_));
+            let probing = |found: &mut Found| matches!(found, Found::Probing(_));
             let left = left(&found);
-            let waited = self.found.1.wait_timeout_while(found, left, asking);
+            let waited = self.found.1.wait_timeout_while(found, left, probing);
             found = woken(waited).0;
         }
         match &*found {
             Found::Here(session) => Ok(Arc::clone(session)),
             Found::Absent(why) => Err(why.clone()),
-            Found::Asking(_) if left(&found).is_zero() => Err(self.too_late()),
-            Found::NotAsked | Found::Possible | Found::Asking(_) => {
+            Found::Probing(_) if left(&found).is_zero() => Err(self.too_late()),
+            Found::NotProbed | Found::Possible | Found::Probing(_) => {
                 Err("cuFile's driver is still being probed".into())
             }
         }
@@ -203,10 +203,10 @@ impl Providers {
     }
 
     /// Probes the driver on another thread, because it may take long.
-    fn ask(&self, program: Program) -> Result<(), String> {
+    fn probe(&self, program: Program) -> Result<(), String> {
         let found = Arc::clone(&self.found);
         let opens = self.opens;
-        let asks = move || {
+        let probe = move || {
             let answer = probe(&program, opens);
             if let Found::Absent(why) = &answer {
                 events::note(&format!("cuFile offers no direct path to a GPU: {why}"));
@@ -214,14 +214,14 @@ impl Providers {
             *found.0.lock() = answer;
             found.1.notify_all();
         };
-        let thread = thread::Builder::new().name("forebay-probe".into()).spawn(asks);
-        thread.map(drop).map_err(|error| format!("no thread to ask cuFile's driver: {error}"))
+        let thread = thread::Builder::new().name("forebay-probe".into()).spawn(probe);
+        thread.map(drop).map_err(|error| format!("no thread to probe cuFile's driver: {error}"))
     }
 }
 
 /// Probes the driver in a child process, and opens it here if it opened there.
 fn probe(program: &Program, opens: Opens) -> Found {
-    let answer = ask_cufile(program, OPENS_WITHIN);
+    let answer = probe_cufile(program, OPENS_WITHIN);
     match usable(&answer) {
         Ok(()) => found(opens(answer.0.library.as_deref())),
         Err(why) => Found::Absent(why),
@@ -249,8 +249,8 @@ mod tests {
     fn found(providers: Providers, script: &str) -> Result<Arc<Session>, String> {
         let arguments = ["-c", script, "sh", "--library", "/opt/cufile/libcufile.so.0"];
         let arguments = arguments.map(Into::into).to_vec();
-        *providers.lock() = Found::Asking(Instant::now());
-        providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
+        *providers.lock() = Found::Probing(Instant::now());
+        providers.probe(Program { file: "/bin/sh".into(), arguments }).unwrap();
         providers.session(None, true)
     }
 
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_program_to_ask_the_reason_is_that() {
+    fn a_missing_probe_program_is_the_reason() {
         let providers = Providers { missing: || None, finds: || None, ..providers() };
         let why = providers.session(None, true).unwrap_err();
         assert!(why.contains("no program `forebay`"), "{why}");
@@ -297,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn if_it_is_absent_no_caller_takes_a_lock() {
+    fn without_cufile_no_caller_takes_a_lock() {
         let providers = providers();
         assert_eq!(providers.may_be_there(), unreachable().is_none());
-        assert!(!matches!(*providers.lock(), Found::NotAsked), "files are read once");
+        assert!(!matches!(*providers.lock(), Found::NotProbed), "files are read once");
         *providers.lock() = Found::Possible;
         providers.absent.store(false, Ordering::Relaxed);
         assert!(providers.may_be_there());
@@ -312,9 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_is_not_held_up() {
+    fn a_caller_that_does_not_wait_returns_at_once() {
         let providers = providers();
-        *providers.lock() = Found::Asking(Instant::now());
+        *providers.lock() = Found::Probing(Instant::now());
         assert!(providers.session(None, false).unwrap_err().contains("being probed"));
     }
 
@@ -332,15 +332,15 @@ mod tests {
         let long = Duration::from_secs(30);
         let mut providers = Providers { opens, answers_within: long, ..providers() };
         let arguments = ["-c", OPENED].map(Into::into).to_vec();
-        *providers.lock() = Found::Asking(Instant::now());
-        providers.ask(Program { file: "/bin/sh".into(), arguments }).unwrap();
+        *providers.lock() = Found::Probing(Instant::now());
+        providers.probe(Program { file: "/bin/sh".into(), arguments }).unwrap();
         assert!(providers.session(None, false).unwrap_err().contains("being probed"));
         providers.answers_within = Duration::from_millis(100);
         let late = providers.session(None, true).unwrap_err();
         assert!(late.contains("not answered within 100ms") && late.contains("no longer"), "{late}");
         providers.answers_within = long;
         let long_ago = Instant::now().checked_sub(long).expect("a time may be before the start");
-        *providers.lock() = Found::Asking(long_ago);
+        *providers.lock() = Found::Probing(long_ago);
         let start = Instant::now();
         for waits in [true, false] {
             let late = providers.session(None, waits).unwrap_err();
@@ -349,9 +349,9 @@ mod tests {
         assert!(start.elapsed() < long, "no thread waits anew");
         *GATE.0.lock() = true;
         GATE.1.notify_all();
-        let asking = |found: &mut Found| matches!(found, Found::Asking(_));
+        let probing = |found: &mut Found| matches!(found, Found::Probing(_));
         let bound = Duration::from_secs(60);
-        let found = providers.found.1.wait_timeout_while(providers.lock(), bound, asking);
+        let found = providers.found.1.wait_timeout_while(providers.lock(), bound, probing);
         assert!(matches!(*found.unwrap().0, Found::Here(_)));
         assert!(providers.session(None, true).is_ok());
     }

@@ -159,7 +159,7 @@ impl Engine {
         let (drives, file) = (Arc::clone(&self.inner.drives), Arc::clone(handle));
         let resolve = move || drives.resolver.resolve_file(file.fd(), file.path());
         let overdue = &self.inner.drives.overdue;
-        overdue.ask(handle.device(), ANSWER_MAX, known, resolve).unwrap_or_else(|| {
+        overdue.query(handle.device(), ANSWER_MAX, known, resolve).unwrap_or_else(|| {
             self.note(format!(
                 "the drive of `{}` was not found in time: until then the file has a queue of its \
                  own (`forebay doctor --tree` shows what hangs)",
@@ -188,7 +188,7 @@ impl Engine {
         }
         let file = Arc::clone(handle);
         let overdue = &self.inner.drives.overdue;
-        overdue.ask(handle.device(), ANSWER_MAX, known, move || file.size()).transpose()
+        overdue.query(handle.device(), ANSWER_MAX, known, move || file.size()).transpose()
     }
 
     /// Returns a queue, without a ring at first; `handle` is a file that it serves.

@@ -27,7 +27,7 @@ use crate::plan::Direction;
 use crate::transfer::{Outcome, State};
 
 /// Interval between two calls of `go_on`.
-pub(super) const ASKS_EVERY: Duration = Duration::from_millis(50);
+pub(super) const CHECKS_EVERY: Duration = Duration::from_millis(50);
 
 /// How long a stopped call waits for ops in flight.
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -147,14 +147,14 @@ impl Engine {
         // flight.
         let mut go_on = || match catch_unwind(AssertUnwindSafe(&mut *go_on)) {
             Ok(goes_on) => goes_on,
-            Err(said) => {
-                panic = Some(said);
+            Err(payload) => {
+                panic = Some(payload);
                 false
             }
         };
         let guard = OnUnwind::new(self, Some(state));
         let goes_on = has_server || self.help_while(state, &mut go_on);
-        let ended = if goes_on && state.wait_near_end(ASKS_EVERY, &mut go_on) {
+        let ended = if goes_on && state.wait_near_end(CHECKS_EVERY, &mut go_on) {
             state.wait().0
         } else {
             if goes_on {
@@ -164,7 +164,7 @@ impl Engine {
         };
         drop(guard);
         match panic {
-            Some(said) => resume_unwind(said),
+            Some(payload) => resume_unwind(payload),
             None => ended,
         }
     }
@@ -172,11 +172,11 @@ impl Engine {
     /// Helps with data in memory; returns whether the caller is to continue.
     fn help_while(&self, state: &Arc<State>, go_on: GoOn<'_>) -> bool {
         state.spare_caller();
-        let (mut asked, mut goes_on) = (Instant::now(), true);
+        let (mut checked, mut goes_on) = (Instant::now(), true);
         self.help(state, &mut || {
-            if goes_on && asked.elapsed() >= ASKS_EVERY {
+            if goes_on && checked.elapsed() >= CHECKS_EVERY {
                 goes_on = go_on();
-                asked = Instant::now();
+                checked = Instant::now();
                 if !goes_on {
                     self.cancel(state); // so that there is nothing more to help with
                 }

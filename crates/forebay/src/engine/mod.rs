@@ -354,7 +354,7 @@ impl Engine {
             return; // the transfer belongs to the parent process
         }
         state.emit_cancel();
-        state.ask_to_stop();
+        state.request_stop();
         self.inner.core.with(|scheduler| scheduler.cancel(state.key(), state));
     }
 
@@ -428,14 +428,14 @@ fn bad_request(operation: Operation, place: crate::error::Place, reason: String)
 /// Returns the engine's GPU, or fails if other settings are requested for a simulated one.
 fn same_settings(wanted: &GpuSelector, known: Arc<dyn Device>) -> Result<Arc<dyn Device>> {
     let GpuSelector::Sim(config) = wanted else { return Ok(known) };
-    let (asked, has) = (config.to_string(), &known.info().driver);
+    let (requested, has) = (config.to_string(), &known.info().driver);
     let is_plain = *config == Default::default(); // any settings are accepted
-    if is_plain || asked == *has {
+    if is_plain || requested == *has {
         return Ok(known);
     }
     let expected = format!(
         "`{has}`, the settings of this engine's simulated GPU, or `sim` to use that GPU: create \
          another engine for other settings"
     );
-    Err(Error::bad_option("gpu", asked, expected))
+    Err(Error::bad_option("gpu", requested, expected))
 }

@@ -61,7 +61,7 @@ impl Overdue {
     /// returns its answer within `most` after its turn. If other callers have learned the answer by
     /// then, `known` returns it; it must not block. `None` if an answer is overdue, or no thread
     /// can be started.
-    pub(super) fn ask<T: Send + 'static>(
+    pub(super) fn query<T: Send + 'static>(
         &self,
         device: u64,
         most: Duration,
@@ -83,15 +83,15 @@ impl Overdue {
             return Some(known);
         }
         let (send, answer) = sync_channel(1);
-        let asks = move || {
+        let query = move || {
             let _running = running; // dropped after the channel, also by a panic
             let send = send;
             let _ = send.send(question());
         };
         Builder::new()
-            .name("forebay-ask".into())
-            .spawn(asks)
-            .inspect_err(|error| events::thread_refused("thread that asks drives", error))
+            .name("forebay-query".into())
+            .spawn(query)
+            .inspect_err(|error| events::thread_refused("thread that queries drives", error))
             .ok()?;
         match answer.recv_timeout(most) {
             Ok(answer) => Some(answer),
@@ -139,12 +139,12 @@ mod tests {
     fn a_drive_that_owes_an_answer_is_queried_after_it() {
         let overdue = Overdue::default();
         let (gate, shut) = channel::<()>();
-        assert_eq!(overdue.ask(1, SOON, none, move || shut.recv().is_err()), None);
-        assert_eq!(overdue.ask(1, BOUND, none, || -> u8 { unreachable!("not asked") }), None);
-        assert_eq!(overdue.ask(2, BOUND, none, || 1), Some(1));
+        assert_eq!(overdue.query(1, SOON, none, move || shut.recv().is_err()), None);
+        assert_eq!(overdue.query(1, BOUND, none, || -> u8 { unreachable!("not queried") }), None);
+        assert_eq!(overdue.query(2, BOUND, none, || 1), Some(1));
         drop(gate);
         ended(&overdue, 1);
-        assert_eq!(overdue.ask(1, BOUND, none, || 2), Some(2));
+        assert_eq!(overdue.query(1, BOUND, none, || 2), Some(2));
     }
 
     #[test]
@@ -156,40 +156,40 @@ mod tests {
             for shut in receivers {
                 let overdue = &overdue;
                 let late = Duration::from_millis(100);
-                scope.spawn(move || overdue.ask(1, late, none, move || shut.recv().is_err()));
+                scope.spawn(move || overdue.query(1, late, none, move || shut.recv().is_err()));
             }
         });
         let peer = Arc::clone(&overdue.0.lock()[&1]);
-        assert_eq!(peer.queries.lock().running, 2, "both were asked before one was late");
+        assert_eq!(peer.queries.lock().running, 2, "both were queried before one was late");
         senders.truncate(1);
         while peer.queries.lock().running == 2 {
             thread::yield_now();
         }
-        assert_eq!(overdue.ask(1, BOUND, none, || -> u8 { unreachable!("not asked") }), None);
+        assert_eq!(overdue.query(1, BOUND, none, || -> u8 { unreachable!("not queried") }), None);
         drop(senders);
         ended(&overdue, 1);
-        assert_eq!(overdue.ask(1, BOUND, none, || 2), Some(2));
+        assert_eq!(overdue.query(1, BOUND, none, || 2), Some(2));
     }
 
     #[test]
     fn a_question_that_panics_is_no_debt() {
         let overdue = Overdue::default();
-        assert_eq!(overdue.ask(1, BOUND, none, || -> u8 { panic!("on purpose") }), None);
-        assert_eq!(overdue.ask(1, BOUND, none, || 2), Some(2));
+        assert_eq!(overdue.query(1, BOUND, none, || -> u8 { panic!("on purpose") }), None);
+        assert_eq!(overdue.query(1, BOUND, none, || 2), Some(2));
     }
 
     #[test]
     fn many_callers_start_few_queries_and_share_their_answers() {
         let overdue = Overdue::default();
-        let (running, asked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (running, queries) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let is_known = Arc::new(AtomicBool::new(false));
-        let ask = |shares: bool| {
-            let [running, asked] = [&running, &asked].map(Arc::clone);
+        let query = |shares: bool| {
+            let [running, queries] = [&running, &queries].map(Arc::clone);
             let (known, sets) = (Arc::clone(&is_known), Arc::clone(&is_known));
             let known = move || (shares && known.load(Relaxed)).then_some(7);
-            overdue.ask(1, BOUND, known, move || {
+            overdue.query(1, BOUND, known, move || {
                 assert!(running.fetch_add(1, Relaxed) < RUNNING_MAX);
-                asked.fetch_add(1, Relaxed);
+                queries.fetch_add(1, Relaxed);
                 thread::sleep(Duration::from_millis(5));
                 running.fetch_sub(1, Relaxed);
                 sets.store(true, Relaxed);
@@ -197,14 +197,14 @@ mod tests {
             })
         };
         for shares in [true, false] {
-            asked.store(0, Relaxed);
+            queries.store(0, Relaxed);
             thread::scope(|scope| {
-                let callers: Vec<_> = (0..64).map(|_| scope.spawn(|| ask(shares))).collect();
+                let callers: Vec<_> = (0..64).map(|_| scope.spawn(|| query(shares))).collect();
                 let answers = callers.into_iter().map(|caller| caller.join().unwrap());
                 assert!(answers.eq([Some(7); 64]));
             });
-            let asked = asked.load(Relaxed);
-            assert!(if shares { asked <= RUNNING_MAX } else { asked == 64 }, "{asked}");
+            let queries = queries.load(Relaxed);
+            assert!(if shares { queries <= RUNNING_MAX } else { queries == 64 }, "{queries}");
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
             for (number, shut) in receivers.into_iter().enumerate() {
                 // The first is late soon; the others would wait for long.
                 let most = if number == 0 { Duration::from_millis(200) } else { BOUND };
-                scope.spawn(move || overdue.ask(1, most, none, move || shut.recv().is_err()));
+                scope.spawn(move || overdue.query(1, most, none, move || shut.recv().is_err()));
             }
             while overdue
                 .0
@@ -228,7 +228,7 @@ mod tests {
             {
                 thread::yield_now();
             }
-            let waits = || overdue.ask(1, BOUND, none, || -> bool { unreachable!("not asked") });
+            let waits = || overdue.query(1, BOUND, none, || -> bool { unreachable!("queried") });
             let waiters = [0; 3].map(|_| scope.spawn(waits));
             assert_eq!(waiters.map(|waiter| waiter.join().unwrap()), [None; 3]);
             drop(senders);

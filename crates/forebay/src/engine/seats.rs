@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_stay_near_the_gpu_until_there_is_another() {
+    fn threads_stay_near_a_gpu_until_another_is_used() {
         let all = sched_getaffinity(None).expect("an answer");
         let cpus: Vec<u32> = (0..1024).filter(|&cpu| all.is_set(cpu as usize)).collect();
         if cpus.len() < 2 {

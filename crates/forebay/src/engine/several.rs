@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use forebay_base::timeout::within;
 
 use super::file::File;
-use super::interrupt::{ASKS_EVERY, DRAIN_MAX};
+use super::interrupt::{CHECKS_EVERY, DRAIN_MAX};
 use super::request::RequestOptions;
 use super::start::Call;
 use super::{Engine, Transfer, bad_request};
@@ -64,10 +64,10 @@ impl File {
         let mut copies = Copies::new(&devices, targets)?;
         let mut free = self.engine.several_blocks(len)?;
         let mut reading: VecDeque<Part> = VecDeque::new();
-        let (mut all, mut at, mut asked) = (Outcome::nothing(), 0, Instant::now());
-        let mut ask = |done| {
-            if asked.elapsed() >= ASKS_EVERY {
-                asked = Instant::now();
+        let (mut all, mut at, mut checked) = (Outcome::nothing(), 0, Instant::now());
+        let mut check = |done| {
+            if checked.elapsed() >= CHECKS_EVERY {
+                checked = Instant::now();
                 if !go_on() {
                     return Err(Error::Cancelled { place: self.place(offset, len), done });
                 }
@@ -85,8 +85,8 @@ impl File {
             let Some(Part { transfer, at: start, len: wanted }) = reading.pop_front() else {
                 break;
             };
-            while transfer.wait_for(ASKS_EVERY).is_none() {
-                ask(all.bytes)?;
+            while transfer.wait_for(CHECKS_EVERY).is_none() {
+                check(all.bytes)?;
             }
             let (outcome, block) = transfer.wait();
             let outcome = outcome?;
@@ -98,7 +98,7 @@ impl File {
             }
             // The links always have a block queued behind the one that they copy.
             while (copies.queued.len() > 1 || reading.is_empty())
-                && let Some(block) = copies.next_free(&mut || ask(all.bytes))?
+                && let Some(block) = copies.next_free(&mut || check(all.bytes))?
             {
                 free.push(block);
             }
@@ -201,12 +201,12 @@ impl Copies {
     }
 
     /// Waits until the oldest block has been copied; `None` if there is none.
-    fn next_free(&mut self, ask: &mut dyn FnMut() -> Result<()>) -> Result<Option<Buffer>> {
+    fn next_free(&mut self, check: &mut dyn FnMut() -> Result<()>) -> Result<Option<Buffer>> {
         let Some((block, events)) = self.queued.front() else { return Ok(None) };
         for (Link { device, .. }, &event) in self.links.iter().zip(events) {
             let is_done = || device.is_done(event).map_err(|e| failed(device, block.len(), e));
             while !is_done()? {
-                ask()?;
+                check()?;
                 thread::sleep(NAP);
             }
         }

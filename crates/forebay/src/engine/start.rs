@@ -68,9 +68,9 @@ impl<'a> Call<'a> {
 
     /// How much of its range is in memory; the kernel is queried once.
     pub(super) fn residency(&self) -> Residency {
-        let ask =
+        let query =
             || self.range().map_or(Residency::Unknown(""), |range| self.file.residency(range));
-        *self.residency.get_or_init(ask)
+        *self.residency.get_or_init(query)
     }
 
     /// Whether all of its range is in memory.
@@ -278,13 +278,13 @@ impl Engine {
         Ok(alignment)
     }
 
-    /// How the call reaches its file: as the demanded route requires, or in the best available
+    /// How the call reaches its file: as the required route requires, or in the best available
     /// way.
     pub(super) fn access(&self, call: &Call<'_>) -> Result<Access> {
         let on_gpu = call.span.gpu.is_some();
         let o_direct = |route| {
             self.o_direct_alignment(call.file)
-                .map(|alignment| Access::o_direct(alignment, Reason::Demanded))
+                .map(|alignment| Access::o_direct(alignment, Reason::Required))
                 .map_err(|reason| call.unavailable(route, reason))
         };
         let Some(route) = call.options.route else {
@@ -302,7 +302,7 @@ impl Engine {
             // For `direct`, this is for the part that is not direct.
             Route::Direct | Route::Host => Ok(self.best_access(call)),
             Route::Staged => o_direct(route),
-            Route::Cached => Ok(Access::cached(Reason::Demanded)),
+            Route::Cached => Ok(Access::cached(Reason::Required)),
         }
     }
 
@@ -364,17 +364,17 @@ impl Engine {
     /// reach that far, which is not required for a write.
     ///
     /// # Errors
-    /// Why there is none, if the route was demanded.
+    /// Why there is none, if the route was required.
     fn direct_part(
         &self,
         call: &Call<'_>,
         range: ByteRange,
         is_sized: bool,
     ) -> Result<FoundDirectPart> {
-        let demanded = call.options.route == Some(Route::Direct);
+        let required = call.options.route == Some(Route::Direct);
         let is_sized = is_sized || call.direction == Direction::Write;
         let gpu = call.span.gpu.as_ref().filter(|_| self.options().cufile);
-        // If no route is demanded. Writes go through the page cache, and so do files that exist
+        // If no route is required. Writes go through the page cache, and so do files that exist
         // only there. On most machines no provider serves the GPU.
         let may_be = || {
             call.direction == Direction::Read
@@ -383,7 +383,7 @@ impl Engine {
                 && !call.file.is_memory()
                 && gpu.is_some_and(|gpu| self.inner.providers.may_serve(&**gpu))
         };
-        if !demanded && (call.options.route.is_some() || !is_sized || !may_be()) {
+        if !required && (call.options.route.is_some() || !is_sized || !may_be()) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
             let gpu = call.span.gpu.as_ref().filter(|_| plain && !call.is_block && !call.is_part);
             let why = self.why_not_direct(gpu, WRITE_NOT_REQUIRED);
@@ -393,8 +393,8 @@ impl Engine {
             let why = "its file system does not report its size";
             return Err(call.unavailable(Route::Direct, why.into()));
         }
-        let found = self.find_direct_part(call, range, demanded);
-        if let (Err(Some(why)), true) = (&found, demanded) {
+        let found = self.find_direct_part(call, range, required);
+        if let (Err(Some(why)), true) = (&found, required) {
             return Err(call.unavailable(Route::Direct, why.to_string()));
         }
         Ok(found)
@@ -404,7 +404,7 @@ impl Engine {
         &self,
         call: &Call<'_>,
         range: ByteRange,
-        demanded: bool,
+        required: bool,
     ) -> FoundDirectPart {
         let why = |text: &str| Err(Some(text.into()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
@@ -419,7 +419,7 @@ impl Engine {
             let system = call.file.file_system();
             return why(&format!("cuFile writes to `{system}` file systems through the host"));
         }
-        let port = providers.port(call.file, device, options.probe.as_ref(), demanded);
+        let port = providers.port(call.file, device, options.probe.as_ref(), required);
         let port = port.map_err(|no| Some(no.into()))?;
         let unit = port.unit();
         let whole = match call.direction {
@@ -441,10 +441,10 @@ impl Engine {
         if !address.is_multiple_of(unit) {
             return why(&format!("memory address and file offset differ modulo {unit} bytes"));
         }
-        if !demanded && call.file.is_resident(body) {
+        if !required && call.file.is_resident(body) {
             return why(RESIDENT);
         }
-        let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
+        let reason = if required { Reason::Required } else { Reason::PeerToPeer };
         Ok(DirectPart { port, reason, body, edges })
     }
 

@@ -119,7 +119,7 @@ fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
             Errno::NOTDIR => {
                 "a part of the path that should be a folder is a file: look at its spelling"
             }
-            Errno::ACCESS => "ask the owner for the permission, or run as the owner",
+            Errno::ACCESS => "get the permission from the owner, or run as the owner",
             Errno::PERM => {
                 "run as the owner, or look whether the file is immutable (`lsattr`, `chattr -i`)"
             }

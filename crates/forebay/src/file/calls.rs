@@ -202,7 +202,7 @@ pub(crate) fn reserve(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<bool> 
     }
 }
 
-/// Asks the kernel to drop the file's clean, unused pages.
+/// Has the kernel drop the file's clean, unused pages.
 pub(crate) fn drop_pages(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fadvise(fd, 0, None, rustix::fs::Advice::DontNeed)?)
 }
@@ -221,7 +221,7 @@ pub(crate) fn flush(fd: BorrowedFd<'_>) -> io::Result<()> {
     })
 }
 
-/// Asks the kernel to drop the clean, unused pages of a range.
+/// Has the kernel drop the clean, unused pages of a range.
 pub(crate) fn drop_pages_of(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<()> {
     let len = std::num::NonZero::new(range.len());
     Ok(rustix::fs::fadvise(fd, range.start, len, rustix::fs::Advice::DontNeed)?)

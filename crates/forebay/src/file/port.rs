@@ -152,14 +152,14 @@ mod tests {
     fn passing_refusals_are_tried_again_and_lasting_ones_are_not() {
         let (ports, gpu) =
             (Ports::default(), DeviceId { kind: crate::gpu::DeviceKind::Sim, index: 0 });
-        let asked = std::cell::Cell::new(0);
-        let ask = |lasts| {
-            asked.set(asked.get() + 1);
+        let queries = std::cell::Cell::new(0);
+        let query = |lasts| {
+            queries.set(queries.get() + 1);
             no(lasts)
         };
         for (lasts, count) in [(false, 1), (false, 2), (true, 3), (true, 3)] {
-            assert_eq!(ports.to(gpu, || ask(lasts)).unwrap_err(), "it is so");
-            assert_eq!(asked.get(), count);
+            assert_eq!(ports.to(gpu, || query(lasts)).unwrap_err(), "it is so");
+            assert_eq!(queries.get(), count);
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_closes_a_port_does_not_wait_for_one_that_is_made() {
+    fn closing_a_port_does_not_wait_for_another_to_open() {
         let ports = Ports::default();
         let [one, other] =
             [0, 1].map(|index| DeviceId { kind: crate::gpu::DeviceKind::Sim, index });

@@ -136,8 +136,8 @@ pub(crate) mod sealed {
 /// panics does not confirm it. It is queried twice, because the first answer may be a failure that
 /// was already known.
 pub(crate) fn is_quiet(device: &dyn Device, stream: Stream) -> bool {
-    let ask = || device.synchronize(stream).is_ok();
-    (0..2).any(|_| catch_unwind(AssertUnwindSafe(ask)).unwrap_or(false))
+    let has_ended = || device.synchronize(stream).is_ok();
+    (0..2).any(|_| catch_unwind(AssertUnwindSafe(has_ended)).unwrap_or(false))
 }
 
 /// One GPU. Addresses on it are 64-bit numbers that are never dereferenced here.

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn absence_has_a_reason_exactly_where_there_is_no_gpu() {
+    fn only_a_missing_gpu_has_a_reason() {
         let found = open(&GpuSelector::Auto).expect("never an error").is_some();
         match absence_reason() {
             None => assert!(found),

@@ -391,7 +391,7 @@ impl Buffer {
     /// Runs `copy` with a stream and pinned memory of this memory's GPU.
     fn with_courier(&self, copy: impl FnOnce(&mut Courier) -> Result<()>) -> Result<()> {
         self.check_usable(|| None)?;
-        let device = self.gpu().expect("only asked of memory on a GPU");
+        let device = self.gpu().expect("only called for memory on a GPU");
         let mut courier = Courier::take(device).map_err(|source| self.device_error(source))?;
         let copied = copy(&mut courier);
         match &copied {
@@ -408,7 +408,7 @@ impl Buffer {
         courier: &Courier,
         queue: impl FnOnce(&dyn Device, Stream) -> DeviceResult<()>,
     ) -> Result<()> {
-        let device = self.gpu().expect("only asked of memory on a GPU");
+        let device = self.gpu().expect("only called for memory on a GPU");
         let queued = queue(&**device, courier.stream);
         let done = queued.and_then(|()| device.synchronize(courier.stream));
         if let Err(error) = &done
@@ -421,7 +421,7 @@ impl Buffer {
     }
 
     fn device_error(&self, source: DeviceError) -> Error {
-        let device = self.gpu().expect("only asked of memory on a GPU").id();
+        let device = self.gpu().expect("only called for memory on a GPU").id();
         let failed = || Error::of_device(Operation::Copy, device, self.len, source);
         self.check_usable(|| None).err().unwrap_or_else(failed)
     }

@@ -3,7 +3,7 @@
 //! Both are best effort. If the kernel refuses, memory and threads stay where they would be without
 //! it.
 
-#![expect(unsafe_code, reason = "asks the kernel to place memory that it maps itself")]
+#![expect(unsafe_code, reason = "has the kernel place memory that it maps itself")]
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -95,7 +95,7 @@ mod tests {
     use forebay_topology::System;
 
     #[test]
-    fn memory_lies_where_it_is_wanted() {
+    fn memory_is_on_the_requested_node() {
         const LEN: usize = 24 << 20;
         let system = System::live();
         let nodes = system.numa_nodes();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_there_is_refused_and_the_memory_is_good() {
+    fn a_missing_node_is_refused_and_the_memory_is_good() {
         let (mut memory, refusal) =
             HostMemory::map_near(1 << 20, Some(&Node::new(1000, vec![5000]))).unwrap();
         assert!(refusal.is_some(), "there is no such node");

@@ -76,8 +76,8 @@ pub enum Reason {
     TriedNotResident,
     /// They were in the page cache when the route was chosen, and evicted before they were read.
     HadToWait,
-    /// The caller demanded this route.
-    Demanded,
+    /// The caller required this route.
+    Required,
     /// An unaligned edge: O_DIRECT could not write it without touching neighbouring bytes.
     UnalignedEdge,
     /// Writes that no other reason concerns go through the page cache.
@@ -100,7 +100,7 @@ impl Reason {
         Self::TriedResident,
         Self::TriedNotResident,
         Self::HadToWait,
-        Self::Demanded,
+        Self::Required,
         Self::UnalignedEdge,
         Self::WriteThroughCache,
         Self::WritePastCache,
@@ -129,7 +129,7 @@ impl Reason {
                 "residency is hidden from this user, an attempt found nothing in memory"
             }
             Self::HadToWait => "no longer in memory when it was read",
-            Self::Demanded => "demanded",
+            Self::Required => "required",
             Self::UnalignedEdge => "unaligned edge, through the page cache",
             Self::WriteThroughCache => "writes go through the page cache",
             Self::WritePastCache => "written to the drive with O_DIRECT",

@@ -68,9 +68,9 @@ impl Access {
         self.direct.is_some()
     }
 
-    /// True if the caller demands O_DIRECT, for resident bytes too.
+    /// True if the caller requires O_DIRECT, for resident bytes too.
     pub(crate) fn requires_o_direct(self) -> bool {
-        self.is_o_direct() && self.reason == Reason::Demanded
+        self.is_o_direct() && self.reason == Reason::Required
     }
 
     /// The access of a read whose file does not report its size: O_DIRECT would end at the reported
@@ -348,7 +348,7 @@ mod tests {
         let pages = (wanted.end / page + 2) - wanted.start / page;
         prop_oneof![
             Just(Split::Buffered(Reason::Resident)),
-            Just(Split::ODirect(Reason::Demanded)),
+            Just(Split::ODirect(Reason::Required)),
             proptest::collection::vec((0..pages, 1..8_u64), 0..12).prop_map(move |raw| {
                 let mut at = wanted.start / page * page;
                 let mut runs = Vec::new();
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wanted_byte_once_aligned_and_on_the_grid(
+        fn every_requested_byte_once_aligned_and_on_the_grid(
             (wanted, split, alignment, piece, layout) in cases(),
         ) {
             let base = align_down(wanted.start, alignment.offset);
@@ -435,7 +435,7 @@ mod tests {
         ) {
             let wanted = ByteRange::at(start, len);
             let alignment = direct.then_some(Alignment { memory: 512, offset: 512 });
-            let parts = split_write(wanted, alignment, page, Reason::Demanded);
+            let parts = split_write(wanted, alignment, page, Reason::Required);
             let mut bytes = 0;
             for (range, io, reason) in parts {
                 prop_assert_eq!(range.intersect(wanted), range);

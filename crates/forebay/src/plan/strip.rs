@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_or_lies_apart_is_read_on_its_own() {
+    fn pieces_that_overlap_or_are_apart_have_their_own_stretch() {
         let all = [wanted(0, 0, 100), wanted(0, 50, 100), wanted(0, 10_000, 7), wanted(0, 3, 0)];
         let strip = Strip::new(&all, 512, GAP_MAX).unwrap();
         let stretches: Vec<ByteRange> =
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_file_could_hold_is_refused() {
+    fn ranges_beyond_any_file_are_refused() {
         assert!(Strip::new(&[wanted(0, u64::MAX, 2)], 1, 0).is_none());
         let half = i64::MAX.cast_unsigned();
         assert!(Strip::new(&[wanted(0, 0, half), wanted(1, 0, half)], 4096, 0).is_none());
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_wanted_byte_has_its_place(
+        fn every_requested_byte_has_its_place(
             all in proptest::collection::vec((0_usize..3, 0_u64..60_000, 0_u64..9000), 0..40),
             unit in prop::sample::select(vec![1_u64, 512, 4096]),
             gap in prop::sample::select(vec![0, GAP_MAX]),

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_holds_up_no_other_and_no_more_than_the_bound_run() {
+    fn a_hanging_job_delays_no_other_and_threads_are_bounded() {
         let closers = closers(2, &Arc::new(AtomicBool::new(true)));
         let (gate, shut) = channel::<()>();
         let (sender, done) = channel();
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_at_the_end_is_done_without_a_thread() {
+    fn jobs_left_at_the_end_run_without_a_thread() {
         let closers = closers(2, &Arc::new(AtomicBool::new(false)));
         let done = Arc::new(AtomicUsize::new(0));
         for _ in 0..3 {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_behind_one_that_hangs_is_bounded() {
+    fn jobs_behind_a_hanging_one_are_bounded() {
         let closers = closers(1, &Arc::new(AtomicBool::new(true)));
         let (gate, shut) = channel::<()>();
         let (begins, began) = channel();

@@ -22,11 +22,11 @@ impl Core {
     /// Runs the loop of an engine thread; its panic fails the engine.
     pub(crate) fn guard(&self, run: impl FnOnce()) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
-            let said = panic.downcast_ref::<&str>().copied();
-            let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let message = panic.downcast_ref::<&str>().copied();
+            let message = message.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("a thread");
-            self.fail(&format!("`{name}` panicked: {}", said.unwrap_or("it did not say why")));
+            self.fail(&format!("`{name}` panicked: {}", message.unwrap_or("it did not say why")));
         }
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let rig = Rig::new();
         let broken = Broken::default();
         broken.panics.store(true, Ordering::Relaxed);
-        let state = rig.start(Io::ODirect, Reason::Demanded);
+        let state = rig.start(Io::ODirect, Reason::Required);
         let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
         let thread =
             std::thread::spawn(move || RingWorker::new(crew, broken).run(&core, PLANNER, None));
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_panic_under_the_lock_ends_all_and_memory_in_use_is_waited_for() {
         let rig = Rig::new();
-        let (broken, state) = (Broken::default(), rig.start(Io::ODirect, Reason::Demanded));
+        let (broken, state) = (Broken::default(), rig.start(Io::ODirect, Reason::Required));
         let ends = Arc::clone(&broken.panics);
         let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
         let mut worker = RingWorker::new(crew, broken);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_behind_the_blocks_that_are_open() {
+    fn the_limit_is_the_end_of_the_open_blocks() {
         let strip = strip(&[1000, 0, 24, 4096]);
         let gate = Gate::new(&strip, &[2, 1, 1]);
         assert_eq!(gate.limit(), 0);

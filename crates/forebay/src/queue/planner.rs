@@ -59,7 +59,7 @@ impl Planner {
         }
         // O_DIRECT may have been refused since the transfer began.
         let is_refused =
-            io == Io::ODirect && reason != Reason::Demanded && claim.file.o_direct().is_err();
+            io == Io::ODirect && reason != Reason::Required && claim.file.o_direct().is_err();
         if claim.direction == Direction::Write {
             let how = if is_refused { (Io::Buffered, Reason::NoDirectIo) } else { claim.how };
             let part = Part { range: claim.range, layout: claim.layout, how };
@@ -136,7 +136,7 @@ fn how_of(
     let file = batch.file_of(stretch);
     let range = ByteRange::at(stretch.offset_of(part.start), part.len());
     match claim.how {
-        (Io::ODirect, reason) if reason != Reason::Demanded && file.o_direct().is_err() => {
+        (Io::ODirect, reason) if reason != Reason::Required && file.o_direct().is_err() => {
             (Io::Buffered, Reason::NoDirectIo)
         }
         (Io::ODirect, Reason::NotResident) if is_resident(file, range) => {

@@ -193,7 +193,7 @@ mod tests {
     use crate::queue::op::Owner;
 
     #[test]
-    fn what_was_evicted_is_not_waited_for() {
+    fn a_reader_does_not_wait_for_evicted_pages() {
         const LEN: u64 = 64 << 20;
         const READS: u64 = 16;
         let folder = tempfile::tempdir_in(".").unwrap();
@@ -201,7 +201,7 @@ mod tests {
         std::fs::write(&path, vec![7; usize::try_from(LEN).unwrap()]).unwrap();
         let file = Arc::new(Handle::open(&path, &OpenOptions::default()).unwrap());
         if file.is_memory() || !file.supports_nowait() {
-            return println!("skipped: reads here cannot be asked not to wait");
+            return println!("skipped: reads here cannot be made without waiting");
         }
         let mut ring = PreadRing::new(4096);
         let mut target = [0; 4096];

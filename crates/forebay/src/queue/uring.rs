@@ -295,11 +295,11 @@ impl UringRing {
 /// operations.
 fn check_operations(ring: &IoUring) -> std::io::Result<()> {
     let mut probe = Probe::new();
-    let asked = ring.submitter().register_probe(&mut probe);
+    let probed = ring.submitter().register_probe(&mut probe);
     let needed =
         [opcode::Read::CODE, opcode::Write::CODE, opcode::AsyncCancel::CODE, opcode::Timeout::CODE];
     let has = needed.iter().all(|&code| probe.is_supported(code));
-    if asked.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS.into()) }
+    if probed.is_ok() && has { Ok(()) } else { Err(Errno::NOSYS.into()) }
 }
 
 /// Runs one no-op request: a filter on system calls may allow setting up a ring but not using it.

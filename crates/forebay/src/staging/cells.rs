@@ -1,7 +1,7 @@
 //! Small reads that leave together: pinned cells, which the callers of small reads fill themselves,
 //! and the list of those that wait for the link.
 //!
-//! The bytes of such a read are in memory, so no drive has to be asked, and it needs no window, no
+//! The bytes of such a read are in memory, so no drive takes part, and it needs no window, no
 //! slot and no turn. Its caller takes a cell, reads into it and posts it. The link's copy thread
 //! sends all that is posted as one group, then frees the cells and ends the transfers. With a
 //! window and a slot for each, 16 threads with 32 reads of 64 KiB in flight moved 3.1 GB/s on an

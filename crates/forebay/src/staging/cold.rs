@@ -182,7 +182,7 @@ impl ColdReads {
         &self.bounce
     }
 
-    /// Asks the drive for a read into `memory`: at once, or with others when a thread waits next.
+    /// Submits a read into `memory`: at once, or with others when a thread waits next.
     /// Returns the read if the ring has no room.
     ///
     /// # Safety
@@ -433,7 +433,7 @@ impl Reaper for ColdReads {
         }
         self.submitting.fetch_add(1, SeqCst);
         if !self.is_refused.load(SeqCst) {
-            // If the kernel refuses, the next wait asks again.
+            // If the kernel refuses, the next wait tries again.
             drop(self.ring.submitter().submit());
         }
         self.submitting.fetch_sub(1, SeqCst);

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn copies_of_one_way_run_in_turn_and_requests_point_to_theirs() {
-        let reason = Reason::Demanded;
+        let reason = Reason::Required;
         let op = |start_ns, end_ns, address| {
             let what = What::Op { name: "read", bytes: (0, 5), address, reason, failed: false };
             Span { start_ns, end_ns, what }

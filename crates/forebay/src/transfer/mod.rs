@@ -463,7 +463,7 @@ impl State {
     }
 
     /// Requests cancellation of a transfer that the scheduler does not know.
-    pub(crate) fn ask_to_stop(&self) {
+    pub(crate) fn request_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
@@ -558,7 +558,7 @@ impl State {
     /// Like [`wait_awake`](Self::wait_awake), but calls `go_on` about once per `every`. Returns
     /// whether the transfer has ended.
     pub(crate) fn wait_near_end(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
-        let mut asked = Instant::now();
+        let mut checked = Instant::now();
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());
             let awake = (elapsed / 5).min(AWAKE_MAX);
@@ -567,17 +567,17 @@ impl State {
                 (left, done) => elapsed.mul_f64(float(left) / float(done)),
             };
             if left > awake {
-                let pause = every.saturating_sub(asked.elapsed());
+                let pause = every.saturating_sub(checked.elapsed());
                 if self.wait_for((left - awake).min(pause)).is_some() {
                     return true;
                 }
                 // If little is left and does not arrive, all pauses are short, so check the elapsed
                 // time.
-                if asked.elapsed() >= every {
+                if checked.elapsed() >= every {
                     if !go_on() {
                         return false;
                     }
-                    asked = Instant::now();
+                    checked = Instant::now();
                 }
                 continue;
             }
@@ -733,13 +733,13 @@ mod tests {
         let mut state = State::new(started, Arc::new(file), range, Vec::new(), Vec::new());
         for left in [GIB, GIB / 2, GIB / 1000, GIB / 10_000, 1, 0] {
             state.done = (GIB - left).into();
-            let (start, mut asked) = (Instant::now(), 0);
+            let (start, mut calls) = (Instant::now(), 0);
             let ended = state.wait_near_end(Duration::from_millis(10), &mut || {
-                asked += 1;
+                calls += 1;
                 // Bounds the test if `go_on` is called too late.
-                asked < 5 && start.elapsed() < Duration::from_secs(5)
+                calls < 5 && start.elapsed() < Duration::from_secs(5)
             });
-            assert!(!ended && asked == 5, "{left} bytes left: asked {asked} times");
+            assert!(!ended && calls == 5, "{left} bytes left: calls {calls} times");
         }
     }
 }

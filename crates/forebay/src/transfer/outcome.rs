@@ -27,7 +27,7 @@ pub struct Outcome {
     pub routes: Vec<RouteShare>,
     /// Why bytes did not go directly between drive and GPU although a direct path may exist: the
     /// decision at the start, or the refusal during the transfer. `None` if all bytes that could go
-    /// directly did, if a route other than [`Route::Direct`] was demanded, or if no such path
+    /// directly did, if a route other than [`Route::Direct`] was required, or if no such path
     /// exists. Unaligned edges are only in `routes`.
     pub not_direct: Option<Arc<str>>,
     /// Time by stage, summed over the threads that worked on it.

@@ -147,14 +147,15 @@ fn memory_that_copies_pass_through_is_held_against_the_group() {
 }
 
 #[test]
-fn those_who_ask_at_once_do_not_get_the_same_room() {
+fn concurrent_allocations_do_not_get_the_same_room() {
     inside(|_| {
         let engine = Engine::new(Options::default()).expect("the defaults fit");
         // Each of them fits alone, and all together are four times what there is.
-        let ask = |_| engine.allocate_pinned(LIMIT / 2);
+        let allocate = |_| engine.allocate_pinned(LIMIT / 2);
         let got: Vec<_> = thread::scope(|scope| {
-            let askers: Vec<_> = (0..8).map(|number| scope.spawn(move || ask(number))).collect();
-            askers.into_iter().map(|asker| asker.join().expect("no panic")).collect()
+            let callers: Vec<_> =
+                (0..8).map(|number| scope.spawn(move || allocate(number))).collect();
+            callers.into_iter().map(|asker| asker.join().expect("no panic")).collect()
         });
         assert_eq!(got.iter().filter(|result| result.is_ok()).count(), 1);
         for error in got.iter().filter_map(|result| result.as_ref().err()) {

@@ -12,11 +12,11 @@ use crate::lab::{self, FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchd
 use crate::{assert_adds_up, assert_says, engine, sim, small_engine};
 
 const NOT_FOUND: &str = "look at the path's spelling; a relative path starts at this folder";
-const NO_RIGHT: &str = "ask the owner for the permission, or run as the owner";
+const NO_RIGHT: &str = "get the permission from the owner, or run as the owner";
 const A_FILE: &str = "give a regular file or a block device";
 
 #[test]
-fn what_is_not_there() {
+fn missing_files() {
     let engine = engine();
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing");
@@ -42,7 +42,7 @@ fn what_is_not_there() {
 }
 
 #[test]
-fn what_is_no_file() {
+fn paths_that_are_no_files() {
     let _watchdog = Watchdog::start();
     let engine = engine();
     let folder = tempfile::tempdir().expect("a folder");
@@ -66,7 +66,7 @@ fn what_is_no_file() {
 }
 
 #[test]
-fn what_may_not_be_opened() {
+fn files_without_permission() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a mode");
     let path = folder.path().join("mine");
@@ -84,7 +84,7 @@ fn what_may_not_be_opened() {
 }
 
 #[test]
-fn what_may_only_be_read() {
+fn files_open_for_reading_only() {
     let engine = engine();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("data");

@@ -51,9 +51,9 @@ fn try_sim(engine: &Engine, settings: &str) -> Result<DeviceId, Error> {
 fn assert_says<T: Debug>(result: Result<T, Error>, message: &str, cause: &str, hint: &str) {
     let error = result.expect_err(message);
     let source = error.source().map_or("-".to_owned(), ToString::to_string);
-    let said = error.hint().unwrap_or_else(|| "-".to_owned());
+    let printed = error.hint().unwrap_or_else(|| "-".to_owned());
     assert_eq!(
-        (error.to_string().as_str(), source.as_str(), said.as_str()),
+        (error.to_string().as_str(), source.as_str(), printed.as_str()),
         (message, cause, hint)
     );
     // An error states its own layer only.

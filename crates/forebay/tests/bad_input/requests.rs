@@ -163,8 +163,8 @@ fn limits_that_make_no_sense() {
         change(&mut options);
         let error = Engine::new(options).expect_err(message);
         assert!(matches!(error, Error::BadOption { .. }), "{error}");
-        let said = error.to_string();
-        assert!(said.starts_with(message) && said.contains(": it takes "), "{said}");
+        let printed = error.to_string();
+        assert!(printed.starts_with(message) && printed.contains(": it takes "), "{printed}");
     }
     // An arena that no machine has is only a bound.
     let mut options = Options::default();
@@ -261,7 +261,7 @@ fn o_direct_that_is_refused_when_a_file_is_read() {
             assert!(outcome.routes.iter().any(refused), "{outcome:?}");
             assert_eq!(file.no_direct_io(), Some(refusal));
         }
-        // Where it is demanded, it is missing whether that is known before or not.
+        // Where it is required, it is missing whether that is known before or not.
         let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
         refuses_staged(&engine, &file, refusal);
         refuses_staged(&engine, &file, refusal);
@@ -314,15 +314,15 @@ fn refuses_staged(engine: &Engine, file: &File, reason: &str) {
     let mut buffer = engine.allocate(gpu, 100).expect("memory");
     let read = file.read_with(0, &mut buffer, &RequestOptions::by_route(Route::Staged));
     match read.expect_err("no O_DIRECT") {
-        Error::RouteUnavailable { reason: said, route: Route::Staged, .. } => {
-            assert_eq!(said, reason);
+        Error::RouteUnavailable { reason: printed, route: Route::Staged, .. } => {
+            assert_eq!(printed, reason);
         }
         error => panic!("{error}"),
     }
 }
 
 #[test]
-fn gpus_that_are_not_there() {
+fn missing_gpus() {
     let engine = engine();
     let named = |name: &str| name.parse::<GpuSelector>().and_then(|gpu| engine.device(&gpu));
     let hint = "`--gpu none` moves bytes to host memory, `--gpu sim` to a simulated GPU";
@@ -350,7 +350,7 @@ fn gpus_that_are_not_there() {
 }
 
 #[test]
-fn memory_that_is_not_there() {
+fn memory_beyond_the_gpus() {
     let engine = engine();
     let gpu = sim(&engine, "sim:memory=1M");
     let (_folder, file) = file(&engine, 2 << 20);

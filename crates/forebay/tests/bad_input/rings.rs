@@ -59,27 +59,28 @@ fn io_uring_that_is_refused() {
     let bytes = pattern(1, 5_000_001);
     const EPERM: (i32, &str) = (libc::EPERM, "Operation not permitted (os error 1)");
     const ENOSYS: (i32, &str) = (libc::ENOSYS, "Function not implemented (os error 38)");
-    for (call, (errno, said)) in [(SETUP, EPERM), (SETUP, ENOSYS), (ENTER, EPERM), (ENTER, ENOSYS)]
+    for (call, (errno, printed)) in
+        [(SETUP, EPERM), (SETUP, ENOSYS), (ENTER, EPERM), (ENTER, ENOSYS)]
     {
-        let asked = lab::without_call(call, errno, || {
+        let result = lab::without_call(call, errno, || {
             assert!(call == ENTER || !lab::has_uring());
             let engine = engine();
             read_cold(&engine, &bytes).expect("the other ring takes over");
             let notes = engine.notes();
             let note = format!(
-                "io_uring is refused here ({said}): up to 24 threads read each drive instead"
+                "io_uring is refused here ({printed}): up to 24 threads read each drive instead"
             );
             assert_eq!(notes, [note]);
             read_small(&engine, &bytes);
             let engine = small_engine(|options| options.ring = RingChoice::Uring);
             let hint = "leave `FOREBAY_RING` at `auto` to use threads with `pread` instead";
             let message = "cannot start the engine's io_uring";
-            assert_says(read_cold(&engine, &bytes), message, said, hint);
+            assert_says(read_cold(&engine, &bytes), message, printed, hint);
             let engine = small_engine(|options| options.ring = RingChoice::Pread);
             read_cold(&engine, &bytes).expect("io_uring was not requested");
             assert!(engine.notes().is_empty());
         });
-        if or_skip(asked).is_none() {
+        if or_skip(result).is_none() {
             return;
         }
     }
@@ -215,12 +216,12 @@ fn io_uring_that_is_refused_with_requests_in_flight() {
 }
 
 #[test]
-fn io_uring_that_is_there() {
+fn available_io_uring() {
     if !lab::has_uring() {
         return lab::skip("io_uring is refused here");
     }
     let engine = small_engine(|options| options.ring = RingChoice::Uring);
-    read_cold(&engine, &pattern(1, 3_000_000)).expect("what was demanded");
+    read_cold(&engine, &pattern(1, 3_000_000)).expect("the required ring");
     read_small(&engine, &pattern(1, 3_000_000));
     assert_eq!(engine.notes(), [""; 0]);
 }
@@ -278,7 +279,7 @@ fn signals_that_interrupt_every_call() {
 
 #[test]
 fn a_required_ring_is_not_used_where_none_is_needed() {
-    let asked = lab::without_call(SETUP, libc::EPERM, || {
+    let result = lab::without_call(SETUP, libc::EPERM, || {
         let engine = small_engine(|options| options.ring = RingChoice::Uring);
         let folder = or_skip(lab::memory_folder())?;
         let path = folder.path().join("data");
@@ -286,7 +287,7 @@ fn a_required_ring_is_not_used_where_none_is_needed() {
         let read: Result<_, Error> = engine.open(&path).and_then(|file| file.read_whole(None));
         Some(read.expect("nothing goes to a drive").1.bytes)
     });
-    if let Some(Some(bytes)) = or_skip(asked) {
+    if let Some(Some(bytes)) = or_skip(result) {
         assert_eq!(bytes, 100);
     }
 }

@@ -133,12 +133,12 @@ fn a_size_that_is_too_large_is_an_early_end() {
     served(|fuse, _| {
         fuse.set(|faults| faults.size = Some(LEN as u64 + 10_000));
         each(&fuse.path(), |engine, file, offset, on_gpu| {
-            let asked = LEN as u64 + 10_000 - offset;
+            let len = LEN as u64 + 10_000 - offset;
             let error = if on_gpu {
-                let mut buffer = engine.allocate(sim(engine, "sim"), asked).expect("memory");
+                let mut buffer = engine.allocate(sim(engine, "sim"), len).expect("memory");
                 file.read_exact(offset, &mut buffer).expect_err("an end")
             } else {
-                let mut bytes = vec![BEFORE; usize::try_from(asked).expect("a small length")];
+                let mut bytes = vec![BEFORE; usize::try_from(len).expect("a small length")];
                 file.read_exact(offset, &mut bytes).expect_err("an end")
             };
             let known = matches!(

@@ -110,8 +110,8 @@ fn requests_that_are_answered_with_try_again_for_ever() {
             faults.fail_at = Some(200_000);
             faults.fail_errno = Some(libc::EAGAIN);
         });
-        // The engine asks again by itself; a few rounds show that it does.
-        let asked = || {
+        // The engine tries again by itself, as a few rounds show.
+        let request = || {
             let before = rig.fuse.reads();
             while rig.fuse.reads() < before + 30 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -119,12 +119,12 @@ fn requests_that_are_answered_with_try_again_for_ever() {
         };
         let free = rig.free_memory();
         let transfer = rig.start();
-        asked();
+        request();
         assert!(!transfer.is_done());
         transfer.cancel();
         rig.assert_cancelled(transfer);
         let transfer = rig.start();
-        asked();
+        request();
         let (result, buffer) = transfer.wait_at_most(Duration::from_millis(20));
         assert!(matches!(result, Err(Error::TimedOut { .. })) && buffer.is_none());
         rig.wait_for_memory(free);
@@ -170,8 +170,8 @@ fn a_process_that_waits_for_itself_ends() {
             thread::sleep(Duration::from_millis(10));
         }
         let output = itself.wait_with_output().expect("it has ended");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let Some(left) = said.lines().find_map(|line| line.strip_prefix("at ")) else {
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let Some(left) = printed.lines().find_map(|line| line.strip_prefix("at ")) else {
             assert!(output.status.success(), "{output:?}");
             let reported = String::from_utf8_lossy(&output.stderr);
             let reasons = reported.lines().filter_map(|line| line.strip_prefix("skipped: "));

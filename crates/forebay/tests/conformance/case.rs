@@ -137,7 +137,7 @@ impl Case {
             let outcome = file.read_with(offset, Target::Buffer(&mut all, range), options)?;
             (outcome, self.content(&all))
         };
-        let got = usize::try_from(outcome.bytes).expect("at most what was asked");
+        let got = usize::try_from(outcome.bytes).expect("at most the request");
         assert!(got <= len, "{got} bytes of {len}");
         let untouched = vec![BEFORE; all.len()];
         let kept =
@@ -203,16 +203,16 @@ impl Case {
         (self.file(name, &bytes), bytes)
     }
 
-    /// The demands that bytes of this memory take different ways for.
-    pub(crate) fn demands(&self, file: &File) -> Vec<RequestOptions> {
+    /// The options with which bytes of this memory take different ways.
+    pub(crate) fn all_options(&self, file: &File) -> Vec<RequestOptions> {
         if !self.memory.is_gpu() {
             return vec![RequestOptions::by_route(Route::Host)];
         }
-        let mut demands = vec![RequestOptions::default()];
+        let mut all = vec![RequestOptions::default()];
         if file.no_direct_io().is_none() {
-            demands.push(RequestOptions::by_route(Route::Staged));
+            all.push(RequestOptions::by_route(Route::Staged));
         }
-        demands
+        all
     }
 
     /// The route that bytes take for `reason`.

@@ -252,7 +252,7 @@ fn large_files_by_the_defaults() {
             }
         }
         let copy = case.file("copy", b"");
-        for options in case.demands(&copy) {
+        for options in case.all_options(&copy) {
             case.write(&copy, 333, &bytes, &options);
             assert!(case.read(&copy, 333, bytes.len()).0 == bytes, "{options:?}");
         }

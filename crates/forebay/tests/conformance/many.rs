@@ -105,8 +105,8 @@ pub(crate) fn pieces(case: &Case) {
             }
         }
         let wanted = some(&files, seed);
-        for demand in case.demands(&files[0].0) {
-            check(case, &wanted, &demand).expect("a read");
+        for options in case.all_options(&files[0].0) {
+            check(case, &wanted, &options).expect("a read");
         }
     }
 }

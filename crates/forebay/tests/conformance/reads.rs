@@ -93,7 +93,7 @@ fn check_holding(
 }
 
 /// The same, again and again while the outcome is not `right`: the kernel was seen to count a page
-/// less for a moment to the engine, which it counts again when the test asks.
+/// less for a moment to the engine, which it counts again when the test reads them.
 fn check_holding_soon(
     case: &Case,
     file: &File,
@@ -117,7 +117,7 @@ pub(crate) fn resident(case: &Case) {
     let (file, bytes) = case.random_file("resident", SIZE);
     fs::read(file.path()).expect("a read");
     for &range in RANGES {
-        // A small read says that bytes are resident where it would otherwise not have asked.
+        // A small read says that bytes are resident where it would otherwise not have looked.
         let reasons = [reason(&file, true), Reason::Resident];
         let from_cache =
             |outcome: &Outcome| outcome.routes.iter().all(|share| reasons.contains(&share.reason));
@@ -166,10 +166,10 @@ pub(crate) fn partly_resident(case: &Case) {
 }
 
 pub(crate) fn required_routes(case: &Case) {
-    let (file, bytes) = case.random_file("demanded", SIZE);
-    let mut demands = case.demands(&file);
-    demands.push(RequestOptions::by_route(Route::Cached));
-    for options in demands {
+    let (file, bytes) = case.random_file("required", SIZE);
+    let mut all = case.all_options(&file);
+    all.push(RequestOptions::by_route(Route::Cached));
+    for options in all {
         for cold in [false, true] {
             if cold {
                 make_cold(&file);
@@ -183,7 +183,7 @@ pub(crate) fn required_routes(case: &Case) {
                     assert!(outcome.routes.iter().all(|share| share.route == route));
                 }
                 if options.route == Some(Route::Cached) {
-                    assert_reasons(case, &outcome, &[Reason::Demanded]);
+                    assert_reasons(case, &outcome, &[Reason::Required]);
                 }
             }
         }
@@ -267,11 +267,11 @@ pub(crate) fn without_blocking(case: &Case) {
             transfers.push((offset, file.start_read(offset, buffer, &options).expect("a start")));
         }
         for (offset, transfer) in transfers {
-            let (asked, at) = (transfer.progress().1, usize::try_from(offset).expect("small"));
+            let (requested, at) = (transfer.progress().1, usize::try_from(offset).expect("small"));
             let (result, buffer) = transfer.wait();
-            assert_eq!(result.expect("all bytes").bytes, asked);
+            assert_eq!(result.expect("all bytes").bytes, requested);
             let got = case.content(&buffer.expect("the buffer comes back"));
-            assert!(got == expected(&bytes, at, got.len()), "{offset}+{asked}");
+            assert!(got == expected(&bytes, at, got.len()), "{offset}+{requested}");
         }
     }
 }

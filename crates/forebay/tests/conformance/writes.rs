@@ -49,7 +49,7 @@ struct Requirement<'a> {
 
 fn each_requirement(case: &Case, name: &str, check: impl Fn(&File, &mut Vec<u8>, Requirement<'_>)) {
     let (probe, _) = case.random_file(name, 1);
-    for (salt, options) in case.demands(&probe).iter().enumerate() {
+    for (salt, options) in case.all_options(&probe).iter().enumerate() {
         let (file, mut model) = case.random_file(name, 3 * SLOT + 4321);
         check(&file, &mut model, Requirement { options, salt: salt as u64 });
         assert_holds(&file, &model);
@@ -98,7 +98,7 @@ pub(crate) fn read_back_by_the_other_path(case: &Case) {
         for turn in 0..3 {
             let (at, len) = (5000 * turn + 1, SLOT + 8192 * turn);
             write(case, file, model, at, len, how);
-            for options in case.demands(file) {
+            for options in case.all_options(file) {
                 let read = case.read_with(file, 0, model.len(), &options);
                 assert!(read.expect("a read").0 == *model, "{options:?} after {:?}", how.options);
             }
@@ -198,7 +198,7 @@ pub(crate) fn by_a_given_descriptor(case: &Case) {
         let before = rustix::fs::fcntl_getfl(&plain).expect("flags");
         let file = case.engine.open_borrowed_fd(&plain).expect("the same file");
         assert_eq!(file.path(), named.path());
-        for (salt, options) in case.demands(&file).iter().enumerate() {
+        for (salt, options) in case.all_options(&file).iter().enumerate() {
             let how = Requirement { options, salt: salt as u64 };
             for (at, len) in [(0, 4096), (999, SLOT), (8192, SLOT), (model.len() - 5, 100)] {
                 write(case, &file, &mut model, at, len, how);
@@ -231,7 +231,7 @@ pub(crate) fn during_another_process(case: &Case) {
         return lab::skip("this user may not start the test program again");
     }
     let (probe, _) = case.random_file("shared", 1);
-    for options in case.demands(&probe) {
+    for options in case.all_options(&probe) {
         let total = SHARED.iter().map(|(len, count)| len * count).sum();
         let file = case.file("shared", &vec![0; total]);
         for (offset, len) in [(0, 50_000), (200_000, 200_000)] {

@@ -140,7 +140,7 @@ fn ranges_of_several_allocations_are_lent_as_one_buffer() {
         // SAFETY: the memory is freed at the end.
         unsafe { engine.borrow_device_ranges(ranges) }
     };
-    // Many of each, of which the driver is not asked one by one.
+    // Many of each, which are not queried one by one.
     let part = |n: usize| (own[n % 3] + (n / 3 * 4096) as u64, 4000);
     let ranges: Vec<(u64, u64)> = (0..3000).map(part).collect();
     let buffer = lend(&ranges).unwrap();
@@ -177,7 +177,7 @@ fn ranges_of_several_allocations_are_lent_as_one_buffer() {
 }
 
 #[test]
-fn what_is_no_gpu_memory_is_named() {
+fn other_memory_is_refused_by_its_kind() {
     let Some((engine, gpu)) = engine() else { return };
     let driver = Driver::new();
     driver.use_primary(&*gpu);

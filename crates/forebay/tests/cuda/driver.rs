@@ -44,7 +44,7 @@ struct Access {
 #[derive(Clone, Copy)]
 pub(crate) struct IpcHandle(pub(crate) [u8; 64]);
 
-/// Asks the driver for a function and calls it.
+/// Gets a function of the driver and calls it.
 macro_rules! call {
     ($driver:expr, $name:literal, $($argument:expr => $of:ty),* $(,)?) => {{
         type Function = unsafe extern "C" fn($($of),*) -> c_int;
@@ -290,11 +290,11 @@ pub(crate) fn run_again(variables: &[(&str, &OsStr)]) {
         .envs(variables.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
+    let printed = String::from_utf8_lossy(&child.stdout);
     let error = String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && said.contains("1 passed"), "{said}{error}");
+    assert!(child.status.success() && printed.contains("1 passed"), "{printed}{error}");
     // The harness may have begun the line with the test's name.
-    for line in said.lines().filter_map(|line| line.find("skipped: ").map(|at| &line[at..])) {
+    for line in printed.lines().filter_map(|line| line.find("skipped: ").map(|at| &line[at..])) {
         println!("{line}");
     }
 }

@@ -119,7 +119,7 @@ fn more_than_all_threads_take_at_once() {
 }
 
 #[test]
-fn what_is_no_pairs_of_words_is_refused() {
+fn memory_that_is_no_pairs_of_words_is_refused() {
     let Some(device) = gpu() else { return };
     let memory = device.allocate(4096).unwrap();
     let stream = device.create_stream().unwrap();

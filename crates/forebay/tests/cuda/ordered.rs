@@ -274,7 +274,7 @@ fn others_may_synchronise_and_allocate_meanwhile() {
 }
 
 #[test]
-fn a_wait_for_a_stream_asks_until_it_goes_on() {
+fn a_wait_for_a_stream_polls_until_the_stream_continues() {
     if !is_alone() {
         return;
     }
@@ -291,13 +291,13 @@ fn a_wait_for_a_stream_asks_until_it_goes_on() {
         wait(stream, &mut || true).unwrap();
         let gate = gate(&driver);
         driver.wait_for_one(stream, gate.1);
-        let mut asked = 0;
+        let mut calls = 0;
         let end = wait(stream, &mut || {
-            asked += 1;
-            asked < 4
+            calls += 1;
+            calls < 4
         });
         assert!(matches!(end, Err(Error::Device { .. })), "{stream:?}: {end:?}");
-        assert_eq!(asked, 4);
+        assert_eq!(calls, 4);
         let end = wait(stream, &mut || {
             gate.open();
             true

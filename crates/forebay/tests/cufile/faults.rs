@@ -73,7 +73,7 @@ fn a_move_that_fails_says_why() {
                 _ => refused(answer, "cuFile's error 99", ""),
             }
         }
-        // Where no offset can be that large, the library is not asked.
+        // Where no offset can be that large, the library is not called.
         let far = usize::try_from(1_u64 << 63).unwrap();
         let overflow = Err(CuFileFailure::Io(Errno::OVERFLOW));
         assert_eq!(read(&file, &mut buffer, (far, 1, 0)), overflow);
@@ -82,7 +82,7 @@ fn a_move_that_fails_says_why() {
 }
 
 #[test]
-fn what_it_says_of_its_moves_is_not_taken_for_more_than_it_is() {
+fn false_reports_of_moves_are_found_or_harmless() {
     each(&["short", "more", "lie", "posix", "nvidia-fs"], |rig, does| {
         let (session, bytes) = (rig.open().unwrap(), pattern(7, LEN));
         let file = session.register(rig.file()).unwrap();
@@ -97,8 +97,8 @@ fn what_it_says_of_its_moves_is_not_taken_for_more_than_it_is() {
                 assert!(buffer[..moved] == bytes[..moved] && buffer[moved] == 0xee);
             }
             "more" => {
-                let (moved, asked) = (LEN as u64 + 1, LEN as u64);
-                assert_eq!(answer, Err(CuFileFailure::Nonsense { moved, asked }));
+                let (moved, requested) = (LEN as u64 + 1, LEN as u64);
+                assert_eq!(answer, Err(CuFileFailure::Nonsense { moved, requested }));
             }
             "lie" => {
                 // Nothing here shows it; the drives' counters do.

@@ -192,22 +192,22 @@ impl<'a> Actor<'a> {
         assert!(buffer.as_slice() == Some(&self.shadow.0[..]), "the whole file differs");
     }
 
-    fn demands(&mut self, on_gpu: bool, is_write: bool) -> RequestOptions {
+    fn options(&mut self, on_gpu: bool, is_write: bool) -> RequestOptions {
         let has_direct =
             self.engine.options().direct_io == DirectIo::Auto && self.file.no_direct_io().is_none();
-        let mut demands = match self.dice.below(5) {
+        let mut options = match self.dice.below(5) {
             0 if on_gpu && has_direct => RequestOptions::by_route(Route::Staged),
             1 if on_gpu => RequestOptions::by_route(Route::Cached),
             2 if on_gpu => RequestOptions::by_route(Route::Direct),
             _ => RequestOptions::default(),
         };
-        demands.exact = !is_write && self.dice.below(4) == 0;
-        demands.sync = self.dice.one_of(&[SyncMode::None; 8]);
+        options.exact = !is_write && self.dice.below(4) == 0;
+        options.sync = self.dice.one_of(&[SyncMode::None; 8]);
         if is_write && self.dice.below(12) == 0 {
-            demands.sync = self.dice.one_of(&[SyncMode::Data, SyncMode::All]);
+            options.sync = self.dice.one_of(&[SyncMode::Data, SyncMode::All]);
         }
-        demands.preallocate = is_write && self.dice.below(12) == 0;
-        if self.dice.below(8) == 0 { demands.urgent() } else { demands }
+        options.preallocate = is_write && self.dice.below(12) == 0;
+        if self.dice.below(8) == 0 { options.urgent() } else { options }
     }
 
     fn buffer(&mut self, len: u64) -> Buffer {
@@ -241,8 +241,8 @@ impl<'a> Actor<'a> {
         let count = self.dice.one_of(&[1, 1, 3, 60]);
         let near = self.dice.below(self.end + 1);
         let (parts, len) = self.parts(near, is_write, count);
-        let demands = self.demands(false, is_write);
-        note(format!("now: writes: {is_write}, {parts:?}, {demands:?}"));
+        let options = self.options(false, is_write);
+        note(format!("now: writes: {is_write}, {parts:?}, {options:?}"));
         let file = &self.file;
         let pieces: Vec<Piece<'_>> =
             parts.iter().map(|part| Piece::new(file, part.offset, part.len, part.at)).collect();
@@ -250,10 +250,10 @@ impl<'a> Actor<'a> {
             let bytes = pattern(self.dice.next(), index(len));
             let results = if let [Part { offset, len, at }] = parts[..] {
                 let part = &bytes[index(at)..index(at + len)];
-                vec![file.write_with(offset, part, &demands).map(|o| o.bytes).map_err(Box::new)]
+                vec![file.write_with(offset, part, &options).map(|o| o.bytes).map_err(Box::new)]
             } else {
                 let sources = [Source::from(&bytes[..])];
-                self.engine.write_many(&pieces, &sources, &demands).expect("a write").results
+                self.engine.write_many(&pieces, &sources, &options).expect("a write").results
             };
             let changes = self.changes(&parts, &bytes, &results, false);
             self.settle(&changes);
@@ -261,10 +261,10 @@ impl<'a> Actor<'a> {
             let mut bytes = vec![BEFORE; index(len)];
             let results = if let [Part { offset, len, at }] = parts[..] {
                 let part = &mut bytes[index(at)..index(at + len)];
-                vec![file.read_with(offset, part, &demands).map(|o| o.bytes).map_err(Box::new)]
+                vec![file.read_with(offset, part, &options).map(|o| o.bytes).map_err(Box::new)]
             } else {
                 let mut targets = [Target::from(&mut bytes)];
-                self.engine.read_many(&pieces, &mut targets, &demands).expect("a read").results
+                self.engine.read_many(&pieces, &mut targets, &options).expect("a read").results
             };
             self.check_reads(&parts, &bytes, &results, false, &[]);
         }
@@ -332,9 +332,9 @@ impl<'a> Actor<'a> {
             count => self.parts(near, is_write, count),
         };
         let mut buffer = self.buffer(len);
-        let demands = self.demands(buffer.device().is_some(), is_write);
+        let options = self.options(buffer.device().is_some(), is_write);
         let device = buffer.device();
-        note(format!("starts: writes: {is_write}, {parts:?}, {device:?}, {demands:?}"));
+        note(format!("starts: writes: {is_write}, {parts:?}, {device:?}, {options:?}"));
         let source = is_write.then(|| pattern(self.dice.next(), index(len)));
         if let Some(bytes) = &source {
             buffer.upload(0, bytes).expect("an upload");
@@ -342,16 +342,16 @@ impl<'a> Actor<'a> {
         let pending = if count == 0 {
             let offset = parts[0].offset;
             match is_write {
-                true => self.file.start_write(offset, buffer, &demands),
-                false => self.file.start_read(offset, buffer, &demands),
+                true => self.file.start_write(offset, buffer, &options),
+                false => self.file.start_read(offset, buffer, &options),
             }
             .map(Pending::One)
         } else {
             let piece = |part: &Part| Piece::new(&self.file, part.offset, part.len, part.at);
             let pieces: Vec<Piece<'_>> = parts.iter().map(piece).collect();
             match is_write {
-                true => self.engine.start_write_many(&pieces, vec![buffer], &demands),
-                false => self.engine.start_read_many(&pieces, vec![buffer], &demands),
+                true => self.engine.start_write_many(&pieces, vec![buffer], &options),
+                false => self.engine.start_read_many(&pieces, vec![buffer], &options),
             }
             .map(Pending::Many)
         };

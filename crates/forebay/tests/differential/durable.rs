@@ -181,8 +181,8 @@ pub(crate) fn check(seed: u64) {
         let shut = if cut == Cut::Power { drive.shut_down() } else { Ok(()) };
         writer.kill().expect("it is ours");
         let output = writer.wait_with_output().expect("it ends");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(before < ENDED, "the writer ended by itself: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(before < ENDED, "the writer ended by itself: {printed}");
         shut.map(|()| before)
     });
     let all = seen.into_inner() - ENDED;
@@ -199,7 +199,7 @@ pub(crate) fn check(seed: u64) {
     for _ in 0..acknowledged {
         plan.next().records.iter().for_each(|record| shadow.write(record.offset, &record.bytes));
     }
-    // Those that it said later, and the one that it was at.
+    // Those that it reported later, and the current one.
     let rest = (acknowledged..=all).flat_map(|_| plan.next().records);
     let rest: Vec<Change> = rest.map(|record| Change { sure: false, ..record }).collect();
     note(format!("{acknowledged} of {all} batches before the cut"));

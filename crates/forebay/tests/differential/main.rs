@@ -62,17 +62,17 @@ fn cut_off(seeds: u64) {
     let role = child::role().unwrap_or_default();
     match role.strip_prefix("write ").and_then(|rest| rest.split_once(' ')) {
         Some((seed, path)) => durable::write_for_ever(seed.parse().expect("a seed"), path),
-        None => apart("what_was_acknowledged", seeds, durable::check),
+        None => apart("acknowledged_bytes", seeds, durable::check),
     }
 }
 
 #[test]
-fn what_was_acknowledged_outlives_a_kill_and_a_power_cut() {
+fn acknowledged_bytes_survive_a_kill_and_a_power_cut() {
     cut_off(SEEDS_CUT_OFF);
 }
 
 #[test]
 #[ignore = "slow: its like runs with the others"]
-fn what_was_acknowledged_outlives_many_kills_and_power_cuts() {
+fn acknowledged_bytes_survive_many_kills_and_power_cuts() {
     cut_off(20 * SEEDS_CUT_OFF);
 }

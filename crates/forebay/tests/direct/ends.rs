@@ -171,7 +171,7 @@ fn a_file_that_shrinks_meanwhile_ends_where_it_does() {
 }
 
 #[test]
-fn who_has_a_file_open_that_is_replaced_reads_the_old_one() {
+fn a_replaced_file_that_is_open_is_read_as_it_was() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile");
     if !can_go_straight(&rig) {

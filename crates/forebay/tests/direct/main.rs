@@ -102,7 +102,7 @@ impl Rig {
 }
 
 /// Whether bytes of this folder's files may come from a drive with O_DIRECT; else the test
-/// is skipped. Not asked of a transfer, which is what is tested.
+/// is skipped. It does not use a transfer, which is under test.
 fn bytes_are_from_a_drive(rig: &Rig) -> bool {
     let file = rig.engine.open(rig.path()).expect("it opens");
     let left = file.evict().expect("advice");
@@ -125,7 +125,7 @@ fn direct_only() -> RequestOptions {
 }
 
 #[test]
-fn what_is_cold_goes_straight_and_its_edges_do_not() {
+fn cold_bytes_go_directly_and_their_edges_do_not() {
     let _watchdog = Watchdog::start();
     for play in ["sim:cufile", "sim:cufile=nvidia-fs", "sim:cufile=short,seed=5"] {
         let rig = Rig::new(play);
@@ -178,7 +178,7 @@ fn a_path_that_breaks_gives_over_to_slots() {
     assert_eq!(again.bytes, LEN as u64);
     let known = rig.read(&file, (0, LEN, 0), &direct_only()).expect_err("it is closed").to_string();
     assert!(known.contains("direct") && known.contains("5044"), "{known}");
-    // Demanded of a file of its own, it is an error, with the bytes that it is about.
+    // Required for a separate file, it is an error, with the bytes that it is about.
     let own = rig.engine.open(rig.path()).expect("it opens");
     let error = rig.read(&own, (0, LEN, 0), &direct_only()).expect_err("it fails").to_string();
     assert!(error.contains("IO_ERROR (5044)"), "{error}");
@@ -259,7 +259,7 @@ fn writes_are_direct_if_required() {
 }
 
 #[test]
-fn one_that_is_cancelled_or_dropped_leaves_nothing_behind() {
+fn a_cancelled_or_dropped_transfer_leaves_nothing_behind() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile");
     let file = rig.cold();
@@ -281,10 +281,10 @@ fn a_library_without_an_answer_blocks_no_caller_for_long() {
     let outcome = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0));
     // What is known to be silent is not waited for again.
-    let asked = Instant::now();
+    let again = Instant::now();
     let error = rig.read(&rig.cold(), (0, LEN, 0), &direct_only()).expect_err("it is silent");
     assert!(error.to_string().contains("does not answer"), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(30) && asked.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(30) && again.elapsed() < Duration::from_secs(2));
 }
 
 /// In a process of its own: whose library does not forget one file forgets none any more.

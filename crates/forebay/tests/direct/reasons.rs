@@ -42,14 +42,14 @@ fn by_slots(rig: &Rig) -> [Outcome; 7] {
 }
 
 #[test]
-fn what_goes_through_slots_says_why_where_there_is_a_path() {
+fn bytes_through_slots_have_a_reason() {
     let _watchdog = Watchdog::start();
     let cached = Some("in the page cache");
     let unasked = Some("only if the route is required");
     let pieces = Some("pieces of one call");
     let offset = Some("memory address and file offset differ modulo 4096");
     let refused = Some("5008");
-    for (play, said) in [
+    for (play, printed) in [
         ("sim", [None; 7]),
         ("sim:cufile", [cached, offset, cached, unasked, unasked, pieces, None]),
         ("sim:cufile=refuse", [refused, refused, cached, unasked, unasked, pieces, None]),
@@ -58,7 +58,7 @@ fn what_goes_through_slots_says_why_where_there_is_a_path() {
         if !can_go_straight(&rig) {
             return;
         }
-        for (number, (outcome, part)) in by_slots(&rig).iter().zip(said).enumerate() {
+        for (number, (outcome, part)) in by_slots(&rig).iter().zip(printed).enumerate() {
             let reported = why(outcome);
             let is_so = match part {
                 None => reported.is_none(),
@@ -70,7 +70,7 @@ fn what_goes_through_slots_says_why_where_there_is_a_path() {
 }
 
 #[test]
-fn what_goes_straight_and_what_is_the_hosts_says_nothing() {
+fn direct_bytes_and_those_of_the_host_have_no_reason() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile");
     if !can_go_straight(&rig) {

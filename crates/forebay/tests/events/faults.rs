@@ -18,7 +18,7 @@ fn a_file_system_that_refuses_the_first_request_is_reported_once() {
     fuse.set(|faults| faults.no_direct_reads = true);
     let path = fuse.path();
     let engine = Engine::new(Options::default()).expect("the defaults fit");
-    listener.asking(&engine, || {
+    listener.calling(&engine, || {
         let gpu = gpu(&engine, 60, "sim");
         let file = engine.open(&path).expect("the file opens");
         for _ in 0..2 {
@@ -40,9 +40,9 @@ fn missing_features_are_reported_once() {
     let _watchdog = Watchdog::start();
     let listener = listener();
     let (_folder, path) = file_of(LEN);
-    let asked = lab::without_call(SETUP, libc::EPERM, || {
+    let result = lab::without_call(SETUP, libc::EPERM, || {
         let engine = Engine::new(Options::default()).expect("the defaults fit");
-        listener.asking(&engine, || {
+        listener.calling(&engine, || {
             for _ in 0..2 {
                 let file = engine.open(&path).expect("the file opens");
                 file.evict().expect("its pages are clean");
@@ -51,7 +51,7 @@ fn missing_features_are_reported_once() {
             engine.notes()
         })
     });
-    let Some(notes) = or_skip(asked) else { return };
+    let Some(notes) = or_skip(result) else { return };
     let reported = listener.with("the engine does without something");
     let refused = |event: &&Heard| {
         event.get("note").is_some_and(|note| note.starts_with("io_uring is refused here"))

@@ -46,8 +46,8 @@ pub(crate) struct Listener {
     reported: Mutex<Vec<Heard>>,
     spans: Mutex<BTreeMap<u64, Known>>,
     next: AtomicU64,
-    /// Engines that are asked at each event; none of them is dropped meanwhile.
-    asked: RwLock<BTreeMap<u64, Engine>>,
+    /// Engines that are called at each event; none of them is dropped meanwhile.
+    engines: RwLock<BTreeMap<u64, Engine>>,
 }
 
 thread_local! {
@@ -86,15 +86,15 @@ impl Listener {
         spans.values().filter(is_of).count()
     }
 
-    /// Asks `engine` from within each event while `step` runs.
-    pub(crate) fn asking<T>(&self, engine: &Engine, step: impl FnOnce() -> T) -> T {
+    /// Calls `engine` from within each event while `step` runs.
+    pub(crate) fn calling<T>(&self, engine: &Engine, step: impl FnOnce() -> T) -> T {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.asked
+        self.engines
             .write()
             .expect("no thread panics while it holds this")
             .insert(number, engine.clone());
         let answer = step();
-        self.asked.write().expect("no thread panics while it holds this").remove(&number);
+        self.engines.write().expect("no thread panics while it holds this").remove(&number);
         answer
     }
 }
@@ -135,7 +135,7 @@ impl Subscriber for &'static Listener {
             fields: fields.0,
             spans: spans_of,
         });
-        for engine in self.asked.read().expect("no thread panics while it holds this").values() {
+        for engine in self.engines.read().expect("no thread panics while it holds this").values() {
             let _ = (engine.statistics(), engine.notes());
         }
     }

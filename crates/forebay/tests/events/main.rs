@@ -194,12 +194,12 @@ fn small_and_many_reads_are_one_transfer_each() {
 }
 
 #[test]
-fn a_subscriber_may_ask_the_engine() {
+fn a_subscriber_may_call_the_engine() {
     let _watchdog = Watchdog::start();
     let listener = listener();
     let engine = Engine::new(Options::default()).expect("the defaults fit");
     let (_folder, path) = file_of(LEN);
-    listener.asking(&engine, || {
+    listener.calling(&engine, || {
         let lost = gpu(&engine, 53, "sim:bandwidth=300MB/s,lost-after=2");
         let slow = gpu(&engine, 54, "sim:bandwidth=1MB/s");
         let file = engine.open(&path).expect("the file opens");
@@ -267,7 +267,7 @@ fn a_subscriber_may_start_a_transfer() {
 
 /// Why no transfer is direct is reported where there is a path, and nowhere else.
 #[test]
-fn what_does_not_go_straight_says_why() {
+fn events_say_why_a_transfer_is_not_direct() {
     let _watchdog = Watchdog::start();
     listener();
     const GPUS: [(u32, &str); 3] = [(70, "sim"), (71, "sim:cufile"), (72, "sim:cufile=refuse")];

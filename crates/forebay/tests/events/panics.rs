@@ -37,7 +37,7 @@ impl Subscriber for Panics {
         true
     }
 
-    // Else `enabled` is asked once for each event, and not when it panics.
+    // Else `enabled` is called once for each event, and not when it panics.
     fn register_callsite(&self, _: &'static Metadata<'static>) -> tracing::subscriber::Interest {
         tracing::subscriber::Interest::sometimes()
     }

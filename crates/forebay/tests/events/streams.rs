@@ -31,7 +31,7 @@ fn a_transfer_that_its_stream_waits_for_in_vain_is_reported() {
     let device = Arc::new(SimDevice::new(61, config, Arc::new(SystemClock::new())));
     let shared: Arc<dyn Device> = Arc::clone(&device) as _;
     let path = fuse.path();
-    let end = listener.asking(&engine, || {
+    let end = listener.calling(&engine, || {
         engine.add_device(&shared).expect("a new GPU");
         let stream = device.create_stream().expect("a stream");
         let file = engine.open(&path).expect("the file opens");

@@ -1,7 +1,7 @@
 //! A test in a process of its own, for what concerns a whole process: limits, peak memory, a second
 //! writer.
 //!
-//! The child is this test program, started for one test; the test asks [`role`] which of the
+//! The child is this test program, started for one test; the test gets from [`role`] which of the
 //! two it is.
 
 use std::ffi::OsStr;
@@ -70,19 +70,19 @@ fn spawn(mut command: Command, role: &str, variables: &[(&str, &OsStr)]) -> Chil
 pub(crate) fn finish(child: Child) -> String {
     let _watchdog = Watchdog::new(Duration::from_secs(600));
     let output = child.wait_with_output().expect("a child can be waited for");
-    let said = format!(
+    let printed = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(output.status.success(), "the child ended with {}:\n{said}", output.status);
-    assert!(said.contains("1 passed"), "the child ran no test:\n{said}");
-    for line in said.lines() {
+    assert!(output.status.success(), "the child ended with {}:\n{printed}", output.status);
+    assert!(printed.contains("1 passed"), "the child ran no test:\n{printed}");
+    for line in printed.lines() {
         if let Some(reason) = line.strip_prefix("skipped: ") {
             super::skip(reason);
         }
     }
-    said
+    printed
 }
 
 /// Runs the running test again, in a process with this role, to its end.

@@ -22,7 +22,7 @@ pub(crate) enum Side {
 /// What the parent has of a child.
 pub(crate) struct Parent {
     child: Pid,
-    said: OwnedFd,
+    printed: OwnedFd,
 }
 
 /// What the child has of its parent.
@@ -33,17 +33,17 @@ pub(crate) struct Child {
 /// Forks. The child has the caller's thread alone, and locks as they were.
 pub(crate) fn fork() -> Side {
     QUIET.call_once(keep_children_quiet);
-    let (said, says) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    let (printed, says) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     // SAFETY: the C library makes its own locks usable in the child, memory included. The child
     // runs what the test is about, and never returns to the harness.
     match unsafe { libc::fork() } {
         0 => {
-            drop(said);
+            drop(printed);
             Side::Child(Child { says })
         }
         child => {
             let child = Pid::from_raw(child).expect("a fork");
-            Side::Parent(Parent { child, said })
+            Side::Parent(Parent { child, printed })
         }
     }
 }
@@ -82,7 +82,7 @@ impl Parent {
     /// Waits for the child to end well.
     ///
     /// # Panics
-    /// Where it did not, with the last that it said.
+    /// If it did not, with its last output.
     pub(crate) fn finish(self) {
         // Far above what the slowest machine needs: only a hang exceeds it.
         const BOUND: Duration = Duration::from_secs(100);
@@ -95,16 +95,21 @@ impl Parent {
             if start.elapsed() > BOUND {
                 let _ = kill_process(self.child, Signal::KILL);
                 let _ = waitpid(Some(self.child), WaitOptions::empty());
-                panic!("the child hangs:\n{}", self.said());
+                panic!("the child hangs:\n{}", self.printed());
             }
             sleep(Duration::from_millis(1));
         };
-        assert_eq!(status.exit_status(), Some(0), "{status:?}, after it said:\n{}", self.said());
+        assert_eq!(
+            status.exit_status(),
+            Some(0),
+            "{status:?}, after it printed:\n{}",
+            self.printed()
+        );
     }
 
-    fn said(self) -> String {
+    fn printed(self) -> String {
         let mut text = String::new();
-        let _ = std::fs::File::from(self.said).read_to_string(&mut text);
+        let _ = std::fs::File::from(self.printed).read_to_string(&mut text);
         text
     }
 }

@@ -56,7 +56,7 @@ impl HangingDrive {
     /// Where its file system is mounted.
     ///
     /// # Panics
-    /// If it was not mounted, which its maker would have said.
+    /// If it was not mounted, which its maker would have reported.
     pub(crate) fn path(&self) -> &Path {
         self.mounted.as_deref().expect("a drive that was made is mounted")
     }

@@ -1,5 +1,5 @@
 //! File systems to test on: loop drives with a file system of choice, overlays, and what a machine
-//! offers without asking.
+//! offers by itself.
 //!
 //! A guard undoes all that it did when it is dropped, also while a test panics. What cannot be had
 //! on a machine is an `Err` with the reason; [`skip`] prints it as `skipped: REASON`.
@@ -251,7 +251,7 @@ pub(crate) fn unmount(target: &Path) {
 
 pub(crate) fn undo<'a>(name: &str, arguments: impl IntoIterator<Item = &'a OsStr>) {
     if let Err(reason) = tool(name, arguments) {
-        // A panic here would end the whole test program, so it is only said.
+        // A panic here would end the whole test program, so it is only printed.
         let _ = std::io::stderr().write_all(format!("left behind: {reason}\n").as_bytes());
     }
 }

@@ -5,7 +5,7 @@
 const LOOKS: usize = 50;
 
 /// What `look` saw, which brings pages in and says nothing where it finds some of them gone: it is
-/// asked again then.
+/// queried again then.
 ///
 /// # Panics
 /// It never sees anything.

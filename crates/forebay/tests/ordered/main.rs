@@ -81,7 +81,7 @@ fn a_write_takes_what_was_queued_and_not_what_is_queued_later() {
 }
 
 #[test]
-fn a_file_that_shrinks_and_a_cancel_let_the_stream_go_on() {
+fn a_file_that_shrinks_and_a_cancel_let_the_stream_continue() {
     let _watchdog = Watchdog::start();
     for cancels in [false, true] {
         let rig = Rig::new();
@@ -188,7 +188,7 @@ fn a_gpu_that_vanishes_under_the_callers_own_work_is_found_out() {
 }
 
 #[test]
-fn what_cannot_be_ordered_is_refused() {
+fn requests_that_cannot_be_ordered_are_refused() {
     let rig = Rig::new();
     let file = rig.file(&pattern(5, OFFSET + LEN));
     let refused = |end: Result<Transfer, Error>, word: &str| match end {
@@ -226,13 +226,13 @@ fn a_wait_for_a_stream_that_is_held_up_can_be_given_up() {
     wait(gpu, own, &mut || panic!("nothing is queued")).expect("at once");
     let mut number = Number(Box::new(0));
     let gate = rig.hold(&mut number);
-    let (start, mut asked) = (Instant::now(), 0);
+    let (start, mut calls) = (Instant::now(), 0);
     let end = wait(gpu, own, &mut || {
-        asked += 1;
-        asked < 8
+        calls += 1;
+        calls < 8
     });
     assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
-    assert_eq!(asked, 8);
+    assert_eq!(calls, 8);
     assert!(start.elapsed() >= Duration::from_millis(8 * 50), "twenty times a second");
     let mut gate = Some(gate);
     let end = wait(gpu, own, &mut || {
@@ -289,9 +289,9 @@ fn the_drive_of_an_ordered_transfer_is_found_before_it_starts() {
     let file = rig.engine.open(fuse.path()).expect("the file opens");
     fuse.set(|faults| faults.silent = true);
     let transfer = rig.read(&file, rig.buffer(LEN)).expect("a start");
-    let asked = fuse.parked();
+    let parked = fuse.parked();
     fuse.set(|faults| faults.silent = false);
-    assert!(asked > 0, "the call itself has asked the server");
+    assert!(parked > 0, "the call itself has queried the server");
     let _ = transfer.wait_for(BOUND).expect("it ends");
 }
 

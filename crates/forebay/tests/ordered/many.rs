@@ -175,7 +175,7 @@ fn a_file_that_grew_is_read_to_its_new_end() {
 }
 
 #[test]
-fn one_that_fails_stops_none_of_the_others() {
+fn a_failed_piece_stops_no_other() {
     let _watchdog = Watchdog::start();
     let Some(fuse) = or_skip(Fuse::new(pattern(5, 8 * SLOT))) else { return };
     let rig = Rig::new();
@@ -205,7 +205,7 @@ fn one_that_fails_stops_none_of_the_others() {
 }
 
 #[test]
-fn a_cancel_and_a_drive_that_hangs_let_the_stream_go_on() {
+fn a_cancel_and_a_hanging_drive_let_the_stream_continue() {
     let _watchdog = Watchdog::start();
     let Some(fuse) = or_skip(Fuse::new(pattern(7, 40 * SLOT))) else { return };
     for cancels in [true, false] {
@@ -232,7 +232,7 @@ fn a_cancel_and_a_drive_that_hangs_let_the_stream_go_on() {
 }
 
 #[test]
-fn what_cannot_be_ordered_is_refused_as_a_whole() {
+fn calls_that_cannot_be_ordered_are_refused_whole() {
     let rig = Rig::new();
     let file = rig.file(&pattern(8, 4 * SLOT));
     let one = [Piece::new(&file, 0, 10, 0)];

@@ -49,12 +49,12 @@ pub(in crate::bench) fn bound(
     let lowest = on_way.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
     let share = lowest.map(|(_, limit)| measured.bytes_per_second / limit.max(1.0));
     let busy = measured.cpu.is_some_and(|cpu| cpu.cores >= 0.9 * float(cores() as u64));
-    let asked = planned.load.rate.zip(measured.requests_per_second);
+    let requested = planned.load.rate.zip(measured.requests_per_second);
     // The rate of a drive under mixed reads and writes was not measured.
     let is_mixed = !matches!(point.read_percent, 0 | 100);
     let knows_storage = !is_mixed && on_way.iter().any(|(name, _)| *name == "storage");
     let (name, advice) = match (lowest, share) {
-        _ if asked.is_some_and(|(asked, had)| had >= NEAR_REQUESTED * asked) => ("rate", None),
+        _ if requested.is_some_and(|(rate, had)| had >= NEAR_REQUESTED * rate) => ("rate", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
         _ if busy => ("processors", Some("all cores were busy: larger blocks cost less")),
         // The drive may be at its limit for this mixture.
@@ -118,13 +118,13 @@ mod tests {
     }
 
     /// The bound of warm bytes at this rate, with this share of reads.
-    fn bound_of_warm(read_percent: u8, asked: Option<f64>, rate: f64) -> Bound {
+    fn bound_of_warm(read_percent: u8, requested: Option<f64>, rate: f64) -> Bound {
         let args = BenchArgs {
             direction: vec![read_percent],
             cache: vec![Cache::Warm],
             block_size: vec![1 << 20],
             depth: vec![1],
-            rate: asked,
+            rate: requested,
             ..BenchArgs::default()
         };
         let planned = points(&args, &axes(read_percent)).unwrap();
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_point_at_the_requested_rate_is_bound_by_it() {
-        let as_asked = bound_of_warm(100, Some(1000.0), 0.96e9);
-        assert_eq!((as_asked.name.as_str(), as_asked.advice), ("rate", None));
+        let at_rate = bound_of_warm(100, Some(1000.0), 0.96e9);
+        assert_eq!((at_rate.name.as_str(), at_rate.advice), ("rate", None));
         let less = bound_of_warm(100, Some(1000.0), 0.9e9);
         assert_eq!(less.name, "in-flight");
         assert!(less.advice.is_some());

@@ -27,7 +27,7 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
     let facts = &run.environment;
     let gpus = if run.gpus.is_empty() { facts.gpu.as_slice() } else { &run.gpus };
     let system = facts.file_system.as_ref();
-    let queues = run.asked.get("queues").and_then(Value::as_array);
+    let queues = run.request.get("queues").and_then(Value::as_array);
     let queues = queues.map(|queues| {
         let texts: Vec<&str> = queues.iter().filter_map(Value::as_str).collect();
         texts.join(" + ")
@@ -40,7 +40,7 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
         ("file system", system.map(|system| format!("{} at {}", system.kind, system.mount_point))),
         ("processor", Some(format!("{} × {}", facts.cpu.cores, facts.cpu.model))),
         ("memory", Some(format_size(facts.memory.total))),
-        ("machine", run.asked.get("host").and_then(text)),
+        ("machine", run.request.get("host").and_then(text)),
         ("kernel", Some(facts.kernel.clone())),
         ("GPU driver", facts.driver.clone()),
         ("forebay", Some(versions.forebay.clone())),
@@ -68,8 +68,8 @@ pub fn began(run: &Run) -> Option<String> {
 /// The settings that the points do not show.
 #[must_use]
 pub fn settings(run: &Run) -> Vec<(String, String)> {
-    let asked = run.asked.as_object().into_iter().flatten();
-    let shown = asked.filter(|(key, _)| run.imported.is_none() && !SHOWN.contains(&key.as_str()));
+    let request = run.request.as_object().into_iter().flatten();
+    let shown = request.filter(|(key, _)| run.imported.is_none() && !SHOWN.contains(&key.as_str()));
     shown.take(LISTED_MAX).filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect()
 }
 

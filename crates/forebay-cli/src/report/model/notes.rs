@@ -53,11 +53,11 @@ impl Collected {
             let own = groups.iter().filter(|((run, _), _)| *run == number);
             let samples: Vec<&Sample> = own.flat_map(|(_, samples)| samples).copied().collect();
             let Some(points) = points_of(run).filter(|_| !samples.is_empty()) else { continue };
-            let repeats = run.record.asked["repeats"].as_u64().unwrap_or(1);
-            let was_asked = |sample: &&&Sample| {
+            let repeats = run.record.request["repeats"].as_u64().unwrap_or(1);
+            let is_planned = |sample: &&&Sample| {
                 u64::from(sample.repeat) < repeats && points.contains(&sample.point)
             };
-            let there = samples.iter().filter(was_asked);
+            let there = samples.iter().filter(is_planned);
             let there: HashSet<_> = there.map(|sample| (&sample.point, sample.repeat)).collect();
             let all = (points.len() as u64).saturating_mul(repeats);
             if (there.len() as u64) < all {
@@ -73,8 +73,8 @@ impl Collected {
 
 /// The points of a run, if it names them.
 fn points_of(run: &RunFacts) -> Option<HashSet<Point>> {
-    let asked = run.record.asked["points"].as_array()?.iter();
-    asked.map(|point| Point::deserialize(point).ok()).collect()
+    let points = run.record.request["points"].as_array()?.iter();
+    points.map(|point| Point::deserialize(point).ok()).collect()
 }
 
 /// The warnings of a model, the gravest first, and how many of them are grave: with these, numbers

@@ -44,7 +44,7 @@ fn a_page_has_all_its_parts_and_needs_nothing_else() {
 }
 
 #[test]
-fn its_numbers_are_those_of_the_results() {
+fn the_page_has_the_numbers_of_the_results() {
     let model = model_of(&[("results", &made::file(&Sweep::default()))]);
     let page = page(&model, &[], Metric::Rate);
     let (_, table) = page.split_once("<tbody>").unwrap();
@@ -62,7 +62,7 @@ fn its_numbers_are_those_of_the_results() {
 fn a_run_of_whole_files_has_the_sections_and_the_sentence_of_a_terminal() {
     let sweep = Sweep { methods: vec!["standard", "forebay"], ..Sweep::default() };
     let mut run = made::run(&sweep);
-    run["asked"]["whole_files"] = true.into();
+    run["request"]["whole_files"] = true.into();
     let mut records = vec![run, made::limit("storage", &sweep.path, 1e10)];
     records.extend(made::samples(&sweep));
     let page = without_code(&of(&made::text(&records)));
@@ -108,7 +108,7 @@ fn percentiles_of_few_requests_are_left_out() {
 }
 
 #[test]
-fn of_a_second_machine_only_what_differs_is_shown() {
+fn a_second_machine_shows_its_differences_only() {
     let sweep = Sweep::default();
     let mut records = vec![made::run(&sweep)];
     records.extend(made::samples(&sweep));

@@ -56,11 +56,11 @@ fn rows_that_a_file_system_cannot_have_are_left_out() {
     let Some(overlay) = or_skip(Overlay::over(folder.path(), memory)) else { return };
     let arguments = ["--gpu=none", "--size=4M", "--repeats=1", "--time=10ms", "-v"];
     let output = command(overlay.path(), &arguments).output().unwrap();
-    let (said, table) = (stderr(&output), String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "{said}");
+    let (printed, table) = (stderr(&output), String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{printed}");
     assert!(
-        said.contains("no row is cold on `.`: 1 MiB of 1 MiB stayed in the page cache"),
-        "{said}"
+        printed.contains("no row is cold on `.`: 1 MiB of 1 MiB stayed in the page cache"),
+        "{printed}"
     );
     assert!(table.contains("READ, warm") && !table.contains("cold"), "{table}");
     // Another path keeps its cold rows, and rows of both are warm.
@@ -91,7 +91,7 @@ fn rows_that_a_file_system_cannot_have_are_left_out() {
 }
 
 #[test]
-fn a_disk_that_is_full_of_results_leaves_them_whole_and_goes_on_when_there_is_room() {
+fn results_on_a_full_disk_stay_whole_and_are_continued() {
     let folder = folder();
     let Some(small) = or_skip(Small::mount(&folder.path().join("small"), "64k")) else { return };
     let results = small.0.join("results");

@@ -96,7 +96,7 @@ fn nothing_else_is_written_to() {
 }
 
 #[test]
-fn a_device_is_written_to_only_where_its_own_word_says_so() {
+fn a_device_is_written_to_only_with_overwrite_device() {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let devices = devices.map(|entry| Path::new("/dev").join(entry.file_name()));
     let Some(device) = devices.filter(|path| path.exists()).last() else {
@@ -118,7 +118,7 @@ fn a_device_is_written_to_only_where_its_own_word_says_so() {
 }
 
 #[test]
-fn what_takes_no_files_is_refused_before_any_are_made() {
+fn impossible_jobs_are_refused_before_files_are_made() {
     let folder = folder();
     let node = Path::new("/sys/devices/system/node/online").exists();
     for (words, says) in

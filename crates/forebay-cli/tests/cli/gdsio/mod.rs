@@ -17,7 +17,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(".").unwrap()
 }
 
-/// Runs `forebay gdsio` with the words of `line`; the code, and what it said.
+/// Runs `forebay gdsio` with the words of `line`; the exit code, and the output.
 fn run(folder: &Path, line: &str) -> (i32, String, String) {
     let mut command = Command::new(program());
     command.current_dir(folder).arg("gdsio").args(line.split_whitespace());
@@ -160,7 +160,7 @@ fn more_files_than_requested_give_no_verdict() {
 }
 
 #[test]
-fn what_goes_directly_has_its_own_name() {
+fn direct_transfers_have_the_direct_types() {
     let folder = folder();
     if !has_direct_io(folder.path()) {
         return;
@@ -190,7 +190,7 @@ fn what_goes_directly_has_its_own_name() {
 }
 
 #[test]
-fn what_no_direct_path_takes_goes_another_way() {
+fn unaligned_jobs_take_another_route() {
     let folder = folder();
     if !has_direct_io(folder.path()) {
         return;
@@ -224,8 +224,8 @@ fn every_type_runs_without_a_gpu() {
         let line = format!("-D . -d 0 -w 2 -s 256K -i 64k -x {number} --gpu none");
         let (text, talk) = good(folder.path(), &line);
         assert_eq!(word(&text, "XferType: "), "CPUONLY", "{text}");
-        let said = talk.matches("`--gpu none` was given").count();
-        assert_eq!(said, usize::from(number != 1), "{talk}");
+        let printed = talk.matches("`--gpu none` was given").count();
+        assert_eq!(printed, usize::from(number != 1), "{talk}");
         assert!(!talk.contains("verdict by counters"), "of the host's memory: {talk}");
         if number < 3 {
             let (code, talk, _) = run(folder.path(), &format!("{line} --strict"));

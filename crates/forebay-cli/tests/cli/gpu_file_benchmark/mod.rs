@@ -99,7 +99,7 @@ fn the_direct_route_is_proven_by_counters() {
 }
 
 #[test]
-fn a_library_that_lies_is_found() {
+fn a_false_report_of_the_library_is_found() {
     let folder = folder();
     // A library that says that bytes have gone, which have not.
     let output = benchmark(folder.path(), &["-m", "dma", "-r", "1", "--gpu", "sim:cufile=lie"]);

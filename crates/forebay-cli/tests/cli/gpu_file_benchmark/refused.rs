@@ -23,7 +23,7 @@ fn a_direct_path_that_is_missing_is_named() {
 }
 
 #[test]
-fn a_file_that_is_there_is_not_touched_unless_the_user_says_so() {
+fn an_existing_file_is_not_touched_without_overwrite() {
     let folder = folder();
     let path = folder.path().join("file");
     fs::write(&path, "precious").unwrap();

@@ -352,7 +352,7 @@ fn all_recorded_paths_are_shown_where_none_is_named() {
 }
 
 #[test]
-fn what_the_record_lacks_fails_and_the_rest_works() {
+fn a_path_that_is_not_in_the_record_fails_alone() {
     let Some(recorded) = Recorded::open() else { return };
     let arguments = ["--fixture", ".", "/elsewhere", "/mnt/plain/data.bin", "/nor/here"];
     let (code, text, talk) = bad(recorded.folder.path(), &arguments);
@@ -436,7 +436,7 @@ fn fast(recorded: &Recorded) {
 }
 
 #[test]
-fn what_parts_can_carry_ends_the_tree() {
+fn the_tree_ends_with_the_ceilings() {
     let Some(recorded) = Recorded::with_gpus() else { return };
     fast(&recorded);
     let (text, _) = good(recorded.folder.path(), &["--fixture", ".", "/mnt/md0/data.bin"]);
@@ -529,7 +529,7 @@ fn memory_channels_are_a_ceiling_where_the_firmware_names_them() {
 }
 
 #[test]
-fn what_bench_measured_refines_the_ceilings() {
+fn measured_rates_refine_the_ceilings() {
     let Some(recorded) = Recorded::with_gpus() else { return };
     fast(&recorded);
     let path = "/mnt/md0/data.bin";

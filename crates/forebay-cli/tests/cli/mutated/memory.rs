@@ -19,9 +19,9 @@ fn json_that_takes_many_times_its_size_in_memory_is_refused() {
         let end = object.rfind('}').expect("an object");
         format!("{},\"x\":[{values}0]}}\n", &object[..end])
     };
-    let asked = |values: &str| {
+    let request = |values: &str| {
         let mut run: Value = serde_json::from_str(run).expect("a run");
-        run["asked"] = "@".into();
+        run["request"] = "@".into();
         let text = run.to_string().replace(",\"record\":\"run\"", "");
         let text = text.replacen('{', "{\"record\":\"run\",", 1);
         text.replace("\"@\"", &format!("[{values}0]"))
@@ -31,7 +31,7 @@ fn json_that_takes_many_times_its_size_in_memory_is_refused() {
     for (value, count) in [("0,", 24 << 20), ("[],", 16 << 20), ("{\"\":0},", 3 << 20)] {
         let (values, few) = (value.repeat(count), value.repeat(count / 6));
         let sample = format!("{run}\n{limit}\n{}", with(sample, &values));
-        let runs = (0..9).map(|n| asked(&format!("{few}{n},")) + "\n").collect();
+        let runs = (0..9).map(|n| request(&format!("{few}{n},")) + "\n").collect();
         let files = [
             ("report", "line 1: ", with(run, &values) + rest),
             ("report", "line 3: ", sample),
@@ -45,10 +45,13 @@ fn json_that_takes_many_times_its_size_in_memory_is_refused() {
             let limited = format!("ulimit -d 900000 && exec \"$0\" {verb} mutated");
             shell.args(["-c", &limited]).arg(program()).current_dir(folder.path());
             let output = shell.output().expect("a shell");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{verb} of {value}: {said}");
-            let names = said.contains("`mutated`") && said.contains(place);
-            assert!(names && said.contains("the limit is 512 MiB"), "{verb} of {value}: {said}");
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{verb} of {value}: {printed}");
+            let names = printed.contains("`mutated`") && printed.contains(place);
+            assert!(
+                names && printed.contains("the limit is 512 MiB"),
+                "{verb} of {value}: {printed}"
+            );
         }
     }
 }

@@ -47,7 +47,7 @@ fn shell(folder: &TempDir, script: &str) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}\n{}", text(&output.stdout), text(&output.stderr))
 }
@@ -63,7 +63,7 @@ fn run(folder: &TempDir, page: &str, block: &Block) {
             exits.contains(&code.unwrap_or(-1)),
             "{page}:{}: ended with {code:?}:\n{command}\n{}",
             block.line,
-            said(&output)
+            printed(&output)
         );
     }
 }
@@ -77,7 +77,7 @@ fn parse(folder: &TempDir, page: &str, block: &Block) -> usize {
     for command in &commands {
         // No words are written to where the command would write its results.
         let output = shell(folder, &format!("{words}{command}"));
-        assert!(output.status.success(), "{page}:{}: {command}: {}", block.line, said(&output));
+        assert!(output.status.success(), "{page}:{}: {command}: {}", block.line, printed(&output));
         let text = String::from_utf8(output.stdout).unwrap();
         let parsed = Arguments::try_parse_from(text.trim_end_matches('\0').split('\0'));
         if let Err(error) = parsed {

@@ -98,13 +98,13 @@ fn a_page_works_in_a_browser() {
     }
     assert_eq!(grounds, ["rgb(255, 255, 255)", "rgb(13, 17, 23)"]);
     narrow(&mut browser);
-    let printed = browser.ask("Page.printToPDF", json!({"printBackground": true}));
+    let printed = browser.call("Page.printToPDF", json!({"printBackground": true}));
     let pdf = printed["data"].as_str().unwrap();
     // `%PDF-` in base64.
     assert!(pdf.starts_with("JVBERi") && pdf.len() > 20_000, "{}", pdf.len());
     is_quiet(&browser, &page);
 
-    browser.ask("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
     browser.load(&page);
     assert_eq!(browser.is("document.querySelectorAll('td.bar rect').length"), 26);
     is_quiet(&browser, &page);
@@ -114,12 +114,12 @@ fn screen(browser: &mut Browser, width: u64, height: u64, scale: u64) {
     let mobile = width == NARROW;
     let screen = json!({"width": width, "height": height, "deviceScaleFactor": scale,
         "mobile": mobile});
-    browser.ask("Emulation.setDeviceMetricsOverride", screen);
+    browser.call("Emulation.setDeviceMetricsOverride", screen);
 }
 
 fn theme(browser: &mut Browser, theme: &str) {
     let features = json!({"features": [{"name": "prefers-color-scheme", "value": theme}]});
-    browser.ask("Emulation.setEmulatedMedia", features);
+    browser.call("Emulation.setEmulatedMedia", features);
 }
 
 /// Gray pictures of an eighth of the size, and how far their dots are apart on average, of 255.
@@ -162,7 +162,7 @@ fn pages_look_as_they_did() {
     };
     let sweep = Sweep { methods: vec!["forebay", "mmap", "standard"], ..Sweep::default() };
     let mut whole = vec![made::run(&sweep), made::limit("storage", &sweep.path, 1e10)];
-    whole[0]["asked"]["whole_files"] = true.into();
+    whole[0]["request"]["whole_files"] = true.into();
     whole.extend(made::samples(&sweep));
     let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/report/pictures");
     let mut apart = Vec::new();
@@ -183,9 +183,9 @@ fn pages_look_as_they_did() {
             let kept = std::fs::read_to_string(&file).unwrap_or_default();
             let mut compared = || {
                 browser.load(&page);
-                let picture = browser.ask("Page.captureScreenshot", json!({"format": "png"}));
+                let picture = browser.call("Page.captureScreenshot", json!({"format": "png"}));
                 // The page's own policy forbids pictures.
-                browser.ask("Page.navigate", json!({"url": "about:blank"}));
+                browser.call("Page.navigate", json!({"url": "about:blank"}));
                 let compare = SHRINK_AND_COMPARE.replace("NOW", &picture["data"].to_string());
                 let compare = compare.replace("KEPT", &json!(kept.trim()).to_string());
                 browser.is(&format!("(async () => {{ {compare} }})()"))

@@ -76,17 +76,17 @@ impl Browser {
     }
 
     fn open_page(&mut self) {
-        let target = self.ask("Target.createTarget", json!({"url": "about:blank"}));
+        let target = self.call("Target.createTarget", json!({"url": "about:blank"}));
         let attach = json!({"targetId": target["targetId"], "flatten": true});
-        let session = self.ask("Target.attachToTarget", attach);
+        let session = self.call("Target.attachToTarget", attach);
         self.session = Some(session["sessionId"].as_str().unwrap().to_owned());
         for domain in ["Page", "Runtime", "Log", "Network"] {
-            self.ask(&format!("{domain}.enable"), json!({}));
+            self.call(&format!("{domain}.enable"), json!({}));
         }
     }
 
     /// Has it do something, and returns what it answers.
-    pub(super) fn ask(&mut self, method: &str, parameters: Value) -> Value {
+    pub(super) fn call(&mut self, method: &str, parameters: Value) -> Value {
         let id = self.next;
         self.next += 1;
         let mut order = json!({"id": id, "method": method, "params": parameters});
@@ -116,7 +116,7 @@ impl Browser {
     /// Opens a file, and waits until it is loaded; the events are those of this page then.
     pub(super) fn load(&mut self, file: &Path) {
         self.events.clear();
-        self.ask("Page.navigate", json!({"url": format!("file://{}", file.display())}));
+        self.call("Page.navigate", json!({"url": format!("file://{}", file.display())}));
         let loaded = |value: &Value| value["method"] == "Page.loadEventFired";
         if !self.events.iter().any(loaded) {
             let event = self.wait("load", loaded);
@@ -126,8 +126,9 @@ impl Browser {
 
     /// What an expression is on the page; promises are waited for.
     pub(super) fn is(&mut self, expression: &str) -> Value {
-        let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let answer = self.ask("Runtime.evaluate", asked);
+        let parameters =
+            json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", parameters);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
         answer["result"]["value"].clone()
     }
@@ -143,7 +144,7 @@ impl Browser {
         for kind in ["mousePressed", "mouseReleased"] {
             let event = json!({"type": kind, "x": place[0], "y": place[1], "button": "left",
                 "clickCount": 1});
-            self.ask("Input.dispatchMouseEvent", event);
+            self.call("Input.dispatchMouseEvent", event);
         }
     }
 

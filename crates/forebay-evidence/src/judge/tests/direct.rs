@@ -5,7 +5,7 @@ use forebay_cufile::Moves;
 use super::*;
 
 #[test]
-fn what_cufile_counts_is_what_was_direct() {
+fn counters_of_cufile_name_the_direct_path() {
     let by = |p2pdma, nvidia_fs, posix| {
         let mut seen = evidence(GIB, 0, 0, 0);
         seen.cufile = counters(p2pdma, nvidia_fs, posix, GIB);
@@ -29,7 +29,7 @@ fn what_cufile_counts_is_what_was_direct() {
 }
 
 #[test]
-fn a_library_that_lies_is_found_out() {
+fn false_counters_are_contradicted() {
     let direct = whole(Route::Direct);
     let says = |cufile, fetched, after| Evidence { cufile, ..evidence(fetched, 0, 0, after) };
     let p2pdma = || counters(64, 0, 0, GIB);
@@ -179,7 +179,7 @@ fn so_few_bytes_that_only_the_library_counts_them_prove_nothing() {
     let small = claim(&[(Route::Direct, 64 * KIB)]);
     assert_eq!(verdict(&seen, &small).finding, Finding::Unproven);
     seen.cufile = counters(0, 0, 2, 64 * KIB);
-    assert_eq!(text(&seen, &small), "compat", "nothing is said to be direct");
+    assert_eq!(text(&seen, &small), "compat", "nothing is reported as direct");
     let mut seen = evidence(MIB, 0, 0, 0);
     seen.cufile = counters(1, 0, 0, MIB);
     assert_eq!(text(&seen, &claim(&[(Route::Direct, MIB)])), "direct (p2pdma)");
@@ -217,7 +217,7 @@ fn bytes_in_memory_need_no_drive() {
 }
 
 #[test]
-fn bytes_of_batches_that_were_not_counted_are_inferred_and_said_to_be() {
+fn uncounted_bytes_of_batches_are_inferred_with_a_doubt() {
     let direct = whole(Route::Direct);
     let seen = |fetched, gpus: &[_]| {
         let cufile = Seen::Value(batches(ONE, gpus));
@@ -329,8 +329,8 @@ fn bytes_of_other_files_and_of_others_are_no_evidence_of_these() {
             bytes => Seen::Value(vec![drive(true, bytes)]),
         };
         let found = verdict(&seen, &direct);
-        let said = format!("5 GiB were read for {whose}: more than this span's");
-        assert_eq!((found.word(), found.doubts), ("direct (p2pdma)", vec![said]));
+        let reported = format!("5 GiB were read for {whose}: more than this span's");
+        assert_eq!((found.word(), found.doubts), ("direct (p2pdma)", vec![reported]));
     }
 }
 
@@ -375,7 +375,7 @@ fn nvidia_fs_confirms_what_it_has_moved_itself_in_that_direction() {
 }
 
 #[test]
-fn the_bytes_of_other_ways_do_not_stand_in_for_direct_ones() {
+fn bytes_of_other_routes_do_not_replace_direct_ones() {
     let half = GIB / 2;
     let both = |route| claim(&[(Route::Direct, half), (route, half)]);
     let seen = |fetched, after| Evidence {

@@ -81,7 +81,7 @@ fn keys_of_a_verdict_are_those_of_the_schema() {
 }
 
 #[test]
-fn what_is_not_known_is_not_named() {
+fn unknown_facts_are_left_out() {
     let mut facts = crate::facts::environment();
     let place = |facts: &Environment| place(facts, false);
     let link = "ext4 on nvme0n1 (Fast One, x4 at 16 GT/s)";

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_end_fails_and_the_rest_goes_on() {
+    fn reads_behind_the_end_fail_and_the_others_continue() {
         let engine = Engine::new(forebay::Options::default()).unwrap();
         let file = file(10_000);
         let Some(mut backend) = backend(&engine, file.path(), false) else { return };

@@ -27,7 +27,7 @@ fn each_call_that_was_due_has_waited_since_then() {
 }
 
 #[test]
-fn of_many_calls_none_is_lost() {
+fn no_call_that_is_due_is_lost() {
     for (waited, distance, calls) in [
         (MS * 1000, MS, 1000),
         (MS * 1001, MS, 1001),

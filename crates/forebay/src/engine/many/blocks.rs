@@ -162,7 +162,7 @@ mod tests {
     use crate::Options;
 
     #[test]
-    fn what_never_began_is_done_when_it_is_given_up() {
+    fn a_call_dropped_before_its_start_is_done() {
         let engine = Engine::new(Options::default()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");

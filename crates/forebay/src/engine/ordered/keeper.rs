@@ -367,7 +367,7 @@ impl Ordered {
             return;
         }
         if self.passed == 0 {
-            self.ask();
+            self.query();
         }
         // Before the first copy the GPU waits for the caller's queued work, for as long as that
         // takes. So may the driver before it accepts the rest.
@@ -382,7 +382,7 @@ impl Ordered {
 
     /// Queries on another thread whether the GPU still exists, because the driver may take long to
     /// answer.
-    fn ask(&self) {
+    fn query(&self) {
         let (unknown, relaxed) = (UNKNOWN, Ordering::Relaxed);
         if self.health.compare_exchange(unknown, RUNNING, relaxed, relaxed).is_err() {
             return;
@@ -390,9 +390,9 @@ impl Ordered {
         let health = Arc::clone(&self.health);
         let (device, event) = (Arc::clone(&self.track().device), self.track().event);
         self.work.file.engine.inner.core.aside(Chore::Free, move || {
-            let said = if device.is_done(event).is_err() { LOST } else { UNKNOWN };
+            let found = if device.is_done(event).is_err() { LOST } else { UNKNOWN };
             std::thread::sleep(NAPS[1]); // limits the rate of queries
-            health.store(said, Ordering::Relaxed);
+            health.store(found, Ordering::Relaxed);
         });
     }
 
@@ -431,10 +431,10 @@ impl Ordered {
                 rest = Some(track);
             }
         }
-        let (got, asked) = (self.bytes, self.state.requested().len());
+        let (got, requested) = (self.bytes, self.state.requested().len());
         let result = match self.error.take() {
             Some(error) => Err(error),
-            None => self.work.end(got, asked, self.options.exact),
+            None => self.work.end(got, requested, self.options.exact),
         };
         drop(self.moving);
         let (handles, engine) = self.work.into_parts();
@@ -473,8 +473,8 @@ mod tests {
         // The bound only separates late from never.
         let end = started.wait_for(Duration::from_secs(60));
         let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
-        let said = error.to_string();
-        assert!(said.contains("forebay-keeper") && said.contains("a step is broken"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains("forebay-keeper") && text.contains("a step is broken"), "{text}");
         assert!(started.wait().1.is_none(), "memory came back that a copy may still touch");
         device.synchronize(stream).unwrap();
         device.destroy_stream(stream).unwrap();

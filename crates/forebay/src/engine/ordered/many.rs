@@ -90,9 +90,9 @@ impl Engine {
         let (file, gpu) = (&first.file.handle, spans[first.target].gpu.clone());
         let span = Span { address: 0, len: first.len, gpu, keep: None };
         let call = Call::new(file, direction, first.offset, span, options);
-        let asked = ByteRange::at(first.offset, first.len);
+        let whole = ByteRange::at(first.offset, first.len);
         // SAFETY: the caller's promise.
-        let device = unsafe { first.file.check_order(&call, stream, asked) }?;
+        let device = unsafe { first.file.check_order(&call, stream, whole) }?;
         let work = Pieces::new(self, &many)?;
         let packing = Arc::clone(work.packing());
         if packing.blocks() == 0 {
@@ -113,7 +113,7 @@ impl Engine {
             // ended. Their places in the track's slots stay until the GPU has passed them.
             unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
         };
-        let work = OrderedWork::of_pieces(first.file, file.place(asked.start, asked.len()), work);
+        let work = OrderedWork::of_pieces(first.file, file.place(whole.start, whole.len()), work);
         // SAFETY: the stream is the caller's promise.
         unsafe { self.order(stream, &how, &state, work, copy) }?;
         Ok(ManyTransfer::new(state, Results::Noted(published), self))

@@ -134,15 +134,15 @@ impl File {
         options: &RequestOptions,
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &memory, options)?;
-        let asked = call.range()?;
+        let whole = call.range()?;
         // SAFETY: the caller's promise.
-        let device = unsafe { self.check_order(&call, stream, asked) }?;
+        let device = unsafe { self.check_order(&call, stream, whole) }?;
         // The parts that may hang are done here, because later steps must not wait.
-        let end = self.prepared_end(direction, asked)?;
-        if direction == Direction::Write && options.preallocate && !asked.is_empty() {
-            self.handle.preallocate(asked.start, asked.len())?;
+        let end = self.prepared_end(direction, whole)?;
+        if direction == Direction::Write && options.preallocate && !whole.is_empty() {
+            self.handle.preallocate(whole.start, whole.len())?;
         }
-        let range = ByteRange { start: asked.start, end: end.clamp(asked.start, asked.end) };
+        let range = ByteRange { start: whole.start, end: end.clamp(whole.start, whole.end) };
         let blocks = Blocks { range, len: self.engine.options().slot_size };
         if range.is_empty() {
             return self.start(direction, offset, memory, options); // nothing to order
@@ -159,7 +159,7 @@ impl File {
         let begin = Begin { not_direct, ..call.begin(None) };
         let Span { address, keep, .. } = call.span;
         let (file, keep) = (Arc::clone(&self.handle), keep.into_iter().collect());
-        let state = Arc::new(State::new(call.started, file, asked, vec![memory], keep));
+        let state = Arc::new(State::new(call.started, file, whole, vec![memory], keep));
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
             let part = blocks.range_of(block);
@@ -181,7 +181,7 @@ impl File {
 
     /// The end of a file to be read, or no limit for a write; finds the file's drive. A server may
     /// hang here, and must not in the keeper's thread, which other transfers use.
-    fn prepared_end(&self, direction: Direction, asked: ByteRange) -> Result<u64> {
+    fn prepared_end(&self, direction: Direction, whole: ByteRange) -> Result<u64> {
         let (engine, handle) = (&self.engine, &self.handle);
         // A file that opens slowly was prepared when it was opened.
         if engine.options().direct_io == DirectIo::Auto && !handle.opens_slowly() {
@@ -191,8 +191,8 @@ impl File {
         if direction == Direction::Write {
             return Ok(u64::MAX);
         }
-        let Some(size) = engine.size_in_time(handle, asked.end)? else {
-            let place = handle.place(asked.start, asked.len());
+        let Some(size) = engine.size_in_time(handle, whole.end)? else {
+            let place = handle.place(whole.start, whole.len());
             let known = handle.last_size()?;
             let reason = format!(
                 "its server did not report the size in time; the last known size is {known} bytes"
@@ -200,7 +200,7 @@ impl File {
             return Err(bad_request(Operation::Read, place, reason));
         };
         if !handle.is_sized(size.max(1)) {
-            let place = handle.place(asked.start, asked.len());
+            let place = handle.place(whole.start, whole.len());
             let reason =
                 "its file system reports no reliable size, which a stream-ordered read needs";
             return Err(bad_request(Operation::Read, place, reason.into()));
@@ -216,10 +216,10 @@ impl File {
         &self,
         call: &Call<'_>,
         stream: CallerStream,
-        asked: ByteRange,
+        whole: ByteRange,
     ) -> Result<Arc<dyn Device>> {
         let refused = |reason: &str| {
-            let place = self.handle.place(asked.start, asked.len());
+            let place = self.handle.place(whole.start, whole.len());
             bad_request(call.direction.into(), place, reason.to_owned())
         };
         let Some(device) = call.span.gpu.clone() else {
@@ -239,8 +239,8 @@ impl File {
             Ok(false) => Ok(device),
             Ok(true) => Err(refused("the stream is being captured: end the capture first")),
             Err(source) => {
-                let (operation, device, len) = (Operation::Copy, device.id(), asked.len());
-                let place = Some(Box::new(self.handle.place(asked.start, len)));
+                let (operation, device, len) = (Operation::Copy, device.id(), whole.len());
+                let place = Some(Box::new(self.handle.place(whole.start, len)));
                 Err(Error::Device { operation, device, len, place, source })
             }
         }

@@ -20,7 +20,7 @@ pub(super) struct Pieces {
     files: Vec<File>,
     packing: Arc<Packing>,
     /// The requested pieces, by file and range, and the bytes that the files have of them.
-    asked: Vec<(usize, ByteRange)>,
+    requested: Vec<(usize, ByteRange)>,
     there: Vec<u64>,
     exact: bool,
     /// The results so far.
@@ -43,7 +43,7 @@ impl Pieces {
         let mut files: Vec<File> = Vec::new();
         let mut ends: Vec<u64> = Vec::new();
         let mut numbers: HashMap<*const Handle, usize> = HashMap::new();
-        let (mut asked, mut wanted) = (Vec::new(), Vec::new());
+        let (mut requested, mut wanted) = (Vec::new(), Vec::new());
         let reaches = many.reaches();
         for piece in many.pieces {
             let Piece { file, offset, len, target, at } = *piece;
@@ -64,7 +64,7 @@ impl Pieces {
             }
             let there = len.min(ends[number].saturating_sub(offset));
             let address = many.spans[target].address + at;
-            asked.push((number, ByteRange::at(offset, len)));
+            requested.push((number, ByteRange::at(offset, len)));
             wanted.push(Wanted { source: number, offset, len: there, address });
         }
         let packing = Arc::new(Packing::new(&wanted, engine.options().slot_size));
@@ -72,8 +72,8 @@ impl Pieces {
         Ok(Self {
             files,
             packing,
-            results: vec![Ok(0); asked.len()],
-            asked,
+            results: vec![Ok(0); requested.len()],
+            requested,
             there,
             exact: many.options.exact && many.direction == Direction::Read,
             published: Arc::default(),
@@ -90,7 +90,7 @@ impl Pieces {
     }
 
     fn place_of(&self, piece: usize) -> Place {
-        let (file, range) = self.asked[piece];
+        let (file, range) = self.requested[piece];
         self.files[file].handle.place(range.start, range.len())
     }
 
@@ -134,7 +134,7 @@ impl Pieces {
             }
             return;
         }
-        for ((file, _), result) in self.asked.iter().zip(&mut self.results) {
+        for ((file, _), result) in self.requested.iter().zip(&mut self.results) {
             if let (Ok(_), Err(error)) = (&*result, &came[*file]) {
                 *result = Err(error.clone());
             }
@@ -147,7 +147,7 @@ impl Pieces {
         let got = results.iter().filter_map(|result| result.as_ref().ok()).sum();
         if self.exact {
             for (piece, result) in results.iter_mut().enumerate() {
-                let (_, range) = self.asked[piece];
+                let (_, range) = self.requested[piece];
                 if let Ok(got) = *result
                     && got < range.len()
                 {

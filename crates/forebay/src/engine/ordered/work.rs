@@ -88,10 +88,10 @@ impl OrderedWork {
     }
 
     /// The result when all steps are done.
-    pub(super) fn end(&mut self, got: u64, asked: u64, exact: bool) -> Result<u64> {
+    pub(super) fn end(&mut self, got: u64, requested: u64, exact: bool) -> Result<u64> {
         match &mut self.moves {
-            Moves::Range(_) if exact && got < asked => {
-                let place = Place { len: asked, ..self.place.clone() };
+            Moves::Range(_) if exact && got < requested => {
+                let place = Place { len: requested, ..self.place.clone() };
                 Err(Error::EndOfFile { place, got })
             }
             Moves::Range(_) => Ok(got),

@@ -92,10 +92,10 @@ impl Engine {
         let known = self.inner.links.devices();
         let answers = known.iter().map(|device| (Some(device), device.address_kind(address)));
         let mut answers = answers.filter(|(_, kind)| *kind != AddressKind::Unknown);
-        let (asked, kind) = answers.next().unwrap_or_else(|| (None, gpu::address_kind(address)));
+        let (owner, kind) = answers.next().unwrap_or_else(|| (None, gpu::address_kind(address)));
         let not = NotDeviceMemory::Kind { address, kind };
         let id = kind.device().ok_or_else(|| refused(address, len, &not))?;
-        if let Some(device) = asked.filter(|device| device.id() == id) {
+        if let Some(device) = owner.filter(|device| device.id() == id) {
             return Ok((Arc::clone(device), kind));
         }
         let device = self.known(id).or_else(|_| {

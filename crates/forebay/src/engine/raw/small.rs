@@ -209,7 +209,7 @@ impl Engine {
     ) -> Option<Arc<State>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let is_plain = call.direction == Direction::Read && call.options.route.is_none();
-        // A server might have to be asked, and the caller must not wait for it.
+        // Facts may have to come from a server, and the caller must not wait for it.
         if !fits || !is_plain || call.file.opens_slowly() || self.inner.core.failure().is_some() {
             return None;
         }

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
-use crate::engine::interrupt::ASKS_EVERY;
+use crate::engine::interrupt::CHECKS_EVERY;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{CallerStream, DeviceError, DeviceId};
 
@@ -44,15 +44,15 @@ impl Engine {
         let mut wait = || {
             // SAFETY: the caller's promise.
             unsafe { known.record_on_caller(event, stream) }?;
-            let (mut nap, mut asked) = (NAPS[0], Instant::now());
+            let (mut nap, mut checked) = (NAPS[0], Instant::now());
             while !known.is_done(event)? {
                 std::thread::sleep(nap);
                 nap = (nap * 5 / 4).min(NAPS[1]);
-                if asked.elapsed() >= ASKS_EVERY {
+                if checked.elapsed() >= CHECKS_EVERY {
                     if !go_on() {
                         return Err(interrupted());
                     }
-                    asked = Instant::now();
+                    checked = Instant::now();
                 }
             }
             Ok(())

@@ -132,7 +132,7 @@ fn managed_memory_is_used_like_any_other() {
 }
 
 #[test]
-fn what_is_no_gpu_memory_is_named() {
+fn other_memory_is_refused_by_its_kind() {
     let (engine, gpus) = driven(&[PLAIN[9]]);
     let memory = gpus[0].allocate(1000).unwrap();
     let beyond =

@@ -159,7 +159,7 @@ fn slots_and_readers_are_near_the_gpu() {
 }
 
 #[test]
-fn a_trace_shows_who_filled_what_and_which_copy_took_it() {
+fn a_trace_shows_the_thread_and_the_copy_of_each_slot() {
     let Some(rig) = Rig::new(RingChoice::Auto) else { return };
     rig.engine.start_trace();
     rig.move_staged();

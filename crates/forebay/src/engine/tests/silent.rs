@@ -284,7 +284,7 @@ fn memory_of_a_copy_that_may_not_be_over_is_never_given_back() {
 }
 
 #[test]
-fn what_may_still_be_copied_to_is_refused_whatever_was_wrong_before() {
+fn a_target_of_a_pending_copy_is_refused() {
     let gpu = Silent::new("sim:bandwidth=100kB/s");
     let (engine, device) = engine_with(&gpu);
     let folder = tempfile::tempdir().unwrap();
@@ -392,7 +392,7 @@ fn copies_to_the_host_hold_up_none_to_the_gpu() {
 /// Another thread holds the driver's lock until our stream is empty, so the stream must make
 /// progress before all work is queued.
 #[test]
-fn what_is_queued_in_a_streams_order_goes_on_while_the_rest_is_being_queued() {
+fn a_streams_first_bytes_arrive_while_the_rest_is_queued() {
     let gpu = Silent::new("sim");
     let engine = Engine::new(Options { slot_size: 1 << 20, ..Options::default() }).unwrap();
     let device: Arc<dyn Device> = Arc::clone(&gpu) as _;
@@ -455,8 +455,8 @@ fn memory_that_is_being_registered_blocks_no_caller() {
     let gpu = Silent::new("sim");
     let (engine, device) = engine_with(&gpu);
     let shut = gpu.gate.lock().unwrap();
-    let (asked, other) = (engine.clone(), engine.clone());
-    let pinned = std::thread::spawn(move || asked.allocate_pinned(4096).unwrap().len());
+    let (allocating, other) = (engine.clone(), engine.clone());
+    let pinned = std::thread::spawn(move || allocating.allocate_pinned(4096).unwrap().len());
     while gpu.registering.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
     }

@@ -173,7 +173,7 @@ fn many_callers_at_once_get_their_own_bytes() {
 }
 
 #[test]
-fn one_to_the_host_is_over_when_it_has_started() {
+fn a_small_read_to_the_host_ends_in_its_call() {
     let small = Small::new("sim");
     let buffer = small.engine.allocate_pinned(EACH as u64).unwrap();
     let before = sections_of_this_thread();

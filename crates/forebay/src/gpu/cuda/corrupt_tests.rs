@@ -106,7 +106,7 @@ fn memory_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn nothing_that_is_said_of_addresses_is_followed_too_far() {
+fn invalid_answers_about_addresses_are_bounded() {
     let device = open(&ADDRESSES);
     let id = DeviceId { kind: DeviceKind::Cuda, index: INDEX };
     assert_eq!(device.id(), id);
@@ -167,7 +167,7 @@ fn engine(table: &'static CudaTable) -> (Engine, Arc<dyn Device>, tempfile::Temp
 }
 
 #[test]
-fn an_engine_reports_nonsense_and_goes_on() {
+fn an_engine_reports_nonsense_and_continues() {
     // Without streams the device cannot be added.
     let (lacking, device, _folder) = engine(&NO_STREAM);
     let error = lacking.add_device(&device).unwrap_err();

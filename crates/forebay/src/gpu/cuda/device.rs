@@ -356,8 +356,8 @@ impl Device for CudaDevice {
         // SAFETY: the output outlives the call.
         let status =
             unsafe { (self.cuda.device_get_attribute)(&raw mut same, attribute, self.ordinal) };
-        let asked = self.cuda.check("cuDeviceGetAttribute", status);
-        match asked {
+        let answer = self.cuda.check("cuDeviceGetAttribute", status);
+        match answer {
             Ok(()) if same != 0 => None,
             Ok(()) => Some("registered host memory has another address on this GPU".into()),
             Err(error) => Some(error.to_string()),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_most_and_drain_finds_all() {
+    fn handles_are_bounded_and_all_are_drained() {
         let mut handles = Handles::new();
         let given: Vec<_> = (1..=4096).map(|n| handles.insert(raw(n)).unwrap()).collect();
         assert_eq!(handles.insert(raw(1)), None);

@@ -50,13 +50,13 @@ pub(super) fn one(cuda: &CudaTable, index: u32) -> DeviceResult<(Ordinal, Device
 
 /// A text property of a GPU, without control characters; empty if the driver has none.
 fn text(
-    ask: unsafe extern "C" fn(*mut c_char, c_int, Ordinal) -> Status,
+    query: unsafe extern "C" fn(*mut c_char, c_int, Ordinal) -> Status,
     ordinal: Ordinal,
 ) -> String {
     const LEN: c_int = 256;
     let mut buffer = [0_u8; LEN as usize];
     // SAFETY: the driver writes at most `LEN` bytes, into the buffer.
-    let status = unsafe { ask(buffer.as_mut_ptr().cast(), LEN, ordinal) };
+    let status = unsafe { query(buffer.as_mut_ptr().cast(), LEN, ordinal) };
     match CStr::from_bytes_until_nul(&buffer) {
         Ok(text) if status == 0 => text.to_string_lossy().replace(char::is_control, ""),
         _ => String::new(),

@@ -143,13 +143,13 @@ pub(super) fn no_kernels() -> DeviceError {
 /// Theoretical memory bandwidth in bytes per second, from the driver's memory clock and bus width:
 /// two transfers per clock cycle.
 pub(super) fn memory_rate(cuda: &CudaTable, ordinal: Ordinal) -> Option<u64> {
-    let ask = |attribute| {
+    let query = |attribute| {
         let mut value = 0;
         // SAFETY: the output outlives the call.
         let status = unsafe { (cuda.device_get_attribute)(&raw mut value, attribute, ordinal) };
         (status == SUCCESS).then_some(value)
     };
-    rate_of(ask(MEMORY_CLOCK)?, ask(MEMORY_WIDTH)?)
+    rate_of(query(MEMORY_CLOCK)?, query(MEMORY_WIDTH)?)
 }
 
 /// The bandwidth for a clock in kHz and a width in bits; `None` if either is unknown.

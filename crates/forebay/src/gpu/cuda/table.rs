@@ -316,12 +316,12 @@ impl CudaTable {
 
     fn text(
         &self,
-        ask: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+        query: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
         status: Status,
     ) -> Option<String> {
         let mut text = ptr::null();
         // SAFETY: the output outlives the call.
-        let known = unsafe { ask(status, &raw mut text) } == SUCCESS && !text.is_null();
+        let known = unsafe { query(status, &raw mut text) } == SUCCESS && !text.is_null();
         // SAFETY: the driver returns a constant of the library that ends in a zero.
         known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }

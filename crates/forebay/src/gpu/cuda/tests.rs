@@ -378,7 +378,7 @@ fn a_kernel_takes_every_word_once() {
 }
 
 #[test]
-fn what_a_kernel_cannot_take_is_refused() {
+fn invalid_arguments_of_a_kernel_are_refused() {
     let (device, old) = (open(PLAIN[8]), CudaDevice::open_with(&OLD, PLAIN[8]).unwrap());
     let (before, after) = before_and_after(&device, 64, |stream, memory| {
         for (address, len) in [(memory + 8, 16), (memory, 8), (memory + 1, 32), (memory, 17)] {

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_names_what_may_stand_there() {
+    fn an_invalid_setting_names_the_valid_ones() {
         let message = |text: &str| text.parse::<SimConfig>().expect_err(text).to_string();
         assert_eq!(
             message("sim:speed=1"),

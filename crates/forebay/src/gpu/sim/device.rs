@@ -154,7 +154,7 @@ impl SimDevice {
 
     /// Number of `is_done` calls.
     pub fn queries(&self) -> u64 {
-        self.timeline.lock().asked
+        self.timeline.lock().queries
     }
 
     /// Number of host memory ranges registered with it and its siblings.

@@ -114,7 +114,7 @@ impl DeviceMemory {
         }
         if len > self.free_bytes() {
             let free = self.free_bytes();
-            return failed(Fault::OutOfMemory, format!("{len} bytes asked, {free} free"));
+            return failed(Fault::OutOfMemory, format!("{len} bytes requested, {free} free"));
         }
         let mapping = match usize::try_from(len).map(Mapping::new) {
             Ok(Ok(mapping)) => mapping,

@@ -192,7 +192,7 @@ fn a_batch_pays_the_latency_once_for_each_group() {
 }
 
 #[test]
-fn what_stands_before_a_refused_copy_of_a_batch_stays_queued() {
+fn copies_before_a_refused_one_of_a_batch_stay_queued() {
     let (device, _) = stepped("sim:latency=1us");
     let mut bytes = Pinned::new(&device, vec![1; 20]);
     let memory = device.allocate(20).unwrap();
@@ -285,7 +285,7 @@ fn memory_has_an_end() {
     let error = device.allocate((512 << 10) + 1).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "allocate: SIM_ERROR_OUT_OF_MEMORY (2): 524289 bytes asked, 524288 free"
+        "allocate: SIM_ERROR_OUT_OF_MEMORY (2): 524289 bytes requested, 524288 free"
     );
     // SAFETY: nothing is queued on it.
     unsafe { device.free(half) }.unwrap();
@@ -328,7 +328,7 @@ fn a_failed_copy_shows_in_synchronize_and_moves_half() {
 }
 
 #[test]
-fn what_would_corrupt_memory_is_refused() {
+fn calls_that_would_corrupt_memory_are_refused() {
     let (device, clock) = stepped("sim:latency=1us");
     let mut bytes = Pinned::new(&device, vec![1; 64]);
     let (start, stream) = (bytes.start(), device.create_stream().unwrap());

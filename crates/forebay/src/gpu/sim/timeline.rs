@@ -99,7 +99,7 @@ pub(super) struct Timeline {
     pub(super) records: BTreeMap<u64, Option<Duration>>,
     link_free: [Duration; 2],
     /// Number of `is_done` calls.
-    pub(super) asked: u64,
+    pub(super) queries: u64,
     uplink: Option<Arc<Uplink>>,
     dice: Dice,
 }
@@ -121,7 +121,7 @@ impl Timeline {
             queued: 0,
             records: BTreeMap::new(),
             link_free: [Duration::ZERO; 2],
-            asked: 0,
+            queries: 0,
             uplink,
         }
     }
@@ -320,7 +320,7 @@ impl Timeline {
     }
 
     pub(super) fn is_done(&mut self, now: Duration, event: u64) -> DeviceResult<bool> {
-        self.asked += 1;
+        self.queries += 1;
         self.run_due(now);
         let state = self.events.get(&event).ok_or_else(|| unknown("is_done", "event"))?;
         let Some((number, error)) = &state.failure else {

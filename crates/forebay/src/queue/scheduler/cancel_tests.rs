@@ -59,7 +59,7 @@ fn takes_as_long_among_many(start: fn(&mut Rig) -> Arc<State>) {
 }
 
 #[test]
-fn of_reads_to_host_memory() {
+fn cancelled_reads_to_host_memory() {
     takes_as_long_among_many(|rig| {
         let (state, claim) = rig.start_by(Reason::Resident);
         rig.opened(&claim);
@@ -68,7 +68,7 @@ fn of_reads_to_host_memory() {
 }
 
 #[test]
-fn of_reads_that_wait_for_their_drive() {
+fn cancelled_reads_that_wait_for_their_drive() {
     takes_as_long_among_many(|rig| {
         let (state, claim) = rig.start_by(Reason::NoDirectIo);
         rig.opened(&claim);
@@ -77,7 +77,7 @@ fn of_reads_that_wait_for_their_drive() {
 }
 
 #[test]
-fn of_reads_that_wait_for_a_slot() {
+fn cancelled_reads_that_wait_for_a_slot() {
     takes_as_long_among_many(|rig| {
         let (state, claim) = rig.start_to(Some(0), Reason::Resident, Priority::Normal);
         claim.iter().for_each(|claim| rig.opened(claim));
@@ -86,7 +86,7 @@ fn of_reads_that_wait_for_a_slot() {
 }
 
 #[test]
-fn of_writes_of_one_file() {
+fn cancelled_writes_of_one_file() {
     takes_as_long_among_many(|rig| {
         let request = rig.request(None, Reason::WriteThroughCache, Priority::Normal);
         let request = Request { direction: Direction::Write, ..request };

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_nothing_yet_gets_a_part_beyond_the_share() {
+    fn a_transfer_without_a_slot_gets_a_part_beyond_the_share() {
         let mut slots = slots(8, 1);
         let whole: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(16, u64::MAX))).collect();
         assert_eq!((whole.len(), slots.take(0, need(1, u64::MAX))), (4, None));
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_refused_holds_up_its_own_line_alone() {
+    fn a_refused_window_holds_up_its_own_line_alone() {
         let mut waiting = Waiting::default();
         let bounded = line(0, Priority::Normal, 9);
         let unbounded = line(0, Priority::Normal, u64::MAX);
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_changed_stands_last_in_its_new_line() {
+    fn a_changed_window_is_last_in_its_new_line() {
         let mut waiting = Waiting::default();
         let (from, to) = (line(0, Priority::Normal, 9), line(0, Priority::Normal, u64::MAX));
         for (key, line) in [(1, from), (2, from), (3, to)] {

@@ -400,14 +400,14 @@ impl Scheduler {
     }
 
     /// Handles a file system that accepts O_DIRECT on open but refuses a request with it. Unless
-    /// the route was demanded, the file uses the page cache from now on.
+    /// the route was required, the file uses the page cache from now on.
     fn refuse_o_direct(&mut self, key: usize, op: Op, errno: Errno) {
         let (reason, is_news) = op.file.refuse_o_direct(errno);
         let reason = reason.to_owned();
         if is_news {
             self.effects.refused.push((op.file.path().into(), reason.clone()));
         }
-        if op.segment.reason != Reason::Demanded {
+        if op.segment.reason != Reason::Required {
             if !op.is_write() {
                 return self.requeue(op.through_cache(Reason::NoDirectIo));
             }

@@ -85,7 +85,7 @@ impl Rig {
 }
 
 #[test]
-fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
+fn after_endless_retries_bytes_go_through_slots() {
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
     let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::PeerToPeer));
@@ -105,7 +105,7 @@ fn a_port_that_asks_to_try_again_for_ever_gives_over_to_slots() {
 }
 
 #[test]
-fn of_two_requests_at_once_each_ends_with_its_own_refusal() {
+fn two_concurrent_requests_have_a_refusal_each() {
     for (of_file, of_memory) in [(0, 1), (1, 0)] {
         let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
@@ -141,7 +141,7 @@ fn one_whose_link_is_broken_fails_instead_of_waiting_for_a_slot() {
 fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Demanded));
+    let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Required));
     for op in ops {
         assert!(rig.scheduler.claim().is_none(), "an edge begins during the body");
         rig.complete(op, Ok(LEN / 4));
@@ -154,7 +154,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
     // The edge of a read does not wait, since a read cannot overwrite anything.
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let _started = rig.start_direct(link, (Direction::Read, Reason::Demanded));
+    let _started = rig.start_direct(link, (Direction::Read, Reason::Required));
     assert!(rig.scheduler.claim().is_some(), "the edge of a read");
 }
 
@@ -162,7 +162,7 @@ fn the_edges_of_a_write_wait_until_its_body_is_on_the_drive() {
 fn a_write_that_fails_leaves_no_edge_behind() {
     let mut rig = Rig::with(8, 8);
     let link = rig.add_ring_and_link();
-    let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Demanded));
+    let (state, ops) = rig.start_direct(link, (Direction::Write, Reason::Required));
     let (first, rest) = ops.split_first().expect("three");
     rig.complete(first.clone(), Err(Errno::NOSPC));
     assert!(rig.ended(&state).is_none(), "two are in flight");
@@ -176,14 +176,14 @@ fn the_requester_learns_the_failure() {
     let reported = |result: Result<u64, Errno>| {
         let mut rig = Rig::with(8, 8);
         let link = rig.add_ring_and_link();
-        let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::Demanded));
+        let (state, ops) = rig.start_direct(link, (Direction::Read, Reason::Required));
         let mut ops = ops.into_iter();
         let mut op = ops.next().expect("the first");
         op.empty = 2;
         rig.complete(op, result);
         ops.for_each(|op| rig.complete(op, Ok(LEN / 4)));
         let known = rig.file.ports().to(GPU, || unreachable!("it is known"));
-        assert!(known.is_ok(), "others may go on to ask for it");
+        assert!(known.is_ok(), "others may still request it");
         rig.ended(&state).expect("an error")
     };
     let refused = reported(Err(Errno::OPNOTSUPP));

@@ -21,7 +21,7 @@ const NO_FURTHER: &str = "it brought a request no further";
 
 impl Scheduler {
     /// Handles an op that its port refused with `error` or made no progress on. Unless the direct
-    /// route was demanded, its bytes go through slots. So do all bytes that have not begun, since
+    /// route was required, its bytes go through slots. So do all bytes that have not begun, since
     /// the port would refuse again. If the drive itself failed, the staged path reports it.
     pub(super) fn refuse_peer(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let active = &self.transfers[key];
@@ -30,7 +30,7 @@ impl Scheduler {
         };
         let stopped = active.is_stopped();
         self.count_bytes(key, op);
-        if op.segment.reason == Reason::Demanded {
+        if op.segment.reason == Reason::Required {
             self.fail_refused(key, op, error);
         } else if !stopped {
             let of_memory = error.as_ref().is_some_and(|error| error.of_memory);
@@ -45,7 +45,7 @@ impl Scheduler {
         self.count_out(op);
     }
 
-    /// Fails a transfer whose route was demanded; with the drive's own error, if the drive failed.
+    /// Fails a transfer whose route was required; with the drive's own error, if the drive failed.
     fn fail_refused(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let (operation, place) = self.about(key, op);
         let error = match error {

@@ -155,7 +155,7 @@ impl Rig {
 }
 
 #[test]
-fn what_has_left_the_page_cache_is_waited_for_by_those_who_may() {
+fn evicted_pages_are_read_by_threads_that_may_wait() {
     let mut rig = Rig::new();
     let (state, claim) = rig.start_by(Reason::Resident);
     rig.opened(&claim);
@@ -266,7 +266,7 @@ fn a_short_read_after_a_cancel_ends() {
 }
 
 #[test]
-fn callers_who_help_keep_to_what_a_drive_may_have_in_flight() {
+fn helping_callers_keep_to_a_drives_depth() {
     let mut rig = Rig::new();
     let (first, claim) = rig.start();
     rig.opened(&claim);
@@ -307,7 +307,7 @@ fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
 }
 
 #[test]
-fn what_is_short_or_a_drive_has_to_bring_begins_in_a_part_of_a_slot() {
+fn short_and_cold_transfers_begin_in_a_part_of_a_slot() {
     for (cold, share, part) in [(true, 1, 16), (false, 1, 1), (false, 5, 4), (false, 16, 16)] {
         let mut rig = Rig::new();
         let link = rig.add_ring_and_link();

@@ -260,7 +260,7 @@ impl Scheduler {
                 (request.files(), OpKind::Sync { metadata }, at)
             }
         };
-        let segment = Segment::plain(at, Io::Buffered, Reason::Demanded);
+        let segment = Segment::plain(at, Io::Buffered, Reason::Required);
         self.transfers[key].open += u32::try_from(files.len()).expect("as many files as are open");
         for file in files {
             let op = Op::new(Owner::Transfer(key), file, kind, segment, 0);

@@ -26,8 +26,8 @@ impl Writing {
 
     /// Starts a write of four pieces.
     fn write(&mut self, io: Io) -> Arc<State> {
-        let request = self.rig.request(None, Reason::Demanded, Priority::Normal);
-        let parts = [(request.range, io, Reason::Demanded)].into();
+        let request = self.rig.request(None, Reason::Required, Priority::Normal);
+        let parts = [(request.range, io, Reason::Required)].into();
         let request = Request { direction: Direction::Write, drive: self.drive, parts, ..request };
         let state = Arc::clone(&request.state);
         let (key, claim) = self.rig.scheduler.start(request);
@@ -127,7 +127,7 @@ fn files_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn one_that_is_cancelled_while_it_waits_ends() {
+fn a_write_cancelled_while_it_waits_ends() {
     for [first, second] in [[Io::ODirect, Io::Buffered], [Io::Buffered, Io::ODirect]] {
         let mut writing = Writing::new();
         writing.write(first);

@@ -48,7 +48,7 @@ const FAULTS: [&str; 26] = [
     "odd",
     "port-again",
     "port-closed",
-    "port-demanded",
+    "port-required",
     "port-empty",
     "port-odd",
     "port-refused",

@@ -99,8 +99,8 @@ impl DirectPart {
         let known = ByteRange { start: wish.range.start, end: wish.end };
         let start = align_up(known.start, unit);
         let body = ByteRange { start, end: align_down(known.end, unit).max(start) };
-        let demanded = world.dice.roll(shape.demands);
-        let reason = if demanded { Reason::Demanded } else { Reason::PeerToPeer };
+        let required = world.dice.roll(shape.requires);
+        let reason = if required { Reason::Required } else { Reason::PeerToPeer };
         (!body.is_empty()).then(|| Self { port, handle: Arc::clone(handle), reason, body })
     }
 
@@ -130,7 +130,7 @@ impl DirectPart {
         request.cold = false;
     }
 
-    /// Checks a demanded route, and that the outcome of a successful transfer counts each byte
+    /// Checks a required route, and that the outcome of a successful transfer counts each byte
     /// once, under the route that it really took.
     fn judge(&self, world: &World, state: &Arc<State>, outcome: &Outcome) {
         let by = |what: &dyn Fn(Route, Reason) -> bool| -> u64 {
@@ -142,9 +142,9 @@ impl DirectPart {
         assert_eq!(direct, named, "another reason: {outcome:?}");
         assert_eq!(direct, world.direct_bytes_of(state), "direct: {outcome:?}");
         let failed = by(&|_, reason| reason == Reason::PeerFailed);
-        let demanded = self.reason == Reason::Demanded;
-        assert!(!demanded || direct == self.body.len(), "demanded: {outcome:?}");
-        assert!(!demanded || failed == 0, "demanded, and gone elsewhere: {outcome:?}");
+        let required = self.reason == Reason::Required;
+        assert!(!required || direct == self.body.len(), "required: {outcome:?}");
+        assert!(!required || failed == 0, "required, and gone elsewhere: {outcome:?}");
         if direct < self.body.len() {
             let port = self.handle.ports().to(self.port.gpu(), || unreachable!("it is known"));
             assert!(port.is_err(), "open although it refused: {outcome:?}");
@@ -253,11 +253,11 @@ impl World {
         align_down(some, unit).max(unit).min(most)
     }
 
-    /// Records an error that the transfer must report. If the route was not demanded, the bytes are
+    /// Records an error that the transfer must report. If the route was not required, the bytes are
     /// staged instead and nothing is reported.
     fn refuse(&mut self, op: &Op, state: &Arc<State>, errno: Errno) -> Errno {
-        let is_required = op.segment.reason == Reason::Demanded;
-        if self.tally.note("port-demanded", is_required) {
+        let is_required = op.segment.reason == Reason::Required;
+        if self.tally.note("port-required", is_required) {
             self.fail(op, state, errno);
         }
         errno

@@ -108,7 +108,7 @@ impl Ring for SimRing {
         for flight in &mut self.flights {
             if matches!(flight.op.owner, Owner::Piece(key, _) if key == window) {
                 let wanted = !self.core.lock().has_stopped(&flight.op);
-                assert!(!wanted, "asked back while it is wanted: {:?}", flight.op);
+                assert!(!wanted, "cancelled while it is wanted: {:?}", flight.op);
                 if world.meets("taken-back", 0.5) {
                     flight.cancelled = true;
                     flight.due = flight.due.min(world.due());

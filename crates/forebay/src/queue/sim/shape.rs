@@ -35,9 +35,9 @@ pub(super) struct Shape {
     /// Maximum number of transfers in flight.
     pub(super) at_once: usize,
     /// Fraction of GPU transfers that are direct if the file allows it, fraction of these that
-    /// demand the route, and the alignment unit of the ports.
+    /// require the route, and the alignment unit of the ports.
     pub(super) by_port: f64,
-    pub(super) demands: f64,
+    pub(super) requires: f64,
     pub(super) port_unit: u64,
     /// Fraction of transfers that write (if the file may be written), that involve a GPU, that use
     /// O_DIRECT if possible, and that block a caller who helps.
@@ -118,7 +118,7 @@ impl Shape {
             transfers: count(dice, 2, 12),
             at_once: count(dice, 1, 8),
             by_port: one_of(dice, &[0.3, 0.7, 1.0]),
-            demands: one_of(dice, &[0.0, 0.3, 1.0]),
+            requires: one_of(dice, &[0.0, 0.3, 1.0]),
             port_unit: one_of(dice, &[4 * KIB, segment.min(64 * KIB)]),
             writes: one_of(dice, &[0.1, 0.5, 1.0]),
             on_gpu: one_of(dice, &[0.3, 0.7, 1.0]),

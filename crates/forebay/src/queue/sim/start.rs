@@ -160,7 +160,7 @@ pub(super) fn access(dice: &mut Dice, shape: &Shape, file: &Contents, writes: bo
     match file.alignment {
         Some(alignment) if dice.roll(shape.direct) => {
             let reason = match writes {
-                _ if dice.roll(0.2) => Reason::Demanded,
+                _ if dice.roll(0.2) => Reason::Required,
                 true => Reason::WritePastCache,
                 false => Reason::NotResident,
             };

@@ -225,11 +225,11 @@ impl World {
         self.touched.push(new);
     }
 
-    fn check_place(&self, op: &Op, base: u64, direction: Direction, asked: ByteRange) {
+    fn check_place(&self, op: &Op, base: u64, direction: Direction, requested: ByteRange) {
         let (offset, len) = (op.offset_of(op.rest().start), op.rest().len());
         assert!(len > 0, "an op of no bytes: {op:?}");
         let segment = &op.segment;
-        assert_eq!(segment.wanted.intersect(asked), segment.wanted, "outside the request");
+        assert_eq!(segment.wanted.intersect(requested), segment.wanted, "outside the request");
         if direction == Direction::Write {
             assert_eq!(segment.wanted, segment.covered, "a write of bytes that were not requested");
         }
@@ -289,8 +289,8 @@ impl World {
             let errno = if self.dice.roll(0.5) { Errno::INTR } else { Errno::AGAIN };
             return (Err(errno), None);
         }
-        let asked = op.segment.reason != Reason::Demanded;
-        if op.is_o_direct() && asked && self.file_of(op).refuses {
+        let requested = op.segment.reason != Reason::Required;
+        if op.is_o_direct() && requested && self.file_of(op).refuses {
             self.tally.count("no-direct", 1);
             return (Err(Errno::INVAL), None);
         }

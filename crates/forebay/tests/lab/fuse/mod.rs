@@ -6,7 +6,7 @@
 //!
 //! No process waits for it without a bound. The server's thread has a table of
 //! descriptors of its own, so the kernel ends the connection as soon as that thread is gone;
-//! nothing that it does waits for a file system; closing a file asks the server nothing, unless a
+//! nothing that it does waits for a file system; closing a file sends the server nothing, unless a
 //! test wants that; and a guardian takes a mount away that stays for too long.
 
 mod protocol;
@@ -87,7 +87,7 @@ impl Fuse {
         let server = Some(server.map_err(|e| format!("no thread: {e}"))?);
         reported.recv().map_err(|_| "the server of a FUSE mount ended".to_owned())??;
         let fuse = Self { shared, server, _guardian: guardian, mounted, _folder: folder };
-        // Before Linux 5.16 the first closing of a file asks whether the server wants to know of
+        // Before Linux 5.16 the first closing of a file queries whether the server wants to know of
         // it: from now on no process that ends waits for an answer to that.
         File::open(fuse.path()).map_err(|e| format!("a FUSE mount without answers: {e}"))?;
         Ok(fuse)

@@ -232,7 +232,7 @@ impl State {
     fn entry(&self) -> Vec<u8> {
         let mut entry = Vec::with_capacity(128);
         entry.extend_from_slice(&FILE.to_ne_bytes());
-        // No generation, and nothing stays valid: the kernel asks again each time.
+        // No generation, and nothing stays valid: the kernel queries it each time.
         entry.resize(40, 0);
         entry.extend_from_slice(&self.node(FILE));
         entry

@@ -83,7 +83,7 @@ fn clones_and_both_directions_of_a_job_are_one_measurement() {
 }
 
 #[test]
-fn a_servers_job_and_one_that_failed_are_read_behind_what_fio_said() {
+fn a_servers_job_and_a_failed_one_are_read_after_text_of_fio() {
     let contents = parse(CLIENT).unwrap();
     let [far] = contents.found.as_slice() else { panic!("{contents:?}") };
     // It was over before its processor time was counted.
@@ -267,7 +267,7 @@ fn methods(contents: Contents) -> Vec<String> {
 }
 
 #[test]
-fn what_is_damaged_is_refused_with_its_line() {
+fn damaged_json_is_refused_with_its_line() {
     let why = |text: &str| parse(text).unwrap_err();
     assert!(why(&RANDOM[..RANDOM.len() / 2]).contains("its JSON is truncated"));
     assert!(
@@ -403,7 +403,7 @@ fn options_without_an_axis_separate_jobs() {
 }
 
 #[test]
-fn what_went_well_is_no_complaint() {
+fn a_job_without_errors_has_no_warning() {
     let people = "a: (groupid=0, jobs=1): err= 0: pid=7\nb: (groupid=0, jobs=1): err= 5: pid=8\n";
     let contents = parse(&format!("{RANDOM}{people}")).unwrap();
     assert_eq!(contents.warnings().len(), 1);

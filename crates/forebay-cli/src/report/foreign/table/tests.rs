@@ -146,7 +146,7 @@ fn a_column_may_name_the_method_and_common_headings_need_no_map() {
 }
 
 #[test]
-fn what_elbencho_says_of_a_run_separates_points() {
+fn settings_of_elbencho_separate_points() {
     let head = "label,hosts,threads,file size,block size,direct IO,random,operation,MiB/s [last]\n";
     let base = "a 1,1,8,1048576,4096,1,0,READ,900\n";
     let points = |other: &str| {

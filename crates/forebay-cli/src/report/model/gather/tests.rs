@@ -96,7 +96,7 @@ fn a_sample_names_its_limit_or_its_rate_does() {
 }
 
 #[test]
-fn of_a_limit_that_was_measured_again_the_larger_counts() {
+fn the_largest_measurement_of_a_limit_counts() {
     let mut records = vec![made::run(&Sweep::default())];
     records.extend([6e9, 8e9, 7e9].map(|rate| made::limit("storage", "/data", rate)));
     let model = model_of(&[("a", &made::text(&records))]);

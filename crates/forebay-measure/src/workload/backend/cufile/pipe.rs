@@ -47,7 +47,7 @@ impl Pipe {
     }
 
     /// Sends a request and waits for its answer for at most `bound`.
-    pub(super) fn ask<A: DeserializeOwned>(
+    pub(super) fn exchange<A: DeserializeOwned>(
         &mut self,
         order: &impl Serialize,
         bound: Duration,

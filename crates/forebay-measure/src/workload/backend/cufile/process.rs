@@ -88,7 +88,7 @@ impl Mover {
         let (version, window, len) = (String::new(), None, 0);
         let mut mover =
             Self { pipe, bounds, version, gpu: gpu.clone(), window, len, _folder: folder };
-        match mover.ask(&Order::Start { gpu }, start) {
+        match mover.exchange(&Order::Start { gpu }, start) {
             Ok(Answer::Started { version }) => {
                 mover.version = shown(&version);
                 Ok(mover)
@@ -115,9 +115,9 @@ impl Mover {
         &self.version
     }
 
-    fn ask(&mut self, order: &Order, bound: Duration) -> Result<Answer> {
+    fn exchange(&mut self, order: &Order, bound: Duration) -> Result<Answer> {
         let answer = match &mut self.pipe {
-            Ok(pipe) => pipe.ask(order, bound),
+            Ok(pipe) => pipe.exchange(order, bound),
             Err(lost) => Err(lost.clone()),
         };
         match answer {
@@ -136,7 +136,7 @@ impl Mover {
     }
 
     fn done(&mut self, order: &Order) -> Result<()> {
-        match self.ask(order, self.bounds.order)? {
+        match self.exchange(order, self.bounds.order)? {
             Answer::Done {} => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -231,7 +231,7 @@ impl Mover {
         // The process runs in another folder.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let path = path.into_os_string();
-        match self.ask(&Order::Open { path, write, direct }, self.bounds.order)? {
+        match self.exchange(&Order::Open { path, write, direct }, self.bounds.order)? {
             Answer::Opened { direct } => Ok(direct),
             other => Err(unexpected(&other)),
         }
@@ -242,7 +242,7 @@ impl Mover {
     /// # Errors
     /// Errors of the library.
     pub fn run(&mut self, order: &Move) -> Result<(u64, Duration)> {
-        match self.ask(&Order::Move(*order), self.bounds.of_move(order.len))? {
+        match self.exchange(&Order::Move(*order), self.bounds.of_move(order.len))? {
             Answer::Moved { bytes, cpu_seconds } => {
                 let cpu = Duration::try_from_secs_f64(cpu_seconds);
                 Ok((bytes, cpu.map_err(|_| Failure::new("it reported an impossible time"))?))
@@ -270,7 +270,7 @@ impl Mover {
     /// cuFile's counters in its process.
     pub fn counters(&mut self) -> Seen<Counters> {
         let none = |why: String| Seen::missing(why, "use cuFile 1.15 or later");
-        match self.ask(&Order::Count {}, self.bounds.order) {
+        match self.exchange(&Order::Count {}, self.bounds.order) {
             Ok(Answer::Counted { version, words: Some(words) }) => {
                 let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_ne_bytes).collect();
                 Counters::parse(version, 3, &bytes).map_or_else(none, Seen::Value)

@@ -27,8 +27,8 @@ fn a_panic_in_a_copy_fails_the_engine_and_wakes_all() {
     // The bound only separates late from never.
     let end = started.wait_for(Duration::from_secs(60));
     let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
-    let said = error.to_string();
-    assert!(said.contains("forebay-copy-0") && said.contains("the driver is broken"), "{said}");
+    let text = error.to_string();
+    assert!(text.contains("forebay-copy-0") && text.contains("the driver is broken"), "{text}");
     assert!(started.wait().1.is_none(), "memory came back that a copy may still touch");
     gpu.panics.store(false, Ordering::Relaxed);
     let mut bytes = [0; 4096];
@@ -68,7 +68,7 @@ fn a_panic_as_memory_is_freed_or_a_file_closed_fails_the_engine() {
         while core.failure().is_none() && std::time::Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let said = core.failure().expect("the engine has failed").to_string();
-        assert!(said.contains(thread) && said.contains("a destructor is broken"), "{said}");
+        let text = core.failure().expect("the engine has failed").to_string();
+        assert!(text.contains(thread) && text.contains("a destructor is broken"), "{text}");
     }
 }

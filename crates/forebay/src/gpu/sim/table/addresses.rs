@@ -132,10 +132,10 @@ pub(super) unsafe extern "C" fn mem_get_access(
     address: Address,
 ) -> Status {
     // SAFETY: the table's callers pass a readable location.
-    let asked = unsafe { *location }.ordinal();
+    let accessor = unsafe { *location }.ordinal();
     match simulated(address) {
         Some((_, _, SimulatedAddress::Mapping { ordinal, accessible })) => {
-            write(flags, if accessible && asked == Some(ordinal) { 3 } else { 0 })
+            write(flags, if accessible && accessor == Some(ordinal) { 3 } else { 0 })
         }
         _ => 1,
     }
