@@ -400,13 +400,14 @@ impl<'a> Bench<'a> {
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
         for repeat in 0..most {
             let begun = Instant::now();
-            let is_late = self.begun.elapsed() + slowest > plan::BUDGET;
+            let is_late = |rounds| self.begun.elapsed() + slowest * rounds > plan::BUDGET;
             // Several ranks make the same samples, whatever each takes.
-            let is_enough = is_late || self.joined.is_some();
-            if repeat >= least && is_enough {
+            if repeat >= least && (is_late(1) || self.joined.is_some()) {
                 break;
             }
-            self.limited.clear(); // limits are measured in each round
+            let is_default = self.is_whole && self.args.repeats.is_none();
+            let is_slow = is_default && is_late(least.saturating_sub(repeat));
+            self.limited.retain(|_| is_slow); // else limits are measured in each round
             let order = plan::order(self.args, self.planned.len(), repeat);
             for (position, &index) in order.iter().enumerate() {
                 let planned = self.planned[index].clone();
@@ -415,14 +416,13 @@ impl<'a> Bench<'a> {
                 if is_kept(&planned, repeat) || skips {
                     continue;
                 }
-                let rounds = least.saturating_sub(repeat + 1);
+                let (of, rounds) = ((repeat + 1).max(least), least.saturating_sub(repeat + 1));
                 let left = order[position..].iter().map(|index| takes[*index]).sum::<Duration>()
                     + takes.iter().sum::<Duration>() * rounds;
                 let turn = Instant::now();
                 self.limits_before(&planned, &bar)?;
                 let name = if planned.whole.is_some() { bars::name } else { plan::name };
                 let name = name(&planned.point);
-                let of = (repeat + 1).max(least);
                 bar.set_message(format!(
                     "round {} of {of}: {name}, {} s left",
                     repeat + 1,
