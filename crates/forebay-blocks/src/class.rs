@@ -319,7 +319,7 @@ impl Class {
         Ok(uses.iter().map(|&used| u64::from_le_bytes(used)).collect())
     }
 
-    /// Starts reading a key's records from the drive, and for when they were used, without waiting.
+    /// Starts reading a key's records and their times of use from the drive, without waiting.
     pub(crate) fn read_ahead(&self, key: &Key) {
         let set = self.set_of(key);
         let start = |file: &File, len: usize| {

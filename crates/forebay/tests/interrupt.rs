@@ -427,9 +427,9 @@ fn the_same_bytes_come_in_one_large_read() {
 fn files_without_a_size_and_errors_end_as_in_plain_calls() {
     let rig = Rig::new();
     let file = rig.engine.open("/proc/version").expect("the file opens");
-    let (calls, _) = file.read_whole_while(None, &mut || true).expect("all bytes");
+    let (checked, _) = file.read_whole_while(None, &mut || true).expect("all bytes");
     let (plain, _) = file.read_whole(None).expect("all bytes");
-    assert_eq!(calls.as_slice(), plain.as_slice());
+    assert_eq!(checked.as_slice(), plain.as_slice());
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("file");
     fs::write(&path, [1; 100]).expect("room for a file");

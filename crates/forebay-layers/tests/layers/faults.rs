@@ -236,11 +236,11 @@ fn a_panic_in_the_question_leaves_the_stream_as_it_is() {
     let options = ordered(Order::Forward, Some(2 * len));
     let stream = LayerStream::new(&rig.engine, &rig.gpu(), &layers(&file, len), options);
     let stream = stream.expect("a stream");
-    let calls = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let taken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         // SAFETY: the stream is this device's and alive.
         unsafe { stream.next_while(rig.compute(), &mut || panic!("no more")) }
     }));
-    assert!(calls.is_err(), "nothing can have come");
+    assert!(taken.is_err(), "nothing can have come");
     fuse.set(|faults| faults.hang_from = None);
     for layer in 0..6 {
         assert_eq!(rig.next(&stream).expect("it can be read").expect("a layer").layer(), layer);

@@ -181,7 +181,7 @@ fn unwritable_layers_are_refused_or_reported() {
             reported(stream.close().expect_err("it cannot be written"), 0);
             continue;
         }
-        // Each failure is reported once, and the stream goes on.
+        // Each failure is reported once, and the stream continues.
         for layer in 0..2 {
             reported(stream.flush_while(&mut || true).expect_err("it cannot be written"), layer);
         }

@@ -155,7 +155,7 @@ fn concurrent_allocations_do_not_get_the_same_room() {
         let got: Vec<_> = thread::scope(|scope| {
             let callers: Vec<_> =
                 (0..8).map(|number| scope.spawn(move || allocate(number))).collect();
-            callers.into_iter().map(|asker| asker.join().expect("no panic")).collect()
+            callers.into_iter().map(|caller| caller.join().expect("no panic")).collect()
         });
         assert_eq!(got.iter().filter(|result| result.is_ok()).count(), 1);
         for error in got.iter().filter_map(|result| result.as_ref().err()) {
