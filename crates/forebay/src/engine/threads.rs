@@ -1,5 +1,6 @@
 //! The engine's threads: how many there are, how they start, how they end.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Weak};
@@ -129,6 +130,11 @@ struct Alive {
     none: Condvar,
 }
 
+thread_local! {
+    /// The engine of this thread, as the address of its counts; 0 for a thread of the caller.
+    static ENGINE: Cell<usize> = const { Cell::new(0) };
+}
+
 /// Removes its thread from the count when it ends, also after a panic.
 struct Leave(Arc<Alive>, Quota);
 
@@ -181,6 +187,7 @@ impl Threads {
         let leave = Leave(Arc::clone(&self.alive), quota);
         // The thread is not joined: its last act is to remove itself from the count.
         let thread = Builder::new().name(name).spawn(move || {
+            ENGINE.set(Arc::as_ptr(&leave.0).addr());
             let _leave = leave;
             run();
         });
@@ -192,8 +199,12 @@ impl Threads {
         &self.kernel
     }
 
-    /// Waits for all threads to end, for a bounded time; returns whether they have.
+    /// Waits for all threads to end, for a bounded time; returns whether they have. One of the
+    /// threads does not wait: it has dropped the last handle, for example in a callback.
     pub(super) fn wait(&self) -> bool {
+        if ENGINE.get() == Arc::as_ptr(&self.alive).addr() {
+            return true;
+        }
         let waited =
             self.alive
                 .none

@@ -6,6 +6,10 @@
 //! leaves. So a read that is waited for wakes no other thread. Reads that are not waited for
 //! (callbacks, abandoned calls) are completed by one thread of the engine.
 //!
+//! The engine ends with its last handle, and a read may need it after its completion. So reads in
+//! flight keep a handle: each transfer has one, the thread has one while it has reads to complete,
+//! and so has every thread that takes completions.
+//!
 //! A read that fails or comes back short is repeated by the general path, which knows why.
 
 #![expect(unsafe_code, reason = "hands memory to the kernel, which the transfers keep")]
@@ -14,8 +18,8 @@ use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, woken};
@@ -71,7 +75,7 @@ pub(crate) struct ColdReads {
     bounce: Arc<Cells>,
     /// Most reads in flight.
     most: usize,
-    engine: Box<dyn ColdEngine>,
+    engine: Weak<dyn ColdEngine>,
     core: Arc<Core>,
 }
 
@@ -80,7 +84,7 @@ pub(crate) trait ColdEngine: Send + Sync {
     /// Starts the thread that runs [`ColdReads::run`]; false if it cannot.
     fn start_thread(&self) -> bool;
     /// Repeats a read by the general path, as the same transfer.
-    fn repeat(&self, call: ColdCall);
+    fn repeat(self: Arc<Self>, call: ColdCall);
 }
 
 /// A call for a small cold read: what the general path needs to repeat it.
@@ -104,13 +108,19 @@ struct Reads {
 }
 
 /// The engine's thread for reads that are not waited for.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Thread {
     is_started: bool,
-    /// Whether it has to complete all reads in flight.
-    is_needed: bool,
-    /// Whether it ends after that.
-    ends: bool,
+    duty: Duty,
+}
+
+#[derive(Default)]
+enum Duty {
+    #[default]
+    Parks,
+    /// It completes all reads in flight, for this engine.
+    Completes(Arc<dyn ColdEngine>),
+    Ends,
 }
 
 /// A read, whose transfer has begun.
@@ -139,7 +149,7 @@ impl ColdReads {
     pub(crate) fn new(
         options: &Options,
         core: &Arc<Core>,
-        engine: Box<dyn ColdEngine>,
+        engine: Weak<dyn ColdEngine>,
     ) -> Option<Arc<Self>> {
         if options.ring == RingChoice::Pread || options.depth.is_some() {
             return None;
@@ -233,7 +243,7 @@ impl ColdReads {
 
     /// Hands nothing to the kernel any more, and repeats the reads that it has not taken. Those
     /// that it has taken end as always.
-    fn close_ring(&self, errno: Errno) {
+    fn close_ring(&self, engine: &Arc<dyn ColdEngine>, errno: Errno) {
         self.is_refused.store(true, SeqCst);
         while self.submitting.load(SeqCst) > 0 {
             std::thread::sleep(PAUSE);
@@ -249,11 +259,11 @@ impl ColdReads {
         reads.in_flight = taken.into_iter().collect();
         drop(reads);
         self.count.fetch_sub(again.len(), SeqCst);
-        again.into_iter().for_each(|(_, (_, read))| self.end(read, 0));
+        again.into_iter().for_each(|(_, (_, read))| self.end(engine, read, 0));
     }
 
     /// Ends the reads whose completions have come. Only the thread that took the role calls it.
-    fn collect(&self) {
+    fn collect(&self, engine: &Arc<dyn ColdEngine>) {
         // SAFETY: one thread at a time has the role.
         let completions = unsafe { self.ring.completion_shared() };
         let done: Vec<(u64, i32)> =
@@ -270,10 +280,10 @@ impl ColdReads {
         let done: Vec<(ColdRead, i32)> = done.into_iter().filter_map(of).collect();
         drop(reads);
         self.count.fetch_sub(done.len(), SeqCst);
-        done.into_iter().for_each(|(read, result)| self.end(read, result));
+        done.into_iter().for_each(|(read, result)| self.end(engine, read, result));
     }
 
-    fn end(&self, read: ColdRead, result: i32) {
+    fn end(&self, engine: &Arc<dyn ColdEngine>, read: ColdRead, result: i32) {
         let ColdRead { call, covered, target, touch, start } = read;
         let ColdCall { state, span, .. } = &call;
         let wanted = state.requested();
@@ -309,7 +319,7 @@ impl ColdReads {
         }
         drop(touch);
         if !is_whole {
-            return self.engine.repeat(call);
+            return Arc::clone(engine).repeat(call);
         }
         self.core.recorder().note_small(|| {
             let end_ns = now_ns();
@@ -329,11 +339,16 @@ impl ColdReads {
     }
 
     /// Takes completions until `until`, or until `is_over`.
-    fn take(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
+    fn take(
+        &self,
+        engine: &Arc<dyn ColdEngine>,
+        until: Option<Instant>,
+        is_over: &dyn Fn() -> bool,
+    ) {
         let submitter = self.ring.submitter();
         let mut refused_since = None;
         loop {
-            self.collect();
+            self.collect(engine);
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if is_over() || left.is_some_and(|left| left.is_zero()) {
                 return;
@@ -355,26 +370,50 @@ impl ColdReads {
                 {
                     std::thread::sleep(PAUSE);
                 }
-                Err(errno) => self.close_ring(errno),
+                Err(errno) => self.close_ring(engine, errno),
             }
         }
     }
 
-    /// Gives the role up, and wakes a thread that takes it.
+    /// Stops taking completions, and wakes a thread that takes the next ones.
     fn leave(&self) {
         self.is_reaped.store(false, SeqCst);
-        if self.count.load(SeqCst) == 0 {
-            return;
-        }
+        let is_over = self.count.load(SeqCst) == 0;
         // A thread that starts to wait after this finds that the role is free.
-        if self.waiting.load(SeqCst) > 0 {
+        if !is_over && self.waiting.load(SeqCst) > 0 {
             let reads = self.reads.lock();
             if reads.in_flight.iter().any(|(_, (_, read))| read.call.state.wake_to_reap()) {
                 return;
             }
         }
-        if self.thread.lock().is_needed {
-            self.wakes.notify_all();
+        let mut thread = self.thread.lock();
+        let Duty::Completes(engine) = &mut thread.duty else { return };
+        if is_over {
+            let engine = mem::take(&mut thread.duty);
+            drop(thread);
+            drop(engine);
+        } else {
+            let engine = Arc::clone(engine);
+            drop(thread);
+            self.complete_all(engine);
+        }
+    }
+
+    /// Makes the engine's thread complete all reads in flight.
+    fn complete_all(&self, engine: Arc<dyn ColdEngine>) {
+        let mut thread = self.thread.lock();
+        if self.count.load(SeqCst) == 0 {
+            return;
+        }
+        thread.is_started = thread.is_started || engine.start_thread();
+        thread.duty = Duty::Completes(engine);
+        let is_started = thread.is_started;
+        drop(thread);
+        match is_started {
+            true => self.wakes.notify_all(),
+            // This thread has to do it, or the one with the role.
+            false if self.begins() => self.reap(None, &|| self.count.load(SeqCst) == 0),
+            false => {}
         }
     }
 
@@ -382,29 +421,21 @@ impl ColdReads {
     pub(crate) fn run(&self) {
         let mut thread = self.thread.lock();
         loop {
-            let is_over = || self.count.load(SeqCst) == 0;
-            if is_over() {
-                thread.is_needed = false;
-                if thread.ends {
-                    return;
+            match thread.duty {
+                Duty::Ends => return,
+                Duty::Completes(_) if self.begins() => {
+                    drop(thread);
+                    self.reap(None, &|| self.count.load(SeqCst) == 0);
+                    thread = self.thread.lock();
                 }
+                _ => thread = woken(self.wakes.wait(thread)),
             }
-            if !thread.is_needed || !self.is_free() {
-                thread = woken(self.wakes.wait(thread));
-                continue;
-            }
-            drop(thread);
-            if self.begins() {
-                self.reap(None, &is_over);
-            }
-            thread = self.thread.lock();
         }
     }
 
-    /// Makes the engine's thread complete what is in flight, and lets it end after that.
+    /// Lets the engine's thread end. No read is in flight.
     pub(crate) fn finish(&self) {
-        let mut thread = self.thread.lock();
-        (thread.is_needed, thread.ends) = (true, true);
+        self.thread.lock().duty = Duty::Ends;
         self.wakes.notify_all();
     }
 }
@@ -419,8 +450,9 @@ impl Reaper for ColdReads {
     }
 
     fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
-        let _role = Role(self);
-        self.take(until, is_over);
+        let role = Role { reads: self, engine: self.engine.upgrade() };
+        // Without an engine no read is in flight.
+        role.engine.iter().for_each(|engine| self.take(engine, until, is_over));
     }
 
     fn has_reads(&self) -> bool {
@@ -460,26 +492,19 @@ impl Reaper for ColdReads {
 
     fn leave_to_thread(&self) {
         self.submit();
-        let mut thread = self.thread.lock();
-        thread.is_needed = true;
-        thread.is_started = thread.is_started || self.engine.start_thread();
-        let is_started = thread.is_started;
-        drop(thread);
-        match is_started {
-            true => self.wakes.notify_all(),
-            // This thread has to do it.
-            false if self.begins() => self.reap(None, &|| self.count.load(SeqCst) == 0),
-            false => {}
-        }
+        self.engine.upgrade().into_iter().for_each(|engine| self.complete_all(engine));
     }
 }
 
 /// The role, until it is dropped.
-struct Role<'a>(&'a ColdReads);
+struct Role<'a> {
+    reads: &'a ColdReads,
+    engine: Option<Arc<dyn ColdEngine>>,
+}
 
 impl Drop for Role<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.reads.leave();
     }
 }
 

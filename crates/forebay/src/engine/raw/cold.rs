@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "hands the caller's memory to the ring")]
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use forebay_base::process::Kept;
@@ -17,30 +17,15 @@ use crate::plan::{Access, Direction, Reason};
 use crate::staging::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
 use crate::transfer::{State, Touch, goes_at_once};
 
-/// The engine that has the ring.
-struct Owner(Weak<Inner>);
-
-impl Owner {
-    /// `None` if every handle is gone, and with it all who could wait.
-    fn engine(&self) -> Option<Engine> {
-        self.0.upgrade().map(|inner| Engine { inner: Kept::of(inner) })
-    }
-}
-
-impl ColdEngine for Owner {
+impl ColdEngine for Inner {
     fn start_thread(&self) -> bool {
-        let Some(engine) = self.engine() else { return false };
-        let reads = engine.inner.cold.get().and_then(Clone::clone);
-        let core = Arc::clone(&engine.inner.core);
-        reads.is_some_and(|reads| {
-            engine.inner.threads.start_cold(move || core.guard(|| reads.run())).is_ok()
-        })
+        let Some(reads) = self.cold.get().cloned().flatten() else { return false };
+        let core = Arc::clone(&self.core);
+        self.threads.start_cold(move || core.guard(|| reads.run())).is_ok()
     }
 
-    fn repeat(&self, call: ColdCall) {
-        if let Some(engine) = self.engine() {
-            engine.repeat(call);
-        }
+    fn repeat(self: Arc<Self>, call: ColdCall) {
+        Engine { inner: Kept::of(self) }.repeat(call);
     }
 }
 
@@ -64,7 +49,7 @@ impl Engine {
             return None;
         }
         let reads = self.inner.cold.get_or_init(|| {
-            let engine = Box::new(Owner(Kept::downgrade(&self.inner)));
+            let engine = Kept::downgrade(&self.inner);
             ColdReads::new(self.options(), &self.inner.core, engine)
         });
         let reads = reads.as_ref()?;
