@@ -5,6 +5,7 @@
 //! - [`lock`]: locks that ignore poisoning
 //! - [`per_process`]: statics that a forked child makes anew
 //! - [`process`]: detects forked children
+//! - [`random`]: random numbers that a forked child does not share
 //! - [`timeout`]: calls that may never return
 //! - [`user_copy`]: copies to and from a caller's memory, which may be a truncated mapping
 
@@ -12,6 +13,7 @@ pub mod clock;
 pub mod lock;
 pub mod per_process;
 pub mod process;
+pub mod random;
 pub mod timeout;
 pub mod units;
 pub mod user_copy;

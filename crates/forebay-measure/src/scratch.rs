@@ -8,12 +8,12 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+pub use forebay_base::random::random;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -140,12 +140,6 @@ fn leftover(path: &Path) -> Option<(File, bool)> {
     let is_store = facts.is_dir() && path.join("format").is_file();
     let is_used = is_store || facts.is_file() && facts.len() > 0;
     (is_own && is_used && lock(&file).is_ok()).then_some((file, is_store))
-}
-
-/// An unpredictable number: a hash whose key is the system's random bytes.
-#[must_use]
-pub fn random() -> u64 {
-    RandomState::new().hash_one(())
 }
 
 #[cfg(test)]

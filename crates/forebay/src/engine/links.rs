@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_topology::System;
@@ -155,9 +156,21 @@ impl Engine {
     /// done (measured on an H200: 64 KiB behind 8 GiB took as long as the 8 GiB), while the link's
     /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
     /// keeps the link busy and diverts all that follow.
-    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>) -> Option<Arc<Lanes>> {
+    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Lanes>> {
         let (link, index) = self.begun(device).ok()?;
+        self.use_link(index, now);
         (self.queued_len(&link, index) <= QUEUED_MAX).then(|| Arc::clone(&link.lanes))
+    }
+
+    /// Notes that a small read or write uses a link.
+    fn use_link(&self, index: usize, now: Instant) {
+        self.inner.tools.neighbours.note(index);
+        self.inner.tools.look_for_neighbours(now);
+    }
+
+    /// Notes that copies on a stream of their own use the link of a GPU.
+    pub(super) fn note_link(&self, device: &Arc<dyn Device>) {
+        self.link(device).into_iter().for_each(|index| self.inner.tools.neighbours.note(index));
     }
 
     /// Bytes that are queued on a link, by windows and by small reads.
@@ -173,22 +186,26 @@ impl Engine {
     }
 
     /// The cells for small reads of a GPU; `None` if the GPU is not available.
-    pub(super) fn cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
-        self.begun(device).ok().map(|(link, _)| Arc::clone(&link.cells))
+    pub(super) fn cells(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Cells>> {
+        let (link, index) = self.begun(device).ok()?;
+        self.use_link(index, now);
+        Some(Arc::clone(&link.cells))
     }
 
     /// The cells of a GPU whose copy thread and memory are there already.
-    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
+    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Cells>> {
         let known = (device.id(), device.registry());
         let is_same = |link: &&Arc<GpuLink>| (link.device.id(), link.device.registry()) == known;
         let link = self.inner.links.lock().iter().find(is_same).cloned()?;
-        let is_ready = link.index.get().is_some() && link.cells.is_ready();
-        is_ready.then(|| Arc::clone(&link.cells))
+        let index = link.index.get().filter(|_| link.cells.is_ready())?;
+        self.use_link(*index, now);
+        Some(Arc::clone(&link.cells))
     }
 
     /// The index of a GPU's link, with slots.
     pub(super) fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
         let (link, index) = self.begun(device)?;
+        self.inner.tools.neighbours.note(index);
         if link.has_slots.load(Ordering::Acquire) {
             return Ok(index);
         }

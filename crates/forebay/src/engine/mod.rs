@@ -27,7 +27,7 @@ mod transfer;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use file::File;
 use forebay_base::lock::Lock;
@@ -399,7 +399,7 @@ impl Engine {
         if inner.core.is_stuck() {
             return Err(Error::Resource { what: "next transfer", source: Errno::BUSY });
         }
-        inner.tools.look_for_neighbours();
+        inner.tools.look_for_neighbours(Instant::now());
         let readers::ReaderCounts { one, all, .. } = inner.readers;
         inner.threads.start_readers(&inner.tools, (one * inner.links.ready()).clamp(one, all))
     }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Weak};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_topology::Neighbours;
@@ -72,9 +72,13 @@ pub(super) struct ReaderTools {
 }
 
 impl ReaderTools {
-    /// Lets the scheduler know how many links other processes of the host use now.
-    pub(super) fn look_for_neighbours(&self) {
-        let elsewhere = self.neighbours.look(|| self.core.lock().links_in_use());
+    /// Publishes the links in use, and passes the number that other processes of the host use to
+    /// the scheduler.
+    pub(super) fn look_for_neighbours(&self, now: Instant) {
+        let note = |own: &Neighbours| {
+            self.core.lock().links_in_use().for_each(|link| own.note(link));
+        };
+        let elsewhere = self.neighbours.look(now, note);
         let set = |links| self.core.with(|scheduler| scheduler.set_links_elsewhere(links));
         elsewhere.into_iter().for_each(set);
     }
@@ -82,7 +86,7 @@ impl ReaderTools {
 
 impl Tools for ReaderTools {
     fn plan(&self, claim: &Claim) -> Plan {
-        self.look_for_neighbours();
+        self.look_for_neighbours(Instant::now());
         self.planner.plan(claim)
     }
 

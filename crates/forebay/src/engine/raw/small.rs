@@ -229,8 +229,8 @@ impl Engine {
         let Some(reason) = resident(call) else { return cold(buffer) };
         let probed = Instant::now();
         let cells = match first {
-            First::Prepares => self.cells(device)?,
-            First::Waits => self.ready_cells(device)?,
+            First::Prepares => self.cells(device, call.started)?,
+            First::Waits => self.ready_cells(device, call.started)?,
         };
         let cell = cells.take(range.len(), self.inner.tools.arena.room())?;
         // SAFETY: the cell has as many bytes, and nothing else uses it.
@@ -298,7 +298,7 @@ impl Engine {
                 (Route::Host, None)
             }
             Some(device) => {
-                let lanes = self.idle_lanes(device)?;
+                let lanes = self.idle_lanes(device, call.started)?;
                 let memory = (self.options().small_size, self.inner.tools.arena.room());
                 let done = lanes.with(memory, |lane| {
                     // SAFETY: the lane's memory can hold a small read, and no other thread uses the
@@ -350,7 +350,7 @@ impl Engine {
                 (Route::Host, all.then_some(call.started)?)
             }
             Some(device) => {
-                let lanes = self.idle_lanes(device)?;
+                let lanes = self.idle_lanes(device, call.started)?;
                 let memory = (self.options().small_size, self.inner.tools.arena.room());
                 let copied = lanes.with(memory, |lane| {
                     if !lane.copy_out(call.span.address, len)? {

@@ -204,9 +204,9 @@ impl Scheduler {
         self.share_cache();
     }
 
-    /// Number of links with transfers.
-    pub(crate) fn links_in_use(&self) -> usize {
-        self.in_use.here
+    /// The links with transfers.
+    pub(crate) fn links_in_use(&self) -> impl Iterator<Item = usize> {
+        (0..self.links.len()).filter(|&link| self.links[link].transfers > 0)
     }
 
     /// Sets the number of links that other processes of the host use.
