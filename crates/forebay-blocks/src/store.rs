@@ -173,8 +173,12 @@ impl Store {
         for lane in &store.lanes {
             for side in [Side::Load, Side::Store] {
                 for _ in 0..options.threads {
-                    let lane = Arc::clone(lane);
-                    spawn("forebay-blocks", move || lane.serve(side))?;
+                    let (lane, clock) = (Arc::clone(lane), Arc::clone(&store.clock));
+                    let run = move || {
+                        lane.serve(side);
+                        clock.look(); // its last call may have ended, and with it the clock
+                    };
+                    spawn("forebay-blocks", run)?;
                 }
             }
         }
@@ -357,7 +361,7 @@ impl Drop for Store {
             }
         }
         self.clock.state.lock().is_closed = true;
-        self.clock.bell.notify_all();
+        self.clock.look();
     }
 }
 
@@ -449,6 +453,12 @@ impl Clock {
         if is_first {
             self.bell.notify_one();
         }
+    }
+
+    /// Makes its thread look at the calls.
+    fn look(&self) {
+        drop(self.state.lock()); // it is about to look, or it waits
+        self.bell.notify_all();
     }
 
     fn serve(&self, lanes: &[Arc<Lane>]) {

@@ -544,3 +544,75 @@ fn blocks_that_are_removed_and_stored_again_during_reads_are_not_damaged() {
         }
     });
 }
+
+/// Threads of this process that an engine or a store has started.
+fn threads() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("forebay-")).count()
+}
+
+#[test]
+fn batches_end_whatever_is_dropped_before() {
+    const BLOCKS: u64 = 16;
+    const LEN: usize = 65_536;
+    let _watchdog = lab::watchdog::Watchdog::start();
+    if lab::child::role().is_none() {
+        lab::child::run("threads");
+        return;
+    }
+    let folder = tempfile::tempdir_in(".").unwrap();
+    for (page_cache, on_gpu) in [(true, true), (false, true), (false, false)] {
+        let path = folder.path().join(format!("{page_cache}"));
+        for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]] {
+            let engine = engine();
+            let mut options = options(&path, 64 * MIB);
+            options.page_cache = page_cache;
+            options.timeout = Duration::from_secs(3600); // no thread waits that long
+            let store = Store::open(&engine, &options).unwrap();
+            for number in 0..BLOCKS {
+                assert!(set(&engine, &store, number, LEN).is_good());
+            }
+            let gpu = engine.device(&"sim".parse().unwrap()).unwrap().unwrap();
+            let block = |number| {
+                let target = match on_gpu {
+                    true => engine.allocate(gpu.id(), LEN as u64),
+                    false => engine.allocate_pinned(LEN as u64),
+                };
+                Block { key: key(&store, number), memory: vec![target.unwrap()] }
+            };
+            let batch = store.get((0..BLOCKS).map(block).collect());
+            let (sender, ended) = std::sync::mpsc::channel();
+            let own = engine.clone();
+            batch.on_end(move || {
+                drop(own);
+                sender.send(()).unwrap();
+            });
+            let (mut engine, mut store, mut batch) = (Some(engine), Some(store), Some(batch));
+            for handle in order {
+                match handle {
+                    0 => drop(engine.take()),
+                    1 => drop(store.take()),
+                    _ if order[2] == 2 => {
+                        let batch = batch.take().unwrap();
+                        let ends = batch.wait();
+                        for (number, memory) in batch.take_memory().iter().enumerate() {
+                            let mut got = vec![0; LEN];
+                            memory[0].download(0, &mut got).unwrap();
+                            // A store that is dropped gives up what no thread has begun.
+                            match ends[number] {
+                                End::Done => assert!(got == content(number as u64, LEN)),
+                                end => assert_eq!(end, End::Not(Why::Cancelled)),
+                            }
+                        }
+                    }
+                    _ => drop(batch.take()),
+                }
+            }
+            ended.recv_timeout(Duration::from_secs(60)).expect("an end");
+            while threads() > 0 {
+                thread::sleep(Duration::from_millis(1)); // the watchdog ends what never comes
+            }
+        }
+    }
+}

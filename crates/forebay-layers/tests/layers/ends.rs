@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimCall;
-use forebay::{Error, OpenOptions};
+use forebay::{Engine, Error, OpenOptions, Options};
 use forebay_layers::{Layer, LayerStream, Order, Step};
 
+use crate::lab::child;
 use crate::lab::fork::{Side, fork};
 use crate::lab::fuse::Fuse;
 use crate::lab::hanging::HangingDrive;
 use crate::lab::or_skip;
 use crate::lab::watchdog::Watchdog;
 use crate::mapped::{SETTLED, settle};
-use crate::rig::{Rig, SLOT, ordered};
+use crate::rig::{Rig, SLOT, Seen, ordered};
 use crate::writing::{change, on_the_drive, writable, write_back};
 use crate::{LEN, SHORT};
 
@@ -310,6 +311,49 @@ fn a_fork_leaves_the_streams_of_its_parent_alone() {
             model.check_all(&rig.pass(&stream, SHORT).expect("a pass"), &[0, 1, 2, 3, 4]);
             stream.close().expect("an end");
             on_the_drive(&model);
+        }
+    }
+}
+
+/// Threads of this process that an engine or a stream of layers has started.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("this process").flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("forebay-")).count()
+}
+
+#[test]
+fn a_stream_outlives_its_engine_and_files_and_ends_with_all_threads() {
+    let _watchdog = Watchdog::start();
+    if child::role().is_none() {
+        child::run("threads");
+        return;
+    }
+    for mapped in [false, true] {
+        for (dropped_after, ends_after) in [(0, 6), (2, 6), (1, 3), (0, 0)] {
+            let mut rig = Rig::new();
+            let mut model = rig.model(6, 3 * SLOT);
+            let mut options = ordered(Order::Forward, Some(2 * model.layers[0].len()));
+            options.host_budget = if mapped { u64::MAX } else { 0 };
+            let stream = rig.stream(&model, options);
+            for number in 0..ends_after.max(1) {
+                if number == dropped_after {
+                    model.layers.clear();
+                    rig.engine = Engine::new(Options::default()).expect("limits that fit");
+                    rig.engine.add_device(&rig.gpu()).expect("a new device");
+                }
+                if number < ends_after {
+                    let layer = rig.next(&stream).expect("no error").expect("a layer");
+                    let seen = rig.use_layer(&layer, Duration::ZERO);
+                    let seen = Seen { parts: layer.parts().collect(), ..seen };
+                    rig.device.synchronize(rig.stream).expect("the compute ends");
+                    model.check(&seen);
+                }
+            }
+            drop((stream, rig));
+            while threads() > 0 {
+                std::thread::sleep(Duration::from_millis(1)); // the watchdog ends what never comes
+            }
         }
     }
 }
