@@ -6,6 +6,7 @@ Nothing is counted without a monitor. Each monitor counts the calls that begin d
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
@@ -298,3 +299,15 @@ class SummaryMonitor:
 
 
 _PAST = {"read": "read", "write": "written"}
+
+
+def _in_child() -> None:
+    # A forked child counts its own calls, and threads of the parent may have held the locks.
+    global _lock
+    _lock = threading.Lock()
+    for monitor in _monitors:
+        monitor._lock = threading.Lock()
+        monitor._restart()
+
+
+os.register_at_fork(after_in_child=_in_child)

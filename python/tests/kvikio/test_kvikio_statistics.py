@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import threading
 import time
@@ -154,3 +155,18 @@ def test_monitors_of_many_threads_lose_nothing(data: Data) -> None:
             thread.join()
         known = monitor.get()
     assert (known.num_ops, known.bytes_read, known.num_errors) == (400, 4000, 0)
+
+
+def test_a_forked_child_counts_its_own_calls(data: Data) -> None:
+    with kvikio.SummaryMonitor() as monitor, kvikio.CuFile(data[0]) as file:
+        file.read(bytearray(10))
+        before = monitor.get()
+        with statistics._lock, monitor._lock:  # as another thread may at the time of a fork
+            child = os.fork()
+            if child == 0:
+                summary = monitor.get()
+                is_new = summary.num_ops == 0 and summary.span != before.span
+                os._exit(0 if is_new else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert monitor.get().num_ops == 1
+        assert monitor.get().span == before.span
