@@ -105,7 +105,7 @@ impl Neighbours {
 
     /// Publishes how many links this engine has used since its last look, and those that
     /// `note_used` notes. Returns how many others use; `None` if the last look was just now.
-    pub fn look(&self, now: Instant, note_used: impl FnOnce(&Self)) -> Option<usize> {
+    pub fn look(&self, now: Instant, note_used: impl FnOnce()) -> Option<usize> {
         let now_ms = now.saturating_duration_since(self.made).as_millis();
         let now_ms = u64::try_from(now_ms).expect("less than 500 million years");
         let due_ms = self.due_ms.load(Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl Neighbours {
         };
         let is_due = now_ms >= due_ms && takes_turn(due_ms);
         is_due.then(|| {
-            note_used(self);
+            note_used();
             let used = self.used.swap(0, Ordering::Relaxed).count_ones();
             self.exchange(self.host_ms(), u8::try_from(used).expect("64 at most"))
         })
@@ -163,8 +163,8 @@ fn ahead_ms(offsets: &str) -> i64 {
     offsets.lines().find_map(of_line).unwrap_or(0)
 }
 
-/// Opens the file, or makes it. `None` for what is not certainly this table: a file of another user,
-/// one that others may write, one that has a second name, a longer one, or no plain file.
+/// Opens the file, or makes it. `None` for what may be another file: one of another user, one that
+/// others may write, one that has a second name, a longer one, or no plain file.
 fn open(path: &Path) -> Option<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -260,13 +260,13 @@ mod tests {
         let own = Neighbours::at(folder.path().join("links"));
         let look = |number: u64, in_use: Option<usize>| {
             let now = own.made + Duration::from_millis(number * EVERY_MS);
-            own.look(now, |own| in_use.into_iter().for_each(|link| own.note(link))).unwrap();
+            own.look(now, || in_use.into_iter().for_each(|link| own.note(link))).unwrap();
             let bytes = std::fs::read(&own.path).unwrap();
             Entry::of_bytes(bytes.try_into().unwrap()).links
         };
         assert_eq!(look(0, None), 0);
         [3, 5, 3].into_iter().for_each(|link| own.note(link));
-        assert_eq!(own.look(own.made, |_| panic!("it is too early")), None);
+        assert_eq!(own.look(own.made, || panic!("it is too early")), None);
         assert_eq!(look(1, Some(5)), 2);
         assert_eq!(look(2, Some(5)), 1);
         assert_eq!(look(3, None), 0);

@@ -87,15 +87,16 @@ impl Engine {
         })
     }
 
-    /// The index of a GPU's link; the first call starts its submitter.
+    /// The index of a GPU's link, which is in use; the first call starts its submitter.
     pub(super) fn link(&self, device: &Arc<dyn Device>) -> Result<usize> {
         self.begun(device).map(|(_, index)| index)
     }
 
-    /// The link of a GPU, however often the GPU was opened, and its index.
+    /// The link of a GPU, however often the GPU was opened, and its index. Notes that it is used.
     fn begun(&self, device: &Arc<dyn Device>) -> Result<(Arc<GpuLink>, usize)> {
         let known = (device.id(), device.registry());
         self.begin(device, |other| (other.id(), other.registry()) == known)
+            .inspect(|(_, index)| self.inner.tools.neighbours.note(*index))
     }
 
     /// The first link whose GPU `is_same`, or a new one for `device`, and its index, after its
@@ -158,19 +159,8 @@ impl Engine {
     /// keeps the link busy and diverts all that follow.
     pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Lanes>> {
         let (link, index) = self.begun(device).ok()?;
-        self.use_link(index, now);
-        (self.queued_len(&link, index) <= QUEUED_MAX).then(|| Arc::clone(&link.lanes))
-    }
-
-    /// Notes that a small read or write uses a link.
-    fn use_link(&self, index: usize, now: Instant) {
-        self.inner.tools.neighbours.note(index);
         self.inner.tools.look_for_neighbours(now);
-    }
-
-    /// Notes that copies on a stream of their own use the link of a GPU.
-    pub(super) fn note_link(&self, device: &Arc<dyn Device>) {
-        self.link(device).into_iter().for_each(|index| self.inner.tools.neighbours.note(index));
+        (self.queued_len(&link, index) <= QUEUED_MAX).then(|| Arc::clone(&link.lanes))
     }
 
     /// Bytes that are queued on a link, by windows and by small reads.
@@ -187,8 +177,8 @@ impl Engine {
 
     /// The cells for small reads of a GPU; `None` if the GPU is not available.
     pub(super) fn cells(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Cells>> {
-        let (link, index) = self.begun(device).ok()?;
-        self.use_link(index, now);
+        let (link, _) = self.begun(device).ok()?;
+        self.inner.tools.look_for_neighbours(now);
         Some(Arc::clone(&link.cells))
     }
 
@@ -198,14 +188,14 @@ impl Engine {
         let is_same = |link: &&Arc<GpuLink>| (link.device.id(), link.device.registry()) == known;
         let link = self.inner.links.lock().iter().find(is_same).cloned()?;
         let index = link.index.get().filter(|_| link.cells.is_ready())?;
-        self.use_link(*index, now);
+        self.inner.tools.neighbours.note(*index);
+        self.inner.tools.look_for_neighbours(now);
         Some(Arc::clone(&link.cells))
     }
 
     /// The index of a GPU's link, with slots.
     pub(super) fn ready_link(&self, device: &Arc<dyn Device>) -> Result<usize> {
         let (link, index) = self.begun(device)?;
-        self.inner.tools.neighbours.note(index);
         if link.has_slots.load(Ordering::Acquire) {
             return Ok(index);
         }

@@ -302,7 +302,7 @@ impl Engine {
             return vec![error.to_string()];
         }
         let mut notes = self.inner.notes.lock().clone();
-        notes.extend(self.inner.threads.kernel().refusal().map(notes::unbounded));
+        notes.extend(self.inner.threads.kernel.refusal().map(notes::unbounded));
         notes.extend(self.inner.core.failure().map(|error| error.to_string()));
         notes.extend(self.inner.core.ring_failure().map(notes::ring_lost));
         notes.extend(self.inner.tools.arena.misplaced().map(notes::misplaced));

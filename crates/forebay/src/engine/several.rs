@@ -79,7 +79,7 @@ impl File {
                 && let Some(block) = free.pop()
             {
                 let part = block.len().min(len - at);
-                devices.iter().for_each(|device| self.engine.note_link(device));
+                devices.iter().for_each(|device| drop(self.engine.link(device)));
                 reading.push_back(self.begin_part(offset, at, part, block, options)?);
                 at += part;
             }

@@ -75,10 +75,9 @@ impl ReaderTools {
     /// Publishes the links in use, and passes the number that other processes of the host use to
     /// the scheduler.
     pub(super) fn look_for_neighbours(&self, now: Instant) {
-        let note = |own: &Neighbours| {
-            self.core.lock().links_in_use().for_each(|link| own.note(link));
-        };
-        let elsewhere = self.neighbours.look(now, note);
+        let note = |link| self.neighbours.note(link);
+        let in_use = || self.core.lock().links_in_use().for_each(note);
+        let elsewhere = self.neighbours.look(now, in_use);
         let set = |links| self.core.with(|scheduler| scheduler.set_links_elsewhere(links));
         elsewhere.into_iter().for_each(set);
     }
@@ -106,7 +105,7 @@ pub(super) struct Threads {
     readers: Arc<Lock<StartedReaders>>,
     /// The kernel's rings, and the number of drives per ring.
     served: Arc<Lock<Vec<(usize, usize)>>>,
-    kernel: Arc<KernelThreads>,
+    pub(super) kernel: Arc<KernelThreads>,
 }
 
 /// Readers that run, and the number that was wanted last.
@@ -198,11 +197,6 @@ impl Threads {
         thread.map(drop).map_err(|error| Error::resource(what, &error))
     }
 
-    /// The threads that the kernel may start in addition.
-    pub(super) fn kernel(&self) -> &KernelThreads {
-        &self.kernel
-    }
-
     /// Waits for all threads to end, for a bounded time; returns whether they have. One of the
     /// threads does not wait: it has dropped the last handle, for example in a callback.
     pub(super) fn wait(&self) -> bool {
@@ -271,10 +265,10 @@ impl Threads {
         let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(cells));
         self.spawn(format!("forebay-copy-{}", device.id().index), "copy thread", move || {
             let Ok(link) = receiver.recv() else { return };
-            let bell = Arc::clone(own.bell());
+            let bell = Arc::clone(&own.bell);
             submitter.serving(link, arena, own).run(&core, &bell);
         })?;
-        let link = number(Wakeup::List(Arc::clone(cells.bell())));
+        let link = number(Wakeup::List(Arc::clone(&cells.bell)));
         sender.send(link).unwrap_or(());
         Ok(link)
     }

@@ -99,9 +99,10 @@ impl Transfer {
     }
 
     /// Runs `step` when the transfer has ended: on the thread that ends it, or on this one if it
-    /// already has. Other transfers depend on that thread, so the step must not block, call a GPU's
-    /// driver or drop the last handle of an engine; waking a thread is fine. A panic on the
-    /// engine's thread is ignored. In a forked child the step never runs.
+    /// already has. Other transfers depend on that thread, so the step must not block or call a
+    /// GPU's driver; waking a thread is fine. A step that drops the last handle of its engine does
+    /// not wait for the engine's threads. A panic on the engine's thread is ignored. In a forked
+    /// child the step never runs.
     pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         if self.engine.home().is_here() {
             self.state.on_end(step);

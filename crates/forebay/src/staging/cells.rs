@@ -52,7 +52,7 @@ pub(crate) struct Cells {
     /// Bytes of posted reads that have not ended.
     queued_len: AtomicU64,
     /// Wakes the link's copy thread.
-    bell: Arc<Parking>,
+    pub(crate) bell: Arc<Parking>,
 }
 
 /// Held by the thread that allocates the memory: when that last failed, and why.
@@ -168,11 +168,6 @@ impl Cells {
         }
     }
 
-    /// The parking place of the copy thread.
-    pub(crate) fn bell(&self) -> &Arc<Parking> {
-        &self.bell
-    }
-
     /// Why reads use the general path, if the memory could not be allocated.
     pub(crate) fn refusal(&self) -> Option<(DeviceId, Error)> {
         let device = self.device.as_ref()?.id();
@@ -281,11 +276,6 @@ impl Cells {
     /// Bytes of posted reads that have not ended.
     pub(crate) fn queued_len(&self) -> u64 {
         self.queued_len.load(Ordering::Relaxed)
-    }
-
-    /// Whether a posted read has not ended.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.queued_len() > 0
     }
 }
 

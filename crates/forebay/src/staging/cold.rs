@@ -72,7 +72,7 @@ pub(crate) struct ColdReads {
     thread: Lock<Thread>,
     wakes: Condvar,
     /// For host memory that is not aligned, and for ranges that are not.
-    bounce: Arc<Cells>,
+    pub(crate) bounce: Arc<Cells>,
     /// Most reads in flight.
     most: usize,
     engine: Weak<dyn ColdEngine>,
@@ -86,6 +86,9 @@ pub(crate) trait ColdEngine: Send + Sync {
     /// Repeats a read by the general path, as the same transfer.
     fn repeat(self: Arc<Self>, call: ColdCall);
 }
+
+/// A handle of the engine.
+type KeptEngine = Arc<dyn ColdEngine>;
 
 /// A call for a small cold read: what the general path needs to repeat it.
 #[derive(Debug)]
@@ -119,7 +122,7 @@ enum Duty {
     #[default]
     Parks,
     /// It completes all reads in flight, for this engine.
-    Completes(Arc<dyn ColdEngine>),
+    Completes(KeptEngine),
     Ends,
 }
 
@@ -187,11 +190,6 @@ impl ColdReads {
         Some(reads)
     }
 
-    /// The cells for host memory.
-    pub(crate) fn bounce(&self) -> &Arc<Cells> {
-        &self.bounce
-    }
-
     /// Submits a read into `memory`: at once, or with others when a thread waits next.
     /// Returns the read if the ring has no room.
     ///
@@ -243,7 +241,7 @@ impl ColdReads {
 
     /// Hands nothing to the kernel any more, and repeats the reads that it has not taken. Those
     /// that it has taken end as always.
-    fn close_ring(&self, engine: &Arc<dyn ColdEngine>, errno: Errno) {
+    fn close_ring(&self, engine: &KeptEngine, errno: Errno) {
         self.is_refused.store(true, SeqCst);
         while self.submitting.load(SeqCst) > 0 {
             std::thread::sleep(PAUSE);
@@ -263,7 +261,7 @@ impl ColdReads {
     }
 
     /// Ends the reads whose completions have come. Only the thread that took the role calls it.
-    fn collect(&self, engine: &Arc<dyn ColdEngine>) {
+    fn collect(&self, engine: &KeptEngine) {
         // SAFETY: one thread at a time has the role.
         let completions = unsafe { self.ring.completion_shared() };
         let done: Vec<(u64, i32)> =
@@ -283,7 +281,7 @@ impl ColdReads {
         done.into_iter().for_each(|(read, result)| self.end(engine, read, result));
     }
 
-    fn end(&self, engine: &Arc<dyn ColdEngine>, read: ColdRead, result: i32) {
+    fn end(&self, engine: &KeptEngine, read: ColdRead, result: i32) {
         let ColdRead { call, covered, target, touch, start } = read;
         let ColdCall { state, span, .. } = &call;
         let wanted = state.requested();
@@ -339,12 +337,7 @@ impl ColdReads {
     }
 
     /// Takes completions until `until`, or until `is_over`.
-    fn take(
-        &self,
-        engine: &Arc<dyn ColdEngine>,
-        until: Option<Instant>,
-        is_over: &dyn Fn() -> bool,
-    ) {
+    fn take(&self, engine: &KeptEngine, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
         let submitter = self.ring.submitter();
         let mut refused_since = None;
         loop {
@@ -400,7 +393,7 @@ impl ColdReads {
     }
 
     /// Makes the engine's thread complete all reads in flight.
-    fn complete_all(&self, engine: Arc<dyn ColdEngine>) {
+    fn complete_all(&self, engine: KeptEngine) {
         let mut thread = self.thread.lock();
         if self.count.load(SeqCst) == 0 {
             return;
@@ -412,8 +405,7 @@ impl ColdReads {
         match is_started {
             true => self.wakes.notify_all(),
             // This thread has to do it, or the one with the role.
-            false if self.begins() => self.reap(None, &|| self.count.load(SeqCst) == 0),
-            false => {}
+            false => self.reap(None, &|| self.count.load(SeqCst) == 0),
         }
     }
 
@@ -423,7 +415,7 @@ impl ColdReads {
         loop {
             match thread.duty {
                 Duty::Ends => return,
-                Duty::Completes(_) if self.begins() => {
+                Duty::Completes(_) if self.is_free() => {
                     drop(thread);
                     self.reap(None, &|| self.count.load(SeqCst) == 0);
                     thread = self.thread.lock();
@@ -441,15 +433,14 @@ impl ColdReads {
 }
 
 impl Reaper for ColdReads {
-    fn begins(&self) -> bool {
-        self.is_reaped.compare_exchange(false, true, SeqCst, SeqCst).is_ok()
-    }
-
     fn is_free(&self) -> bool {
         !self.is_reaped.load(SeqCst)
     }
 
     fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
+        if self.is_reaped.swap(true, SeqCst) {
+            return;
+        }
         let role = Role { reads: self, engine: self.engine.upgrade() };
         // Without an engine no read is in flight.
         role.engine.iter().for_each(|engine| self.take(engine, until, is_over));
@@ -499,7 +490,7 @@ impl Reaper for ColdReads {
 /// The role, until it is dropped.
 struct Role<'a> {
     reads: &'a ColdReads,
-    engine: Option<Arc<dyn ColdEngine>>,
+    engine: Option<KeptEngine>,
 }
 
 impl Drop for Role<'_> {

@@ -230,7 +230,7 @@ impl Submitter {
             }
             self.lists.push(group);
             self.end_small(core);
-            let is_busy = self.cells.as_deref().is_some_and(Cells::is_busy);
+            let is_busy = self.cells.as_deref().is_some_and(|cells| cells.queued_len() > 0);
             let age = |last: &Group| u128::from(now_ns().saturating_sub(last.since_ns));
             let is_fresh = |lane: &CopyLane| {
                 lane.queued.back().is_some_and(|last| age(last) < WATCH_MAX.as_nanos())

@@ -75,7 +75,7 @@ impl Completions {
         loop {
             if let Some(reaper) = queue.reaper.get().filter(|_| queue.is_empty())
                 && reaper.has_reads()
-                && reaper.begins()
+                && reaper.is_free()
             {
                 queue.ended.lock().reaping += 1;
                 reaper.reap(until, &|| !queue.is_empty());

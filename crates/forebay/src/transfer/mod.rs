@@ -484,9 +484,7 @@ impl State {
     pub(crate) fn is_done(&self) -> bool {
         if let Some(reaper) = self.reaper() {
             reaper.submit();
-            if reaper.begins() {
-                reaper.reap(None, &|| true);
-            }
+            reaper.reap(None, &|| true);
         }
         self.end.lock().result.is_some()
     }
@@ -640,9 +638,7 @@ impl State {
     /// other thread takes the completions, this one does.
     fn wait_until(&self, until: Option<Instant>) -> MutexGuard<'_, End> {
         loop {
-            if let Some(reaper) = self.reaper()
-                && reaper.begins()
-            {
+            if let Some(reaper) = self.reaper() {
                 let is_over = || !self.is_in_ring.load(Ordering::SeqCst);
                 reaper.reap(until, &|| is_over() || self.ended.load(Ordering::Acquire));
             }

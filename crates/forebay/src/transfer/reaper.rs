@@ -7,13 +7,11 @@ pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
 /// Takes the completions of a ring: the role of one thread at a time.
 pub(crate) trait Reaper: Send + Sync {
-    /// Takes the role, if it is free.
-    fn begins(&self) -> bool;
     /// Whether the role is free.
     fn is_free(&self) -> bool;
     /// Whether the ring has reads.
     fn has_reads(&self) -> bool;
-    /// Takes completions until `until`, or until `is_over`; then gives the role up.
+    /// Takes the role, if it is free, and completions until `until` or until `is_over`.
     fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool);
     /// Hands requests to the kernel that wait for it.
     fn submit(&self);

@@ -305,7 +305,7 @@ impl Ordered {
     }
 
     fn begin(&mut self) {
-        self.work.file.engine.note_link(&self.track().device);
+        let _in_use = self.work.file.engine.link(&self.track().device);
         let started = self.work.begin(self.next, self.track(), self.direction, &self.options);
         match started {
             Ok(moving) => {

@@ -66,7 +66,7 @@ impl Engine {
             gpu => {
                 let cells = match gpu {
                     Some(device) => self.cells(device, call.started)?,
-                    None => Arc::clone(reads.bounce()),
+                    None => Arc::clone(&reads.bounce),
                 };
                 let cell = cells.take(covered.len(), self.inner.tools.arena.room())?;
                 (

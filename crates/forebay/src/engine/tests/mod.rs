@@ -285,3 +285,13 @@ fn whether_reads_wait_is_known_once_a_file_is_open() {
         assert!(handle.is_memory() || handle.knows_nowait(), "{direct_io:?}");
     }
 }
+
+#[test]
+fn a_thread_that_drops_the_last_handle_does_not_wait_for_itself() {
+    let engine = Engine::new(Options::default()).unwrap();
+    let (sender, waited) = std::sync::mpsc::channel();
+    let threads = engine.inner.threads.clone();
+    let own = threads.clone();
+    threads.start_cold(move || sender.send(own.wait()).unwrap()).unwrap();
+    assert_eq!(waited.recv(), Ok(true));
+}
