@@ -11,12 +11,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _access, _process
 from ._errors import Error, of_system, shown
-from ._forebay import File, Replacement
+from ._forebay import Descriptor, File, Replacement, remove_temporary
 from ._types import Path, Place
+
+if TYPE_CHECKING:
+    from typing import Self
 
 _LARGE = 16 << 20
 """Bytes from which a place is a transfer of its own. Other sizes were not measured."""
@@ -80,6 +83,47 @@ def replace(path: Path, fill: Callable[[File], object], sync: bool = True) -> No
         if new.old is not None:
             _keep_access(new.old, new)
         new.commit(sync)
+
+
+class Turn:
+    """A save of several files, which other saves of the same kind see by a file with a lock.
+
+    Args:
+        path: the file that such a save replaces in its last step.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._folder, name = os.path.split(os.fsdecode(path))
+        self._name = f"{name}.save"
+        self._path = os.path.join(self._folder, self._name)
+        with _named(self._path):
+            self._mark = Replacement(self._path)
+
+    def is_alone(self) -> bool:
+        """Whether no other save has a turn. Where the file system has no locks, those that were
+        killed have theirs."""
+        with _named(self._path):
+            return remove_temporary(self._folder or ".", self._name) == 1
+
+    def close(self) -> None:
+        """Ends the turn."""
+        self._mark.__exit__()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+
+def sync_folder(path: str) -> None:
+    """Waits until the names in a folder are on the drive, where the file system can sync folders."""
+    with Descriptor(path, os.O_RDONLY | os.O_DIRECTORY) as number:
+        try:
+            os.fsync(number)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+                raise
 
 
 def _keep_access(old: int, new: Replacement) -> None:

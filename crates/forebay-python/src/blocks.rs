@@ -17,6 +17,7 @@ use rustix::event::EventfdFlags;
 use crate::callbacks;
 use crate::engine::Engine;
 use crate::failure::{noted, raised};
+use crate::hanging;
 use crate::memory::{Use, lend};
 use crate::moving::{bound, late};
 use crate::stream::Ordering;
@@ -425,6 +426,6 @@ impl BlockCall {
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
+        hanging::call_in(this.py(), "forebay._awaiting", "steps", (this,))
     }
 }

@@ -91,12 +91,12 @@ fn run(py: Python<'_>, job: Job) -> PyResult<()> {
     reclaim(&future);
     let both = [callback.into_bound(py), future];
     let arguments = PyTuple::new(py, [PyList::new(py, both)?])?;
-    hanging::call(call_back(py)?, &arguments);
+    hanging::notify(call_back(py)?, &arguments);
     Ok(())
 }
 
 /// The Python function that runs callbacks.
 fn call_back(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static CALL_BACK: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    CALL_BACK.import(py, "forebay._threads", "call_back")
+    hanging::once(&CALL_BACK, py, "forebay._threads", "call_back")
 }

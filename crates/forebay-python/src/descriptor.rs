@@ -9,6 +9,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 use crate::file::path_of;
+use crate::hanging;
 use crate::replace::close;
 
 /// An open file, as by `os.open`. The object owns the descriptor from the beginning: an exception
@@ -31,7 +32,7 @@ impl Descriptor {
                 Err(Errno::INTR) => py.check_signals()?,
                 Err(errno) => {
                     let number = errno.raw_os_error();
-                    let text = py.import("os")?.call_method1("strerror", (number,))?.unbind();
+                    let text = hanging::call_in(py, "os", "strerror", (number,))?.unbind();
                     return Err(PyOSError::new_err((number, text, given.clone().unbind())));
                 }
             }

@@ -17,6 +17,7 @@ use pyo3::types::{PyDict, PyList};
 use crate::buffer::Buffer;
 use crate::failure::raised;
 use crate::file::{File, opened, path_of};
+use crate::hanging;
 use crate::logs;
 use crate::memory::{Lent, Order};
 use crate::stream::Ordering;
@@ -26,10 +27,10 @@ use crate::whole;
 /// The program that probes cuFile's driver: this Python with this package. The package's folder may
 /// hold the vendor's wheels too.
 fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
-    let file: Option<PathBuf> = py.import("sys")?.getattr("executable")?.extract()?;
+    let file: Option<PathBuf> = hanging::import(py, "sys")?.getattr("executable")?.extract()?;
     let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else { return Ok(None) };
-    let command = py.import("forebay._command")?;
-    let words: Vec<OsString> = command.call_method0("program")?.extract()?;
+    let command = hanging::import(py, "forebay._command")?;
+    let words: Vec<OsString> = hanging::call(&command.getattr("program")?, ())?.extract()?;
     let packages: OsString = command.getattr("PACKAGE")?.extract()?;
     let mut arguments = words[1..].to_vec();
     arguments.extend(["probe".into(), "--packages".into(), packages]);
@@ -131,20 +132,17 @@ impl Engine {
     /// How long the stages of all transfers have taken so far, as a `forebay.Statistics`.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let counted = py.detach(|| self.engine.statistics());
-        let module = py.import("forebay._statistics")?;
+        let module = hanging::import(py, "forebay._statistics")?;
         let durations = module.getattr("Durations")?;
         let stage = |stage: &forebay::Histogram| {
             let quantile = |share| stage.quantile(share).map(|time| time.as_secs_f64());
             let (total, longest) = (stage.sum().as_secs_f64(), stage.max().as_secs_f64());
             let [median, p99, p999] = [0.5, 0.99, 0.999].map(quantile);
-            durations.call1((stage.count(), total, median, p99, p999, longest))
+            hanging::call(&durations, (stage.count(), total, median, p99, p999, longest))
         };
-        module.getattr("Statistics")?.call1((
-            stage(&counted.file)?,
-            stage(&counted.slot_wait)?,
-            stage(&counted.link_wait)?,
-            stage(&counted.copy)?,
-        ))
+        let [file, slot_wait, link_wait, copy] =
+            [&counted.file, &counted.slot_wait, &counted.link_wait, &counted.copy].map(stage);
+        hanging::call(&module.getattr("Statistics")?, (file?, slot_wait?, link_wait?, copy?))
     }
 
     /// Its limits by name.

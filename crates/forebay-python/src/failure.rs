@@ -5,6 +5,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::hanging;
+
 /// Converts an engine error to a Python exception.
 pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
     result.map_err(|error| exception(py, &error))
@@ -49,7 +51,7 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     if let Some(bytes) = bytes(error) {
         about.set_item("bytes", bytes)?;
     }
-    let made = py.import("forebay._errors")?.getattr("make")?.call1((about,))?;
+    let made = hanging::call_in(py, "forebay._errors", "make", (about,))?;
     Ok(PyErr::from_value(made))
 }
 

@@ -15,6 +15,7 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyList};
 
 use crate::engine::Engine;
 use crate::failure::{noted, raised};
+use crate::hanging;
 use crate::memory::{self, Lent, Use};
 use crate::moving;
 use crate::stream::{Given, Ordering};
@@ -75,7 +76,7 @@ pub(crate) fn opened(
     } else {
         let path = path_of(file)?;
         if how.truncate {
-            py.import("forebay._mapped")?.call_method1("refuse_cut", (&path, mode))?;
+            hanging::call_in(py, "forebay._mapped", "refuse_cut", (&path, mode))?;
         }
         py.detach(|| inner.open_with(&path, &how))
     };
@@ -87,7 +88,7 @@ pub(crate) fn opened(
 
 /// A path, as in `os.fspath`: text, bytes, or a path-like object.
 pub(crate) fn path_of(file: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
-    let path = file.py().import("os")?.call_method1("fspath", (file,))?;
+    let path = hanging::call_in(file.py(), "os", "fspath", (file,))?;
     let path = match path.cast::<PyBytes>() {
         Ok(bytes) => OsString::from_vec(bytes.as_bytes().to_vec()),
         Err(_) => path.extract::<OsString>()?,
@@ -341,8 +342,8 @@ impl File {
     ) -> PyResult<()> {
         let file = self.file()?;
         if raised(py, py.detach(|| file.len()))? > length {
-            let refuse = py.import("forebay._mapped")?.getattr("refuse_cut")?;
-            refuse.call1((&self.path, &self.mode))?;
+            let arguments = (&self.path, &self.mode);
+            hanging::call_in(py, "forebay._mapped", "refuse_cut", arguments)?;
         }
         raised(py, py.detach(|| file.set_len(length)))
     }

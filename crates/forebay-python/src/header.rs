@@ -11,6 +11,7 @@ use pyo3::types::{PyByteArray, PyDict, PyList, PyTuple};
 
 use crate::failure::raised;
 use crate::file::File;
+use crate::hanging;
 use crate::memory::{self, Use};
 use crate::waiting::interruptible;
 
@@ -83,7 +84,7 @@ impl Header {
         let shape = PyTuple::new(py, &tensor.shape)?;
         let (dtype, path, view) = (tensor.dtype.name(), self.path.bind(py), py.None());
         let about = (tensor.name, dtype, shape, tensor.offset, tensor.nbytes, view, path);
-        self.stored.bind(py).call1(about)
+        hanging::call(self.stored.bind(py), about)
     }
 
     /// The strings under `__metadata__`, or `None`.

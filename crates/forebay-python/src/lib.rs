@@ -87,8 +87,6 @@ mod _forebay {
     #[pymodule_export]
     use super::reader_count;
     #[pymodule_export]
-    use super::replace::FolderTurn;
-    #[pymodule_export]
     use super::replace::Replacement;
     #[pymodule_export]
     use super::replace::remove_temporary;

@@ -69,17 +69,17 @@ pub(crate) fn follow(py: Python<'_>) -> PyResult<()> {
     });
     if is_new {
         let flush = wrap_pyfunction!(flush_logs, py)?;
-        py.import("atexit")?.call_method1("register", (flush,))?;
+        hanging::call_in(py, "atexit", "register", (flush,))?;
     }
     Ok(())
 }
 
 /// The logger's level as a number of `LEVEL`: warnings if `logging` was not imported yet.
 fn level(py: Python<'_>) -> PyResult<u8> {
-    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let modules = hanging::import(py, "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let Some(logging) = modules.get_item("logging")? else { return Ok(2) };
-    let logger = logging.call_method1("getLogger", ("forebay",))?;
-    let level: i64 = logger.call_method0("getEffectiveLevel")?.extract()?;
+    let logger = hanging::call(&logging.getattr("getLogger")?, ("forebay",))?;
+    let level: i64 = hanging::call(&logger.getattr("getEffectiveLevel")?, ())?.extract()?;
     Ok(match level {
         ..=10 => 4,
         11..=20 => 3,
@@ -156,14 +156,14 @@ fn say(py: Python<'_>, level: u8, target: &str, text: &str) {
 fn log(py: Python<'_>, level: u8, target: &str, text: &str) -> PyResult<()> {
     let number = [50, 40, 30, 20, 10][usize::from(level.min(4))];
     let arguments = (number, target.replace("::", "."), text).into_pyobject(py)?;
-    hanging::call(log_function(py)?, &arguments);
+    hanging::notify(log_function(py)?, &arguments);
     Ok(())
 }
 
 /// The Python function that logs a line.
 fn log_function(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    FUNCTION.import(py, "forebay._threads", "log")
+    hanging::once(&FUNCTION, py, "forebay._threads", "log")
 }
 
 /// Waits briefly until all events are forwarded.

@@ -19,6 +19,7 @@ use pyo3::{ffi, intern};
 use crate::buffer::Buffer;
 use crate::dlpack;
 use crate::failure::raised;
+use crate::hanging;
 
 /// The use of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -382,13 +383,13 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
 fn current_stream(py: Python<'_>, index: u32) -> PyResult<u64> {
     static RAW: PyOnceLock<Option<Py<PyAny>>> = PyOnceLock::new();
     let raw = RAW.get_or_try_init(py, || -> PyResult<_> {
-        let inner = py.import("torch._C")?;
+        let inner = hanging::import(py, "torch._C")?;
         Ok(inner.getattr_opt("_cuda_getCurrentRawStream")?.map(Bound::unbind))
     })?;
     if let Some(raw) = raw {
         return raw.bind(py).call1((index,))?.extract();
     }
-    let stream = py.import("torch.cuda")?.call_method1("current_stream", (index,))?;
+    let stream = hanging::call_in(py, "torch.cuda", "current_stream", (index,))?;
     stream.getattr("cuda_stream")?.extract()
 }
 

@@ -13,6 +13,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::hanging;
+
 /// The numbers of an array or a list, none of them negative.
 pub(crate) struct Numbers<'a> {
     name: &'a str,
@@ -43,7 +45,7 @@ impl<'a> Numbers<'a> {
             return Self::in_view(name, View::of(object)?);
         }
         // A list or another sequence.
-        let kind = py.import("array")?.getattr("array")?;
+        let kind = hanging::import(py, "array")?.getattr("array")?;
         let array = || {
             // An iterator has its items once, for both attempts.
             let items = py.get_type::<PyList>().call1((object,))?;

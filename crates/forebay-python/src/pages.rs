@@ -154,7 +154,7 @@ fn refused(error: io::Error) -> PyErr {
 
 /// The state of a file at one moment, to notice later that its bytes may have changed.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct FileStamp(Stamp, EngineFile);
+pub(crate) struct FileStamp(Stamp);
 
 #[pymethods]
 impl FileStamp {
@@ -162,13 +162,12 @@ impl FileStamp {
     #[new]
     fn new(py: Python<'_>, file: &File) -> PyResult<Self> {
         let file = file.file()?;
-        Ok(Self(raised(py, py.detach(|| file.stamp()))?, file))
+        Ok(Self(raised(py, py.detach(|| file.stamp()))?))
     }
 
-    /// Whether the file's bytes may have changed since then.
-    fn is_outdated(&self, py: Python<'_>) -> PyResult<bool> {
-        let now = raised(py, py.detach(|| self.1.stamp()))?;
-        Ok(self.0.is_outdated(&now))
+    /// Whether `file` is another file, or its bytes may have changed since then.
+    fn is_outdated(&self, py: Python<'_>, file: &File) -> PyResult<bool> {
+        Ok(self.0.is_outdated(&Self::new(py, file)?.0))
     }
 }
 

@@ -5,8 +5,8 @@
 //! `fs.protected_symlinks`: not that of another user in a folder that all may write to.
 //!
 //! The object owns its descriptors and the file. If it is dropped before `commit`, at whatever
-//! moment, the file goes with it. A process that is killed leaves the file; it holds a lock on it,
-//! so the next writer of the same name sees that no process has it, and removes it.
+//! moment, the file is removed, except by a child of a fork. A process that is killed leaves the
+//! file; it held a lock on it, so the next writer of the same name removes a file without a lock.
 
 #![expect(unsafe_code, reason = "closes a descriptor, and keeps the error")]
 
@@ -66,11 +66,12 @@ enum State {
     Closed,
 }
 
-/// A file that has no name of its own yet.
+/// A file that has no name of its own yet, of the process that created it.
 struct New {
     file: OwnedFd,
     temporary: OsString,
     target: Target,
+    process: u32,
 }
 
 /// Where a path leads.
@@ -92,14 +93,15 @@ impl Replacement {
         let made = py.detach(|| {
             let target = resolved(&path)?;
             let own = prefix(&target.name);
-            remove_left(&target.folder, |start| start == own);
+            let _ = remove_left(&target.folder, |start| start == own); // unless it may not be listed
             // Only its owner may open the new file before it has the old one's permissions.
             let mode = if target.old.is_some() { 0o600 } else { 0o666 };
             let (temporary, file) =
                 created(&target.folder, &target.name, Mode::from_raw_mode(mode))
                     .map_err(|errno| ("cannot create a file next to", errno))?;
             let path = target.path.clone();
-            let state = Mutex::new(State::Open(New { file, temporary, target }));
+            let process = std::process::id();
+            let state = Mutex::new(State::Open(New { file, temporary, target, process }));
             Ok(Self { state, path })
         });
         made.map_err(raised)
@@ -165,6 +167,9 @@ impl Replacement {
         let State::Open(new) = &*state else {
             return Err(("cannot replace", Errno::BADF));
         };
+        if new.process != std::process::id() {
+            return Err(("a child of a fork cannot replace", Errno::PERM));
+        }
         new.give_name(sync)?;
         match std::mem::replace(&mut *state, State::Closed) {
             State::Open(new) if sync => {
@@ -176,17 +181,19 @@ impl Replacement {
 
     fn discard(&self) {
         let state = std::mem::replace(&mut *self.lock(), State::Closed);
-        if let State::Open(New { file, temporary, target }) = state {
+        if let State::Open(New { file, temporary, target, process }) = state {
             drop(file); // some file systems rename an open file instead of removing it
-            // The error that led here counts.
-            let _ = unlinkat(&target.folder, &temporary, AtFlags::empty());
+            if process == std::process::id() {
+                // The error that led here counts.
+                let _ = unlinkat(&target.folder, &temporary, AtFlags::empty());
+            }
         }
     }
 }
 
 impl New {
     fn give_name(&self, sync: bool) -> Result<(), Failed> {
-        let Self { file, temporary, target: Target { folder, name, .. } } = self;
+        let Self { file, temporary, target: Target { folder, name, .. }, .. } = self;
         if sync {
             uninterrupted(|| fsync(file))
                 .map_err(|errno| ("cannot sync the replacement of", errno))?;
@@ -229,6 +236,12 @@ fn resolved(path: &Path) -> Result<Target, Failed> {
         openat(CWD, first, folder_flags, Mode::empty()).map_err(|errno| (OPEN, errno))?;
     let mut links = 0;
     while let Some(name) = left.pop_front() {
+        if name == "." && left.is_empty() {
+            break;
+        }
+        if name == "." {
+            continue; // at the end of a link's target
+        }
         if name == ".." {
             folder = openat(&folder, "..", folder_flags, Mode::empty())
                 .map_err(|errno| (OPEN, errno))?;
@@ -270,14 +283,16 @@ fn resolved(path: &Path) -> Result<Target, Failed> {
     Err(("cannot replace", Errno::ISDIR))
 }
 
-/// The names in a path.
+/// The names in a path; the last one is `.` if the path can only name a folder.
 fn parts(path: &Path) -> VecDeque<OsString> {
     let named = |part: Component<'_>| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),
         _ => None,
     };
-    path.components().filter_map(named).collect()
+    let bytes = path.as_os_str().as_bytes();
+    let end = (bytes.ends_with(b"/") || bytes.ends_with(b"/.")).then(|| ".".into());
+    path.components().filter_map(named).chain(end).collect()
 }
 
 /// The target of a link, if the kernel would follow it with `fs.protected_symlinks`
@@ -337,17 +352,23 @@ fn prefix(name: &OsStr) -> Vec<u8> {
     [b".", &name[..name.len().min(room)]].concat()
 }
 
-/// Removes files that killed writers left, of names whose start `is_of` accepts.
-fn remove_left(folder: &OwnedFd, is_of: impl Fn(&[u8]) -> bool) {
+/// Removes files that killed writers left, of names whose start `is_of` accepts. Returns how many
+/// others there are, which may be in use.
+fn remove_left(folder: &OwnedFd, is_of: impl Fn(&[u8]) -> bool) -> Result<usize, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // A folder that may not be listed keeps them.
-    let Ok(entries) = openat(folder, ".", flags, Mode::empty()).and_then(Dir::new) else { return };
-    for entry in entries.flatten() {
+    let mut used = 0;
+    for entry in openat(folder, ".", flags, Mode::empty()).and_then(Dir::new)?.flatten() {
         let found = entry.file_name();
-        if named(found).is_some_and(&is_of) && is_left(folder, found) {
+        if !named(found).is_some_and(&is_of) {
+            continue;
+        }
+        if is_left(folder, found) {
             let _ = unlinkat(folder, found, AtFlags::empty());
+        } else {
+            used += 1;
         }
     }
+    Ok(used)
 }
 
 /// The start of a temporary name, without the random part.
@@ -360,17 +381,17 @@ fn named(name: &CStr) -> Option<&[u8]> {
 }
 
 /// Removes the files that killed writers left in a folder, of names that begin with `start`.
+/// Returns how many others there are, which may be in use. Raises `OSError`.
 #[pyfunction]
-pub(crate) fn remove_temporary(folder: &Bound<'_, PyAny>, start: &str) -> PyResult<()> {
+pub(crate) fn remove_temporary(folder: &Bound<'_, PyAny>, start: &str) -> PyResult<usize> {
     let (py, folder) = (folder.py(), path_of(folder)?);
     let start = format!(".{start}");
-    py.detach(|| {
+    let used = py.detach(|| {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        if let Ok(folder) = openat(CWD, &folder, flags, Mode::empty()) {
-            remove_left(&folder, |found| found.starts_with(start.as_bytes()));
-        }
+        let folder = openat(CWD, &folder, flags, Mode::empty())?;
+        remove_left(&folder, |found| found.starts_with(start.as_bytes()))
     });
-    Ok(())
+    used.map_err(|errno| raised(("cannot list the folder", errno)))
 }
 
 /// Whether a file is not locked, so that no process writes to it.
@@ -399,50 +420,4 @@ fn raised((step, errno): Failed) -> PyErr {
 pub(crate) fn close(file: OwnedFd) -> Result<(), Errno> {
     // SAFETY: the descriptor is this function's, and not used afterwards.
     unsafe { rustix::io::try_close(file.into_raw_fd()) }
-}
-
-/// The lock of a folder for one writer: no other process gets it meanwhile.
-#[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct FolderTurn {
-    folder: Mutex<Option<OwnedFd>>,
-}
-
-#[pymethods]
-impl FolderTurn {
-    /// Takes the turn at a folder. Without locks, as on some network drives, all get one.
-    ///
-    /// Raises `OSError`: `EAGAIN` if another process has the turn.
-    #[new]
-    fn new(path: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (py, path) = (path.py(), path_of(path)?);
-        let opened = py.detach(|| {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let folder = openat(CWD, &path, flags, Mode::empty())
-                .map_err(|errno| ("cannot open the folder", errno))?;
-            match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::AGAIN) => Err(("another process saves to the folder", Errno::AGAIN)),
-                _ => Ok(folder),
-            }
-        });
-        Ok(Self { folder: Mutex::new(Some(opened.map_err(raised)?)) })
-    }
-
-    /// Syncs the folder, so that the names of its files are on the drive.
-    fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        let folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(folder) = &*folder else { return Ok(()) };
-        match py.detach(|| uninterrupted(|| fsync(folder))) {
-            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(raised(("cannot sync the folder", errno))),
-        }
-    }
-
-    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
-        this
-    }
-
-    #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, _raised: Bound<'_, PyAny>) {
-        drop(self.folder.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
 }

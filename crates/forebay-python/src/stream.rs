@@ -6,6 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::hanging;
 use crate::whole;
 
 /// The order of a call.
@@ -112,7 +113,7 @@ fn as_its_own<'py>(
     if stream.hasattr(intern!(py, "cuda_stream"))? {
         return Ok(stream.clone()); // it is torch's
     }
-    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let modules = hanging::import(py, "sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let Some(torch) = modules.get_item("torch")? else { return Ok(stream.clone()) };
     if !object.is_instance(&torch.getattr("Tensor")?)? {
         return Ok(stream.clone());

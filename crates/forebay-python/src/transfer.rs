@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use crate::callbacks;
 use crate::engine::routes;
 use crate::failure::{exception, raised};
+use crate::hanging;
 use crate::moving::{self, bound, late};
 use crate::waiting::Apart;
 
@@ -121,7 +122,7 @@ impl Transfer {
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
+        hanging::call_in(this.py(), "forebay._awaiting", "steps", (this,))
     }
 
     /// The outcome so far: bytes by route, with the reason, and time by stage. `not_direct` says

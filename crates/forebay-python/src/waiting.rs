@@ -5,6 +5,8 @@ use std::ops::Deref;
 
 use pyo3::prelude::*;
 
+use crate::hanging;
+
 /// A value whose drop may wait for a drive or a GPU. When Python drops it, it is dropped without
 /// the interpreter.
 pub(crate) struct Apart<T: Send>(Option<T>);
@@ -51,9 +53,8 @@ fn handles_signals(py: Python<'_>) -> bool {
     }
     let is_first = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()) == Ok(process);
     let is_main = || -> PyResult<bool> {
-        let threading = py.import("threading")?;
-        let main = threading.call_method0("main_thread")?.getattr("ident")?;
-        main.eq(threading.call_method0("get_ident")?)
+        let main = hanging::call_in(py, "threading", "main_thread", ())?.getattr("ident")?;
+        main.eq(hanging::call_in(py, "threading", "get_ident", ())?)
     };
     // If it is unknown, check for signals, as the main thread does.
     let handles = is_first || is_main().unwrap_or(true);

@@ -8,6 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyInt;
 
 use crate::failure::exception;
+use crate::hanging;
 
 /// An offset in a file.
 pub(crate) fn offset(value: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -82,7 +83,7 @@ pub(crate) fn is_number(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if object.getattr_opt(intern!(object.py(), "__index__"))?.is_none() {
         return Ok(false);
     }
-    object.is_instance(INTEGRAL.import(object.py(), "numbers", "Integral")?)
+    object.is_instance(hanging::once(&INTEGRAL, object.py(), "numbers", "Integral")?)
 }
 
 /// An object as text; whole numbers of any library as Python writes its own.

@@ -7,13 +7,18 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from .. import _forebay
-from .._errors import of_system, shortened, shown
+from .._errors import MissingFile, of_system, shortened, shown
 from .._types import Path
 from ._header import FormatError, refused
+from ._pages import Stamp
+
+if TYPE_CHECKING:
+    from .._forebay import Engine
 
 Paths: TypeAlias = Path | Sequence[Path]
 """A file, an index, a folder, or a list of them."""
@@ -34,11 +39,13 @@ _SHARD = re.compile(
     r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})(?P<end>\..*)", re.DOTALL
 )
 
-_UNFINISHED = re.compile(r".*\.[0-9a-f]{16}-[0-9]{5}-of-[0-9]{5}\.safetensors", re.DOTALL)
-"""The names of files that `save_sharded` writes before an index names them."""
+_UNFINISHED = re.compile(r".*-[0-9a-f]{16}-[0-9]{5}-of-[0-9]{5}\.safetensors", re.DOTALL)
+"""The names of files that `save_sharded` writes next to another model: only an index names them."""
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The identifier of a repository of Hugging Face, such as ``meta-llama/Llama-3-8B``."""
+
+_CUT_OFF = "was the download cut off?"
 
 SMALL_MAX = 100_000_000
 """Most bytes of a file that is read as a whole: an index, metadata, a name."""
@@ -46,11 +53,12 @@ SMALL_MAX = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """The tensors that an index says are in a file."""
+    """The tensors that an index says are in a file; `stamp` is that of the index."""
 
     index: _forebay.ModelIndex
     number: int
     path: str
+    stamp: Stamp
 
     def __contains__(self, name: str) -> bool:
         try:
@@ -69,15 +77,31 @@ class ModelFile:
     Attributes:
         path: the file.
         names: its tensors that belong to the model, ``None`` all.
-        index: the index that names it.
     """
 
     path: str
     names: OwnNames | None = None
-    index: str | None = None
 
 
-def files(paths: Paths) -> list[ModelFile]:
+def listed(paths: Paths) -> list[str]:
+    """The paths as texts."""
+    if isinstance(paths, str | bytes | os.PathLike):
+        return [os.fsdecode(paths)]
+    if hasattr(paths, "read"):
+        raise TypeError("`path` cannot be an open file: give its path")
+    return list(map(os.fsdecode, paths))
+
+
+def names_near(paths: list[str]) -> list[list[str]]:
+    """The names in the folders of models: each save of several files changes them."""
+    found = []
+    for folder in {path if os.path.isdir(path) else os.path.dirname(path) or "." for path in paths}:
+        with suppress(OSError):
+            found.append(sorted(os.listdir(folder)))
+    return sorted(found)
+
+
+def files(engine: Engine, paths: list[str]) -> list[ModelFile]:
     """The files that `paths` name.
 
     A folder means the files of its index, or its ``model.safetensors``, or all its
@@ -88,11 +112,7 @@ def files(paths: Paths) -> list[ModelFile]:
     Raises:
         FormatError: a folder has no such files, one is missing, or an index is invalid.
     """
-    if isinstance(paths, str | bytes | os.PathLike):
-        return _of(os.fsdecode(paths))
-    if hasattr(paths, "read"):
-        raise TypeError("`path` cannot be an open file: give its path")
-    return [file for path in paths for file in _of(os.fsdecode(path))]
+    return [file for path in paths for file in _of(engine, path)]
 
 
 def small_file(path: str) -> bytes:
@@ -127,25 +147,25 @@ def _why(path: str) -> str | None:
         return None
     if os.path.exists(path):
         return None
-    return f"it is a link to `{shown(target)}`, which is missing: was the download cut off?"
+    return f"it is a link to `{shown(target)}`, which is missing: {_CUT_OFF}"
 
 
-def missing(path: str, index: str | None) -> str | None:
+def missing(path: str, index: str | None = None) -> str | None:
     """What to do about a file of a model that is missing."""
     if why := _why(path):
         return why
     if index is not None:
-        return f"the index `{shown(index)}` names it: was the download cut off?"
+        return f"the index `{shown(index)}` names it: {_CUT_OFF}"
     if _REPOSITORY.fullmatch(path):
         call = f'huggingface_hub.snapshot_download("{path}")'
         return f"for a repository of Hugging Face give the folder that `{call}` returns"
     return None
 
 
-def _of(path: str) -> list[ModelFile]:
+def _of(engine: Engine, path: str) -> list[ModelFile]:
     is_index = _INDEX.fullmatch(os.path.basename(path))
     if is_index and not os.path.isdir(path):
-        return _of_index(path)
+        return _of_index(engine, path)
     if not os.path.isdir(path):
         return [ModelFile(path)]
     folder = _snapshot(path)
@@ -155,13 +175,15 @@ def _of(path: str) -> list[ModelFile]:
         raise of_system(error, f"cannot load `{shown(folder)}`", folder) from error
     for kind in _KINDS:
         if index := _index(folder, names, kind):
-            return _of_index(index)
+            return _of_index(engine, index)
         found = _plain(fnmatch.filter(names, kind))
         if _WHOLE in found:
             found = [_WHOLE]
-        found = [name for name in found if not _UNFINISHED.fullmatch(name)]
+        found = [name for name in found if not _UNFINISHED.fullmatch(name)] or found
+        if lost := _lost(found):
+            hint = f"{_CUT_OFF} A list of files loads just these"
+            raise refused(folder, f"its file `{shown(lost)}` is missing", hint)
         if found:
-            found = _complete(folder, found)
             return [ModelFile(os.path.join(folder, name)) for name in found]
     kinds = " and no ".join(f"`{kind}`" for kind in _KINDS)
     hint = "give a file or another folder"
@@ -230,8 +252,8 @@ def _title(name: str) -> tuple[str, str]:
     return stem, f"{dot}{end}"
 
 
-def _complete(folder: str, names: list[str]) -> list[str]:
-    """Checks that no file of a model in several is missing."""
+def _lost(names: list[str]) -> str | None:
+    """A file of a model in several that is missing."""
     sets: dict[tuple[str, str, str], set[int]] = {}
     for name in names:
         if match := _SHARD.fullmatch(name):
@@ -239,10 +261,8 @@ def _complete(folder: str, names: list[str]) -> list[str]:
             sets.setdefault(key, set()).add(int(match["number"]))
     for (stem, count, end), numbers in sets.items():
         if lacks := _lacks(int(count), numbers):
-            lost = f"{stem}-{lacks:05}-of-{count}{end}"
-            why = f"its file `{shown(lost)}` is missing"
-            raise refused(folder, why, "was the download cut off? A list of files loads just these")
-    return names
+            return f"{stem}-{lacks:05}-of-{count}{end}"
+    return None
 
 
 def _lacks(count: int, numbers: set[int]) -> int | None:
@@ -251,13 +271,19 @@ def _lacks(count: int, numbers: set[int]) -> int | None:
     return next((at for at in range(first, first + count) if at not in numbers), None)
 
 
-def _of_index(path: str) -> list[ModelFile]:
+def _of_index(engine: Engine, path: str) -> list[ModelFile]:
     """The files of an index, in the order of their names, each with its tensors."""
     try:
-        index = _forebay.ModelIndex(small_file(path))
+        stamp = Stamp(file := engine.open(path))
+    except MissingFile as error:
+        error.hint = missing(path) or error.hint
+        raise
+    if file.size > SMALL_MAX:
+        raise refused(path, f"it has more than {SMALL_MAX} bytes", "check that it is complete")
+    file.read_into(text := bytearray(file.size))
+    try:
+        index = _forebay.ModelIndex(bytes(text))
     except ValueError as error:
-        if isinstance(error, FormatError):
-            raise
         raise refused(path, str(error), "give the index of a model's files") from error
     found = list(enumerate(index.files()))
     folder = os.path.dirname(path)
@@ -266,18 +292,11 @@ def _of_index(path: str) -> list[ModelFile]:
         if "" in (name, parts[-1]) or name.startswith("/") or ".." in parts or "\0" in name:
             why = f"it names the file `{shortened(name)}`, which is not in its folder"
             raise refused(path, why, None)
-    _complete_index(path, [name for _, name in found])
+    if lost := _lost([name for _, name in found]):
+        why = f"it names no tensor of the file `{shown(lost)}`"
+        raise refused(path, why, "get the index again: it is incomplete, or of another model")
     found.sort(key=lambda one: os.fsencode(one[1]))
     return [
-        ModelFile(os.path.join(folder, name), OwnNames(index, number, path), path)
+        ModelFile(os.path.join(folder, name), OwnNames(index, number, path, stamp))
         for number, name in found
     ]
-
-
-def _complete_index(path: str, names: list[str]) -> None:
-    """Checks that an index names all files of a model."""
-    try:
-        _complete(path, names)
-    except FormatError as error:
-        why = (error.strerror or "").partition(": its ")[2]
-        raise refused(path, f"it names no tensor of its {why}", "check the index") from None

@@ -18,9 +18,10 @@ from ._ranks import Ranks, ranks
 from ._slices import Shard, of_shard
 
 if TYPE_CHECKING:
-    from .._forebay import Engine, ManyTransfer
+    from .._forebay import Engine, File, ManyTransfer
     from .._types import Device
     from ._files import Paths
+    from ._plan import Opened
 
 PARTS = 5
 """Parts of a window: one is in use, one has the tensor that a loop still holds as it requests the
@@ -117,16 +118,15 @@ def iterate(
     """
     together = ranks(rank, world_size, group, shard)
     with ExitStack() as stack:
-        with together.planning() as show:
+        found = []
+        files: dict[File, Opened] = {}
+        with together.planning():
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
             most = size_of(window)
             if kind.is_on_host and group is None:  # a group needs the same window everywhere
                 most = fitting(most)
-            found = []
-            files = {}
-            for one in opened(engine, paths, names):
-                stack.callback(one.file.close)
+            for one in opened(engine, paths, names, stack):
                 files[one.file] = one
                 for stored in one.tensors:
                     kind.check(stored)
@@ -134,6 +134,7 @@ def iterate(
             if isinstance(names, list | tuple):
                 place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])
+        with together.planning(files.values()) as show:
             show([most, *(stored for _, stored, _ in found)])
         if together.is_alone and kind.is_on_host and not copy:
             hosts = {file: HostFile(engine, kind, one, most // PARTS) for file, one in files.items()}

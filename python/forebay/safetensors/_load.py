@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 from .. import _process
 from ._frameworks import Framework, Torch
 from ._frameworks import framework as chosen
-from ._pages import Stamp, mapped
-from ._plan import Names, Part, can_map, naming, opened, parts, region
+from ._pages import mapped
+from ._plan import Names, Opened, Part, can_map, naming, opened, parts, region
 from .._progress import Line
 from ._ranks import Ranks, Wait, merged, ranks, result
 from ._slices import Shard, of_shard
@@ -151,8 +151,8 @@ def load_file(
         loading.metadata = None if report is None else {}
         coming.callback(loading.cancel)
         found = loading.run(loading.plan(files, path, names, framework, shard), progress)
-        for stamp in loading.stamps:
-            stamp.check()
+        for one in loading.opened:
+            one.stamp.check()
     if report is not None:
         report |= found | {"metadata": loading.metadata}
     made = [{name: own[name] for name in loading.order} for own in loading.tensors]
@@ -173,7 +173,7 @@ class _Loading:
         self.tensors: list[dict[str, Any]] = [{} for _ in devices]
         self.order: list[str] = []
         self.metadata: dict[str, str] | None = None
-        self.stamps: list[Stamp] = []
+        self.opened: list[Opened] = []
         self._is_copied = copy or not ranks.is_alone
         self._mapped: list[Part] = []
         self._engine = engine
@@ -195,7 +195,7 @@ class _Loading:
         shard: Shard,
     ) -> Iterator[list[Part]]:
         """Opens the files, and plans calls for tensors that stay as they are."""
-        with self._ranks.planning() as show:
+        with self._ranks.planning():
             self._kinds += (chosen(framework, device) for device in self._devices)
             kind = self._kinds[0]
             if len(self._kinds) > 1 and not isinstance(kind, Torch):
@@ -204,9 +204,8 @@ class _Loading:
                 self._dtype = kind.target(self._dtype)
             whole = [Part()]
             least = _CALL
-            for one in opened(self._engine, path, names):
-                files.callback(one.file.close)
-                self.stamps.append(one.stamp)
+            for one in opened(self._engine, path, names, files):
+                self.opened.append(one)
                 own = Part(pages=None if self._is_copied else mapped(one.file, kind))
                 self._mapped.append(own)
                 if whole[-1].tensors and not self._ranks.joins_files:
@@ -229,6 +228,7 @@ class _Loading:
                         self._to_convert.append((one.file, stored, index))
                     else:
                         whole[-1].add(one.file, stored, index)
+        with self._ranks.planning(self.opened) as show:
             converted = [(stored, index) for _, stored, index in self._to_convert]
             show([*(part.tensors for part in whole), converted, str(self._dtype)])
         yield whole

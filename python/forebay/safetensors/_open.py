@@ -13,7 +13,6 @@ from .._memory import fitting
 from .._sizes import size_of
 from .._types import Path
 from ._drop_in import checked
-from ._files import ModelFile
 from ._frameworks import framework as chosen
 from ._header import FormatError, MissingTensor
 from ._host import HostFile, alone
@@ -64,8 +63,7 @@ class safe_open:  # noqa: N801, the name that programs import
         self._window = size_of(window)
         if self._framework.is_on_host and not is_mapped:
             self._window = fitting(self._window)
-        # No tensor is described before it is requested: a file may have a million.
-        opened = open_one(self._engine, ModelFile(os.fsdecode(filename)), lambda _: False)
+        opened = open_one(self._engine, os.fsdecode(filename))
         self._opened, self._file, self._header = opened, opened.file, opened.header
         self._host: HostFile | None = None
         if self._framework.is_on_host and is_mapped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 from .. import _forebay
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class Stamp:
-    """The state of a file when it was opened."""
+    """The state of a file when it was opened. No new file gets its number meanwhile."""
 
     def __init__(self, file: File) -> None:
-        self._path = str(file.name)
+        self._path = os.fsdecode(file.name)
+        self._file = file
         self._stamp = _forebay.FileStamp(file)
 
     def check(self) -> None:
@@ -26,11 +28,33 @@ class Stamp:
         Raises:
             FileChanged: tensors may have bytes of both states.
         """
-        if self._stamp.is_outdated():
-            text = f"cannot load `{shown(self._path)}`: it was written to during the load"
-            made = FileChanged(errno.ESTALE, text, self._path)
-            made.hint = "load it when it is complete; write such files by `save_file`, in one step"
-            raise made
+        if self._stamp.is_outdated(self._file):
+            hint = "load it when it is complete; write such files by `save_file`, in one step"
+            raise changed(self._path, "it was written to during the load", hint)
+
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to the file, which was not written to."""
+        try:
+            with self._file.engine.open(self._path) as now:
+                return not self._stamp.is_outdated(now)
+        except Error:
+            return False
+
+    def check_place(self) -> None:
+        """Raises if the file was replaced.
+
+        Raises:
+            FileChanged: another reader may have the new one.
+        """
+        if not self.is_in_place():
+            raise changed(self._path, "a save replaced it when the load began", "load it again")
+
+
+def changed(path: str, why: str, hint: str) -> FileChanged:
+    """The error for a file that changed during a load."""
+    made = FileChanged(errno.ESTALE, f"cannot load `{shown(path)}`: {why}", path)
+    made.hint = hint
+    return made
 
 
 class Pages:

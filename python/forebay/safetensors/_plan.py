@@ -6,17 +6,17 @@ import errno
 import fnmatch
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .._errors import EndOfFile, Error, MissingFile, shortened, shown
 from .._forebay import Engine, File
-from ._files import ModelFile, Paths, files, missing
+from ._files import ModelFile, Paths, files, listed, missing, names_near
 from ._frameworks import Framework
 from ._header import BITS, FormatError, Header, Stored
 from ._kinds import header as read
-from ._pages import Pages, Stamp
+from ._pages import Pages, Stamp, changed
 from ._requests import Requests
 from ._slices import Index, bounds, kept_dimensions, runs
 
@@ -29,34 +29,50 @@ ALIGNMENT = 256
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An open file of a model, its header, and its requested tensors."""
+    """An open file of a model, its header, and its requested tensors.
+
+    Attributes:
+        root: the state of its index, or else its own.
+    """
 
     file: File
     stamp: Stamp
+    root: Stamp
     header: Header
     tensors: list[Stored]
 
 
-def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
-    """Opens the files of a model one after another; the caller closes them.
+_ATTEMPTS = 20
+"""How often a load looks for the files of a model that saves replace."""
+
+
+def opened(
+    engine: Engine, paths: Paths, names: Names, closing: ExitStack
+) -> Iterator[Opened]:
+    """Opens all files of a model, then reads one header after another.
+
+    All are those of one save: their index is in place when all are open, and a save gives none of
+    its files the name of a file that an index names.
+
+    Args:
+        closing: closes the files.
 
     Raises:
+        FileChanged: saves replaced the model again and again.
         FormatError: a file is broken, or of neither kind, or two have a tensor of the same name.
         KeyError: a listed tensor is in none of them, or a pattern matches none.
     """
     if names is not None and not isinstance(names, str) and not callable(names):
         names = list(names)
     is_wanted = _filter(names)
-    listed = names if isinstance(names, list) else []
-    left = set(listed)
+    requested = names if isinstance(names, list) else []
+    left = set(requested)
     has_match = False
     found_in: dict[str, str] = {}
-    all_files = files(paths)
-    for model_file in all_files:
+    all_files = _open_all(engine, listed(paths), is_wanted, closing)
+    for model_file, file in all_files:
         own = model_file.names
-        if own is not None and not any(map(is_wanted, own)):
-            continue  # the file may not have been downloaded
-        yield (found := open_one(engine, model_file, is_wanted))
+        yield (found := _described(file, model_file, is_wanted))
         has_match |= bool(found.tensors)
         left -= {stored.name for stored in found.tensors} if left else set()
         if own is None and len(all_files) > 1:
@@ -71,7 +87,7 @@ def opened(engine: Engine, paths: Paths, names: Names) -> Iterator[Opened]:
     if isinstance(names, str) and not has_match:
         raise KeyError(f"no tensor in the files of the model matches `{shortened(names)}`")
     if left:
-        absent = next(name for name in listed if name in left)
+        absent = next(name for name in requested if name in left)
         raise KeyError(f"no tensor `{shortened(absent)}` in the files of the model")
 
 
@@ -86,25 +102,60 @@ def _refuse_twice(found: Opened, found_in: dict[str, str]) -> None:
         found_in[name] = path
 
 
-def open_one(engine: Engine, model_file: ModelFile, is_wanted: Callable[[str], bool]) -> Opened:
-    """Opens a file of a model and reads its header."""
+def _open_all(
+    engine: Engine, paths: list[str], is_wanted: Callable[[str], bool], closing: ExitStack
+) -> list[tuple[ModelFile, File]]:
+    """Opens the files of a model that have requested tensors, those of one save."""
+    before = None
+    for _ in range(_ATTEMPTS):
+        with ExitStack() as own:
+            try:
+                found = [
+                    (one, own.enter_context(_open(engine, one)))
+                    for one in files(engine, paths)
+                    # Other files may not have been downloaded.
+                    if one.names is None or any(map(is_wanted, one.names))
+                ]
+            except Error:
+                names = names_near(paths)
+                if names == before:
+                    raise  # no save was the cause
+                before = names
+                continue
+            if all(stamp.is_in_place() for stamp in {one.names.stamp for one, _ in found if one.names}):
+                closing.enter_context(own.pop_all())
+                return found
+    raise changed(paths[0], f"saves replaced it {_ATTEMPTS} times in a row", "load it again")
+
+
+def _open(engine: Engine, model_file: ModelFile) -> File:
     try:
-        file = engine.open(model_file.path)
+        return engine.open(model_file.path)
     except MissingFile as error:
-        error.hint = missing(model_file.path, model_file.index) or error.hint
+        index = model_file.names and model_file.names.path
+        error.hint = missing(model_file.path, index) or error.hint
         raise
+
+
+def open_one(engine: Engine, path: str) -> Opened:
+    """Opens a file and reads its header. No tensor is described: there may be a million."""
+    file = _open(engine, one := ModelFile(path))
     try:
-        stamp, header = Stamp(file), read(file, model_file.path)
+        return _described(file, one, lambda _: False)
     except BaseException:
         file.close()
         raise
-    own = model_file.names
+
+
+def _described(file: File, model_file: ModelFile, is_wanted: Callable[[str], bool]) -> Opened:
+    """Reads the header of a file."""
+    stamp, header, own = Stamp(file), read(file, model_file.path), model_file.names
     wanted = [
         header.tensors.at(place)
         for place, name in enumerate(header.tensors)
         if (own is None or name in own) and is_wanted(name)
     ]
-    return Opened(file, stamp, header, wanted)
+    return Opened(file, stamp, own.stamp if own else stamp, header, wanted)
 
 
 def _filter(names: Names) -> Callable[[str], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -16,6 +16,7 @@ from ._plan import ALIGNMENT
 
 if TYPE_CHECKING:
     from .._forebay import Engine, ManyTransfer
+    from ._plan import Opened
     from ._requests import Requests
     from ._slices import Shard
 
@@ -69,8 +70,13 @@ class Ranks:
         self._size = size
 
     @contextmanager
-    def planning(self) -> Iterator[Callable[[object], None]]:
-        """Runs before a read; the function gets the plan, which all ranks must share."""
+    def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
+        """Runs before a read; the function gets the plan, which all ranks must share.
+
+        Args:
+            opened: the files, which all ranks have opened in an earlier block. Those that are still
+                in place are the same for all ranks.
+        """
         yield lambda plan: None
 
     def room(self, nbytes: int) -> int:
@@ -231,9 +237,11 @@ class Group(_Divided):
         )
 
     @contextmanager
-    def planning(self) -> Iterator[Callable[[object], None]]:
+    def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
         digest = sha256()
         try:
+            for stamp in {one.root for one in opened}:
+                stamp.check_place()
             yield lambda plan: digest.update(repr(plan).encode())
         except BaseException:
             self._compare(None)

@@ -1,8 +1,11 @@
 """Writes a model in several files: a loader finds the old model or the new one, at any moment.
 
 The index names the files of a model, so replacing it is the step from the old model to the new
-one. New files never have the names of old ones while an index has them: if the plain names are
-taken, files get names with a random part, the index names these, and then plain names take over.
+one. A file never has the name of one that an index named: if the folder has a model, or another
+save runs, the names have a random part. So no reader mixes two models, whatever index it has read.
+
+Each save holds a temporary file with a lock. The last save to end removes the files of all others;
+one that ends while another runs removes only those that the index before its own named.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from .. import _forebay
-from .._errors import of_system, shown
-from .._forebay import FolderTurn, remove_temporary
-from .._replace import replace
+from .._errors import Error, MissingFile, of_system, shown
+from .._forebay import remove_temporary
+from .._replace import Turn, replace, sync_folder
 from .._sizes import size_of
 from .._types import Path
 from . import _save
@@ -48,8 +51,10 @@ def save_sharded(
     that fits into one file is ``model.safetensors``.
 
     The folder may have another model of this name. Until the last step a loader finds that one, and
-    from then on the new one, also after a crash or a power cut. Then the files of the old one are
-    removed; a later save removes what a killed one left. The file system needs space for both.
+    from then on the new one, also after a crash or a power cut. The new files have a random part in
+    their names then, such as ``model-0123456789abcdef-00001-of-00003.safetensors``. Then the files
+    of the old one are removed; a later save removes what a killed one left. The file system needs
+    space for both. If several processes save to the folder at once, the last one to end counts.
 
     Args:
         tensors: as for `forebay.save_file`.
@@ -63,7 +68,6 @@ def save_sharded(
 
     Raises:
         TypeError, ValueError: as `forebay.save_file`.
-        BlockingIOError: another process saves to this folder.
         forebay.Error: a file cannot be written.
     """
     if not _NAMES.fullmatch(name):
@@ -75,13 +79,9 @@ def save_sharded(
     root = os.fsdecode(folder)
     try:
         os.makedirs(root, exist_ok=True)
-        turn = FolderTurn(root)
     except OSError as error:
-        tried = error.strerror if error.filename is None else "cannot make the folder"
-        cause = OSError(error.errno, os.strerror(error.errno or 0))
-        raise of_system(cause, f"{tried} `{shown(root)}`", root) from None
-    with turn:
-        return _Folder(root, turn, name, variant, sync).save(shards, metadata)
+        raise of_system(error, f"cannot make the folder `{shown(root)}`", root) from None
+    return _Folder(root, name, variant, sync).save(shards, metadata)
 
 
 def _divided(tensors: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
@@ -104,87 +104,88 @@ def _divided(tensors: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
 class _Folder:
     """A folder, and the names of a model in it."""
 
-    def __init__(
-        self, root: str, turn: FolderTurn, name: str, variant: str | None, sync: bool
-    ) -> None:
-        self._root, self._turn, self._sync = root, turn, sync
+    def __init__(self, root: str, name: str, variant: str | None, sync: bool) -> None:
+        self._root, self._sync = root, sync
         stem = name.removesuffix(".safetensors")
         ending = f".{variant}" if variant else ""
         self._stem = stem + ending
         self._whole = f"{self._stem}.safetensors"
         self._index = f"{name}.index{ending}.json"
-        # `model-00001-of-00003.safetensors`, also with a random part as `_names` makes it.
+        # `model-00001-of-00003.safetensors`, also with a random part.
         self._own = re.compile(
-            rf"{re.escape(self._stem)}(\.[0-9a-f]{{16}})?-[0-9]{{5}}-of-[0-9]{{5}}\.safetensors"
+            rf"{re.escape(self._stem)}(-[0-9a-f]{{16}})?-[0-9]{{5}}-of-[0-9]{{5}}\.safetensors"
         )
 
     def save(self, shards: list[dict[str, Any]], metadata: Mapping[str, str] | None) -> int:
         """Writes the files, then the index; removes the files of the model before."""
-        old = self._listed()
-        for name in (self._whole, self._index, f"{self._stem}."):
-            remove_temporary(self._root, name)
-        remove_temporary(self._root, f"{self._stem}-")
-        if len(shards) == 1:
-            nbytes = _save.save_file(shards[0], self._path(self._whole), metadata, sync=self._sync)
-            self._remove([self._index])  # the step to the new model, for loaders of indexes
-            self._remove((old | self._present()) - {self._whole})
-            return nbytes
-        names = self._names(len(shards), "")
-        is_taken = bool(self._present())
-        if is_taken:
-            names = self._names(len(shards), f".{secrets.token_hex(8)}")
-        nbytes = 0
-        for name, tensors in zip(names, shards, strict=True):
-            nbytes += _save.save_file(tensors, self._path(name), metadata, sync=self._sync)
-        self._write_index(names, shards)
-        self._remove((old | self._present() | {self._whole}) - set(names))
-        if is_taken:
-            self._rename(names, self._names(len(shards), ""), shards)
+        with Turn(self._path(self._index)) as turn:
+            for start in (self._index, f"{self._stem}.", f"{self._stem}-"):
+                remove_temporary(self._root, start)
+            names = [self._whole] if len(shards) == 1 else self._names(len(shards), turn)
+            nbytes = 0
+            for name, tensors in zip(names, shards, strict=True):
+                nbytes += _save.save_file(tensors, self._path(name), metadata, sync=self._sync)
+            old = self._listed()
+            index = self._replace_index(names, shards)
+            present = self._present()
+            # In this order: the files of a save that begins later are not among those present.
+            if turn.is_alone() and self._read_index() == index:
+                old |= present
+        for name in old - set(names):
+            with suppress(OSError):
+                os.unlink(self._path(name))
         return nbytes
 
-    def _rename(
-        self, names: list[str], plain: list[str], shards: list[dict[str, Any]]
-    ) -> None:
-        """Gives the files their plain names, where the file system has hard links."""
-        try:
-            for name, other in zip(names, plain, strict=True):
-                os.link(self._path(name), self._path(other))
-        except OSError:
-            self._remove(plain)
-            return
-        if self._sync:
-            self._turn.sync()
-        self._write_index(plain, shards)
-        self._remove(names)
-
-    def _names(self, count: int, mark: str) -> list[str]:
+    def _names(self, count: int, turn: Turn) -> list[str]:
+        """Names that no index has, and that no other save uses."""
+        # In this order: a save that ends later still has its turn, or its files are present.
+        is_first = turn.is_alone() and not self._present() and self._read_index() is None
+        mark = "" if is_first else f"-{secrets.token_hex(8)}"
         numbers = range(1, count + 1)
         return [f"{self._stem}{mark}-{at:05}-of-{count:05}.safetensors" for at in numbers]
 
     def _path(self, name: str) -> str:
         return os.path.join(self._root, name)
 
-    def _write_index(self, names: list[str], shards: list[dict[str, Any]]) -> None:
+    def _replace_index(self, names: list[str], shards: list[dict[str, Any]]) -> bytes | None:
+        """The step to the new model. A model in one file has no index."""
+        if names == [self._whole]:
+            path = self._path(self._index)
+            try:
+                os.unlink(path)
+                if self._sync:
+                    sync_folder(self._root)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                tried = f"cannot remove the index of the old model, `{shown(path)}`"
+                raise of_system(error, tried, path) from None
+            return None
         of_tensor = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
         total = sum(described(key, one).nbytes for shard in shards for key, one in shard.items())
         about = {"metadata": {"total_size": total}, "weight_map": of_tensor}
         text = json.dumps(about, indent=2, sort_keys=True, ensure_ascii=False).encode()
         replace(self._path(self._index), lambda file: file.write_from(text), self._sync)
+        return text
+
+    def _read_index(self) -> bytes | None:
+        try:
+            return small_file(self._path(self._index))
+        except MissingFile:
+            return None
+        except Error:
+            return b""  # it is of no save
 
     def _present(self) -> set[str]:
-        """Files of the folder that have names of shards."""
-        return {name for name in os.listdir(self._root) if self._own.fullmatch(name)}
+        """Files of the folder that have names of a model's files."""
+        return {
+            name for name in os.listdir(self._root)
+            if name == self._whole or self._own.fullmatch(name)
+        }
 
     def _listed(self) -> set[str]:
-        """Files of the old model that its index names, and that are not in a subfolder."""
+        """Files that the index names, and that are not in a subfolder."""
         with suppress(Exception):  # what is no index names no files
-            found = _forebay.ModelIndex(small_file(self._path(self._index))).files()
+            found = _forebay.ModelIndex(self._read_index() or b"").files()
             return {name for name in found if _NAMES.fullmatch(name)}
         return set()
-
-    def _remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            with suppress(OSError):
-                os.unlink(self._path(name))
-        if self._sync:
-            self._turn.sync()

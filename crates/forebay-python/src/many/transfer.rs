@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 use super::result::ManyResult;
 use crate::callbacks;
 use crate::failure::{exception, raised};
+use crate::hanging;
 use crate::moving::{self, bound, late};
 use crate::transfer::{report, report_so_far};
 use crate::waiting::Apart;
@@ -167,7 +168,7 @@ impl ManyTransfer {
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        this.py().import("forebay._awaiting")?.getattr("steps")?.call1((this,))
+        hanging::call_in(this.py(), "forebay._awaiting", "steps", (this,))
     }
 
     /// The outcome of all requests so far: bytes by route, with the reason, and time by stage.

@@ -42,7 +42,7 @@ unsafe impl Send for FilePages {}
 // SAFETY: as above.
 unsafe impl Sync for FilePages {}
 
-/// Detects changes of a file: its identity, size and time of the last change.
+/// Detects changes of a file: its identity, its size, and the times of its last changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     identity: (u64, u64),
@@ -51,7 +51,6 @@ pub struct Stamp {
     changed: (i64, i64),
     /// mtime in seconds and nanoseconds.
     written: (i64, i64),
-    links: u64,
 }
 
 impl FilePages {
@@ -202,20 +201,17 @@ impl Handle {
         // The sign of these fields depends on the system interface.
         let changed = (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0));
         let written = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
-        let (identity, size) = ((stat.st_dev, stat.st_ino), stat.st_size);
-        #[allow(clippy::unnecessary_cast, reason = "it has 32 bits on some machines")]
-        let links = stat.st_nlink as u64;
-        Ok(Stamp { identity, size, changed, written, links })
+        Ok(Stamp { identity: (stat.st_dev, stat.st_ino), size: stat.st_size, changed, written })
     }
 }
 
 impl Stamp {
-    /// True if the file's bytes may have changed by `now`. Removing or replacing the file changes
-    /// its link count but none of its bytes.
+    /// True if `now` is the state of another file, or the bytes may have changed. The ctime does
+    /// not count: new names, owners and permissions change it, and none of the bytes.
     #[must_use]
     pub fn is_outdated(&self, now: &Self) -> bool {
         let bytes = |of: &Self| (of.identity, of.size, of.written);
-        bytes(self) != bytes(now) || (self.changed != now.changed && self.links == now.links)
+        bytes(self) != bytes(now)
     }
 
     /// True if the last change is old enough that no write that began then is still in progress.
