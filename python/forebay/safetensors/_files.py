@@ -45,7 +45,7 @@ _UNFINISHED = re.compile(r".*-[0-9a-f]{16}-[0-9]{5}-of-[0-9]{5}\.safetensors", r
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """The identifier of a repository of Hugging Face, such as ``meta-llama/Llama-3-8B``."""
 
-_CUT_OFF = "was the download cut off?"
+CUT_OFF = "was the download cut off?"
 
 SMALL_MAX = 100_000_000
 """Most bytes of a file that is read as a whole: an index, metadata, a name."""
@@ -147,7 +147,7 @@ def _why(path: str) -> str | None:
         return None
     if os.path.exists(path):
         return None
-    return f"it is a link to `{shown(target)}`, which is missing: {_CUT_OFF}"
+    return f"it is a link to `{shown(target)}`, which is missing: {CUT_OFF}"
 
 
 def missing(path: str, index: str | None = None) -> str | None:
@@ -155,7 +155,7 @@ def missing(path: str, index: str | None = None) -> str | None:
     if why := _why(path):
         return why
     if index is not None:
-        return f"the index `{shown(index)}` names it: {_CUT_OFF}"
+        return f"the index `{shown(index)}` names it: {CUT_OFF}"
     if _REPOSITORY.fullmatch(path):
         call = f'huggingface_hub.snapshot_download("{path}")'
         return f"for a repository of Hugging Face give the folder that `{call}` returns"
@@ -181,7 +181,7 @@ def _of(engine: Engine, path: str) -> list[ModelFile]:
             found = [_WHOLE]
         found = [name for name in found if not _UNFINISHED.fullmatch(name)] or found
         if lost := _lost(found):
-            hint = f"{_CUT_OFF} A list of files loads just these"
+            hint = f"{CUT_OFF} A list of files loads just these"
             raise refused(folder, f"its file `{shown(lost)}` is missing", hint)
         if found:
             return [ModelFile(os.path.join(folder, name)) for name in found]

@@ -42,7 +42,7 @@ class Opened:
     tensors: list[Stored]
 
 
-_ATTEMPTS = 20
+ATTEMPTS = 20
 """How often a load looks for the files of a model that saves replace."""
 
 
@@ -107,7 +107,7 @@ def _open_all(
 ) -> list[tuple[ModelFile, File]]:
     """Opens the files of a model that have requested tensors, those of one save."""
     before = None
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         with ExitStack() as own:
             try:
                 found = [
@@ -125,7 +125,7 @@ def _open_all(
             if all(stamp.is_in_place() for stamp in {one.names.stamp for one, _ in found if one.names}):
                 closing.enter_context(own.pop_all())
                 return found
-    raise changed(paths[0], f"saves replaced it {_ATTEMPTS} times in a row", "load it again")
+    raise changed(paths[0], f"saves replaced it {ATTEMPTS} times in a row", "load it again")
 
 
 def _open(engine: Engine, model_file: ModelFile) -> File:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 from array import array
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
 from ... import _process
-from ..._errors import shown
+from ..._errors import FileChanged, MissingFile, shown
+from ..._raw import RawFile
 from ..._types import Path
+from ...safetensors._files import CUT_OFF
+from ...safetensors._pages import changed
+from ...safetensors._plan import ATTEMPTS
 from . import _metadata
 from ._item import PEEK, TRUST, Layout, Refused, located, refuse
 from ._numbers import MADE
@@ -47,7 +52,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
 
     It replaces torch's `FileSystemReader`. Each rank reads the bytes of its tensors, directly into
     them if they are contiguous there and in the file. Torch itself reads items that are not plain
-    tensors.
+    tensors. A load beside a save by `Writer` is one of the old checkpoint or of the new one.
 
     Args:
         path: the folder of the checkpoint.
@@ -58,6 +63,8 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
 
     Raises:
         forebay.safetensors.FormatError: while it loads, a file or an item is broken.
+        forebay.FileChanged: while it loads, saves replaced the checkpoint by one of other tensors,
+            or two ranks found different checkpoints.
         forebay.Error: while it loads, a file cannot be opened or read.
     """
 
@@ -73,6 +80,10 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         self._weights_only = weights_only
         self._engine = engine
         self._chunks: dict[str, dict[Any, Any]] = {}
+        self._metadata = dcp.Metadata({})
+        # The files of a load are open from its plan to its end: a save may remove their names.
+        self._files: dict[str, File] = {}
+        self.fs = _OpenFiles(self._files)
         self._reports: list[dict[str, Any]] = []
 
     def report(self) -> list[dict[str, Any]]:
@@ -90,21 +101,78 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
 
     def set_up_storage_reader(self, metadata: dcp.Metadata, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_reader(metadata, *args, **kwargs)
+        self._metadata = metadata
         self._chunks = {
             name: {chunk.offsets: chunk.sizes for chunk in about.chunks}
             for name, about in metadata.state_dict_metadata.items()
             if isinstance(about, dcp.metadata.TensorStorageMetadata)
         }
 
+    def prepare_local_plan(self, plan: dcp.LoadPlan) -> dcp.LoadPlan:
+        plan = super().prepare_local_plan(plan)
+        for _ in range(ATTEMPTS):
+            try:
+                for item in plan.items:
+                    self._open(item)
+                break
+            except MissingFile:
+                self._find_newer()
+        else:
+            raise self._changed(f"saves replaced it {ATTEMPTS} times in a row")
+        return dataclasses.replace(plan, storage_data=self._metadata.storage_meta.save_id)
+
+    def prepare_global_plan(self, plans: list[dcp.LoadPlan]) -> list[dcp.LoadPlan]:
+        if len({plan.storage_data for plan in plans}) > 1:
+            raise self._changed("ranks found different checkpoints, since a save replaced it")
+        return super().prepare_global_plan(plans)  # type: ignore[no-any-return]
+
+    def _find_newer(self) -> None:
+        """Uses the checkpoint of a save that has replaced the one of the plan.
+
+        Raises:
+            forebay.MissingFile: no save has.
+        """
+        old, rank = self._metadata, None if self.use_collectives else self.rank
+        new = self.read_metadata() if rank is None else self.read_metadata(rank=rank)
+        if new.storage_data == old.storage_data:
+            raise
+        if (new.state_dict_metadata, new.planner_data) != (old.state_dict_metadata, old.planner_data):
+            raise self._changed("a save replaced it by one of other tensors")
+        self._close()
+        self._metadata, self.storage_data = new, new.storage_data
+
+    def _changed(self, why: str) -> FileChanged:
+        return changed(str(self.path), why, "load it again")
+
+    def _open(self, item: dcp.ReadItem) -> tuple[str, File]:
+        """The path and the file of an item."""
+        name = item.storage_index.fqn
+        path = self._path(name, self.storage_data.get(item.storage_index))
+        if path not in self._files:
+            try:
+                self._files[path] = (self._engine or _process.default_engine()).open(path)
+            except MissingFile as error:
+                error.hint = f"the checkpoint's metadata names it: {CUT_OFF}"
+                raise
+        return path, self._files[path]
+
+    def _close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close()
+
     def read_data(self, plan: dcp.LoadPlan, planner: dcp.LoadPlanner) -> torch.futures.Future[None]:
+        try:
+            return self._read_plan(plan, planner)
+        finally:
+            self._close()
+
+    def _read_plan(self, plan: dcp.LoadPlan, planner: dcp.LoadPlanner) -> torch.futures.Future[None]:
         engine = self._engine or _process.default_engine()
         self._reports = []
         others: list[dcp.ReadItem] = []
         for first in range(0, len(plan.items), _ITEMS):
             items = plan.items[first : first + _ITEMS]
-            with ExitStack() as stack:
-                places = self._places(engine, stack, items)
-                others += self._fill(engine, items, places, planner)
+            others += self._fill(engine, items, self._places(engine, items), planner)
         checked = _Checked(planner, str(self.path)) if self._weights_only else planner
         for item in others:
             try:
@@ -118,23 +186,18 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         done.set_result(None)
         return done
 
-    def _places(
-        self, engine: Engine, stack: ExitStack, items: list[dcp.ReadItem]
-    ) -> dict[_Index, _Place]:
+    def _places(self, engine: Engine, items: list[dcp.ReadItem]) -> dict[_Index, _Place]:
         """The places of the items, from the metadata and from their own headers."""
-        files: dict[str, File] = {}
         places: dict[_Index, _Place] = {}
         peeked: list[tuple[_Index, _Place]] = []
         for item in items:
             index = item.storage_index
             if index in places:
                 continue
-            info = self.storage_data.get(index)
-            path = self._path(index.fqn, info)
-            if path not in files:
-                files[path] = stack.enter_context(engine.open(path))
-            place = places[index] = _Place(files[path], path, info.offset, info.length)
-            if place.offset + place.length > files[path].size:
+            path, file = self._open(item)
+            info = self.storage_data[index]
+            place = places[index] = _Place(file, path, info.offset, info.length)
+            if place.offset + place.length > file.size:
                 end = place.offset + place.length
                 refuse(path, index.fqn, f"it ends at byte {end}, after the file's end")
             is_tensor = item.type is dcp.planner.LoadItemType.TENSOR
@@ -192,6 +255,28 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
                 batch = _Batch()
         self._reports += batch.read(engine, planner)
         return others
+
+
+class _OpenFiles(dcp.filesystem.FileSystem):  # type: ignore[misc]
+    """The files that torch reads, by their paths: those of a load that are open already."""
+
+    def __init__(self, files: dict[str, File]) -> None:
+        self._files = files
+
+    @contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        if file := self._files.get(str(path)):
+            yield io.BufferedReader(_View(file))
+        else:
+            with super().create_stream(path, mode) as stream:
+                yield stream
+
+
+class _View(RawFile):
+    """A raw file that does not close the file."""
+
+    def close(self) -> None:
+        io.RawIOBase.close(self)
 
 
 class _Batch:

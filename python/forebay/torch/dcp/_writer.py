@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
-from ..._forebay import remove_temporary
-from ..._replace import by_device, put, replace
+from ..._forebay import Descriptor, remove_temporary
+from ..._replace import Turn, by_device, put, replace
 from ..._types import Path, Place
 from .._places import nbytes
 from ._frame import frame
@@ -33,6 +33,9 @@ _SUFFIX = dcp.filesystem.DEFAULT_SUFFIX
 _DATA = re.compile(rf"__[0-9]+_[0-9]+(?:-[0-9a-f]{{16}})?{re.escape(_SUFFIX)}")
 """The names of data files, as torch makes them, and with a random part as here."""
 
+_NAMED = re.compile(_DATA.pattern.encode())
+"""The same in the bytes of metadata."""
+
 _WINDOW = 2 << 30
 """A call writes the pending bytes once there are so many."""
 
@@ -44,7 +47,8 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
     file, from the tensors' own memory. A file gets its name when all of its bytes are on the drive.
     No save uses the names of another one's data files. The metadata comes last, and replaces that of
     an older checkpoint atomically: until then the folder is the old checkpoint, from then on the new
-    one. Then the data files of the old one are removed.
+    one. Then the data files of the old one are removed. If several saves to the folder run at once,
+    the last one to end counts, and removes the files of all others.
 
     Args:
         path: the folder of the checkpoint.
@@ -55,10 +59,36 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
         forebay.Error: while it saves, a file cannot be written.
     """
 
+    _turn: Turn | None = None
+    _finishes = False
+
     def __init__(self, path: Path, **options: Any) -> None:
         super().__init__(os.fsdecode(path), **options)
 
+    def reset(self, checkpoint_id: Path | None = None) -> None:
+        super().reset(checkpoint_id)
+        self._end()
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        super().set_up_storage_writer(is_coordinator, *args, **kwargs)
+        self._finishes = is_coordinator or not self.use_collectives
+
+    def prepare_local_plan(self, plan: dcp.SavePlan) -> dcp.SavePlan:
+        plan = super().prepare_local_plan(plan)
+        if self._finishes:  # before any rank writes
+            self._turn = Turn(self._metadata_path())
+        return plan
+
     def write_data(
+        self, plan: dcp.SavePlan, planner: dcp.SavePlanner
+    ) -> torch.futures.Future[list[dcp.storage.WriteResult]]:
+        try:
+            return self._write_plan(plan, planner)
+        except BaseException:
+            self._end()
+            raise
+
+    def _write_plan(
         self, plan: dcp.SavePlan, planner: dcp.SavePlanner
     ) -> torch.futures.Future[list[dcp.storage.WriteResult]]:
         plain = dcp.filesystem.SerializationFormat.TORCH_SAVE
@@ -83,27 +113,52 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
         metadata.version = dcp.filesystem.CURRENT_DCP_VERSION
         metadata.storage_data = {one.index: one.storage_data for part in results for one in part}
         metadata.storage_meta = self.storage_meta()
-        path = self._get_metadata_path(None if self.use_collectives else self.rank)
         content = pickle.dumps(metadata)
-        replace(path, lambda file: file.write_from(content), self.sync_files)
         kept = {one.relative_path for one in metadata.storage_data.values()}
-        _remove_old(os.fspath(self.path), os.path.basename(path), kept)
+        path = self._metadata_path()
+        try:
+            old = {name.decode() for name in _NAMED.findall(_content(path))}
+            replace(path, lambda file: file.write_from(content), self.sync_files)
+            with suppress(OSError):  # what cannot be removed stays
+                self._remove_old(path, content, old, kept)
+        finally:
+            self._end()
 
+    def _metadata_path(self) -> str:
+        return os.fspath(self._get_metadata_path(None if self.use_collectives else self.rank))
 
-def _remove_old(folder: str, metadata: str, kept: set[str]) -> None:
-    """Removes data files that the checkpoint does not have: those of older ones, and of dead saves.
+    def _end(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+        self._turn = None
 
-    If the folder has other metadata, as that of each rank, they may belong to that.
-    """
-    with suppress(OSError):  # what cannot be removed stays
+    def _remove_old(self, path: str, content: bytes, old: set[str], kept: set[str]) -> None:
+        """Removes the data files of the old checkpoint, and all unused ones if no other save runs.
+
+        If the folder has other metadata, as that of each rank, they may belong to that.
+        """
+        folder, own = os.path.split(path)
         names = os.listdir(folder)
-        if any(name.endswith(".metadata") and name != metadata for name in names):
+        if any(name.endswith(".metadata") and name != own for name in names):
             return
-        for name in names:
-            if _DATA.fullmatch(name) and name not in kept:
-                with suppress(OSError):
-                    os.unlink(os.path.join(folder, name))
-        remove_temporary(folder, "__")
+        # In this order: the files of a save that begins later are not in the list.
+        if self._turn is not None and self._turn.is_alone() and _content(path) == content:
+            old = {name for name in names if _DATA.fullmatch(name)}
+            remove_temporary(folder, "__")
+        for name in old - kept:
+            with suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+
+
+def _content(path: str) -> bytes:
+    """The bytes of metadata; none if there is none."""
+    try:
+        # A FIFO does not wait for its writer.
+        with Descriptor(path, os.O_RDONLY | os.O_NONBLOCK) as number:
+            with open(number, "rb", closefd=False) as file:
+                return file.read()
+    except OSError:
+        return b""
 
 
 def _write(
