@@ -9,7 +9,7 @@ from .. import _forebay
 from . import _load, _save
 from ._frameworks import framework as chosen
 from ._header import Header, Stored, refused
-from ._plan import Part, region
+from ._plan import ALIGNMENT, Part, region
 
 if TYPE_CHECKING:
     from .._forebay import Engine
@@ -99,9 +99,14 @@ def load(data: bytes, framework: str = "torch") -> dict[str, Any]:
     for place in range(len(header.tensors)):
         stored = header.tensors.at(place)
         kind.check(stored)
-        part.map(region(stored, ...))
-    memory = kind.memory(len(data))
-    memoryview(memory if framework in ("numpy", "np") else memory.numpy())[:] = data
+        start = -(-part.nbytes // ALIGNMENT) * ALIGNMENT
+        part.tensors.append(region(stored, ...).placed(start))
+        part.nbytes = start + stored.nbytes
+    memory = kind.memory(part.nbytes)
+    target = memoryview(memory if framework in ("numpy", "np") else memory.numpy())
+    for one in part.tensors:
+        begin = one.stored.offset
+        target[one.start : one.start + one.nbytes] = memoryview(data)[begin : begin + one.nbytes]
     return dict(part.made(kind, memory))
 
 

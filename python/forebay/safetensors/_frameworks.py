@@ -323,10 +323,14 @@ def _of_torch(name: str, tensor: Any) -> Given:
     dtype, shape = types.get(tensor.dtype), list(tensor.shape)
     if dtype is None:
         raise ValueError(f"tensor `{shown(name)}`: safetensors has no type for `{tensor.dtype}`")
-    if dtype == "F4" and shape:
+    if dtype == "F4":
+        if not shape:
+            two = "a scalar of it holds two numbers, and has no shape in safetensors"
+            raise ValueError(f"tensor `{shown(name)}` is `{tensor.dtype}`: {two}: give `.view(1)`")
         shape[-1] *= 2
     nbytes = tensor.numel() * tensor.element_size()
-    memory = tensor.view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
+    # Dimensions of one element may have any stride.
+    memory = tensor.view(-1).view(torch.uint8)
     return Given(name, dtype, shape, nbytes, memory, tensor.device, tensor.data_ptr())
 
 

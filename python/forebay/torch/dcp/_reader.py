@@ -115,8 +115,8 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
                 for item in plan.items:
                     self._open(item)
                 break
-            except MissingFile:
-                self._find_newer()
+            except MissingFile as error:
+                self._find_newer(error)
         else:
             raise self._changed(f"saves replaced it {ATTEMPTS} times in a row")
         return dataclasses.replace(plan, storage_data=self._metadata.storage_meta.save_id)
@@ -126,7 +126,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
             raise self._changed("ranks found different checkpoints, since a save replaced it")
         return super().prepare_global_plan(plans)  # type: ignore[no-any-return]
 
-    def _find_newer(self) -> None:
+    def _find_newer(self, missing: MissingFile) -> None:
         """Uses the checkpoint of a save that has replaced the one of the plan.
 
         Raises:
@@ -135,7 +135,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         old, rank = self._metadata, None if self.use_collectives else self.rank
         new = self.read_metadata() if rank is None else self.read_metadata(rank=rank)
         if new.storage_data == old.storage_data:
-            raise
+            raise missing
         if (new.state_dict_metadata, new.planner_data) != (old.state_dict_metadata, old.planner_data):
             raise self._changed("a save replaced it by one of other tensors")
         self._close()
