@@ -198,6 +198,35 @@ def test_modules_have_the_same_results(tmp_path: Path) -> None:
     assert agree(dict(found[0][1]), dict(found[1][1])) and found[0][2:] == found[1][2:]
 
 
+def test_tensors_of_bytes_are_aligned() -> None:
+    """The header has any length, and a tensor of one byte may be before the others."""
+    saved = ours.save({"a": torch.arange(4.0), "b": torch.ones(1, dtype=torch.uint8)})
+    length = int.from_bytes(saved[:8], "little")
+    header = saved[8 : 8 + length].rstrip()
+    for pad in range(8):
+        text = header + b" " * pad
+        data = len(text).to_bytes(8, "little") + text + saved[8 + length :]
+        found, array = ours.load(data)["a"], ours.load(data, "numpy")["a"]
+        assert found.data_ptr() % 4 == 0 and found.tolist() == [0, 1, 2, 3], pad
+        assert array.flags.aligned and array.tolist() == [0, 1, 2, 3], pad
+
+
+def test_contiguous_tensors_of_any_stride_are_saved(tmp_path: Path) -> None:
+    row = torch.empty_strided((2, 1), (1, 7)).fill_(1.0)
+    for tensor in (torch.randn(1, 3).t(), torch.empty(0, 3).t(), row):
+        assert tensor.is_contiguous()
+        ours.save_file({"a": tensor}, tmp_path / "model")
+        assert torch.equal(ours.load_file(tmp_path / "model")["a"], tensor)
+
+
+def test_a_scalar_of_two_numbers_is_refused(tmp_path: Path) -> None:
+    scalar = torch.zeros((), dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    with pytest.raises(ValueError, match=r"holds two numbers.*`\.view\(1\)`"):
+        ours.save_file({"a": scalar}, tmp_path / "model")
+    ours.save_file({"a": scalar.view(1)}, tmp_path / "model")
+    assert ours.load_file(tmp_path / "model")["a"].shape == (1,)
+
+
 def test_a_result_is_a_plain_dictionary_in_every_way(tmp_path: Path) -> None:
     path = files(tmp_path)["good"]
     for load in (ours.load_file, forebay.load_file):

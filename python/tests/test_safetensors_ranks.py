@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,34 @@ def test_no_rank_waits_for_a_failed_one(files: Any, tmp_path: Path, act: Any) ->
     ours, theirs = in_group(tmp_path, 2, act, files[0])
     assert "rank 1 of the group could not" in ours
     assert "none is left" in theirs or "a lot" in theirs
+
+
+def replaced(rank: int, path: Path) -> Any:
+    """Rank 1 saves another model when rank 0 has opened the files of the first one."""
+    was_opened, was_saved = path.parent / "opened", path.parent / "saved"
+
+    def wait(until: Path) -> None:
+        while not until.exists():
+            time.sleep(0.001)
+
+    def is_wanted(_: str) -> bool:
+        was_opened.touch()
+        wait(was_saved)
+        return True
+
+    if rank == 0:
+        return load_file(path, group=world(), names=is_wanted, **HOST)
+    wait(was_opened)
+    save_file({"b": numpy.full(3_000_000, 2, "uint32")}, path)
+    was_saved.touch()
+    return load_file(path, group=world(), **HOST)
+
+
+def test_a_group_loads_one_model_if_a_save_replaces_it(tmp_path: Path) -> None:
+    save_file({"b": numpy.full(3_000_000, 1, "uint32")}, path := tmp_path / "model.safetensors")
+    ours, theirs = in_group(tmp_path, 2, replaced, path)
+    assert "FileChanged" in ours and "a save replaced it" in ours
+    assert "rank 0 of the group could not start" in theirs
 
 
 def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None:

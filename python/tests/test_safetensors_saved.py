@@ -115,6 +115,13 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
         save(tmp_path / "pipe", b"abc")
     with pytest.raises(FileNotFoundError, match="missing"):
         save(tmp_path / "missing" / "file", b"abc")
+    (tmp_path / "link").symlink_to("folder/")
+    save(tmp_path / "link" / ".." / "file", b"abc")
+    for end in ("new/", "new/.", "file/", "file/.", "folder/", "folder/.", "link/"):
+        with pytest.raises(OSError, match="folder|not found|No such file|Not a directory"):
+            save_file({"content": numpy.zeros(3, "uint8")}, f"{tmp_path}/{end}")
+    (tmp_path / "link").unlink()
+    (tmp_path / "file").unlink()
     assert sorted(os.listdir(tmp_path)) == ["folder", "pipe"]
 
 
@@ -227,6 +234,46 @@ def test_files_of_killed_writers_go_with_the_next_save_and_others_stay(path: Pat
         save(path, NEW)
         assert new.number and len(others(path)) == len(kept) + 2
     assert others(path) == sorted([*kept, f".checkpoint.{'1' * 32}.tmp"])
+
+
+def test_a_child_that_leaves_a_save_does_not_end_it(path: Path) -> None:
+    code = f"""
+import os, signal, sys
+from forebay import _replace
+from forebay._forebay import Replacement
+
+with Replacement({str(path)!r}) as new:
+    os.write(new.number, b"new")
+    for leave in (new.__exit__, lambda: new.commit(False)):
+        if (child := os.fork()) == 0:
+            try:
+                leave()
+            except OSError:
+                os._exit(3)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status))
+    new.commit(False)
+"""
+    assert run(code).stdout == "0\n3\n"
+    assert path.read_bytes() == b"new" and others(path) == []
+
+
+@pytest.mark.parametrize("change", ["rename", "chmod", "link and unlink"])
+def test_a_change_of_no_byte_does_not_end_a_load(path: Path, change: str) -> None:
+    def is_wanted(_: str) -> bool:  # when the file is open
+        other = path.parent / "other"
+        if change == "rename":
+            path.rename(other)
+        elif change == "chmod":
+            path.chmod(0o400)
+        else:
+            os.link(path, other)
+            other.unlink()
+        return True
+
+    found = load_file(path, names=is_wanted, framework="numpy", copy=True)
+    assert bytes(found["content"].tobytes()) == OLD
 
 
 def writer(path: Path) -> subprocess.Popen[str]:

@@ -63,6 +63,43 @@ def test_an_import_leaves_a_python_without_a_gil_without_it() -> None:
     assert done.stdout.strip() == "False", done.stderr
 
 
+SLOW = {
+    "a path's function": "engine.open(Slow())",
+    "an import": "engine.statistics()",
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_a_program_ends_while_a_thread_is_in_python_below_a_call(kind: str) -> None:
+    """The thread wakes while the interpreter ends, with frames of ours below those of Python."""
+    code = f"""
+import sys, threading, time
+import forebay
+
+class Slow:  # until the interpreter is ending
+    def __fspath__(self):
+        began.set()
+        time.sleep(0.3)
+        return "/"
+
+    def find_spec(self, name, *_):
+        if name == "forebay._statistics":
+            self.__fspath__()
+
+class Last:  # the interpreter ends slowly
+    def __del__(self, sleep=time.sleep):
+        sleep(0.8)
+
+began, engine, last = threading.Event(), forebay.Engine(), Last()
+sys.modules.pop("forebay._statistics", None)
+sys.meta_path.insert(0, Slow())
+threading.Thread(target=lambda: {SLOW[kind]}, daemon=True).start()
+began.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_default_engine_is_one() -> None:
     code = """
 import threading, forebay

@@ -570,6 +570,119 @@ while True:
     assert len(os.listdir(tmp_path)) == 2, "what the killed saves left is gone"
 
 
+SAVER = """
+import sys, time, torch, torch.distributed.checkpoint as dcp
+from forebay.torch.dcp import Writer
+
+class Slow(Writer):
+    def finish(self, *given, **named):
+        time.sleep(float(sys.argv[3]))
+        return super().finish(*given, **named)
+
+number, count = int(sys.argv[2]), int(sys.argv[4])
+for number in range(number, number + count):
+    state = {f"w{n}": torch.full((100, 30), float(number)) for n in range(3)} | {"step": number}
+    dcp.save(state, storage_writer=Slow(sys.argv[1], sync_files=False), no_dist=True)
+    print(number, flush=True)
+"""
+
+
+def saver(folder: Path, number: int, wait: float, count: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-c", SAVER, str(folder)]
+    command += [str(number), str(wait), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def number_of(folder: Path) -> float:
+    """The value of all elements of a checkpoint of `SAVER`."""
+    state: dict[str, Any] = {f"w{n}": torch.zeros(100, 30) for n in range(3)} | {"step": -1}
+    load(folder, state)
+    found = {float(number) for n in range(3) for number in state[f"w{n}"].unique()}
+    assert found == {float(state["step"])}
+    return float(state["step"])
+
+
+def test_loads_beside_savers_that_are_killed_find_whole_checkpoints(tmp_path: Path) -> None:
+    first = [saver(tmp_path, 1, 0.5, 1), saver(tmp_path, 2, 0.0, 1)]
+    for each in first:
+        assert each.communicate()[0], "both succeed"
+    assert number_of(tmp_path) in (1, 2)
+    assert len(os.listdir(tmp_path)) == 2, "the last one to end removes the files of the other"
+    savers = [saver(tmp_path, 1000 * n, 0.0, 1000) for n in range(1, 3)]
+    try:
+        for each in savers:
+            assert each.stdout is not None and each.stdout.readline()
+        for each in savers:
+            for _ in range(40 * int(os.environ.get("FOREBAY_STRESS", "1"))):
+                assert number_of(tmp_path)
+            each.kill()
+    finally:
+        for each in savers:
+            each.kill()
+            each.communicate()
+    assert number_of(tmp_path)
+    write(tmp_path, {"a": torch.ones(3)})
+    assert len(os.listdir(tmp_path)) == 2, "what the killed saves left is gone"
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_save_after_the_plan_of_a_load(tmp_path: Path, is_same: bool) -> None:
+    class Late(Reader):
+        def set_up_storage_reader(self, *given: Any, **more: Any) -> None:
+            super().set_up_storage_reader(*given, **more)
+            write(tmp_path, newer)
+
+    state: dict[str, Any] = {"a": torch.ones(300, 300), "named": torch.ones(3).as_subclass(Named)}
+    newer = {"a": torch.full((300, 300) if is_same else (3,), 2.0), "named": state["named"] * 2}
+    write(tmp_path, state | {"step": 1})
+    newer["step"] = 2
+    loaded = {"a": torch.zeros(300, 300), "named": torch.zeros(3), "step": 0}
+    with torch.serialization.safe_globals([Named]):
+        if is_same:
+            dcp.load(loaded, storage_reader=Late(tmp_path), no_dist=True)
+            assert loaded["a"].unique().tolist() == [2] and loaded["named"].tolist() == [2, 2, 2]
+            assert loaded["step"] == 2
+            return
+        with pytest.raises(CheckpointException, match="replaced it by one of other tensors"):
+            dcp.load(loaded, storage_reader=Late(tmp_path), no_dist=True)
+
+
+def test_a_save_during_a_load_removes_none_of_its_files(tmp_path: Path) -> None:
+    class Late(Reader):
+        def read_data(self, *given: Any) -> Any:
+            write(tmp_path, {"a": torch.ones(3), "step": 2})
+            return super().read_data(*given)
+
+    write(tmp_path, {"a": torch.ones(300, 300), "step": 1})
+    loaded = {"a": torch.zeros(300, 300), "step": 0}
+    dcp.load(loaded, storage_reader=Late(tmp_path), no_dist=True)
+    assert loaded["a"].unique().tolist() == [1] and loaded["step"] == 1
+
+
+def test_ranks_load_one_checkpoint(tmp_path: Path) -> None:
+    plans = []
+    for value in (1.0, 2.0):
+        write(tmp_path, {"a": torch.full((3,), value)})
+        reader = Reader(tmp_path)
+        metadata = reader.read_metadata()
+        reader.set_up_storage_reader(metadata, True)
+        plans.append(reader.prepare_local_plan(dcp.LoadPlan([])))
+    with pytest.raises(forebay.FileChanged, match="ranks found different checkpoints"):
+        reader.prepare_global_plan(plans)
+    assert len(reader.prepare_global_plan([plans[0]] * 2)) == 2
+
+
+def test_a_missing_file_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    write(tmp_path, state := {"a": torch.ones(3)})
+    lost = data_of(tmp_path)
+    lost.unlink()
+    with pytest.raises(CheckpointException) as error:
+        load(tmp_path, blank(state))
+    ((cause, _),) = error.value.failures.values()
+    assert isinstance(cause, FileNotFoundError) and lost.name in str(cause)
+    assert "the checkpoint's metadata names it" in str(cause) and "spelling" not in str(cause)
+
+
 def data_of(folder: Path) -> Path:
     """The only data file of a checkpoint."""
     [found] = folder.glob("__0_0*.distcp")
