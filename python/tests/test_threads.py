@@ -73,7 +73,7 @@ SLOW = {
 def test_a_program_ends_while_a_thread_is_in_python_below_a_call(kind: str) -> None:
     """The thread wakes while the interpreter ends, with frames of ours below those of Python."""
     code = f"""
-import sys, threading, time
+import sys, threading, time, types
 import forebay
 
 class Slow:  # until the interpreter is ending
@@ -90,7 +90,9 @@ class Last:  # the interpreter ends slowly
     def __del__(self, sleep=time.sleep):
         sleep(0.8)
 
-began, engine, last = threading.Event(), forebay.Engine(), Last()
+began, engine = threading.Event(), forebay.Engine()
+sys.modules["last"] = types.ModuleType("last")
+sys.modules["last"].object = Last()
 sys.modules.pop("forebay._statistics", None)
 sys.meta_path.insert(0, Slow())
 threading.Thread(target=lambda: {SLOW[kind]}, daemon=True).start()
