@@ -93,7 +93,8 @@ impl Replacement {
         let made = py.detach(|| {
             let target = resolved(&path)?;
             let own = prefix(&target.name);
-            let _ = remove_left(&target.folder, |start| start == own); // unless it may not be listed
+            // A folder that may not be listed keeps them.
+            let _ = remove_left(&target.folder, |start| start == own);
             // Only its owner may open the new file before it has the old one's permissions.
             let mode = if target.old.is_some() { 0o600 } else { 0o666 };
             let (temporary, file) =

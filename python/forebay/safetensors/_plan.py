@@ -46,9 +46,7 @@ ATTEMPTS = 20
 """How often a load looks for the files of a model that saves replace."""
 
 
-def opened(
-    engine: Engine, paths: Paths, names: Names, closing: ExitStack
-) -> Iterator[Opened]:
+def opened(engine: Engine, paths: Paths, names: Names, closing: ExitStack) -> Iterator[Opened]:
     """Opens all files of a model, then reads one header after another.
 
     All are those of one save: their index is in place when all are open, and a save gives none of
@@ -122,7 +120,8 @@ def _open_all(
                     raise  # no save was the cause
                 before = names
                 continue
-            if all(stamp.is_in_place() for stamp in {one.names.stamp for one, _ in found if one.names}):
+            roots = {one.names.stamp for one, _ in found if one.names}
+            if all(stamp.is_in_place() for stamp in roots):
                 closing.enter_context(own.pop_all())
                 return found
     raise changed(paths[0], f"saves replaced it {ATTEMPTS} times in a row", "load it again")
@@ -132,7 +131,7 @@ def _open(engine: Engine, model_file: ModelFile) -> File:
     try:
         return engine.open(model_file.path)
     except MissingFile as error:
-        index = model_file.names and model_file.names.path
+        index = model_file.names.path if model_file.names else None
         error.hint = missing(model_file.path, index) or error.hint
         raise
 

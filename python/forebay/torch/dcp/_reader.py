@@ -119,7 +119,8 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
                 self._find_newer(error)
         else:
             raise self._changed(f"saves replaced it {ATTEMPTS} times in a row")
-        return dataclasses.replace(plan, storage_data=self._metadata.storage_meta.save_id)
+        about = self._metadata.storage_meta
+        return dataclasses.replace(plan, storage_data=about and about.save_id)
 
     def prepare_global_plan(self, plans: list[dcp.LoadPlan]) -> list[dcp.LoadPlan]:
         if len({plan.storage_data for plan in plans}) > 1:

@@ -125,7 +125,7 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
             self._end()
 
     def _metadata_path(self) -> str:
-        return os.fspath(self._get_metadata_path(None if self.use_collectives else self.rank))
+        return str(self._get_metadata_path(None if self.use_collectives else self.rank))
 
     def _end(self) -> None:
         if self._turn is not None:
