@@ -105,7 +105,10 @@ def load_file(
     On the host the tensors are the pages of their files, mapped privately: loading a file that is
     in the page cache takes no time and no memory, and changing a tensor changes no file. Such a
     file has to stay as it is: bytes that another program writes may show in a tensor, and using a
-    tensor of a file that was truncated ends the process (SIGBUS). `copy` avoids both.
+    tensor of a file that was truncated ends the process (SIGBUS). With `dtype` that can happen
+    during the load. `copy` avoids both.
+
+    If a save replaces a model in several files meanwhile, the load is of the old one or the new one.
 
     Args:
         path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
@@ -139,7 +142,8 @@ def load_file(
         FormatError: a file is of neither kind, is broken, or has a type that the framework does not
             have.
         KeyError: a tensor of the list `names` is in no file, or the pattern matches none.
-        forebay.FileChanged: a file was written to during the load.
+        forebay.FileChanged: a file was written to during the load, or saves replaced the model
+            again and again, or while the processes of a group opened it.
         forebay.OutOfMemory: a limit of the process has no room for the tensors.
         forebay.Error: a file cannot be opened or read.
     """
