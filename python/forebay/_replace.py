@@ -100,8 +100,7 @@ class Turn:
             self._mark = Replacement(self._path)
 
     def is_alone(self) -> bool:
-        """Whether no other save has a turn. Where the file system has no locks, those that were
-        killed have theirs."""
+        """Whether no other save runs. Without locks of files, a killed save counts as running."""
         with _named(self._path):
             return remove_temporary(self._folder or ".", self._name) == 1
 

@@ -14,7 +14,7 @@
 //!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
 //! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
-//! calls Python from our own threads.
+//! calls Python from threads that may outlive the interpreter.
 
 mod archive;
 mod blocks;

@@ -237,11 +237,11 @@ fn resolved(path: &Path) -> Result<Target, Failed> {
         openat(CWD, first, folder_flags, Mode::empty()).map_err(|errno| (OPEN, errno))?;
     let mut links = 0;
     while let Some(name) = left.pop_front() {
-        if name == "." && left.is_empty() {
-            break;
-        }
         if name == "." {
-            continue; // at the end of a link's target
+            match left.is_empty() {
+                true => break,
+                false => continue, // the end of a link's target
+            }
         }
         if name == ".." {
             folder = openat(&folder, "..", folder_flags, Mode::empty())

@@ -47,6 +47,8 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 CUT_OFF = "was the download cut off?"
 
+STALE = "get the index again: it is incomplete, or of another model"
+
 SMALL_MAX = 100_000_000
 """Most bytes of a file that is read as a whole: an index, metadata, a name."""
 
@@ -150,7 +152,7 @@ def _why(path: str) -> str | None:
     return f"it is a link to `{shown(target)}`, which is missing: {CUT_OFF}"
 
 
-def missing(path: str, index: str | None = None) -> str | None:
+def missing(path: str, index: str | None) -> str | None:
     """What to do about a file of a model that is missing."""
     if why := _why(path):
         return why
@@ -276,7 +278,7 @@ def _of_index(engine: Engine, path: str) -> list[ModelFile]:
     try:
         stamp = Stamp(file := engine.open(path))
     except MissingFile as error:
-        error.hint = missing(path) or error.hint
+        error.hint = _why(path) or error.hint
         raise
     if file.size > SMALL_MAX:
         raise refused(path, f"it has more than {SMALL_MAX} bytes", "check that it is complete")
@@ -284,7 +286,8 @@ def _of_index(engine: Engine, path: str) -> list[ModelFile]:
     try:
         index = _forebay.ModelIndex(bytes(text))
     except ValueError as error:
-        raise refused(path, str(error), "give the index of a model's files") from error
+        hint = "give the whole index of a model's files"
+        raise refused(path, str(error), hint) from error
     found = list(enumerate(index.files()))
     folder = os.path.dirname(path)
     for _, name in found:
@@ -294,7 +297,7 @@ def _of_index(engine: Engine, path: str) -> list[ModelFile]:
             raise refused(path, why, None)
     if lost := _lost([name for _, name in found]):
         why = f"it names no tensor of the file `{shown(lost)}`"
-        raise refused(path, why, "get the index again: it is incomplete, or of another model")
+        raise refused(path, why, STALE)
     found.sort(key=lambda one: os.fsencode(one[1]))
     return [
         ModelFile(os.path.join(folder, name), OwnNames(index, number, path, stamp))

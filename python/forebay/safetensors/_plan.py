@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from .._errors import EndOfFile, Error, MissingFile, shortened, shown
 from .._forebay import Engine, File
-from ._files import ModelFile, Paths, files, listed, missing, names_near
+from ._files import STALE, ModelFile, Paths, files, listed, missing, names_near
 from ._frameworks import Framework
-from ._header import BITS, FormatError, Header, Stored
+from ._header import BITS, FormatError, Header, Stored, refused
 from ._kinds import header as read
 from ._pages import Pages, Stamp, changed
 from ._requests import Requests
@@ -77,11 +77,8 @@ def opened(engine: Engine, paths: Paths, names: Names, closing: ExitStack) -> It
             _refuse_twice(found, found_in)
         lost = next((name for name in own or () if name not in found.header.tensors), None)
         if lost is not None:
-            text = (
-                f"cannot load `{shown(found.header.path)}`: it has no tensor "
-                f"`{shortened(lost)}`, which the index lists"
-            )
-            raise FormatError(errno.EINVAL, text, found.header.path)
+            why = f"it has no tensor `{shortened(lost)}`, which the index lists"
+            raise refused(found.header.path, why, STALE)
     if isinstance(names, str) and not has_match:
         raise KeyError(f"no tensor in the files of the model matches `{shortened(names)}`")
     if left:

@@ -54,7 +54,7 @@ def save_sharded(
     from then on the new one, also after a crash or a power cut. The new files have a random part in
     their names then, such as ``model-0123456789abcdef-00001-of-00003.safetensors``. Then the files
     of the old one are removed; a later save removes what a killed one left. The file system needs
-    space for both. If several processes save to the folder at once, the last one to end counts.
+    space for both. If several processes save to the folder at once, the last index counts.
 
     Args:
         tensors: as for `forebay.save_file`.

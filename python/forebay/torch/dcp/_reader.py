@@ -200,7 +200,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
             place = places[index] = _Place(file, path, info.offset, info.length)
             if place.offset + place.length > file.size:
                 end = place.offset + place.length
-                refuse(path, index.fqn, f"it ends at byte {end}, after the file's end")
+                refuse(path, index.fqn, f"it ends at byte {end}, but the file at byte {file.size}")
             is_tensor = item.type is dcp.planner.LoadItemType.TENSOR
             if is_tensor and not info.transform_descriptors:
                 peeked.append((index, place))

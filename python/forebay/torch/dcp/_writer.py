@@ -48,7 +48,7 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
     No save uses the names of another one's data files. The metadata comes last, and replaces that of
     an older checkpoint atomically: until then the folder is the old checkpoint, from then on the new
     one. Then the data files of the old one are removed. If several saves to the folder run at once,
-    the last one to end counts, and removes the files of all others.
+    the last metadata counts, and the last save to end removes the files of the others.
 
     Args:
         path: the folder of the checkpoint.
