@@ -21,13 +21,21 @@ from ._errors import (
     EndOfFile,
     Error,
     FileChanged,
+    FileThere,
     FileTruncated,
     Forked,
+    Interrupted,
+    IsFolder,
+    MissingFile,
     NoDevice,
+    NoFolder,
+    NotPermitted,
     OutOfMemory,
     RequestError,
     RouteUnavailable,
     TimedOut,
+    WouldBlock,
+    publish,
 )
 from ._forebay import Buffer, Engine, File, ManyResult, ManyTransfer, Transfer, version
 from ._process import (
@@ -44,9 +52,13 @@ from ._statistics import Durations, Statistics
 from ._tools import Report, bench, doctor, map
 
 if typing.TYPE_CHECKING:
-    from .safetensors import save_sharded
+    from . import blocks as blocks
+    from . import kvikio as kvikio
+    from . import safetensors as safetensors
+    from . import stream as stream
+    from . import torch as torch
+    from .safetensors import save_file, save_sharded
     from .safetensors._load import load_file
-    from .safetensors._save import save_file
 
 __version__ = version()
 
@@ -60,11 +72,17 @@ __all__ = [
     "Error",
     "File",
     "FileChanged",
+    "FileThere",
     "FileTruncated",
     "Forked",
+    "Interrupted",
+    "IsFolder",
     "ManyResult",
     "ManyTransfer",
+    "MissingFile",
     "NoDevice",
+    "NoFolder",
+    "NotPermitted",
     "OutOfMemory",
     "RawFile",
     "Report",
@@ -73,6 +91,7 @@ __all__ = [
     "Statistics",
     "TimedOut",
     "Transfer",
+    "WouldBlock",
     "__version__",
     "bench",
     "default_engine",
@@ -90,21 +109,31 @@ __all__ = [
 ]
 
 
+_MODULES = ("blocks", "kvikio", "safetensors", "stream", "torch")
+"""The parts that are imported on first use."""
+
 if not typing.TYPE_CHECKING:  # a checker would take any name
 
     def __getattr__(name: str) -> object:
-        """Imports the functions for models on first use."""
-        if name in ("load_file", "save_file", "save_sharded"):
-            from .safetensors import _load, _save, save_sharded
+        from importlib import import_module
 
-            found = {"load_file": _load.load_file, "save_file": _save.save_file}
-            return found.get(name, save_sharded)
-        if name in ("blocks", "kvikio", "safetensors", "stream", "torch"):
-            hint = f"call `import forebay.{name}` first"
-        else:
-            hint = "`dir(forebay)` lists them"
-        raise AttributeError(f"module `forebay` has no attribute `{name}`: {hint}", name=name)
+        if name in _MODULES:
+            try:
+                return import_module(f".{name}", __name__)
+            except ImportError as error:
+                text = f"`forebay.{name}` cannot be imported: {error}"
+                raise AttributeError(text, name=name) from error
+        if name == "load_file":
+            return import_module(".safetensors._load", __name__).load_file
+        if name in ("save_file", "save_sharded"):
+            return getattr(import_module(".safetensors", __name__), name)
+        text = f"module `forebay` has no attribute `{name}`: `dir(forebay)` lists them"
+        raise AttributeError(text, name=name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, *(name for name in _MODULES if name != "torch")]  # imported by `help`
+
+
+publish(__name__, vars())
+del annotations, publish, typing

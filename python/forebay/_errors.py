@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from ._forebay import system_hint
+
 __all__ = [
     "Cancelled",
     "DeviceError",
@@ -182,13 +184,6 @@ _NUMBERS: dict[int, type[Error]] = {
 }
 
 
-_HINTS = {
-    _errno.ENOENT: "check the path's spelling; a relative path starts at the current folder",
-    _errno.EISDIR: "give a regular file or a block device",
-    _errno.EEXIST: "give another path, or open it with `rw` to keep it, or `w` to truncate it",
-}
-
-
 def make(about: dict[str, Any]) -> Error:
     """The exception for an error of the compiled part."""
     kind, number = _KINDS[about["kind"]]
@@ -198,8 +193,7 @@ def make(about: dict[str, Any]) -> Error:
             kind = _NUMBERS.get(number, Error)
     path = about["path"]
     made = kind(number, shown(about["message"]), path)
-    hint = _HINTS.get(number) if about["kind"] == "system" else None
-    made.hint, made.route = about["hint"] or hint, about["route"]
+    made.hint, made.route = about["hint"], about["route"]
     made.offset, made.length = about.get("offset"), about.get("length")
     made.bytes, made.layer = about.get("bytes"), about.get("layer")
     return made
@@ -214,7 +208,16 @@ def refused(message: str) -> Error:
 def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
     """The exception for a system error that Python raised."""
     about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}
+    hint = hint or system_hint(error.errno or 0, path)
     return make({**about, "hint": hint, "route": None, "path": path})
+
+
+def publish(module: str, found: dict[str, Any]) -> None:
+    """Makes a package the module of its public classes and functions, as users name them."""
+    for name in found["__all__"]:
+        value = found.get(name)
+        if getattr(value, "__module__", "").startswith(f"{module}._"):
+            value.__module__ = module  # type: ignore[union-attr]
 
 
 def close(closing: Callable[[], None], raised: BaseException | None) -> None:

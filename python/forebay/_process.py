@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ._forebay import Buffer, Engine, File
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ._forebay import ManyResult, ManyTransfer
-    from ._types import Path, ReadMany, Requests, WriteMany
+    from ._types import Device, Path, ReadMany, Requests, WriteMany
 
 _lock = threading.Lock()
 _engine: Engine | None = None
@@ -52,10 +52,10 @@ def open(file: Path | int, mode: str = "r") -> File:
     return default_engine().open(file, mode)
 
 
-def read(path: Path, device: Any = "auto") -> Buffer:
-    """Reads a whole file into new memory, by default on the first GPU, or on the host without one.
+def read(path: Path, device: Device = None) -> Buffer:
+    """Reads a whole file into new memory.
 
-    ``None`` is the host. `Engine.read` has the same default.
+    By default (``auto``) the memory is on the first GPU, or on the host without one.
 
     The buffer supports DLPack, and ``__cuda_array_interface__`` or the buffer protocol.
     """

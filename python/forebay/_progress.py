@@ -40,7 +40,8 @@ class Line:
 
     def _text(self, done: int, total: int, seconds: float) -> str:
         percent = 100 if done >= total else done * 100 // total
-        text = f"{self._name}: {percent:3} %, {done / 2**30:.2f} of {total / 2**30:.2f} GiB"
+        unit, size = ("GiB", 2**30) if total >= 2**30 else ("MiB", 2**20)
+        text = f"{self._name}: {percent:3} %, {done / size:.2f} of {total / size:.2f} {unit}"
         if seconds < _SETTLED_S or not done:
             return text
         text += f", {done / seconds / 1e9:.2f} GB/s"

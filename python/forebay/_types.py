@@ -9,7 +9,10 @@ from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 Device: TypeAlias = Any
-"""``"cuda:0"``, a GPU's number, UUID or PCI address, ``"cpu"``, or a device of torch."""
+"""``"cuda:0"``, a GPU's number, UUID or PCI address, ``"cpu"``, or a device of torch.
+
+As an argument, ``None`` is the call's default, as if it was left out.
+"""
 
 Memory: TypeAlias = Any
 """An array or tensor, a buffer, or ``(address, length, device)``, contiguous."""
@@ -72,6 +75,7 @@ class WriteMany(TypedDict, total=False):
 class Load(TypedDict, total=False):
     """The keywords of `forebay.load_file`, which it describes."""
 
+    backend: str
     names: Any
     framework: str
     dtype: Any

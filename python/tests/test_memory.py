@@ -294,7 +294,7 @@ def test_memory_beyond_its_allocation_is_refused(
         ]:
             with pytest.raises((ValueError, forebay.Error)):
                 file.read_into(triple)
-        with pytest.raises(ValueError, match="unknown device"):
+        with pytest.raises(ValueError, match="`device` cannot be"):
             file.read_into((address, 10, "tpu"))
 
 

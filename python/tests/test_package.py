@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import pickle
 import pydoc
 import subprocess
 import sys
@@ -13,6 +14,10 @@ import forebay
 import forebay.safetensors
 import pytest
 from forebay._sizes import size_of
+
+
+_ABOUT = ("kind", "message", "errno", "hint", "route", "path")
+"""The fields of an error of the compiled part."""
 
 
 def python(code: str) -> str:
@@ -54,9 +59,38 @@ def test_load_file_is_there_without_an_import_of_its_own(tmp_path: Path) -> None
     assert forebay.load_file is forebay.safetensors._load.load_file
     assert "load_file" in dir(forebay)
     shown = pydoc.render_doc(forebay)
-    assert "load_file(path: 'Paths', device: 'Device' = None" in pydoc.plain(shown)
+    assert "load_file(filename: 'Paths', device: 'Device' = None" in pydoc.plain(shown)
     with pytest.raises(AttributeError, match="`forebay` has no attribute `load_files`"):
         forebay.load_files  # noqa: B018
+
+
+def test_parts_are_imported_on_first_use() -> None:
+    pytest.importorskip("torch", reason="no torch")
+    code = """
+import forebay
+print(forebay.safetensors.patched.__name__, forebay.kvikio.CuFile.__name__, forebay.torch.load.__name__)
+print(forebay.blocks.BlockStore.__name__, forebay.stream.LayerStream.__name__)
+"""
+    assert python(code).split() == ["patched", "CuFile", "load", "BlockStore", "LayerStream"]
+
+
+def test_a_part_without_its_library_is_no_attribute() -> None:
+    code = "import sys, forebay\nsys.modules['torch'] = None\nprint(hasattr(forebay, 'torch'))"
+    assert python(code) == "False\n"
+
+
+def test_public_names_are_those_that_users_import() -> None:
+    for module in [forebay, forebay.safetensors]:
+        for name in module.__all__:
+            value = getattr(module, name)
+            assert not getattr(value, "__module__", "").split(".")[-1].startswith("_"), name
+            if isinstance(value, type) and issubclass(value, Exception):
+                assert pickle.loads(pickle.dumps(value)) is value
+    raised = [forebay._errors.make(dict.fromkeys(_ABOUT) | {"kind": "system", "errno": number})
+              for number in range(1, 130)]
+    assert {type(error).__module__ for error in raised} == {"forebay"}
+    assert {"typing", "annotations"}.isdisjoint(vars(forebay))
+    assert not [name for name in dir(forebay) if name.startswith("_") and name != "__version__"]
 
 
 def test_models_need_no_torch(tmp_path: Path) -> None:
@@ -146,7 +180,7 @@ def test_limits_are_keywords() -> None:
 def test_a_missing_gpu_is_reported_in_pythons_words(engine: forebay.Engine) -> None:
     with pytest.raises(forebay.NoDevice) as error:
         engine.allocate(10, 999)
-    assert "`device=None`" in str(error.value) and "--gpu" not in str(error.value)
+    assert '`device="cpu"`' in str(error.value) and "--gpu" not in str(error.value)
 
 
 def test_the_default_that_help_shows_is_one(engine: forebay.Engine, tmp_path: Path) -> None:
@@ -178,5 +212,5 @@ def test_sizes_are_written_as_people_write_them(text: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "x", "GiB", "1 QB", "1e3", "0.1"])
 def test_other_texts_are_no_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match="invalid size"):
+    with pytest.raises(ValueError, match="`size` cannot be"):
         size_of(text)

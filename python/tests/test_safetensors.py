@@ -72,7 +72,7 @@ def folder(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
 
 def test_a_written_model_is_loaded(tmp_path: Path) -> None:
     path, arrays = tmp_path / "model.safetensors", model()
-    assert forebay.save_file(arrays, path, {"é": "\n"}) == path.stat().st_size
+    forebay.save_file(arrays, path, {"é": "\n"})
     for more in ({}, {"copy": True}):
         report: dict[str, Any] = {}
         loaded = load_file(path, report=report, **HOST, **more)

@@ -89,7 +89,7 @@ def test_a_place_that_is_no_gpu_is_reported_as_the_device(
         expected = f"`device` cannot be `{device}`: layers need a GPU"
         with pytest.raises(ValueError, match=expected):
             LayerStream(layers, device, engine=engine)
-    with pytest.raises(ValueError, match="`device` cannot be `nowhere`: it takes `auto`, `cpu`"):
+    with pytest.raises(ValueError, match="`device` cannot be `nowhere`: it takes `cpu`, `cuda`"):
         LayerStream(layers, "nowhere", engine=engine)
     with pytest.raises(forebay.NoDevice) as error:
         LayerStream(layers, "cuda:99", engine=engine)

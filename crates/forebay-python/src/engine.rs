@@ -10,16 +10,16 @@ use std::time::Duration;
 use forebay::gpu::{CallerStream, Device, GpuSelector};
 use forebay::{Error, Options, RingChoice};
 use forebay_cufile::Program;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::buffer::Buffer;
-use crate::failure::raised;
+use crate::failure::{exception, raised};
 use crate::file::{File, opened, path_of};
 use crate::hanging;
 use crate::logs;
-use crate::memory::{Lent, Order};
+use crate::memory::{self, Lent, Order};
 use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
@@ -81,18 +81,19 @@ impl Engine {
         Ok(Buffer::new(raised(py, made)?))
     }
 
-    /// Reads a whole file into new memory. By default (`"auto"`) that is on the first GPU, or on
-    /// the host if there is none; `None` is the host.
-    #[pyo3(signature = (path, device = Where::First))]
-    fn read(&self, py: Python<'_>, path: &Bound<'_, PyAny>, device: Where<'_>) -> PyResult<Buffer> {
+    /// Reads a whole file into new memory, by default (`"auto"`) on the first GPU, or on the host
+    /// if there is none.
+    #[pyo3(signature = (path, device = None))]
+    fn read(
+        &self,
+        py: Python<'_>,
+        path: &Bound<'_, PyAny>,
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Buffer> {
         let path = path_of(path)?;
-        let device = match device {
-            Where::First => {
-                let found = raised(py, py.detach(|| self.engine.device(&"auto".parse()?)))?;
-                found.map(|device| device.id())
-            }
-            Where::Named(device) => self.device(py, device.as_ref())?,
-        };
+        let wanted = device.map_or(Ok(GpuSelector::Auto), selector)?;
+        let device = raised(py, py.detach(|| self.engine.device(&wanted)))?;
+        let device = device.map(|device| device.id());
         let file = raised(py, py.detach(|| self.engine.open(&path)))?;
         let read = interruptible(py, |go_on| file.read_whole_while(device, go_on))?;
         Ok(Buffer::new(raised(py, read)?.0))
@@ -171,22 +172,6 @@ impl Engine {
     }
 }
 
-/// The caller's `device=`, where omitting it differs from `None`.
-enum Where<'py> {
-    /// Omitted: the first GPU.
-    First,
-    /// A GPU, or `None` for the host.
-    Named(Option<Bound<'py, PyAny>>),
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Where<'py> {
-    type Error = PyErr;
-
-    fn extract(object: pyo3::Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        Ok(Self::Named((!object.is_none()).then(|| object.to_owned())))
-    }
-}
-
 impl Engine {
     /// The GPU that `device` names, opened; `None` is the host.
     pub(crate) fn device(
@@ -255,20 +240,19 @@ fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
     let text = whole::text_of(device)?;
     let name = match text.as_str() {
         "cpu" | "host" => "none",
-        "cuda" => "0",
+        "cuda" => "cuda:0",
         "sim:0" => "sim",
-        other => other.strip_prefix("cuda:").unwrap_or(other),
+        other => other,
     };
-    name.parse().map_err(|error: forebay::Error| {
-        let text = match error {
-            // The command's flag is `--gpu`, and its `none` is `cpu` here.
-            forebay::Error::BadOption { name, expected, .. } if name == "gpu" => {
-                let expected = expected.replace("`none`", "`cpu`");
-                format!("`device` cannot be `{text}`: it takes {expected}")
+    name.parse().map_err(|error: Error| {
+        let error = match error {
+            // The command's flag is `--gpu`.
+            Error::BadOption { name, .. } if name == "gpu" => {
+                Error::bad_option("device", text, memory::DEVICES)
             }
-            other => other.to_string(),
+            other => other,
         };
-        PyValueError::new_err(text)
+        exception(device.py(), &error)
     })
 }
 
@@ -278,9 +262,10 @@ fn set(limits: &mut Options, name: &str, value: &Bound<'_, PyAny>) -> PyResult<(
         return Ok(()); // keeps the default
     }
     if name == "watchdog" {
-        let seconds = value.extract::<f64>()?;
+        let expected = "a time of 0.1 to 3600 seconds";
+        let seconds = whole::within::<f64>(name, value, expected)?;
         limits.watchdog = Duration::try_from_secs_f64(seconds)
-            .map_err(|error| PyValueError::new_err(format!("`watchdog`: {error}")))?;
+            .map_err(|_| whole::refused(name, value, expected))?;
         return Ok(());
     }
     let variable = format!("FOREBAY_{}", name.to_uppercase());

@@ -1,9 +1,12 @@
 //! Errors of the engine as exceptions of Python, whose classes `forebay._errors` defines.
 
-use forebay::{Error, Place, Route};
+use std::path::PathBuf;
+
+use forebay::{Error, Operation, Place, Route};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rustix::io::Errno;
 
 use crate::hanging;
 
@@ -21,7 +24,7 @@ pub(crate) fn noted(py: Python<'_>, error: PyErr, note: &str) -> PyErr {
 /// The exception for an error.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     make(py, error).unwrap_or_else(|failed| {
-        let also = PyRuntimeError::new_err(message(error));
+        let also = PyRuntimeError::new_err(error.with_causes());
         also.set_cause(py, Some(failed));
         also
     })
@@ -29,7 +32,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
 
 fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let about = PyDict::new(py);
-    about.set_item("message", message(error))?;
+    about.set_item("message", error.with_causes())?;
     if let Error::Layer { layer, .. } = error {
         about.set_item("layer", layer)?;
     }
@@ -55,26 +58,21 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(made))
 }
 
-/// An error with its chain of causes.
-pub(crate) fn message(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(behind) = source {
-        text.push_str(": ");
-        text.push_str(&behind.to_string());
-        source = behind.source();
-    }
-    text
-}
-
 /// The hint; in Python's terms if the engine's own names flags of the command.
 fn hint(error: &Error) -> Option<String> {
     match error {
         Error::NoDevice { .. } => {
-            Some("`device=None` is host memory, `device=\"sim\"` a simulated GPU".into())
+            Some("`device=\"cpu\"` is host memory, `device=\"sim\"` a simulated GPU".into())
         }
         other => other.hint(),
     }
+}
+
+/// The engine's hint for an error number of the system that Python raised for a path.
+#[pyfunction]
+pub(crate) fn system_hint(number: i32, path: PathBuf) -> Option<String> {
+    let (operation, place) = (Operation::Open, Place::whole(path));
+    Error::Io { operation, place, source: Errno::from_raw_os_error(number) }.hint()
 }
 
 fn kind(error: &Error) -> &'static str {

@@ -66,10 +66,9 @@ pub(crate) fn opened(
     let how = how(mode)?;
     let inner = &engine.get().engine;
     let opened = if whole::is_number(file)? && !file.is_instance_of::<PyBool>() {
-        let number: i32 = file.extract()?;
-        if number < 0 {
-            return Err(PyValueError::new_err(format!("`{number}` is not a file descriptor")));
-        }
+        let number: Option<i32> = file.extract().ok().filter(|&number| number >= 0);
+        let expected = "a path or an open file descriptor";
+        let number = number.ok_or_else(|| whole::refused("file", file, expected))?;
         // SAFETY: the caller's number; the engine reports a closed descriptor as an error.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         py.detach(|| inner.open_borrowed_fd(borrowed))

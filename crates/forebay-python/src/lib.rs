@@ -63,6 +63,8 @@ mod _forebay {
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]
+    use super::failure::system_hint;
+    #[pymodule_export]
     use super::file::File;
     #[pymodule_export]
     use super::header::Header;

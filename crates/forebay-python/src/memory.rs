@@ -20,6 +20,7 @@ use crate::buffer::Buffer;
 use crate::dlpack;
 use crate::failure::raised;
 use crate::hanging;
+use crate::whole;
 
 /// The use of an object's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,9 +163,17 @@ fn of_gpu(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
 /// `(address, length, device)`.
 fn address_of(triple: &Bound<'_, PyTuple>) -> PyResult<Found> {
     let expected = "plain memory must be `(address, length, device)`";
+    let wrong = |_| PyTypeError::new_err(format!("{expected}, not `{triple}`"));
     let (address, len, device) = triple
-        .extract::<(u64, u64, Bound<'_, PyAny>)>()
-        .map_err(|_| PyTypeError::new_err(format!("{expected}, not `{triple}`")))?;
+        .extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>()
+        .map_err(wrong)?;
+    let number = |found: PyResult<u64>| {
+        found.or_else(|error| match error.is_instance_of::<PyTypeError>(triple.py()) {
+            true => Err(wrong(error)),
+            false => Err(error),
+        })
+    };
+    let (address, len) = (number(whole::address(&address))?, number(whole::length(&len))?);
     if address.checked_add(len).is_none() || (address == 0 && len > 0) {
         let text = format!("invalid address range: {len} bytes at {address:#x}");
         return Err(PyValueError::new_err(text));
@@ -190,15 +199,14 @@ pub(crate) fn device_named(device: &Bound<'_, PyAny>) -> PyResult<Option<DeviceI
         "cpu" | "host" | "none" => return Ok(None),
         "cuda" => DeviceKind::Cuda,
         "sim" => DeviceKind::Sim,
-        _ => return Err(PyValueError::new_err(unknown_device(&text))),
+        _ => return Err(whole::refused("device", device, DEVICES)),
     };
-    let index = index.parse().map_err(|_| PyValueError::new_err(unknown_device(&text)))?;
+    let index = index.parse().map_err(|_| whole::refused("device", device, DEVICES))?;
     id(kind, index)
 }
 
-fn unknown_device(text: &str) -> String {
-    format!("unknown device `{text}`: use `cpu`, `cuda:0` or the number of a GPU")
-}
+/// The names of devices.
+pub(crate) const DEVICES: &str = "`cpu`, `cuda` or `cuda:N`";
 
 /// A view of an object with the buffer protocol; released on drop.
 #[pyclass(frozen, module = "forebay._forebay")]

@@ -8,11 +8,13 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use forebay::Error;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::failure::exception;
 use crate::hanging;
 
 /// The numbers of an array or a list, none of them negative.
@@ -52,11 +54,12 @@ impl<'a> Numbers<'a> {
             kind.call1(("q", &items)).or_else(|_| kind.call1(("Q", &items)))
         };
         let array = array().map_err(|error| {
-            let text = format!(
-                "`{name}` must be an array of whole numbers, one for each request and none of them \
-                 negative"
-            );
-            let better = PyTypeError::new_err(text);
+            let expected = "an array of whole numbers from 0 to 2**64 - 1, one for each request";
+            if error.is_instance_of::<PyOverflowError>(py) {
+                let value = "a list with another number";
+                return exception(py, &Error::bad_option(name, value, expected));
+            }
+            let better = PyTypeError::new_err(format!("`{name}` must be {expected}"));
             better.set_cause(py, Some(error));
             better
         })?;
@@ -113,8 +116,10 @@ impl<'a> Numbers<'a> {
             Kind::I8 => i8::from_ne_bytes(self.item(index)).into(),
         };
         u64::try_from(number).map_err(|_| {
-            let text = format!("`{}[{index}]` cannot be negative: {number}", self.name);
-            PyValueError::new_err(text)
+            let (name, expected) = (format!("{}[{index}]", self.name), "no negative numbers");
+            Python::attach(|py| {
+                exception(py, &Error::bad_option(name, number.to_string(), expected))
+            })
         })
     }
 

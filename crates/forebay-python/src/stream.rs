@@ -85,7 +85,8 @@ fn ordering(stream: &Bound<'_, PyAny>) -> PyResult<Ordering> {
         };
     }
     if whole::is_number(stream)? {
-        return Ok(Ordering::Stream(CallerStream(stream.extract()?)));
+        let expected = "a stream's address, from 0 to 2**64 - 1";
+        return Ok(Ordering::Stream(CallerStream(whole::within("stream", stream, expected)?)));
     }
     if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {
         let (_, handle): (i64, u64) = protocol.call0()?.extract()?;

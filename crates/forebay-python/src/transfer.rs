@@ -12,6 +12,7 @@ use crate::failure::{exception, raised};
 use crate::hanging;
 use crate::moving::{self, bound, late};
 use crate::waiting::Apart;
+use crate::whole;
 
 /// A transfer in progress. The memory it uses is kept alive until it has finished; dropping it does
 /// not stop it.
@@ -73,7 +74,11 @@ impl Transfer {
     /// `TimeoutError` is raised, and the transfer continues. A signal whose handler raises, such as
     /// Ctrl-C, cancels it.
     #[pyo3(signature = (timeout = None))]
-    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+    fn result(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<u64> {
         match moving::end(py, self.inner(), bound(timeout)?)? {
             Some(end) => Ok(raised(py, end)?.bytes),
             None => Err(late(timeout)),
@@ -82,7 +87,11 @@ impl Transfer {
 
     /// Waits for the end as `result` does, and returns the error, or `None`.
     #[pyo3(signature = (timeout = None))]
-    fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
+    fn exception(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Option<PyErr>> {
         match moving::end(py, self.inner(), bound(timeout)?)? {
             Some(end) => Ok(end.err().map(|error| exception(py, &error))),
             None => Err(late(timeout)),

@@ -48,16 +48,28 @@ fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
     within(name, value, "a whole number of bytes, from 0 to 2**64 - 1")
 }
 
-fn within(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyResult<u64> {
-    value.extract().map_err(|error: PyErr| {
+/// A time limit in seconds, if given.
+pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    within("timeout", value, "a number of seconds")
+}
+
+/// A number that the type `T` holds.
+pub(crate) fn within<'py, T: FromPyObjectOwned<'py>>(
+    name: &str,
+    value: &Bound<'py, PyAny>,
+    expected: &str,
+) -> PyResult<T> {
+    value.extract::<T>().map_err(|error: T::Error| {
+        let error: PyErr = error.into();
         // The caller reports a value that is not a number.
-        if !error.is_instance_of::<PyOverflowError>(value.py()) {
-            return error;
-        }
-        let refused =
-            Error::BadOption { name: name.into(), value: shown(value), expected: expected.into() };
-        exception(value.py(), &refused)
+        let is_too_large = error.is_instance_of::<PyOverflowError>(value.py());
+        if is_too_large { refused(name, value, expected) } else { error }
     })
+}
+
+/// The error for a number that an argument does not take.
+pub(crate) fn refused(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
+    exception(value.py(), &Error::bad_option(name, shown(value), expected))
 }
 
 /// A whole number as Python prints it; if it has more digits than that prints, its length.

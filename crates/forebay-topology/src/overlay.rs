@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::map::{Layer, LayerKind};
 use super::mount::{self, Mount};
-use super::probe::{Refusal, Stat};
+use super::probe::{Extent, Refusal, Stat};
 use super::resolve::{Resolve, Span};
 use super::system::shown;
 
@@ -21,6 +21,9 @@ use super::system::shown;
 const LOWER_MAX: usize = 512;
 /// Number of extents compared.
 const EXTENTS: usize = 16;
+/// Flags of extents without an address: `FIEMAP_EXTENT_UNKNOWN`, which includes delayed allocation,
+/// and `FIEMAP_EXTENT_DATA_INLINE` (`linux/fiemap.h`).
+const NO_ADDRESS: u32 = 0x2 | 0x200;
 
 /// One of an overlay's layers.
 #[derive(Debug)]
@@ -38,7 +41,13 @@ impl Resolve<'_> {
         stat: Option<&Stat>,
         mount: &Mount,
     ) -> Span {
-        let parts = parts(mount, real);
+        // A relative folder starts at the current one of the process that mounted the overlay, which
+        // the kernel does not report. The parts above it are known, but not whether others match.
+        let mut parts = parts(mount, real);
+        let all = parts.len();
+        let known = parts.iter().take_while(|part| part.candidate.is_absolute()).count();
+        parts.truncate(known);
+        let compared = if known == all { parts.as_slice() } else { &[] };
         let found = match stat {
             // New entries of a folder are created in the upper layer.
             Some(stat) if stat.kind() == FileType::Directory => {
@@ -46,8 +55,8 @@ impl Resolve<'_> {
             }
             stat => self
                 .exact(stat, mount, &parts)
-                .or_else(|| Some((self.by_extents(real, &parts)?, "its bytes are there")))
-                .or_else(|| Some((self.alike(stat?, &parts)?, "only its files answer alike"))),
+                .or_else(|| Some((self.by_extents(real, compared)?, "its bytes are there")))
+                .or_else(|| Some((self.alike(stat?, compared)?, "only its files answer alike"))),
         };
         let Some((index, how)) = found else {
             let reason = "the folders of the overlay do not show which one holds the file";
@@ -97,7 +106,12 @@ impl Resolve<'_> {
     /// Finds the layer whose file has the same extents: an overlay passes FIEMAP through.
     fn by_extents(&self, real: &Path, parts: &[Part]) -> Option<usize> {
         let probe = self.system.probe();
-        let own = probe.extents(real, EXTENTS).ok().filter(|extents| !extents.is_empty())?;
+        let own = probe.extents(real, EXTENTS).ok()?;
+        // Bytes without a place on the drive yet are equal in all files of their length.
+        let placed = |extent: &Extent| extent.flags & NO_ADDRESS == 0;
+        if !own.iter().any(placed) {
+            return None;
+        }
         let same =
             |part: &Part| probe.extents(&part.candidate, EXTENTS).ok().as_ref() == Some(&own);
         let mut matching = parts.iter().enumerate().filter(|(_, part)| same(part));

@@ -5,6 +5,7 @@ mod hint;
 
 use std::fmt;
 use std::io;
+use std::iter;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -120,7 +121,10 @@ impl fmt::Display for Place {
 }
 
 /// Every error of the library. Cheap to clone, so that a transfer can return its error repeatedly.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// `Debug` prints the message, its causes and the hint: this is what a program shows whose `main`
+/// returns a [`Result`].
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system refused an operation on a file.
@@ -361,7 +365,21 @@ pub enum Error {
     },
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.with_causes())?;
+        self.hint().map_or(Ok(()), |hint| write!(f, "\nhint: {hint}"))
+    }
+}
+
 impl Error {
+    /// The message, and behind it those of its causes.
+    #[must_use]
+    pub fn with_causes(&self) -> String {
+        let causes = iter::successors(std::error::Error::source(self), |cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
+    }
+
     /// The cause of a layer's error; any other error itself.
     #[must_use]
     pub fn without_layer(&self) -> &Self {

@@ -12,16 +12,22 @@ program changes one import: tensors are loaded to the host unless `device` says 
 
 from __future__ import annotations
 
+from .._errors import publish
 from ._drop_in import load, load_file, save, save_file
-from ._header import FormatError
+from ._frameworks import NotTensors
+from ._header import FormatError, MissingTensor
 from ._iterate import iterate
 from ._module import load_model, save_model
 from ._open import Slice, safe_open
 from ._patched import patched
+from ._save import SharedMemory
 from ._sharded import save_sharded
 
 __all__ = [
     "FormatError",
+    "MissingTensor",
+    "NotTensors",
+    "SharedMemory",
     "Slice",
     "iterate",
     "load",
@@ -34,3 +40,5 @@ __all__ = [
     "save_model",
     "save_sharded",
 ]
+
+publish(__name__, vars())

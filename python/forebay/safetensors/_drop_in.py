@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 from .. import _forebay
 from . import _load, _save
@@ -12,64 +13,36 @@ from ._header import Header, Stored, refused
 from ._plan import ALIGNMENT, Part, region
 
 if TYPE_CHECKING:
-    from .._forebay import Engine
-    from .._types import Device, Path
-    from ._files import Paths
-    from ._load import Progress
-    from ._plan import Names
-    from ._slices import Shard
+    from typing import Unpack
 
-_BACKENDS = ("mmap", "pread")
+    from .._types import Device, Load, Path
+    from ._files import Paths
 
 
 def load_file(
-    filename: Paths,
-    device: Device = "cpu",
-    *,
-    backend: str = "mmap",
-    names: Names = None,
-    framework: str = "torch",
-    dtype: Any = None,
-    shard: Shard = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    group: Any = None,
-    copy: bool = False,
-    progress: Progress = False,
-    report: dict[str, Any] | None = None,
-    engine: Engine | None = None,
+    filename: Paths, device: Device = "cpu", **options: Unpack[Load]
 ) -> dict[str, Any]:
     """Loads the tensors of a model, by default to the host; returns them by name.
 
-    This is `forebay.load_file`, which loads to a GPU by default, with the arguments of
+    This is `forebay.load_file`, which loads to a GPU by default, with the default of
     `safetensors.torch.load_file`.
 
     Args:
         filename: a file, or what else `forebay.load_file` takes.
         device: the device of the tensors.
-        backend: ``mmap``, or ``pread``, which is `copy` of `forebay.load_file`.
-
-    The other arguments are those of `forebay.load_file`.
+        options: the other arguments of `forebay.load_file`.
 
     Raises:
         As `forebay.load_file` does.
     """
-    loaded = _load.load_file(
-        filename,
-        device,
-        names=names,
-        framework=framework,
-        dtype=dtype,
-        shard=shard,
-        rank=rank,
-        world_size=world_size,
-        group=group,
-        copy=copy or checked(backend) == "pread",
-        progress=progress,
-        report=report,
-        engine=engine,
-    )
-    return cast("dict[str, Any]", loaded)
+    return _load.load_file(filename, "cpu" if device is None else device, **options)
+
+
+_ALL = signature(_load.load_file)
+_HOST = _ALL.parameters["device"].replace(default="cpu")
+load_file.__signature__ = _ALL.replace(  # type: ignore[attr-defined]
+    parameters=[_HOST if one.name == "device" else one for one in _ALL.parameters.values()]
+)
 
 
 def save_file(
@@ -79,7 +52,39 @@ def save_file(
     *,
     sync: bool = True,
 ) -> None:
-    """Replaces a file by one with these tensors: `forebay.save_file`, without its result."""
+    """Replaces a file by one with these tensors.
+
+    A program that opens the file finds the old one whole or the new one whole, at any moment and
+    after any crash. When the call returns, the new one is on the drive, under its name. If it
+    raises, the old one is unchanged, and no other file is left. Only if the last step fails,
+    syncing the folder, is the new one in place already, and the error says so. After a
+    `KeyboardInterrupt` it is the old one or the new one.
+
+    The new file keeps the old one's owner, group, permissions, ACL and attributes. If the system
+    refuses some, permissions are reduced: no user may do more than before. Other names of the old
+    file (hard links) keep the old bytes.
+
+    The new file is written next to the old one, so the file system needs space for both. A process
+    that is killed leaves what it had written as `.NAME.*.tmp`, and the next save of the same name
+    removes it.
+
+    A link is followed by the rules of the kernel's `fs.protected_symlinks`: not that of another
+    user in a folder that all may write to.
+
+    Args:
+        tensors: of torch or NumPy, by name; on GPUs or on the host, each contiguous.
+        filename: the file; a link is followed.
+        metadata: strings for ``__metadata__``.
+        sync: whether the bytes are on the drive before the file gets its name. Without it the call
+            does not wait for the drive, and after a power cut the file may be empty or truncated.
+
+    Raises:
+        TypeError: a value is not a tensor, as in the state of an optimizer (also a `ValueError`,
+            as in safetensors), or metadata is not a string.
+        ValueError: a tensor is not contiguous, or shares its memory with another (also a
+            `RuntimeError`), or names and metadata are longer than a header may be.
+        forebay.Error: the file cannot be written.
+    """
     _save.save_file(tensors, filename, metadata, sync=sync)
 
 
@@ -117,10 +122,3 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
         As `save_file` does.
     """
     return _save.bytes_of(tensors, metadata)
-
-
-def checked(backend: str) -> str:
-    """One of safetensors' backends."""
-    if backend not in _BACKENDS:
-        raise ValueError(f"`backend` cannot be `{backend}`: it takes `mmap` or `pread`")
-    return backend

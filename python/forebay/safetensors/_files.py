@@ -6,13 +6,14 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .. import _forebay
 from .._errors import MissingFile, of_system, shortened, shown
+from .._errors import refused as invalid
 from .._types import Path
 from ._header import FormatError, refused
 from ._pages import Stamp
@@ -89,9 +90,12 @@ def listed(paths: Paths) -> list[str]:
     """The paths as texts."""
     if isinstance(paths, str | bytes | os.PathLike):
         return [os.fsdecode(paths)]
-    if hasattr(paths, "read"):
-        raise TypeError("`path` cannot be an open file: give its path")
-    return list(map(os.fsdecode, paths))
+    if hasattr(paths, "read") or not isinstance(paths, Iterable):
+        kind = type(paths).__name__
+        raise TypeError(f"cannot load the type `{kind}`: give a path or a list of paths")
+    if not (found := list(map(os.fsdecode, paths))):
+        raise invalid("cannot load an empty list: give a path or a list of paths")
+    return found
 
 
 def names_near(paths: list[str]) -> list[list[str]]:

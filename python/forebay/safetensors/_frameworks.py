@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._errors import NoDevice, shortened, shown
+from .._errors import NoDevice, RequestError, shortened, shown
 from .._memory import require
 from ._header import FormatError, Stored
 
@@ -107,13 +107,7 @@ class Torch:
             remedy = 'install it, or load arrays of NumPy by `framework="numpy"`'
             raise ModuleNotFoundError(f"there is no torch: {remedy}", name="torch") from None
 
-        self._torch = torch
-        self._device = torch.device("cuda" if device is None else device)
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            hint = 'load to the host by `device="cpu"`'
-            made = NoDevice(errno.ENODEV, "torch finds no GPU for `device=\"cuda\"`", None)
-            made.hint = hint
-            raise made
+        self._torch, self._device = torch, torch_device(device)
         self.is_on_host = self._device.type == "cpu"
         self._dtypes = {own: getattr(torch, name, None) for own, name in NAMES.items()}
 
@@ -198,7 +192,7 @@ class Numpy:
             raise ModuleNotFoundError(f"there is no NumPy: {remedy}", name="numpy") from None
 
         self._numpy = numpy
-        if device is not None and str(device) != "cpu":
+        if device is not None and str(device) not in ("cpu", "auto"):
             raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy are in host memory")
 
     def memory(self, nbytes: int) -> Any:
@@ -368,6 +362,31 @@ def no_shape(library: str, stored: Stored) -> FormatError:
     tensor = f"the tensor `{shortened(stored.name)}` of `{shown(stored.path)}`"
     text = f"cannot load {tensor}: {library} has no shape {shortened(stored.shape)}"
     return FormatError(errno.EINVAL, text, stored.path)
+
+
+def torch_device(device: Any) -> Any:
+    """The device of torch that a caller names; by default its GPU, or the host without one.
+
+    Raises:
+        NoDevice: there is no such GPU.
+        forebay.RequestError: it is no GPU of CUDA, and not the host.
+    """
+    import torch
+
+    number = isinstance(device, int) and not isinstance(device, bool)
+    name = "auto" if device is None else f"cuda:{device}" if number else str(device)
+    kind, colon, index = name.partition(":")
+    if kind == "cpu" and (not colon or index.isdecimal()):
+        return torch.device("cpu")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if gpus else "cpu")
+    if kind == "cuda" and gpus and (not colon or index in map(str, range(gpus))):
+        return torch.device(name)
+    found = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
+    expected = f"`cpu`, `cuda` or `cuda:N`, and torch finds {found}"
+    text = f"`device` cannot be `{shortened(name)}`: it takes {expected}"
+    raise (NoDevice if kind == "cuda" else RequestError)(errno.ENODEV, text)
 
 
 def framework(name: str, device: Any) -> Framework:

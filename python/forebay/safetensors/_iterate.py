@@ -123,7 +123,7 @@ def iterate(
         with together.planning():
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
-            most = size_of(window)
+            most = size_of(window, "window")
             if kind.is_on_host and group is None:  # a group needs the same window everywhere
                 most = fitting(most)
             for one in opened(engine, paths, names, stack):

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Progress: TypeAlias = bool | Callable[[int, int], object]
 """``True`` shows a line on stderr; a function gets the bytes read so far and all bytes."""
 
+_BACKENDS = ("mmap", "pread")
+"""Those of safetensors."""
+
 _LOOK = 0.1
 """Seconds between two reports of the progress."""
 
@@ -73,18 +76,21 @@ class _Call:
 
 @overload
 def load_file(
-    path: Paths, device: list[Device], **options: Unpack[Load]
+    filename: Paths, device: list[Device], **options: Unpack[Load]
 ) -> list[dict[str, Any]]: ...
 
 
 @overload
-def load_file(path: Paths, device: Device = None, **options: Unpack[Load]) -> dict[str, Any]: ...
+def load_file(
+    filename: Paths, device: Device = None, **options: Unpack[Load]
+) -> dict[str, Any]: ...
 
 
 def load_file(
-    path: Paths,
+    filename: Paths,
     device: Device = None,
     *,
+    backend: str = "mmap",
     names: Names = None,
     framework: str = "torch",
     dtype: Any = None,
@@ -111,12 +117,13 @@ def load_file(
     If a save replaces a model in several files meanwhile, the load is of the old one or the new one.
 
     Args:
-        path: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
+        filename: a file of safetensors or of `torch.save` (``.pt``, ``.bin``), an ``.index.json``, a
             folder, a snapshot of the Hugging Face cache, or a list of these.
-        device: the device of the tensors; by default torch's current GPU, for NumPy the host. A
-            list of devices of torch gives each of them all tensors, and the result is a list of
-            dictionaries. GPUs that copy to each other read a part of the bytes each, and get the
+        device: the device of the tensors; by default (``auto``) torch's current GPU, or the host
+            without one, for NumPy the host. A list of devices of torch gives each of them all
+            tensors, and the result is a list of dictionaries. GPUs that copy to each other read a part of the bytes each, and get the
             rest from the others. The tensors of all files share one allocation then.
+        backend: ``mmap``, or ``pread``, which is `copy`.
         names: which tensors: a list, a pattern such as ``model.layers.*``, or a function of a
             name. By default all.
         framework: ``torch`` or ``numpy``.
@@ -147,6 +154,7 @@ def load_file(
         forebay.OutOfMemory: a limit of the process has no room for the tensors.
         forebay.Error: a file cannot be opened or read.
     """
+    copy |= checked(backend) == "pread"
     devices = device if isinstance(device, list) else [device]
     together = ranks(rank, world_size, group, shard, len(devices))
     # Pending reads are cancelled before the files are closed.
@@ -154,13 +162,23 @@ def load_file(
         loading = _Loading(engine or _process.default_engine(), together, devices, dtype, copy)
         loading.metadata = None if report is None else {}
         coming.callback(loading.cancel)
-        found = loading.run(loading.plan(files, path, names, framework, shard), progress)
+        found = loading.run(loading.plan(files, filename, names, framework, shard), progress)
         for one in loading.opened:
             one.stamp.check()
     if report is not None:
         report |= found | {"metadata": loading.metadata}
     made = [{name: own[name] for name in loading.order} for own in loading.tensors]
     return made if isinstance(device, list) else made[0]
+
+
+load_file.__module__ = "forebay"
+
+
+def checked(backend: str) -> str:
+    """One of safetensors' backends."""
+    if backend not in _BACKENDS:
+        raise ValueError(f"`backend` cannot be `{backend}`: it takes `mmap` or `pread`")
+    return backend
 
 
 class _Loading:

@@ -12,11 +12,11 @@ from .._errors import close, shortened, shown
 from .._memory import fitting
 from .._sizes import size_of
 from .._types import Path
-from ._drop_in import checked
 from ._frameworks import framework as chosen
 from ._header import FormatError, MissingTensor
 from ._host import HostFile, alone
 from ._iterate import PARTS, Ahead
+from ._load import checked
 from ._plan import Part, naming, open_one, parts
 from ._slices import Index, is_range
 
@@ -58,9 +58,9 @@ class safe_open:  # noqa: N801, the name that programs import
         engine: Engine | None = None,
     ) -> None:
         is_mapped = checked(backend) == "mmap"
-        self._framework = chosen(framework, device)
+        self._framework = chosen(framework, "cpu" if device is None else device)
         self._engine = engine or _process.default_engine()
-        self._window = size_of(window)
+        self._window = size_of(window, "window")
         if self._framework.is_on_host and not is_mapped:
             self._window = fitting(self._window)
         opened = open_one(self._engine, os.fsdecode(filename))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ._frameworks import torch_device
 from ._open import safe_open
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def patched(device: Device = None) -> Iterator[None]:
     """
     import safetensors  # type: ignore[import-not-found,unused-ignore]
 
-    chosen = device
+    chosen = device if device is None else torch_device(device)
 
     class Opened(safe_open):
         def __new__(cls, filename: Path, framework: str, *given: Any, **named: Any) -> Any:

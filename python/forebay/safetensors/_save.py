@@ -26,39 +26,7 @@ def save_file(
     *,
     sync: bool = True,
 ) -> int:
-    """Replaces a file by one with these tensors, and returns how many bytes it has.
-
-    A program that opens the file finds the old one whole or the new one whole, at any moment and
-    after any crash. When the call returns, the new one is on the drive, under its name. If it
-    raises, the old one is unchanged, and no other file is left. Only if the last step fails,
-    syncing the folder, is the new one in place already, and the error says so. After a
-    `KeyboardInterrupt` it is the old one or the new one.
-
-    The new file keeps the old one's owner, group, permissions, ACL and attributes. If the system
-    refuses some, permissions are reduced: no user may do more than before. Other names of the old
-    file (hard links) keep the old bytes.
-
-    The new file is written next to the old one, so the file system needs space for both. A process
-    that is killed leaves what it had written as `.NAME.*.tmp`, and the next save of the same name
-    removes it.
-
-    A link is followed by the rules of the kernel's `fs.protected_symlinks`: not that of another
-    user in a folder that all may write to.
-
-    Args:
-        tensors: of torch or NumPy, by name; on GPUs or on the host, each contiguous.
-        filename: the file; a link is followed.
-        metadata: strings for ``__metadata__``.
-        sync: whether the bytes are on the drive before the file gets its name. Without it the call
-            does not wait for the drive, and after a power cut the file may be empty or truncated.
-
-    Raises:
-        TypeError: a value is not a tensor, as in the state of an optimizer (also a `ValueError`,
-            as in safetensors), or metadata is not a string.
-        ValueError: a tensor is not contiguous, or shares its memory with another (also a
-            `RuntimeError`), or names and metadata are longer than a header may be.
-        forebay.Error: the file cannot be written.
-    """
+    """Writes a file as `forebay.save_file` does; returns how many bytes it has."""
     return write(filename, places(tensors, metadata, f"to `{shown(filename)}`"), sync)
 
 

@@ -11,6 +11,7 @@ pickles, no header. This part is imported on use, and needs torch.
 
 from __future__ import annotations
 
+from .._errors import publish
 from ._checkpoint import save_checkpoint
 from ._layers import Layer, LayerStream, TensorAt
 from ._records import RecordDataset
@@ -26,3 +27,5 @@ __all__ = [
     "save",
     "save_checkpoint",
 ]
+
+publish(__name__, vars())

@@ -19,6 +19,7 @@ from .. import _process
 from .._errors import of_system, shown
 from .._forebay import Engine, File
 from .._types import Path
+from ..safetensors._frameworks import torch_device
 from ._ahead import Ahead
 from ._order import Order, share
 from ._places import dtype_of, shape_of
@@ -90,6 +91,7 @@ class RecordDataset(
         self.paths = _listed(paths)
         self.record_shape = _shape(record_shape)
         self.dtype = dtype_of(dtype)
+        device = None if device is None else torch_device(device)
         self.device = torch.empty(0, device=device).device
         self.batch_size, self.prefetch, self.drop_last = batch_size, prefetch, drop_last
         self.shuffle, self.seed = shuffle, seed

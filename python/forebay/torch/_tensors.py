@@ -13,6 +13,7 @@ from .._arguments import BYTES, whole
 from .._errors import shown
 from .._replace import by_device, write
 from .._types import Path, Place
+from ..safetensors._frameworks import torch_device
 from ..safetensors._kinds import refuse_formats
 from ._places import Offsets, Tensors, dtype_of, nbytes, places, shape_of
 
@@ -46,6 +47,7 @@ def load(
             if offset == 0:
                 refuse_formats(file)
             shape = _length(file.size, dtype, path, offset)
+        device = None if device is None else torch_device(device)
         tensor = torch.empty(shape_of("shape", shape), dtype=dtype, device=device)
         if offset == 0 and file.size != nbytes(tensor):
             refuse_formats(file)

@@ -96,7 +96,7 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     let share = |share| if share > 1.0 { "at it".into() } else { percent(share) };
     let mismatch = |line: &Line| if line.verified == Some(false) { "MISMATCH" } else { "" };
     let limit = |line: &Line| line.limit.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
-    let verified = |line: &Line| line.verified.map(|one| one.to_string()).unwrap_or_default();
+    let known = |flag: Option<bool>| flag.map(|flag| flag.to_string()).unwrap_or_default();
     fields.number(("of limit", 1, "share_of_limit"), Line::share, share);
     fields.text(("bound by", 4, "bound"), |line| line.bound_by().unwrap_or_default().into());
     fields.text(("data", 1, ""), move |line| mismatch(line).into());
@@ -106,11 +106,13 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
     fields.text(("", CSV, "samples"), |line| line.count().to_string());
     fields.text(("", CSV, "note"), |line| line.why_no_rate().unwrap_or_default().into());
     fields.text(("", CSV, "failed"), |line| line.failed.to_string());
-    fields.text(("", CSV, "bytes"), |line| line.bytes.to_string());
+    fields.text(("", CSV, "bytes"), |line| line.bytes.map(|n| n.to_string()).unwrap_or_default());
     fields.text(("", CSV, "limit"), limit);
-    fields.text(("", CSV, "verified"), verified);
-    fields.text(("", CSV, "steady"), |line| line.steady.to_string());
-    fields.text(("", CSV, "simulated"), |line| line.simulated.to_string());
+    fields.text(("", CSV, "verified"), move |line| known(line.verified));
+    fields.text(("", CSV, "steady"), move |line| known(line.steady));
+    fields.text(("", CSV, "simulated"), move |line| {
+        known((!line.imported).then_some(line.simulated))
+    });
     let best = model.best(|_| true).map(|(number, _)| number);
     let mark = |line| if Some(line) == best { Mark::Best } else { Mark::None };
     let marks = (0..model.lines.len()).map(mark).collect();
@@ -422,6 +424,7 @@ fn all_results(model: &Model, rows: usize) -> Vec<Block> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::foreign;
     use crate::report::made::{self, Sweep};
     use crate::report::model::gather::tests::model_of;
 
@@ -446,6 +449,23 @@ mod tests {
         let hostile = csv(&model_of(&[("a", &made::hostile())]), &[]).unwrap();
         let rows = csv::Reader::from_reader(hostile.as_bytes()).into_records().count();
         assert_eq!(rows, model_of(&[("a", &made::hostile())]).lines.len());
+    }
+
+    #[test]
+    fn csv_is_empty_where_a_value_is_unknown() {
+        let text = "throughput (MB/s),block size,operation\n900,4096,read\n";
+        let path = std::path::Path::new("a.csv");
+        let records = foreign::records(path, text.as_bytes(), &foreign::Hints::default());
+        let lines = json(&records.unwrap()).unwrap();
+        let text = csv(&model_of(&[("a", &lines)]), &[]).unwrap();
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let head = reader.headers().unwrap().clone();
+        let row = reader.records().next().unwrap().unwrap();
+        let known: Vec<_> = head.iter().zip(&row).filter(|(_, value)| !value.is_empty()).collect();
+        let rate = ["rate", "rate_min", "rate_max"].map(|key| (key, "900000000"));
+        let axes = [("label", "a"), ("method", ""), ("direction", "read"), ("block-size", "4096")];
+        let counts = [("samples", "1"), ("failed", "0")];
+        assert_eq!(known, [&axes[..], &rate, &counts].concat());
     }
 
     #[test]

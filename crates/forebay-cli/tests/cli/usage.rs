@@ -152,7 +152,7 @@ fn a_path_that_is_no_file_is_an_error() {
     insta::assert_snapshot!(text, @"
         error: cannot open `missing`
           caused by: no such file or directory (os error 2)
-        hint: look at the path's spelling; a relative path starts at this folder
+        hint: look at the path's spelling; a relative path is relative to the current directory
         ");
     for verb in ["read", "bench"] {
         for (path, says) in [

@@ -15,6 +15,7 @@ use crate::hanging;
 use crate::moving::{self, bound, late};
 use crate::transfer::{report, report_so_far};
 use crate::waiting::Apart;
+use crate::whole;
 
 /// Many reads or writes in progress. The memory they use is kept alive until all have finished;
 /// dropping the transfer does not stop it.
@@ -117,7 +118,11 @@ impl ManyTransfer {
     /// `timeout` seconds, `TimeoutError` is raised, and the transfer continues. A signal whose
     /// handler raises, such as Ctrl-C, cancels it.
     #[pyo3(signature = (timeout = None))]
-    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<ManyResult>> {
+    fn result(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Py<ManyResult>> {
         let result = raised(py, self.end(py, timeout)?)?;
         match self.failure(&result.get().outcome) {
             Some(error) => Err(exception(py, error)),
@@ -128,7 +133,11 @@ impl ManyTransfer {
     /// Waits for the end as `result` does, and returns the exception that it would raise, or
     /// `None`.
     #[pyo3(signature = (timeout = None))]
-    fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<PyErr>> {
+    fn exception(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Option<PyErr>> {
         Ok(match self.end(py, timeout)? {
             Ok(result) => self.failure(&result.get().outcome).map(|error| exception(py, error)),
             Err(error) => Some(exception(py, &error)),

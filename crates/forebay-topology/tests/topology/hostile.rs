@@ -60,6 +60,17 @@ fn one_of_each() -> Tree {
 const PATHS: [&str; 9] = ["/a/f", "/b/f", "/c/f", "/d/f", "/e/f", "/o/f", "/n/f", "/none", "/"];
 
 #[test]
+fn a_relative_folder_of_an_overlay_is_unknown() {
+    let tree = one_of_each();
+    tree.mount(17, "0:43", "/r", "overlay overlay ro,lowerdir=b:/a");
+    tree.answer(r#"{"path":"/r/f","dev":"0:43","mode":"100644","ino":14,"mnt_id":17}"#);
+    tree.answer(r#"{"path":"b/f","dev":"9:0","mode":"100644","ino":14,"mnt_id":11}"#);
+    tree.answer(r#"{"path":"/a/f","dev":"259:11","mode":"100644","ino":14,"mnt_id":10}"#);
+    let map = tree.map("/r/f");
+    assert!(map.drives.iter().all(|drive| drive.serial.is_none()), "{:?}", map.drives);
+}
+
+#[test]
 fn a_small_tree_is_whole() {
     let tree = one_of_each();
     let drives = |path: &str| {

@@ -1,8 +1,5 @@
 //! Notes for the user about features that the machine refuses.
 
-use std::error::Error as _;
-use std::iter::successors;
-
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -49,11 +46,10 @@ pub(super) fn unseated(errno: Errno) -> String {
 
 /// The note that small transfers of a GPU have no pinned memory.
 pub(super) fn no_lane(gpu: DeviceId, error: &Error) -> String {
-    let causes = successors(error.source(), |&error| error.source());
-    let reason = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
     format!(
         "small transfers to and from {gpu} have no pinned memory and take longer, through other \
-         threads: {reason}"
+         threads: {}",
+        error.with_causes()
     )
 }
 

@@ -1,5 +1,7 @@
 //! Remedies for errors.
 
+use std::path::Path;
+
 use rustix::io::Errno;
 
 use super::{Error, Operation};
@@ -15,6 +17,7 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
+            Self::Io { source: Errno::NOENT, place, .. } => missing_hint(&place.path).into(),
             Self::Io { source, operation, .. } => return io_hint(*source, *operation),
             Self::EndOfFile { .. } => {
                 "request fewer bytes, or check that the file was written completely".into()
@@ -112,10 +115,29 @@ fn resource_hint(what: &str, source: Errno) -> &'static str {
     }
 }
 
+/// The remedy for a path that does not exist: it may not be a path of this machine at all.
+fn missing_hint(path: &Path) -> &'static str {
+    if path.is_symlink() {
+        return "it is a link whose target is missing";
+    }
+    let path = path.as_os_str().as_encoded_bytes();
+    let scheme = path.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(0);
+    if scheme > 1 && path[scheme..].starts_with(b":/") {
+        "addresses such as `https://`, `s3://` and `hf://` are not supported: give a local path"
+    } else if path.starts_with(b"~") {
+        "`~` is not expanded: give the path of the home directory"
+    } else {
+        "look at the path's spelling; a relative path is relative to the current directory"
+    }
+}
+
 fn io_hint(errno: Errno, operation: Operation) -> Option<String> {
     Some(
         match errno {
-            Errno::NOENT => "look at the path's spelling; a relative path starts at this folder",
+            Errno::ISDIR => "give a regular file or a block device",
+            Errno::EXIST if operation == Operation::Open => {
+                "give another path, or open the existing file"
+            }
             Errno::NOTDIR => {
                 "a part of the path that should be a folder is a file: look at its spelling"
             }

@@ -11,7 +11,8 @@ use crate::lab::fuse::Fuse;
 use crate::lab::{self, FileSystem, LoopDrive, or_skip, pattern, watchdog::Watchdog};
 use crate::{assert_adds_up, assert_says, engine, sim, small_engine};
 
-const NOT_FOUND: &str = "look at the path's spelling; a relative path starts at this folder";
+const NOT_FOUND: &str =
+    "look at the path's spelling; a relative path is relative to the current directory";
 const NO_RIGHT: &str = "get the permission from the owner, or run as the owner";
 const A_FILE: &str = "give a regular file or a block device";
 
@@ -26,7 +27,14 @@ fn missing_files() {
     let dangling = folder.path().join("dangling");
     symlink(&missing, &dangling).expect("a link");
     let message = format!("cannot open `{}`", dangling.display());
-    assert_says(engine.open(&dangling), &message, cause, NOT_FOUND);
+    let hint = "it is a link whose target is missing";
+    assert_says(engine.open(&dangling), &message, cause, hint);
+    for address in ["https://host/file", "s3://bucket/file", "hf://owner/name/file", "s3:/file"] {
+        let hint = "addresses such as `https://`, `s3://` and `hf://` are not supported: give a local path";
+        assert_says(engine.open(address), &format!("cannot open `{address}`"), cause, hint);
+    }
+    let hint = "`~` is not expanded: give the path of the home directory";
+    assert_says(engine.open("~/file"), "cannot open `~/file`", cause, hint);
     assert_says(engine.open(""), "cannot open ``", cause, NOT_FOUND);
     let below = missing.join("deeper");
     let created = engine.open_with(&below, &OpenOptions::writing());
@@ -99,7 +107,10 @@ fn files_open_for_reading_only() {
     assert!(matches!(started, Err(Error::BadRequest { .. })));
     let again = engine.open_with(&path, &OpenOptions::new_file());
     let message = format!("cannot open `{}`", path.display());
-    assert_says(again, &message, "File exists (os error 17)", "-");
+    let hint = "give another path, or open the existing file";
+    let printed = format!("Err({message}: File exists (os error 17)\nhint: {hint})");
+    assert_eq!(format!("{:?}", again.as_ref().map(drop)), printed);
+    assert_says(again, &message, "File exists (os error 17)", hint);
     let mut cut = OpenOptions::default();
     cut.truncate = true;
     assert!(matches!(engine.open_with(&path, &cut), Err(Error::BadRequest { .. })));

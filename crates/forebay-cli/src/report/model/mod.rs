@@ -57,16 +57,16 @@ pub struct Line {
     pub method: String,
     /// The samples of each quantity.
     pub samples: Vec<(Metric, Vec<f64>)>,
-    /// Bytes that all samples moved.
-    pub bytes: u64,
+    /// Bytes that all samples moved; `None` if unknown.
+    pub bytes: Option<u64>,
     /// The routes taken.
     pub route: String,
     /// The verified paths.
     pub verdict: String,
     /// Whether the compared bytes were correct.
     pub verified: Option<bool>,
-    /// Whether the rates of all samples were steady.
-    pub steady: bool,
+    /// Whether the rates of all samples were steady; `None` if unknown.
+    pub steady: Option<bool>,
     /// Whether latencies begin when an I/O was due.
     pub since_due: bool,
     /// Samples that failed.
@@ -113,8 +113,8 @@ impl Line {
     #[must_use]
     pub fn requests(&self) -> u64 {
         let samples = self.count().max(1) as u64;
-        let of_all = self.bytes.checked_div(self.point.request_size).unwrap_or(u64::MAX);
-        if self.imported { u64::MAX } else { of_all / samples }
+        let of_all = self.bytes.and_then(|bytes| bytes.checked_div(self.point.request_size));
+        of_all.filter(|_| !self.imported).map_or(u64::MAX, |of_all| of_all / samples)
     }
 
     /// Why it has no rate, if it has none.

@@ -109,7 +109,7 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     let tools = unique(imported.map(|from| from.tool.as_str())).join(", ");
     let percent = percent(SPREAD_MAX);
     let rest = [
-        about(&|line| !line.steady, "had no steady rate: measure for longer"),
+        about(&|line| line.steady == Some(false), "had no steady rate: measure for longer"),
         about(&is_apart, &format!("have repeats more than {percent} apart (marked ~)")),
         about(&above, "exceed their limit, which was measured too low"),
         about(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing"),

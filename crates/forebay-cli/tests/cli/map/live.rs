@@ -125,7 +125,7 @@ fn nothing_is_recorded_over_and_nothing_else_replayed() {
 
     1: error: cannot write a record to `missing/new`
       caused by: no such file or directory (os error 2)
-    hint: look at the path's spelling; a relative path starts at this folder
+    hint: look at the path's spelling; a relative path is relative to the current directory
 
     1: error: cannot replay `folder`
       caused by: no such file or directory (os error 2)
