@@ -60,18 +60,26 @@ class RawFile(io.RawIOBase):
         self._check()
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}
         if whence not in bases and whence != os.SEEK_END:
-            raise ValueError(f"`whence` cannot be `{whence}`: it takes 0, 1 or 2")
+            raise _errors.refused(f"`whence` cannot be `{whence}`: it takes 0, 1 or 2")
         offset = operator.index(offset)
-        base = self._file.size if whence == os.SEEK_END else bases[whence]
-        if base + offset < 0:
-            raise ValueError(f"position {base + offset} is before the start of the file")
-        self._at = base + offset
-        return self._at
+        at = offset + (self._file.size if whence == os.SEEK_END else bases[whence])
+        if not 0 <= at < 1 << 63:
+            where = "before the start" if at < 0 else "after the end"
+            raise _errors.refused(f"cannot set the position to {at:#x}: that is {where} of any file")
+        self._at = at
+        return at
+
+    def read(self, size: int | None = -1, /) -> bytes | None:
+        """Reads up to `size` bytes, by default up to the end of the file."""
+        return super().read(-1 if size is None else size)
 
     def readinto(self, buffer: Any, /) -> int:
         """Fills a buffer from the position on, up to the end of the file."""
         self._check()
-        count = self._file.read_into(buffer, self._at, exact=False)
+        try:
+            count = self._file.read_into(buffer, self._at, exact=False)
+        except BufferError as error:
+            raise TypeError(str(error)) from None  # as a file of Python
         self._at += count
         return count
 
@@ -96,8 +104,6 @@ class RawFile(io.RawIOBase):
         if not self.writable():
             raise io.UnsupportedOperation("the file is open for reading only")
         length = self._at if size is None else operator.index(size)
-        if length < 0:
-            raise ValueError(f"`size` cannot be negative: {length}")
         self._file.truncate(length)
         return length
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import errno
 import io
 import mmap
 import json
@@ -39,11 +40,20 @@ def test_a_raw_file_is_one_of_pythons(engine: forebay.Engine, data: Data) -> Non
             lambda f: f.tell(),
             lambda f: f.seek(1 << 40),
             lambda f: f.read(5),
+            lambda f: f.seek(3),
+            lambda f: f.read(None),
         ]:
             assert step(raw) == step(plain)
         for wrong in [lambda f: f.seek(-1), lambda f: f.seek(0, 7), lambda f: f.seek(-(10**9), 2)]:
-            with pytest.raises((ValueError, OSError)):
-                wrong(raw)
+            errors = []
+            for file in (raw, plain):
+                with pytest.raises(OSError) as raised:
+                    wrong(file)
+                errors.append(raised.value.errno)
+            assert errors == [errno.EINVAL] * 2
+        for file in (raw, plain):
+            with pytest.raises(TypeError):
+                file.readinto(b"read-only")
         with pytest.raises(io.UnsupportedOperation):
             raw.write(b"abc")
     assert raw.closed
@@ -72,6 +82,12 @@ def test_libraries_read_and_write_by_a_raw_file(engine: forebay.Engine, tmp_path
         with zipfile.ZipFile(raw, "a") as archive:
             archive.writestr("more", b"new")
     assert zipfile.ZipFile(tmp_path / "a.zip").namelist() == ["name", "more"]
+    # A file that is shorter than the end of an archive's directory.
+    (tmp_path / "short").write_bytes(b"x")
+    with forebay.RawFile(engine.open(tmp_path / "short", "r+")) as raw:
+        with zipfile.ZipFile(raw, "a") as archive:
+            archive.writestr("new", b"1")
+    assert zipfile.ZipFile(tmp_path / "short").namelist() == ["new"]
     with forebay.RawFile(engine.open(tmp_path / "a.tar", "r+")) as raw:
         with tarfile.open(fileobj=raw, mode="a") as tar:
             tar.add(tmp_path / "a.zip", "again")

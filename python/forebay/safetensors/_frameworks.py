@@ -57,9 +57,6 @@ class Framework(Protocol):
             OutOfMemory: a limit has no room for it.
         """
 
-    def of_buffer(self, buffer: Any) -> Any:
-        """Memory that another object has, with one byte per element."""
-
     def dtype(self, stored: Stored) -> Any:
         """The type of a tensor.
 
@@ -82,7 +79,7 @@ class Framework(Protocol):
         """
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
-        """The bytes of `memory` as a tensor of a shape and of the type of `stored`."""
+        """The bytes of `memory`, or of a buffer, as a tensor of a shape and the type of `stored`."""
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         """A view of a flat tensor: elements from `first` on, with strides."""
@@ -116,9 +113,6 @@ class Torch:
             require(nbytes, "cannot load the tensors")
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
-    def of_buffer(self, buffer: Any) -> Any:
-        return self._torch.frombuffer(buffer, dtype=self._torch.uint8)
-
     def dtype(self, stored: Stored) -> Any:
         dtype = self._dtypes.get(stored.dtype)
         if dtype is None:
@@ -145,6 +139,8 @@ class Torch:
         shape = self._shape(stored, shape)
         if math.prod(shape) == 0:
             return self._torch.empty(shape, dtype=dtype, device=self._device)
+        if isinstance(memory, memoryview):
+            return self._torch.frombuffer(memory, dtype=dtype).view(shape)
         # Through DLPack the tensor gets a storage that ends where it ends.
         own = self._torch.from_dlpack(self._torch.utils.dlpack.to_dlpack(memory))
         return own.view(dtype).view(shape)
@@ -199,9 +195,6 @@ class Numpy:
         require(nbytes, "cannot load the tensors")
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
 
-    def of_buffer(self, buffer: Any) -> Any:
-        return self._numpy.frombuffer(buffer, dtype=self._numpy.uint8)
-
     def check(self, stored: Stored) -> None:
         self.dtype(stored)
         try:
@@ -216,7 +209,7 @@ class Numpy:
             raise TypeError(f"`dtype` cannot be `{shown(dtype)}`: {error}") from None
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
-        return memory.view(self.dtype(stored)).reshape(shape)
+        return self._numpy.frombuffer(memory, self.dtype(stored)).reshape(shape)
 
     def view(self, flat: Any, shape: Sequence[int], first: int, strides: Sequence[int]) -> Any:
         # The stride of a single element does not matter, and may be too large for NumPy.

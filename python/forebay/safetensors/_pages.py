@@ -64,12 +64,12 @@ class Pages:
     there, and access beyond the end of a file that was truncated ends the process with SIGBUS.
 
     Attributes:
-        memory: the bytes of the file, in the framework's form.
+        memory: the bytes of the file.
     """
 
-    def __init__(self, file: File, mapped: _forebay.Pages, memory: Any) -> None:
+    def __init__(self, file: File, mapped: _forebay.Pages) -> None:
         self._file, self._mapped = file, mapped
-        self.memory = memory
+        self.memory = memoryview(mapped)
         # The range that was read last; threads replace it as a whole.
         self._span = (0, 0)
 
@@ -124,4 +124,4 @@ def mapped(file: File, framework: Framework) -> Pages | None:
             tried = f"cannot map `{shown(file.name)}`"
             raise of_system(error, tried, str(file.name), hint) from error
         return None
-    return Pages(file, found, framework.of_buffer(found))
+    return Pages(file, found)

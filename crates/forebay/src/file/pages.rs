@@ -98,8 +98,11 @@ impl FilePages {
     /// EFAULT beyond the end of the file, or if a page cannot be read; ENOMEM.
     pub fn bring_in(&self, part: Range<usize>) -> io::Result<bool> {
         let part = self.whole_pages(part);
-        let most = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        let count = (part.len() / WORTH_A_THREAD).clamp(1, most);
+        // The number of processors is read from files of the control group.
+        let count = match (part.len() / WORTH_A_THREAD).clamp(1, THREADS) {
+            1 => 1,
+            several => several.min(thread::available_parallelism().map_or(1, usize::from)),
+        };
         let share = part.len().div_ceil(count).next_multiple_of(rustix::param::page_size());
         let bring =
             |at: usize| self.advise(at..(at + share).min(part.end), Advice::LinuxPopulateRead);
