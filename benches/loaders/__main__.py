@@ -142,7 +142,8 @@ def measure(
                 stopped.add(key)
             print(f"{name}, {state}: {side.name}: {reason or 'done'}", file=sys.stderr, flush=True)
     count = f"{nbytes / 1e9:.3f} GB in {len(paths)} file{'s' if len(paths) > 1 else ''}"
-    about = f"{count}, {given.rounds} rounds x {given.loads} loads"
+    used = "load and sum" if devices == ["cpu"] else "load"
+    about = f"{count}, {used}, {given.rounds} rounds x {given.loads} loads"
     print(table.text(name, about, nbytes, case, lines))
 
 

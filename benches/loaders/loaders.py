@@ -134,7 +134,7 @@ def one_by_one(job: Job, library: str) -> Load:
         for path in job.paths:
             with safe_open(path, framework="pt", device=job.device) as file:
                 for name in file.offset_keys():
-                    yield name, _read(file.get_tensor(name), job, library)
+                    yield name, file.get_tensor(name)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
@@ -143,19 +143,13 @@ def one_by_one(job: Job, library: str) -> Load:
     return load
 
 
-def _read(tensor: Any, job: Job, library: str) -> Any:
-    """To the host, safetensors only maps the file: the copy is the load."""
-    return tensor.clone() if job.device == "cpu" and library == "safetensors" else tensor
-
-
 def safetensors_load_file(job: Job) -> Load:
     from safetensors.torch import load_file
 
     @contextmanager
     def load() -> Iterator[Pairs]:
         loaded = [load_file(path, device=job.device).items() for path in job.paths]
-        pairs = itertools.chain.from_iterable(loaded)
-        yield [(name, _read(tensor, job, "safetensors")) for name, tensor in pairs]
+        yield itertools.chain.from_iterable(loaded)
 
     return load
 

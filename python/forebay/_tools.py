@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Report(dict[str, Any]):
-    """The command's JSON, as docs/json-schema.md describes it, with a table and a picture.
+    """The command's JSON, with a table and a picture.
 
-    It is a plain dictionary. A notebook shows the table and the picture; ``print`` the table.
+    docs/json-schema.md of the repository describes the keys. It is a plain dictionary. A notebook shows the table and the picture; ``print`` the table.
     """
 
     def __init__(self, verb: str, data: Mapping[str, Any]) -> None:

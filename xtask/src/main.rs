@@ -37,6 +37,9 @@ enum Chore {
         /// Run slow tests, sanitizers, the wheel, the bundle, the lab and licence checks too.
         #[arg(long)]
         all: bool,
+        /// Install missing tools with apt-get; needs root.
+        #[arg(long)]
+        install: bool,
     },
     /// Check the style rules that rustfmt and clippy do not know.
     Tidy,
@@ -83,7 +86,7 @@ impl Chore {
     /// Runs the chore; `Ok(false)` if it found a problem.
     fn run(self) -> Result<bool> {
         match self {
-            Self::Test { all } => test::run(&repository()?, all),
+            Self::Test { all, install } => test::run(&repository()?, all, install),
             Self::Tidy => tidy::run(&repository()?),
             Self::Bench { arguments } => bench::run(&repository()?, &arguments),
             Self::Lab(arguments) => reported(|report, root| lab::run(report, root, &arguments)),

@@ -26,15 +26,15 @@ const SLOW_TOOLS: [(&str, &str, &str); 2] = [
     ("mpirun", "openmpi-bin", "ranks by `mpirun`"),
 ];
 
-/// Installs missing tools where possible, and reports those still missing; `all` for the slow tests
-/// too.
-pub(crate) fn run(report: &mut Report, all: bool) {
+/// Reports missing tools, `all` for the slow tests too; `may_install` installs them first where
+/// possible.
+pub(crate) fn run(report: &mut Report, all: bool, may_install: bool) {
     let root = process::is_root();
     let slow = if all { &SLOW_TOOLS[..] } else { &[] };
     let tools = TOOLS.iter().chain(slow);
     let missing = tools.clone().filter(|(program, ..)| process::find(program).is_none());
     let packages: Vec<&str> = missing.map(|(_, package, _)| *package).collect();
-    if !packages.is_empty() && root && process::find("apt-get").is_some() {
+    if may_install && !packages.is_empty() && root && process::find("apt-get").is_some() {
         install(&packages);
     }
     let mut names = Vec::new();

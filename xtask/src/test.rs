@@ -29,10 +29,10 @@ const WAITING: [(&str, &str); 3] = [
 const AT_ONCE: usize = 2;
 
 /// Runs every step, also after one failed, so that one run shows everything that is wrong.
-pub(crate) fn run(root: &Path, all: bool) -> Result<bool> {
+pub(crate) fn run(root: &Path, all: bool, install: bool) -> Result<bool> {
     let start = Instant::now();
     let mut report = Report::default();
-    prepare::run(&mut report, all);
+    prepare::run(&mut report, all, install);
     cufile::prepare(&mut report, root)?;
     let wheels_of_cufile = cufile::folder(root)?;
     let surround = |command: &mut Command| {

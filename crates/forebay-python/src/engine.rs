@@ -38,7 +38,7 @@ fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
 }
 
 /// Moves bytes between files and memory. Keywords set limits, and the defaults need no change:
-/// `options()` lists the names, and docs/variables.md explains them.
+/// `options()` lists the names, and docs/variables.md of the repository explains them.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct Engine {
     pub(crate) engine: Apart<forebay::Engine>,

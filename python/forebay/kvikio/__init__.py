@@ -5,7 +5,7 @@
 ...     file.read(bytearray(4096))
 4096
 
-``docs/kvikio.md`` lists the differences with their reasons, and the missing parts.
+``docs/kvikio.md`` of the repository lists the differences with their reasons, and the missing parts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps LMCache's chunks on drives: an L2 adapter of the type ``native_plugin``.
 
-``docs/kv-cache.md`` has the configuration. Nothing of LMCache is imported.
+``docs/kv-cache.md`` of the repository has the configuration. Nothing of LMCache is imported.
 """
 
 from __future__ import annotations

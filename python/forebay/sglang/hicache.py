@@ -1,6 +1,6 @@
 """Keeps SGLang's hierarchical KV cache on drives: HiCache's ``dynamic`` storage backend.
 
-``docs/kv-cache.md`` has the configuration.
+``docs/kv-cache.md`` of the repository has the configuration.
 """
 
 # mypy: disable-error-code="import-not-found,unused-ignore,misc"

@@ -1,6 +1,6 @@
 """Keeps vLLM's KV cache on drives: a secondary tier, by configuration alone.
 
-``docs/kv-cache.md`` has the configuration.
+``docs/kv-cache.md`` of the repository has the configuration.
 """
 
 # mypy: disable-error-code="import-not-found,unused-ignore,misc"

@@ -61,7 +61,7 @@ const PATHS: [&str; 9] = ["/a/f", "/b/f", "/c/f", "/d/f", "/e/f", "/o/f", "/n/f"
 
 #[test]
 fn a_relative_folder_of_an_overlay_is_unknown() {
-    let tree = one_of_each();
+    let mut tree = one_of_each();
     tree.mount(17, "0:43", "/r", "overlay overlay ro,lowerdir=b:/a");
     tree.answer(r#"{"path":"/r/f","dev":"0:43","mode":"100644","ino":14,"mnt_id":17}"#);
     tree.answer(r#"{"path":"b/f","dev":"9:0","mode":"100644","ino":14,"mnt_id":11}"#);
