@@ -217,7 +217,7 @@ def publish(module: str, found: dict[str, Any]) -> None:
     for name in found["__all__"]:
         value = found.get(name)
         if getattr(value, "__module__", "").startswith(f"{module}._"):
-            value.__module__ = module  # type: ignore[union-attr]
+            value.__module__ = module
 
 
 def close(closing: Callable[[], None], raised: BaseException | None) -> None:

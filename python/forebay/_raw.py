@@ -69,9 +69,9 @@ class RawFile(io.RawIOBase):
         self._at = at
         return at
 
-    def read(self, size: int | None = -1, /) -> bytes | None:
+    def read(self, size: int | None = -1, /) -> bytes:
         """Reads up to `size` bytes, by default up to the end of the file."""
-        return super().read(-1 if size is None else size)
+        return super().read(-1 if size is None else size) or b""
 
     def readinto(self, buffer: Any, /) -> int:
         """Fills a buffer from the position on, up to the end of the file."""

@@ -24,7 +24,7 @@ def size_of(size: str | int, name: str = "size") -> int:
     found = _TEXT.fullmatch(text)
     if found is not None and found[3] in _UNITS:
         part = found[2] or ""
-        nbytes = int(found[1] + part) * _UNITS[found[3]] // 10 ** len(part)
+        nbytes: int = int(found[1] + part) * _UNITS[found[3]] // 10 ** len(part)
         if 0 < nbytes < 1 << 64:
             return nbytes
     expected = "a size such as `8GiB`, `64M` or `8GB`, or a number of bytes"

@@ -41,8 +41,8 @@ impl Resolve<'_> {
         stat: Option<&Stat>,
         mount: &Mount,
     ) -> Span {
-        // A relative folder starts at the current one of the process that mounted the overlay, which
-        // the kernel does not report. The parts above it are known, but not whether others match.
+        // A relative folder is relative to the mounting process's current directory, which the
+        // kernel does not report. The parts above it are known, but not whether others match.
         let mut parts = parts(mount, real);
         let all = parts.len();
         let known = parts.iter().take_while(|part| part.candidate.is_absolute()).count();

@@ -462,8 +462,10 @@ mod tests {
         let head = reader.headers().unwrap().clone();
         let row = reader.records().next().unwrap().unwrap();
         let known: Vec<_> = head.iter().zip(&row).filter(|(_, value)| !value.is_empty()).collect();
-        let rate = ["rate", "rate_min", "rate_max"].map(|key| (key, "900000000"));
-        let axes = [("label", "a"), ("method", ""), ("direction", "read"), ("block-size", "4096")];
+        let rate = ["", "_min", "_max"].map(|end| format!("bytes_per_second{end}"));
+        let rate = rate.each_ref().map(|key| (key.as_str(), "900000000"));
+        let axes =
+            [("label", "a"), ("method", "csv"), ("direction", "read"), ("block-size", "4096")];
         let counts = [("samples", "1"), ("failed", "0")];
         assert_eq!(known, [&axes[..], &rate, &counts].concat());
     }

@@ -30,7 +30,8 @@ fn missing_files() {
     let hint = "it is a link whose target is missing";
     assert_says(engine.open(&dangling), &message, cause, hint);
     for address in ["https://host/file", "s3://bucket/file", "hf://owner/name/file", "s3:/file"] {
-        let hint = "addresses such as `https://`, `s3://` and `hf://` are not supported: give a local path";
+        let hint = "addresses such as `https://`, `s3://` and `hf://` are not supported: give a \
+                    local path";
         assert_says(engine.open(address), &format!("cannot open `{address}`"), cause, hint);
     }
     let hint = "`~` is not expanded: give the path of the home directory";
