@@ -88,7 +88,9 @@ impl Error {
 }
 
 fn device_hint(operation: Operation, source: &DeviceError) -> Option<String> {
-    let hint = if source.is_loss() {
+    let hint = if source.name.ends_with("CONTEXT_IS_DESTROYED") {
+        "make another engine, or restart the process; reset a GPU only when no engine uses it"
+    } else if source.is_loss() {
         "restart the process, which can no longer use the GPU; the kernel's log (`dmesg`) may show \
          the cause"
     } else if source.is_nonsense() {

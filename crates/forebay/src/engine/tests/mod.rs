@@ -3,6 +3,7 @@
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
 mod borrowed;
 mod cold;
+mod reset;
 mod several;
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]
 mod silent;

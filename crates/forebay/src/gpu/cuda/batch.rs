@@ -7,7 +7,7 @@
 
 use super::device::CudaDevice;
 use super::handles::InUse;
-use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM, SUCCESS};
+use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM};
 use crate::gpu::{BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceResult, Stream};
 
 const CALL: &str = "cuMemcpyBatchAsync";
@@ -109,14 +109,12 @@ impl CudaDevice {
                 stream.raw,
             )
         };
-        if status == SUCCESS {
-            return Ok(());
-        }
-        let mut error = self.cuda.error(CALL, status);
-        if failed < lists.count {
-            blame(&mut error, lists, failed);
-        }
-        Err(error)
+        self.check(CALL, status).map_err(|mut error| {
+            if failed < lists.count {
+                blame(&mut error, lists, failed);
+            }
+            error
+        })
     }
 
     /// Queues one copy with one call.
@@ -136,14 +134,14 @@ impl CudaDevice {
                 // SAFETY: the caller keeps both ranges valid; the stream is alive.
                 let status =
                     unsafe { (self.cuda.memcpy_htod_async)(device, source, len, stream.raw) };
-                self.cuda.check("cuMemcpyHtoDAsync", status)
+                self.check("cuMemcpyHtoDAsync", status)
             }
             CopyDirection::ToHost => {
                 let target = host.as_ptr().cast();
                 // SAFETY: as above.
                 let status =
                     unsafe { (self.cuda.memcpy_dtoh_async)(target, device, len, stream.raw) };
-                self.cuda.check("cuMemcpyDtoHAsync", status)
+                self.check("cuMemcpyDtoHAsync", status)
             }
         }
     }

@@ -17,7 +17,7 @@ impl CudaDevice {
         let mut raw = ptr::null_mut();
         // SAFETY: the output outlives the call.
         let status = unsafe { (self.cuda.event_create)(&raw mut raw, kind as c_uint) };
-        self.cuda.check("cuEventCreate", status)?;
+        self.check("cuEventCreate", status)?;
         if raw.is_null() {
             return Err(nonsense("cuEventCreate", "gives no event"));
         }
@@ -37,7 +37,7 @@ impl CudaDevice {
         // SAFETY: both are alive, and the output outlives the call.
         let status =
             unsafe { (self.cuda.event_elapsed_time)(&raw mut milliseconds, from.raw, to.raw) };
-        self.cuda.check(call, status)?;
+        self.check(call, status)?;
         // Events of two streams may complete in the opposite order, which gives a negative time.
         Duration::try_from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3)
             .map_err(|_| nonsense(call, "gives no time"))

@@ -31,6 +31,7 @@ pub(crate) type Address = u64;
 pub(crate) const SUCCESS: Status = 0;
 pub(crate) const ERROR_INVALID_HANDLE: Status = 400;
 pub(crate) const ERROR_NOT_READY: Status = 600;
+pub(crate) const ERROR_CONTEXT_IS_DESTROYED: Status = 709;
 
 /// The oldest supported driver.
 const VERSION_MIN: c_int = 12_000;
@@ -154,6 +155,7 @@ cuda_table! {
     device_total_mem: c"cuDeviceTotalMem" since 3_020 fn(*mut usize, Ordinal);
     primary_ctx_retain: c"cuDevicePrimaryCtxRetain" since 7_000 fn(*mut Opaque, Ordinal);
     primary_ctx_release: c"cuDevicePrimaryCtxRelease" since 11_000 fn(Ordinal);
+    ctx_get_id: c"cuCtxGetId" since 12_000 fn(Opaque, *mut u64);
     ctx_get_current: c"cuCtxGetCurrent" since 4_000 fn(*mut Opaque);
     ctx_push_current: c"cuCtxPushCurrent" since 4_000 fn(Opaque);
     ctx_pop_current: c"cuCtxPopCurrent" since 4_000 fn(*mut Opaque);

@@ -9,11 +9,12 @@ use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
 use crate::gpu::sim::table::{
-    Capture, FAILING, OLD, PART, PLAIN, RESOLVER, SLOW, SMALL, TABLE, loaded, push, retained,
-    stack, swap_mode,
+    Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, TABLE, calls, loaded, push,
+    reset, retained, stack, swap_mode,
 };
 use crate::gpu::{
-    AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, DeviceKind, Event, Stream,
+    AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceError, DeviceKind, Event,
+    Stream,
 };
 
 fn open(index: u32) -> CudaDevice {
@@ -32,6 +33,62 @@ fn a_missing_library_is_named() {
         |name| format!("{name}: cannot open shared object file: No such file or directory");
     assert!(table::is_missing("libcuda.so.1", &message("libcuda.so.1")));
     assert!(!table::is_missing("libcuda.so.1", &message("libneeded.so.2")));
+}
+
+#[test]
+fn a_reset_gpu_is_lost_and_its_next_context_is_not_touched() {
+    let index = RESET[1];
+    for is_used_again in [false, true] {
+        let device = open(index);
+        let (stream, event) = (device.create_stream().unwrap(), device.create_event().unwrap());
+        let (timer, target) = (device.create_timer().unwrap(), device.allocate(4096).unwrap());
+        // Leaked, since it stays registered.
+        let pointer = NonNull::from(Box::leak(Box::new([0_u8; 4096]))).cast();
+        // SAFETY: the memory outlives the registration.
+        unsafe { device.register(pointer, 4096) }.unwrap();
+        reset(index);
+        let other = is_used_again.then(|| open(index));
+        assert!(other.iter().all(|other| other.memory().is_ok()), "its context is another one");
+        let before = calls(index);
+        let copies = [DeviceCopy { host: pointer, device: target, len: 4096 }; 2];
+        // SAFETY: nothing is queued; the device refuses each call.
+        let refused = unsafe {
+            [
+                device.memory().map(drop),
+                device.allocate(4096).map(drop),
+                device.free(target),
+                device.register(pointer, 4096),
+                device.unregister(pointer),
+                device.create_stream().map(drop),
+                device.create_event().map(drop),
+                device.copy_to_device(stream, target, pointer, 4096),
+                device.copy_to_host(stream, pointer, target, 4096),
+                device.copy_batch_to_device(stream, &copies),
+                device.copy_batch_to_host(stream, &copies),
+                device.fill(stream, target, 1, 4096),
+                device.xor(stream, target, 1, 4096),
+                device.record(event, stream),
+                device.is_done(event).map(drop),
+                device.wait_event(stream, event),
+                device.synchronize(stream),
+                device.elapsed(timer, timer).map(drop),
+                device.wait_number(stream, pointer.cast(), 1),
+                device.write_number(stream, pointer.cast(), 1),
+                device.is_capturing(CallerStream(0)).map(drop),
+                device.is_idle(CallerStream(0)).map(drop),
+                device.within(&mut || panic!("the context is gone")),
+                device.destroy_event(event),
+                device.destroy_stream(stream),
+            ]
+        };
+        for (number, refused) in refused.into_iter().enumerate() {
+            let error = refused.expect_err("a reset GPU");
+            assert!(error.is_loss() && error.detail.contains("reset"), "{number}: {error}");
+        }
+        drop(device);
+        assert_eq!(calls(index), before, "the driver is not called");
+        assert_eq!(retained(index), i32::from(is_used_again));
+    }
 }
 
 #[test]
@@ -100,7 +157,7 @@ fn errors_carry_the_drivers_own_words() {
 #[test]
 fn gpus_are_described() {
     let gpus = info::all(&TABLE).unwrap();
-    assert_eq!(gpus.len(), 13);
+    assert_eq!(gpus.len(), 15);
     assert_eq!(gpus[1].id.to_string(), "cuda:1");
     assert_eq!(gpus[1].name, "Simulated H200");
     assert_eq!(gpus[1].uuid, "GPU-01010101-0101-0101-0101-010101010101");
