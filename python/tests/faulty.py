@@ -2,7 +2,8 @@
 
 ``python faulty.py FOLDER MOUNT flush=122 fsyncdir=22`` shows FOLDER at MOUNT. ``inverted=1`` has
 every byte come back wrong that is read from the server. ``log=1`` writes the names of the calls to
-the file ``calls`` next to FOLDER.
+the file ``calls`` next to FOLDER. With ``silent=30`` calls wait while the file ``silent`` is next to
+FOLDER, at most 30 s for each; the first one makes the file ``called`` there.
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ def main() -> None:
             if "log" in faults:
                 with open(f"{folder}/../calls", "a") as log:
                     log.write(f"{call}\n")
+            until = time.monotonic() + faults.get("silent", 0)
+            while os.path.exists(f"{folder}/../silent"):
+                Path(f"{folder}/../called").touch()
+                if time.monotonic() > until:
+                    os.unlink(f"{folder}/../silent")
+                time.sleep(0.005)
             if call in faults:
                 raise FuseOSError(faults[call])
             if not hasattr(self, call):
@@ -122,7 +129,8 @@ def main() -> None:
         def fsyncdir(self, path: str, data: int, handle: int) -> int:
             return 0
 
-    FUSE(Faulty(), mount, foreground=True, nothreads=True)
+    caches = {"attr_timeout": 0, "entry_timeout": 0} if "silent" in faults else {}
+    FUSE(Faulty(), mount, foreground=True, nothreads=True, **caches)
 
 
 if __name__ == "__main__":

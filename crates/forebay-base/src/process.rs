@@ -127,12 +127,6 @@ impl<T: Housed> Kept<T> {
     pub fn downgrade(this: &Self) -> Weak<T> {
         Arc::downgrade(&this.0)
     }
-
-    /// Whether there is no other share at the moment.
-    #[must_use]
-    pub fn is_last(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
 }
 
 impl<T: Housed> Clone for Kept<T> {
@@ -198,9 +192,8 @@ mod tests {
         let count = || Arc::strong_count(&share.0);
         let other = share.clone();
         assert_eq!(count(), 2);
-        assert!(!share.is_last());
         drop(other);
-        assert!(count() == 1 && share.is_last());
+        assert_eq!(count(), 1);
         let away = Kept::new(Thing(Home { mark: None, process: Pid::INIT }));
         let watched = Arc::downgrade(&away.0);
         drop(away);

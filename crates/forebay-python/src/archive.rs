@@ -11,7 +11,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 
-use crate::failure::raised;
 use crate::file::File;
 use crate::header::filled;
 
@@ -52,7 +51,7 @@ impl Archive {
     /// Reads the directory of a file. Raises `ValueError`, whose text is the reason to refuse it.
     #[new]
     fn new(py: Python<'_>, file: &Bound<'_, File>) -> PyResult<Self> {
-        let size = raised(py, file.get().file()?.len())?;
+        let size = file.get().size(py)?;
         let tail = size.min((END + LOCATOR + RECORD) as u64);
         let tail = filled(file, size - tail, tail)?.to_vec();
         let place = place(&tail, size).map_err(PyValueError::new_err)?;

@@ -352,11 +352,11 @@ pub(crate) struct BlockCall {
 }
 
 impl callbacks::Future for BlockCall {
-    fn is_over(&self) -> bool {
+    fn is_over(&self, _py: Python<'_>) -> bool {
         self.batch.is_over()
     }
 
-    fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+    fn on_end(&self, _py: Python<'_>, step: impl FnOnce() + Send + 'static) {
         self.batch.on_end(step);
     }
 

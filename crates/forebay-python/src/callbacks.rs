@@ -15,10 +15,10 @@ use crate::hanging;
 /// A Python future.
 pub(crate) trait Future: PyClass<Frozen = True> + Sync {
     /// Whether it has ended.
-    fn is_over(&self) -> bool;
+    fn is_over(&self, py: Python<'_>) -> bool;
 
     /// Runs `step` when it has ended.
-    fn on_end(&self, step: impl FnOnce() + Send + 'static);
+    fn on_end(&self, py: Python<'_>, step: impl FnOnce() + Send + 'static);
 
     /// Returns the memory of an ended one to its owner.
     fn reclaim(&self);
@@ -33,13 +33,13 @@ pub(crate) fn add<F: Future>(future: &Bound<'_, F>, callback: Py<PyAny>) -> PyRe
     }
     let job = Job { callback, future: future.clone().into_any().unbind(), reclaim: reclaim::<F> };
     call_back(py)?; // import it here, not on the callback thread
-    if future.get().is_over() {
+    if future.get().is_over(py) {
         return run(py, job);
     }
     let jobs = jobs()?;
     // The thread that ends the transfer does not attach to the interpreter: it wakes the callback
     // thread.
-    future.get().on_end(move || drop(jobs.send(job)));
+    future.get().on_end(py, move || drop(jobs.send(job)));
     Ok(())
 }
 

@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use crate::file::path_of;
 use crate::hanging;
 use crate::replace::close;
+use crate::waiting::Apart;
 
 /// An open file, as by `os.open`. The object owns the descriptor from the beginning: an exception
 /// at any moment, such as by Ctrl-C, closes it.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Descriptor(Mutex<Option<OwnedFd>>);
+pub(crate) struct Descriptor(Apart<Mutex<Option<OwnedFd>>>);
 
 #[pymethods]
 impl Descriptor {
@@ -28,7 +29,7 @@ impl Descriptor {
         let flags = OFlags::from_bits_retain(flags) | OFlags::CLOEXEC;
         loop {
             match py.detach(|| openat(CWD, &path, flags, Mode::from_raw_mode(mode))) {
-                Ok(file) => return Ok(Self(Mutex::new(Some(file)))),
+                Ok(file) => return Ok(Self(Apart::new(Mutex::new(Some(file))))),
                 Err(Errno::INTR) => py.check_signals()?,
                 Err(errno) => {
                     let number = errno.raw_os_error();

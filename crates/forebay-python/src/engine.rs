@@ -95,7 +95,8 @@ impl Engine {
         let device = raised(py, py.detach(|| self.engine.device(&wanted)))?;
         let device = device.map(|device| device.id());
         let file = raised(py, py.detach(|| self.engine.open(&path)))?;
-        let read = interruptible(py, |go_on| file.read_whole_while(device, go_on))?;
+        // Closes the file as well.
+        let read = interruptible(py, move |go_on| file.read_whole_while(device, go_on))?;
         Ok(Buffer::new(raised(py, read)?.0))
     }
 

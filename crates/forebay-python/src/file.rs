@@ -17,10 +17,9 @@ use crate::engine::Engine;
 use crate::failure::{noted, raised};
 use crate::hanging;
 use crate::memory::{self, Lent, Use};
-use crate::moving;
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
-use crate::waiting::{Apart, interruptible};
+use crate::waiting::{Apart, InUse, interruptible};
 use crate::whole;
 
 /// A file of an engine. Closing it does not stop transfers in progress.
@@ -167,7 +166,7 @@ impl File {
 
     /// Its size in bytes now.
     #[getter]
-    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+    pub(crate) fn size(&self, py: Python<'_>) -> PyResult<u64> {
         let file = self.file()?;
         raised(py, py.detach(|| file.len()))
     }
@@ -400,8 +399,10 @@ fn at_once(
     call: &Call<'_, '_>,
     lent: Lent,
 ) -> Result<forebay::Transfer, Lent> {
+    let is_plain = call.usage == Use::Target
+        && !matches!(call.ordering, Ordering::Stream(_))
+        && (lent.buffer.device().is_some() || memory::is_present(&lent.buffer));
     let Lent { buffer, order } = lent;
-    let is_plain = call.usage == Use::Target && !matches!(call.ordering, Ordering::Stream(_));
     let mut buffer = Some(buffer);
     let started =
         is_plain.then(|| file.start_read_at_once(call.offset, &mut buffer, &call.options));
@@ -418,8 +419,8 @@ impl File {
     }
 
     /// The engine's file, while it is open.
-    pub(crate) fn file(&self) -> PyResult<forebay::File> {
-        let file = self.lock().clone();
+    pub(crate) fn file(&self) -> PyResult<InUse> {
+        let file = self.lock().clone().map(InUse::new);
         file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
     }
 
@@ -460,12 +461,6 @@ impl File {
         }
         let mut lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
-        if lent.buffer.device().is_none() {
-            match at_once(&file, call, lent) {
-                Ok(transfer) => return moving::outcome(py, &transfer),
-                Err(back) => lent = back,
-            }
-        }
         let (offset, options) = (call.offset, &call.options);
         let moved = match call.usage {
             Use::Target => {
@@ -483,7 +478,7 @@ impl File {
         let mut lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
         match at_once(&file, call, lent) {
-            Ok(transfer) => return Ok(Transfer::new(transfer)),
+            Ok(transfer) => return Ok(Transfer::new(transfer, self.engine.clone_ref(py))),
             Err(back) => lent = back,
         }
         if lent.buffer.device().is_some() {
@@ -503,6 +498,6 @@ impl File {
             (Use::Target, _) => file.start_read(offset, buffer, options),
             (Use::Source, _) => file.start_write(offset, buffer, options),
         });
-        Ok(Transfer::new(raised(py, started)?))
+        Ok(Transfer::new(raised(py, started)?, self.engine.clone_ref(py)))
     }
 }

@@ -35,7 +35,7 @@ impl Header {
         path: Py<PyAny>,
         stored: Py<PyAny>,
     ) -> PyResult<Self> {
-        let size = raised(py, file.get().file()?.len())?;
+        let size = file.get().size(py)?;
         let head = filled(file, 0, LENGTH.min(size))?;
         let mut length = [0; 8];
         let found = head.to_vec();

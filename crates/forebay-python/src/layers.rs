@@ -69,13 +69,13 @@ impl LayerStream {
         for (name, parts) in layers {
             let mut layer = forebay_layers::Layer::named(name);
             for (file, offset, len) in parts {
-                layer = layer.with(&file.get().file()?, offset, len);
+                layer = layer.with(&*file.get().file()?, offset, len);
             }
             described.push(layer);
         }
         let own = &engine.get().engine;
         let made =
-            py.detach(|| forebay_layers::LayerStream::group(own, &gpus, &described, options));
+            py.detach(move || forebay_layers::LayerStream::group(own, &gpus, &described, options));
         let of = |stream| Self {
             stream: Apart::new(stream),
             computes: Mutex::default(),
@@ -263,7 +263,7 @@ impl TakenLayer {
 
     /// Keeps it when the next one is taken.
     fn keep(&self, py: Python<'_>) -> PyResult<()> {
-        raised(py, self.taken.keep())
+        raised(py, py.detach(|| self.taken.keep()))
     }
 
     /// Writes it to its files after the work queued on a stream: by default, the one for which it

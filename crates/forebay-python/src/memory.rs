@@ -7,9 +7,12 @@
 #![expect(unsafe_code, reason = "borrows memory of Python's objects, which it keeps alive")]
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::mem::MaybeUninit;
+use std::os::unix::fs::FileExt;
 
 use forebay::gpu::{CallerStream, DeviceId, DeviceKind};
+use forebay_base::per_process::PerProcess;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -114,6 +117,32 @@ pub(crate) fn lend(
     Ok(Lent { buffer: buffer.kept_by(keep), order })
 }
 
+/// `PM_PRESENT`, `PM_FILE` (`Documentation/admin-guide/mm/pagemap.rst`).
+const PRESENT: u64 = 1 << 63;
+const OF_FILE: u64 = 1 << 61;
+
+/// The most pages that [`is_present`] looks at.
+const PAGES_MAX: usize = 64;
+
+/// Whether a write to host memory waits for nothing: all of its pages are there, and no file
+/// system has them. False if that is unknown.
+pub(crate) fn is_present(memory: &forebay::Buffer) -> bool {
+    static PAGES: PerProcess<Option<File>> = PerProcess::new();
+    let Some(pages) = PAGES.get_or_init(|| File::open("/proc/self/pagemap").ok()) else {
+        return false;
+    };
+    let page = rustix::param::page_size() as u64;
+    let first = memory.address() / page;
+    let count = usize::try_from((memory.address() + memory.len()).div_ceil(page) - first);
+    let mut entries = [[0; 8]; PAGES_MAX];
+    let Some(entries) = count.ok().and_then(|count| entries.get_mut(..count)) else {
+        return false;
+    };
+    let is_own = |entry: &[u8; 8]| u64::from_ne_bytes(*entry) & (PRESENT | OF_FILE) == PRESENT;
+    let read = pages.read_exact_at(entries.as_flattened_mut(), first * 8);
+    read.is_ok() && entries.iter().all(is_own)
+}
+
 fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     if let Ok(triple) = object.cast::<PyTuple>() {
         return address_of(triple);
@@ -168,9 +197,9 @@ fn address_of(triple: &Bound<'_, PyTuple>) -> PyResult<Found> {
         .extract::<(Bound<'_, PyAny>, Bound<'_, PyAny>, Bound<'_, PyAny>)>()
         .map_err(wrong)?;
     let number = |found: PyResult<u64>| {
-        found.or_else(|error| match error.is_instance_of::<PyTypeError>(triple.py()) {
-            true => Err(wrong(error)),
-            false => Err(error),
+        found.map_err(|error| match error.is_instance_of::<PyTypeError>(triple.py()) {
+            true => wrong(error),
+            false => error,
         })
     };
     let (address, len) = (number(whole::address(&address))?, number(whole::length(&len))?);

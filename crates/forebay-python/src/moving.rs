@@ -59,7 +59,8 @@ pub(crate) fn end<M: Moving>(
 ) -> PyResult<Option<Result<M::End, Error>>> {
     let until = bound.and_then(|bound| Instant::now().checked_add(bound));
     // Giving the interpreter up and getting it back takes longer than a small read.
-    if moving.transfer().is_done()
+    if !moving.transfer().reaps()
+        && moving.transfer().is_done()
         && let Some(end) = moving.wait_for(Duration::ZERO)
     {
         drop(moving.transfer().reclaim());
@@ -94,16 +95,27 @@ fn give_up<M: Moving>(py: Python<'_>, moving: &M) {
     });
 }
 
+/// Calls `step` with a transfer: without the interpreter if that ends other callers' transfers.
+pub(crate) fn query<T: Send>(
+    py: Python<'_>,
+    transfer: &Transfer,
+    step: impl FnOnce(&Transfer) -> T + Send,
+) -> T {
+    if transfer.reaps() { py.detach(|| step(transfer)) } else { step(transfer) }
+}
+
 /// Cancels it; returns whether there was something to cancel.
 pub(crate) fn cancel<M: Moving>(py: Python<'_>, moving: &M) -> bool {
-    let is_moving = !moving.transfer().is_done();
-    py.detach(|| moving.transfer().cancel());
-    is_moving
+    py.detach(|| {
+        let is_moving = !moving.transfer().is_done();
+        moving.transfer().cancel();
+        is_moving
+    })
 }
 
 /// Whether it has ended; if so, its memory is returned to its owner.
-pub(crate) fn is_done(transfer: &Transfer) -> bool {
-    let is_done = transfer.is_done();
+pub(crate) fn is_done(py: Python<'_>, transfer: &Transfer) -> bool {
+    let is_done = query(py, transfer, Transfer::is_done);
     if is_done {
         drop(transfer.reclaim());
     }
@@ -111,10 +123,14 @@ pub(crate) fn is_done(transfer: &Transfer) -> bool {
 }
 
 /// Whether it was cancelled before its end.
-pub(crate) fn is_cancelled<M: Moving>(moving: &M) -> bool {
-    let transfer = moving.transfer();
-    transfer.is_done()
-        && matches!(transfer.wait_for(Duration::ZERO), Some(Err(Error::Cancelled { .. })))
+pub(crate) fn is_cancelled<M: Moving>(py: Python<'_>, moving: &M) -> bool {
+    let end = query(py, moving.transfer(), ended);
+    matches!(end, Some(Err(Error::Cancelled { .. })))
+}
+
+/// The result, if it has ended.
+pub(crate) fn ended(transfer: &Transfer) -> Option<Result<Outcome, Error>> {
+    transfer.is_done().then(|| transfer.wait_for(Duration::ZERO)).flatten()
 }
 
 /// A timeout in seconds, as given by Python.

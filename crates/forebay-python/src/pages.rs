@@ -53,7 +53,7 @@ impl Pages {
     /// Raises `OSError` if the file system has no mappings, or the kernel cannot populate them.
     #[new]
     fn new(py: Python<'_>, file: &File, size: u64) -> PyResult<Self> {
-        let file = file.file()?;
+        let file = file.file()?.into_inner();
         let mapped = py.detach(|| {
             let pages = file.map_private(size)?;
             // The file has been read from its beginning, so this page is there.
@@ -187,14 +187,16 @@ impl FileStamp {
 /// a limit. Limits are those of control groups, and `RLIMIT_AS`.
 #[pyfunction]
 pub(crate) fn memory_left(py: Python<'_>) -> PyResult<Option<Bound<'_, PyTuple>>> {
-    let group = forebay_topology::System::live().memory_limit();
-    let group = group.map(|limit| (limit.available, limit.file.display().to_string()));
-    let space = getrlimit(Resource::As).current.map(|limit| {
-        let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-        let pages = pages.split(' ').next().and_then(|count| count.parse::<u64>().ok());
-        let used = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
-        (limit.saturating_sub(used), "RLIMIT_AS".to_owned())
+    let least = py.detach(|| {
+        let group = forebay_topology::System::live().memory_limit();
+        let group = group.map(|limit| (limit.available, limit.file.display().to_string()));
+        let space = getrlimit(Resource::As).current.map(|limit| {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+            let pages = pages.split(' ').next().and_then(|count| count.parse::<u64>().ok());
+            let used = pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64);
+            (limit.saturating_sub(used), "RLIMIT_AS".to_owned())
+        });
+        group.into_iter().chain(space).min()
     });
-    let least = group.into_iter().chain(space).min();
     least.map(|(left, limit)| (left, limit).into_pyobject(py)).transpose()
 }

@@ -154,7 +154,10 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        self.discard();
+        let discarded = Python::try_attach(|py| py.detach(|| self.discard()));
+        if discarded.is_none() {
+            self.discard(); // the interpreter is ending
+        }
     }
 }
 
@@ -164,19 +167,23 @@ impl Replacement {
     }
 
     fn committed(&self, sync: bool) -> Result<(), Failed> {
-        let mut state = self.lock();
-        let State::Open(new) = &*state else {
+        // Not under the lock, for which threads wait that are attached to the interpreter.
+        let State::Open(new) = std::mem::replace(&mut *self.lock(), State::Closed) else {
             return Err(("cannot replace", Errno::BADF));
         };
-        if new.process != std::process::id() {
-            return Err(("a child of a fork cannot replace", Errno::PERM));
+        let is_own = new.process == std::process::id();
+        let named = if is_own {
+            new.give_name(sync)
+        } else {
+            Err(("a child of a fork cannot replace", Errno::PERM))
+        };
+        if let Err(failed) = named {
+            *self.lock() = State::Open(new);
+            return Err(failed);
         }
-        new.give_name(sync)?;
-        match std::mem::replace(&mut *state, State::Closed) {
-            State::Open(new) if sync => {
-                new.sync_name().map_err(|errno| ("cannot sync the folder of", errno))
-            }
-            _ => Ok(()),
+        match sync {
+            true => new.sync_name().map_err(|errno| ("cannot sync the folder of", errno)),
+            false => Ok(()),
         }
     }
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::callbacks;
-use crate::engine::routes;
+use crate::engine::{Engine, routes};
 use crate::failure::{exception, raised};
 use crate::hanging;
 use crate::moving::{self, bound, late};
@@ -19,6 +19,8 @@ use crate::whole;
 #[pyclass(frozen, module = "forebay", weakref)]
 pub(crate) struct Transfer {
     transfer: Apart<Going>,
+    /// Dropped after the transfer, whose handle of the engine is then not the last.
+    _engine: Py<Engine>,
 }
 
 /// A transfer that continues when this is dropped.
@@ -33,15 +35,15 @@ impl Drop for Going {
 impl Drop for Transfer {
     fn drop(&mut self) {
         // Giving the interpreter up and getting it back takes longer than a small read.
-        if self.inner().drops_at_once() {
+        if !self.inner().reaps() && self.inner().is_done() {
             drop(self.transfer.take());
         }
     }
 }
 
 impl Transfer {
-    pub(crate) fn new(transfer: forebay::Transfer) -> Self {
-        Self { transfer: Apart::new(Going(Some(transfer))) }
+    pub(crate) fn new(transfer: forebay::Transfer, engine: Py<Engine>) -> Self {
+        Self { transfer: Apart::new(Going(Some(transfer))), _engine: engine }
     }
 
     fn inner(&self) -> &forebay::Transfer {
@@ -55,12 +57,12 @@ impl Transfer {
 }
 
 impl callbacks::Future for Transfer {
-    fn is_over(&self) -> bool {
-        self.inner().is_done()
+    fn is_over(&self, py: Python<'_>) -> bool {
+        self.done(py)
     }
 
-    fn on_end(&self, step: impl FnOnce() + Send + 'static) {
-        self.inner().on_end(step);
+    fn on_end(&self, py: Python<'_>, step: impl FnOnce() + Send + 'static) {
+        moving::query(py, self.inner(), |transfer| transfer.on_end(step));
     }
 
     fn reclaim(&self) {
@@ -99,18 +101,18 @@ impl Transfer {
     }
 
     /// Whether it has ended. Then its memory is free again.
-    fn done(&self) -> bool {
-        moving::is_done(self.inner())
+    fn done(&self, py: Python<'_>) -> bool {
+        moving::is_done(py, self.inner())
     }
 
     /// Whether it is in progress.
-    fn running(&self) -> bool {
-        !self.done()
+    fn running(&self, py: Python<'_>) -> bool {
+        !self.done(py)
     }
 
     /// Whether it was cancelled before its end.
-    fn cancelled(&self) -> bool {
-        moving::is_cancelled(self.inner())
+    fn cancelled(&self, py: Python<'_>) -> bool {
+        moving::is_cancelled(py, self.inner())
     }
 
     /// Cancels it: nothing new starts, and requests in flight drain. Returns whether there was
@@ -120,8 +122,8 @@ impl Transfer {
     }
 
     /// Bytes done so far, and bytes requested.
-    fn progress(&self) -> (u64, u64) {
-        self.inner().progress()
+    fn progress(&self, py: Python<'_>) -> (u64, u64) {
+        moving::query(py, self.inner(), forebay::Transfer::progress)
     }
 
     /// Calls `callback` with the transfer when it has ended: from a dedicated thread, or
@@ -138,16 +140,15 @@ impl Transfer {
     /// why bytes did not take the direct route, if there may be one.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let inner = self.inner();
-        let end = inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten();
-        match end {
+        match moving::query(py, inner, moving::ended) {
             Some(Ok(outcome)) => report(py, &outcome),
             _ => report_so_far(py, inner),
         }
     }
 
-    fn __repr__(&self) -> String {
-        let (done, requested) = self.inner().progress();
-        let state = if self.done() { "ended" } else { "in progress" };
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let (done, requested) = self.progress(py);
+        let state = if self.done(py) { "ended" } else { "in progress" };
         format!("<forebay.Transfer {state}, {done} of {requested} bytes>")
     }
 }

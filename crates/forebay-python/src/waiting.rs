@@ -38,6 +38,35 @@ impl<T: Send> Drop for Apart<T> {
     }
 }
 
+/// A file during a call. If it is closed meanwhile, the end of the call closes it, without the
+/// interpreter.
+pub(crate) struct InUse(Option<forebay::File>);
+
+impl InUse {
+    pub(crate) fn new(file: forebay::File) -> Self {
+        Self(Some(file))
+    }
+
+    /// The file, to be dropped by the caller.
+    pub(crate) fn into_inner(mut self) -> forebay::File {
+        self.0.take().expect("present until it is dropped")
+    }
+}
+
+impl Deref for InUse {
+    type Target = forebay::File;
+
+    fn deref(&self) -> &forebay::File {
+        self.0.as_ref().expect("present until it is dropped")
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        drop(self.0.take().and_then(forebay::File::dispose).map(Apart::new));
+    }
+}
+
 thread_local! {
     /// The process in which this was determined for the thread, and the answer.
     static HANDLES_SIGNALS: Cell<(u32, bool)> = const { Cell::new((0, false)) };

@@ -24,7 +24,7 @@ use crate::failure::{exception, raised};
 use crate::file::{File, options};
 use crate::memory::{self, Lent, Use};
 use crate::stream::{Given, Ordering};
-use crate::waiting::interruptible;
+use crate::waiting::{InUse, interruptible};
 pub(crate) use result::ManyResult;
 pub(crate) use transfer::ManyTransfer;
 
@@ -55,7 +55,7 @@ fn place(place: usize) -> PyResult<u32> {
 /// The requests of a call.
 #[derive(Default)]
 struct Requests {
-    files: Vec<forebay::File>,
+    files: Vec<InUse>,
     lent: Vec<Lent>,
     wanted: Vec<Wanted>,
 }
@@ -160,14 +160,14 @@ impl Requests {
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
     }
 
-    fn into_parts(self) -> (Vec<Buffer>, Vec<forebay::File>, Vec<Wanted>) {
+    fn into_parts(self) -> (Vec<Buffer>, Vec<InUse>, Vec<Wanted>) {
         let Self { files, lent, wanted } = self;
         (lent.into_iter().map(|lent| lent.buffer).collect(), files, wanted)
     }
 }
 
 /// The requests of a call, in the engine's form.
-fn pieces(files: &[forebay::File], wanted: Vec<Wanted>) -> Vec<Piece<'_>> {
+fn pieces(files: &[InUse], wanted: Vec<Wanted>) -> Vec<Piece<'_>> {
     let piece = |wanted: Wanted| Piece {
         file: &files[wanted.file as usize],
         offset: wanted.offset,

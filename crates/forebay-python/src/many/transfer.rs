@@ -1,7 +1,6 @@
 //! Many reads or writes in progress, as a future.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use forebay::{Error, ManyOutcome};
 use pyo3::prelude::*;
@@ -39,13 +38,13 @@ impl Drop for Going {
 }
 
 impl callbacks::Future for ManyTransfer {
-    fn is_over(&self) -> bool {
-        self.done()
+    fn is_over(&self, py: Python<'_>) -> bool {
+        self.done(py)
     }
 
-    fn on_end(&self, step: impl FnOnce() + Send + 'static) {
+    fn on_end(&self, py: Python<'_>, step: impl FnOnce() + Send + 'static) {
         match self.inner() {
-            Some(transfer) => transfer.on_end(step),
+            Some(transfer) => moving::query(py, transfer, |transfer| transfer.on_end(step)),
             None => step(),
         }
     }
@@ -145,18 +144,18 @@ impl ManyTransfer {
     }
 
     /// Whether it has ended. Then its memory is free again.
-    fn done(&self) -> bool {
-        self.inner().is_none_or(moving::is_done)
+    fn done(&self, py: Python<'_>) -> bool {
+        self.inner().is_none_or(|transfer| moving::is_done(py, transfer))
     }
 
     /// Whether it is in progress.
-    fn running(&self) -> bool {
-        !self.done()
+    fn running(&self, py: Python<'_>) -> bool {
+        !self.done(py)
     }
 
     /// Whether it was cancelled before its end.
-    fn cancelled(&self) -> bool {
-        self.moving().is_some_and(moving::is_cancelled)
+    fn cancelled(&self, py: Python<'_>) -> bool {
+        self.moving().is_some_and(|moving| moving::is_cancelled(py, moving))
     }
 
     /// Cancels it: nothing new starts, and requests in flight drain. Returns whether there was
@@ -166,8 +165,9 @@ impl ManyTransfer {
     }
 
     /// Bytes done so far, and bytes requested.
-    fn progress(&self) -> (u64, u64) {
-        self.inner().map_or((0, 0), forebay::Transfer::progress)
+    fn progress(&self, py: Python<'_>) -> (u64, u64) {
+        let query = |transfer| moving::query(py, transfer, forebay::Transfer::progress);
+        self.inner().map_or((0, 0), query)
     }
 
     /// Calls `callback` with the transfer when it has ended: from a dedicated thread, or
@@ -186,15 +186,15 @@ impl ManyTransfer {
             return report(py, &reported.get().outcome.whole);
         }
         let inner = self.inner().expect("a transfer without requests has its result");
-        match inner.is_done().then(|| inner.wait_for(Duration::ZERO)).flatten() {
+        match moving::query(py, inner, moving::ended) {
             Some(Ok(whole)) => report(py, &whole),
             _ => report_so_far(py, inner),
         }
     }
 
-    fn __repr__(&self) -> String {
-        let (done, requested) = self.progress();
-        let state = if self.done() { "ended" } else { "in progress" };
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let (done, requested) = self.progress(py);
+        let state = if self.done(py) { "ended" } else { "in progress" };
         format!("<forebay.ManyTransfer {state}, {done} of {requested} bytes>")
     }
 }

@@ -334,6 +334,14 @@ impl File {
         if is_ours && self.handle.writable() { self.handle.flush() } else { Ok(()) }
     }
 
+    /// Drops this handle. The last one of the file returns the file, and dropping that closes it,
+    /// which may wait for a server.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn dispose(self) -> Option<impl Send> {
+        Arc::into_inner(self.handle)
+    }
+
     /// Whether both are handles of one opened file.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

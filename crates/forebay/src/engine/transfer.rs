@@ -122,12 +122,11 @@ impl Transfer {
         !self.engine.home().is_here() || self.state.is_done()
     }
 
-    /// Whether dropping this handle waits for nothing: the transfer has ended, and there are other
-    /// handles of the engine.
+    /// Whether the other calls take completions, which ends other callers' transfers too.
     #[doc(hidden)]
     #[must_use]
-    pub fn drops_at_once(&self) -> bool {
-        self.is_done() && !self.engine.inner.is_last()
+    pub fn reaps(&self) -> bool {
+        self.engine.home().is_here() && self.state.reaps()
     }
 
     /// The result; `None` while the transfer is in progress.

@@ -202,9 +202,15 @@ impl State {
         self.is_in_ring.store(is_in_ring, Ordering::SeqCst);
     }
 
-    /// Who takes its completion, if it is in a ring.
+    /// Who takes its completion, if it is in a ring and has not ended.
     fn reaper(&self) -> Option<&Arc<dyn Reaper>> {
-        self.reaper.get().filter(|_| self.is_in_ring.load(Ordering::SeqCst))
+        let may_end = self.is_in_ring.load(Ordering::SeqCst) && !self.ended.load(Ordering::Acquire);
+        self.reaper.get().filter(|_| may_end)
+    }
+
+    /// Whether [`is_done`](Self::is_done) takes completions.
+    pub(crate) fn reaps(&self) -> bool {
+        self.reaper().is_some()
     }
 
     /// Wakes a thread that waits for it, to take completions; false if there is none.
@@ -398,12 +404,13 @@ impl State {
         end.closing = unused.has_files();
         let (waiting, steps) = (end.waiting > 0, std::mem::take(&mut end.steps));
         drop(end);
+        // A failed engine ends transfers whose reads are still in their ring.
+        let reaper = self.reaper();
         self.ended.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }
-        // A failed engine ends transfers whose reads are still in their ring.
-        self.reaper().iter().for_each(|reaper| reaper.interrupt());
+        reaper.iter().for_each(|reaper| reaper.interrupt());
         for step in steps {
             // A panicking callback must not harm the other transfers of this thread.
             drop(catch_unwind(AssertUnwindSafe(step)));
