@@ -1,6 +1,6 @@
 """The compiled part of ``forebay``."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from typing import Any, Self, final
 
 from typing_extensions import disjoint_base
@@ -17,12 +17,14 @@ __all__ = [
     "Engine",
     "File",
     "FileStamp",
+    "Global",
     "Header",
     "LayerStream",
     "ManyResult",
     "ManyTransfer",
     "ModelIndex",
     "Pages",
+    "Record",
     "Replacement",
     "TakenLayer",
     "Transfer",
@@ -30,8 +32,8 @@ __all__ = [
     "reader_count",
     "remove_temporary",
     "run_command",
-    "scan_pickle",
     "system_hint",
+    "unpickled",
     "version",
 ]
 
@@ -39,8 +41,14 @@ def memory_left() -> tuple[int, str] | None: ...
 def reader_count() -> int: ...
 def remove_temporary(folder: Path, start: str) -> int: ...
 def run_command(arguments: list[str], program: list[str]) -> int: ...
-def scan_pickle(bytes: bytes, length: int, open: set[str] | None) -> None: ...
 def system_hint(number: int, path: Path) -> str | None: ...
+def unpickled(
+    bytes: bytes,
+    length: int,
+    called: Container[str] | None = None,
+    made: Container[str] | None = None,
+    keys_max: int | None = None,
+) -> Any: ...
 def version() -> str: ...
 
 @final
@@ -48,6 +56,8 @@ class Archive:
     """The directory of a zip that torch.save wrote."""
 
     def __new__(cls, file: File) -> Self: ...
+    @staticmethod
+    def of(tail: bytes, size: int) -> Archive: ...
     def root(self) -> str: ...
     def entry(self, name: str) -> tuple[int, int, int] | None: ...
 
@@ -104,6 +114,13 @@ class FileStamp:
     def is_outdated(self, file: File) -> bool: ...
 
 @final
+class Global:
+    """A class or function that a pickle names."""
+
+    @property
+    def name(self) -> str: ...
+
+@final
 class Header:
     """The tensors of a safetensors file."""
 
@@ -147,6 +164,25 @@ class Descriptor:
     def close(self) -> None: ...
     def __enter__(self) -> int: ...
     def __exit__(self, *_raised: object) -> None: ...
+
+@final
+class Record:
+    """What a class or function that a pickle names would return."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def is_new(self) -> bool: ...
+    @property
+    def arguments(self) -> tuple[Any, ...]: ...
+    @property
+    def items(self) -> tuple[Any, ...]: ...
+    @property
+    def keys(self) -> tuple[Any, ...]: ...
+    @property
+    def values(self) -> tuple[Any, ...]: ...
+    @property
+    def state(self) -> Any: ...
 
 @final
 class Replacement:

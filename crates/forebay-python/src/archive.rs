@@ -11,6 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 
+use crate::failure::guarded;
 use crate::file::File;
 use crate::header::filled;
 
@@ -44,6 +45,10 @@ struct Entry {
     name: Range<u32>,
     header: u64,
     size: u64,
+    /// Its bytes in the file.
+    packed: u64,
+    /// Neither compressed nor encrypted.
+    is_plain: bool,
 }
 
 #[pymethods]
@@ -51,17 +56,26 @@ impl Archive {
     /// Reads the directory of a file. Raises `ValueError`, whose text is the reason to refuse it.
     #[new]
     fn new(py: Python<'_>, file: &Bound<'_, File>) -> PyResult<Self> {
-        let size = file.get().size(py)?;
-        let tail = size.min((END + LOCATOR + RECORD) as u64);
-        let tail = filled(file, size - tail, tail)?.to_vec();
-        let place = place(&tail, size).map_err(PyValueError::new_err)?;
-        let length = place.end - place.start;
-        if length > DIRECTORY_MAX {
-            return Err(PyValueError::new_err(format!("its directory would have {length} bytes")));
-        }
-        let directory: Bound<'_, PyByteArray> = filled(file, place.start, length)?;
-        let directory = directory.to_vec();
-        py.detach(|| Self::parse(directory, place.start)).map_err(PyValueError::new_err)
+        guarded(py, || {
+            let size = file.get().size(py)?;
+            let tail = size.min((END + LOCATOR + RECORD) as u64);
+            let tail = filled(file, size - tail, tail)?.to_vec();
+            let (place, count) = place(&tail, size).map_err(PyValueError::new_err)?;
+            let length = place.end - place.start;
+            if length > DIRECTORY_MAX {
+                let reason = format!("its directory would have {length} bytes");
+                return Err(PyValueError::new_err(reason));
+            }
+            let directory: Bound<'_, PyByteArray> = filled(file, place.start, length)?;
+            let directory = directory.to_vec();
+            py.detach(|| Self::parse(directory, place.start, count)).map_err(PyValueError::new_err)
+        })
+    }
+
+    /// Reads the directory in the last bytes of a zip of `size` bytes.
+    #[staticmethod]
+    fn of(py: Python<'_>, tail: &[u8], size: u64) -> PyResult<Self> {
+        guarded(py, || Self::within(tail, size).map_err(PyValueError::new_err))
     }
 
     /// The name of the folder that all entries are in, from the first of them.
@@ -72,17 +86,33 @@ impl Archive {
 
     /// Where the header of an entry begins, how many bytes the entry has, and where the next header
     /// begins; `None` if there is no such entry.
-    fn entry(&self, name: &str) -> Option<(u64, u64, u64)> {
+    ///
+    /// Raises `ValueError` if it is compressed or encrypted.
+    fn entry(&self, name: &str) -> PyResult<Option<(u64, u64, u64)>> {
         let name_of = |&number: &u32| self.name(&self.entries[number as usize]).cmp(name);
-        let place = self.by_name.binary_search_by(name_of).ok()?;
+        let Ok(place) = self.by_name.binary_search_by(name_of) else { return Ok(None) };
         let entry = &self.entries[self.by_name[place] as usize];
+        if !entry.is_plain {
+            let reason = format!("its entry `{name}` is compressed or encrypted");
+            return Err(PyValueError::new_err(reason));
+        }
         let next = self.begins.partition_point(|&begin| begin <= entry.header);
-        Some((entry.header, entry.size, self.begins[next]))
+        Ok(Some((entry.header, entry.size, self.begins[next])))
     }
 }
 
 impl Archive {
-    fn parse(directory: Vec<u8>, begin: u64) -> Result<Self, String> {
+    fn within(tail: &[u8], size: u64) -> Result<Self, String> {
+        let (place, count) = place(tail, size)?;
+        let outside = || format!("its directory of {} bytes is too long", place.end - place.start);
+        let begin = size.checked_sub(tail.len() as u64).ok_or_else(outside)?;
+        let inside = |at: u64| usize::try_from(at.checked_sub(begin)?).ok();
+        let within = inside(place.start).zip(inside(place.end)).ok_or_else(outside)?;
+        let directory = tail.get(within.0..within.1).ok_or_else(outside)?;
+        Self::parse(directory.to_vec(), place.start, count)
+    }
+
+    fn parse(directory: Vec<u8>, begin: u64, count: u64) -> Result<Self, String> {
         let mut entries = Vec::new();
         let mut at = 0;
         while at < directory.len() {
@@ -100,19 +130,21 @@ impl Archive {
             if text.contains(['\0', '\\']) {
                 return Err("a name in it has a character that names do not have".into());
             }
-            if method != 0 || flags & 1 != 0 {
-                return Err(format!("its entry `{text}` is compressed or encrypted"));
-            }
+            let is_plain = method == 0 && flags & 1 == 0;
             let (packed, size, header) = sizes(fixed, more)?;
-            if packed != size {
+            if is_plain && packed != size {
                 return Err(format!("its entry `{text}` has two sizes"));
             }
             at = name.end + lengths[1] + lengths[2];
             let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-            entries.push(Entry { name: place(name.start)..place(name.end), header, size });
+            let name = place(name.start)..place(name.end);
+            entries.push(Entry { name, header, size, packed, is_plain });
         }
         if at != directory.len() {
             return Err("its directory is truncated".into());
+        }
+        if entries.len() as u64 != count {
+            return Err(format!("its directory has {} entries, not {count}", entries.len()));
         }
         let mut begins: Vec<u64> = entries.iter().map(|entry| entry.header).collect();
         begins.sort_unstable();
@@ -130,7 +162,7 @@ impl Archive {
     fn check_places(&self) -> Result<(), String> {
         for entry in &self.entries {
             let next = self.begins.partition_point(|&begin| begin <= entry.header);
-            let end = entry.header.checked_add(LOCAL).and_then(|end| end.checked_add(entry.size));
+            let end = entry.header.checked_add(LOCAL).and_then(|end| end.checked_add(entry.packed));
             let fits = self.begins.get(next).zip(end).is_some_and(|(&next, end)| end <= next);
             if !fits || next > 0 && self.begins[next - 1] != entry.header {
                 return Err(format!("its entry `{}` overlaps the next one", self.name(entry)));
@@ -162,32 +194,42 @@ impl Archive {
     }
 }
 
-/// Where the directory is, from the last bytes of a file of `size` bytes.
-fn place(tail: &[u8], size: u64) -> Result<Range<u64>, String> {
+/// Where the directory is and how many entries it has, from the last bytes of a file of `size`
+/// bytes.
+fn place(tail: &[u8], size: u64) -> Result<(Range<u64>, u64), String> {
     let at = tail.len().checked_sub(END).ok_or("it is too short")?;
     let end = &tail[at..];
     if &end[..4] != b"PK\x05\x06" || number(end, 20, 2) != 0 {
         return Err("its end is not that of a zip, or has a comment".into());
     }
     let (mut length, mut begin) = (number(end, 12, 4), number(end, 16, 4));
-    let mut until = size - END as u64;
+    let mut count = number(end, 10, 2);
+    if number(end, 8, 2) != count || number(end, 4, 4) != 0 {
+        return Err("it is a part of several files".into());
+    }
+    let mut until = size.checked_sub(END as u64).ok_or("it is too short")?;
     let locator = at.checked_sub(LOCATOR).map(|start| &tail[start..at]);
     match locator.filter(|locator| &locator[..4] == b"PK\x06\x07") {
         Some(locator) => {
-            until -= (LOCATOR + RECORD) as u64;
+            until = until.checked_sub((LOCATOR + RECORD) as u64).ok_or("it is too short")?;
             let record = at.checked_sub(LOCATOR + RECORD).map(|start| &tail[start..]);
             let record = record.filter(|record| {
                 &record[..4] == b"PK\x06\x06"
                     && number(record, 4, 8) == RECORD as u64 - 12
                     && number(locator, 8, 8) == until
+                    && number(record, 24, 8) == number(record, 32, 8)
             });
             let record = record.ok_or("the records at its end do not adjoin")?;
             let large = (number(record, 40, 8), number(record, 48, 8));
             let agrees = |own: u64, large: u64| own == large || own == ELSEWHERE;
-            if !agrees(length, large.0) || !agrees(begin, large.1) {
-                return Err("its records have two places of its directory".into());
+            let entries = number(record, 32, 8);
+            if !agrees(length, large.0)
+                || !agrees(begin, large.1)
+                || count != entries.min(u64::from(u16::MAX))
+            {
+                return Err("its records have two places or sizes of its directory".into());
             }
-            (length, begin) = large;
+            ((length, begin), count) = (large, entries);
         }
         None if length == ELSEWHERE || begin == ELSEWHERE => {
             return Err("it has no record of its directory".into());
@@ -195,7 +237,7 @@ fn place(tail: &[u8], size: u64) -> Result<Range<u64>, String> {
         None => {}
     }
     match begin.checked_add(length) {
-        Some(end) if end == until => Ok(begin..end),
+        Some(end) if end == until => Ok((begin..end, count)),
         _ => Err("its directory is not before its end, or bytes are before its start".into()),
     }
 }

@@ -1,5 +1,6 @@
 //! Errors of the engine as exceptions of Python, whose classes `forebay._errors` defines.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use forebay::{Error, Operation, Place, Route};
@@ -13,6 +14,20 @@ use crate::hanging;
 /// Converts an engine error to a Python exception.
 pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
     result.map_err(|error| exception(py, &error))
+}
+
+/// Runs a parser of a file's bytes. A panic, which is a bug of the parser, becomes a `forebay.Error`
+/// instead of an exception that `except Exception` misses.
+pub(crate) fn guarded<T>(py: Python<'_>, parse: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+        let error = py.import("forebay._errors")?.getattr("Error")?;
+        let number = rustix::io::Errno::IO.raw_os_error();
+        let made =
+            error.call1((number, format!("cannot parse the file: internal error: {text}")))?;
+        Err(PyErr::from_value(made))
+    })
 }
 
 /// An exception with a note that says which request it is about.

@@ -1,359 +1,667 @@
-//! Looks through a pickle before it is loaded, and refuses one that would take more time or memory
-//! than its length explains, or that changes objects which it did not make.
+//! Reads a pickle, and runs nothing that it names.
 //!
-//! The operations are those of `pickletools`. Nothing is made of them: the scanner keeps for each
-//! object only its kind and, for tuples, how many objects it has with all repetitions. A tuple of
-//! tuples of tuples is short in a pickle and takes forever to hash or print.
+//! The interpreter knows the operations that CPython's picklers write in protocols 2 to 5 for
+//! `torch.save` and `torch.distributed.checkpoint`, and refuses every other form: frames that do
+//! not fit their operations, numbers in the memo out of order, objects that change after their use
+//! or contain themselves. Classes and functions are names, and what they would return is a
+//! [`Record`]. Nothing else reads the pickle, so no operation escapes the checks.
+//!
+//! Time and memory follow from the length of the file: values have no references to themselves,
+//! and the interpreter hashes none of them.
 
-use std::collections::HashSet;
-
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyLookupError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{
+    PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple,
+};
 
-/// Most objects in a tuple, with those in its tuples. Shapes have at most 64 numbers.
+use crate::failure::guarded;
+
+/// Most objects in a tuple, with those in its tuples. Shapes have at most 64 numbers, and hashing
+/// or printing a tuple of tuples may take exponential time.
 const TUPLE_MAX: u32 = 1024;
 
+/// Most objects inside each other; CPython's pickler has this limit.
+const DEPTH_MAX: u32 = 1000;
+
 /// Memory that any pickle may take, and how many times its file's length is added.
-const MEMORY_FREE: u64 = 48 << 20;
-const MEMORY_TIMES: u64 = 4;
+const MEMORY_FREE: u64 = 32 << 20;
+const MEMORY_TIMES: u64 = 12;
 
-/// An object on the stack or in the memo.
-#[derive(Clone, Copy)]
-enum Item {
-    /// A string, by its place in the pickle.
-    Text {
-        start: u32,
-        len: u32,
-    },
-    /// A tuple, by the number of its objects.
-    Tuple(u32),
-    /// A class or function; whether the pickle may change what it makes.
-    Global {
-        is_open: bool,
-    },
-    /// What a class or function made.
-    Made {
-        is_open: bool,
-    },
-    Other,
+/// Bytes of an object that is not complete, and of a complete one.
+const OPEN: u64 = 2 * size_of::<Open<'_>>() as u64;
+const RECORD: u64 = 96;
+
+/// Operations between two checks for signals.
+const PAUSE: u32 = 1 << 12;
+
+/// The name of a record for a persistent identifier. No pickle can give it to a class.
+const PERSISTENT: &str = "persistent";
+
+/// A class or function that a pickle names.
+#[pyclass(frozen, get_all, module = "forebay._forebay")]
+pub(crate) struct Global {
+    /// The module and the name in it.
+    name: Py<PyString>,
 }
 
-impl Item {
-    fn weight(self) -> u32 {
-        match self {
-            Self::Tuple(weight) => weight,
-            _ => 1,
-        }
-    }
+/// What a class or function would return; also a dictionary, a set or a persistent identifier.
+#[pyclass(frozen, get_all, module = "forebay._forebay")]
+pub(crate) struct Record {
+    name: Py<PyString>,
+    /// Whether it is made by `__new__`, instead of a call.
+    is_new: bool,
+    arguments: Py<PyTuple>,
+    /// The objects that are appended, or added to a set.
+    items: Py<PyTuple>,
+    keys: Py<PyTuple>,
+    values: Py<PyTuple>,
+    /// The argument of `__setstate__`.
+    state: Option<Py<PyAny>>,
 }
 
-struct Scanner<'a> {
+/// A complete object.
+#[derive(Clone)]
+struct Value<'py> {
+    object: Bound<'py, PyAny>,
+    /// The objects in a tuple, with all repetitions.
+    weight: u32,
+    depth: u32,
+}
+
+/// What an object that is not complete takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    List,
+    Set,
+    Dict,
+    Call { is_new: bool },
+}
+
+/// An object that following operations may still fill.
+struct Open<'py> {
+    kind: Kind,
+    /// Its number in the memo.
+    number: Option<usize>,
+    name: Bound<'py, PyString>,
+    arguments: Bound<'py, PyTuple>,
+    items: Vec<Bound<'py, PyAny>>,
+    keys: Vec<Bound<'py, PyAny>>,
+    values: Vec<Bound<'py, PyAny>>,
+    state: Option<Bound<'py, PyAny>>,
+    weight: u32,
+    depth: u32,
+}
+
+enum Item<'py> {
+    Value(Value<'py>),
+    Open(Box<Open<'py>>),
+}
+
+/// An object in the memo.
+enum Numbered<'py> {
+    Value(Value<'py>),
+    /// It is not complete; its place on the stack.
+    Open(usize),
+}
+
+struct Interpreter<'a, 'py> {
+    py: Python<'py>,
     bytes: &'a [u8],
     at: usize,
-    stack: Vec<Item>,
+    /// The end of the frame, if the operation is in one, or of the pickle.
+    end: usize,
+    is_framed: bool,
+    stack: Vec<Item<'py>>,
     marks: Vec<usize>,
-    memo: Vec<Option<Item>>,
+    memo: Vec<Numbered<'py>>,
     /// Bytes that the objects may still take.
     left: u64,
-    /// The names of classes whose objects the pickle may change.
-    open: Option<&'a HashSet<String>>,
+    called: Option<Bound<'py, PyAny>>,
+    made: Option<Bound<'py, PyAny>>,
+    keys_max: Option<usize>,
 }
 
-/// Looks through a pickle in a file of `length` bytes. `open` are the classes, as `module.name`,
-/// whose objects may get attributes; with `None` the caller checks that.
+/// Reads a pickle in a file of `length` bytes: numbers, strings, lists, tuples, `Global` and
+/// `Record`.
 ///
-/// Raises `ValueError`, whose text is the reason to refuse it.
+/// `called` has the names that may be called and `made` those whose `__new__` may be; `None` allows
+/// all. A dictionary or set has at most `keys_max` keys whose hashes a file could make collide.
+///
+/// Raises `LookupError` for another name, and `ValueError` for what is not such a pickle. The text
+/// is the reason to refuse it.
 #[pyfunction]
-pub(crate) fn scan_pickle(
-    py: Python<'_>,
+#[pyo3(signature = (bytes, length, called=None, made=None, keys_max=None))]
+pub(crate) fn unpickled<'py>(
+    py: Python<'py>,
     bytes: &[u8],
     length: u64,
-    open: Option<HashSet<String>>,
-) -> PyResult<()> {
+    called: Option<Bound<'py, PyAny>>,
+    made: Option<Bound<'py, PyAny>>,
+    keys_max: Option<usize>,
+) -> PyResult<Bound<'py, PyAny>> {
     let left = MEMORY_FREE.saturating_add(length.saturating_mul(MEMORY_TIMES));
-    py.detach(|| {
-        let mut scanner = Scanner {
+    let (stack, marks, memo) = (Vec::new(), Vec::new(), Vec::new());
+    let (at, end, is_framed) = (2, bytes.len(), false);
+    guarded(py, || {
+        Interpreter {
+            py,
             bytes,
-            at: 0,
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: Vec::new(),
+            at,
+            end,
+            is_framed,
+            stack,
+            marks,
+            memo,
             left,
-            open: open.as_ref(),
-        };
-        loop {
-            if scanner.step()? {
-                return Ok(());
-            }
+            called,
+            made,
+            keys_max,
         }
+        .run()
     })
-    .map_err(PyValueError::new_err::<String>)
 }
 
-impl Scanner<'_> {
-    /// One operation; true at the end of the pickle.
-    fn step(&mut self) -> Result<bool, String> {
-        let code = self.take(1)?[0];
-        if self.literal(code)? {
-            return Ok(false);
+fn refuse<T>(reason: impl Into<String>) -> PyResult<T> {
+    Err(PyValueError::new_err(reason.into()))
+}
+
+impl<'a, 'py> Interpreter<'a, 'py> {
+    fn run(mut self) -> PyResult<Bound<'py, PyAny>> {
+        match self.bytes {
+            [] | [0x80] => return refuse(format!("it is truncated: it has {} bytes", self.end)),
+            [0x80, 2..=5, ..] => {}
+            _ => return refuse("it is not a pickle of protocol 2 to 5"),
         }
-        match code {
-            b'.' => return self.pop().map(|_| true),
-            0x80 => drop(self.take(1)?), // PROTO
-            0x95 => drop(self.take(8)?), // FRAME
-            0x85..=0x87 => self.tuple(usize::from(code - 0x84))?,
-            b't' => {
-                let count = self.stack.len() - self.marked()?;
-                self.tuple(count)?;
+        let mut steps = 0_u32;
+        loop {
+            steps = steps.wrapping_add(1);
+            if steps.is_multiple_of(PAUSE) {
+                self.py.check_signals()?;
+                self.py.detach(|| ()); // other threads run
             }
-            b'(' => {
-                self.spend(16)?;
-                self.marks.push(self.stack.len());
+            if self.is_framed && self.at == self.end {
+                (self.is_framed, self.end) = (false, self.bytes.len());
             }
-            b'0' => drop(self.pop()?),
-            b'1' => drop(self.marked().map(|begin| self.stack.truncate(begin))?),
-            b'2' => {
-                let top = self.top()?;
-                self.push(top, 0)?;
+            let code = self.take(1)?[0];
+            if code == b'.' {
+                break;
             }
-            b'l' | b'd' | 0x91 => {
-                // LIST, DICT, FROZENSET
-                let begin = self.marked()?;
-                self.stack.truncate(begin);
-                self.push(Item::Other, 64)?;
-            }
-            b'a' => self.drop_above(1)?,
-            b's' => self.drop_above(2)?,
-            b'e' | b'u' | 0x90 => {
-                // APPENDS, SETITEMS, ADDITEMS
-                let begin = self.marked()?;
-                self.stack.truncate(begin);
-                self.top()?;
-            }
-            b'q' => self.put(1)?,
-            b'r' => self.put(4)?,
-            0x94 => self.memoize(self.memo.len())?,
-            b'h' => self.get(1)?,
-            b'j' => self.get(4)?,
-            b'p' | b'g' => self.numbered(code == b'p')?,
-            b'c' => {
-                let (module, name) = (self.line()?, self.line()?);
-                self.global(module, name)?;
-            }
-            0x93 => match (self.pop()?, self.pop()?) {
-                (Item::Text { start, len }, Item::Text { start: begin, len: length }) => {
-                    self.global((begin, length), (start, len))?;
-                }
-                _ => return Err("a name in it is no text".into()),
-            },
-            b'R' | 0x81 => self.make(1)?, // REDUCE, NEWOBJ
-            0x92 => self.make(2)?,        // NEWOBJ_EX
-            b'b' => {
-                self.pop()?;
-                let is_open = matches!(self.top()?, Item::Made { is_open: true });
-                if self.open.is_some() && !is_open {
-                    return Err("it changes an object that it did not make".into());
-                }
-            }
-            b'Q' => {
-                self.pop()?;
-                self.push(Item::Other, 72)?;
-            }
-            other => {
-                return Err(format!("it has the opcode 0x{other:02x}, which it does not need"));
+            if !self.literal(code)? && !self.fill(code)? {
+                self.other(code)?;
             }
         }
-        Ok(false)
+        if self.at != self.bytes.len() {
+            return refuse(format!("it has bytes after its end at byte {}", self.at));
+        }
+        let value = self.pop()?;
+        match self.stack.is_empty() && self.marks.is_empty() {
+            true => Ok(value.object),
+            false => refuse("it has more than one object"),
+        }
     }
 
-    /// Puts a new object on the stack, if the operation is one that does that.
-    fn literal(&mut self, code: u8) -> Result<bool, String> {
+    /// Operations that push a new object.
+    fn literal(&mut self, code: u8) -> PyResult<bool> {
+        let py = self.py;
         match code {
-            b'N' | 0x88 | 0x89 => self.push(Item::Other, 0)?, // NONE, NEWTRUE, NEWFALSE
-            b'K' => self.fixed(1)?,
-            b'M' => self.fixed(2)?,
-            b'J' => self.fixed(4)?,
-            b'G' => self.fixed(8)?,
-            b'I' | b'L' | b'F' | b'S' => {
-                let line = self.line()?.1;
-                self.push(Item::Other, 32 + u64::from(line))?;
+            b'N' => self.push(PyNone::get(py).to_owned().into_any(), 0)?,
+            0x88 | 0x89 => self.push(PyBool::new(py, code == 0x88).to_owned().into_any(), 0)?,
+            b'K' => self.integer(1, false)?,
+            b'M' => self.integer(2, false)?,
+            b'J' => self.integer(4, true)?,
+            0x8a => {
+                let length = self.length(1)?;
+                self.integer(length, true)?;
             }
-            0x8a => self.sized(1)?, // LONG1
-            0x8b => self.sized(4)?, // LONG4
-            b'C' | b'U' => self.sized(1)?,
-            b'B' | b'T' => self.sized(4)?,
-            0x8e | 0x96 => self.sized(8)?, // BINBYTES8, BYTEARRAY8
-            0x8c => self.text(1)?,         // SHORT_BINUNICODE
+            b'G' => {
+                let number = self.take(8)?.iter().fold(0, |all, &byte| all << 8 | u64::from(byte));
+                self.push(PyFloat::new(py, f64::from_bits(number)).into_any(), 24)?;
+            }
+            0x8c => self.text(1)?,
             b'X' => self.text(4)?,
-            0x8d => self.text(8)?, // BINUNICODE8
-            b'V' => {
-                let (start, len) = self.line()?;
-                self.push(Item::Text { start, len }, 64 + u64::from(len))?;
+            b'C' | b'B' => {
+                let length = self.length(if code == b'C' { 1 } else { 4 })?;
+                let bytes = self.take(length)?;
+                self.push(PyBytes::new(py, bytes).into_any(), 40 + length as u64)?;
             }
-            b')' => self.push(Item::Tuple(1), 0)?,
-            b']' | b'}' | 0x8f => self.push(Item::Other, 64)?, // lists, dictionaries, sets
+            0x96 => {
+                let length = self.length(8)?;
+                let bytes = self.take(length)?;
+                self.push(PyByteArray::new(py, bytes).into_any(), 64 + length as u64)?;
+            }
+            b')' => self.push(PyTuple::empty(py).into_any(), 0)?,
+            b']' => self.open(Kind::List, "list")?,
+            b'}' => self.open(Kind::Dict, "builtins.dict")?,
+            0x8f => self.open(Kind::Set, "builtins.set")?,
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    fn take(&mut self, count: usize) -> Result<&[u8], String> {
-        let end = self.at.checked_add(count).filter(|&end| end <= self.bytes.len());
-        let end = end.ok_or("it is truncated")?;
-        let taken = &self.bytes[self.at..end];
-        self.at = end;
-        Ok(taken)
+    /// Operations that add objects to one that is not complete.
+    fn fill(&mut self, code: u8) -> PyResult<bool> {
+        let count = match code {
+            b'a' => 1, // APPEND
+            b's' => 2, // SETITEM
+            // APPENDS, SETITEMS, ADDITEMS
+            b'e' | b'u' | 0x90 => {
+                let begin = self.marked()?;
+                self.stack.len() - begin
+            }
+            _ => return Ok(false),
+        };
+        let added = self.popped(count)?;
+        let is_pairs = matches!(code, b's' | b'u');
+        let open = self.opened()?;
+        let fits = match open.kind {
+            Kind::List => matches!(code, b'a' | b'e'),
+            Kind::Set => code == 0x90,
+            Kind::Dict => is_pairs,
+            Kind::Call { .. } => code != 0x90,
+        };
+        if !fits || is_pairs && added.len() % 2 != 0 {
+            return refuse("it adds other objects than a collection takes");
+        }
+        for (place, value) in added.into_iter().enumerate() {
+            open.depth = open.depth.max(value.depth);
+            match (is_pairs, place % 2) {
+                (false, _) => open.items.push(value.object),
+                (true, 0) => open.keys.push(value.object),
+                (true, _) => open.values.push(value.object),
+            }
+        }
+        Ok(true)
     }
 
-    /// A length of so many bytes.
-    fn length(&mut self, width: usize) -> Result<usize, String> {
+    fn other(&mut self, code: u8) -> PyResult<()> {
+        match code {
+            0x95 => self.frame(),
+            b'(' => {
+                self.spend(16)?;
+                self.marks.push(self.stack.len());
+                Ok(())
+            }
+            0x85..=0x87 => self.tuple(usize::from(code - 0x84)),
+            b't' => {
+                let begin = self.marked()?;
+                self.tuple(self.stack.len() - begin)
+            }
+            0x91 => self.frozen_set(),
+            0x94 => self.memoize(self.memo.len()),
+            b'q' | b'r' => {
+                let number = self.length(if code == b'q' { 1 } else { 4 })?;
+                self.memoize(number)
+            }
+            b'h' | b'j' => {
+                let number = self.length(if code == b'h' { 1 } else { 4 })?;
+                self.recall(number)
+            }
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.global(module, name)
+            }
+            0x93 => {
+                let (name, module) = (self.pop()?.object, self.pop()?.object);
+                match (module.extract::<&str>(), name.extract::<&str>()) {
+                    (Ok(module), Ok(name)) => self.global(module, name),
+                    _ => refuse("the name of a class in it is not a text"),
+                }
+            }
+            b'R' => self.call(false),
+            0x81 => self.call(true),
+            b'b' => {
+                let state = self.pop()?;
+                let open = self.opened()?;
+                if !matches!(open.kind, Kind::Call { .. }) || open.state.is_some() {
+                    return refuse("it sets the state of an object that has none");
+                }
+                open.depth = open.depth.max(state.depth);
+                open.state = Some(state.object);
+                Ok(())
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                let name = PyString::intern(self.py, PERSISTENT);
+                let arguments = PyTuple::new(self.py, [id.object])?;
+                self.opening(Kind::Call { is_new: false }, name, arguments, id.weight, id.depth)?;
+                let id = self.pop()?; // no operation changes it
+                self.again(id)
+            }
+            code => refuse(format!("it has the opcode 0x{code:02x} at byte {}", self.at - 1)),
+        }
+    }
+
+    /// The following bytes, which have to be in the same frame.
+    fn take(&mut self, count: usize) -> PyResult<&'a [u8]> {
+        match self.at.checked_add(count) {
+            Some(end) if end <= self.end => {
+                let taken = &self.bytes[self.at..end];
+                self.at = end;
+                Ok(taken)
+            }
+            _ => self.ended(count),
+        }
+    }
+
+    fn ended<T>(&self, count: usize) -> PyResult<T> {
+        if self.end < self.bytes.len() {
+            return refuse(format!(
+                "an operation crosses the end of its frame at byte {}",
+                self.end
+            ));
+        }
+        let (at, end) = (self.at, self.end);
+        refuse(format!(
+            "it is truncated: it needs {count} bytes at byte {at}, but ends at byte {end}"
+        ))
+    }
+
+    /// A number of `width` bytes.
+    fn length(&mut self, width: usize) -> PyResult<usize> {
         let mut number = [0; 8];
         number[..width].copy_from_slice(self.take(width)?);
-        usize::try_from(u64::from_le_bytes(number)).map_err(|_| "it is truncated".into())
+        // One that does not fit is longer than the pickle.
+        Ok(usize::try_from(u64::from_le_bytes(number)).unwrap_or(usize::MAX))
     }
 
-    /// The place and length of the bytes up to the end of a line.
-    fn line(&mut self) -> Result<(u32, u32), String> {
-        let rest = &self.bytes[self.at..];
-        let len = rest.iter().position(|&byte| byte == b'\n').ok_or("it is truncated")?;
-        let start = self.at;
+    /// The bytes up to the end of a line.
+    fn line(&mut self) -> PyResult<&'a str> {
+        let rest = &self.bytes[self.at..self.end];
+        let Some(len) = rest.iter().position(|&byte| byte == b'\n') else {
+            return self.ended(rest.len() + 1);
+        };
         self.at += len + 1;
-        place(start, len)
+        std::str::from_utf8(&rest[..len]).or_else(|_| refuse("a name in it is not UTF-8"))
     }
 
-    fn slice(&self, start: u32, len: u32) -> &str {
-        let bytes = &self.bytes[start as usize..(start + len) as usize];
-        std::str::from_utf8(bytes).unwrap_or_default()
-    }
-
-    fn spend(&mut self, bytes: u64) -> Result<(), String> {
-        // Each object also takes a place in a list.
-        let left = self.left.checked_sub(bytes + 8);
-        self.left = left.ok_or("it has more objects than its file's length explains")?;
-        Ok(())
-    }
-
-    fn push(&mut self, item: Item, bytes: u64) -> Result<(), String> {
-        self.spend(bytes)?;
-        self.stack.push(item);
-        Ok(())
-    }
-
-    fn pop(&mut self) -> Result<Item, String> {
-        let least = self.marks.last().copied().unwrap_or(0);
-        let item = if self.stack.len() > least { self.stack.pop() } else { None };
-        item.ok_or_else(|| "its stack is empty".into())
-    }
-
-    fn top(&self) -> Result<Item, String> {
-        self.stack.last().copied().ok_or_else(|| "its stack is empty".into())
-    }
-
-    /// Removes objects that another one gets, which is then on top.
-    fn drop_above(&mut self, count: usize) -> Result<(), String> {
-        for _ in 0..count {
-            self.pop()?;
+    fn frame(&mut self) -> PyResult<()> {
+        let length = self.length(8)?;
+        if self.bytes[1] < 4 || self.is_framed || length == 0 {
+            return refuse(format!("it has an invalid frame at byte {}", self.at));
         }
-        self.top().map(drop)
+        match self.at.checked_add(length) {
+            Some(end) if end <= self.bytes.len() => {
+                (self.is_framed, self.end) = (true, end);
+                Ok(())
+            }
+            _ => self.ended(length),
+        }
+    }
+
+    fn spend(&mut self, bytes: u64) -> PyResult<()> {
+        // Each object also takes a place in a list.
+        match bytes.checked_add(8).and_then(|bytes| self.left.checked_sub(bytes)) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => refuse("it has more objects than its file's length explains"),
+        }
+    }
+
+    fn push(&mut self, object: Bound<'py, PyAny>, bytes: u64) -> PyResult<()> {
+        self.spend(bytes)?;
+        self.again(Value { object, weight: 1, depth: 0 })
+    }
+
+    /// Pushes an object that has its memory.
+    fn again(&mut self, value: Value<'py>) -> PyResult<()> {
+        self.spend(24)?;
+        self.stack.push(Item::Value(value));
+        Ok(())
+    }
+
+    fn integer(&mut self, width: usize, is_signed: bool) -> PyResult<()> {
+        let bytes = self.take(width)?;
+        let mut number =
+            [if is_signed && bytes.last().is_some_and(|&last| last > 127) { 255 } else { 0 }; 8];
+        let object = if width > number.len() {
+            // Random generators of NumPy have states of 128 bits.
+            let how = PyDict::new(self.py);
+            how.set_item("signed", true)?;
+            let whole = self.py.get_type::<PyInt>();
+            whole.call_method("from_bytes", (PyBytes::new(self.py, bytes), "little"), Some(&how))?
+        } else {
+            number[..width].copy_from_slice(bytes);
+            PyInt::new(self.py, i64::from_le_bytes(number)).into_any()
+        };
+        self.push(object, 24 + width as u64)
+    }
+
+    fn text(&mut self, width: usize) -> PyResult<()> {
+        let length = self.length(width)?;
+        let bytes = self.take(length)?;
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => PyString::new(self.py, text).into_any(),
+            // Names of files that are not UTF-8.
+            Err(_) => match PyBytes::new(self.py, bytes)
+                .call_method1("decode", ("utf-8", "surrogatepass"))
+            {
+                Ok(text) => text,
+                Err(_) => return refuse("a text in it is not UTF-8"),
+            },
+        };
+        // A text with characters beyond ASCII takes up to four bytes for each.
+        let each = if bytes.is_ascii() { 1 } else { 4 };
+        self.push(text, 64 + each * length as u64)
+    }
+
+    /// Completes the last object.
+    fn pop(&mut self) -> PyResult<Value<'py>> {
+        self.last()?;
+        match self.stack.pop() {
+            Some(Item::Value(value)) => Ok(value),
+            Some(Item::Open(open)) => self.completed(*open),
+            None => refuse("its stack is empty"),
+        }
+    }
+
+    /// Completes the last `count` objects.
+    fn popped(&mut self, count: usize) -> PyResult<Vec<Value<'py>>> {
+        let mut values = (0..count).map(|_| self.pop()).collect::<PyResult<Vec<_>>>()?;
+        values.reverse();
+        Ok(values)
+    }
+
+    fn completed(&mut self, open: Open<'py>) -> PyResult<Value<'py>> {
+        let py = self.py;
+        self.left = self.left.saturating_add(OPEN);
+        let Open { kind, number, name, arguments, items, keys, values, state, weight, depth } =
+            open;
+        self.check_keys(keys.iter())?;
+        if kind == Kind::Set {
+            self.check_keys(items.iter())?;
+        }
+        let object = if kind == Kind::List {
+            PyList::new(py, items)?.into_any()
+        } else {
+            let record = Record {
+                name: name.unbind(),
+                is_new: kind == Kind::Call { is_new: true },
+                arguments: arguments.unbind(),
+                items: PyTuple::new(py, items)?.unbind(),
+                keys: PyTuple::new(py, keys)?.unbind(),
+                values: PyTuple::new(py, values)?.unbind(),
+                state: state.map(Bound::unbind),
+            };
+            Bound::new(py, record)?.into_any()
+        };
+        let value = Value { object, weight, depth: deeper(depth)? };
+        if let Some(number) = number {
+            self.memo[number] = Numbered::Value(value.clone());
+        }
+        Ok(value)
+    }
+
+    /// Refuses many keys of one dictionary or set whose hashes a file could make collide.
+    fn check_keys<'b>(&self, keys: impl Iterator<Item = &'b Bound<'py, PyAny>>) -> PyResult<()>
+    where
+        'py: 'b,
+    {
+        let Some(most) = self.keys_max else { return Ok(()) };
+        let is_random = |key: &Bound<'py, PyAny>| {
+            key.is_instance_of::<PyString>()
+                || key.is_instance_of::<PyBytes>()
+                || key.is_instance_of::<Record>()
+                || key.extract::<i32>().is_ok()
+        };
+        match keys.filter(|key| !is_random(key)).nth(most) {
+            Some(_) => {
+                refuse(format!("it has more than {most} keys of one dictionary that are not texts"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The last object, if it is not complete.
+    fn opened(&mut self) -> PyResult<&mut Open<'py>> {
+        match self.last()? {
+            Item::Open(open) => Ok(open),
+            Item::Value(_) => refuse("it changes an object that is complete"),
+        }
+    }
+
+    /// The last object, which is behind the last mark.
+    fn last(&mut self) -> PyResult<&mut Item<'py>> {
+        let is_there = self.stack.len() > self.marks.last().copied().unwrap_or(0);
+        match self.stack.last_mut().filter(|_| is_there) {
+            Some(item) => Ok(item),
+            None => refuse("its stack is empty"),
+        }
     }
 
     /// Removes the last mark, and returns where its objects begin.
-    fn marked(&mut self) -> Result<usize, String> {
-        self.marks.pop().ok_or_else(|| "it has no mark".into())
+    fn marked(&mut self) -> PyResult<usize> {
+        let Some(begin) = self.marks.pop() else { return refuse("it has no mark") };
+        Ok(begin)
     }
 
-    fn fixed(&mut self, width: usize) -> Result<(), String> {
-        self.take(width)?;
-        self.push(Item::Other, 24)
+    fn open(&mut self, kind: Kind, name: &str) -> PyResult<()> {
+        let name = PyString::intern(self.py, name);
+        self.opening(kind, name, PyTuple::empty(self.py), 1, 0)
     }
 
-    fn sized(&mut self, width: usize) -> Result<(), String> {
-        let length = self.length(width)?;
-        self.take(length)?;
-        self.push(Item::Other, 40 + length as u64)
-    }
-
-    fn text(&mut self, width: usize) -> Result<(), String> {
-        let length = self.length(width)?;
-        let start = self.at;
-        self.take(length)?;
-        let (start, len) = place(start, length)?;
-        self.push(Item::Text { start, len }, 64 + u64::from(len))
-    }
-
-    fn tuple(&mut self, count: usize) -> Result<(), String> {
-        let begin = self.stack.len().checked_sub(count).ok_or("its stack is empty")?;
-        let weights = self.stack[begin..].iter().map(|item| u64::from(item.weight()));
-        let weight = u32::try_from(1 + weights.sum::<u64>()).unwrap_or(u32::MAX);
-        if weight > TUPLE_MAX {
-            return Err(format!("a tuple in it has more than {TUPLE_MAX} objects"));
-        }
-        self.stack.truncate(begin);
-        self.push(Item::Tuple(weight), 48 + 8 * count as u64)
-    }
-
-    /// An operation on the memo whose number is a line of text.
-    fn numbered(&mut self, is_put: bool) -> Result<(), String> {
-        let (start, len) = self.line()?;
-        let number = self.slice(start, len).parse().map_err(|_| "a number in it is invalid")?;
-        if is_put { self.memoize(number) } else { self.recall(number) }
-    }
-
-    fn put(&mut self, width: usize) -> Result<(), String> {
-        let number = self.length(width)?;
-        self.memoize(number)
-    }
-
-    fn memoize(&mut self, number: usize) -> Result<(), String> {
-        let item = self.top()?;
-        // `pickle` reserves memory up to the highest number.
-        if number > self.bytes.len() {
-            return Err(format!("it has more than {number} objects by their numbers"));
-        }
-        if number >= self.memo.len() {
-            self.spend(16 * (number + 1 - self.memo.len()) as u64)?;
-            self.memo.resize(number + 1, None);
-        }
-        self.memo[number] = Some(item);
+    fn opening(
+        &mut self,
+        kind: Kind,
+        name: Bound<'py, PyString>,
+        arguments: Bound<'py, PyTuple>,
+        weight: u32,
+        depth: u32,
+    ) -> PyResult<()> {
+        self.spend(OPEN + RECORD)?;
+        let (items, keys, values) = (Vec::new(), Vec::new(), Vec::new());
+        let (number, state) = (None, None);
+        let open =
+            Open { kind, number, name, arguments, items, keys, values, state, weight, depth };
+        self.stack.push(Item::Open(Box::new(open)));
         Ok(())
     }
 
-    fn get(&mut self, width: usize) -> Result<(), String> {
-        let number = self.length(width)?;
-        self.recall(number)
+    fn tuple(&mut self, count: usize) -> PyResult<()> {
+        let values = self.popped(count)?;
+        let (weight, depth) = size(&values)?;
+        let object = PyTuple::new(self.py, values.into_iter().map(|value| value.object))?;
+        self.spend(48 + 8 * count as u64)?;
+        self.again(Value { object: object.into_any(), weight, depth })
     }
 
-    fn recall(&mut self, number: usize) -> Result<(), String> {
-        let item = self.memo.get(number).copied().flatten();
-        self.push(item.ok_or("it uses an object that it has not")?, 0)
+    fn frozen_set(&mut self) -> PyResult<()> {
+        let begin = self.marked()?;
+        let values = self.popped(self.stack.len() - begin)?;
+        let (weight, depth) = size(&values)?;
+        let name = PyString::intern(self.py, "builtins.frozenset");
+        self.opening(Kind::Set, name, PyTuple::empty(self.py), weight, depth)?;
+        self.opened()?.items.extend(values.into_iter().map(|value| value.object));
+        let complete = self.pop()?;
+        self.again(complete)
     }
 
-    fn global(&mut self, module: (u32, u32), name: (u32, u32)) -> Result<(), String> {
-        let (module, name) = (self.slice(module.0, module.1), self.slice(name.0, name.1));
-        let is_open = self.open.is_some_and(|open| open.contains(&format!("{module}.{name}")));
-        self.push(Item::Global { is_open }, 80)
-    }
-
-    /// A class or function is called with `count` arguments.
-    fn make(&mut self, count: usize) -> Result<(), String> {
-        let mut weight = 1;
-        for _ in 0..count {
-            weight = self.pop()?.weight();
+    fn memoize(&mut self, number: usize) -> PyResult<()> {
+        if number != self.memo.len() {
+            return refuse(format!(
+                "it numbers an object {number} after {} objects",
+                self.memo.len()
+            ));
         }
-        let is_open = match self.pop()? {
-            Item::Global { is_open } => is_open,
-            _ => return Err("it calls an object that is no class".into()),
+        self.spend(32)?;
+        let place = self.stack.len().saturating_sub(1);
+        let numbered = match self.last()? {
+            Item::Value(value) => Numbered::Value(value.clone()),
+            Item::Open(open) if open.number.is_none() => {
+                open.number = Some(number);
+                Numbered::Open(place)
+            }
+            Item::Open(_) => return refuse("it numbers an object twice"),
         };
-        // What it makes may be a tuple, such as a shape.
-        let made = if is_open { Item::Made { is_open } } else { Item::Tuple(weight) };
-        self.push(made, 120)
+        self.memo.push(numbered);
+        Ok(())
+    }
+
+    /// Pushes an object of the memo. It is complete from now on: a later change, as of one that
+    /// contains itself, is refused.
+    fn recall(&mut self, number: usize) -> PyResult<()> {
+        let place = match self.memo.get(number) {
+            Some(Numbered::Value(value)) => return self.again(value.clone()),
+            Some(&Numbered::Open(place)) => place,
+            None => return refuse("it uses an object that it does not have"),
+        };
+        let nothing = Value { object: self.py.None().into_bound(self.py), weight: 1, depth: 0 };
+        let value = match std::mem::replace(&mut self.stack[place], Item::Value(nothing)) {
+            Item::Open(open) => self.completed(*open)?,
+            Item::Value(value) => value,
+        };
+        self.stack[place] = Item::Value(value.clone());
+        self.again(value)
+    }
+
+    fn global(&mut self, module: &str, name: &str) -> PyResult<()> {
+        let name = PyString::new(self.py, &format!("{module}.{name}"));
+        self.spend((module.len() + name.len()?) as u64)?;
+        let global = Bound::new(self.py, Global { name: name.unbind() })?;
+        self.push(global.into_any(), 80)
+    }
+
+    fn call(&mut self, is_new: bool) -> PyResult<()> {
+        let (arguments, function) = (self.pop()?, self.pop()?.object);
+        let (Ok(function), Ok(tuple)) =
+            (function.cast::<Global>(), arguments.object.cast_into::<PyTuple>())
+        else {
+            return refuse("it calls an object that is not a class");
+        };
+        let name = function.get().name.bind(self.py);
+        let known = if is_new { &self.made } else { &self.called };
+        if let Some(known) = known
+            && !known.contains(name)?
+        {
+            let shown: String = name.to_str().unwrap_or_default().chars().take(100).collect();
+            let verb = if is_new { "makes" } else { "calls" };
+            return Err(PyLookupError::new_err(format!("it {verb} `{shown}`")));
+        }
+        if let Ok(list) = tuple.get_item(0).and_then(|first| Ok(first.cast_into::<PyList>()?))
+            && self.keys_max.is_some()
+        {
+            let items: Vec<_> = list.iter().collect();
+            self.check_keys(items.iter())?; // of a set
+        }
+        let kind = Kind::Call { is_new };
+        self.opening(kind, name.clone(), tuple, arguments.weight, arguments.depth)
     }
 }
 
-fn place(start: usize, len: usize) -> Result<(u32, u32), String> {
-    let both = (u32::try_from(start), u32::try_from(len));
-    match both {
-        (Ok(start), Ok(len)) => Ok((start, len)),
-        _ => Err("it is larger than a pickle may be".into()),
+/// The weight and depth of a collection of these.
+fn size(values: &[Value<'_>]) -> PyResult<(u32, u32)> {
+    let weights = values.iter().fold(1_u32, |all, value| all.saturating_add(value.weight));
+    if weights > TUPLE_MAX {
+        return refuse(format!("a tuple in it has more than {TUPLE_MAX} objects"));
     }
+    Ok((weights, deeper(values.iter().map(|value| value.depth).max().unwrap_or(0))?))
+}
+
+fn deeper(depth: u32) -> PyResult<u32> {
+    if depth >= DEPTH_MAX {
+        return refuse(format!("it has more than {DEPTH_MAX} objects inside each other"));
+    }
+    Ok(depth + 1)
 }

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use crate::HEADER_MAX;
 use crate::parse::{Text, shortened};
 use crate::texts::Texts;
 
@@ -32,6 +33,9 @@ impl Index {
     /// # Errors
     /// The reason why it is not one.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
+        if text.len() as u64 > HEADER_MAX {
+            return Err(format!("it has {} bytes, more than {HEADER_MAX}", text.len()));
+        }
         let mut index = Self {
             names: Texts::default(),
             of_tensor: Vec::new(),

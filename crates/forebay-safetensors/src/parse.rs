@@ -31,7 +31,8 @@ struct Parser {
     names: Texts,
     tensors: Vec<Entry>,
     shapes: Vec<u8>,
-    metadata: Option<Texts>,
+    /// `None` until the header has it; inside, `None` for `null`.
+    metadata: Option<Option<Texts>>,
     begin: u64,
 }
 
@@ -93,7 +94,7 @@ impl Parser {
         if let Some(twice) = self.names.sort(order) {
             return Err(format!("its header has the name `{}` twice", shortened(twice)));
         }
-        if let Some(metadata) = &mut self.metadata {
+        if let Some(Some(metadata)) = &mut self.metadata {
             let keys = (0..u32::try_from(metadata.len()).unwrap_or(0)).step_by(2);
             if let Some(twice) = metadata.sort(keys) {
                 let twice = shortened(twice);
@@ -116,7 +117,7 @@ impl Parser {
         self.tensors.shrink_to_fit();
         self.shapes.shrink_to_fit();
         let Self { names, tensors, shapes, metadata, .. } = self;
-        Ok(Header { names, tensors, shapes, metadata })
+        Ok(Header { names, tensors, shapes, metadata: metadata.flatten() })
     }
 }
 
@@ -146,7 +147,7 @@ impl<'de> Visitor<'de> for &mut Parser {
                 return Err(self.refuse(format!("its header has `{METADATA}` twice")));
             } else {
                 self.step = Step::Metadata;
-                self.metadata = map.next_value_seed(Strings)?;
+                self.metadata = Some(map.next_value_seed(Strings)?);
             }
             self.step = Step::Header;
         }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from .. import _forebay
 from .._errors import Error, shortened, shown
 from ._header import BITS, HEADER_MAX, FormatError, Header, Listed, Stored, product, refused
-from ._pickle import BAD_PICKLE, BITS_SET, Storage, View, unpickled
+from ._pickle import BAD_PICKLE, BITS_SET, Storage, View, kind_of, mapping, tensor, unpickled
 
 if TYPE_CHECKING:
     from .._forebay import File
@@ -19,6 +19,9 @@ _LOCAL = struct.Struct("<4s2xHH16xHH")
 """The header before an entry: magic, flags, method, lengths of the name and of extra fields."""
 
 _ENCRYPTED = 1
+
+_VERSIONS = {str(version).encode() for version in range(1, 11)}
+"""Versions of the format that torch reads: `kMaxSupportedFileFormatVersion` is 10."""
 
 _HEADS = 4096
 """Headers of entries that are read by one call."""
@@ -61,8 +64,7 @@ def read(file: File, path: str) -> Header:
         order = archive.entry(f"{root}/byteorder")
         if order and _whole(file, f"{root}/byteorder", order) != b"little":
             raise ValueError("its numbers are not little-endian")
-        if not (archive.entry(f"{root}/version") or archive.entry(f"{root}/.data/version")):
-            raise ValueError("it has no entry `version`")
+        _check_version(file, archive, root)
         name = f"{root}/data.pkl"
         if not (pickled := archive.entry(name)):
             raise ValueError(f"it has no entry `{shortened(name)}`")
@@ -72,8 +74,7 @@ def read(file: File, path: str) -> Header:
     except ValueError as error:
         _refuse(path, f"it is not a complete zip of `torch.save`: {shown(error)}")
     try:
-        _forebay.scan_pickle(text, file.size, None)
-        views = _views(unpickled(text))
+        views = _views(unpickled(text, file.size))
     except BITS_SET as error:
         _refuse(path, str(error), f"{_HINT}: {_RESOLVED}")
     except BAD_PICKLE as error:
@@ -97,6 +98,16 @@ def read(file: File, path: str) -> Header:
         _refuse(path, f"it is not a complete zip of `torch.save`: {shown(error)}")
     tensors.sort(key=lambda tensor: tensor.offset)
     return Header(path, Listed(tensors))
+
+
+def _check_version(file: File, archive: _forebay.Archive, root: str) -> None:
+    for name in (f"{root}/version", f"{root}/.data/version"):
+        if entry := archive.entry(name):
+            text = _whole(file, name, entry)
+            if text.strip() not in _VERSIONS:
+                raise ValueError(f"its version is `{shortened(text.decode(errors='replace'))}`")
+            return
+    raise ValueError("it has no entry `version`")
 
 
 def _whole(file: File, name: str, entry: tuple[int, int, int]) -> bytes:
@@ -125,16 +136,18 @@ def _begins(file: File, entries: list[tuple[int, int, int]]) -> Iterator[int]:
 
 def _views(found: Any) -> dict[str, View]:
     """The tensors by name."""
-    if isinstance(found, dict) and isinstance(found.get(_MODEL), dict):
-        found = found[_MODEL]
-    if not isinstance(found, dict):
-        raise TypeError(f"it is a `{type(found).__name__}`")
-    for name, view in found.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a name in it is a `{type(name).__name__}`")
-        if not isinstance(view, View):
-            raise TypeError(f"`{shortened(name)}` in it is a `{type(view).__name__}`")
-    return found
+    named = mapping(found)
+    if named is not None and (inner := mapping(named.get(_MODEL))) is not None:
+        named = inner
+    if named is None:
+        raise TypeError(f"it is a `{kind_of(found)}`")
+    views = {}
+    for name, value in named.items():
+        try:
+            views[name] = tensor(value)
+        except TypeError as error:
+            raise TypeError(f"`{shortened(name)}` in {error}") from error
+    return views
 
 
 def _of_storage(path: str, views: dict[str, View], begin: int, nbytes: int) -> Iterator[Stored]:

@@ -1,25 +1,22 @@
-"""Reads the pickle of a file that `torch.save` wrote, and runs nothing that it names.
+"""The tensors in the pickle of a file that `torch.save` wrote.
 
-The opcodes are those of `pickletools`. A name in the pickle, such as ``os.system``, is only
-compared with the few names that tensors need. Sizes that it claims are kept as numbers: no memory
-is allocated for them.
+`_forebay.unpickled` reads the pickle, and runs nothing that it names. A name, such as
+``os.system``, is only compared with the few names that tensors need. Sizes that it claims are kept
+as numbers: no memory is allocated for them.
 """
 
 from __future__ import annotations
 
-import pickletools
-import struct
 from dataclasses import dataclass
 from typing import Any
 
-from .._errors import shortened, shown
+from .. import _forebay
+from .._errors import shortened
+from .._forebay import Global, Record
 from ._frameworks import NAMES
 
-
-BAD_PICKLE = (
-    ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, struct.error,
-)
-"""Errors of `unpickled` for bytes that are not a pickle of tensors."""
+BAD_PICKLE = (ValueError, LookupError, TypeError)
+"""Errors for a pickle that is not one of tensors."""
 
 
 class BITS_SET(ValueError):  # noqa: N801, used as `BAD_PICKLE` is
@@ -46,10 +43,6 @@ class View:
     strides: tuple[int, ...]
 
 
-class _Name(str):
-    """A name of a class or function in the pickle."""
-
-
 _DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 STORAGES = {
@@ -69,175 +62,123 @@ STORAGES = {
 
 _STORAGES = {f"torch.{name}Storage": _DTYPES[dtype] for name, dtype in STORAGES.items()}
 
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-
-_NUMBERS = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINBYTES", "BINBYTES"}
-
-_TEXTS = {"BINUNICODE", "SHORT_BINSTRING"}
-
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
 _DIMENSIONS = 64
 """Most dimensions of a tensor, as in NumPy."""
 
-_KEYS = (str, int, float, type(None))
+_PLAIN = ("torch.Tensor", "torch.nn.parameter.Parameter")
+"""Classes of tensors that hold no more than their elements."""
 
-_KEY_MAX = 64
-"""Most items of a tuple that is a name."""
-
-
-class _Opaque:
-    """An object of the file that is no tensor, and that no load needs."""
-
-
-_OPAQUE = {
+CALLED = {
     "_codecs.encode", "builtins.set", "builtins.complex", "builtins.bytearray", "__builtin__.set",
     "__builtin__.complex", "__builtin__.bytearray", "torch.device", "collections.Counter",
+    "collections.OrderedDict", "torch.Size", "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3",
+    "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state",
+    "torch._tensor._rebuild_from_type_v2",
 }
-"""Functions and classes whose results are not needed; torch makes them with `weights_only`, too."""
+"""Functions and classes that a file may call; torch allows them with `weights_only`, too."""
+
+_DICTS = ("builtins.dict", "collections.OrderedDict")
 
 
-def unpickled(text: bytes) -> Any:
-    """The content of a pickle: dictionaries, lists, tuples, numbers, strings, `View`, `Storage`.
+def unpickled(text: bytes, length: int | None = None) -> Any:
+    """The content of a pickle in a file of `length` bytes, by default of its own.
 
     Raises:
-        ValueError: it needs something else.
-        One of `BAD_PICKLE`: it is not a pickle.
+        ValueError: it is not a pickle as `torch.save` writes it.
+        LookupError: it needs something other than tensors.
     """
-    stack: list[Any] = []
-    marks: list[list[Any]] = []
-    memo: dict[int, Any] = {}
-
-    def marked() -> list[Any]:
-        nonlocal stack
-        items, stack = stack, marks.pop()
-        return items
-
-    argument: Any
-    for opcode, argument, _ in pickletools.genops(text):
-        match opcode.name:
-            case name if name in _NUMBERS or name in _TEXTS:
-                stack.append(argument)
-            case name if name in _CONSTANTS:
-                stack.append(_CONSTANTS[name])
-            case name if name in _TUPLES:
-                count = _TUPLES[name]
-                if len(stack) < count:
-                    raise IndexError("its stack is empty")
-                stack[-count:] = [tuple(stack[-count:])]
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case "MARK":
-                marks.append(stack)
-                stack = []
-            case "TUPLE":
-                items = marked()
-                stack.append(tuple(items))
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "EMPTY_LIST":
-                stack.append([])
-            case "EMPTY_DICT":
-                stack.append({})
-            case "APPEND":
-                _extend(stack, [stack.pop()])
-            case "APPENDS":
-                items = marked()
-                _extend(stack, items)
-            case "SETITEM":
-                value = stack.pop()
-                _set(stack, [stack.pop(), value])
-            case "SETITEMS":
-                items = marked()
-                _set(stack, items)
-            case "GLOBAL":
-                stack.append(_Name(argument.replace(" ", ".", 1)))
-            case "BINPERSID":
-                stack.append(_storage(*stack.pop()))
-            case "REDUCE":
-                arguments = stack.pop()
-                stack.append(_made(stack.pop(), arguments))
-            case "BUILD":  # attributes, such as a dictionary's `_metadata`
-                stack.pop()
-                if type(stack[-1]) not in (dict, _Opaque):
-                    raise TypeError(f"it changes a `{type(stack[-1]).__name__}`")
-            case "PROTO":
-                pass
-            case "STOP":
-                return stack.pop()
-            case name:
-                raise ValueError(f"it has the opcode `{name}`, which no tensor needs")
-    raise ValueError("it has no opcode `STOP`")
+    return _forebay.unpickled(text, len(text) if length is None else length, CALLED, ())
 
 
-def _extend(stack: list[Any], items: list[Any]) -> None:
-    if type(stack[-1]) is not list:
-        raise TypeError(f"it appends to a `{type(stack[-1]).__name__}`")
-    stack[-1].extend(items)
+def kind_of(value: Any) -> str:
+    """What a value is, for messages."""
+    name = value.name if isinstance(value, Global | Record) else type(value).__name__
+    return shortened(name.removeprefix("builtins."))
 
 
-def _set(stack: list[Any], items: list[Any]) -> None:
-    if type(stack[-1]) is not dict:
-        raise TypeError(f"it sets an item of a `{type(stack[-1]).__name__}`")
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        # No tuples of tuples: hashing a deeply nested one may take forever.
-        parts = key if isinstance(key, tuple) and len(key) <= _KEY_MAX else (key,)
-        for part in parts:
-            if not isinstance(part, _KEYS):
-                raise TypeError(f"a name in it is a `{type(part).__name__}`")
-        stack[-1][key] = value
+def mapping(value: Any) -> dict[str, Any] | None:
+    """A dictionary with texts as keys; ``None`` if the value is not a dictionary.
+
+    Raises:
+        TypeError: a key is not a text.
+        ValueError: a key occurs twice.
+    """
+    if not isinstance(value, Record) or value.name not in _DICTS or value.arguments or value.items:
+        return None
+    for key in value.keys:
+        if type(key) is not str:
+            raise TypeError(f"a name in it is a `{kind_of(key)}`")
+    found = dict(zip(value.keys, value.values, strict=True))
+    if len(found) != len(value.keys):
+        raise ValueError("it has a name twice")
+    return found
 
 
-def _storage(kind: str, typed: str, key: str, place: str, count: int) -> Storage:
+def tensor(value: Any) -> View:
+    """The tensor of a record.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: it is not valid.
+    """
+    if not isinstance(value, Record):
+        raise TypeError(f"it is a `{kind_of(value)}`")
+    view = _made(value.name, value.arguments)
+    if value.items or value.keys or value.state is not None:
+        raise ValueError("it changes a tensor")
+    return view
+
+
+def _made(name: str, arguments: Any) -> View:
+    match name, arguments:
+        case "torch._utils._rebuild_tensor", (storage, first, shape, strides):
+            return _view(storage, None, first, shape, strides)
+        case "torch._utils._rebuild_tensor_v2", (storage, first, shape, strides, _, _, *bits):
+            _refuse_bits(bits)
+            return _view(storage, None, first, shape, strides)
+        case "torch._utils._rebuild_tensor_v3", (storage, first, shape, strides, _, _, dtype, *bits):
+            _refuse_bits(bits)
+            return _view(storage, dtype, first, shape, strides)
+        case "torch._utils._rebuild_parameter", (data, _, _):
+            return tensor(data)
+        case "torch._utils._rebuild_parameter_with_state", (data, _, _, _):
+            return tensor(data)
+        case "torch._tensor._rebuild_from_type_v2", (Global() as inner, of, tuple() as own, _):
+            if isinstance(of, Global) and of.name in _PLAIN:
+                return _made(inner.name, own)
+            raise ValueError(f"a tensor is a `{kind_of(of)}`")
+    raise TypeError(f"it is a `{shortened(name.removeprefix('builtins.'))}`")
+
+
+def _storage(value: Any) -> Storage:
     """The storage that a persistent identifier names."""
-    name = _named(typed)
-    dtype = _STORAGES.get(name)
-    if dtype is None and name not in ("torch.storage.UntypedStorage", "torch.UntypedStorage"):
-        raise ValueError(f"a tensor has the type `{shown(name)}`")
-    if kind != "storage" or type(key) is not str or not _is_size(count):
+    if not isinstance(value, Record) or value.name != "persistent":
+        raise ValueError("a tensor has no storage")
+    match value.arguments[0]:
+        case ("storage", Global() as typed, str() as key, _, count) if key.isascii():
+            pass
+        case _:
+            raise ValueError("a storage has no name or no size")
+    dtype = _STORAGES.get(typed.name)
+    if dtype is None and typed.name not in ("torch.storage.UntypedStorage", "torch.UntypedStorage"):
+        raise ValueError(f"a tensor has the type `{kind_of(typed)}`")
+    if not _is_size(count):
         raise ValueError("a storage has no name or no size")
     return Storage(key, dtype, count)
 
 
-def _made(function: Any, arguments: tuple[Any, ...]) -> Any:
-    """What a function of torch would return for these arguments."""
-    match _named(function), arguments:
-        case "collections.OrderedDict", ():
-            return {}
-        case "torch.Size", (tuple() as size,):
-            return size
-        case "torch._utils._rebuild_tensor", (storage, first, shape, strides):
-            return _view(storage, storage.dtype, first, shape, strides)
-        case "torch._utils._rebuild_tensor_v2", (storage, first, shape, strides, _, _, *bits):
-            _refuse_bits(bits)
-            return _view(storage, storage.dtype, first, shape, strides)
-        case "torch._utils._rebuild_tensor_v3", (st, first, shape, strides, _, _, dtype, *bits):
-            _refuse_bits(bits)
-            name = _named(dtype)
-            if (found := _DTYPES.get(name.removeprefix("torch."))) is None:
-                raise ValueError(f"a tensor has the type `{shown(name)}`")
-            return _view(st, found, first, shape, strides)
-        case "torch._utils._rebuild_parameter", (View() as data, _, _):
-            return data
-        case "torch._utils._rebuild_parameter_with_state", (View() as data, _, _, _):
-            return data
-        case "torch._tensor._rebuild_from_type_v2", (inner, kind, tuple() as own, _):
-            if _named(kind) in ("torch.Tensor", "torch.nn.parameter.Parameter"):
-                return _made(inner, own)
-            raise ValueError(f"a tensor is a `{shown(kind)}`")
-        case name, _ if name in _OPAQUE:
-            return _Opaque()
-        case name, _:
-            raise ValueError(f"it calls `{shortened(name)}`")
-
-
-def _view(
-    storage: Storage, dtype: str | None, first: int, shape: tuple[int, ...], strides: Any
-) -> View:
-    if not isinstance(storage, Storage) or dtype is None:
-        raise ValueError("a tensor has no storage, or no type")
+def _view(stored: Any, typed: Any, first: Any, shape: Any, strides: Any) -> View:
+    storage = _storage(stored)
+    dtype = storage.dtype
+    if typed is not None:
+        if not isinstance(typed, Global) or not typed.name.startswith("torch."):
+            raise ValueError(f"a tensor has the type `{kind_of(typed)}`")
+        dtype = _DTYPES.get(typed.name.removeprefix("torch."))
+    if dtype is None:
+        raise ValueError(f"a tensor has the type `{kind_of(typed)}`")
+    if isinstance(shape, Record) and shape.name == "torch.Size" and len(shape.arguments) == 1:
+        [shape] = shape.arguments
     if not isinstance(shape, tuple) or not isinstance(strides, tuple):
         raise ValueError("a tensor has no shape, or no strides")
     if len(shape) != len(strides) or len(shape) > _DIMENSIONS:
@@ -251,12 +192,6 @@ def _refuse_bits(bits: list[Any]) -> None:
     """Refuses a tensor that is stored as its conjugate or its negative."""
     if bits and bits[0]:
         raise BITS_SET("a tensor in it is stored as its conjugate or its negative")
-
-
-def _named(name: Any) -> str:
-    if not isinstance(name, _Name):
-        raise TypeError(f"it uses a `{type(name).__name__}` as a function or a type")
-    return str(name)
 
 
 def _is_size(value: Any) -> bool:

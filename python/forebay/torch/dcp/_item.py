@@ -10,10 +10,11 @@ from typing import Any, NoReturn
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
+from ... import _forebay
 from ..._errors import shown
 from ...safetensors import FormatError
 from ...safetensors._frameworks import NAMES
-from ...safetensors._pickle import BAD_PICKLE, View, unpickled
+from ...safetensors._pickle import BAD_PICKLE, tensor, unpickled
 
 PEEK = 2048
 """Bytes at both ends of an item that hold its headers; torch's take about 1000 at each."""
@@ -21,19 +22,11 @@ PEEK = 2048
 LOCAL = struct.Struct("<4s22xHH")
 """Before an entry: the signature, and the lengths of its name and of extra fields."""
 
-CENTRAL = struct.Struct("<4s6xH8xIIHHH8xI")
-"""In the directory: the signature, the method, both sizes, three lengths, the entry's offset."""
-
-END = struct.Struct("<4s6xHII2x")
-"""After the directory: the signature, its number of entries, its size, and its offset."""
-
-END_64 = 56 + 20
-"""Bytes of the records between the directory and its end that large zips have."""
-
 TRUST = "give `weights_only=False` if you trust the author of the checkpoint"
 """The hint for objects that could run code."""
 
-_SATURATED = 2**32 - 1
+KEYS_MAX = 1000
+"""Most keys of one dictionary whose hashes a file could make collide."""
 
 
 class Refused(Exception):
@@ -91,10 +84,10 @@ def layout(pickled: bytes) -> Layout | None:
         Refused: its storage ends before the tensor does.
     """
     try:
-        view = unpickled(pickled)
+        view = tensor(unpickled(pickled))
     except BAD_PICKLE:  # torch's own reader reports the error
         return None
-    dtype = getattr(torch, NAMES[view.dtype], None) if isinstance(view, View) else None
+    dtype = getattr(torch, NAMES[view.dtype], None)
     if dtype is None:
         return None
     elements, rest = divmod(view.storage.count, 1 if view.storage.dtype else dtype.itemsize)
@@ -120,18 +113,21 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
     Raises:
         Refused: it is not a zip as torch writes it, or truncated.
     """
-    entries, end = _entries(tail, length)
-    folder = min(entries, key=len, default="").partition("/")[0]
-    pickled = _inside(head, entries, f"{folder}/data.pkl", end)
-    order = _inside(head, entries, f"{folder}/byteorder", end)
-    found = layout(pickled) if pickled is not None else None
-    if found is None or (f"{folder}/byteorder" in entries and order != b"little"):
-        return None
-    name = f"{folder}/data/{found.storage}"
+    try:
+        zipped = _forebay.Archive.of(tail, length)
+        root = zipped.root()
+        pickled = _inside(head, zipped, f"{root}/data.pkl")
+        order = _inside(head, zipped, f"{root}/byteorder")
+        found = layout(pickled) if pickled is not None else None
+        if found is None or (zipped.entry(f"{root}/byteorder") and order != b"little"):
+            return None
+        name = f"{root}/data/{found.storage}"
+        if (entry := zipped.entry(name)) is None:
+            raise Refused(f"its zip has no `{shown(name[:64])}`")
+    except ValueError as error:
+        raise Refused(f"it is not a zip as torch writes it: {shown(error)}") from error
+    begin, size, end = entry
     nbytes = found.elements * found.dtype.itemsize
-    if name not in entries:
-        raise Refused(f"its zip has no `{shown(name[:64])}`")
-    size, begin = entries[name]
     if size != nbytes:
         raise Refused(f"its payload has {size} bytes, but its type and shape take {nbytes}")
     start = _start(head, begin, name)
@@ -140,47 +136,6 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
     if start + size > end:
         raise Refused("its payload overlaps the zip's directory")
     return start, found
-
-
-def _entries(tail: bytes, length: int) -> tuple[dict[str, tuple[int, int]], int]:
-    """Size and offset of the entries by name, and the offset of their directory."""
-    if len(tail) < END.size:
-        raise Refused(f"it has {length} bytes, too few for a zip")
-    mark, count, size, _ = END.unpack_from(tail, len(tail) - END.size)
-    if mark != b"PK\5\6":
-        raise Refused("it is not a zip, or truncated")
-    end = len(tail) - END.size
-    if end >= END_64 and tail[end - END_64 : end - END_64 + 4] == b"PK\6\6":
-        end -= END_64
-    at = end - size
-    if at < 0:
-        raise Refused(f"its zip has a directory of {size} bytes, but torch's have less than {PEEK}")
-    begin = length - len(tail) + at
-    entries: dict[str, tuple[int, int]] = {}
-    for _ in range(count):
-        if at + CENTRAL.size > end:
-            raise Refused("its zip has a truncated directory")
-        mark, method, packed, nbytes, name, more, comment, place = CENTRAL.unpack_from(tail, at)
-        at += CENTRAL.size
-        text = tail[at : at + name].decode(errors="replace")
-        if mark != b"PK\1\2" or method != 0:
-            raise Refused(f"the entry `{shown(text[:64])}` of its zip is compressed or broken")
-        fields = tail[at + name : at + name + more]
-        if _SATURATED in (packed, nbytes):
-            packed, nbytes = _large(fields)
-        if packed != nbytes or text in entries:
-            raise Refused(f"its zip has two sizes, or two entries, for `{shown(text[:64])}`")
-        entries[text] = nbytes, place
-        at += name + more + comment
-    return entries, begin
-
-
-def _large(fields: bytes) -> tuple[int, int]:
-    """The sizes of an entry of at least 4 GiB."""
-    if len(fields) < 20 or fields[:2] != b"\1\0":
-        raise Refused("its zip has no size of its payload")
-    nbytes, packed = struct.unpack_from("<QQ", fields, 4)
-    return packed, nbytes
 
 
 def _start(head: bytes, begin: int, name: str) -> int | None:
@@ -194,11 +149,11 @@ def _start(head: bytes, begin: int, name: str) -> int | None:
     return int(at + length + more)
 
 
-def _inside(
-    head: bytes, entries: dict[str, tuple[int, int]], name: str, end: int
-) -> bytes | None:
+def _inside(head: bytes, zipped: _forebay.Archive, name: str) -> bytes | None:
     """The bytes of a small entry; `None` if they are not in `head`."""
-    size, begin = entries.get(name, (0, end))
+    if (entry := zipped.entry(name)) is None:
+        return None
+    begin, size, end = entry
     start = _start(head, begin, name)
     if start is None or start + size > min(len(head), end):
         return None

@@ -1,29 +1,29 @@
 """The metadata of a checkpoint, which torch pickles: nothing in it runs here.
 
-The pickle is looked through first. Then its objects are made as `_Blank`, which only keep what the
-pickle says. Torch's own objects are made of these once their fields have been checked, so that no
-pickle changes an object, class or enumeration of the process.
+`_forebay.unpickled` reads the pickle into records. Torch's own objects are made of these once their
+fields have been checked, so that no pickle changes an object, class or enumeration of the process.
 """
 
 from __future__ import annotations
 
 import enum
 import errno
-import io
 import os
 import pathlib
-import pickle
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
 from ... import _forebay
-from ..._errors import Error, shortened, shown
+from ..._errors import Error, shown
+from ..._forebay import Global, Record
 from ...safetensors import FormatError
 from ...safetensors._files import small_file
-from ._item import TRUST
-from ._numbers import MADE
+from ...safetensors._pickle import kind_of
+from ._item import KEYS_MAX, TRUST
+from ._numbers import MADE, number
 
 _HERE = "torch.distributed.checkpoint"
 
@@ -46,34 +46,20 @@ def read(path: str) -> dcp.metadata.Metadata:
         error.hint = _HINT
         raise
     try:
-        safe = _safe()
-        changed = {name for name, kind in safe.items() if not _is_shared(kind)}
-        _forebay.scan_pickle(content, len(content), changed | {*_BLANKS, *MADE})
-        found = _Unpickler(io.BytesIO(content), safe).load()
-        if not isinstance(found, _Blank) or found.name != f"{_HERE}.metadata.Metadata":
-            raise _Refused("it is not the metadata of a checkpoint")
-        return _metadata(found)
-    except Exception as error:  # a pickle can raise any
-        _refuse(path, error)
+        reader = _Reader(_safe())
+        called, made = {*_CALLED, *reader.safe}, {*_CLASSES, *reader.safe}
+        found = _forebay.unpickled(content, len(content), called, made, KEYS_MAX)
+        return reader.metadata(found)
+    except LookupError as error:
+        _refuse(path, f"{error}, which may run code", error, TRUST)
+    except _Refused as error:
+        _refuse(path, str(error), error, _HINT)
+    except (ValueError, RecursionError) as error:
+        _refuse(path, str(error)[:200], error, _HINT)
 
 
 class _Refused(Exception):
     """The reason why metadata is broken."""
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: io.BytesIO, safe: dict[str, Any]) -> None:
-        super().__init__(content)
-        self._safe = safe
-
-    def find_class(self, module: str, name: str) -> Any:
-        title = f"{module}.{name}"
-        if made := _BLANKS.get(title) or _CALLED.get(title) or self._safe.get(title):
-            return made
-        value = getattr(torch, name, None) if module == "torch" else None
-        if isinstance(value, torch.dtype):
-            return value
-        raise pickle.UnpicklingError(f"it has a `{shortened(title)}`, which may run code")
 
 
 def _safe() -> dict[str, Any]:
@@ -92,143 +78,225 @@ def _is_shared(known: Any) -> bool:
     return not isinstance(known, type) or issubclass(known, enum.Enum)
 
 
-class _Blank:
-    """What a pickle says of an object of torch."""
-
-    name: str
-    state: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def fields(self, *names: str) -> list[Any]:
-        """The values of fields; ``None`` for those that it does not have."""
-        if self.state is None:
-            return [None] * len(names)
-        if type(self.state) is not dict or not all(type(key) is str for key in self.state):
-            raise _Refused(f"a `{shown(self.name)}` in it has no fields")
-        return [self.state.get(name) for name in names]
-
-
-_CLASSES = (
-    "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties",
-    "ChunkStorageMetadata", "MetadataIndex", "StorageMeta",
-)
-
-_BLANKS = {
-    name: type("_Blank", (_Blank,), {"name": name})
-    for name in [
-        *(f"{_HERE}.metadata.{name}" for name in _CLASSES), f"{_HERE}.filesystem._StorageInfo",
-    ]
+_CLASSES = {
+    f"{_HERE}.filesystem._StorageInfo",
+    *(
+        f"{_HERE}.metadata.{name}"
+        for name in (
+            "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties",
+            "ChunkStorageMetadata", "MetadataIndex", "StorageMeta",
+        )
+    ),
 }
 """The classes of torch that metadata has, by their names in a pickle."""
 
+_CALLED = {
+    "torch.Size", "torch.serialization._get_layout", f"{_HERE}.metadata._MEM_FORMAT_ENCODING",
+    "collections.OrderedDict", "builtins.set", "pathlib.PosixPath", "pathlib._local.PosixPath",
+    *MADE,
+}
+"""What else it calls."""
 
-class _Encoding:
-    """The number of a memory format."""
+_DIMENSIONS = 64
+"""Most dimensions of a tensor, as in NumPy."""
 
-    __slots__ = ("number",)
+_KEYS = (str, bytes, int, float, tuple, type(None))
 
-    def __init__(self, number: Any) -> None:
-        self.number = _checked("a memory format", number, int)
+
+def _checked(what: str, value: Any, kind: type[T] | tuple[type[T], ...]) -> T:
+    """A value of a type; its text is not shown, since it may have no end."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+    return value
+
+
+def _pairs(what: str, value: Any) -> list[tuple[Any, Any]]:
+    """The keys and values of a dictionary."""
+    is_dict = isinstance(value, Record) and value.name in ("builtins.dict", "collections.OrderedDict")
+    if not is_dict or value.arguments or value.items:
+        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+    return list(zip(value.keys, value.values, strict=True))
+
+
+def _called(what: str, value: Any, name: str, count: int) -> tuple[Any, ...]:
+    """The arguments of a call of a function, which has so many."""
+    is_call = isinstance(value, Record) and value.name == name and not value.is_new
+    if not is_call or len(value.arguments) != count or value.state is not None:
+        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+    return value.arguments
+
+
+def _of(what: str, value: Any, name: str, module: str = "metadata") -> Any:
+    """The state of an object of a class of torch."""
+    full = f"{_HERE}.{module}.{name}"
+    if not isinstance(value, Record) or value.name != full or not value.is_new or value.arguments:
+        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+    return value.state
+
+
+def _fields(what: str, value: Any, name: str, *names: str, module: str = "metadata") -> list[Any]:
+    """The values of an object's fields; ``None`` for those that it does not have."""
+    state = _of(what, value, name, module)
+    found = {} if state is None else dict(_named(what, state))
+    return [found.get(field) for field in names]
+
+
+def _named(what: str, value: Any) -> list[tuple[str, Any]]:
+    return [(_checked("a name", key, str), one) for key, one in _pairs(what, value)]
+
+
+def _numbers(what: str, sizes: Any) -> tuple[int, ...]:
+    if len(_checked(what, sizes, (tuple, list))) > _DIMENSIONS:
+        raise _Refused(f"{what} in it has {len(sizes)} numbers")
+    for size in sizes:
+        _checked(what, size, int)
+    return tuple(sizes)
+
+
+def _size(value: Any) -> torch.Size:
+    if isinstance(value, Record):
+        [value] = _called("a shape", value, "torch.Size", 1)
+    return torch.Size(_numbers("a shape", value))
+
+
+class _Reader:
+    """Makes objects of records, one for each record.
+
+    Args:
+        safe: the classes and functions that the program has allowed, by their names.
+    """
+
+    def __init__(self, safe: dict[str, Any]) -> None:
+        self.safe = safe
+        self._made: dict[tuple[Any, int], Any] = {}
+
+    def _once(self, make: Callable[[Any], Any], value: Any) -> Any:
+        """What `make` returns: once for a record that occurs several times."""
+        key = (make.__name__, id(value))
+        if key not in self._made:
+            self._made[key] = make(value)
+        return self._made[key]
+
+    def metadata(self, found: Any) -> dcp.metadata.Metadata:
+        names = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
+        fields = _fields("its object", found, "Metadata", *names)
+        tensors, planner, storage, meta, version = fields
+        return dcp.metadata.Metadata(
+            state_dict_metadata={
+                name: self._once(self._item, about)
+                for name, about in _named("the list of items", tensors)
+            },
+            planner_data=self._plain(planner),
+            storage_data={
+                _index(index): self._once(_info, info)
+                for index, info in _pairs("the places of items", storage)
+            },
+            storage_meta=None if meta is None else _meta(meta),
+            version=None if version is None else _checked("the version", version, str),
+        )
+
+    def _item(self, value: Any) -> Any:
+        if isinstance(value, Record) and value.name.endswith(".BytesStorageMetadata"):
+            _of("an item", value, "BytesStorageMetadata")
+            return dcp.metadata.BytesStorageMetadata()
+        names = ("properties", "size", "chunks")
+        properties, size, chunks = _fields("an item", value, "TensorStorageMetadata", *names)
+        return dcp.metadata.TensorStorageMetadata(
+            self._once(_properties, properties), _size(size), self._once(self._chunks, chunks)
+        )
+
+    def _chunks(self, value: Any) -> list[dcp.metadata.ChunkStorageMetadata]:
+        return [self._once(_chunk, one) for one in _checked("chunks", value, list)]
+
+    def _plain(self, value: Any) -> Any:
+        """A value of the planner, which may have any type that is safe."""
+        return self._once(self._new, value)
+
+    def _new(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._plain, value))
+        if isinstance(value, Global):
+            made = getattr(torch, value.name.removeprefix("torch."), None)
+            if isinstance(made, torch.dtype) and value.name.startswith("torch."):
+                return made
+            if value.name in self.safe:
+                return self.safe[value.name]
+            raise _Refused(f"its data of the planner have a `{kind_of(value)}`")
+        if not isinstance(value, Record):
+            return value
+        if value.name in self.safe:
+            return self._allowed(self.safe[value.name], value)
+        return self._known(value)
+
+    def _known(self, value: Record) -> Any:
+        match value.name, value.arguments:
+            case "builtins.dict" | "collections.OrderedDict", ():
+                for key in value.keys:
+                    _checked("a key", key, _KEYS)
+                return {self._plain(key): self._plain(one) for key, one in _pairs("a value", value)}
+            case "builtins.set" | "builtins.frozenset", given:
+                items = value.items or (given[0] if given else ())
+                for item in _checked("the items of a set", items, (list, tuple)):
+                    _checked("an item of a set", item, (str, int, bytes, float, type(None)))
+                return frozenset(items) if value.name == "builtins.frozenset" else set(items)
+            case "torch.Size", _:
+                return _size(value)
+            case "torch.serialization._get_layout", _:
+                return _layout(value)
+            case "pathlib.PosixPath" | "pathlib._local.PosixPath", parts:
+                return _path(*parts)
+            case name, _ if name in MADE:
+                return number(value)
+        raise _Refused(f"its data of the planner have a `{kind_of(value)}`")
+
+    def _allowed(self, known: Any, value: Record) -> Any:
+        """An object of a class that the program has allowed, as `pickle` makes it."""
+        arguments = self._plain(value.arguments)
+        made = known.__new__(known, *arguments) if value.is_new else known(*arguments)
+        if (value.items or value.keys or value.state is not None) and _is_shared(known):
+            raise _Refused("it changes an object that it did not make")
+        for item in value.items:
+            made.append(self._plain(item))
+        for key, one in zip(value.keys, value.values, strict=True):
+            made[self._plain(key)] = self._plain(one)
+        if value.state is not None:
+            state = self._plain(value.state)
+            if hasattr(made, "__setstate__"):
+                made.__setstate__(state)
+            else:
+                vars(made).update(state)
+        return made
 
 
 def _path(*parts: Any) -> pathlib.PurePath:
     return pathlib.Path(*(_checked("a path", part, str) for part in parts))
 
 
-def _layout(name: Any) -> torch.layout:
+def _layout(value: Any) -> torch.layout:
+    [name] = _called("a layout", value, "torch.serialization._get_layout", 1)
     return torch.serialization._get_layout(_checked("a layout", name, str))
 
 
-def _size(sizes: Any) -> torch.Size:
-    return torch.Size(_numbers("a shape", sizes))
-
-
-def _set(*items: Any) -> set[Any]:
-    for item in items[0] if items else ():
-        _checked("an item of a set", item, (str, int, bytes, float, type(None)))
-    return set(*items)
-
-
-_CALLED = {
-    "torch.Size": _size,
-    "torch.serialization._get_layout": _layout,
-    f"{_HERE}.metadata._MEM_FORMAT_ENCODING": _Encoding,
-    "collections.OrderedDict": dict,
-    "builtins.set": _set,
-    "pathlib.PosixPath": _path,
-    "pathlib._local.PosixPath": _path,
-    **MADE,
-}
-
-
-def _checked(what: str, value: Any, kind: type[T] | tuple[type[T], ...]) -> T:
-    """A value of a type; its text is not shown, since it may have no end."""
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Refused(f"{what} in it is a `{type(value).__name__}`")
-    return value
-
-
-def _numbers(what: str, sizes: Any) -> tuple[int, ...]:
-    for size in _checked(what, sizes, (tuple, list)):
-        _checked(what, size, int)
-    return tuple(sizes)
-
-
-def _of(what: str, value: Any, name: str) -> _Blank:
-    """An object of a class of torch."""
-    found = _checked(what, value, _Blank)
-    if found.name.rpartition(".")[2] != name:
-        raise _Refused(f"{what} in it is a `{shown(found.name)}`")
-    return found
-
-
-def _metadata(blank: _Blank) -> dcp.metadata.Metadata:
-    tensors, planner, storage, meta, version = blank.fields(
-        "state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version"
-    )
-    if isinstance(planner, _Blank):
-        raise _Refused("its data of the planner are those of a class of torch")
-    places = {}
-    for index, info in _checked("the places of items", storage, dict).items():
-        places[_index(index)] = _info(info)
-    items = _checked("the list of items", tensors, dict).items()
-    return dcp.metadata.Metadata(
-        state_dict_metadata={_checked("a name", key, str): _item(about) for key, about in items},
-        planner_data=planner,
-        storage_data=places,
-        storage_meta=None if meta is None else _meta(meta),
-        version=None if version is None else _checked("the version", version, str),
-    )
-
-
-def _item(value: Any) -> Any:
-    if isinstance(value, _Blank) and value.name.endswith(".BytesStorageMetadata"):
-        return dcp.metadata.BytesStorageMetadata()
-    blank = _of("an item", value, "TensorStorageMetadata")
-    properties, size, chunks = blank.fields("properties", "size", "chunks")
-    return dcp.metadata.TensorStorageMetadata(
-        _properties(properties), _size(size), list(map(_chunk, _checked("chunks", chunks, list)))
-    )
-
-
 def _chunk(value: Any) -> dcp.metadata.ChunkStorageMetadata:
-    offsets, sizes = _of("a chunk", value, "ChunkStorageMetadata").fields("offsets", "sizes")
+    offsets, sizes = _fields("a chunk", value, "ChunkStorageMetadata", "offsets", "sizes")
     return dcp.metadata.ChunkStorageMetadata(_size(offsets), _size(sizes))
 
 
 def _properties(value: Any) -> dcp.metadata.TensorProperties:
-    state = _of("the type of a tensor", value, "TensorProperties").state
-    dtype, layout, gradient, encoding, pinned, *more = _checked("a type", state, tuple)
-    number = _checked("a memory format", encoding, _Encoding).number
+    state = _checked("a type", _of("the type of a tensor", value, "TensorProperties"), tuple)
+    if len(state) < 5:
+        raise _Refused(f"a type in it has {len(state)} properties")
+    dtype, layout, gradient, encoding, pinned, *more = state
+    name = f"{_HERE}.metadata._MEM_FORMAT_ENCODING"
+    [code] = _called("a memory format", encoding, name, 1)
     strides = [None if one is None else _numbers("strides", one) for one in more]
+    known = getattr(torch, _checked("a type", dtype, Global).name.removeprefix("torch."), None)
     made = dcp.metadata.TensorProperties.__new__(dcp.metadata.TensorProperties)
     made.__setstate__((
-        _checked("a type", dtype, torch.dtype),
-        _checked("a layout", layout, torch.layout),
+        _checked("a type", known, torch.dtype),
+        _layout(layout),
         _checked("a property", gradient, bool),
-        dcp.metadata._MEM_FORMAT_ENCODING(number),
+        dcp.metadata._MEM_FORMAT_ENCODING(_checked("a memory format", code, int)),
         _checked("a property", pinned, bool),
         *strides,
     ))
@@ -236,7 +304,8 @@ def _properties(value: Any) -> dcp.metadata.TensorProperties:
 
 
 def _index(value: Any) -> dcp.metadata.MetadataIndex:
-    fqn, offset, number = _of("an index", value, "MetadataIndex").fields("fqn", "offset", "index")
+    names = ("fqn", "offset", "index")
+    fqn, offset, number = _fields("an index", value, "MetadataIndex", *names)
     return dcp.metadata.MetadataIndex(
         _checked("a name", fqn, str),
         None if offset is None else _size(offset),
@@ -247,26 +316,29 @@ def _index(value: Any) -> dcp.metadata.MetadataIndex:
 def _info(value: Any) -> Any:
     """The place of an item; the reader checks the values."""
     names = ("relative_path", "offset", "length", "transform_descriptors")
-    path, offset, length, transforms = _of("a place", value, "_StorageInfo").fields(*names)
-    more = [_checked("a transform", one, str) for one in _checked("it", transforms or [], (list, tuple))]
+    found = _fields("a place", value, "_StorageInfo", *names, module="filesystem")
+    path, offset, length, transforms = found
+    transforms = _checked("transforms", transforms or [], (list, tuple))
+    more = [_checked("a transform", one, str) for one in transforms[:_DIMENSIONS]]
+    if len(more) != len(transforms):
+        raise _Refused(f"a place in it has {len(transforms)} transforms")
     return dcp.filesystem._StorageInfo(path, offset, length, more or None)
 
 
 def _meta(value: Any) -> dcp.metadata.StorageMeta:
     names = ("checkpoint_id", "save_id", "load_id", "modules")
-    where, save, load, modules = _of("the storage's data", value, "StorageMeta").fields(*names)
+    where, save, load, modules = _fields("the storage's data", value, "StorageMeta", *names)
     for text in (save, load, *_checked("modules", modules or [], list)):
         if text is not None:
             _checked("a text", text, str)
-    if where is not None:
-        _checked("a path", where, (str, os.PathLike))
+    if isinstance(where, Record) and where.name in ("pathlib.PosixPath", "pathlib._local.PosixPath"):
+        where = _path(*where.arguments)
+    elif where is not None:
+        _checked("a path", where, str)
     return dcp.metadata.StorageMeta(where, save, load, list(modules or []))
 
 
-def _refuse(path: str, error: Exception) -> NoReturn:
-    # Other errors may have values of the pickle in their text, which may have no end.
-    known = (_Refused, pickle.UnpicklingError, ValueError, EOFError)
-    why = str(error)[:200] if isinstance(error, known) else type(error).__name__
+def _refuse(path: str, why: str, error: Exception, hint: str) -> NoReturn:
     made = FormatError(errno.EINVAL, f"cannot load `{shown(path)}`: {why}", path)
-    made.hint = TRUST
+    made.hint = hint
     raise made from error

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from typing import Any
+
+from ..._forebay import Record
 
 _TYPE = re.compile("[biufc][0-9]{1,2}")
 """Kinds of numbers with their sizes, such as ``f8``. Other types may hold addresses."""
 
+_SCALARS = ("numpy._core.multiarray.scalar", "numpy.core.multiarray.scalar")
 
-class _Dtype:
-    """Takes the place of `numpy.dtype` in a pickle."""
-
-    def __new__(cls, *given: Any) -> _Dtype:
-        import numpy
-
-        code, *how = given
-        if type(code) is not str or not _TYPE.fullmatch(code) or how != [False, True]:
-            raise pickle.UnpicklingError("it has a NumPy type that is no number")
-        made = object.__new__(cls)
-        made.of = numpy.dtype(code)
-        return made
-
-    of: Any
-
-    def __setstate__(self, state: Any) -> None:
-        order = state[1] if type(state) is tuple and len(state) == 8 else None
-        if type(order) is not str or order not in ("<", ">", "|") or state != (3, order, None, None, None, -1, -1, 0):
-            raise pickle.UnpicklingError("it has a NumPy type that is no number")
-        self.of = self.of.newbyteorder(order)
+MADE = ("numpy.dtype", *_SCALARS)
+"""The functions that pickles have for numbers."""
 
 
-def _scalar(dtype: Any, content: Any) -> Any:
-    """Takes the place of the function that makes a number of its bytes."""
+def number(value: Record) -> Any:
+    """The type or the number of a record.
+
+    Raises:
+        ValueError: it is something else of NumPy.
+    """
     import numpy
 
-    if type(dtype) is not _Dtype or type(content) is not bytes or len(content) != dtype.of.itemsize:
-        raise pickle.UnpicklingError("it has a NumPy value that is no number")
-    return numpy.frombuffer(content, dtype.of)[0]
-
-
-MADE: dict[str, Any] = {
-    "numpy.dtype": _Dtype,
-    "numpy._core.multiarray.scalar": _scalar,
-    "numpy.core.multiarray.scalar": _scalar,
-}
-"""The functions that take the place of NumPy's own, by the names that pickles have for those."""
+    if value.is_new or value.items or value.keys:
+        raise ValueError("it has a NumPy value that is no number")
+    match value.name, value.arguments:
+        case "numpy.dtype", (str() as code, False, True) if _TYPE.fullmatch(code):
+            state, known = value.state, numpy.dtype(code)
+            if state is None:
+                return known
+            order = state[1] if type(state) is tuple and len(state) == 8 else None
+            if order in ("<", ">", "|") and state == (3, order, None, None, None, -1, -1, 0):
+                return known.newbyteorder(order)
+        case name, (Record() as typed, bytes() as content) if name in _SCALARS and value.state is None:
+            if typed.name == "numpy.dtype" and len(content) == (known := number(typed)).itemsize:
+                return numpy.frombuffer(content, known)[0]
+    raise ValueError("it has a NumPy value that is no number")
