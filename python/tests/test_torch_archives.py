@@ -406,9 +406,12 @@ def test_a_folder_of_bin_files_is_a_model(tmp_path: Path, torch: Any) -> None:
 
 def test_old_files_are_to_be_converted(tmp_path: Path, torch: Any) -> None:
     path = tmp_path / "model.pt"
-    torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
-    tar = b"\xff" * 257 + b"ustar" + bytes(1000)
-    for raw in (path.read_bytes(), tar):
+    old = [b"\xff" * 257 + b"ustar" + bytes(1000)]
+    for protocol in range(2, 6):
+        how = {"_use_new_zipfile_serialization": False, "pickle_protocol": protocol}
+        torch.save({"a": torch.ones(3)}, path, **how)
+        old.append(path.read_bytes())
+    for raw in old:
         path.write_bytes(raw)
         with pytest.raises(FormatError, match=r"before 1\.6.*convert it: `save_file\(torch\.load"):
             load_file(path, "cpu")

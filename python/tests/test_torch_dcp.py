@@ -278,7 +278,7 @@ def test_metadata_takes_no_memory_for_its_claims(tmp_path: Path) -> None:
     save(tmp_path, {"a": torch.ones(3)})
     for claim in (b"r\xff\xff\xff\xff", b"p4294967295\n"):
         (tmp_path / ".metadata").write_bytes(b"\x80\x04N" + claim + b".")
-        with pytest.raises(FormatError, match="more than 4294967295 objects"):
+        with pytest.raises(FormatError, match="numbers an object 4294967295|the opcode 0x70"):
             Reader(tmp_path).read_metadata()
 
 
@@ -288,7 +288,7 @@ def test_metadata_changes_no_class(tmp_path: Path) -> None:
     save(tmp_path, {"a": torch.ones(3)})
     found = b"\x80\x04c" + f"{StorageMeta.__module__}\nStorageMeta\n".encode()
     (tmp_path / ".metadata").write_bytes(found + b"N}\x8c\x03nowK\x01s\x86b.")
-    with pytest.raises(FormatError, match="changes an object that it did not make"):
+    with pytest.raises(FormatError, match="changes an object that is complete"):
         Reader(tmp_path).read_metadata()
     assert not hasattr(StorageMeta, "now")
 
@@ -298,7 +298,7 @@ def test_metadata_makes_no_group_of_processes(tmp_path: Path) -> None:
     mesh = b"\x80\x04ctorch.distributed.device_mesh\nDeviceMesh\n"
     for call in (b"\x8c\x03cpu]K\x00a\x86R.", b"N}\x8c\x03nowK\x01s\x86b."):
         (tmp_path / ".metadata").write_bytes(mesh + call)
-        with pytest.raises(FormatError, match="DeviceMesh`|did not make"):
+        with pytest.raises(FormatError, match="DeviceMesh`|is complete"):
             Reader(tmp_path).read_metadata()
     path = b"\x80\x04cpathlib\nPosixPath\nN}\x8c\x08__name__\x8c\x01zs\x86b."
     (tmp_path / ".metadata").write_bytes(path)

@@ -32,6 +32,10 @@ const MEMORY_TIMES: u64 = 12;
 const OPEN: u64 = 2 * size_of::<Open<'_>>() as u64;
 const RECORD: u64 = 96;
 
+/// Bytes of a place on the stack, and of one in a collection.
+const PLACE: u64 = size_of::<Item<'_>>() as u64;
+const POINTER: u64 = 8;
+
 /// Operations between two checks for signals.
 const PAUSE: u32 = 1 << 12;
 
@@ -390,8 +394,7 @@ impl<'a, 'py> Interpreter<'a, 'py> {
     }
 
     fn spend(&mut self, bytes: u64) -> PyResult<()> {
-        // Each object also takes a place in a list.
-        match bytes.checked_add(8).and_then(|bytes| self.left.checked_sub(bytes)) {
+        match self.left.checked_sub(bytes) {
             Some(left) => {
                 self.left = left;
                 Ok(())
@@ -407,7 +410,7 @@ impl<'a, 'py> Interpreter<'a, 'py> {
 
     /// Pushes an object that has its memory.
     fn again(&mut self, value: Value<'py>) -> PyResult<()> {
-        self.spend(24)?;
+        self.spend(PLACE + POINTER)?;
         self.stack.push(Item::Value(value));
         Ok(())
     }
@@ -450,6 +453,7 @@ impl<'a, 'py> Interpreter<'a, 'py> {
     /// Completes the last object.
     fn pop(&mut self) -> PyResult<Value<'py>> {
         self.last()?;
+        self.left = self.left.saturating_add(PLACE);
         match self.stack.pop() {
             Some(Item::Value(value)) => Ok(value),
             Some(Item::Open(open)) => self.completed(*open),
@@ -550,7 +554,7 @@ impl<'a, 'py> Interpreter<'a, 'py> {
         weight: u32,
         depth: u32,
     ) -> PyResult<()> {
-        self.spend(OPEN + RECORD)?;
+        self.spend(OPEN + RECORD + PLACE + POINTER)?;
         let (items, keys, values) = (Vec::new(), Vec::new(), Vec::new());
         let (number, state) = (None, None);
         let open =

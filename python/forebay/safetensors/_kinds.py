@@ -16,8 +16,11 @@ _HEAD = 4096
 
 _ZIP = b"PK\x03\x04"
 
-_PICKLE = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
-"""The start of files that torch wrote before version 1.6."""
+_PICKLE = b"\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
+"""The number at the start of files in the format of torch before version 1.6."""
+
+_PICKLE_MAX = 11
+"""Most bytes before it: the protocol and the length of a frame."""
 
 _PICKLES = [b"\x80" + bytes([protocol]) for protocol in range(2, 6)]
 """The starts of files of `pickle`."""
@@ -42,6 +45,8 @@ _MAGICS = {
 
 _CONVERT = "convert it: `save_file(torch.load(path, weights_only=True), new_path)`"
 
+_TRUST = "read it by `pickle`, if you trust it, and save its tensors"
+
 
 def header(file: File, path: str) -> Header:
     """Where the tensors are in a file of safetensors or of `torch.save`.
@@ -56,8 +61,10 @@ def header(file: File, path: str) -> Header:
         if _archive.is_torch(head) is None:
             raise refused(path, "it is a file of `numpy.savez`", "call `numpy.load`")
         return _archive.read(file, path)
-    if head.startswith(_PICKLE) or head.startswith(*_TAR):
-        raise refused(path, "a version of torch before 1.6 wrote it", _CONVERT)
+    if _is_old(head) or head.startswith(*_TAR):
+        raise refused(path, "it has the format of torch before 1.6", _CONVERT)
+    if head[:2] in _PICKLES and _is_pickle(head, file.size):
+        raise refused(path, "it is a file of `pickle`", _TRUST)
     if found := _other(head):
         raise refused(path, *found)
     return _header.read(file, path)
@@ -72,7 +79,7 @@ def refuse_formats(file: File) -> None:
     head = _head(file)
     of_torch = _archive.is_torch(head) if head.startswith(_ZIP) else False
     load_file = "call `forebay.load_file`"
-    if head.startswith(_PICKLE):
+    if _is_old(head):
         kind, hint = "`torch.save`", _CONVERT
     elif of_torch:
         kind, hint = "`torch.save`", load_file
@@ -81,7 +88,7 @@ def refuse_formats(file: File) -> None:
     elif _is_safetensors(head) and _is_whole(file):
         kind, hint = "safetensors", load_file
     elif head[:2] in _PICKLES and _is_pickle(head, file.size):
-        kind, hint = "`pickle`", "read it by `pickle`, if you trust it, and save its tensors"
+        kind, hint = "`pickle`", _TRUST
     else:
         return
     raise refused(str(file.name), f"it is a file of {kind}, not plain elements", hint)
@@ -105,6 +112,11 @@ def _is_whole(file: File) -> bool:
     except FormatError:
         return False
     return True
+
+
+def _is_old(head: bytes) -> bool:
+    """Whether a file begins as those of torch before version 1.6."""
+    return head[:2] in _PICKLES and _PICKLE in head[: _PICKLE_MAX + len(_PICKLE)]
 
 
 def _is_pickle(head: bytes, size: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -14,6 +15,7 @@ from ... import _forebay
 from ..._errors import shown
 from ...safetensors import FormatError
 from ...safetensors._frameworks import NAMES
+from ...safetensors._header import HEADER_MAX
 from ...safetensors._pickle import BAD_PICKLE, tensor, unpickled
 
 PEEK = 2048
@@ -100,7 +102,9 @@ def layout(pickled: bytes) -> Layout | None:
     return found
 
 
-def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
+def located(
+    head: bytes, tail: bytes, length: int, read: Callable[[int, int], bytes] | None = None
+) -> tuple[int, Layout] | None:
     """Where the payload begins in an item, and its layout.
 
     `None` if only torch can read it, since it is not a plain tensor.
@@ -109,6 +113,7 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
         head: the first bytes of the item, up to `PEEK`.
         tail: the last ones.
         length: of the item.
+        read: returns as many bytes of the item from an offset on.
 
     Raises:
         Refused: it is not a zip as torch writes it, or truncated.
@@ -116,10 +121,14 @@ def located(head: bytes, tail: bytes, length: int) -> tuple[int, Layout] | None:
     try:
         zipped = _forebay.Archive.of(tail, length)
         root = zipped.root()
-        pickled = _inside(head, zipped, f"{root}/data.pkl")
-        order = _inside(head, zipped, f"{root}/byteorder")
+        pickled = _inside(head, zipped, f"{root}/data.pkl", read)
+        order = _inside(head, zipped, f"{root}/byteorder", read)
         found = layout(pickled) if pickled is not None else None
-        if found is None or (zipped.entry(f"{root}/byteorder") and order != b"little"):
+        if found is None:
+            if pickled is not None:
+                _check(pickled)
+            return None
+        if zipped.entry(f"{root}/byteorder") and order != b"little":
             return None
         name = f"{root}/data/{found.storage}"
         if (entry := zipped.entry(name)) is None:
@@ -149,15 +158,42 @@ def _start(head: bytes, begin: int, name: str) -> int | None:
     return int(at + length + more)
 
 
-def _inside(head: bytes, zipped: _forebay.Archive, name: str) -> bytes | None:
-    """The bytes of a small entry; `None` if they are not in `head`."""
+def _inside(
+    head: bytes, zipped: _forebay.Archive, name: str,
+    read: Callable[[int, int], bytes] | None = None,
+) -> bytes | None:
+    """The bytes of a small entry; `None` if they are not in `head` and cannot be read."""
     if (entry := zipped.entry(name)) is None:
         return None
     begin, size, end = entry
-    start = _start(head, begin, name)
-    if start is None or start + size > min(len(head), end):
+    if end <= len(head):
+        head = head[begin:end]
+    elif read is None or end - begin > HEADER_MAX:
         return None
+    else:
+        head = read(begin, end - begin)
+    start = _start(head, 0, name)
+    if start is None or start + size > len(head):
+        raise Refused(f"its entry `{shown(name[:64])}` overlaps the next one")
     return head[start : start + size]
+
+
+def _check(pickled: bytes) -> None:
+    """Refuses a pickle that torch's own unpickler could read as another one, or without end."""
+    _forebay.unpickled(pickled, len(pickled), keys_max=KEYS_MAX)
+
+
+def check(item: bytes) -> None:
+    """Refuses an item that torch could read as another one.
+
+    Raises:
+        ValueError, Refused: the reason.
+    """
+    zipped = _forebay.Archive.of(item, len(item))
+    pickled = _inside(item, zipped, f"{zipped.root()}/data.pkl")
+    if pickled is None:
+        raise Refused("it has no pickle")
+    _check(pickled)
 
 
 def refuse(

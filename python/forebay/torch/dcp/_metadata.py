@@ -10,7 +10,7 @@ import enum
 import errno
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -110,12 +110,23 @@ def _checked(what: str, value: Any, kind: type[T] | tuple[type[T], ...]) -> T:
     return value
 
 
-def _pairs(what: str, value: Any) -> list[tuple[Any, Any]]:
+def _pairs(what: str, value: Any) -> Iterable[tuple[Any, Any]]:
     """The keys and values of a dictionary."""
     is_dict = isinstance(value, Record) and value.name in ("builtins.dict", "collections.OrderedDict")
     if not is_dict or value.arguments or value.items:
         raise _Refused(f"{what} in it is a `{kind_of(value)}`")
-    return list(zip(value.keys, value.values, strict=True))
+    return zip(value.keys, value.values, strict=True)
+
+
+def _named(what: str, value: Any) -> dict[str, Any]:
+    """A dictionary whose keys are texts."""
+    pairs = _pairs(what, value)
+    if not {str}.issuperset(map(type, value.keys)):
+        raise _Refused(f"{what} in it has a name that is no text")
+    found = dict(pairs)
+    if len(found) != len(value.keys):
+        raise _Refused(f"{what} in it has a name twice")
+    return found
 
 
 def _called(what: str, value: Any, name: str, count: int) -> tuple[Any, ...]:
@@ -137,19 +148,16 @@ def _of(what: str, value: Any, name: str, module: str = "metadata") -> Any:
 def _fields(what: str, value: Any, name: str, *names: str, module: str = "metadata") -> list[Any]:
     """The values of an object's fields; ``None`` for those that it does not have."""
     state = _of(what, value, name, module)
-    found = {} if state is None else dict(_named(what, state))
+    found = {} if state is None else _named(what, state)
     return [found.get(field) for field in names]
-
-
-def _named(what: str, value: Any) -> list[tuple[str, Any]]:
-    return [(_checked("a name", key, str), one) for key, one in _pairs(what, value)]
 
 
 def _numbers(what: str, sizes: Any) -> tuple[int, ...]:
     if len(_checked(what, sizes, (tuple, list))) > _DIMENSIONS:
         raise _Refused(f"{what} in it has {len(sizes)} numbers")
     for size in sizes:
-        _checked(what, size, int)
+        if type(size) is not int:
+            raise _Refused(f"{what} in it has a `{kind_of(size)}`")
     return tuple(sizes)
 
 
@@ -184,7 +192,7 @@ class _Reader:
         return dcp.metadata.Metadata(
             state_dict_metadata={
                 name: self._once(self._item, about)
-                for name, about in _named("the list of items", tensors)
+                for name, about in _named("the list of items", tensors).items()
             },
             planner_data=self._plain(planner),
             storage_data={

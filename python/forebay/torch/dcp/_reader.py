@@ -21,7 +21,7 @@ from ...safetensors._files import CUT_OFF
 from ...safetensors._pages import changed
 from ...safetensors._plan import ATTEMPTS
 from . import _metadata
-from ._item import PEEK, TRUST, Layout, Refused, located, refuse
+from ._item import PEEK, TRUST, Layout, Refused, check, located, refuse
 from ._numbers import MADE
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ class _Place:
     offset: int
     length: int
     payload: tuple[int, Layout] | None = None
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the item."""
+        content = bytearray(length)
+        self.file.read_into(content, self.offset + offset)
+        return bytes(content)
 
 
 class Reader(dcp.FileSystemReader):  # type: ignore[misc]
@@ -79,7 +85,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         super().__init__(os.fsdecode(path), **options)
         self._weights_only = weights_only
         self._engine = engine
-        self._chunks: dict[str, dict[Any, Any]] = {}
+        self._chunks: dict[tuple[str, Any], Any] = {}
         self._metadata = dcp.Metadata({})
         # The files of a load are open from its plan to its end: a save may remove their names.
         self._files: dict[str, File] = {}
@@ -102,10 +108,12 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
     def set_up_storage_reader(self, metadata: dcp.Metadata, *args: Any, **kwargs: Any) -> None:
         super().set_up_storage_reader(metadata, *args, **kwargs)
         self._metadata = metadata
+        # With the name, whose hash is random, a file cannot make keys collide.
         self._chunks = {
-            name: {chunk.offsets: chunk.sizes for chunk in about.chunks}
+            (name, chunk.offsets): chunk.sizes
             for name, about in metadata.state_dict_metadata.items()
             if isinstance(about, dcp.metadata.TensorStorageMetadata)
+            for chunk in about.chunks
         }
 
     def prepare_local_plan(self, plan: dcp.LoadPlan) -> dcp.LoadPlan:
@@ -206,10 +214,10 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
                 peeked.append((index, place))
         for (index, place), head, tail in _peeks(engine, peeked):
             try:
-                place.payload = located(head, tail, place.length)
+                place.payload = located(head, tail, place.length, place.read)
             except Refused as refused:
                 refuse(place.path, index.fqn, str(refused))
-            shape = self._chunks.get(index.fqn, {}).get(index.offset)
+            shape = self._chunks.get((index.fqn, index.offset))
             if place.payload and place.payload[1].shape != shape:
                 why = f"its shape {list(place.payload[1].shape)} is not that of the metadata"
                 refuse(place.path, index.fqn, why)
@@ -322,7 +330,7 @@ class _Batch:
 
 
 class _Checked:
-    """A planner that gets the bytes of objects only if they run no code."""
+    """A planner that gets objects only if they run no code: as this process pickles them."""
 
     def __init__(self, planner: dcp.LoadPlanner, folder: str) -> None:
         self._planner = planner
@@ -333,14 +341,16 @@ class _Checked:
 
     def load_bytes(self, item: dcp.ReadItem, value: Any) -> None:
         numbers = torch.serialization.safe_globals([(made, name) for name, made in MADE.items()])
+        again = io.BytesIO()
         try:
+            check(value.getvalue())
             with numbers:
-                torch.load(value, map_location="cpu", weights_only=True)
+                torch.save(torch.load(value, map_location="cpu", weights_only=True), again)
         except Exception as error:  # a pickle can raise any
             why = f"it may run code, or is broken: {str(error)[:200]}"
             refuse(self._folder, item.storage_index.fqn, why, TRUST, error)
-        value.seek(0)
-        self._planner.load_bytes(item, value)
+        again.seek(0)
+        self._planner.load_bytes(item, again)
 
 
 def _peeks(
