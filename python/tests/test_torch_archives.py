@@ -30,7 +30,7 @@ def number(value: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    raw = value.encode()
+    raw = value.encode(errors="surrogatepass")
     return b"X" + struct.pack("<I", len(raw)) + raw
 
 
@@ -131,6 +131,15 @@ WRONG = {
     "an entry beyond the end": (
         patched(GOOD, b"PK\1\2", SIZE, struct.pack("<II", 2**31, 2**31)),
         "overlaps the next one",
+    ),
+    "another version": (archive(named(a=tensor()), version=b"999\n"), "its version is `999"),
+    "a short zip": (
+        b"PK\3\4" + bytes(14) + b"PK\6\7" + bytes(16) + b"PK\5\6" + bytes(18), "it is too short",
+    ),
+    "objects below a mark": (archive(b"NN(\x86t"), "its stack is empty"),
+    "a name that is not UTF-8": (archive(named(a=tensor("\udcff"))), "has no name or no size"),
+    "fewer entries than its directory": (
+        patched(GOOD, b"PK\5\6", b"\3\0\3\0", b"\2\0\2\0"), "has 3 entries, not 2",
     ),
     "no storage": (archive(named(a=tensor("7"))), "no entry for its tensor `a`"),
     "a longer storage": (archive(named(a=tensor(count=101))), "has 400 bytes, not 404"),

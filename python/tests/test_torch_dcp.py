@@ -282,6 +282,45 @@ def test_metadata_takes_no_memory_for_its_claims(tmp_path: Path) -> None:
             Reader(tmp_path).read_metadata()
 
 
+def test_a_cut_of_metadata_is_no_matter_of_trust(tmp_path: Path) -> None:
+    save(tmp_path, {"a": torch.ones(3)})
+    path = tmp_path / ".metadata"
+    whole = path.read_bytes()
+    for end in (0, 1, 7, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        with pytest.raises(FormatError, match="truncated.*saved completely") as error:
+            Reader(tmp_path).read_metadata()
+        assert "weights_only" not in str(error.value)
+
+
+def test_operations_across_the_end_of_a_frame_are_refused(tmp_path: Path) -> None:
+    # CPython drops the rest of a frame that an operand crosses, and reads on after it.
+    hidden = b"Nr\xff\xff\xff\x03."
+    content = b"\x80\4\x95\7" + bytes(7) + b"\x8c\7aaaaabbB" + len(hidden).to_bytes(4, "little")
+    (tmp_path / ".metadata").write_bytes(content + hidden + b".")
+    with pytest.raises(FormatError, match="crosses the end of its frame"):
+        Reader(tmp_path).read_metadata()
+
+
+def test_an_object_is_loaded_as_it_was_checked(tmp_path: Path) -> None:
+    class Planner(dcp.DefaultLoadPlanner):  # type: ignore[misc]
+        def load_bytes(self, item: Any, value: Any) -> None:
+            seen.append(value.getvalue())
+            super().load_bytes(item, value)
+
+    seen: list[bytes] = []
+    save(tmp_path, {"a": {"b": [1, 2]}, "c": "x"})
+    info = items(tmp_path)["c"]
+    path = tmp_path / info.relative_path
+    loaded: dict[str, Any] = {"a": {"b": [0, 0]}, "c": None}
+    dcp.load(loaded, storage_reader=Reader(tmp_path), planner=Planner(), no_dist=True)
+    assert loaded == {"a": {"b": [1, 2]}, "c": "x"} and seen
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"X\x01\0\0\0x", b"X\x02\0\0\0x"))
+    with refused("the item `c` .* is broken"):
+        load(tmp_path, loaded)
+
+
 def test_metadata_changes_no_class(tmp_path: Path) -> None:
     from torch.distributed.checkpoint.metadata import StorageMeta
 

@@ -49,6 +49,7 @@ fn a_broken_header_is_refused_with_the_reason() {
         (one.replace("\"shape\"", "\"dtype\""), "has an invalid `dtype`"),
         (one.replace("\"shape\":[1],", ""), "has no `shape`"),
         (one.replace("[1]", "[2]"), "has 1 bytes, but `U8` of shape [2] takes 2"),
+        (format!("{one},\"__metadata__\":null,\"__metadata__\":{{}}"), "`__metadata__` twice"),
         (format!("{one},\"__metadata__\":{{\"a\":1}}"), "not an object of strings"),
         (format!("{one},\"__metadata__\":{{\"a\":\"\",\"a\":\"\"}}"), "the key `a` twice"),
     ];
