@@ -16,7 +16,7 @@ pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T>
     result.map_err(|error| exception(py, &error))
 }
 
-/// Runs a parser of a file's bytes. A panic, which is a bug of the parser, becomes a `forebay.Error`
+/// Runs a parser of a file's bytes. A panic, which is a bug of the parser, becomes an error of ours
 /// instead of an exception that `except Exception` misses.
 pub(crate) fn guarded<T>(py: Python<'_>, parse: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
     catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|panic| {

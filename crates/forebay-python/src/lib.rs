@@ -9,8 +9,8 @@
 //! `blocks` keeps KV blocks on drives.
 //!
 //! `header` reads safetensors files and indexes, `archive` the directories of files of
-//! `torch.save`, `pickle` interprets pickles without running what they name. `pages` has the pages of
-//! a file as memory, and `replace` makes files that replace others.
+//! `torch.save`, `pickle` interprets pickles without running what they name. `pages` has the pages
+//! of a file as memory, and `replace` makes files that replace others.
 //!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
 //! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`

@@ -26,7 +26,7 @@ const DEPTH_MAX: u32 = 1000;
 
 /// Memory that any pickle may take, and how many times its file's length is added.
 const MEMORY_FREE: u64 = 32 << 20;
-const MEMORY_TIMES: u64 = 12;
+const MEMORY_TIMES: u64 = 24;
 
 /// Bytes of an object that is not complete, and of a complete one.
 const OPEN: u64 = 2 * size_of::<Open<'_>>() as u64;
@@ -42,6 +42,12 @@ const PAUSE: u32 = 1 << 12;
 /// The name of a record for a persistent identifier. No pickle can give it to a class.
 const PERSISTENT: &str = "persistent";
 
+/// The name of a record for a dictionary.
+const DICT: &str = "builtins.dict";
+
+/// Most fields of an object of torch.
+const FIELDS_MAX: usize = 64;
+
 /// A class or function that a pickle names.
 #[pyclass(frozen, get_all, module = "forebay._forebay")]
 pub(crate) struct Global {
@@ -50,18 +56,68 @@ pub(crate) struct Global {
 }
 
 /// What a class or function would return; also a dictionary, a set or a persistent identifier.
-#[pyclass(frozen, get_all, module = "forebay._forebay")]
+#[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Record {
+    #[pyo3(get)]
     name: Py<PyString>,
     /// Whether it is made by `__new__`, instead of a call.
+    #[pyo3(get)]
     is_new: bool,
+    #[pyo3(get)]
     arguments: Py<PyTuple>,
-    /// The objects that are appended, or added to a set.
-    items: Py<PyTuple>,
-    keys: Py<PyTuple>,
-    values: Py<PyTuple>,
     /// The argument of `__setstate__`.
+    #[pyo3(get)]
     state: Option<Py<PyAny>>,
+    // Tuples would be objects of the garbage collector.
+    items: Vec<Py<PyAny>>,
+    keys: Vec<Py<PyAny>>,
+    values: Vec<Py<PyAny>>,
+}
+
+#[pymethods]
+impl Record {
+    /// The objects that are appended, or added to a set.
+    #[getter]
+    fn items<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.items)
+    }
+
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.keys)
+    }
+
+    #[getter]
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.values)
+    }
+
+    /// The values of fields in its state, `None` for those that the state does not have. `None` if
+    /// the state is not a dictionary of few texts.
+    #[pyo3(signature = (*names))]
+    fn fields<'py>(
+        &self,
+        py: Python<'py>,
+        names: Bound<'py, PyTuple>,
+    ) -> PyResult<Option<Vec<Option<Py<PyAny>>>>> {
+        let mut found: Vec<_> = names.iter().map(|_| None).collect();
+        let Some(state) = &self.state else { return Ok(Some(found)) };
+        let Ok(state) = state.bind(py).cast::<Self>() else { return Ok(None) };
+        let state = state.get();
+        let is_dict = state.name.bind(py).to_str()? == DICT && state.items.is_empty();
+        if !is_dict || state.keys.len() > FIELDS_MAX {
+            return Ok(None);
+        }
+        for (key, value) in state.keys.iter().zip(&state.values) {
+            let Ok(key) = key.bind(py).cast::<PyString>() else { return Ok(None) };
+            for (name, place) in names.iter().zip(&mut found) {
+                if key.as_any().eq(&name)? && place.replace(value.clone_ref(py)).is_some() {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(found))
+    }
 }
 
 /// A complete object.
@@ -236,7 +292,7 @@ impl<'a, 'py> Interpreter<'a, 'py> {
             }
             b')' => self.push(PyTuple::empty(py).into_any(), 0)?,
             b']' => self.open(Kind::List, "list")?,
-            b'}' => self.open(Kind::Dict, "builtins.dict")?,
+            b'}' => self.open(Kind::Dict, DICT)?,
             0x8f => self.open(Kind::Set, "builtins.set")?,
             _ => return Ok(false),
         }
@@ -484,10 +540,10 @@ impl<'a, 'py> Interpreter<'a, 'py> {
                 name: name.unbind(),
                 is_new: kind == Kind::Call { is_new: true },
                 arguments: arguments.unbind(),
-                items: PyTuple::new(py, items)?.unbind(),
-                keys: PyTuple::new(py, keys)?.unbind(),
-                values: PyTuple::new(py, values)?.unbind(),
                 state: state.map(Bound::unbind),
+                items: items.into_iter().map(Bound::unbind).collect(),
+                keys: keys.into_iter().map(Bound::unbind).collect(),
+                values: values.into_iter().map(Bound::unbind).collect(),
             };
             Bound::new(py, record)?.into_any()
         };

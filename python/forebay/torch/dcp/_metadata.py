@@ -78,20 +78,21 @@ def _is_shared(known: Any) -> bool:
     return not isinstance(known, type) or issubclass(known, enum.Enum)
 
 
-_CLASSES = {
-    f"{_HERE}.filesystem._StorageInfo",
-    *(
-        f"{_HERE}.metadata.{name}"
-        for name in (
-            "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties",
-            "ChunkStorageMetadata", "MetadataIndex", "StorageMeta",
-        )
-    ),
-}
+_ENCODING = f"{_HERE}.metadata._MEM_FORMAT_ENCODING"
+_METADATA = f"{_HERE}.metadata.Metadata"
+_ITEM = f"{_HERE}.metadata.TensorStorageMetadata"
+_BYTES = f"{_HERE}.metadata.BytesStorageMetadata"
+_PROPERTIES = f"{_HERE}.metadata.TensorProperties"
+_CHUNK = f"{_HERE}.metadata.ChunkStorageMetadata"
+_INDEX = f"{_HERE}.metadata.MetadataIndex"
+_META = f"{_HERE}.metadata.StorageMeta"
+_INFO = f"{_HERE}.filesystem._StorageInfo"
+
+_CLASSES = (_METADATA, _ITEM, _BYTES, _PROPERTIES, _CHUNK, _INDEX, _META, _INFO)
 """The classes of torch that metadata has, by their names in a pickle."""
 
 _CALLED = {
-    "torch.Size", "torch.serialization._get_layout", f"{_HERE}.metadata._MEM_FORMAT_ENCODING",
+    "torch.Size", "torch.serialization._get_layout", _ENCODING,
     "collections.OrderedDict", "builtins.set", "pathlib.PosixPath", "pathlib._local.PosixPath",
     *MADE,
 }
@@ -132,24 +133,25 @@ def _named(what: str, value: Any) -> dict[str, Any]:
 def _called(what: str, value: Any, name: str, count: int) -> tuple[Any, ...]:
     """The arguments of a call of a function, which has so many."""
     is_call = isinstance(value, Record) and value.name == name and not value.is_new
-    if not is_call or len(value.arguments) != count or value.state is not None:
+    arguments: tuple[Any, ...] = value.arguments if is_call else ()
+    if len(arguments) != count or value.state is not None:
         raise _Refused(f"{what} in it is a `{kind_of(value)}`")
-    return value.arguments
+    return arguments
 
 
-def _of(what: str, value: Any, name: str, module: str = "metadata") -> Any:
-    """The state of an object of a class of torch."""
-    full = f"{_HERE}.{module}.{name}"
-    if not isinstance(value, Record) or value.name != full or not value.is_new or value.arguments:
+def _of(what: str, value: Any, name: str) -> Record:
+    """An object of a class of torch."""
+    if not isinstance(value, Record) or value.name != name or not value.is_new or value.arguments:
         raise _Refused(f"{what} in it is a `{kind_of(value)}`")
-    return value.state
+    return value
 
 
-def _fields(what: str, value: Any, name: str, *names: str, module: str = "metadata") -> list[Any]:
+def _fields(what: str, value: Any, name: str, *names: str) -> list[Any]:
     """The values of an object's fields; ``None`` for those that it does not have."""
-    state = _of(what, value, name, module)
-    found = {} if state is None else _named(what, state)
-    return [found.get(field) for field in names]
+    found = _of(what, value, name).fields(*names)
+    if found is None:
+        raise _Refused(f"{what} in it has no fields")
+    return found
 
 
 def _numbers(what: str, sizes: Any) -> tuple[int, ...]:
@@ -187,7 +189,7 @@ class _Reader:
 
     def metadata(self, found: Any) -> dcp.metadata.Metadata:
         names = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta", "version")
-        fields = _fields("its object", found, "Metadata", *names)
+        fields = _fields("its object", found, _METADATA, *names)
         tensors, planner, storage, meta, version = fields
         return dcp.metadata.Metadata(
             state_dict_metadata={
@@ -196,7 +198,7 @@ class _Reader:
             },
             planner_data=self._plain(planner),
             storage_data={
-                _index(index): self._once(_info, info)
+                self._once(_index, index): self._once(_info, info)
                 for index, info in _pairs("the places of items", storage)
             },
             storage_meta=None if meta is None else _meta(meta),
@@ -204,11 +206,11 @@ class _Reader:
         )
 
     def _item(self, value: Any) -> Any:
-        if isinstance(value, Record) and value.name.endswith(".BytesStorageMetadata"):
-            _of("an item", value, "BytesStorageMetadata")
+        if isinstance(value, Record) and value.name == _BYTES:
+            _of("an item", value, _BYTES)
             return dcp.metadata.BytesStorageMetadata()
         names = ("properties", "size", "chunks")
-        properties, size, chunks = _fields("an item", value, "TensorStorageMetadata", *names)
+        properties, size, chunks = _fields("an item", value, _ITEM, *names)
         return dcp.metadata.TensorStorageMetadata(
             self._once(_properties, properties), _size(size), self._once(self._chunks, chunks)
         )
@@ -286,17 +288,16 @@ def _layout(value: Any) -> torch.layout:
 
 
 def _chunk(value: Any) -> dcp.metadata.ChunkStorageMetadata:
-    offsets, sizes = _fields("a chunk", value, "ChunkStorageMetadata", "offsets", "sizes")
+    offsets, sizes = _fields("a chunk", value, _CHUNK, "offsets", "sizes")
     return dcp.metadata.ChunkStorageMetadata(_size(offsets), _size(sizes))
 
 
 def _properties(value: Any) -> dcp.metadata.TensorProperties:
-    state = _checked("a type", _of("the type of a tensor", value, "TensorProperties"), tuple)
+    state = _checked("a type", _of("the type of a tensor", value, _PROPERTIES).state, tuple)
     if len(state) < 5:
         raise _Refused(f"a type in it has {len(state)} properties")
     dtype, layout, gradient, encoding, pinned, *more = state
-    name = f"{_HERE}.metadata._MEM_FORMAT_ENCODING"
-    [code] = _called("a memory format", encoding, name, 1)
+    [code] = _called("a memory format", encoding, _ENCODING, 1)
     strides = [None if one is None else _numbers("strides", one) for one in more]
     known = getattr(torch, _checked("a type", dtype, Global).name.removeprefix("torch."), None)
     made = dcp.metadata.TensorProperties.__new__(dcp.metadata.TensorProperties)
@@ -313,7 +314,7 @@ def _properties(value: Any) -> dcp.metadata.TensorProperties:
 
 def _index(value: Any) -> dcp.metadata.MetadataIndex:
     names = ("fqn", "offset", "index")
-    fqn, offset, number = _fields("an index", value, "MetadataIndex", *names)
+    fqn, offset, number = _fields("an index", value, _INDEX, *names)
     return dcp.metadata.MetadataIndex(
         _checked("a name", fqn, str),
         None if offset is None else _size(offset),
@@ -324,7 +325,7 @@ def _index(value: Any) -> dcp.metadata.MetadataIndex:
 def _info(value: Any) -> Any:
     """The place of an item; the reader checks the values."""
     names = ("relative_path", "offset", "length", "transform_descriptors")
-    found = _fields("a place", value, "_StorageInfo", *names, module="filesystem")
+    found = _fields("a place", value, _INFO, *names)
     path, offset, length, transforms = found
     transforms = _checked("transforms", transforms or [], (list, tuple))
     more = [_checked("a transform", one, str) for one in transforms[:_DIMENSIONS]]
@@ -335,7 +336,7 @@ def _info(value: Any) -> Any:
 
 def _meta(value: Any) -> dcp.metadata.StorageMeta:
     names = ("checkpoint_id", "save_id", "load_id", "modules")
-    where, save, load, modules = _fields("the storage's data", value, "StorageMeta", *names)
+    where, save, load, modules = _fields("the storage's data", value, _META, *names)
     for text in (save, load, *_checked("modules", modules or [], list)):
         if text is not None:
             _checked("a text", text, str)
