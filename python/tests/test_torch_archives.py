@@ -132,6 +132,10 @@ WRONG = {
         patched(GOOD, b"PK\1\2", SIZE, struct.pack("<II", 2**31, 2**31)),
         "overlaps the next one",
     ),
+    "a compressed storage": (
+        patched(GOOD, b"PK\1\2\x14\3\x14\0\0\0\0\0", b"\x14\0\0\0\0\0", b"\x14\0\1\0\0\0"),
+        "compressed or encrypted",
+    ),
     "another version": (archive(named(a=tensor()), version=b"999\n"), "its version is `999"),
     "a short zip": (
         b"PK\3\4" + bytes(14) + b"PK\6\7" + bytes(16) + b"PK\5\6" + bytes(18), "it is too short",

@@ -29,6 +29,8 @@ const DIRECTORY_MAX: u64 = 100_000_000;
 /// The value of a field whose number is in the record for large zips.
 const ELSEWHERE: u64 = 0xffff_ffff;
 
+const SEVERAL: &str = "it is a part of several files";
+
 /// The entries of a zip.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Archive {
@@ -89,12 +91,9 @@ impl Archive {
     ///
     /// Raises `ValueError` if it is compressed or encrypted.
     fn entry(&self, name: &str) -> PyResult<Option<(u64, u64, u64)>> {
-        let name_of = |&number: &u32| self.name(&self.entries[number as usize]).cmp(name);
-        let Ok(place) = self.by_name.binary_search_by(name_of) else { return Ok(None) };
-        let entry = &self.entries[self.by_name[place] as usize];
+        let Some(entry) = self.find(name) else { return Ok(None) };
         if !entry.is_plain {
-            let reason = format!("its entry `{name}` is compressed or encrypted");
-            return Err(PyValueError::new_err(reason));
+            return Err(PyValueError::new_err(compressed(name)));
         }
         let next = self.begins.partition_point(|&begin| begin <= entry.header);
         Ok(Some((entry.header, entry.size, self.begins[next])))
@@ -130,6 +129,9 @@ impl Archive {
             if text.contains(['\0', '\\']) {
                 return Err("a name in it has a character that names do not have".into());
             }
+            if number(fixed, 34, 2) != 0 {
+                return Err(SEVERAL.into());
+            }
             let is_plain = method == 0 && flags & 1 == 0;
             let (packed, size, header) = sizes(fixed, more)?;
             if is_plain && packed != size {
@@ -155,7 +157,18 @@ impl Archive {
         let mut archive = Self { directory, entries, by_name: Vec::new(), begins };
         archive.check_places()?;
         archive.sort()?;
-        Ok(archive)
+        // A program of TorchScript has compressed entries; the caller refuses it by its name.
+        let is_program = archive.find(&format!("{}/constants.pkl", archive.root())).is_some();
+        match archive.entries.iter().find(|entry| !entry.is_plain && !is_program) {
+            Some(entry) => Err(compressed(archive.name(entry))),
+            None => Ok(archive),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&Entry> {
+        let name_of = |&number: &u32| self.name(&self.entries[number as usize]).cmp(name);
+        let place = self.by_name.binary_search_by(name_of).ok()?;
+        self.entries.get(self.by_name[place] as usize)
     }
 
     /// Refuses entries that overlap.
@@ -205,7 +218,7 @@ fn place(tail: &[u8], size: u64) -> Result<(Range<u64>, u64), String> {
     let (mut length, mut begin) = (number(end, 12, 4), number(end, 16, 4));
     let mut count = number(end, 10, 2);
     if number(end, 8, 2) != count || number(end, 4, 4) != 0 {
-        return Err("it is a part of several files".into());
+        return Err(SEVERAL.into());
     }
     let mut until = size.checked_sub(END as u64).ok_or("it is too short")?;
     let locator = at.checked_sub(LOCATOR).map(|start| &tail[start..at]);
@@ -223,10 +236,8 @@ fn place(tail: &[u8], size: u64) -> Result<(Range<u64>, u64), String> {
             let large = (number(record, 40, 8), number(record, 48, 8));
             let agrees = |own: u64, large: u64| own == large || own == ELSEWHERE;
             let entries = number(record, 32, 8);
-            if !agrees(length, large.0)
-                || !agrees(begin, large.1)
-                || count != entries.min(u64::from(u16::MAX))
-            {
+            let is_count = count == entries || count == u64::from(u16::MAX);
+            if !agrees(length, large.0) || !agrees(begin, large.1) || !is_count {
                 return Err("its records have two places or sizes of its directory".into());
             }
             ((length, begin), count) = (large, entries);
@@ -240,6 +251,10 @@ fn place(tail: &[u8], size: u64) -> Result<(Range<u64>, u64), String> {
         Some(end) if end == until => Ok((begin..end, count)),
         _ => Err("its directory is not before its end, or bytes are before its start".into()),
     }
+}
+
+fn compressed(name: &str) -> String {
+    format!("its entry `{name}` is compressed or encrypted")
 }
 
 /// The packed size, the size, and the place of an entry.

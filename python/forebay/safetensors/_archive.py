@@ -82,14 +82,13 @@ def read(file: File, path: str) -> Header:
     by_key: dict[str, dict[str, View]] = {}
     for name, view in views.items():
         by_key.setdefault(view.storage.key, {})[name] = view
-    found = []
-    for key, own in by_key.items():
-        entry = archive.entry(f"{root}/data/{key}")
-        if entry is None:
-            _refuse(path, f"it has no entry for its tensor `{shortened(next(iter(own)))}`")
-        found.append(entry)
+    found: list[tuple[int, int, int]] = []
     tensors: list[Stored] = []
     try:
+        for key, own in by_key.items():
+            if (entry := archive.entry(f"{root}/data/{key}")) is None:
+                _refuse(path, f"it has no entry for its tensor `{shortened(next(iter(own)))}`")
+            found.append(entry)
         for own, begin, entry in zip(by_key.values(), _begins(file, found), found, strict=True):
             tensors += _of_storage(path, own, begin, entry[1])
     except FormatError:
