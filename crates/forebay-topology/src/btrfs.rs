@@ -6,6 +6,7 @@
 use super::map::{Layer, Layout};
 use super::mount::Mount;
 use super::resolve::{Resolve, Span};
+use super::streams::Fan;
 use super::system::{Folder, System, clean, name_of};
 
 const ROOT: &str = "sys/fs/btrfs";
@@ -25,9 +26,9 @@ impl Resolve<'_> {
         let uuid = folder.name();
         layer.say("uuid", uuid.as_str());
         let profiles = profiles(&folder, "data");
-        let layout = match profiles.as_slice() {
-            [one] => layout(one),
-            _ => Layout::Unknown,
+        let (layout, profile) = match profiles.as_slice() {
+            [one] => (layout(one), one.clone()),
+            _ => (Layout::Unknown, String::new()),
         };
         match profiles.len() {
             0 => layer.unknown("data_profile", "`allocation/data` names none"),
@@ -42,8 +43,9 @@ impl Resolve<'_> {
             .into_iter()
             .filter(|id| folder.flag(format!("devinfo/{id}/missing")) == Some(true))
             .collect();
-        layer.say("degraded", !missing.is_empty());
-        if !missing.is_empty() {
+        let missing_count = missing.len();
+        layer.say("degraded", missing_count > 0);
+        if missing_count > 0 {
             layer.say("missing_members", missing);
         }
         let names = folder.list("devices").unwrap_or_default();
@@ -51,6 +53,8 @@ impl Resolve<'_> {
             .into_iter()
             .map(|name| (name.clone(), folder.folder(format!("devices/{name}"))))
             .collect();
+        let count = members.len();
+        layer.fan = fan(&profile, count, count + missing_count);
         let spans = self.members(layer, &members);
         Span::joined(spans, || format!("btrfs:{uuid}"), layout)
     }
@@ -95,6 +99,18 @@ fn profiles(folder: &Folder, kind: &str) -> Vec<String> {
 fn profiles_text(folder: &Folder) -> Option<String> {
     let profiles = profiles(folder, "metadata");
     (!profiles.is_empty()).then(|| profiles.join(", "))
+}
+
+/// The bytes that each of `count` members of `slots` moves. Two or more copies of a chunk are on
+/// different members, which all serve reads.
+fn fan(profile: &str, count: usize, slots: usize) -> Fan {
+    match profile {
+        "dup" => Fan::doubled(count),
+        "raid1" | "raid10" => Fan::copied(2, slots, count),
+        "raid1c3" => Fan::copied(3, slots, count),
+        "raid1c4" => Fan::copied(4, slots, count),
+        other => Fan::of_level(other, 1, slots, count),
+    }
 }
 
 fn layout(profile: &str) -> Layout {

@@ -1,10 +1,12 @@
-//! The most that drives, links and network cards of a machine can carry, before anything is
+//! The most that drives, links and network ports of a machine can carry, before anything is
 //! measured. Pure.
 //!
-//! Devices hang below bridges, and what several send together is at most what the link of each
-//! bridge above them carries. In theory a PCI Express link carries its line rate without the
-//! overhead of packets; in practice it reaches a [`SHARE`] of that.
+//! Bytes pass the line of a device, the PCI Express link above it, and that of each bridge above;
+//! what several devices send together is at most what each shared link carries. In theory a link
+//! carries its rate without line code and the overhead of packets; in practice it reaches a
+//! [`SHARE`] of that.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use serde::{Serialize, Serializer};
@@ -14,21 +16,23 @@ use super::memory::Channels;
 use super::nic::Nic;
 use super::pci::{Bridge, Link, PciDevice};
 
-/// Bytes of a PCI Express packet besides its payload: the framing token of 4, the header, and the
-/// checksum of 4. Writes to host memory have a header of 16 bytes with 64-bit addresses,
-/// completions of reads one of 12 (PCI Express Base Specification, 2.2 and 4.2.2).
-const TO_HOST: f64 = 24.0;
-const TO_DEVICE: f64 = 20.0;
-/// The payload of a packet: what servers set for GPUs and drives. The setting itself is in the
-/// configuration space, which only root may read.
-const PAYLOAD: f64 = 256.0;
-/// From 64 GT/s on, packets travel in flits: 236 of 256 bytes are theirs (the same, 4.2.3).
+/// Bytes of the header of a packet: writes to host memory have one of 16 bytes with 64-bit
+/// addresses, completions of reads one of 12 (PCI Express Base Specification, 2.2).
+const TO_HOST: f64 = 16.0;
+const TO_DEVICE: f64 = 12.0;
+/// Bytes of a packet besides header and payload, up to 32 GT/s: its checksum of 4, and sequence
+/// number and framing, together 4 in all generations (the same, 3.6 and 4.2). A link carries
+/// `payload / (payload + header + 8)` of its rate: "Throughput for Posted Writes" in Intel's
+/// application note 456.
+const FRAMED: f64 = 8.0;
+/// From 64 GT/s on, packets travel in flits, without checksum and framing of their own: 236 of 256
+/// bytes are theirs (the same, 4.2.3).
 const FLIT: f64 = 236.0 / 256.0;
+/// The payload of a packet where the setting is unknown ([`super::payload`]): what servers set for
+/// GPUs and drives.
+const PAYLOAD: u32 = 256;
 /// SATA, and SAS up to 12 Gbit/s, send 10 bits for 8 (Serial ATA 3, 8.2; SAS-3, 5.8).
 const CODED: f64 = 0.8;
-/// Bytes of an Ethernet frame with RDMA, and the payload in it: 4,096, preamble, gap, and the
-/// headers of Ethernet, IP, UDP and InfiniBand.
-const FRAME: f64 = 4096.0 / (4096.0 + 82.0);
 
 /// What practice reaches of the theory, and where it was seen.
 ///
@@ -82,10 +86,12 @@ pub struct Leaf {
     pub name: String,
     /// Its kind.
     pub part: Part,
-    /// Its place.
+    /// Its place, or that of its controller.
     pub pci: Option<PciDevice>,
     /// The rate of what is behind its PCI link, such as a network's line rate.
     pub line: Option<f64>,
+    /// The maximum payload of its packets in bytes, if it is known.
+    pub payload: Option<u32>,
     /// What it reached in a measurement, for reads and for writes.
     pub measured: [Option<f64>; 2],
 }
@@ -139,106 +145,106 @@ impl fmt::Display for Binds {
 }
 
 impl Leaf {
+    fn new(name: impl Into<String>, part: Part) -> Self {
+        let (pci, line, payload, measured) = (None, None, None, [None; 2]);
+        Self { name: name.into(), part, pci, line, payload, measured }
+    }
+
     /// A GPU.
     #[must_use]
     pub fn gpu(index: usize, pci: &PciDevice) -> Self {
-        Self {
-            name: format!("GPU {index}"),
-            part: Part::Gpu,
-            pci: Some(pci.clone()),
-            line: None,
-            measured: [None; 2],
-        }
+        Self { pci: Some(pci.clone()), ..Self::new(format!("GPU {index}"), Part::Gpu) }
     }
 
     /// A drive on this machine's PCI; `None` for another.
     #[must_use]
     pub fn drive(drive: &Drive) -> Option<Self> {
-        let (mut pci, mut line) = (drive.pci().cloned(), None);
-        match drive.transport() {
-            Transport::Pcie | Transport::Emulated { .. } => {}
+        let line = match drive.transport() {
+            Transport::Pcie | Transport::Emulated { .. } => None,
             Transport::Scsi(link) if matches!(link.as_str(), "sata" | "sas") => {
                 #[expect(clippy::cast_precision_loss, reason = "a rate")]
                 let bits = drive.path()?.bits_per_second? as f64;
-                line = Some(bits / 8.0 * CODED);
-                pci = pci.map(behind);
+                Some(bits / 8.0 * CODED)
             }
             _ => return None,
-        }
-        let (name, part, measured) = (drive.name.clone(), Part::Drive, [None; 2]);
-        Some(Self { name, part, pci, line, measured })
+        };
+        let pci = drive.pci().cloned();
+        Some(Self { pci, line, ..Self::new(drive.name.as_str(), Part::Drive) })
     }
 
     /// A port of a network card.
     #[must_use]
     pub fn nic(nic: &Nic) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let line = nic.bits_per_second as f64 / 8.0 * FRAME;
-        Self {
-            name: nic.name.clone(),
-            part: Part::Network,
-            pci: nic.pci.clone(),
-            line: Some(line),
-            measured: [None; 2],
-        }
+        let line = Some(nic.bytes_per_second);
+        Self { pci: nic.pci.clone(), line, ..Self::new(nic.name.as_str(), Part::Network) }
     }
 
     /// The memory, which each byte passes `times`.
     #[must_use]
     pub fn memory(channels: &Channels, times: f64) -> Self {
-        Self {
-            name: format!("{} memory channels", channels.used),
-            part: Part::Memory,
-            pci: None,
-            line: Some(channels.bytes_per_second / times),
-            measured: [None; 2],
+        let line = Some(channels.bytes_per_second / times);
+        Self { line, ..Self::new(format!("{} memory channels", channels.used), Part::Memory) }
+    }
+
+    /// The parts that its bytes pass, from its line up to the root port; `None` if neither its line
+    /// nor its link has a known rate.
+    fn passes(&self, way: Way) -> Option<Vec<Passed>> {
+        let measured = self.measured[way as usize];
+        let mut passed = Vec::new();
+        if let Some(theory) = self.line {
+            let expected = measured.unwrap_or(theory * self.part.share_of(None));
+            passed.push(Passed::new(Place::Line, &self.name, [theory, expected]));
         }
-    }
-
-    /// Its own ceiling: that of its link, or of what is behind it.
-    fn own(&self, way: Way) -> Option<Ceiling> {
-        let link = self.pci.as_ref().and_then(own_link);
-        let theory = link.as_ref().and_then(|link| in_theory(link, self.goes_to_host(way)));
-        let behind = self.line.filter(|line| theory.is_none_or(|theory| *line < theory));
-        let theory = behind.or(theory)?;
-        let share = self.part.share_of(link.as_ref());
-        let expected = self.measured[way as usize].unwrap_or(theory * share);
-        let binds = match behind {
-            Some(_) if self.part == Part::Memory => Binds::Memory,
-            Some(_) => Binds::Line(self.name.clone()),
-            None => Binds::Link(self.name.clone()),
+        let Some(pci) = &self.pci else { return (!passed.is_empty()).then_some(passed) };
+        let to_host = (self.part == Part::Gpu) == (way == Way::Write);
+        let payload = self.payload.unwrap_or(PAYLOAD);
+        let mut link = |place, of: &str, link: Option<Link>| {
+            let theory = link.as_ref().and_then(|link| carries(link, to_host, payload))?;
+            let share = self.part.share_of(link.as_ref());
+            let own = measured.filter(|_| place == Place::Link && self.line.is_none());
+            let rates = [theory, own.unwrap_or(theory * share)];
+            passed.push(Passed { link, ..Passed::new(place, of, rates) });
+            Some(())
         };
-        let remedy = self.pci.as_ref().filter(|_| behind.is_none()).and_then(narrow);
-        let remedy = remedy.map(|text| format!("{} has {text}", self.name));
-        Some(Ceiling { theory, expected, binds, remedy })
+        let is_known = link(Place::Link, &pci.address, own_link(pci)).is_some();
+        // The last bridge is the other end of that link. All functions of a device share it, and so
+        // do the namespaces of a controller.
+        let (port, above) = pci.bridges.split_last().map_or((None, &[][..]), |(port, above)| {
+            (Some(&port.address), above) //
+        });
+        let device = || pci.address.rsplit_once('.').map_or(&*pci.address, |(device, _)| device);
+        let end = port.map_or_else(device, String::as_str).to_owned();
+        for (depth, bridge) in above.iter().enumerate().rev() {
+            link(Place::Bridge(depth), &bridge.address, trained(bridge));
+        }
+        for own in passed.iter_mut().filter(|own| own.place == Place::Link) {
+            own.key.clone_from(&end);
+        }
+        (is_known || self.line.is_some()).then_some(passed)
     }
 
-    /// Whether it sends to host memory on this way.
-    fn goes_to_host(&self, way: Way) -> bool {
-        (self.part == Part::Gpu) == (way == Way::Write)
+    /// What widens its link, if it has fewer lanes than it could have.
+    fn narrow(&self) -> Option<String> {
+        let pci = self.pci.as_ref()?;
+        let (link, max) = (own_link(pci)?, pci.link_max?);
+        let text = || format!("{} has {}: use a slot with all lanes", self.name, link.text(Some(&max)));
+        link.is_below(&max).then(text)
     }
 }
 
-/// The place of a disk behind a controller, which it may share with others.
-fn behind(mut controller: PciDevice) -> PciDevice {
-    let PciDevice { address, link, link_max, .. } = &controller;
-    let shared = Bridge { address: address.clone(), link: *link, link_max: *link_max };
-    controller.bridges.push(shared);
-    PciDevice { link: None, link_max: None, ..controller }
-}
-
-/// What a link carries after the overhead of packets. A simulated link has a rate alone, which it
-/// reaches.
-fn in_theory(link: &Link, to_host: bool) -> Option<f64> {
-    if link.width.is_none() {
-        #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        return link.bytes_per_second.map(|rate| rate as f64);
-    }
-    let overhead = if to_host { TO_HOST } else { TO_DEVICE };
-    let flits = link.megatransfers_per_s.is_some_and(|rate| rate >= 64_000);
+/// What a link carries in one direction after line code and the overhead of packets. A simulated
+/// link has a rate alone, which it reaches.
+fn carries(link: &Link, to_host: bool, payload: u32) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let raw = link.bytes_per_second? as f64;
-    Some(raw * if flits { FLIT } else { 1.0 } * PAYLOAD / (PAYLOAD + overhead))
+    let rate = link.bytes_per_second? as f64;
+    if link.width.is_none() {
+        return Some(rate);
+    }
+    let header = if to_host { TO_HOST } else { TO_DEVICE };
+    let has_flits = link.megatransfers_per_s.is_some_and(|rate| rate >= 64_000);
+    let (whole, framed) = if has_flits { (FLIT, 0.0) } else { (1.0, FRAMED) };
+    let payload = f64::from(payload);
+    Some(rate * whole * payload / (payload + header + framed))
 }
 
 /// The link that a device trains when it works: the narrowest width, and the highest speed of both
@@ -253,83 +259,173 @@ fn own_link(pci: &PciDevice) -> Option<Link> {
     found.filter(|found| found.bytes_per_second.is_some()).or(Some(max))
 }
 
-/// A link with fewer lanes than its device has, in words.
-fn narrow(pci: &PciDevice) -> Option<String> {
-    let (link, max) = (own_link(pci)?, pci.link_max?);
-    link.is_below(&max).then(|| format!("{}: use a slot with all lanes", link.text(Some(&max))))
+/// The link of a bridge with the width that it has now and its highest speed. The bridge at the
+/// other end may be slower, and then binds itself.
+fn trained(bridge: &Bridge) -> Option<Link> {
+    let max = bridge.link_max.or(bridge.link)?;
+    let width = [bridge.link.and_then(|link| link.width), max.width].into_iter().flatten().min();
+    let found = Link::new(width, max.megatransfers_per_s);
+    found.filter(|found| found.bytes_per_second.is_some()).or(Some(max))
+}
+
+/// The place of a part, from the root down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// A bridge below this many others.
+    Bridge(usize),
+    /// The link of a device.
+    Link,
+    /// What is behind the device.
+    Line,
+}
+
+/// A part that bytes pass.
+#[derive(Debug)]
+struct Passed {
+    place: Place,
+    /// The leaf of a line, the device or the bridge.
+    of: String,
+    /// The same for all leaves that share it.
+    key: String,
+    link: Option<Link>,
+    /// Bytes per second in theory and in practice.
+    rates: [f64; 2],
+    /// Bytes on it for one byte of each stream.
+    loads: Vec<f64>,
+    /// The leaves that share it.
+    leaves: Vec<String>,
+}
+
+impl Passed {
+    fn new(place: Place, of: &str, rates: [f64; 2]) -> Self {
+        let (of, key) = (of.to_owned(), of.to_owned());
+        Self { place, of, key, link: None, rates, loads: Vec::new(), leaves: Vec::new() }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.leaves.len() > 1 || matches!(self.place, Place::Bridge(_))
+    }
+
+    fn binds(&self, part: Part) -> Binds {
+        match self.place {
+            _ if part == Part::Memory => Binds::Memory,
+            _ if self.is_shared() => Binds::Uplink(self.of.clone()),
+            Place::Line => Binds::Line(self.leaves[0].clone()),
+            _ => Binds::Link(self.leaves[0].clone()),
+        }
+    }
+
+    /// What would lift a shared part.
+    fn remedy(&self) -> String {
+        let (names, of) = (listed(&self.leaves), &self.of);
+        let text = self.link.map(|link| link.text(None)).unwrap_or_default();
+        let theory = self.rates[0];
+        let digits = if theory < 1e9 { 3 } else { 1 };
+        let all = format!("{:.digits$} GB/s in all", theory * 1e-9);
+        match (self.place, self.leaves.len()) {
+            (_, 1) => format!(
+                "{names} is below {of} with {text}: use a slot whose links are as wide and as fast \
+                 as its own"
+            ),
+            (Place::Bridge(_), _) => {
+                format!("{names} share the uplink {of}, {all}: move one to another root port")
+            }
+            _ => format!("{names} share the link of {of}, {all}: use devices with links of their own"),
+        }
+    }
 }
 
 /// The most that `leaves` carry at the same time; `None` if the rate of one is unknown.
 #[must_use]
 pub fn together(leaves: &[&Leaf], way: Way) -> Option<Ceiling> {
-    below(leaves, 0, way)
+    carried(&leaves.iter().map(|leaf| vec![(*leaf, 1.0)]).collect::<Vec<_>>(), way)
 }
 
-/// The most of leaves that share their first `depth` bridges.
-fn below(leaves: &[&Leaf], depth: usize, way: Way) -> Option<Ceiling> {
-    let bridge = |leaf: &Leaf| {
-        let bridges = &leaf.pci.as_ref()?.bridges;
-        bridges.get(depth).map(|bridge| (bridge.address.clone(), bridge.link_max.or(bridge.link)))
-    };
-    let mut parts: Vec<Ceiling> = Vec::new();
-    let mut rest: Vec<&Leaf> = leaves.to_vec();
-    while let Some(first) = rest.first().copied() {
-        let Some((address, link)) = bridge(first) else {
-            parts.push(first.own(way)?);
-            rest.remove(0);
-            continue;
-        };
-        let is_below = |leaf: &&&Leaf| bridge(leaf).is_some_and(|(other, _)| other == address);
-        let group: Vec<&Leaf> = rest.iter().filter(is_below).copied().collect();
-        rest.retain(|leaf| !is_below(&leaf));
-        let mut sum = below(&group, depth + 1, way)?;
-        let to_host = first.goes_to_host(way);
-        let carries = link.as_ref().and_then(|link| in_theory(link, to_host));
-        if let Some(theory) = carries.filter(|theory| *theory < 0.999 * sum.theory) {
-            let names: Vec<&str> = group.iter().map(|leaf| leaf.name.as_str()).collect();
-            let text = link.map(|link| link.text(None)).unwrap_or_default();
-            let remedy = match names.as_slice() {
-                [one] => format!(
-                    "{one} is below {address} with {text}: use a slot whose links are as wide and \
-                     as fast as its own"
-                ),
-                _ => format!(
-                    "{} share the uplink {address}, {:.*} GB/s in all: move one to another root \
-                     port",
-                    listed(&names),
-                    if theory < 1e9 { 3 } else { 1 },
-                    theory * 1e-9
-                ),
-            };
-            sum = Ceiling {
-                theory,
-                expected: sum.expected.min(theory * first.part.share_of(link.as_ref())),
-                binds: Binds::Uplink(address),
-                remedy: Some(remedy),
-            };
+/// The most that `streams` carry at the same time, each with the bytes on its leaves for one byte
+/// of its own; `None` if the rate of a leaf is unknown.
+#[must_use]
+pub fn carried(streams: &[Vec<(&Leaf, f64)>], way: Way) -> Option<Ceiling> {
+    let mut parts: Vec<Passed> = Vec::new();
+    for (index, (leaf, bytes)) in
+        streams.iter().enumerate().flat_map(|(index, all)| all.iter().map(move |one| (index, one)))
+    {
+        for passed in leaf.passes(way)? {
+            let is_same = |known: &Passed| (known.place, &known.key) == (passed.place, &passed.key);
+            let at = parts.iter().position(is_same).unwrap_or(parts.len());
+            if at == parts.len() {
+                parts.push(Passed { loads: vec![0.0; streams.len()], ..passed });
+            } else {
+                // The smaller payload of two devices binds both.
+                let known = &mut parts[at].rates;
+                *known = [known[0].min(passed.rates[0]), known[1].min(passed.rates[1])];
+            }
+            parts[at].loads[index] += bytes;
+            if !parts[at].leaves.contains(&leaf.name) {
+                parts[at].leaves.push(leaf.name.clone());
+            }
         }
-        parts.push(sum);
     }
-    let (theory, expected) =
-        parts.iter().fold((0.0, 0.0), |sum, part| (sum.0 + part.theory, sum.1 + part.expected));
-    let is_uplink = |part: &&Ceiling| matches!(part.binds, Binds::Uplink(_) | Binds::Uplinks(_));
-    let uplinks: Vec<&Ceiling> = parts.iter().filter(is_uplink).collect();
-    let binds = match (parts.as_slice(), uplinks.as_slice()) {
-        ([], _) => return None,
-        ([one], _) => one.binds.clone(),
-        (_, []) => Binds::Links(listed(&leaves.iter().map(|leaf| &*leaf.name).collect::<Vec<_>>())),
-        (_, [one]) => one.binds.clone(),
+    parts.sort_by_key(|part| Reverse(part.place));
+    let (theory, _) = settled(&parts, streams.len(), 0);
+    let (expected, full) = settled(&parts, streams.len(), 1);
+    let leaves = || streams.iter().flatten().map(|(leaf, _)| *leaf);
+    let part = leaves().next()?.part;
+    let shared: Vec<&Passed> = full.iter().copied().filter(|part| part.is_shared()).collect();
+    let binds = match (full.as_slice(), shared.as_slice()) {
+        ([one], _) | (_, [one]) => one.binds(part),
+        (_, []) => {
+            let mut names: Vec<String> = full.iter().flat_map(|part| part.leaves.clone()).collect();
+            names.dedup();
+            Binds::Links(listed(&names))
+        }
         (_, many) => Binds::Uplinks(many.len()),
     };
-    let remedy = uplinks.first().copied().or(parts.iter().find(|part| part.remedy.is_some()));
-    Some(Ceiling { theory, expected, binds, remedy: remedy.and_then(|part| part.remedy.clone()) })
+    let narrow = || {
+        let links = full.iter().filter(|part| part.place == Place::Link);
+        let names: Vec<&String> = links.flat_map(|part| &part.leaves).collect();
+        leaves().filter(|leaf| names.contains(&&leaf.name)).find_map(Leaf::narrow)
+    };
+    let remedy = shared.first().map(|part| part.remedy()).or_else(narrow);
+    Some(Ceiling { theory, expected, binds, remedy })
+}
+
+/// The sum of the streams' rates with the rates of `parts` in theory (0) or in practice (1), and
+/// the parts that bind. Each stream begins with what its own lines and links carry; from there up
+/// to the root ports, a part that would carry too much slows down all streams that pass it.
+fn settled(parts: &[Passed], streams: usize, column: usize) -> (f64, Vec<&Passed>) {
+    /// Room for errors of rounding.
+    const FULL: f64 = 0.999;
+    let mut rates = vec![f64::INFINITY; streams];
+    for part in parts.iter().filter(|part| !matches!(part.place, Place::Bridge(_))) {
+        for (rate, load) in rates.iter_mut().zip(&part.loads).filter(|(_, load)| **load > 0.0) {
+            *rate = rate.min(part.rates[column] / load);
+        }
+    }
+    let mut full: Vec<&Passed> = Vec::new();
+    for part in parts {
+        let load: f64 = rates.iter().zip(&part.loads).map(|(rate, load)| rate * load).sum();
+        let room = part.rates[column] / load;
+        if room < FULL {
+            for (rate, _) in rates.iter_mut().zip(&part.loads).filter(|(_, load)| **load > 0.0) {
+                *rate *= room;
+            }
+            let still = |own: &&Passed| {
+                own.loads.iter().zip(&part.loads).any(|(own, load)| *own > 0.0 && *load == 0.0)
+            };
+            full.retain(still);
+            full.push(part);
+        } else if room < 1.0 / FULL && !matches!(part.place, Place::Bridge(_)) {
+            full.push(part);
+        }
+    }
+    (rates.iter().sum(), full)
 }
 
 /// `a and b`, `a, b and c`; of more than four only the first and the number.
-fn listed(names: &[&str]) -> String {
+fn listed(names: &[String]) -> String {
     match names {
         [] => String::new(),
-        [one] => (*one).into(),
+        [one] => one.clone(),
         [first, .., last] if names.len() > 4 => format!("{first} to {last} ({})", names.len()),
         [most @ .., last] => format!("{} and {last}", most.join(", ")),
     }
@@ -384,16 +480,15 @@ mod tests {
         let h200 = Leaf::gpu(0, &device("a", link(16, 32_000), &[]));
         near(of_all(std::slice::from_ref(&h200), Way::Read).expected, 55.5e9);
         near(of_all(&[h200], Way::Write).expected, 55.0e9);
-        let drives = ["a", "b", "c", "d"].map(|name| drive(0, device(name, link(4, 32_000), &[])));
+        let drives = [0, 1, 2, 3].map(|n| drive(n, device(&n.to_string(), link(4, 32_000), &[])));
         let found = of_all(&drives, Way::Read);
         near(found.theory, 58e9);
         near(found.expected, 53.0e9);
-        assert_eq!(found.binds.to_string(), "links of nvme0n1, nvme0n1, nvme0n1 and nvme0n1");
+        assert_eq!(found.binds.to_string(), "links of nvme0n1, nvme1n1, nvme2n1 and nvme3n1");
         let nic = Nic {
             name: "mlx5_0/1".into(),
-            bits_per_second: 400_000_000_000,
+            bytes_per_second: 50e9 * 4096.0 / 4178.0,
             pci: Some(device("n", link(16, 32_000), &[])),
-            source: String::new(),
         };
         let found = of_all(&[Leaf::nic(&nic)], Way::Read);
         near(found.theory, 45.0 * GIB);

@@ -9,6 +9,7 @@ use super::map::{Layer, LayerKind, Layout};
 use super::placement::{Run, Spread};
 use super::probe::Refusal;
 use super::resolve::{Resolve, Span};
+use super::streams::Fan;
 use super::system::{Folder, clean};
 
 /// Unit of table numbers in bytes.
@@ -44,6 +45,7 @@ impl Resolve<'_> {
         }
         let mut spans = self.members(layer, &members);
         layer.spread = spread(&targets, layer).unwrap_or_default();
+        layer.fan = fan(&targets, layout, spans.len());
         if layer.text("target") == Some("multipath") {
             say_down_paths(layer, self, &spans);
         }
@@ -138,6 +140,27 @@ fn spread(targets: &[Target<'_>], layer: &Layer) -> Option<Spread> {
     });
     let runs: Vec<Run> = runs.collect::<Option<_>>()?;
     (!runs.is_empty()).then_some(Spread::Runs(runs))
+}
+
+/// The bytes that each device below the volume moves.
+fn fan(targets: &[Target<'_>], layout: Layout, count: usize) -> Fan {
+    match (targets, layout) {
+        ([raid], _) if raid.kind == "raid" => {
+            // After the level come the number of parameters, the parameters, and the number of
+            // devices (`Documentation/admin-guide/device-mapper/dm-raid.rst`).
+            let parameters = raid.number(1).unwrap_or(0).try_into().unwrap_or(usize::MAX);
+            let find = |name: &str| raid.arguments.iter().position(|word| *word == name);
+            let copies = find("raid10_copies").and_then(|at| raid.number(at + 1)).unwrap_or(2);
+            let slots = raid.number(2_usize.saturating_add(parameters));
+            let slots = slots.and_then(|slots| slots.try_into().ok()).unwrap_or(count);
+            let level = raid.arguments.first().copied().unwrap_or_default();
+            let level = level.split('_').next().unwrap_or_default();
+            Fan::of_level(level, copies.try_into().unwrap_or(2), slots, slots)
+        }
+        (_, Layout::Striped) => Fan::striped(count),
+        (_, Layout::Mirrored) => Fan::mirrored(),
+        _ => Fan::default(),
+    }
 }
 
 fn raid(level: &str) -> Layout {

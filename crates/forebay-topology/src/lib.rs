@@ -10,8 +10,8 @@
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
 //! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
-//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network cards (`nic`) and `memory`
-//! carry.
+//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network ports (`nic`) and `memory`
+//! carry, `streams` how many bytes each drive moves for those of a file.
 
 mod block;
 mod btrfs;
@@ -52,12 +52,13 @@ mod record;
 mod replay;
 mod resolve;
 mod simulated;
+mod streams;
 mod system;
 #[cfg(test)]
 mod tests;
 
 pub use cache::Resolver;
-pub use ceiling::{Binds, Ceiling, Leaf, Part, SHARE, Way, together};
+pub use ceiling::{Binds, Ceiling, Leaf, Part, SHARE, Way, carried, together};
 pub use device::BlockDevice;
 pub use distance::Distance;
 pub use drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
@@ -68,8 +69,8 @@ pub use memory::Channels;
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use neighbours::Neighbours;
 pub use nfs::part_of;
-pub use nic::{Nic, nics};
-pub use pci::{Bridge, Link, PciDevice, is_address};
+pub use nic::{Nic, ports};
+pub use pci::{Bridge, Link, PciDevice, is_address, payload};
 pub use placement::Piece;
 pub use probe::Extent;
 pub use quoted::quoted;
@@ -77,6 +78,7 @@ pub use record::{record, record_with};
 pub use replay::read_record;
 pub use resolve::Below;
 pub use simulated::simulated_gpu;
+pub use streams::{Stream, streams};
 pub use system::System;
 pub use system::moves_cursor;
 pub use system::{Absent, clean, shown};

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 use super::drive::{Drive, DriveId};
 use super::placement::Spread;
 use super::resolve::Span;
+use super::streams::Fan;
 
 /// The storage under one path.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +56,9 @@ pub struct Layer {
     /// How it maps addresses to its children.
     #[serde(skip)]
     pub(super) spread: Spread,
+    /// The bytes that its children move for its own.
+    #[serde(skip)]
+    pub(super) fan: Fan,
     /// The drives below it, if it is a block device.
     #[serde(skip)]
     pub(super) span: Option<Span>,
@@ -68,8 +72,9 @@ impl Layer {
     /// A step without facts.
     #[must_use]
     pub fn new(kind: LayerKind, name: impl Into<String>) -> Self {
-        let (facts, children, spread) = (Vec::new(), Vec::new(), Spread::Untold);
-        Self { kind, name: name.into(), facts, children, spread, span: None }
+        let (facts, children) = (Vec::new(), Vec::new());
+        let (spread, fan) = (Spread::Untold, Fan::default());
+        Self { kind, name: name.into(), facts, children, spread, fan, span: None }
     }
 
     /// The value of the fact `name`.

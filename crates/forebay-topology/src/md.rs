@@ -4,6 +4,7 @@ use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
 use super::placement::{Run, Spread};
 use super::resolve::{Resolve, Span, text_or_reason};
+use super::streams::Fan;
 use super::system::{Absent, Folder};
 
 impl Resolve<'_> {
@@ -58,10 +59,20 @@ impl Resolve<'_> {
         }
         let spans = self.members(layer, &serving);
         layer.spread = spread.unwrap_or_default();
+        let slots = wanted.and_then(|slots| slots.try_into().ok()).unwrap_or(serving.len());
+        let level = layer.text("level").unwrap_or_default();
+        layer.fan = Fan::of_level(level, copies(folder), slots, serving.len());
         let key =
             || folder.text("md/uuid").map_or_else(|_| folder.name(), |uuid| format!("md:{uuid}"));
         Span::joined(spans, key, layout)
     }
+}
+
+/// The copies of each chunk in a RAID-10: near ones in the lowest byte of its layout, far ones in
+/// the next (`raid10.c`).
+fn copies(folder: &Folder) -> usize {
+    let layout = folder.number("md/layout").unwrap_or(0x102);
+    usize::from((layout & 0xff) as u8 * (layout >> 8 & 0xff) as u8)
 }
 
 struct Member {

@@ -47,6 +47,8 @@ impl Resolve<'_> {
         if mount.file_system.starts_with("nfs") {
             let stats = self.system.own_table("mountstats");
             nfs::describe(&mut child, mount, stats);
+        } else {
+            child.say_if("server", mount.option("addr").map(clean));
         }
         let span = self.found(&mut child, drive);
         layer.children.push(child);

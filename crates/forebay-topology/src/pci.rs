@@ -140,6 +140,40 @@ pub(super) fn at_address(system: &System, address: &str) -> Option<PciDevice> {
     read(&system.folder(format!("sys/bus/pci/devices/{address}")).ok()?)
 }
 
+/// The maximum payload of packets between a device and the processor, in bytes: the least that the
+/// device and the bridges above it are set to. `None` unless the process is root, which alone may
+/// read more than the first 64 bytes of a configuration space.
+#[must_use]
+pub fn payload(system: &System, pci: &PciDevice) -> Option<u32> {
+    let addresses = pci.bridges.iter().map(|bridge| &bridge.address).chain([&pci.address]);
+    let sizes = addresses.filter(|address| is_address(address)).filter_map(|address| {
+        let file = format!("sys/bus/pci/devices/{address}/config");
+        payload_in(&system.bytes(file.as_ref(), CONFIG_LEN).ok()?)
+    });
+    sizes.min()
+}
+
+/// The length of a configuration space, as the doctor's record also holds it.
+const CONFIG_LEN: usize = 4096;
+
+/// The maximum payload in a configuration space: bits 5 to 7 of the register at 8 in the PCI
+/// Express capability, whose number is 16 (PCI Express Base Specification, 7.5.3.4).
+fn payload_in(space: &[u8]) -> Option<u32> {
+    let mut at = usize::from(*space.get(0x34)?) & !3;
+    // A longer chain is circular.
+    for _ in 0..48 {
+        if at < 0x40 {
+            return None;
+        }
+        if *space.get(at)? == 0x10 {
+            let bits = *space.get(at + 8)? >> 5;
+            return (bits < 6).then_some(128 << bits);
+        }
+        at = usize::from(*space.get(at + 1)?) & !3;
+    }
+    None
+}
+
 /// The PCI function in this folder.
 pub(super) fn read(folder: &Folder) -> Option<PciDevice> {
     let address = folder.name();

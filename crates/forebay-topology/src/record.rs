@@ -20,6 +20,7 @@ use super::file_systems::{self, Ground, look_up};
 use super::gpu;
 use super::memory;
 use super::nic;
+use super::pci;
 use super::patience::Patience;
 use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
 use super::quoted::quoted;
@@ -56,11 +57,18 @@ pub fn record_with(
     let resolver = Resolver::new(system.clone());
     for path in &paths {
         let map = resolver.resolve(path);
+        for drive in &map.drives {
+            let _ = drive.pci().map(|device| pci::payload(&system, device));
+            let _ = nic::ports(&system, &map.root, drive);
+        }
         // Extents are read only for the record, so that a replay can map files to drives.
         let _ = notes.extents(&map.path, EXTENTS_MAX);
     }
     // These read their files for the record.
-    let _ = (gpu::gpus(&system), nic::nics(&system), memory::Channels::read(&system));
+    let _ = memory::Channels::read(&system);
+    for gpu in gpu::gpus(&system) {
+        let _ = pci::payload(&system, &gpu.pci);
+    }
     more(&system);
     let root = dir.join("root");
     std::fs::create_dir(&root)?;

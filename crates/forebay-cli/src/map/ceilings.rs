@@ -1,14 +1,17 @@
 //! The most that the drives below the paths, the network and the GPUs can carry: one by one and
-//! together. Pure.
+//! together.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::results::{Direction, Record};
 use forebay_topology::{
-    Binds, Ceiling, Channels, Drive, Leaf, Part, Resolver, SHARE, System, Way, nics, together,
+    Binds, Ceiling, Channels, DriveId, Layout, Leaf, Part, Resolver, SHARE, System, Way, carried,
+    payload, ports, streams, together,
 };
 
+use super::gather::gather;
 use super::json::{CeilingRow, Gpu, MapReport, MeasuredShare};
 use super::look::{Look, Tone, Word};
 use crate::report::grid::{Fields, Grid};
@@ -24,10 +27,15 @@ impl CeilingRow {
 
     fn of(of: String, leaves: &[Leaf]) -> Self {
         let leaves: Vec<&Leaf> = leaves.iter().collect();
+        Self::named(of, leaves.len(), |way| together(&leaves, way))
+    }
+
+    /// The ceiling of `count` devices with this name.
+    fn named(of: String, count: usize, find: impl Fn(Way) -> Option<Ceiling>) -> Self {
         Self::new(of.clone(), |way| {
-            let found = together(&leaves, way)?;
+            let found = find(way)?;
             let binds = match found.binds {
-                Binds::Links(_) => Binds::Links(of.clone()),
+                Binds::Links(_) if count > 1 => Binds::Links(of.clone()),
                 other => other,
             };
             Some(Ceiling { binds, ..found })
@@ -88,18 +96,128 @@ fn more_drives(source: &CeilingRow, count: usize, target: &CeilingRow) -> Option
 /// The most that this machine reads from the drives behind some paths, or writes to them: with
 /// drives elsewhere, what its network ports carry, and true.
 pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Option<(Ceiling, bool)> {
-    let mut drives: Vec<Drive> = Vec::new();
-    for drive in paths.iter().flat_map(|path| resolver.resolve(path).drives) {
-        if drives.iter().all(|known| known.id != drive.id) {
-            drives.push(drive);
-        }
+    let report = gather(resolver, paths, None, false);
+    let source = sources(&report, resolver.system(), &[]).pop()?;
+    Some((source.total.get(way).clone()?, source.is_network))
+}
+
+/// What holds the bytes of the paths: drives of this machine, or what is behind its network.
+struct Source {
+    alone: Vec<CeilingRow>,
+    total: CeilingRow,
+    is_network: bool,
+}
+
+/// The drives of a report, and last the ports to its drives elsewhere.
+fn sources(report: &MapReport, system: &System, shares: &[MeasuredShare]) -> Vec<Source> {
+    let local = report.drives.iter().filter_map(|drive| {
+        let leaf = refined(Leaf::drive(drive)?, system, shares);
+        Some((drive.id.clone(), leaf))
+    });
+    let local: BTreeMap<DriveId, Leaf> = local.collect();
+    let mut found = Vec::new();
+    if !local.is_empty() {
+        let of_report = report.drives.iter().filter_map(|drive| local.get(&drive.id));
+        let leaves: Vec<Leaf> = of_report.cloned().collect();
+        let total = CeilingRow::named(arranged(report, &leaves), leaves.len(), |way| {
+            carried(&of_paths(report, &local, way), way)
+        });
+        found.push(Source { alone: alone(&leaves, "drives"), total, is_network: false });
     }
-    let is_remote = drives.iter().any(|drive| drive.transport().is_network());
-    let leaves: Vec<Leaf> = match is_remote {
-        true => nics(resolver.system()).iter().map(Leaf::nic).collect(),
-        false => drives.iter().filter_map(Leaf::drive).collect(),
-    };
-    Some((together(&leaves.iter().collect::<Vec<_>>(), way)?, is_remote))
+    let remote = report.drives.iter().filter(|drive| drive.transport().is_network());
+    let ways = remote.map(|drive| {
+        let map = report.maps.iter().find(|map| map.drives.contains(&drive.id))?;
+        ports(system, &map.steps, drive)
+    });
+    let ways: Vec<Option<Vec<_>>> = ways.collect();
+    if !ways.is_empty() {
+        let mut leaves: Vec<Leaf> = Vec::new();
+        let is_known = ways.iter().all(Option::is_some);
+        for port in ways.iter().flatten().flatten() {
+            if leaves.iter().all(|known| known.name != port.name) {
+                leaves.push(refined(Leaf::nic(port), system, shares));
+            }
+        }
+        let total = match leaves.as_slice() {
+            leaves if !is_known => CeilingRow::of("network".into(), &leaves[..0]),
+            [one] => CeilingRow::of(one.name.clone(), &leaves),
+            _ => CeilingRow::of(format!("{} ports", leaves.len()), &leaves),
+        };
+        found.push(Source { alone: alone(&leaves, "ports"), total, is_network: true });
+    }
+    found
+}
+
+/// A device with the payload of its packets, and with what such devices reached in a measurement.
+fn refined(mut leaf: Leaf, system: &System, shares: &[MeasuredShare]) -> Leaf {
+    leaf.payload = leaf.pci.as_ref().and_then(|pci| payload(system, pci));
+    for MeasuredShare { way, share, .. } in shares.iter().filter(|it| it.part == leaf.part) {
+        let alone = together(&[&leaf], *way);
+        leaf.measured[*way as usize] = alone.map(|alone| alone.theory * share);
+    }
+    leaf
+}
+
+/// The streams of all paths over drives whose rates are known. Paths with one queue have the same.
+fn of_paths<'a>(
+    report: &MapReport,
+    local: &'a BTreeMap<DriveId, Leaf>,
+    way: Way,
+) -> Vec<Vec<(&'a Leaf, f64)>> {
+    let mut queues = Vec::new();
+    let mut all = Vec::new();
+    for map in report.maps.iter().filter(|map| map.drives.iter().any(|id| local.contains_key(id))) {
+        if queues.contains(&&map.queue.id) {
+            continue;
+        }
+        queues.push(&map.queue.id);
+        let on_drives = |stream: BTreeMap<DriveId, f64>| {
+            stream.into_iter().map(|(id, bytes)| Some((local.get(&id)?, bytes))).collect()
+        };
+        all.extend(streams(&map.steps, &map.drives, way).into_iter().filter_map(on_drives));
+    }
+    all
+}
+
+/// The drives in words, with the arrangement that all paths share.
+fn arranged(report: &MapReport, leaves: &[Leaf]) -> String {
+    let count = leaves.len();
+    let first = report.maps.iter().find(|map| !map.drives.is_empty()).map(|map| &map.queue);
+    let all = report.maps.iter().all(|map| Some(&map.queue.id) == first.map(|queue| &queue.id));
+    match (leaves, first.map(|queue| queue.layout).filter(|_| all)) {
+        ([one], _) => one.name.clone(),
+        (_, Some(Layout::Mirrored)) => format!("{count} mirrored drives"),
+        (_, Some(Layout::StripedMirrors)) => format!("{count} drives in mirrors"),
+        (_, Some(Layout::Parity)) => format!("{count} drives with parity"),
+        _ => format!("{count} drives"),
+    }
+}
+
+/// A row for each of several devices, or one for all if they are alike.
+fn alone(leaves: &[Leaf], name: &str) -> Vec<CeilingRow> {
+    if leaves.len() < 2 {
+        return Vec::new();
+    }
+    let rows = leaves.iter().map(|leaf| {
+        CeilingRow::of(leaf.name.clone(), std::slice::from_ref(leaf)) //
+    });
+    let mut rows: Vec<CeilingRow> = rows.collect();
+    let theory = |row: &CeilingRow| row.read.as_ref().map(|ceiling| ceiling.theory);
+    if let [first, _, _, ..] = rows.as_slice()
+        && rows.iter().all(|row| theory(row) == theory(first))
+    {
+        let mut each = first.clone();
+        each.of = format!("each of {} {name}", leaves.len());
+        for ceiling in [&mut each.read, &mut each.write].into_iter().flatten() {
+            ceiling.binds = match &ceiling.binds {
+                Binds::Line(_) => Binds::Line("each".into()),
+                _ => Binds::Link("each".into()),
+            };
+        }
+        rows = vec![each];
+    }
+    rows.truncate(DRIVES_MAX);
+    rows
 }
 
 /// The shares that a run of `bench` with one drive and one GPU of a report reached.
@@ -108,6 +226,7 @@ pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Optio
 /// The file has no limit of such a drive or GPU.
 pub(super) fn shares(
     report: &MapReport,
+    system: &System,
     records: &[Record],
     file: &Path,
 ) -> Result<Vec<MeasuredShare>> {
@@ -131,7 +250,7 @@ pub(super) fn shares(
             },
             _ => None,
         };
-        let Some(leaf) = leaf else { continue };
+        let Some(leaf) = leaf.map(|leaf| refined(leaf, system, &[])) else { continue };
         for (way, direction) in [(Way::Read, Direction::Read), (Way::Write, Direction::Write)] {
             let is_of_way = limit.direction.is_none_or(|own| own == direction);
             if let Some(ceiling) = together(&[&leaf], way).filter(|_| is_of_way) {
@@ -158,44 +277,13 @@ pub(super) fn rows(
     system: &System,
     shares: &[MeasuredShare],
 ) -> Vec<CeilingRow> {
-    let with_shares = |mut leaf: Leaf| {
-        for MeasuredShare { way, share, .. } in shares.iter().filter(|it| it.part == leaf.part) {
-            let alone = together(&[&leaf], *way);
-            leaf.measured[*way as usize] = alone.map(|alone| alone.theory * share);
-        }
-        leaf
-    };
-    let local: Vec<Leaf> = report.drives.iter().filter_map(Leaf::drive).map(with_shares).collect();
-    let is_remote = report.drives.iter().any(|drive| drive.transport().is_network());
-    let ports = || nics(system).iter().map(Leaf::nic).collect();
-    let ports: Vec<Leaf> = if is_remote { ports() } else { Vec::new() };
     let memory = Channels::read(system).as_ref().map(memory);
-    let gpus = report.gpus.iter().map(|gpu| with_shares(Leaf::gpu(gpu.index, &gpu.pci)));
+    let gpus = report.gpus.iter().map(|gpu| refined(Leaf::gpu(gpu.index, &gpu.pci), system, shares));
     let gpus: Vec<Leaf> = gpus.collect();
     let mut rows = Vec::new();
-    let mut sources = Vec::new();
-    for (all, name) in [(&local, "drives"), (&ports, "ports")] {
-        let alone = all.iter().map(|leaf| {
-            CeilingRow::of(leaf.name.clone(), std::slice::from_ref(leaf)) //
-        });
-        let mut alone: Vec<CeilingRow> = alone.collect();
-        let theory = |row: &CeilingRow| row.read.as_ref().map(|ceiling| ceiling.theory);
-        if let [first, _, _, ..] = alone.as_slice()
-            && alone.iter().all(|row| theory(row) == theory(first))
-        {
-            let mut each = first.clone();
-            each.of = format!("each of {} {name}", all.len());
-            for ceiling in [&mut each.read, &mut each.write].into_iter().flatten() {
-                ceiling.binds = Binds::Link("each".into());
-            }
-            alone = vec![each];
-        }
-        rows.extend(alone.into_iter().take(DRIVES_MAX));
-        if all.len() > 1 {
-            rows.push(CeilingRow::of(format!("{} {name}", all.len()), all));
-        }
-        // Local and remote memory are not read together.
-        sources.extend(rows.last().cloned().filter(|_| !all.is_empty()));
+    let sources = sources(report, system, shares);
+    for source in &sources {
+        rows.extend(source.alone.iter().chain([&source.total]).cloned());
     }
     let doubles = std::iter::successors(Some(1), |count| Some(count * 2));
     let mut counts: Vec<usize> = doubles.take_while(|count| *count < gpus.len()).collect();
@@ -205,14 +293,18 @@ pub(super) fn rows(
     let targets: Vec<CeilingRow> = targets.collect();
     let twice = memory.as_ref().map(|[_, twice]| twice);
     let paths = sources.iter().flat_map(|source| {
-        targets.iter().map(move |target| CeilingRow::between(source, target, twice))
+        // Local and remote drives are not read together.
+        targets.iter().map(move |target| CeilingRow::between(&source.total, target, twice))
     });
     let mut paths: Vec<CeilingRow> = paths.collect();
-    if let (Some(source), [.., target]) = (sources.first().filter(|_| !local.is_empty()), &*targets)
+    let local = sources.first().filter(|source| !source.is_network);
+    if let (Some(source), [.., target]) = (local, &*targets)
         && let Some(path) = paths.iter_mut().find(|path| path.of.ends_with(&target.of))
         && let Some(read) = path.read.as_mut().filter(|read| read.remedy.is_none())
     {
-        read.remedy = more_drives(source, local.len(), target);
+        let is_local = |drive: &&_| Leaf::drive(drive).is_some();
+        let count = report.drives.iter().filter(is_local).count();
+        read.remedy = more_drives(&source.total, count, target);
     }
     rows.extend(targets);
     rows.extend(memory.map(|[own, _]| own));
@@ -238,10 +330,10 @@ pub(super) fn draw(report: &MapReport, look: Look, out: &mut String) {
             look.text(out, "→ ", "  ", Tone::Bad.style(), remedy);
         }
     }
-    look.text(out, "", "", Tone::Dim.style(), &sources(report));
+    look.text(out, "", "", Tone::Dim.style(), &notes(report));
 }
 
-fn sources(report: &MapReport) -> String {
+fn notes(report: &MapReport) -> String {
     let name = |part| match part {
         Part::Gpu => "GPUs",
         Part::Drive => "drives",
@@ -264,10 +356,13 @@ fn sources(report: &MapReport) -> String {
         true => (", memory modules in /run/udev/data/+dmi:id (udev),", "Links"),
         false => (",", "Memory, links"),
     };
+    let has_parity = report.maps.iter().any(|map| map.queue.layout == Layout::Parity);
+    let stripes = if has_parity { " Writes with parity are of whole stripes." } else { "" };
     format!(
         "In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA, SAS \
-         and network ports{source} without the overhead of packets. Reads and writes: the share \
-         that practice reaches, {}. {unknown} between sockets and the drives' own chips are not \
+         and network ports{source} without the overhead of packets, which hold 256 bytes where only \
+         root can read how many.{stripes} Reads and writes: the share that \
+         practice reaches, {}. {unknown} between sockets and the drives' own chips are not \
          known here and may bind before.",
         shares.join(", ")
     )

@@ -41,7 +41,7 @@ pub(crate) fn command(
     let resolver = Resolver::new(system);
     let mut report = gather::gather(&resolver, paths, args.fixture.as_deref(), args.extents);
     if let Some(file) = &args.measured {
-        report.measured = ceilings::shares(&report, &file::read(file)?, file)?;
+        report.measured = ceilings::shares(&report, resolver.system(), &file::read(file)?, file)?;
         report.ceilings = ceilings::rows(&report, resolver.system(), &report.measured);
     }
     if is_json && args.fixture.is_none() {

@@ -1,6 +1,7 @@
 //! `forebay doctor --tree`: what it draws of recorded systems and of this one, what it
 //! records, and what it refuses.
 
+mod ceilings;
 mod live;
 pub(crate) mod recorded;
 
