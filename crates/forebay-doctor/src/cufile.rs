@@ -21,6 +21,10 @@ pub(super) fn version(seen: &Seen) -> Option<(u32, u32)> {
 
 pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
     let Some((seen, end)) = answer else {
+        if facts.gpu.is_err() {
+            let check = LIBRARY.unknown("not queried, since it needs a GPU");
+            return vec![check.step("look for the GPU first (`gpu_class`)")];
+        }
         return vec![LIBRARY.unknown("not queried").step(PROBE)];
     };
     let mut checks = vec![library(seen, end, facts)];

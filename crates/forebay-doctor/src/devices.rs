@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use forebay_topology::{Absent, System};
 
+use super::GpuWish;
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, Topic};
 
@@ -59,7 +60,7 @@ impl Devices {
                     .problem(format!("the driver is loaded, and there is no /dev/{FIRST}"), BOTH)
                     .step(step)
                     .needs("the GPU's devices in /dev")
-                    .broken_if(facts.gpu_is_wanted),
+                    .broken_if(matches!(facts.gpu_wish, GpuWish::At(_))),
             );
         }
         let of_gpus = || self.answers.iter().filter(|(name, _)| is_gpu(name));

@@ -2,6 +2,7 @@
 
 use forebay_topology::System;
 
+use super::GpuWish;
 use super::facts::Facts;
 use super::peers::number;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
@@ -134,11 +135,15 @@ impl Driver {
 
     fn class(&self, facts: &Facts) -> Check {
         if let Err(reason) = &facts.gpu {
-            return CLASS
+            let check = CLASS
                 .problem(reason.clone(), BOTH)
-                .step("`lspci -d 10de:` lists NVIDIA's devices; a container takes `--gpus all`")
                 .needs("an NVIDIA GPU that this machine can see")
-                .broken_if(facts.gpu_is_wanted);
+                .broken_if(matches!(facts.gpu_wish, GpuWish::At(_)));
+            if let GpuWish::None(_) = facts.gpu_wish {
+                return check;
+            }
+            return check
+                .step("`lspci -d 10de:` lists NVIDIA's devices; a container takes `--gpus all`");
         }
         let Some(model) = &self.model else {
             return CLASS.unknown("the driver names no model").step("`nvidia-smi -L` names it");

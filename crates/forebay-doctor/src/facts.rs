@@ -21,8 +21,8 @@ pub(super) struct Facts {
     pub(super) driver: Driver,
     /// The GPU, or why there is none.
     pub(super) gpu: Result<Gpu, String>,
-    /// Whether the user named a GPU.
-    pub(super) gpu_is_wanted: bool,
+    /// The GPU that the user named, or no GPU.
+    pub(super) gpu_wish: GpuWish,
     pub(super) pcie: Pcie,
     pub(super) storage: Storage,
     pub(super) network: Network,
@@ -48,7 +48,7 @@ impl Facts {
             process: Process::read(system),
             devices: Devices::read(system),
             config: Config::read(system),
-            gpu_is_wanted: matches!(wish.gpu, GpuWish::At(_)),
+            gpu_wish: wish.gpu.clone(),
             gpu: found,
             cufile,
         }

@@ -23,6 +23,9 @@ pub(super) const BOTH: &[DirectPath] = &[DirectPath::P2pdma, DirectPath::NvidiaF
 pub(super) const P2PDMA: &[DirectPath] = &[DirectPath::P2pdma];
 pub(super) const NVIDIA_FS: &[DirectPath] = &[DirectPath::NvidiaFs];
 
+/// The check that fails without a GPU.
+const GPU_CLASS: &str = "gpu_class";
+
 impl DirectPath {
     /// Its name, as in verdicts.
     #[must_use]
@@ -218,15 +221,22 @@ impl Report {
         if ways[0].is_open {
             checks.iter_mut().for_each(|check| check.pass_over(nearest));
         }
+        // Nothing else opens a path without a GPU.
+        if gpu.is_none() {
+            let blocking = |check: &&mut Check| !check.blocks.is_empty() && !check.is_broken;
+            let others = checks.iter_mut().filter(|check| check.name != GPU_CLASS);
+            others.filter(blocking).for_each(|check| check.step = None);
+        }
         // Checks are created in the order of their cost, so the sort must be stable.
         checks.sort_by_key(|check| {
+            let is_first = gpu.is_none() && check.name == GPU_CLASS;
             let closes = match check.blocks.len() {
                 0 => 3,
                 1 if check.blocks[0] != nearest => 2,
                 1 => 1,
                 _ => 0,
             };
-            (check.state, !check.is_broken, closes)
+            (check.state, !check.is_broken, !is_first, closes)
         });
         Self { path, gpu, checks, ways }
     }
@@ -328,6 +338,25 @@ mod tests {
         assert!(report.is_broken());
         let change = "the direct path (p2pdma) would take a kernel and a drive";
         assert_eq!(report.change().as_deref(), Some(change));
+    }
+
+    #[test]
+    fn without_a_gpu_that_comes_first_and_nothing_else_has_a_step() {
+        let checks = vec![
+            named("drive").problem("x", BOTH).step("another drive"),
+            named(GPU_CLASS).problem("none", BOTH).step("add one"),
+            named("kernel").problem("x", P2PDMA).step("another kernel"),
+            named("broken").problem("x", NVIDIA_FS).step("mend it").broken_if(true),
+            named("slow").warning("x").step("unlimit it"),
+        ];
+        let gpu = Gpu { address: "0000:01:00.0".into(), name: None };
+        let steps = |gpu| {
+            let report = Report::new("/p".into(), gpu, checks.clone());
+            let checks = report.checks.iter().filter(|check| check.step.is_some());
+            checks.map(|check| check.name).collect::<Vec<_>>()
+        };
+        assert_eq!(steps(None), ["broken", GPU_CLASS, "slow"]);
+        assert_eq!(steps(Some(gpu)), ["broken", "drive", GPU_CLASS, "kernel", "slow"]);
     }
 
     #[test]

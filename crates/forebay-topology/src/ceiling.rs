@@ -227,7 +227,8 @@ impl Leaf {
     fn narrow(&self) -> Option<String> {
         let pci = self.pci.as_ref()?;
         let (link, max) = (own_link(pci)?, pci.link_max?);
-        let text = || format!("{} has {}: use a slot with all lanes", self.name, link.text(Some(&max)));
+        let text =
+            || format!("{} has {}: use a slot with all lanes", self.name, link.text(Some(&max)));
         link.is_below(&max).then(text)
     }
 }
@@ -330,7 +331,9 @@ impl Passed {
             (Place::Bridge(_), _) => {
                 format!("{names} share the uplink {of}, {all}: move one to another root port")
             }
-            _ => format!("{names} share the link of {of}, {all}: use devices with links of their own"),
+            _ => format!(
+                "{names} share the link of {of}, {all}: use devices with links of their own"
+            ),
         }
     }
 }
@@ -497,6 +500,27 @@ mod tests {
         // A slot of PCIe 4.0 carries less than the network.
         let slow = Nic { pci: Some(device("n", link(16, 16_000), &[])), ..nic };
         assert_eq!(of_all(&[Leaf::nic(&slow)], Way::Read).binds, Binds::Link("mlx5_0/1".into()));
+    }
+
+    #[test]
+    fn each_generation_loses_its_own_line_code_and_packets() {
+        for (lanes, rate, payload, to_host, to_device) in [
+            // 8 of 10 bits, and 24 or 20 bytes beside 256.
+            (4, 2_500, 256, 1.0 * 256.0 / 280.0, 1.0 * 256.0 / 276.0),
+            (8, 5_000, 128, 4.0 * 128.0 / 152.0, 4.0 * 128.0 / 148.0),
+            // 128 of 130 bits.
+            (16, 8_000, 256, 15.754 * 256.0 / 280.0, 15.754 * 256.0 / 276.0),
+            (4, 16_000, 512, 7.877 * 512.0 / 536.0, 7.877 * 512.0 / 532.0),
+            (16, 32_000, 128, 63.015 * 128.0 / 152.0, 63.015 * 128.0 / 148.0),
+            // 236 of 256 bytes of a flit; 16 or 12 bytes of header.
+            (4, 64_000, 256, 32.0 * 0.921_875 * 256.0 / 272.0, 32.0 * 0.921_875 * 256.0 / 268.0),
+        ] {
+            let link = link(lanes, rate).unwrap();
+            for (way, wanted) in [(true, to_host), (false, to_device)] {
+                let found = carries(&link, way, payload).unwrap() * 1e-9;
+                assert!((found / wanted - 1.0).abs() < 1e-3, "{rate}: {found}, not {wanted}");
+            }
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The route to the server's address names an interface. Bonds, VLANs and bridges stand on other
 //! interfaces (`lower_*` in `/sys/class/net`); at the bottom are ports with a PCI device.
 
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::drive::{Drive, Transport};
@@ -98,26 +99,26 @@ fn fabric(transport: &Transport) -> Option<Server> {
 /// The interface of the route to `address`: that with the longest prefix, then the lowest metric.
 /// Rules for several tables are not visible in `/proc`.
 fn interface(system: &System, address: IpAddr) -> Option<String> {
-    let (table, parse): (_, fn(&[&str], IpAddr) -> Option<(u32, u64)>) = match address {
-        _ if address.is_loopback() => return None,
-        IpAddr::V4(_) => ("net/route", route_4),
-        IpAddr::V6(_) => ("net/ipv6_route", route_6),
-    };
-    let table = system.own_table(table).ok()?;
+    if address.is_loopback() {
+        return None;
+    }
+    let table = system.own_table(if address.is_ipv4() { "net/route" } else { "net/ipv6_route" });
+    let table = table.ok()?;
     let table = String::from_utf8_lossy(&table);
     let routes = table.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let (prefix, metric) = parse(&fields, address)?;
-        let name = if address.is_ipv4() { fields.first()? } else { fields.last()? };
-        Some(((prefix, std::cmp::Reverse(metric)), (*name).to_owned()))
+        let (name, (prefix, metric)) = match address {
+            IpAddr::V4(address) => (fields.first()?, route_4(&fields, address)?),
+            IpAddr::V6(address) => (fields.last()?, route_6(&fields, address)?),
+        };
+        Some(((prefix, Reverse(metric)), (*name).to_owned()))
     });
     let (_, name) = routes.max_by_key(|(rank, _)| *rank)?;
     (name != "lo").then_some(name)
 }
 
 /// The length of the prefix and the metric of a line of `/proc/net/route`, if it covers `address`.
-fn route_4(fields: &[&str], address: IpAddr) -> Option<(u32, u64)> {
-    let IpAddr::V4(address) = address else { return None };
+fn route_4(fields: &[&str], address: Ipv4Addr) -> Option<(u32, u64)> {
     let [_, target, _, flags, _, _, metric, mask, ..] = fields else { return None };
     // The kernel prints the bytes of an address as one number of a little-endian machine.
     let number = |text: &str| Some(u32::from_str_radix(text, 16).ok()?.swap_bytes());
@@ -128,8 +129,7 @@ fn route_4(fields: &[&str], address: IpAddr) -> Option<(u32, u64)> {
 }
 
 /// The same of a line of `/proc/net/ipv6_route`.
-fn route_6(fields: &[&str], address: IpAddr) -> Option<(u32, u64)> {
-    let IpAddr::V6(address) = address else { return None };
+fn route_6(fields: &[&str], address: Ipv6Addr) -> Option<(u32, u64)> {
     let [target, prefix, _, _, _, metric, _, _, flags, _] = fields else { return None };
     let target = u128::from_str_radix(target, 16).ok()?;
     let prefix = u32::from_str_radix(prefix, 16).ok().filter(|prefix| *prefix <= 128)?;
@@ -193,7 +193,8 @@ fn port(folder: &Folder, device: &Folder, server: Server) -> Option<Nic> {
     let (payload, packet) = match (server.is_rdma, is_infiniband) {
         (true, true) => (RDMA_MAX, RDMA_MAX + INFINIBAND),
         (true, false) => {
-            let payload = (256..=RDMA_MAX.min(mtu - ROCE_ROOM)).rev().find(|n| n.is_power_of_two())?;
+            let payload =
+                (256..=RDMA_MAX.min(mtu - ROCE_ROOM)).rev().find(|n| n.is_power_of_two())?;
             (payload, payload + ROCE[version] + ETHERNET)
         }
         // Connected mode splits large packets.

@@ -278,6 +278,24 @@ mod tests {
     }
 
     #[test]
+    fn the_payload_is_in_the_capability_of_pci_express() {
+        let mut space = [0_u8; 256];
+        (space[0x34], space[0x50], space[0x51], space[0x70]) = (0x50, 0x05, 0x70, 0x10);
+        for (bits, payload) in [(0, Some(128)), (1, Some(256)), (5, Some(4096)), (6, None)] {
+            space[0x78] = bits << 5 | 0x1f;
+            assert_eq!(payload_in(&space), payload, "{bits}");
+        }
+        // All that a user other than root may read.
+        assert_eq!(payload_in(&space[..64]), None);
+        assert_eq!(payload_in(&[]), None);
+        space[0x70] = 0x11;
+        assert_eq!(payload_in(&space), None);
+        space[0x71] = 0x50; // a circle
+        assert_eq!(payload_in(&space), None);
+        assert_eq!(payload_in(&[0xff; 256]), None, "no device answers");
+    }
+
+    #[test]
     fn a_link_carries_what_its_line_code_leaves() {
         let rate = |link: Option<Link>| link.and_then(|link| link.bytes_per_second);
         assert_eq!(rate(link(16, 32_000)), Some(63_015_384_608));

@@ -57,10 +57,22 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
         entry(&mut out, State::Unknown, "not moved", reason, look);
     }
     if !rest.is_empty() {
-        let fine = rest.iter().filter(|check| check.state == State::Ok).count();
-        let (count, transfers) = (rest.len(), report.transfers.len());
+        let count = |state: State, one: &str, many: &str| {
+            let count = rest.iter().filter(|check| check.state == state).count();
+            (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
+        };
+        let counts = [
+            count(State::Problem, "problem", "problems"),
+            count(State::Warning, "warning", "warnings"),
+            count(State::Unknown, "unknown", "unknown"),
+            count(State::Ok, "ok", "ok"),
+        ];
+        let counts: Vec<String> = counts.into_iter().flatten().collect();
+        let (more, transfers) = (rest.len(), report.transfers.len());
+        let (s, ss) = (if more == 1 { "" } else { "s" }, if transfers == 1 { "" } else { "s" });
         let text = format!(
-            "{count} more checks ({fine} ok) and {transfers} transfers: `forebay doctor -v`"
+            "{more} more check{s} ({}) and {transfers} transfer{ss}: `forebay doctor -v`",
+            counts.join(", ")
         );
         look.text(&mut out, "", "", Style::new(), &text);
     }
@@ -68,14 +80,18 @@ pub(super) fn render(report: &DoctorReport, verbose: bool, look: Look) -> String
 }
 
 /// Whether a check belongs to the answer: something is broken, costs speed, or keeps the nearest
-/// direct path closed. Without a GPU nothing else matters.
+/// direct path closed. Without a GPU only its own check matters, if there is a step to take.
 fn matters(report: &DoctorReport, check: &Check) -> bool {
     let closes = || match report.found.ways.first() {
         Some(way) if !way.is_open => check.blocks.contains(&way.way),
         _ => check.blocks.is_empty(),
     };
     let costs = check.state == State::Warning || (check.state == State::Problem && closes());
-    check.is_broken || (report.found.gpu.is_some() && costs)
+    let matters = match report.found.gpu {
+        Some(_) => costs,
+        None => check.name == "gpu_class" && check.step.is_some(),
+    };
+    check.is_broken || matters
 }
 
 fn moved(out: &mut String, transfer: &Transfer, look: Look) {

@@ -26,6 +26,7 @@ use forebay_topology::System;
 use self::json::{DoctorReport, End, Transfer};
 use self::transfers::Moved;
 use crate::args::DoctorArgs;
+use crate::bench::progress;
 use crate::map::{self, look::Look};
 use crate::reach;
 use crate::values::Format;
@@ -59,7 +60,7 @@ pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Re
         return stdio::print(&record::write(
             &system,
             &wishes,
-            Some(cufile(program)),
+            has_gpu(&system).then(|| cufile(program)),
             dir,
             args.tree,
         )?);
@@ -69,7 +70,7 @@ pub(crate) fn command(args: &DoctorArgs, command: &str, program: &Program) -> Re
             let found = doctor::examine(&system, &wish(&paths[0]), record::answer(dir)?);
             DoctorReport::of(found, Some(dir.display().to_string()))
         }
-        None => examined(&system, &paths[0], answers, args.gpu.as_ref(), program)?,
+        None => examined(&system, &paths[0], answers, args, program)?,
     };
     finish(&report, args)
 }
@@ -89,27 +90,34 @@ fn examined(
     system: &System,
     path: &Path,
     answers: bool,
-    gpu: Option<&GpuSelector>,
+    args: &DoctorArgs,
     program: &Program,
 ) -> Result<DoctorReport> {
     let engine = Engine::new(program.engine_options()?)?;
-    let (opened, target) = (cufile(program), Target::find(&engine, gpu));
+    let (gpu, steps) = (args.gpu.as_ref(), progress(2, args.quiet));
+    let target = Target::find(&engine, gpu);
     let device = target.as_ref().ok().and_then(|target| target.device.as_ref());
     let real = device.filter(|device| !device.info().simulated);
     // A GPU that the driver does not show may still exist.
     let wish = real.map(|device| GpuWish::At(device.info().pci_address.clone()));
     let wish = wish.unwrap_or_else(|| gpu.map_or(GpuWish::First, wish_of));
+    steps.set_message(format!("opening cuFile's driver, at most {} s", CUFILE_MAX.as_secs()));
+    let opened = (real.is_some() || has_gpu(system)).then(|| cufile(program));
+    steps.inc(1);
     // An engine would wait for cuFile longer than this verb.
-    let direct = if device.is_some() && real.is_none() { None } else { closed(&opened) };
-    let found = doctor::examine(system, &Wish { path: path.to_owned(), gpu: wish }, Some(opened));
+    let is_simulated = device.is_some() && real.is_none();
+    let direct = opened.as_ref().filter(|_| !is_simulated).and_then(closed);
+    let found = doctor::examine(system, &Wish { path: path.to_owned(), gpu: wish }, opened);
     let mut report = DoctorReport::of(found, None);
     report.target = target.as_ref().ok().map(Target::name);
+    steps.set_message("moving bytes by each route");
     let nothing = |reason| Moved { ended: Some(reason), ..Moved::default() };
     let moved = match &target {
         Ok(target) if answers => transfers::all(transfers::BOUND, &engine, target, path, direct),
         Ok(_) => nothing("the path does not answer".into()),
         Err(failure) => Moved { has_failed: true, ..nothing(failure.in_one_line()) },
     };
+    steps.finish_and_clear();
     report.broken |= moved.has_failed || moved.transfers.iter().any(Transfer::has_failed);
     (report.transfers, report.not_moved) = (moved.transfers, moved.ended);
     report.sentence = match &target {
@@ -178,6 +186,11 @@ fn finish(report: &DoctorReport, args: &DoctorArgs) -> Result<()> {
         report.transfers.iter().any(is_direct).then(|| text.into())
     });
     Err(failure)
+}
+
+/// Whether cuFile's driver may open: without a GPU it fails, or spins until its time is up.
+fn has_gpu(system: &System) -> bool {
+    !forebay_topology::gpus(system).is_empty()
 }
 
 /// What cuFile reports in a child process.

@@ -278,7 +278,8 @@ pub(super) fn rows(
     shares: &[MeasuredShare],
 ) -> Vec<CeilingRow> {
     let memory = Channels::read(system).as_ref().map(memory);
-    let gpus = report.gpus.iter().map(|gpu| refined(Leaf::gpu(gpu.index, &gpu.pci), system, shares));
+    let gpus =
+        report.gpus.iter().map(|gpu| refined(Leaf::gpu(gpu.index, &gpu.pci), system, shares));
     let gpus: Vec<Leaf> = gpus.collect();
     let mut rows = Vec::new();
     let sources = sources(report, system, shares);
@@ -360,8 +361,8 @@ fn notes(report: &MapReport) -> String {
     let stripes = if has_parity { " Writes with parity are of whole stripes." } else { "" };
     format!(
         "In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA, SAS \
-         and network ports{source} without the overhead of packets, which hold 256 bytes where only \
-         root can read how many.{stripes} Reads and writes: the share that \
+         and network ports{source} without the overhead of packets of 256 bytes, or of the size that root \
+         reads.{stripes} Reads and writes: the share that \
          practice reaches, {}. {unknown} between sockets and the drives' own chips are not \
          known here and may bind before.",
         shares.join(", ")

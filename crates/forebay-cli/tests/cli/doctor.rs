@@ -294,7 +294,7 @@ fn a_machine_without_a_direct_path_reads_like_this() {
               default
               next  mount it again with `data=ordered` (`umount`, then `mount -o
                     data=ordered`), and in /etc/fstab
-    21 more checks (16 ok) and 0 transfers: `forebay doctor -v`
+    21 more checks (4 problems, 1 unknown, 16 ok) and 0 transfers: `forebay doctor -v`
     "#);
 }
 

@@ -120,6 +120,17 @@ pub struct Limit {
     pub predicted: Option<f64>,
 }
 
+impl Limit {
+    /// Whether this is a limit of the same part as one with this name. The name of the links of
+    /// several GPUs depends on the rate that they reached, so all names of links are the same.
+    #[must_use]
+    pub fn is_of(&self, name: &str, of: &str, direction: Option<Direction>) -> bool {
+        let is_storage = |name: &str| name == "storage";
+        is_storage(&self.name) == is_storage(name)
+            && (self.of.as_str(), self.direction) == (of, direction)
+    }
+}
+
 /// The settings of one measurement: one value of each axis.
 ///
 /// No axis has the value 0 or an empty text: those mean that an external tool does not report it.

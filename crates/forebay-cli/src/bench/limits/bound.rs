@@ -3,11 +3,11 @@
 use forebay::Route;
 use forebay_measure::parallel::cores;
 use forebay_measure::results::{Bound, Measured, Point};
-use forebay_measure::results::{Cache, Direction, Record};
+use forebay_measure::results::{Cache, Direction, Limit, Record};
 use forebay_measure::stats::float;
 use forebay_measure::workload::backend::Method;
 
-use super::rate;
+use super::{highest, rate};
 use crate::bench::plan::Planned;
 
 /// From this share of the requested rate on, the requested rate binds.
@@ -80,15 +80,21 @@ fn links(
     if matches!(method, Method::Plain(plain) if plain.stays_in_host()) {
         return None;
     }
-    let of = |name: &str, of: &str| rate(records, name, of, direction);
     // Links of several GPUs add up, unless a shared part binds. Bytes on the direct route from a
     // drive may bypass that part.
     let all = point.targets.join("+");
-    let names = [("links", "link"), ("uplink", "uplink"), ("shared", "shared")];
-    let mut shared = names.into_iter().filter_map(|(name, shown)| Some((shown, of(name, &all)?)));
-    let shared = shared.next().filter(|_| method != Method::Forebay(Some(Route::Direct)));
-    let sum = || point.targets.iter().map(|target| of("link", target)).sum::<Option<f64>>();
-    shared.or_else(|| sum().map(|rate| ("link", rate)))
+    let name = |limit: &Limit| match limit.name.as_str() {
+        "uplink" => "uplink",
+        "shared" => "shared",
+        _ => "link",
+    };
+    let shared = highest(records, "link", &all, direction);
+    let shared = shared.filter(|_| method != Method::Forebay(Some(Route::Direct)));
+    let of = |target: &String| rate(records, "link", target, direction);
+    let sum = || point.targets.iter().map(of).sum::<Option<f64>>();
+    shared
+        .map(|limit| (name(limit), limit.bytes_per_second))
+        .or_else(|| sum().map(|rate| ("link", rate)))
 }
 
 #[cfg(test)]
@@ -96,7 +102,6 @@ mod tests {
     use super::*;
     use crate::bench::args::BenchArgs;
     use crate::bench::plan::{Axes, Caches, points};
-    use forebay_measure::results::Limit;
 
     fn axes(read_percent: u8) -> Axes {
         Axes {
@@ -133,6 +138,22 @@ mod tests {
             Measured { bytes_per_second: rate, requests_per_second, ..Measured::default() };
         let limits = [limit("link", Direction::Read, 10e9), limit("link", Direction::Write, 8e9)];
         bound(&planned[0], (&measured, planned[0].point.read_percent), &limits).unwrap()
+    }
+
+    #[test]
+    fn the_highest_limit_of_several_gpus_gives_its_name() {
+        let limit = |name: &str, rate| match limit("link", Direction::Read, rate) {
+            Record::Limit(limit) => Record::Limit(Limit { name: name.into(), ..limit }),
+            other => other,
+        };
+        let records = [limit("uplink", 1.42e9), limit("links", 1.72e9), limit("shared", 1.5e9)];
+        let found = highest(&records, "link", "sim:0", Direction::Read).unwrap();
+        assert_eq!(
+            (found.name.as_str(), rate(&records, "uplink", "sim:0", Direction::Read)),
+            ("links", Some(1.72e9))
+        );
+        assert_eq!(rate(&records, "storage", "sim:0", Direction::Read), None);
+        assert_eq!(rate(&records, "link", "sim:0", Direction::Write), None);
     }
 
     #[test]

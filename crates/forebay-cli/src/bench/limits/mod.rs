@@ -9,22 +9,30 @@ use forebay_measure::results::{Direction, Limit, Record};
 
 pub(super) use self::bound::bound;
 
-/// The rate of a part of the machine, as far as `records` have it. If it was measured several
-/// times, it is the highest of them.
+/// The rate of a part of the machine, as far as `records` have it.
 pub(super) fn rate(
     records: &[Record],
     name: &str,
     of: &str,
     direction: impl Into<Option<Direction>>,
 ) -> Option<f64> {
+    highest(records, name, of, direction).map(|limit| limit.bytes_per_second)
+}
+
+/// The highest limit of a part of the machine, which counts if it was measured several times. That
+/// of several GPUs has the name of what bound them then: any of these names finds it.
+pub(super) fn highest<'r>(
+    records: &'r [Record],
+    name: &str,
+    of: &str,
+    direction: impl Into<Option<Direction>>,
+) -> Option<&'r Limit> {
     let direction = direction.into();
-    let rates = records.iter().filter_map(|record| match record {
-        Record::Limit(limit) if limit.name == name && limit.of == of => {
-            (limit.direction == direction).then_some(limit.bytes_per_second)
-        }
+    let same = records.iter().filter_map(|record| match record {
+        Record::Limit(limit) if limit.is_of(name, of, direction) => Some(limit),
         _ => None,
     });
-    rates.reduce(f64::max)
+    same.max_by(|one, other| one.bytes_per_second.total_cmp(&other.bytes_per_second))
 }
 
 /// A limit of a real part of the machine.

@@ -83,12 +83,13 @@ impl Bench<'_> {
         }
         let all = planned.point.targets.join("+");
         let stays = matches!(planned.load.method, Method::Plain(plain) if plain.stays_in_host());
-        let links = ["links", "uplink", "shared", "link"].map(|name| (name, all.clone()));
+        let link = super::highest(&self.records, "link", &all, direction).filter(|_| !stays);
+        let link = link.map(|limit| (limit.name.clone(), all.clone()));
         let is_cold = planned.point.cache == Some(Cache::Cold);
-        let storage = is_cold.then(|| ("storage", planned.point.path.clone()));
-        for (name, of) in links.into_iter().filter(|_| !stays).chain(storage) {
+        let storage = is_cold.then(|| ("storage".to_owned(), planned.point.path.clone()));
+        for (name, of) in link.into_iter().chain(storage) {
             for _ in 0..AGAIN {
-                match super::rate(&self.records, name, &of, direction) {
+                match super::rate(&self.records, &name, &of, direction) {
                     Some(limit) if limit < rate => {}
                     _ => break,
                 }
@@ -99,8 +100,9 @@ impl Bench<'_> {
                     self.keep(self.links_of(&devices, direction))?;
                 }
             }
-            let known = super::rate(&self.records, name, &of, direction);
-            if let Some(limit) = known.filter(|limit| *limit < rate) {
+            let known = super::highest(&self.records, &name, &of, direction);
+            if let Some(known) = known.filter(|limit| limit.bytes_per_second < rate) {
+                let (name, limit) = (known.name.clone(), known.bytes_per_second);
                 let how = format!(
                     "reached by `{}`; measured apart it was {}",
                     planned.point.method,
@@ -108,7 +110,7 @@ impl Bench<'_> {
                 );
                 self.keep(Ok(Limit {
                     simulated: measured.simulated,
-                    ..super::limit(name, of, direction, rate, how)
+                    ..super::limit(&name, of, direction, rate, how)
                 }))?;
             }
         }

@@ -65,12 +65,14 @@ impl Model {
 
     /// Adds a limit. If it was measured again, the larger value counts: it was reached.
     fn take_limit(&mut self, run: usize, limit: &Limit) {
-        let key = |limit: &Limit| (limit.name.clone(), limit.of.clone(), limit.direction);
-        let same = |(other, found): &&mut (usize, Limit)| *other == run && key(found) == key(limit);
+        let same = |(other, found): &&mut (usize, Limit)| {
+            *other == run && found.is_of(&limit.name, &limit.of, limit.direction)
+        };
         let has_room = self.limits.len() < LIMITS_MAX;
         match self.limits.iter_mut().find(same) {
             Some((_, found)) if limit.bytes_per_second > found.bytes_per_second => {
-                *found = limit.clone();
+                let predicted = limit.predicted.or(found.predicted);
+                *found = Limit { predicted, ..limit.clone() };
             }
             None if has_room => self.limits.push((run, limit.clone())),
             _ => {}

@@ -332,7 +332,9 @@ mod tests {
         };
         limit("link", "sim:0", 50e9, None);
         limit("link", "sim:1", 50e9, None);
-        limit("uplink", "sim:0+sim:1", 64e9, Some(64e9));
+        // A busy first round: of all names, the highest counts.
+        limit("shared", "sim:0+sim:1", 60e9, Some(64e9));
+        limit("uplink", "sim:0+sim:1", 64e9, None);
         for targets in [json!(["sim:0"]), json!(["sim:0", "sim:1"])] {
             records.extend(made::samples(&sweep).into_iter().map(|mut sample| {
                 sample["point"]["targets"] = targets.clone();

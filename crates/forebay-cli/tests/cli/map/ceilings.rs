@@ -214,7 +214,8 @@ fn arrays_write_each_byte_as_often_as_their_level_says() {
 fn arrays_of_arrays_multiply() {
     let mut machine = Machine::new();
     let drives = machine.drives(4, LANE);
-    let mirrors = [machine.md(0, "raid1", 2, &drives[..2]), machine.md(1, "raid1", 2, &drives[2..])];
+    let mirrors =
+        [machine.md(0, "raid1", 2, &drives[..2]), machine.md(1, "raid1", 2, &drives[2..])];
     machine.md(2, "raid0", 2, &mirrors);
     machine.mount(20, "9:2", "/data");
     // Half of the bytes on each mirror, whole on both of its members.
@@ -239,7 +240,8 @@ fn the_slowest_drive_binds_a_stripe() {
 
 #[test]
 fn profiles_of_btrfs_copy_to_their_members() {
-    for (profile, reads, writes) in [("raid1", 3.0, 1.5), ("raid1c3", 3.0, 1.0), ("dup", 3.0, 1.5)] {
+    for (profile, reads, writes) in [("raid1", 3.0, 1.5), ("raid1c3", 3.0, 1.0), ("dup", 3.0, 1.5)]
+    {
         let mut machine = Machine::new();
         for drive in machine.drives(3, LANE) {
             let name = drive.rsplit('/').next().unwrap();
@@ -269,7 +271,10 @@ fn volumes_of_lvm_leave_out_their_metadata() {
         let drive: &String = &drives[on];
         let slave = format!("sys/devices/{folder}/slaves/nvme{on}n1");
         tree.link(&slave, &format!("../../../../{drive}"));
-        tree.link(&format!("sys/devices/virtual/block/dm-0/slaves/dm-{minor}"), &format!("../../dm-{minor}"));
+        tree.link(
+            &format!("sys/devices/virtual/block/dm-0/slaves/dm-{minor}"),
+            &format!("../../dm-{minor}"),
+        );
     }
     tree.device("253:0", "virtual/block/dm-0");
     tree.write("sys/devices/virtual/block/dm-0/dm/name", "vg-lv\n");
@@ -365,7 +370,7 @@ fn eight_gpus_share_four_uplinks() {
     let found = machine.ceilings(&paths);
     // 16 lanes of 32 GT/s: 63.02; × 256/276 × 0.95 from the host, × 256/280 × 0.95 to it.
     found.are("1 GPU", 55.53, 54.73, "link of GPU 0");
-    found.are("2 GPUs", 55.53, 54.73, "uplink 0000:10:01.0");
+    found.are("2 GPUs", 55.53, 54.73, "uplink 0000:11:00.0");
     found.are("4 GPUs", 111.1, 109.5, "2 uplinks");
     found.are("8 GPUs", 222.1, 218.9, "4 uplinks");
     // A quarter of the lanes: 15.75 × 256/280 × 0.92.
@@ -397,7 +402,7 @@ fn the_payload_that_root_reads_counts() {
     // 63.02 × 512/532 × 0.95, 63.02 × 512/536 × 0.95.
     found.are("1 GPU", 57.61, 57.18, "link of GPU 0");
     // The uplink carries packets of both: at least what those of 128 bytes leave, × 128/148 × 0.95.
-    found.are("2 GPUs", 51.77, 50.41, "uplink 0000:10:01.0");
+    found.are("2 GPUs", 51.77, 50.41, "uplink 0000:11:00.0");
     // 15.75 × 512/536 × 0.92.
     found.are("nvme0n1", 13.84, 13.94, "link of nvme0n1");
 }
@@ -453,7 +458,8 @@ fn networked() -> Machine {
         line("bond0", "0000020A", "0000FFFF", 0),
         line("bond0.7", "0000030A", "0000FFFF", 0),
     ];
-    let heading = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
+    let heading =
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
     machine.0.write("proc/self/net/route", format!("{heading}{}", routes.concat()));
     let six = format!(
         "fd000001000000000000000000000000 20 {zero} 00 {zero} 00000100 00000001 00000000 00000001     ibs1\n",

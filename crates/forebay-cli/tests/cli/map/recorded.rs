@@ -452,10 +452,10 @@ fn the_tree_ends_with_the_ceilings() {
     → 4 drives give 53.0 GB/s, and 2 GPUs take 111: 5 more such drives would fill
       them
     In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA,
-    SAS and network ports, without the overhead of packets. Reads and writes: the
-    share that practice reaches, 95 % for GPUs, 92 % for drives, 96 % for networks.
-    Memory, links between sockets and the drives' own chips are not known here and
-    may bind before.
+    SAS and network ports, without the overhead of packets of 256 bytes, or of the
+    size that root reads. Reads and writes: the share that practice reaches, 95 %
+    for GPUs, 92 % for drives, 96 % for networks. Memory, links between sockets and
+    the drives' own chips are not known here and may bind before.
     ");
     let report = recorded.json(&["/mnt/md0/data.bin"]);
     let last = list(&report["ceilings"]).last().unwrap();
@@ -520,9 +520,10 @@ fn memory_channels_are_a_ceiling_where_the_firmware_names_them() {
     → the memory binds: each byte passes it twice, unless transfers are direct
     In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA,
     SAS and network ports, memory modules in /run/udev/data/+dmi:id (udev), without
-    the overhead of packets. Reads and writes: the share that practice reaches, 95 %
-    for GPUs, 92 % for drives, 96 % for networks, 80 % for memory. Links between
-    sockets and the drives' own chips are not known here and may bind before.
+    the overhead of packets of 256 bytes, or of the size that root reads. Reads and
+    writes: the share that practice reaches, 95 % for GPUs, 92 % for drives, 96 %
+    for networks, 80 % for memory. Links between sockets and the drives' own chips
+    are not known here and may bind before.
     ");
     database(9600, false);
     assert_eq!(of("4 drives to 2 GPUs")["binds"], "links of 4 drives");
