@@ -40,8 +40,8 @@ const ETHERNET: u64 = 38;
 /// RDMA in a frame: IPv4 20 or IPv6 40, UDP 8, transport header 12, checksum 4 (InfiniBand
 /// Architecture Specification, annex A17).
 const ROCE: [u64; 2] = [44, 64];
-/// An InfiniBand packet besides its payload: local header 8, transport header 12, checksums 4 and 2;
-/// datagrams of IP over InfiniBand have 8 and 4 more (the same, chapter 5; RFC 4391).
+/// An InfiniBand packet besides its payload: local header 8, transport header 12, checksums 4 and
+/// 2. Datagrams of IP over InfiniBand have 8 and 4 more (the same, chapter 5; RFC 4391).
 const INFINIBAND: u64 = 26;
 const IPOIB: u64 = 12;
 /// The largest payload of an RDMA packet.

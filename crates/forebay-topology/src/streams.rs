@@ -1,7 +1,7 @@
 //! The streams of bytes below a path: which drives each reaches, and how many bytes on each drive
 //! for one byte of the stream. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ceiling::Way;
 use super::drive::DriveId;
@@ -88,13 +88,10 @@ pub fn streams(root: &Layer, drives: &[DriveId], way: Way) -> Vec<Stream> {
     let data = root.children.iter().filter(|child| !is_metadata(child));
     let below = data.map(|child| streams(child, drives, way));
     let Some(part) = root.fan.get(way) else {
-        let mut all: Vec<Stream> = Vec::new();
-        below.flatten().for_each(|stream| {
-            if !all.contains(&stream) {
-                all.push(stream);
-            }
-        });
-        return all;
+        // Several volumes on the same drives, or several paths to one, are one stream.
+        let mut seen = BTreeSet::new();
+        let is_new = |stream: &Stream| seen.insert(stream.keys().cloned().collect::<Vec<_>>());
+        return below.flatten().filter(is_new).collect();
     };
     let mut whole = Stream::new();
     for own in below {

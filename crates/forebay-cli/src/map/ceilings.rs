@@ -2,16 +2,15 @@
 //! together.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::results::{Direction, Record};
 use forebay_topology::{
-    Binds, Ceiling, Channels, DriveId, Layout, Leaf, Part, Resolver, SHARE, System, Way, carried,
-    payload, ports, streams, together,
+    Binds, Ceiling, Channels, DriveId, Layout, Leaf, Part, SHARE, System, Way, carried, payload,
+    ports, streams, together,
 };
 
-use super::gather::gather;
 use super::json::{CeilingRow, Gpu, MapReport, MeasuredShare};
 use super::look::{Look, Tone, Word};
 use crate::report::grid::{Fields, Grid};
@@ -93,11 +92,10 @@ fn more_drives(source: &CeilingRow, count: usize, target: &CeilingRow) -> Option
     })
 }
 
-/// The most that this machine reads from the drives behind some paths, or writes to them: with
-/// drives elsewhere, what its network ports carry, and true.
-pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Option<(Ceiling, bool)> {
-    let report = gather(resolver, paths, None, false);
-    let source = sources(&report, resolver.system(), &[]).pop()?;
+/// The most that this machine reads from the drives of a report, or writes to them: with drives
+/// elsewhere, what its network ports carry, and true.
+pub(super) fn of_host(report: &MapReport, system: &System, way: Way) -> Option<(Ceiling, bool)> {
+    let source = sources(report, system, &[]).pop()?;
     Some((source.total.get(way).clone()?, source.is_network))
 }
 
@@ -361,10 +359,10 @@ fn notes(report: &MapReport) -> String {
     let stripes = if has_parity { " Writes with parity are of whole stripes." } else { "" };
     format!(
         "In theory: width and speed of links in /sys/bus/pci/devices, line rates of SATA, SAS \
-         and network ports{source} without the overhead of packets of 256 bytes, or of the size that root \
-         reads.{stripes} Reads and writes: the share that \
-         practice reaches, {}. {unknown} between sockets and the drives' own chips are not \
-         known here and may bind before.",
+         and network ports{source} without the overhead of packets of 256 bytes, or of the size \
+         that root reads.{stripes} Reads and writes: the share that practice reaches, {}. \
+         {unknown} between sockets and the drives' own chips are not known here and may bind \
+         before.",
         shares.join(", ")
     )
 }

@@ -20,9 +20,8 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::json_lines;
 use forebay_measure::results::file;
 use forebay_measure::stdio::{self, say};
-use forebay_topology::{Resolver, System};
+use forebay_topology::{Ceiling, Resolver, System, Way};
 
-pub(crate) use self::ceilings::of_host;
 pub(crate) use self::gather::gather;
 use self::json::MapReport;
 use self::look::Look;
@@ -60,6 +59,12 @@ pub(crate) fn command(
         }
     }
     verdict(&report, shown)
+}
+
+/// The most that this machine reads from the drives behind some paths, or writes to them; and
+/// whether they are elsewhere.
+pub(crate) fn of_host(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Option<(Ceiling, bool)> {
+    ceilings::of_host(&gather(resolver, paths, None, false), resolver.system(), way)
 }
 
 /// How the verb ends: a path that could not be mapped fails it, after the others were shown.

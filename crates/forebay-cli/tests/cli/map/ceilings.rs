@@ -462,7 +462,8 @@ fn networked() -> Machine {
         "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n";
     machine.0.write("proc/self/net/route", format!("{heading}{}", routes.concat()));
     let six = format!(
-        "fd000001000000000000000000000000 20 {zero} 00 {zero} 00000100 00000001 00000000 00000001     ibs1\n",
+        "fd000001{} 20 {zero} 00 {zero} 00000100 00000001 00000000 00000001     ibs1\n",
+        "0".repeat(24),
         zero = "0".repeat(32)
     );
     machine.0.write("proc/self/net/ipv6_route", six);
