@@ -80,6 +80,12 @@ impl Neighbours {
         Self::at(format!("/dev/shm/forebay-{}", geteuid().as_raw()).into())
     }
 
+    /// None, for an engine that does not share with other processes.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::at(PathBuf::new())
+    }
+
     fn at(path: PathBuf) -> Self {
         Self {
             path,
