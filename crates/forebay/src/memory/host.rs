@@ -12,7 +12,8 @@ use forebay_base::process::Home;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::{Lease, Node};
+use super::account::Lease;
+use super::node::Node;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 

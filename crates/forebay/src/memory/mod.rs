@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "maps memory, hands out slices of it, and frees that of GPUs")]
 
+mod account;
 mod courier;
 mod host;
 mod node;
@@ -30,11 +31,13 @@ use crate::plan::Direction;
 
 use self::courier::Courier;
 
+pub(crate) use account::{Account, Purpose};
+pub(crate) use courier::Couriers;
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;
-pub(crate) use room::{Lease, Purpose, Room};
+pub(crate) use room::Room;
 
 /// An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped
 /// before the last ring is dropped. Blocks are only added.
@@ -103,22 +106,26 @@ impl Buffer {
         self
     }
 
-    /// Memory of a GPU; `room` has pinned memory for copies that the caller waits for.
-    pub(crate) fn on_device(room: &Arc<Room>, device: Arc<dyn Device>, len: u64) -> Result<Self> {
+    /// Memory of a GPU; `couriers` make copies that the caller waits for.
+    pub(crate) fn on_device(
+        couriers: &Arc<Couriers>,
+        device: Arc<dyn Device>,
+        len: u64,
+    ) -> Result<Self> {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let address = device.allocate(len.max(1)).map_err(failed)?;
-        Ok(Self::of(Memory::device(room, device, address, true), len))
+        Ok(Self::of(Memory::device(couriers, device, address, true), len))
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
     /// dropped.
     pub(crate) fn borrowed(
-        room: &Arc<Room>,
+        couriers: &Arc<Couriers>,
         device: Arc<dyn Device>,
         address: u64,
         len: u64,
     ) -> Self {
-        Self::of(Memory::device(room, device, address, false), len)
+        Self::of(Memory::device(couriers, device, address, false), len)
     }
 
     /// Length in bytes.
@@ -278,10 +285,10 @@ impl Buffer {
             return unsafe { copy_from_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
-        self.with_courier(|courier, room| {
+        self.with_courier(|courier, couriers| {
             let (mut address, mut left) = (self.address() + offset, out);
             while !left.is_empty() {
-                let (pinned, len) = courier.pinned(room, left.len())?;
+                let (pinned, len) = courier.pinned(couriers, left.len())?;
                 let (out, rest) = left.split_at_mut(len);
                 self.await_gpu(courier, |device, stream| {
                     // SAFETY: both ranges are checked and ours until the synchronisation that
@@ -310,10 +317,10 @@ impl Buffer {
             return unsafe { copy_to_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
-        self.with_courier(|courier, room| {
+        self.with_courier(|courier, couriers| {
             let (mut address, mut left) = (self.address() + offset, bytes);
             while !left.is_empty() {
-                let (pinned, len) = courier.pinned(room, left.len())?;
+                let (pinned, len) = courier.pinned(couriers, left.len())?;
                 let (bytes, rest) = left.split_at(len);
                 // SAFETY: as in `download`, with source and target exchanged.
                 unsafe { copy_from_user(bytes.as_ptr(), pinned.as_ptr(), len) }
@@ -407,16 +414,16 @@ impl Buffer {
     }
 
     /// Runs `copy` with a stream and pinned memory of this memory's GPU.
-    fn with_courier(&self, copy: impl FnOnce(&mut Courier, &Room) -> Result<()>) -> Result<()> {
+    fn with_courier(&self, copy: impl FnOnce(&mut Courier, &Couriers) -> Result<()>) -> Result<()> {
         self.check_usable(|| None)?;
-        let Memory::Device { device, room, .. } = &self.allocation.memory else {
+        let Memory::Device { device, couriers, .. } = &self.allocation.memory else {
             unreachable!("only called for memory on a GPU")
         };
         let mut courier =
-            Courier::take(room, device).map_err(|source| self.device_error(source))?;
-        let copied = copy(&mut courier, room);
+            Courier::take(couriers, device).map_err(|source| self.device_error(source))?;
+        let copied = copy(&mut courier, couriers);
         match &copied {
-            Ok(()) => courier.keep(room),
+            Ok(()) => courier.keep(couriers),
             Err(Error::CopyNotOver { .. }) => courier.abandon(),
             Err(_) => drop(courier),
         }
@@ -600,7 +607,7 @@ enum Memory {
     },
     Device {
         device: Arc<dyn Device>,
-        room: Arc<Room>,
+        couriers: Arc<Couriers>,
         address: u64,
         /// Whether we allocated it and must free it.
         ours: bool,
@@ -610,8 +617,14 @@ enum Memory {
 }
 
 impl Memory {
-    fn device(room: &Arc<Room>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
-        Self::Device { device, room: Arc::clone(room), address, ours, lost: OnceLock::new() }
+    fn device(couriers: &Arc<Couriers>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
+        Self::Device {
+            device,
+            couriers: Arc::clone(couriers),
+            address,
+            ours,
+            lost: OnceLock::new(),
+        }
     }
 }
 
