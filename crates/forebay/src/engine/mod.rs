@@ -80,8 +80,7 @@ struct Inner {
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
-    /// Pinned blocks of reads to several GPUs, in use while they are shared, and the number of GPUs
-    /// that they were pinned for.
+    /// Pinned blocks of reads to several GPUs, in use while they are shared, and the number of GPUs that they were pinned for.
     several: Lock<(usize, Vec<Buffer>)>,
     keepers: ordered::Keepers,
     providers: Providers,
@@ -209,7 +208,7 @@ impl Engine {
     /// [`Error::NoDevice`] for a GPU that is not in the engine; errors of the GPU.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        Buffer::on_device(self.inner.tools.arena.couriers(), self.known(device)?, len)
+        Buffer::on_device(self.inner.tools.arena.room(), self.known(device)?, len)
     }
 
     /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the
@@ -242,7 +241,7 @@ impl Engine {
 
     /// Like [`allocate_pinned`](Self::allocate_pinned), for memory that the engine uses itself.
     fn pinned_within_limit(&self, len: u64) -> Result<Buffer> {
-        let lease = self.inner.tools.arena.room().account().lease(len, Purpose::Other)?;
+        let lease = self.inner.tools.arena.room().lease(len, Purpose::Other)?;
         let memory = self.pinned(len)?.counted(lease);
         events::memory_made(len, None);
         Ok(Buffer::host(memory))
@@ -351,7 +350,7 @@ impl Engine {
     pub fn statistics(&self) -> Statistics {
         match self.home().is_here() {
             true => Statistics {
-                pinned: self.inner.tools.arena.room().account().used(),
+                pinned: self.inner.tools.arena.room().used(),
                 ..self.inner.core.lock().statistics()
             },
             false => Statistics::default(),

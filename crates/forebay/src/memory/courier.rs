@@ -1,8 +1,8 @@
 //! Streams and pinned memory for copies that the caller waits for.
 //!
-//! The engine keeps them for the next copy. When each copy made its own, an upload of 64 KiB to a
-//! simulated GPU took 0.24 ms instead of 0.011, and one of 4 MiB 0.94 instead of 0.45 (two cores,
-//! medians of 300, 2026-11-28). A driver takes longer than the simulation to pin memory.
+//! They are kept with the account of the engine for the next copy. When each copy made its own, an upload of 64 KiB to a simulated
+//! GPU took 0.24 ms instead of 0.011, and one of 4 MiB 0.94 instead of 0.45 (two cores, medians of
+//! 300, 2026-11-28). A driver takes longer than the simulation to pin memory.
 
 use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
@@ -10,11 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::Lock;
-
-use super::account::Purpose;
-use super::host::HostMemory;
-use super::room::Room;
+use super::{HostMemory, Purpose, Room};
 use crate::error::{Error, Result};
 use crate::gpu::{Device, DeviceResult, Stream};
 
@@ -27,20 +23,6 @@ const KEPT_MAX: usize = 16;
 const WAIT_MAX: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
-/// The couriers of an engine that are not in use.
-#[derive(Debug)]
-pub(crate) struct Couriers {
-    room: Arc<Room>,
-    kept: Lock<Vec<Courier>>,
-}
-
-impl Couriers {
-    /// Their pinned memory is counted in `room`.
-    pub(crate) fn new(room: &Arc<Room>) -> Arc<Self> {
-        Arc::new(Self { room: Arc::clone(room), kept: Lock::default() })
-    }
-}
-
 /// A stream of one GPU, and pinned memory if a copy needed any.
 #[derive(Debug)]
 pub(super) struct Courier {
@@ -51,8 +33,8 @@ pub(super) struct Courier {
 
 impl Courier {
     /// One that is kept, or a new one.
-    pub(super) fn take(couriers: &Couriers, device: &Arc<dyn Device>) -> DeviceResult<Self> {
-        let mut kept = couriers.kept.lock();
+    pub(super) fn take(room: &Room, device: &Arc<dyn Device>) -> DeviceResult<Self> {
+        let mut kept = room.couriers.lock();
         if let Some(found) = kept.iter().position(|one| Arc::ptr_eq(&one.device, device)) {
             return Ok(kept.swap_remove(found));
         }
@@ -62,8 +44,8 @@ impl Courier {
     }
 
     /// Keeps it for the next copy. Its stream is idle.
-    pub(super) fn keep(self, couriers: &Couriers) {
-        let mut kept = couriers.kept.lock();
+    pub(super) fn keep(self, room: &Room) {
+        let mut kept = room.couriers.lock();
         kept.push(self);
         let oldest = (kept.len() > KEPT_MAX).then(|| kept.remove(0));
         drop(kept);
@@ -77,11 +59,7 @@ impl Courier {
 
     /// Pinned memory for the first part of `len` bytes, and the length of the part. It is shorter
     /// if the limit of pinned memory allows no more.
-    pub(super) fn pinned(
-        &mut self,
-        Couriers { room, kept }: &Couriers,
-        len: usize,
-    ) -> Result<(NonNull<u8>, usize)> {
+    pub(super) fn pinned(&mut self, room: &Room, len: usize) -> Result<(NonNull<u8>, usize)> {
         let wanted = len.min(MOST);
         let held = self.pinned.as_ref().map_or(0, HostMemory::len);
         let (mut size, start) = (wanted.next_power_of_two().max(LEAST), Instant::now());
@@ -94,7 +72,7 @@ impl Courier {
                 Err(Error::PinnedLimit { .. }) if size > LEAST => size /= 2,
                 // Other couriers have it: those that are kept, or those in use.
                 Err(Error::PinnedLimit { .. }) if start.elapsed() < WAIT_MAX => {
-                    let kept = mem::take(&mut *kept.lock());
+                    let kept = mem::take(&mut *room.couriers.lock());
                     drop(kept);
                     thread::sleep(NAP);
                 }

@@ -12,8 +12,7 @@ use forebay_base::process::Home;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::account::Lease;
-use super::node::Node;
+use super::{Lease, Node};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 

@@ -6,7 +6,6 @@
 
 #![expect(unsafe_code, reason = "maps memory, hands out slices of it, and frees that of GPUs")]
 
-mod account;
 mod courier;
 mod host;
 mod node;
@@ -31,13 +30,11 @@ use crate::plan::Direction;
 
 use self::courier::Courier;
 
-pub(crate) use account::{Account, Purpose};
-pub(crate) use courier::Couriers;
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;
-pub(crate) use room::Room;
+pub(crate) use room::{Lease, Purpose, Room};
 
 /// An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped
 /// before the last ring is dropped. Blocks are only added.
@@ -106,26 +103,22 @@ impl Buffer {
         self
     }
 
-    /// Memory of a GPU; `couriers` make copies that the caller waits for.
-    pub(crate) fn on_device(
-        couriers: &Arc<Couriers>,
-        device: Arc<dyn Device>,
-        len: u64,
-    ) -> Result<Self> {
+    /// Memory of a GPU; `room` has pinned memory for copies that the caller waits for.
+    pub(crate) fn on_device(room: &Arc<Room>, device: Arc<dyn Device>, len: u64) -> Result<Self> {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let address = device.allocate(len.max(1)).map_err(failed)?;
-        Ok(Self::of(Memory::device(couriers, device, address, true), len))
+        Ok(Self::of(Memory::device(room, device, address, true), len))
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
     /// dropped.
     pub(crate) fn borrowed(
-        couriers: &Arc<Couriers>,
+        room: &Arc<Room>,
         device: Arc<dyn Device>,
         address: u64,
         len: u64,
     ) -> Self {
-        Self::of(Memory::device(couriers, device, address, false), len)
+        Self::of(Memory::device(room, device, address, false), len)
     }
 
     /// Length in bytes.
@@ -285,10 +278,10 @@ impl Buffer {
             return unsafe { copy_from_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
-        self.with_courier(|courier, couriers| {
+        self.with_courier(|courier, room| {
             let (mut address, mut left) = (self.address() + offset, out);
             while !left.is_empty() {
-                let (pinned, len) = courier.pinned(couriers, left.len())?;
+                let (pinned, len) = courier.pinned(room, left.len())?;
                 let (out, rest) = left.split_at_mut(len);
                 self.await_gpu(courier, |device, stream| {
                     // SAFETY: both ranges are checked and ours until the synchronisation that
@@ -317,10 +310,10 @@ impl Buffer {
             return unsafe { copy_to_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
-        self.with_courier(|courier, couriers| {
+        self.with_courier(|courier, room| {
             let (mut address, mut left) = (self.address() + offset, bytes);
             while !left.is_empty() {
-                let (pinned, len) = courier.pinned(couriers, left.len())?;
+                let (pinned, len) = courier.pinned(room, left.len())?;
                 let (bytes, rest) = left.split_at(len);
                 // SAFETY: as in `download`, with source and target exchanged.
                 unsafe { copy_from_user(bytes.as_ptr(), pinned.as_ptr(), len) }
@@ -414,16 +407,16 @@ impl Buffer {
     }
 
     /// Runs `copy` with a stream and pinned memory of this memory's GPU.
-    fn with_courier(&self, copy: impl FnOnce(&mut Courier, &Couriers) -> Result<()>) -> Result<()> {
+    fn with_courier(&self, copy: impl FnOnce(&mut Courier, &Room) -> Result<()>) -> Result<()> {
         self.check_usable(|| None)?;
-        let Memory::Device { device, couriers, .. } = &self.allocation.memory else {
+        let Memory::Device { device, room, .. } = &self.allocation.memory else {
             unreachable!("only called for memory on a GPU")
         };
         let mut courier =
-            Courier::take(couriers, device).map_err(|source| self.device_error(source))?;
-        let copied = copy(&mut courier, couriers);
+            Courier::take(room, device).map_err(|source| self.device_error(source))?;
+        let copied = copy(&mut courier, room);
         match &copied {
-            Ok(()) => courier.keep(couriers),
+            Ok(()) => courier.keep(room),
             Err(Error::CopyNotOver { .. }) => courier.abandon(),
             Err(_) => drop(courier),
         }
@@ -607,7 +600,7 @@ enum Memory {
     },
     Device {
         device: Arc<dyn Device>,
-        couriers: Arc<Couriers>,
+        room: Arc<Room>,
         address: u64,
         /// Whether we allocated it and must free it.
         ours: bool,
@@ -617,14 +610,8 @@ enum Memory {
 }
 
 impl Memory {
-    fn device(couriers: &Arc<Couriers>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
-        Self::Device {
-            device,
-            couriers: Arc::clone(couriers),
-            address,
-            ours,
-            lost: OnceLock::new(),
-        }
+    fn device(room: &Arc<Room>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
+        Self::Device { device, room: Arc::clone(room), address, ours, lost: OnceLock::new() }
     }
 }
 

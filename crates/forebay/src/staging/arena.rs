@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::Device;
-use crate::memory::{Account, Couriers, HostMemory, Node, Parts, Purpose, Room};
+use crate::memory::{HostMemory, Node, Parts, Purpose, Room};
 use crate::queue::Slot;
 
 /// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
@@ -19,8 +19,7 @@ use crate::queue::Slot;
 /// (H100, 2026-11-27, `82972b32`). Small ones were not compared from the call.
 const SLOTS_AT_ONCE: u64 = 4;
 
-/// Allocates slots, which have a part of the limit of pinned memory. Memory is freed with its last
-/// user.
+/// Allocates slots, which have a part of the limit of pinned memory. Memory is freed with its last user.
 #[derive(Debug)]
 pub(crate) struct Arena {
     slot_size: u64,
@@ -33,7 +32,6 @@ pub(crate) struct Arena {
     misplaced: OnceLock<Errno>,
     has_reported_misplaced: AtomicBool,
     room: Arc<Room>,
-    couriers: Arc<Couriers>,
     /// Why there are fewer slots than the limit allows: the first error.
     refused: OnceLock<Error>,
     /// Whether that error has been emitted as an event.
@@ -54,7 +52,6 @@ impl Arena {
     }
 
     fn of_system(system: System, slot_size: u64, bound: Option<u64>) -> Self {
-        let room = Arc::new(Room::new(system, Account::new(slot_size, bound)));
         Self {
             slot_size,
             links: Lock::default(),
@@ -62,21 +59,15 @@ impl Arena {
             parts: Arc::default(),
             misplaced: OnceLock::new(),
             has_reported_misplaced: AtomicBool::new(false),
-            couriers: Couriers::new(&room),
-            room,
+            room: Arc::new(Room::new(system, slot_size, bound)),
             refused: OnceLock::new(),
             has_reported_refusal: AtomicBool::new(false),
         }
     }
 
     /// The account of the engine's pinned memory.
-    pub(crate) fn room(&self) -> &Room {
+    pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
-    }
-
-    /// Streams and pinned memory for copies that callers wait for.
-    pub(crate) fn couriers(&self) -> &Arc<Couriers> {
-        &self.couriers
     }
 
     /// Why there are fewer slots than the limit allows, with a hint.
@@ -101,11 +92,9 @@ impl Arena {
     /// have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
         let mut links = self.links.lock();
-        self.room.account().add_gpu(links.is_empty());
+        self.room.add_gpu(links.is_empty());
         links.push(ArenaGpu { device: Arc::clone(device), node, has_slots: false });
-        usize::try_from(self.room.account().slots_max(true) / self.slot_size)
-            .unwrap_or(usize::MAX)
-            .max(1)
+        usize::try_from(self.room.slots_max(true) / self.slot_size).unwrap_or(usize::MAX).max(1)
     }
 
     /// Allocates slots, as many as the limit and the host's memory allow, and pins them for the GPU
@@ -152,7 +141,7 @@ impl Arena {
             .collect();
         self.parts.add(memory);
         if !std::mem::replace(&mut self.links.lock()[link].has_slots, true) {
-            self.room.account().has_first_slot();
+            self.room.has_first_slot();
         }
         Ok(slots)
     }
@@ -185,7 +174,7 @@ impl Arena {
         node: Option<&Node>,
         device: &Arc<dyn Device>,
     ) -> Result<HostMemory> {
-        let lease = self.room.account().lease(len, purpose)?;
+        let lease = self.room.lease(len, purpose)?;
         let (mut memory, refusal) = self.room.map(len, spare, node)?;
         if let Some(errno) = refusal {
             self.misplaced.get_or_init(|| errno);
@@ -196,7 +185,7 @@ impl Arena {
 
     /// Counts the next slots' bytes; a link's first slot may exceed the part for slots.
     fn reserve(&self, purpose: Purpose) -> Result<u64> {
-        let (mut len, limit) = (0, self.room.account().slots_max(false));
+        let (mut len, limit) = (0, self.room.slots_max(false));
         let least = u64::from(purpose == Purpose::FirstSlots);
         let reserved = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             let room = limit.saturating_sub(used) / self.slot_size;

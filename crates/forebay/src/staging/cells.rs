@@ -349,8 +349,7 @@ mod tests {
         };
         assert_eq!(of(Some(8 * MIB)).len, MIB);
         let none = of(Some(256 * KIB));
-        let room =
-            Room::new(forebay_topology::System::live(), crate::memory::Account::new(MIB, None));
+        let room = Room::new(forebay_topology::System::live(), MIB, None);
         assert!(none.len == 0 && none.take(1, &room).is_none());
         let few = of(Some(2 * MIB));
         assert!(few.take(200 * KIB, &room).is_some() && few.take(1, &room).is_none());

@@ -123,7 +123,7 @@ proptest! {
         limit in 2 * SLOT..12 * SLOT,
         gpus in 1_u32..4,
         threads in prop::collection::vec(
-            prop::collection::vec((any_path(), 0..3_usize, 0..LEN / 2, 1..LEN / 2), 1..6),
+            prop::collection::vec((any_path(), 0_usize..3, 0_usize..LEN / 2, 1_usize..LEN / 2), 1..6),
             1..5,
         ),
     ) {
