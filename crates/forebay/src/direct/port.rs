@@ -269,8 +269,7 @@ mod tests {
             return println!("skipped: no O_DIRECT in the temporary folder: {reason}");
         }
         let port = CuFilePort::open(&session, &file, &device).unwrap();
-        let room = Arc::new(crate::memory::Room::new(forebay_topology::System::live(), 4096, None));
-        let mut memory = Buffer::on_device(&room, Arc::clone(&device), bytes.len() as u64).unwrap();
+        let mut memory = Buffer::on_device(Arc::clone(&device), bytes.len() as u64).unwrap();
         memory.fill(0xee).unwrap();
         for offset in (0..bytes.len() as u64).step_by(4096) {
             // SAFETY: the memory stays allocated until the call returns.

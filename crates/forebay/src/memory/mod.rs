@@ -28,13 +28,13 @@ use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::plan::Direction;
 
-use self::courier::Courier;
+use self::courier::{Courier, PART as COPY_PART};
 
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
 pub(crate) use node::nodes_of;
-pub(crate) use room::{Lease, Purpose, Room};
+pub(crate) use room::Room;
 
 /// An arena's memory blocks. The arena and every ring share ownership, so that no block is unmapped
 /// before the last ring is dropped. Blocks are only added.
@@ -103,22 +103,16 @@ impl Buffer {
         self
     }
 
-    /// Memory of a GPU; `room` has pinned memory for copies that the caller waits for.
-    pub(crate) fn on_device(room: &Arc<Room>, device: Arc<dyn Device>, len: u64) -> Result<Self> {
+    pub(crate) fn on_device(device: Arc<dyn Device>, len: u64) -> Result<Self> {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let address = device.allocate(len.max(1)).map_err(failed)?;
-        Ok(Self::of(Memory::device(room, device, address, true), len))
+        Ok(Self::of(Memory::Device { device, address, ours: true, lost: OnceLock::new() }, len))
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
     /// dropped.
-    pub(crate) fn borrowed(
-        room: &Arc<Room>,
-        device: Arc<dyn Device>,
-        address: u64,
-        len: u64,
-    ) -> Self {
-        Self::of(Memory::device(room, device, address, false), len)
+    pub(crate) fn borrowed(device: Arc<dyn Device>, address: u64, len: u64) -> Self {
+        Self::of(Memory::Device { device, address, ours: false, lost: OnceLock::new() }, len)
     }
 
     /// Length in bytes.
@@ -187,16 +181,6 @@ impl Buffer {
         Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
     }
 
-    /// Shares all of pinned memory that no code accesses as a slice.
-    pub(crate) fn whole(&self) -> Self {
-        Self { allocation: Arc::clone(&self.allocation), ..*self }
-    }
-
-    /// Whether another buffer or a transfer shares its memory.
-    pub(crate) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.allocation) > 1
-    }
-
     /// The bytes, if they are in our own host memory. `None` in a forked child, which does not
     /// inherit them, and while an abandoned call still moves bytes to or from the memory
     /// ([`File::read_while`](crate::File::read_while)).
@@ -257,7 +241,7 @@ impl Buffer {
             return parts
                 .try_for_each(|at| self.upload(at as u64, &part[..part.len().min(len - at)]));
         }
-        self.with_courier(|courier, _| {
+        self.with_courier(|courier| {
             self.await_gpu(courier, |device, stream| {
                 // SAFETY: the range is ours, and the stream is synchronised before this returns.
                 unsafe { device.fill(stream, address, byte, len) }
@@ -278,11 +262,10 @@ impl Buffer {
             return unsafe { copy_from_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
-        self.with_courier(|courier, room| {
-            let (mut address, mut left) = (self.address() + offset, out);
-            while !left.is_empty() {
-                let (pinned, len) = courier.pinned(room, left.len())?;
-                let (out, rest) = left.split_at_mut(len);
+        self.with_courier(|courier| {
+            let mut address = self.address() + offset;
+            for out in out.chunks_mut(COPY_PART) {
+                let (len, pinned) = (out.len(), courier.pinned(out.len())?);
                 self.await_gpu(courier, |device, stream| {
                     // SAFETY: both ranges are checked and ours until the synchronisation that
                     // follows.
@@ -291,7 +274,7 @@ impl Buffer {
                 // SAFETY: the pinned memory holds `len` bytes, and `out` is borrowed.
                 unsafe { copy_to_user(pinned.as_ptr(), out.as_mut_ptr(), len) }
                     .map_err(not_copied(len))?;
-                (address, left) = (address + len as u64, rest);
+                address += len as u64;
             }
             Ok(())
         })
@@ -310,11 +293,10 @@ impl Buffer {
             return unsafe { copy_to_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
-        self.with_courier(|courier, room| {
-            let (mut address, mut left) = (self.address() + offset, bytes);
-            while !left.is_empty() {
-                let (pinned, len) = courier.pinned(room, left.len())?;
-                let (bytes, rest) = left.split_at(len);
+        self.with_courier(|courier| {
+            let mut address = self.address() + offset;
+            for bytes in bytes.chunks(COPY_PART) {
+                let (len, pinned) = (bytes.len(), courier.pinned(bytes.len())?);
                 // SAFETY: as in `download`, with source and target exchanged.
                 unsafe { copy_from_user(bytes.as_ptr(), pinned.as_ptr(), len) }
                     .map_err(not_copied(len))?;
@@ -322,7 +304,7 @@ impl Buffer {
                     // SAFETY: as in `download`, with source and target exchanged.
                     unsafe { device.copy_to_device(stream, address, pinned, len) }
                 })?;
-                (address, left) = (address + len as u64, rest);
+                address += len as u64;
             }
             Ok(())
         })
@@ -388,7 +370,7 @@ impl Buffer {
             Ok(())
         };
         let first = &group[0];
-        let copied = first.with_courier(|courier, _| first.await_gpu(courier, queue));
+        let copied = first.with_courier(|courier| first.await_gpu(courier, queue));
         if let Err(Error::CopyNotOver { source, .. }) = &copied {
             group.iter().for_each(|piece| Keep::of(piece).lose(source));
             mem::forget(Arc::clone(&self.allocation)); // never unmapped
@@ -407,16 +389,13 @@ impl Buffer {
     }
 
     /// Runs `copy` with a stream and pinned memory of this memory's GPU.
-    fn with_courier(&self, copy: impl FnOnce(&mut Courier, &Room) -> Result<()>) -> Result<()> {
+    fn with_courier(&self, copy: impl FnOnce(&mut Courier) -> Result<()>) -> Result<()> {
         self.check_usable(|| None)?;
-        let Memory::Device { device, room, .. } = &self.allocation.memory else {
-            unreachable!("only called for memory on a GPU")
-        };
-        let mut courier =
-            Courier::take(room, device).map_err(|source| self.device_error(source))?;
-        let copied = copy(&mut courier, room);
+        let device = self.gpu().expect("only called for memory on a GPU");
+        let mut courier = Courier::take(device).map_err(|source| self.device_error(source))?;
+        let copied = copy(&mut courier);
         match &copied {
-            Ok(()) => courier.keep(room),
+            Ok(()) => courier.keep(),
             Err(Error::CopyNotOver { .. }) => courier.abandon(),
             Err(_) => drop(courier),
         }
@@ -600,19 +579,12 @@ enum Memory {
     },
     Device {
         device: Arc<dyn Device>,
-        room: Arc<Room>,
         address: u64,
         /// Whether we allocated it and must free it.
         ours: bool,
         /// Error of a failed copy that may still touch the memory at any time.
         lost: OnceLock<DeviceError>,
     },
-}
-
-impl Memory {
-    fn device(room: &Arc<Room>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
-        Self::Device { device, room: Arc::clone(room), address, ours, lost: OnceLock::new() }
-    }
 }
 
 impl Allocation {

@@ -252,8 +252,6 @@ pub(super) struct Registrations {
     ranges: BTreeMap<u64, Registration>,
     /// Number of attempts to unregister memory that queued copies still used.
     misused: usize,
-    /// The most bytes that were registered at one time.
-    most: u64,
 }
 
 impl Registrations {
@@ -269,7 +267,6 @@ impl Registrations {
             return failed(Fault::AlreadyRegistered, detail);
         }
         self.ranges.insert(start, Registration { len, queued: 0, kept: None });
-        self.most = self.most.max(self.ranges.values().map(|range| range.len).sum());
         Ok(())
     }
 
@@ -321,10 +318,6 @@ impl Registrations {
 
     pub(super) fn count(&self) -> usize {
         self.ranges.len()
-    }
-
-    pub(super) fn most(&self) -> u64 {
-        self.most
     }
 
     pub(super) fn misused(&self) -> usize {
