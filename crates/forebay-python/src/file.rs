@@ -401,7 +401,7 @@ fn at_once(
 ) -> Result<forebay::Transfer, Lent> {
     let is_plain = call.usage == Use::Target
         && !matches!(call.ordering, Ordering::Stream(_))
-        && (lent.buffer.device().is_some() || memory::is_present(&lent.buffer));
+        && (lent.buffer.device().is_some() || memory::is_present(call.memory, &lent.buffer));
     let Lent { buffer, order } = lent;
     let mut buffer = Some(buffer);
     let started =

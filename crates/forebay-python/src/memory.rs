@@ -16,7 +16,7 @@ use forebay_base::per_process::PerProcess;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyByteArray, PyDict, PyTuple};
 use pyo3::{ffi, intern};
 
 use crate::buffer::Buffer;
@@ -121,12 +121,22 @@ pub(crate) fn lend(
 const PRESENT: u64 = 1 << 63;
 const OF_FILE: u64 = 1 << 61;
 
-/// The most pages that [`is_present`] looks at.
+/// The most pages that [`are_present`] looks at.
 const PAGES_MAX: usize = 64;
 
-/// Whether a write to host memory waits for nothing: all of its pages are there, and no file
-/// system has them. False if that is unknown.
-pub(crate) fn is_present(memory: &forebay::Buffer) -> bool {
+/// Whether a write to an object's host memory waits for no file system. False if that is unknown.
+pub(crate) fn is_present(object: &Bound<'_, PyAny>, memory: &forebay::Buffer) -> bool {
+    // SAFETY: the object is alive.
+    let has_views = || unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
+    // An array of numpy without a base has its own memory; that of `numpy.memmap` is a mapping.
+    let base = || object.getattr_opt(intern!(object.py(), "base"));
+    object.is_exact_instance_of::<PyByteArray>()
+        || (has_views() && base().is_ok_and(|base| base.is_some_and(|base| base.is_none())))
+        || are_present(memory)
+}
+
+/// Whether all pages of host memory are there, and none is a file's.
+fn are_present(memory: &forebay::Buffer) -> bool {
     static PAGES: PerProcess<Option<File>> = PerProcess::new();
     let Some(pages) = PAGES.get_or_init(|| File::open("/proc/self/pagemap").ok()) else {
         return false;
