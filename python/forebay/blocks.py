@@ -213,10 +213,7 @@ class BlockStore:
 def _size(name: str, value: int | str, zero: bool = False) -> int:
     if zero and value in (0, "0"):
         return 0
-    try:
-        return size_of(value)
-    except ValueError as error:
-        raise RequestError(f"`{name}`: {error}") from None
+    return size_of(value, name)
 
 
 def _roots(

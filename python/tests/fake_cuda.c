@@ -27,6 +27,7 @@ int cuDeviceGetPCIBusId(char *id, int length, int device) { snprintf(id, length,
 int cuDeviceTotalMem(size_t *bytes, int device) { *bytes = 1ull << 30; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = 1; return 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)0x1000; return 0; }
+int cuCtxGetId(void *context, uint64_t *id) { *id = 1; return 0; }
 int cuCtxGetCurrent(void **context) { *context = current; return 0; }
 int cuCtxPushCurrent(void *context) { current = context; return 0; }
 int cuCtxPopCurrent(void **context) { if (context) *context = current; current = 0; return 0; }
@@ -76,8 +77,8 @@ static const struct { const char *name; void *function; } functions[] = {
   FUNCTION(cuDriverGetVersion), FUNCTION(cuGetErrorName), FUNCTION(cuGetErrorString),
   FUNCTION(cuDeviceGetCount), FUNCTION(cuDeviceGet), FUNCTION(cuDeviceGetName),
   FUNCTION(cuDeviceGetUuid), FUNCTION(cuDeviceGetPCIBusId), FUNCTION(cuDeviceTotalMem),
-  FUNCTION(cuDeviceGetAttribute), FUNCTION(cuDevicePrimaryCtxRetain), FUNCTION(cuCtxGetCurrent),
-  FUNCTION(cuCtxPushCurrent), FUNCTION(cuCtxPopCurrent),
+  FUNCTION(cuDeviceGetAttribute), FUNCTION(cuDevicePrimaryCtxRetain), FUNCTION(cuCtxGetId),
+  FUNCTION(cuCtxGetCurrent), FUNCTION(cuCtxPushCurrent), FUNCTION(cuCtxPopCurrent),
   FUNCTION(cuThreadExchangeStreamCaptureMode), FUNCTION(cuMemGetInfo), FUNCTION(cuMemAlloc),
   FUNCTION(cuMemFree), FUNCTION(cuMemGetAddressRange), FUNCTION(cuMemRetainAllocationHandle),
   FUNCTION(cuMemGetAccess), FUNCTION(cuMemcpyHtoDAsync), FUNCTION(cuMemcpyDtoHAsync),

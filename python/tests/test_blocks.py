@@ -111,7 +111,7 @@ def test_futures_and_awaits(tmp_path: Path) -> None:
 def test_arguments_are_checked(tmp_path: Path) -> None:
     with pytest.raises(forebay.RequestError, match="give `capacity`"):
         BlockStore(tmp_path)
-    with pytest.raises(forebay.RequestError, match="`capacity`: invalid size `much`"):
+    with pytest.raises(forebay.RequestError, match="`capacity` cannot be `much`"):
         opened(tmp_path, capacity="much")
     with pytest.raises(ValueError, match="takes `lru` or `lfu`"):
         opened(tmp_path, policy="fifo")
