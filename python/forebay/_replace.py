@@ -7,10 +7,11 @@ change before the rename. The folder is synced last, since the name is in it.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from . import _access, _process
@@ -26,6 +27,9 @@ _LARGE = 16 << 20
 
 _CANCEL_S = 30
 """Time limit for cancelled transfers to end. Only a drive that hangs takes longer."""
+
+_LOCK_S = 5
+"""Time limit for the lock of a folder. A save holds it while it removes old files."""
 
 _HINTS = {
     errno.EISDIR: "give the path of a file",
@@ -96,13 +100,32 @@ class Turn:
         self._folder, name = os.path.split(os.fsdecode(path))
         self._name = f"{name}.save"
         self._path = os.path.join(self._folder, self._name)
-        with _named(self._path):
+        with _named(self._path), self._no_beginning():
             self._mark = Replacement(self._path)
 
-    def is_alone(self) -> bool:
-        """Whether no other save runs. Without locks of files, a killed save counts as running."""
-        with _named(self._path):
-            return remove_temporary(self._folder or ".", self._name) == 1
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Yields whether no other save runs; until the end of the block none begins.
+
+        Without locks of files, a killed save counts as running.
+        """
+        with _named(self._path), self._no_beginning() as is_locked:
+            yield is_locked and remove_temporary(self._folder or ".", self._name) == 1
+
+    @contextmanager
+    def _no_beginning(self) -> Iterator[bool]:
+        """Locks the folder for a moment; yields whether that was possible or needless.
+
+        The wait is bounded: every user who may read a folder may lock it. File systems without
+        locks of folders do without, so two saves may begin and end at the same moment there.
+        """
+        with ExitStack() as stack:
+            is_locked = False
+            with suppress(PermissionError):  # the folder cannot be listed
+                folder = Descriptor(self._folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+                number = stack.enter_context(folder)
+                is_locked = _locked(number, time.monotonic() + _LOCK_S)
+            yield is_locked
 
     def close(self) -> None:
         """Ends the turn."""
@@ -113,6 +136,21 @@ class Turn:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+
+def _locked(number: int, until: float) -> bool:
+    """Locks a folder until its descriptor is closed; false if another one holds the lock."""
+    while True:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        except OSError:
+            return True  # it has no locks
+        else:
+            return True
 
 
 def sync_folder(path: str) -> None:

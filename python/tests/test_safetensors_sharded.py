@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,25 @@ def test_loads_beside_savers_that_are_killed_find_whole_models(tmp_path: Path) -
     save_sharded(model(7), tmp_path, max_shard_size="8KB")
     assert value_of(tmp_path) == 7
     assert set(os.listdir(tmp_path)) == {INDEX, *files_of(tmp_path)}, "files of killed saves stay"
+
+
+def test_no_save_begins_while_another_removes_old_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = os.unlink
+    late = threading.Thread(target=save_sharded, args=(model(3), tmp_path))
+
+    def slow(path: str) -> None:
+        if late.ident is None:
+            late.start()
+            late.join(0.3)  # it would replace the file that is removed here
+        unlink(path)
+
+    save_sharded(model(1), tmp_path)
+    monkeypatch.setattr(module.os, "unlink", slow)
+    save_sharded(model(2), tmp_path, max_shard_size="8KB")
+    late.join()
+    assert value_of(tmp_path) == 3 and os.listdir(tmp_path) == ["model.safetensors"]
 
 
 @pytest.mark.parametrize("old", ["8KB", "1MB"])

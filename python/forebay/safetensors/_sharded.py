@@ -4,8 +4,9 @@ The index names the files of a model, so replacing it is the step from the old m
 one. A file never has the name of one that an index named: if the folder has a model, or another
 save runs, the names have a random part. So no reader mixes two models, whatever index it has read.
 
-Each save holds a temporary file with a lock. The last save to end removes the files of all others;
-one that ends while another runs removes only those that the index before its own named.
+Each save holds a temporary file with a lock. The last save to end removes the files of all others,
+and none begins while it does; one that ends while another runs removes only those that the index
+before its own named.
 """
 
 from __future__ import annotations
@@ -127,19 +128,22 @@ class _Folder:
                 nbytes += _save.save_file(tensors, self._path(name), metadata, sync=self._sync)
             old = self._listed()
             index = self._replace_index(names, shards)
-            present = self._present()
-            # In this order: the files of a save that begins later are not among those present.
-            if turn.is_alone() and self._read_index() == index:
-                old |= present
-        for name in old - set(names):
-            with suppress(OSError):
-                os.unlink(self._path(name))
+            # A save that begins later may write the file of a model in one file again.
+            with turn.alone() as is_alone:
+                if is_alone and self._read_index() == index:
+                    old |= self._present()
+                else:
+                    old.discard(self._whole)
+                for name in old - set(names):
+                    with suppress(OSError):
+                        os.unlink(self._path(name))
         return nbytes
 
     def _names(self, count: int, turn: Turn) -> list[str]:
         """Names that no index has, and that no other save uses."""
         # In this order: a save that ends later still has its turn, or its files are present.
-        is_first = turn.is_alone() and not self._present() and self._read_index() is None
+        with turn.alone() as is_alone:
+            is_first = is_alone and not self._present() and self._read_index() is None
         mark = "" if is_first else f"-{secrets.token_hex(8)}"
         numbers = range(1, count + 1)
         return [f"{self._stem}{mark}-{at:05}-of-{count:05}.safetensors" for at in numbers]

@@ -142,9 +142,11 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
         if any(name.endswith(".metadata") and name != own for name in names):
             return
         # In this order: the files of a save that begins later are not in the list.
-        if self._turn is not None and self._turn.is_alone() and _content(path) == content:
-            old = {name for name in names if _DATA.fullmatch(name)}
-            remove_temporary(folder, "__")
+        if self._turn is not None:
+            with self._turn.alone() as is_alone:
+                if is_alone and _content(path) == content:
+                    old = {name for name in names if _DATA.fullmatch(name)}
+                    remove_temporary(folder, "__")
         for name in old - kept:
             with suppress(OSError):
                 os.unlink(os.path.join(folder, name))
