@@ -145,7 +145,7 @@ impl Engine {
             inner.core.add_link(arena.add_link(device, node), bell)
         };
         let index =
-            inner.threads.start_submitter(&inner.core, device, arena, &link.cells, number)?;
+            inner.threads.start_submitter(&inner.tools, device, arena, &link.cells, number)?;
         link.index.get_or_init(|| index);
         drop(turn);
         events::gpu_found(device.info());
@@ -176,20 +176,17 @@ impl Engine {
     }
 
     /// The cells for small reads of a GPU; `None` if the GPU is not available.
-    pub(super) fn cells(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Cells>> {
-        let (link, _) = self.begun(device).ok()?;
-        self.inner.tools.look_for_neighbours(now);
-        Some(Arc::clone(&link.cells))
+    pub(super) fn cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
+        self.begun(device).ok().map(|(link, _)| Arc::clone(&link.cells))
     }
 
     /// The cells of a GPU whose copy thread and memory are there already.
-    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Cells>> {
+    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
         let known = (device.id(), device.registry());
         let is_same = |link: &&Arc<GpuLink>| (link.device.id(), link.device.registry()) == known;
         let link = self.inner.links.lock().iter().find(is_same).cloned()?;
         let index = link.index.get().filter(|_| link.cells.is_ready())?;
         self.inner.tools.neighbours.note(*index);
-        self.inner.tools.look_for_neighbours(now);
         Some(Arc::clone(&link.cells))
     }
 

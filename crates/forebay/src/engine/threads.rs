@@ -75,12 +75,15 @@ impl ReaderTools {
     /// Publishes the links in use, and passes the number that other processes of the host use to
     /// the scheduler.
     pub(super) fn look_for_neighbours(&self, now: Instant) {
-        let note = |link| self.neighbours.note(link);
-        let in_use = || self.core.lock().links_in_use().for_each(note);
-        let elsewhere = self.neighbours.look(now, in_use);
-        let set = |links| self.core.with(|scheduler| scheduler.set_links_elsewhere(links));
-        elsewhere.into_iter().for_each(set);
+        look(&self.neighbours, &self.core, now);
     }
+}
+
+fn look(neighbours: &Neighbours, core: &Core, now: Instant) {
+    let note = |link| neighbours.note(link);
+    let elsewhere = neighbours.look(now, || core.lock().links_in_use().for_each(note));
+    let set = |links| core.with(|scheduler| scheduler.set_links_elsewhere(links));
+    elsewhere.into_iter().for_each(set);
 }
 
 impl Tools for ReaderTools {
@@ -253,7 +256,7 @@ impl Threads {
     /// fail any more.
     pub(super) fn start_submitter(
         &self,
-        core: &Arc<Core>,
+        tools: &ReaderTools,
         device: &Arc<dyn Device>,
         arena: &Arc<Arena>,
         cells: &Arc<Cells>,
@@ -262,11 +265,13 @@ impl Threads {
         let failed = |source| Error::of_device(Operation::Copy, device.id(), 0, source);
         let submitter = Submitter::new(usize::MAX, Arc::clone(device)).map_err(failed)?;
         let (sender, receiver) = sync_channel::<usize>(1);
-        let (core, arena, own) = (Arc::clone(core), Arc::clone(arena), Arc::clone(cells));
+        let (core, neighbours) = (Arc::clone(&tools.core), Arc::clone(&tools.neighbours));
+        let (arena, own) = (Arc::clone(arena), Arc::clone(cells));
         self.spawn(format!("forebay-copy-{}", device.id().index), "copy thread", move || {
             let Ok(link) = receiver.recv() else { return };
             let bell = Arc::clone(&own.bell);
-            submitter.serving(link, arena, own).run(&core, &bell);
+            let look = |now| look(&neighbours, &core, now);
+            submitter.serving(link, arena, own).run(&core, &bell, look);
         })?;
         let link = number(Wakeup::List(Arc::clone(&cells.bell)));
         sender.send(link).unwrap_or(());

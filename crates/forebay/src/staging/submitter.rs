@@ -462,8 +462,8 @@ impl Submitter {
         }
     }
 
-    /// Repeats the step until the engine ends.
-    pub(crate) fn run(mut self, core: &Core, parking: &Parking) {
+    /// Repeats the step until the engine ends. During copies it calls `look` with the time.
+    pub(crate) fn run(mut self, core: &Core, parking: &Parking, look: impl Fn(Instant)) {
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let mut active = Instant::now();
@@ -471,6 +471,7 @@ impl Submitter {
             loop {
                 if self.is_copying() {
                     active = Instant::now();
+                    look(active);
                 }
                 match self.step(core, active.elapsed() < LINGER) {
                     Pause::Watch => std::thread::yield_now(),

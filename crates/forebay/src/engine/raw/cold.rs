@@ -65,7 +65,7 @@ impl Engine {
             }
             gpu => {
                 let cells = match gpu {
-                    Some(device) => self.cells(device, call.started)?,
+                    Some(device) => self.cells(device)?,
                     None => Arc::clone(&reads.bounce),
                 };
                 let cell = cells.take(covered.len(), self.inner.tools.arena.room())?;

@@ -229,8 +229,8 @@ impl Engine {
         let Some(reason) = resident(call) else { return cold(buffer) };
         let probed = Instant::now();
         let cells = match first {
-            First::Prepares => self.cells(device, call.started)?,
-            First::Waits => self.ready_cells(device, call.started)?,
+            First::Prepares => self.cells(device)?,
+            First::Waits => self.ready_cells(device)?,
         };
         let cell = cells.take(range.len(), self.inner.tools.arena.room())?;
         // SAFETY: the cell has as many bytes, and nothing else uses it.
