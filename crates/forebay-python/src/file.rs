@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::failure::{noted, raised};
 use crate::hanging;
 use crate::memory::{self, Lent, Use};
+use crate::moving;
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
 use crate::waiting::{Apart, InUse, interruptible};
@@ -461,6 +462,12 @@ impl File {
         }
         let mut lent = self.lend(py, call)?;
         engine.make_ready(py, &lent, call.ordering)?;
+        if lent.buffer.device().is_none() {
+            match at_once(&file, call, lent) {
+                Ok(transfer) => return moving::outcome(py, &transfer),
+                Err(back) => lent = back,
+            }
+        }
         let (offset, options) = (call.offset, &call.options);
         let moved = match call.usage {
             Use::Target => {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -137,7 +136,7 @@ class Torch:
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         dtype = self.dtype(stored)
         shape = self._shape(stored, shape)
-        if math.prod(shape) == 0:
+        if 0 in shape:
             return self._torch.empty(shape, dtype=dtype, device=self._device)
         if isinstance(memory, memoryview):
             return self._torch.frombuffer(memory, dtype=dtype).view(shape)

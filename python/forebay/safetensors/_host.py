@@ -58,7 +58,7 @@ def alone(
     """Reads a tensor, or a part of it, into memory of its own."""
     framework.check(stored)
     part = Part()
-    part.add(opened.file, stored, index)
+    part.put(opened.file, region(stored, index))
     memory = framework.memory(part.nbytes)
     with naming([part]):
         part.requests.start(engine, memory).result()

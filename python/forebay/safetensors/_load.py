@@ -14,7 +14,7 @@ from .. import _process
 from ._frameworks import Framework, Torch
 from ._frameworks import framework as chosen
 from ._pages import mapped
-from ._plan import Names, Opened, Part, can_map, naming, opened, parts, region
+from ._plan import Names, Opened, Part, Region, can_map, naming, opened, parts, region
 from .._progress import Line
 from ._ranks import Ranks, Wait, merged, ranks, result
 from ._slices import Shard, of_shard
@@ -243,13 +243,14 @@ class _Loading:
                     kind.check(stored)
                     self.order.append(stored.name)
                     index = of_shard(shard, stored)
-                    wanted = region(stored, index, is_whole=True)
-                    if can_map(own.pages, wanted):
-                        own.map(wanted)
-                    elif self._is_converted(stored, index):
+                    wanted = region(stored, index)
+                    joined = wanted if index is ... else region(stored, index, is_whole=True)
+                    if can_map(own.pages, joined):
+                        own.map(joined)
+                    elif self._is_converted(wanted):
                         self._to_convert.append((one.file, stored, index))
                     else:
-                        whole[-1].add(one.file, stored, index)
+                        whole[-1].put(one.file, wanted)
         with self._ranks.planning(self.opened) as show:
             converted = [(stored, index) for _, stored, index in self._to_convert]
             show([*(part.tensors for part in whole), converted, str(self._dtype)])
@@ -290,11 +291,11 @@ class _Loading:
             found["seconds"]["elapsed"] = time.monotonic() - begun
         return found
 
-    def _is_converted(self, stored: Stored, index: Index) -> bool:
+    def _is_converted(self, wanted: Region) -> bool:
         """Whether a tensor is made from other memory than that which is read."""
-        if self._dtype is not None and self._kinds[0].is_converted(stored, self._dtype):
+        if self._dtype is not None and self._kinds[0].is_converted(wanted.stored, self._dtype):
             return True
-        return region(stored, index).strides is not None
+        return wanted.strides is not None
 
     def _keep(self, call: _Call) -> None:
         """Makes the tensors of a call that has ended."""

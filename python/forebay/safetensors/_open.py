@@ -17,7 +17,7 @@ from ._header import FormatError, MissingTensor
 from ._host import HostFile, alone
 from ._iterate import PARTS, Ahead
 from ._load import checked
-from ._plan import Part, naming, open_one, parts
+from ._plan import Part, naming, open_one, parts, region
 from ._slices import Index, is_range
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class safe_open:  # noqa: N801, the name that programs import
             self._stop()
         part = Part()
         for stored in each:
-            part.add(self._file, stored)
+            part.put(self._file, region(stored, ...))
         memory = self._framework.memory(part.nbytes)
         with naming([part]):
             part.requests.start(self._engine, memory).result()

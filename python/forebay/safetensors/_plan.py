@@ -185,6 +185,7 @@ class Region:
         run: the bytes of a run.
         repeats: how often runs repeat, and the bytes from one to the next, the outermost first.
         strides: its strides in memory in bytes, if runs have bytes between its elements.
+        nbytes: the bytes of all runs.
     """
 
     stored: Stored
@@ -194,11 +195,10 @@ class Region:
     run: int
     repeats: list[tuple[int, int]]
     strides: tuple[int, ...] | None = None
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all runs."""
-        return self.run * math.prod(count for count, _ in self.repeats)
+    def __post_init__(self) -> None:
+        self.nbytes = math.prod((count for count, _ in self.repeats), start=self.run)
 
     def placed(self, start: int) -> Placed:
         """The part in memory that its runs fill from `start` on."""
@@ -285,10 +285,6 @@ class Part:
     def next(self) -> Part:
         """A part with memory of its own that the same call fills."""
         return Part(self.requests, self.end)
-
-    def add(self, file: File, stored: Stored, index: Index = ...) -> None:
-        """Adds a tensor, or a part of it, after the others."""
-        self.put(file, region(stored, index))
 
     def put(self, file: File, wanted: Region) -> None:
         """Adds a region of a tensor after the others."""
