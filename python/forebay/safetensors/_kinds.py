@@ -149,7 +149,7 @@ def _other(head: bytes) -> tuple[str, str] | None:
         return "it is a GGUF file", "llama.cpp loads it; give the safetensors of the model"
     if start.startswith((b"<!doctype html", b"<html", b"<?xml")):
         return "it is a web page", "download the file again, logged in if its site requires that"
-    if start.startswith(b"{") or start.startswith(b"["):
+    if start[:1] in (b"{", b"[") and b"\0" not in head:
         return "it is a text in JSON", "give the file with the tensors"
     for magic, name in _MAGICS.items():
         if head.startswith(magic):
