@@ -205,6 +205,15 @@ def refused(message: str) -> Error:
     return make({**about, "kind": "request", "message": message})
 
 
+def of_panic(message: str | Error) -> Error:
+    """The exception for a panic of the compiled part."""
+    if isinstance(message, Error):
+        return message  # Python 3.11 calls the class once more, with what it returned
+    about = dict.fromkeys(("errno", "path", "route"))
+    hint = "this is a bug of Forebay: please report it with the panic's message on stderr"
+    return make({**about, "kind": "system", "message": f"internal error: {message}", "hint": hint})
+
+
 def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
     """The exception for a system error that Python raised."""
     about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}

@@ -11,7 +11,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 
-use crate::failure::guarded;
 use crate::file::File;
 use crate::header::filled;
 
@@ -58,26 +57,24 @@ impl Archive {
     /// Reads the directory of a file. Raises `ValueError`, whose text is the reason to refuse it.
     #[new]
     fn new(py: Python<'_>, file: &Bound<'_, File>) -> PyResult<Self> {
-        guarded(py, || {
-            let size = file.get().size(py)?;
-            let tail = size.min((END + LOCATOR + RECORD) as u64);
-            let tail = filled(file, size - tail, tail)?.to_vec();
-            let (place, count) = place(&tail, size).map_err(PyValueError::new_err)?;
-            let length = place.end - place.start;
-            if length > DIRECTORY_MAX {
-                let reason = format!("its directory would have {length} bytes");
-                return Err(PyValueError::new_err(reason));
-            }
-            let directory: Bound<'_, PyByteArray> = filled(file, place.start, length)?;
-            let directory = directory.to_vec();
-            py.detach(|| Self::parse(directory, place.start, count)).map_err(PyValueError::new_err)
-        })
+        let size = file.get().size(py)?;
+        let tail = size.min((END + LOCATOR + RECORD) as u64);
+        let tail = filled(file, size - tail, tail)?.to_vec();
+        let (place, count) = place(&tail, size).map_err(PyValueError::new_err)?;
+        let length = place.end - place.start;
+        if length > DIRECTORY_MAX {
+            let reason = format!("its directory would have {length} bytes");
+            return Err(PyValueError::new_err(reason));
+        }
+        let directory: Bound<'_, PyByteArray> = filled(file, place.start, length)?;
+        let directory = directory.to_vec();
+        py.detach(|| Self::parse(directory, place.start, count)).map_err(PyValueError::new_err)
     }
 
     /// Reads the directory in the last bytes of a zip of `size` bytes.
     #[staticmethod]
-    fn of(py: Python<'_>, tail: &[u8], size: u64) -> PyResult<Self> {
-        guarded(py, || Self::within(tail, size).map_err(PyValueError::new_err))
+    fn of(tail: &[u8], size: u64) -> PyResult<Self> {
+        Self::within(tail, size).map_err(PyValueError::new_err)
     }
 
     /// The name of the folder that all entries are in, from the first of them.

@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict, PyList, PyTuple};
 
-use crate::failure::{guarded, raised};
+use crate::failure::raised;
 use crate::file::File;
 use crate::hanging;
 use crate::memory::{self, Use};
@@ -35,34 +35,30 @@ impl Header {
         path: Py<PyAny>,
         stored: Py<PyAny>,
     ) -> PyResult<Self> {
-        guarded(py, || {
-            let size = file.get().size(py)?;
-            let head = filled(file, 0, LENGTH.min(size))?;
-            let mut length = [0; 8];
-            let found = head.to_vec();
-            length[..found.len()].copy_from_slice(&found);
-            let length = forebay_safetensors::Header::length(&length, found.len() as u64, size);
-            let text = filled(file, LENGTH, invalid(length)? as u64)?;
-            // SAFETY: no other code has a reference to the array, so nothing changes it meanwhile.
-            let text = unsafe { text.as_bytes() };
-            let header = py.detach(|| forebay_safetensors::Header::parse(text, size));
-            Ok(Self { header: invalid(header)?, path, stored })
-        })
+        let size = file.get().size(py)?;
+        let head = filled(file, 0, LENGTH.min(size))?;
+        let mut length = [0; 8];
+        let found = head.to_vec();
+        length[..found.len()].copy_from_slice(&found);
+        let length = forebay_safetensors::Header::length(&length, found.len() as u64, size);
+        let text = filled(file, LENGTH, invalid(length)? as u64)?;
+        // SAFETY: no other code has a reference to the array, so nothing changes it meanwhile.
+        let text = unsafe { text.as_bytes() };
+        let header = py.detach(|| forebay_safetensors::Header::parse(text, size));
+        Ok(Self { header: invalid(header)?, path, stored })
     }
 
     /// Checks the header in the bytes of a whole file.
     #[staticmethod]
     fn of(py: Python<'_>, data: &[u8], path: Py<PyAny>, stored: Py<PyAny>) -> PyResult<Self> {
-        guarded(py, || {
-            let mut head = [0; 8];
-            let found = data.len().min(8);
-            head[..found].copy_from_slice(&data[..found]);
-            let size = data.len() as u64;
-            let length = forebay_safetensors::Header::length(&head, found as u64, size);
-            let text = &data[8..8 + invalid(length)?];
-            let header = invalid(forebay_safetensors::Header::parse(text, size))?;
-            Ok(Self { header, path, stored })
-        })
+        let mut head = [0; 8];
+        let found = data.len().min(8);
+        head[..found].copy_from_slice(&data[..found]);
+        let size = data.len() as u64;
+        let length = forebay_safetensors::Header::length(&head, found as u64, size);
+        let text = &data[8..8 + invalid(length)?];
+        let header = py.detach(|| forebay_safetensors::Header::parse(text, size));
+        Ok(Self { header: invalid(header)?, path, stored })
     }
 
     fn __len__(&self) -> usize {
@@ -135,7 +131,7 @@ impl ModelIndex {
     /// Parses an index. Raises `ValueError`, whose text is the reason why it is not one.
     #[new]
     fn new(py: Python<'_>, text: &[u8]) -> PyResult<Self> {
-        guarded(py, || py.detach(|| Index::parse(text)).map(Self).map_err(PyValueError::new_err))
+        py.detach(|| Index::parse(text)).map(Self).map_err(PyValueError::new_err)
     }
 
     /// The names of the files.
@@ -151,10 +147,8 @@ impl ModelIndex {
     /// Whether a tensor is in a file, by its number. Raises `ValueError` for a name that the index
     /// has twice.
     fn has(&self, py: Python<'_>, name: &str, file: usize) -> PyResult<bool> {
-        guarded(py, || {
-            let found = py.detach(|| self.0.file_of(name));
-            Ok(found.map_err(PyValueError::new_err)? == Some(file))
-        })
+        let found = py.detach(|| self.0.file_of(name));
+        Ok(found.map_err(PyValueError::new_err)? == Some(file))
     }
 }
 

@@ -62,6 +62,9 @@ mod _forebay {
     use super::descriptor::Descriptor;
     #[pymodule_export]
     use super::engine::Engine;
+    #[cfg(debug_assertions)]
+    #[pymodule_export]
+    use super::failure::_panic;
     #[pymodule_export]
     use super::failure::system_hint;
     #[pymodule_export]
@@ -106,6 +109,7 @@ mod _forebay {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         super::check_interpreter()?;
+        super::failure::convert_panics(module)?;
         super::attach_once(module.py());
         Ok(())
     }
