@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyByteArray;
 
 use crate::file::File;
 use crate::header::filled;
+use crate::waiting::parsed;
 
 /// Bytes of the fixed parts: the end, the locator and record of large zips, a directory's entry,
 /// and the header before an entry.
@@ -66,9 +66,9 @@ impl Archive {
             let reason = format!("its directory would have {length} bytes");
             return Err(PyValueError::new_err(reason));
         }
-        let directory: Bound<'_, PyByteArray> = filled(file, place.start, length)?;
-        let directory = directory.to_vec();
-        py.detach(|| Self::parse(directory, place.start, count)).map_err(PyValueError::new_err)
+        let directory = filled(file, place.start, length)?.to_vec();
+        parsed(py, directory.len(), move || Self::parse(directory, place.start, count))?
+            .map_err(PyValueError::new_err)
     }
 
     /// Reads the directory in the last bytes of a zip of `size` bytes.
