@@ -2,8 +2,8 @@
 //!
 //! Readers of zips find the directory in different ways, so one file may have two contents. Only
 //! what torch's writer makes is accepted: the first entry is at the start of the file, the
-//! directory and its end adjoin and end the file, there is no comment, and no two names differ in
-//! case only. The layout is that of PKWARE's APPNOTE 6.3.
+//! directory and its end adjoin and end the file, there is no comment, all entries are in one
+//! folder, and no two names differ in case only. The layout is that of PKWARE's APPNOTE 6.3.
 
 use std::ops::Range;
 
@@ -154,6 +154,11 @@ impl Archive {
         let mut archive = Self { directory, entries, by_name: Vec::new(), begins };
         archive.check_places()?;
         archive.sort()?;
+        let folder = format!("{}/", archive.root());
+        let mut names = archive.entries.iter().map(|entry| archive.name(entry));
+        if let Some(name) = names.find(|name| !name.starts_with(&folder)) {
+            return Err(format!("its entry `{name}` is not in the folder `{folder}`"));
+        }
         // A program of TorchScript has compressed entries; the caller refuses it by its name.
         let is_program = archive.find(&format!("{}/constants.pkl", archive.root())).is_some();
         match archive.entries.iter().find(|entry| !entry.is_plain && !is_program) {

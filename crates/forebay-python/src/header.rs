@@ -8,7 +8,7 @@ use forebay_safetensors::{Error, Index, LENGTH};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyByteArray, PyDict, PyList, PyTuple};
+use pyo3::types::{PyByteArray, PyDict, PyList, PyString, PyTuple};
 
 use crate::failure::raised;
 use crate::file::File;
@@ -86,8 +86,8 @@ impl Header {
     }
 
     /// The number of a tensor in the order of their bytes; `None` if there is none.
-    fn place(&self, name: &str) -> Option<usize> {
-        self.header.place(name)
+    fn place(&self, name: &Bound<'_, PyString>) -> Option<usize> {
+        self.header.place(name.to_str().ok()?)
     }
 
     /// The tensor of a number.
