@@ -126,4 +126,5 @@ def test_devices_are_checked_first(tmp_path: Path, call: str) -> None:
         with pytest.raises((forebay.NoDevice, ValueError), match="^`device` cannot be|^no GPU"):
             run(path, device)
     for device in ("cpu", torch.device("cpu")):
-        run(path, device)
+        if call != "load":  # it reads plain elements
+            run(path, device)
