@@ -61,7 +61,7 @@ class BlockStore:
             stores that share a root name the same. Another capacity empties the root.
         namespace: blocks of another namespace are not found: name the model, its types, the page
             size and the share of this rank.
-        policy: ``"lru"`` or ``"lfu"``: which block leaves to make room.
+        policy: ``"lru"`` or ``"lfu"``, the eviction policy.
         ttl: seconds after which a block is not found any more.
         page_cache: whether writes go through the page cache, which keeps new blocks in memory.
             Without it they are faster on most drives, and take no memory.
@@ -179,7 +179,7 @@ class BlockStore:
         return self._blocks.find_at_once(keys)
 
     def sync(self) -> None:
-        """Makes all stored blocks durable: a power cut does not take them any more."""
+        """Makes all stored blocks durable: they survive a power loss from then on."""
         self._blocks.sync()
 
     def clear(self) -> None:

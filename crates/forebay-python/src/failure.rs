@@ -19,6 +19,8 @@ pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T>
 /// Makes PyO3 raise an `Error` of ours for each panic. Its own exception is no `Exception`, so it
 /// would end programs that handle errors.
 pub(crate) fn convert_panics(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    #[cfg(debug_assertions)]
+    module.setattr("_panic", wrap_pyfunction!(panic, module)?)?;
     let class = module.py().get_type::<PanicException>();
     class.setattr("__new__", wrap_pyfunction!(of_panic, module)?)
 }
@@ -35,7 +37,7 @@ fn of_panic<'py>(
 /// Panics, for tests.
 #[cfg(debug_assertions)]
 #[pyfunction]
-pub(crate) fn _panic(text: &str) {
+fn panic(text: &str) {
     panic!("{text}");
 }
 

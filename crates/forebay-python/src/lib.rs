@@ -62,9 +62,6 @@ mod _forebay {
     use super::descriptor::Descriptor;
     #[pymodule_export]
     use super::engine::Engine;
-    #[cfg(debug_assertions)]
-    #[pymodule_export]
-    use super::failure::_panic;
     #[pymodule_export]
     use super::failure::system_hint;
     #[pymodule_export]
