@@ -1,4 +1,4 @@
-"""Moves bytes between files and GPU memory at the speed of the slowest link on the way.
+"""Moves bytes between files and GPU memory as fast as the hardware allows.
 
 >>> import forebay
 >>> tensors = forebay.load_file("model.safetensors", device="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,9 +33,12 @@ __all__ = [
 ]
 
 
-# Control characters, those that reverse the text direction, and bytes that are not UTF-8.
+# Control characters, those that reverse the text direction, and what no encoding has.
 _ACTS = [*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F]
-_ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xDC80, 0xDD00)]
+_ACTS += [*range(0x2028, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000)]
+_SHORTHAND = re.compile(r"[A-Za-z0-9]{2,}:/|~$|~[^/]*/")
+"""Paths that other programs expand, or find on other machines."""
+
 _ESCAPED = {number: repr(chr(number))[1:-1] for number in _ACTS}
 
 
@@ -205,11 +209,36 @@ def refused(message: str) -> Error:
     return make({**about, "kind": "request", "message": message})
 
 
+def of_panic(message: str | Error) -> Error:
+    """The exception for a panic of the compiled part."""
+    if isinstance(message, Error):
+        return message  # Python 3.11 calls the class once more, with what it returned
+    about = dict.fromkeys(("errno", "path", "route"))
+    hint = "this is a bug of Forebay: please report it with the panic's message on stderr"
+    return make({**about, "kind": "system", "message": f"internal error: {message}", "hint": hint})
+
+
 def of_system(error: OSError, tried: str, path: str | bytes, hint: str | None = None) -> Error:
     """The exception for a system error that Python raised."""
     about = {"kind": "system", "message": f"{tried}: {error.strerror}", "errno": error.errno}
     hint = hint or system_hint(error.errno or 0, path)
     return make({**about, "hint": hint, "route": None, "path": path})
+
+
+def local(path: Any) -> str:
+    """A path as text. Addresses and ``~`` are refused: a save would make folders of these names.
+
+    Raises:
+        MissingFile: it is empty, an address such as ``s3://…``, or begins with ``~``.
+        TypeError, ValueError: it is no path.
+    """
+    text = os.fsdecode(os.fsencode(path))
+    if "\0" in text:
+        raise ValueError("embedded null byte in the path")
+    if not text or _SHORTHAND.match(text) and not os.path.lexists(text.partition("/")[0]):
+        missing = OSError(_errno.ENOENT, os.strerror(_errno.ENOENT))
+        raise of_system(missing, f"cannot open `{shown(text)}`", text)
+    return text
 
 
 def publish(module: str, found: dict[str, Any]) -> None:

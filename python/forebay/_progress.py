@@ -13,6 +13,9 @@ _SETTLED_S = 0.5
 """Seconds until a rate is shown."""
 
 
+_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
 class Line:
     """Shows a line on stderr; without a usable stderr it shows nothing."""
 
@@ -40,7 +43,7 @@ class Line:
 
     def _text(self, done: int, total: int, seconds: float) -> str:
         percent = 100 if done >= total else done * 100 // total
-        unit, size = ("GiB", 2**30) if total >= 2**30 else ("MiB", 2**20)
+        unit, size = next((one for one in _UNITS if total >= one[1]), _UNITS[-1])
         text = f"{self._name}: {percent:3} %, {done / size:.2f} of {total / size:.2f} {unit}"
         if seconds < _SETTLED_S or not done:
             return text

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from . import _access, _process
-from ._errors import Error, of_system, shown
+from ._errors import Error, local, of_system, shown
 from ._forebay import Descriptor, File, Replacement, remove_temporary
 from ._types import Path, Place
 
@@ -80,6 +80,7 @@ def replace(path: Path, fill: Callable[[File], object], sync: bool = True) -> No
 
     After a `KeyboardInterrupt` the file is the old one or the new one, as a whole.
     """
+    path = local(path)
     # The object removes the file, wherever an exception comes from.
     with _named(path), Replacement(path) as new:
         with _process.open(new.number) as file:

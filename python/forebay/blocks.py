@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
-from ._errors import RequestError, shown
+from ._errors import RequestError, local, shown
 from ._forebay import BlockCall, Blocks, Engine
 from ._process import default_engine
 from ._sizes import size_of
@@ -61,7 +61,7 @@ class BlockStore:
             stores that share a root name the same. Another capacity empties the root.
         namespace: blocks of another namespace are not found: name the model, its types, the page
             size and the share of this rank.
-        policy: ``"lru"`` or ``"lfu"``: which block leaves to make room.
+        policy: ``"lru"`` or ``"lfu"``, the eviction policy.
         ttl: seconds after which a block is not found any more.
         page_cache: whether writes go through the page cache, which keeps new blocks in memory.
             Without it they are faster on most drives, and take no memory.
@@ -179,7 +179,7 @@ class BlockStore:
         return self._blocks.find_at_once(keys)
 
     def sync(self) -> None:
-        """Makes all stored blocks durable: a power cut does not take them any more."""
+        """Makes all stored blocks durable: they survive a power loss from then on."""
         self._blocks.sync()
 
     def clear(self) -> None:
@@ -222,11 +222,11 @@ def _roots(
     if isinstance(roots, Mapping):
         if capacity is not None:
             raise RequestError("`capacity` is given for each root; leave it out")
-        return [(os.fsdecode(path), _size("capacity", size)) for path, size in roots.items()]
-    paths = [roots] if isinstance(roots, str | bytes | os.PathLike) else list(roots)
+        return [(local(path), _size("capacity", size)) for path, size in roots.items()]
+    paths = list(roots) if isinstance(roots, Iterable) and not isinstance(roots, str | bytes) else [roots]
     if capacity is None:
         raise RequestError('give `capacity`, the most bytes for the blocks, such as "500GiB"')
-    return [(os.fsdecode(path), _size("capacity", capacity)) for path in paths]
+    return [(local(path), _size("capacity", capacity)) for path in paths]
 
 
 def from_config(server: str, config: Mapping[str, Any], namespace: str) -> BlockStore:

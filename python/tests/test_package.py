@@ -8,7 +8,9 @@ import pickle
 import pydoc
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import forebay
 import forebay.safetensors
@@ -45,6 +47,7 @@ print(time.process_time() - start)
 def test_an_import_needs_nothing() -> None:
     code = """
 import sys
+import threading
 for name in ["numpy", "torch", "cupy"]:
     sys.modules[name] = None
 import forebay
@@ -97,6 +100,7 @@ def test_models_need_no_torch(tmp_path: Path) -> None:
     pytest.importorskip("numpy", reason="no NumPy")
     code = f"""
 import sys
+import threading
 sys.modules["torch"] = None
 import forebay, numpy
 from forebay.safetensors import save_file
@@ -214,3 +218,22 @@ def test_sizes_are_written_as_people_write_them(text: str, nbytes: int) -> None:
 def test_other_texts_are_no_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="`size` cannot be"):
         size_of(text)
+
+
+@pytest.mark.skipif(not hasattr(forebay._forebay, "_panic"), reason="built without debug assertions")
+def test_a_panic_below_python_is_an_error(data: tuple[Path, bytes]) -> None:
+    from forebay._forebay import _panic  # type: ignore[attr-defined]
+
+    with pytest.raises(forebay.Error, match="^internal error: 7 != 8 .*bug of Forebay: .* report"):
+        _panic("7 != 8")
+    # A callback that ends so does not end the thread that runs callbacks.
+    called = threading.Event()
+    with forebay.open(data[0]) as file:
+        moving = file.start_read_into(bytearray(len(data[1])))
+        with pytest.MonkeyPatch.context() as patch:
+            seen: list[Any] = []
+            patch.setattr(sys, "unraisablehook", lambda raised: seen.append(raised.exc_value))
+            moving.add_done_callback(lambda _: _panic("again"))
+            moving.add_done_callback(lambda _: called.set())
+            assert called.wait(60)
+    assert [type(error) for error in seen] == [forebay.Error]

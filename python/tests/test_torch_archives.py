@@ -136,6 +136,12 @@ WRONG = {
         patched(GOOD, b"PK\1\2\x14\3\x14\0\0\0\0\0", b"\x14\0\0\0\0\0", b"\x14\0\1\0\0\0"),
         "compressed or encrypted",
     ),
+    "two folders": (
+        GOOD.replace(b"model/data/0", b"mode1/data/0"), "`mode1/data/0` is not in the folder `model/`"
+    ),
+    "no folder": (
+        GOOD.replace(b"model/version", b"model.version"), "`model.version` is not in the folder"
+    ),
     "another version": (archive(named(a=tensor()), version=b"999\n"), "its version is `999"),
     "a short zip": (
         b"PK\3\4" + bytes(14) + b"PK\6\7" + bytes(16) + b"PK\5\6" + bytes(18), "it is too short",
@@ -461,3 +467,11 @@ def test_a_file_with_a_header_is_no_tensor(tmp_path: Path, torch: Any) -> None:
     for raw in [*starts, whole[:-1], whole + b"\0", b"\2" + bytes(7) + b"{}" + bytes(90)]:
         path.write_bytes(raw)
         assert bytes(forebay.torch.load(path, torch.uint8, device="cpu").tolist()) == raw
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_a_program_of_torchscript_is_named(tmp_path: Path, torch: Any) -> None:
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(3, 3), torch.ones(3)), path := tmp_path / "a.pt")
+    for load in (load_file, safe_open):
+        with pytest.raises(FormatError, match=r"a program of TorchScript \(load it by `torch.jit"):
+            load(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import random
@@ -330,6 +331,96 @@ def test_metadata_changes_no_class(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="changes an object that is complete"):
         Reader(tmp_path).read_metadata()
     assert not hasattr(StorageMeta, "now")
+
+
+class Allowed:
+    """A class of planner data that a program allows, or does not."""
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Allowed) and vars(self) == vars(other)
+
+
+class AllowedList(list):  # type: ignore[type-arg]
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __reduce__(self) -> Any:
+        return AllowedList, (), 7, iter(self)
+
+
+class AllowedDict(dict):  # type: ignore[type-arg]
+    def __reduce__(self) -> Any:
+        return AllowedDict, ([("a", 1)],), None, None, iter(self.items())
+
+
+@pytest.mark.parametrize("value", [Allowed(), Allowed(1, [2]), AllowedList("ab"), AllowedDict(b=2)])
+def test_classes_that_the_program_allows_are_made_as_pickle_makes_them(
+    tmp_path: Path, value: Any
+) -> None:
+    save(tmp_path, {"a": torch.ones(3)})
+    change(tmp_path, planner_data=lambda _: {"a": value, "b": [value]})
+    with pytest.raises(FormatError, match=f"`.*{type(value).__name__}`"):
+        Reader(tmp_path).read_metadata()
+    with torch.serialization.safe_globals([type(value)]):
+        found = Reader(tmp_path).read_metadata().planner_data
+    expected = pickle.loads(pickle.dumps(value))
+    assert found == {"a": expected, "b": [expected]} and found["a"] is found["b"][0]
+    assert type(found["a"]) is type(expected) and vars(found["a"]) == vars(expected)
+
+
+class Inverted(io.RawIOBase):
+    """The other bits of a stream."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        found = bytes(byte ^ 255 for byte in self._stream.read(len(target)))
+        target[: len(found)] = found
+        return len(found)
+
+    def write(self, content: Any) -> int:
+        return int(self._stream.write(bytes(byte ^ 255 for byte in bytes(content))))
+
+
+def test_items_with_transforms_are_left_to_torch(tmp_path: Path) -> None:
+    extensions = pytest.importorskip("torch.distributed.checkpoint._extension")
+
+    class Inverts(extensions.StreamTransformExtension):  # type: ignore[misc,name-defined]
+        @staticmethod
+        def from_descriptor(version: str) -> Inverts:
+            return Inverts()
+
+        @staticmethod
+        def registry_name() -> str:
+            return "inverts"
+
+        def get_descriptor(self) -> str:
+            return "inverts/1"
+
+        def transform_to(self, output: Any) -> Any:
+            return Inverted(output)
+
+        def transform_from(self, input: Any) -> Any:
+            return Inverted(input)
+
+    state = {"a": torch.arange(5.0), "b": "text"}
+    writer = dcp.FileSystemWriter(tmp_path, _extensions=[Inverts()])
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    assert items(tmp_path)["a"].transform_descriptors == ["inverts/1"]
+    known = extensions.ExtensionRegistry()
+    known.register(Inverts)
+    loaded = blank(state)
+    dcp.load(loaded, storage_reader=Reader(tmp_path, _extension_registry=known), no_dist=True)
+    assert same(loaded, state)
+    with refused("the item `a` of .*torch cannot read it: .*inverts"):
+        load(tmp_path, blank(state))
 
 
 def test_metadata_makes_no_group_of_processes(tmp_path: Path) -> None:

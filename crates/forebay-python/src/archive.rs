@@ -2,18 +2,17 @@
 //!
 //! Readers of zips find the directory in different ways, so one file may have two contents. Only
 //! what torch's writer makes is accepted: the first entry is at the start of the file, the
-//! directory and its end adjoin and end the file, there is no comment, and no two names differ in
-//! case only. The layout is that of PKWARE's APPNOTE 6.3.
+//! directory and its end adjoin and end the file, there is no comment, all entries are in one
+//! folder, and no two names differ in case only. The layout is that of PKWARE's APPNOTE 6.3.
 
 use std::ops::Range;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyByteArray;
 
-use crate::failure::guarded;
 use crate::file::File;
 use crate::header::filled;
+use crate::waiting::parsed;
 
 /// Bytes of the fixed parts: the end, the locator and record of large zips, a directory's entry,
 /// and the header before an entry.
@@ -58,26 +57,24 @@ impl Archive {
     /// Reads the directory of a file. Raises `ValueError`, whose text is the reason to refuse it.
     #[new]
     fn new(py: Python<'_>, file: &Bound<'_, File>) -> PyResult<Self> {
-        guarded(py, || {
-            let size = file.get().size(py)?;
-            let tail = size.min((END + LOCATOR + RECORD) as u64);
-            let tail = filled(file, size - tail, tail)?.to_vec();
-            let (place, count) = place(&tail, size).map_err(PyValueError::new_err)?;
-            let length = place.end - place.start;
-            if length > DIRECTORY_MAX {
-                let reason = format!("its directory would have {length} bytes");
-                return Err(PyValueError::new_err(reason));
-            }
-            let directory: Bound<'_, PyByteArray> = filled(file, place.start, length)?;
-            let directory = directory.to_vec();
-            py.detach(|| Self::parse(directory, place.start, count)).map_err(PyValueError::new_err)
-        })
+        let size = file.get().size(py)?;
+        let tail = size.min((END + LOCATOR + RECORD) as u64);
+        let tail = filled(file, size - tail, tail)?.to_vec();
+        let (place, count) = place(&tail, size).map_err(PyValueError::new_err)?;
+        let length = place.end - place.start;
+        if length > DIRECTORY_MAX {
+            let reason = format!("its directory would have {length} bytes");
+            return Err(PyValueError::new_err(reason));
+        }
+        let directory = filled(file, place.start, length)?.to_vec();
+        parsed(py, directory.len(), move || Self::parse(directory, place.start, count))?
+            .map_err(PyValueError::new_err)
     }
 
     /// Reads the directory in the last bytes of a zip of `size` bytes.
     #[staticmethod]
-    fn of(py: Python<'_>, tail: &[u8], size: u64) -> PyResult<Self> {
-        guarded(py, || Self::within(tail, size).map_err(PyValueError::new_err))
+    fn of(tail: &[u8], size: u64) -> PyResult<Self> {
+        Self::within(tail, size).map_err(PyValueError::new_err)
     }
 
     /// The name of the folder that all entries are in, from the first of them.
@@ -157,6 +154,11 @@ impl Archive {
         let mut archive = Self { directory, entries, by_name: Vec::new(), begins };
         archive.check_places()?;
         archive.sort()?;
+        let folder = format!("{}/", archive.root());
+        let mut names = archive.entries.iter().map(|entry| archive.name(entry));
+        if let Some(name) = names.find(|name| !name.starts_with(&folder)) {
+            return Err(format!("its entry `{name}` is not in the folder `{folder}`"));
+        }
         // A program of TorchScript has compressed entries; the caller refuses it by its name.
         let is_program = archive.find(&format!("{}/constants.pkl", archive.root())).is_some();
         match archive.entries.iter().find(|entry| !entry.is_plain && !is_program) {

@@ -22,6 +22,7 @@ use crate::memory::{Use, lend};
 use crate::moving::{bound, late};
 use crate::stream::Ordering;
 use crate::waiting::Apart;
+use crate::whole;
 
 /// A store of blocks.
 #[pyclass(frozen, module = "forebay._forebay", weakref)]
@@ -61,13 +62,13 @@ impl Blocks {
         roots: Vec<RootTuple>,
         namespace: &[u8],
         policy: &str,
-        ttl: Option<f64>,
+        ttl: Option<Bound<'_, PyAny>>,
         page_cache: bool,
         unwritten: u64,
         waiting: u64,
         memory: u64,
-        timeout: f64,
-        threads: usize,
+        timeout: &Bound<'_, PyAny>,
+        threads: &Bound<'_, PyAny>,
     ) -> PyResult<Self> {
         let root = |(path, capacity, keep_free)| RootOptions { path, capacity, keep_free };
         let mut options = Options::new(roots.into_iter().map(root).collect());
@@ -80,19 +81,19 @@ impl Blocks {
                 return Err(PyValueError::new_err(text));
             }
         };
-        let seconds = |name: &str, value: f64| {
-            Duration::try_from_secs_f64(value).map_err(|_| {
+        let seconds = |name: &str, value: &Bound<'_, PyAny>| {
+            Duration::try_from_secs_f64(whole::within(name, value, "seconds")?).map_err(|_| {
                 let text = format!("`{name}` cannot be {value}: it takes seconds");
                 PyValueError::new_err(text)
             })
         };
-        options.ttl = ttl.map(|ttl| seconds("ttl", ttl)).transpose()?;
+        options.ttl = ttl.map(|ttl| seconds("ttl", &ttl)).transpose()?;
         options.timeout = seconds("timeout", timeout)?;
         options.page_cache = page_cache;
         options.unwritten = unwritten;
         options.waiting = waiting;
         options.memory = memory;
-        options.threads = threads;
+        options.threads = whole::within("threads", threads, "a whole number from 1")?;
         let store = {
             let inner = &*engine.get().engine;
             raised(py, py.detach(|| Store::open(inner, &options)))?
@@ -391,13 +392,21 @@ impl BlockCall {
 impl BlockCall {
     /// Waits for the end; for each block whether it was read, found, removed, or is stored.
     #[pyo3(signature = (timeout = None))]
-    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<bool>> {
+    fn result(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Vec<bool>> {
         Ok(self.ends(py, timeout)?.into_iter().map(End::is_good).collect())
     }
 
     /// Waits for the end; for each block why it failed, or `None`.
     #[pyo3(signature = (timeout = None))]
-    fn reasons(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Option<&'static str>>> {
+    fn reasons(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<Vec<Option<&'static str>>> {
         let why = |end| match end {
             End::Not(why) => Some(why.name()),
             End::Done | End::Present => None,

@@ -12,7 +12,7 @@ use forebay::{Error, Options, RingChoice};
 use forebay_cufile::Program;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBool, PyDict, PyList};
 
 use crate::buffer::Buffer;
 use crate::failure::{exception, raised};
@@ -238,7 +238,8 @@ impl Engine {
 /// Parses a device as Python names it: `"cuda"`, `"cuda:1"`, `1`, `"sim"`, `"cpu"`, a UUID, a PCI
 /// address, or a device of torch.
 fn selector(device: &Bound<'_, PyAny>) -> PyResult<GpuSelector> {
-    let text = whole::text_of(device)?;
+    let is_bool = device.is_instance_of::<PyBool>();
+    let text = if is_bool { device.to_string() } else { whole::text_of(device)? };
     let name = match text.as_str() {
         "cpu" | "host" => "none",
         "cuda" => "cuda:0",

@@ -1,10 +1,10 @@
 //! Errors of the engine as exceptions of Python, whose classes `forebay._errors` defines.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use forebay::{Error, Operation, Place, Route};
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rustix::io::Errno;
@@ -16,18 +16,29 @@ pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T>
     result.map_err(|error| exception(py, &error))
 }
 
-/// Runs a parser of a file's bytes. A panic, which is a bug of the parser, becomes an error of ours
-/// instead of an exception that `except Exception` misses.
-pub(crate) fn guarded<T>(py: Python<'_>, parse: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
-    catch_unwind(AssertUnwindSafe(parse)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-        let error = py.import("forebay._errors")?.getattr("Error")?;
-        let number = rustix::io::Errno::IO.raw_os_error();
-        let made =
-            error.call1((number, format!("cannot parse the file: internal error: {text}")))?;
-        Err(PyErr::from_value(made))
-    })
+/// Makes PyO3 raise an `Error` of ours for each panic. Its own exception is no `Exception`, so it
+/// would end programs that handle errors.
+pub(crate) fn convert_panics(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    #[cfg(debug_assertions)]
+    module.setattr("_panic", wrap_pyfunction!(panic, module)?)?;
+    let class = module.py().get_type::<PanicException>();
+    class.setattr("__new__", wrap_pyfunction!(of_panic, module)?)
+}
+
+/// The exception for the text of a panic.
+#[pyfunction]
+fn of_panic<'py>(
+    _class: &Bound<'py, PyAny>,
+    text: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    hanging::call_in(text.py(), "forebay._errors", "of_panic", (text,))
+}
+
+/// Panics, for tests.
+#[cfg(debug_assertions)]
+#[pyfunction]
+fn panic(text: &str) {
+    panic!("{text}");
 }
 
 /// An exception with a note that says which request it is about.

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use forebay_safetensors::{Error, Index, LENGTH};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyDict, PyList, PyTuple};
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyByteArray, PyDict, PyList, PyString, PyTuple};
 
-use crate::failure::{guarded, raised};
+use crate::failure::raised;
 use crate::file::File;
 use crate::hanging;
 use crate::memory::{self, Use};
-use crate::waiting::interruptible;
+use crate::waiting::{interruptible, parsed};
 
 /// The tensors of a safetensors file by name, in the order of their bytes.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -35,34 +36,41 @@ impl Header {
         path: Py<PyAny>,
         stored: Py<PyAny>,
     ) -> PyResult<Self> {
-        guarded(py, || {
-            let size = file.get().size(py)?;
-            let head = filled(file, 0, LENGTH.min(size))?;
-            let mut length = [0; 8];
-            let found = head.to_vec();
-            length[..found.len()].copy_from_slice(&found);
-            let length = forebay_safetensors::Header::length(&length, found.len() as u64, size);
-            let text = filled(file, LENGTH, invalid(length)? as u64)?;
-            // SAFETY: no other code has a reference to the array, so nothing changes it meanwhile.
-            let text = unsafe { text.as_bytes() };
-            let header = py.detach(|| forebay_safetensors::Header::parse(text, size));
-            Ok(Self { header: invalid(header)?, path, stored })
-        })
+        let size = file.get().size(py)?;
+        let head = filled(file, 0, LENGTH.min(size))?;
+        let mut length = [0; 8];
+        let found = head.to_vec();
+        length[..found.len()].copy_from_slice(&found);
+        let length = forebay_safetensors::Header::length(&length, found.len() as u64, size);
+        let text = filled(file, LENGTH, invalid(length)? as u64)?;
+        // SAFETY: no other code has a reference to the array, so nothing changes it, and the parser
+        // keeps it.
+        let bytes: &'static [u8] = unsafe { &*std::ptr::from_ref(text.as_bytes()) };
+        let kept = text.unbind();
+        let header = parsed(py, bytes.len(), move || {
+            let _kept = kept;
+            forebay_safetensors::Header::parse(bytes, size)
+        });
+        Ok(Self { header: invalid(header?)?, path, stored })
     }
 
     /// Checks the header in the bytes of a whole file.
     #[staticmethod]
-    fn of(py: Python<'_>, data: &[u8], path: Py<PyAny>, stored: Py<PyAny>) -> PyResult<Self> {
-        guarded(py, || {
-            let mut head = [0; 8];
-            let found = data.len().min(8);
-            head[..found].copy_from_slice(&data[..found]);
-            let size = data.len() as u64;
-            let length = forebay_safetensors::Header::length(&head, found as u64, size);
-            let text = &data[8..8 + invalid(length)?];
-            let header = invalid(forebay_safetensors::Header::parse(text, size))?;
-            Ok(Self { header, path, stored })
-        })
+    fn of(
+        py: Python<'_>,
+        data: PyBackedBytes,
+        path: Py<PyAny>,
+        stored: Py<PyAny>,
+    ) -> PyResult<Self> {
+        let mut head = [0; 8];
+        let found = data.len().min(8);
+        head[..found].copy_from_slice(&data[..found]);
+        let size = data.len() as u64;
+        let length = forebay_safetensors::Header::length(&head, found as u64, size);
+        let end = 8 + invalid(length)?;
+        let header =
+            parsed(py, end, move || forebay_safetensors::Header::parse(&data[8..end], size));
+        Ok(Self { header: invalid(header?)?, path, stored })
     }
 
     fn __len__(&self) -> usize {
@@ -78,8 +86,8 @@ impl Header {
     }
 
     /// The number of a tensor in the order of their bytes; `None` if there is none.
-    fn place(&self, name: &str) -> Option<usize> {
-        self.header.place(name)
+    fn place(&self, name: &Bound<'_, PyString>) -> Option<usize> {
+        self.header.place(name.to_str().ok()?)
     }
 
     /// The tensor of a number.
@@ -134,8 +142,9 @@ pub(crate) struct ModelIndex(Index);
 impl ModelIndex {
     /// Parses an index. Raises `ValueError`, whose text is the reason why it is not one.
     #[new]
-    fn new(py: Python<'_>, text: &[u8]) -> PyResult<Self> {
-        guarded(py, || py.detach(|| Index::parse(text)).map(Self).map_err(PyValueError::new_err))
+    fn new(py: Python<'_>, text: PyBackedBytes) -> PyResult<Self> {
+        let index = parsed(py, text.len(), move || Index::parse(&text))?;
+        index.map(Self).map_err(PyValueError::new_err)
     }
 
     /// The names of the files.
@@ -151,10 +160,8 @@ impl ModelIndex {
     /// Whether a tensor is in a file, by its number. Raises `ValueError` for a name that the index
     /// has twice.
     fn has(&self, py: Python<'_>, name: &str, file: usize) -> PyResult<bool> {
-        guarded(py, || {
-            let found = py.detach(|| self.0.file_of(name));
-            Ok(found.map_err(PyValueError::new_err)? == Some(file))
-        })
+        let found = py.detach(|| self.0.file_of(name));
+        Ok(found.map_err(PyValueError::new_err)? == Some(file))
     }
 }
 

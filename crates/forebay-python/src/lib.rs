@@ -106,6 +106,7 @@ mod _forebay {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         super::check_interpreter()?;
+        super::failure::convert_panics(module)?;
         super::attach_once(module.py());
         Ok(())
     }

@@ -16,7 +16,7 @@ use forebay_base::per_process::PerProcess;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyByteArray, PyDict, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyDict, PyTuple};
 use pyo3::{ffi, intern};
 
 use crate::buffer::Buffer;
@@ -229,7 +229,9 @@ pub(crate) fn device_named(device: &Bound<'_, PyAny>) -> PyResult<Option<DeviceI
     if device.is_none() {
         return Ok(None);
     }
-    if let Ok(index) = device.extract::<u32>() {
+    if !device.is_instance_of::<PyBool>()
+        && let Ok(index) = device.extract::<u32>()
+    {
         return id(DeviceKind::Cuda, index);
     }
     let text = device.str()?.to_string();

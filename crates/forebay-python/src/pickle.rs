@@ -15,8 +15,6 @@ use pyo3::types::{
     PyBool, PyByteArray, PyBytes, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple,
 };
 
-use crate::failure::guarded;
-
 /// Most objects in a tuple, with those in its tuples. Shapes have at most 64 numbers, and hashing
 /// or printing a tuple of tuples may take exponential time.
 const TUPLE_MAX: u32 = 1024;
@@ -203,23 +201,8 @@ pub(crate) fn unpickled<'py>(
     let left = MEMORY_FREE.saturating_add(length.saturating_mul(MEMORY_TIMES));
     let (stack, marks, memo) = (Vec::new(), Vec::new(), Vec::new());
     let (at, end, is_framed) = (2, bytes.len(), false);
-    guarded(py, || {
-        Interpreter {
-            py,
-            bytes,
-            at,
-            end,
-            is_framed,
-            stack,
-            marks,
-            memo,
-            left,
-            called,
-            made,
-            keys_max,
-        }
+    Interpreter { py, bytes, at, end, is_framed, stack, marks, memo, left, called, made, keys_max }
         .run()
-    })
 }
 
 fn refuse<T>(reason: impl Into<String>) -> PyResult<T> {

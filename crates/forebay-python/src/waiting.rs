@@ -2,6 +2,9 @@
 
 use std::cell::Cell;
 use std::ops::Deref;
+use std::panic::resume_unwind;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use pyo3::prelude::*;
 
@@ -115,4 +118,34 @@ pub(crate) fn interruptible<T: Send>(
         Some(raised) => Err(raised),
         None => Ok(done),
     }
+}
+
+/// Bytes of text from which a parser has a thread of its own. Fewer take some milliseconds.
+const LONG: usize = 1 << 20;
+
+/// Time between two checks for signals.
+const CHECKS_EVERY: Duration = Duration::from_millis(50);
+
+/// Runs a parser of `len` bytes without the interpreter. After a signal, that of a long text is
+/// left to end by itself.
+pub(crate) fn parsed<T: Send + 'static>(
+    py: Python<'_>,
+    len: usize,
+    parse: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    if len < LONG {
+        return Ok(py.detach(parse));
+    }
+    let (sender, receiver) = sync_channel(1);
+    let run = move || drop(sender.send(parse()));
+    let thread = std::thread::Builder::new().name("forebay-parse".into()).spawn(run)?;
+    let found = interruptible(py, move |go_on| {
+        loop {
+            match receiver.recv_timeout(CHECKS_EVERY) {
+                Err(RecvTimeoutError::Timeout) if go_on() => {}
+                ended => return ended.ok(),
+            }
+        }
+    })?;
+    Ok(found.unwrap_or_else(|| resume_unwind(thread.join().expect_err("it panicked"))))
 }

@@ -50,7 +50,11 @@ fn whole(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
 
 /// A time limit in seconds, if given.
 pub(crate) fn timeout(value: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
-    within("timeout", value, "a number of seconds")
+    let expected = "a number of seconds";
+    match within("timeout", value, expected)? {
+        Some(timeout) if f64::is_nan(timeout) => Err(refused("timeout", value, expected)),
+        timeout => Ok(timeout),
+    }
 }
 
 /// A number that the type `T` holds.

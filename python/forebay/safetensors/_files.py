@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .. import _forebay
-from .._errors import MissingFile, of_system, shortened, shown
+from .._errors import MissingFile, local, of_system, shortened, shown
 from .._errors import refused as invalid
 from .._types import Path
 from ._header import FormatError, refused
@@ -89,11 +89,11 @@ class ModelFile:
 def listed(paths: Paths) -> list[str]:
     """The paths as texts."""
     if isinstance(paths, str | bytes | os.PathLike):
-        return [os.fsdecode(paths)]
+        return [local(paths)]
     if hasattr(paths, "read") or not isinstance(paths, Iterable):
         kind = type(paths).__name__
         raise TypeError(f"cannot load the type `{kind}`: give a path or a list of paths")
-    if not (found := list(map(os.fsdecode, paths))):
+    if not (found := list(map(local, paths))):
         raise invalid("cannot load an empty list: give a path or a list of paths")
     return found
 

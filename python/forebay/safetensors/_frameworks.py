@@ -187,7 +187,7 @@ class Numpy:
             raise ModuleNotFoundError(f"there is no NumPy: {remedy}", name="numpy") from None
 
         self._numpy = numpy
-        if device is not None and str(device) not in ("cpu", "auto"):
+        if device is not None and str(device) not in ("cpu", "cpu:0", "auto"):
             raise ValueError(f"`device` cannot be `{device}`: arrays of NumPy are in host memory")
 
     def memory(self, nbytes: int) -> Any:
@@ -378,7 +378,8 @@ def torch_device(device: Any) -> Any:
     found = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'}"
     expected = f"`cpu`, `cuda` or `cuda:N`, and torch finds {found}"
     text = f"`device` cannot be `{shortened(name)}`: it takes {expected}"
-    raise (NoDevice if kind == "cuda" else RequestError)(errno.ENODEV, text)
+    is_gpu = kind == "cuda" and (not colon or index.isdecimal())
+    raise (NoDevice if is_gpu else RequestError)(errno.ENODEV, text)
 
 
 def framework(name: str, device: Any) -> Framework:

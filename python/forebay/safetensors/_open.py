@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from .. import _process
-from .._errors import close, shortened, shown
+from .._errors import close, local, shortened, shown
 from .._memory import fitting
 from .._sizes import size_of
 from .._types import Path
@@ -63,7 +63,7 @@ class safe_open:  # noqa: N801, the name that programs import
         self._window = size_of(window, "window")
         if self._framework.is_on_host and not is_mapped:
             self._window = fitting(self._window)
-        opened = open_one(self._engine, os.fsdecode(filename))
+        opened = open_one(self._engine, local(filename))
         self._opened, self._file, self._header = opened, opened.file, opened.header
         self._host: HostFile | None = None
         if self._framework.is_on_host and is_mapped:

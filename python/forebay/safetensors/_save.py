@@ -65,7 +65,11 @@ def places(
         offsets = [end, end + one.nbytes]
         header[one.name] = {"dtype": one.dtype, "shape": one.shape, "data_offsets": offsets}
         end = offsets[1]
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        near = shown(error.object[max(error.start - 50, 0) : error.end])
+        raise ValueError(f"cannot save {where}: `{near}` in a name is not Unicode") from None
     text += b" " * (-len(text) % _ALIGNMENT)
     if len(text) > HEADER_MAX:
         raise ValueError(

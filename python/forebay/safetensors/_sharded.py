@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any
 
 from .. import _forebay
-from .._errors import Error, MissingFile, of_system, shown
+from .._errors import Error, MissingFile, local, of_system, shown
 from .._forebay import remove_temporary
 from .._replace import Turn, replace, sync_folder
 from .._sizes import size_of
@@ -77,7 +77,7 @@ def save_sharded(
         raise ValueError(f"`variant` cannot be `{shown(variant)}`: it takes a word such as `fp16`")
     most = size_of(max_shard_size)
     shards = _divided(tensors, most)
-    root = os.fsdecode(folder)
+    root = local(folder)
     try:
         os.makedirs(root, exist_ok=True)
     except OSError as error:

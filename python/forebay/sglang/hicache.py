@@ -51,10 +51,8 @@ class ForebayStorage(HiCacheStorage):
     def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
         extra = storage_config.extra_config or {}
         config = {key: value for key, value in extra.items() if key not in _OF_SGLANG}
-        about = {
-            name: getattr(storage_config, name, None)
-            for name in ("model_name", "pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size")
-        }
+        names = ("model_name", "model_path", "pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size")
+        about = {name: getattr(storage_config, name, None) for name in names}
         about |= {"layout": bool(storage_config.is_page_first_layout)}
         if getattr(storage_config, "dcp_size", 1) > 1:
             about |= {

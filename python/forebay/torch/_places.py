@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,7 +10,7 @@ from typing import Any, TypeAlias
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .._arguments import whole
-from .._errors import shown
+from .._errors import refused, shown
 from .._types import Place
 
 Tensors: TypeAlias = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]
@@ -60,8 +61,14 @@ def listed(name: str, values: Any) -> list[Any]:
 def shape_of(name: str, shape: Any) -> tuple[int, ...]:
     """A shape whose lengths are numbers of any library, or a single such number."""
     one = _number(shape)
-    lengths = [shape] if one is not None else listed(name, shape)
-    return tuple(whole(name, length, "whole numbers from 0") for length in lengths)
+    try:
+        lengths = [shape] if one is not None else list(shape)
+    except TypeError:
+        raise TypeError(f"`{name}` cannot be `{shape}`: it takes whole numbers") from None
+    found = tuple(whole(name, length, "whole numbers from 0") for length in lengths)
+    if math.prod(max(length, 1) for length in found) >= 1 << 63:
+        raise refused(f"`{name}` cannot be `{list(found)}`: that is 2**63 elements or more")
+    return found
 
 
 def dtype_of(dtype: Any) -> torch.dtype:

@@ -16,7 +16,7 @@ from typing import Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from .. import _process
-from .._errors import of_system, shown
+from .._errors import local, of_system, shown
 from .._forebay import Engine, File
 from .._types import Path
 from ..safetensors._frameworks import torch_device
@@ -271,12 +271,13 @@ def _shared(number: torch.Tensor) -> torch.Tensor:
 
 def _records_of(path: Path, header: int, record_bytes: int) -> int:
     """The number of records in a file, which must hold nothing else."""
+    path = local(path)
     try:
         there = os.stat(path)
         if stat.S_ISDIR(there.st_mode):
             raise OSError(errno.EISDIR, "it is a folder, not a file")
     except OSError as error:
-        raise of_system(error, f"cannot open `{shown(path)}`", os.fsdecode(path)) from None
+        raise of_system(error, f"cannot open `{shown(path)}`", path) from None
     size = there.st_size
     if size < header or (size - header) % record_bytes:
         raise ValueError(

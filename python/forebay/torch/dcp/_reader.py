@@ -14,7 +14,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
 from ... import _process
-from ..._errors import FileChanged, MissingFile, shown
+from ..._errors import FileChanged, MissingFile, local, shown
 from ..._raw import RawFile
 from ..._types import Path
 from ...safetensors._files import CUT_OFF
@@ -82,7 +82,7 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         engine: Engine | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(os.fsdecode(path), **options)
+        super().__init__(local(path), **options)
         self._weights_only = weights_only
         self._engine = engine
         self._chunks: dict[tuple[str, Any], Any] = {}
@@ -91,6 +91,9 @@ class Reader(dcp.FileSystemReader):  # type: ignore[misc]
         self._files: dict[str, File] = {}
         self.fs = _OpenFiles(self._files)
         self._reports: list[dict[str, Any]] = []
+
+    def reset(self, checkpoint_id: Path | None = None) -> None:
+        super().reset(checkpoint_id and local(checkpoint_id))
 
     def report(self) -> list[dict[str, Any]]:
         """The routes of the last load: `forebay.ManyResult.report` of each call."""

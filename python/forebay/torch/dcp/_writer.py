@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed.checkpoint as dcp  # type: ignore[import-not-found,unused-ignore]
 
+from ..._errors import local
 from ..._forebay import Descriptor, remove_temporary
 from ..._replace import Turn, by_device, put, replace
 from ..._types import Path, Place
@@ -63,10 +64,10 @@ class Writer(dcp.FileSystemWriter):  # type: ignore[misc]
     _finishes = False
 
     def __init__(self, path: Path, **options: Any) -> None:
-        super().__init__(os.fsdecode(path), **options)
+        super().__init__(local(path), **options)
 
     def reset(self, checkpoint_id: Path | None = None) -> None:
-        super().reset(checkpoint_id)
+        super().reset(checkpoint_id and local(checkpoint_id))
         self._end()
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
