@@ -294,6 +294,21 @@ pub enum Error {
         /// The file of the control group that holds the limit.
         file: PathBuf,
     },
+    /// The engine's limit of pinned memory leaves no room for the memory.
+    #[error(
+        "cannot pin {}: {} of at most {} are in use",
+        format_size(*.len),
+        format_size(*.used),
+        format_size(*.limit)
+    )]
+    PinnedLimit {
+        /// Number of bytes.
+        len: u64,
+        /// Bytes in use.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// A thread or another resource of the engine is not available.
     #[error("cannot start the engine's {what}")]
     Resource {
@@ -398,7 +413,7 @@ impl Error {
             | Self::Resource { source, .. } => {
                 matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
             }
-            Self::TimedOut { .. } | Self::MemoryLimit { .. } => true,
+            Self::TimedOut { .. } | Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => true,
             Self::Layer { source, .. } => source.is_retryable(),
             _ => false,
         }
@@ -412,7 +427,9 @@ impl Error {
             | Self::HostMemory { source, .. }
             | Self::HostCopy { source, .. }
             | Self::Resource { source, .. } => Some(source.raw_os_error()),
-            Self::MemoryLimit { .. } => Some(Errno::NOMEM.raw_os_error()),
+            Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => {
+                Some(Errno::NOMEM.raw_os_error())
+            }
             Self::StaleCache { .. } => Some(Errno::BUSY.raw_os_error()),
             Self::Layer { source, .. } => source.errno(),
             _ => None,

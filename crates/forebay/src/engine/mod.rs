@@ -45,7 +45,7 @@ use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::{Handle, OpenOptions};
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, HostMemory, Purpose};
 use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
 use crate::staging::{Arena, ColdReads};
@@ -80,7 +80,8 @@ struct Inner {
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
-    /// Pinned blocks of reads to several GPUs, and the number of GPUs that they were pinned for.
+    /// Pinned blocks of reads to several GPUs, in use while they are shared, and the number of GPUs
+    /// that they were pinned for.
     several: Lock<(usize, Vec<Buffer>)>,
     keepers: ordered::Keepers,
     providers: Providers,
@@ -208,7 +209,7 @@ impl Engine {
     /// [`Error::NoDevice`] for a GPU that is not in the engine; errors of the GPU.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        Buffer::on_device(self.known(device)?, len)
+        Buffer::on_device(self.inner.tools.arena.couriers(), self.known(device)?, len)
     }
 
     /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the
@@ -218,7 +219,7 @@ impl Engine {
     /// Errors of the host or the GPU; [`Error::MemoryLimit`] if a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        let made = self.pinned(len);
+        let made = self.pinned(len).map(Buffer::host);
         match &made {
             Ok(_) => events::memory_made(len, None),
             Err(error) => events::memory_refused(error),
@@ -226,7 +227,8 @@ impl Engine {
         made
     }
 
-    fn pinned(&self, len: u64) -> Result<Buffer> {
+    /// Host memory that is pinned for all GPUs of the engine.
+    fn pinned(&self, len: u64) -> Result<HostMemory> {
         let (mut memory, _) = self.inner.tools.arena.room().map(len, 0, None)?;
         for device in &self.inner.links.devices() {
             match memory.register(device) {
@@ -235,6 +237,14 @@ impl Engine {
                 registered => registered?,
             }
         }
+        Ok(memory)
+    }
+
+    /// Like [`allocate_pinned`](Self::allocate_pinned), for memory that the engine uses itself.
+    fn pinned_within_limit(&self, len: u64) -> Result<Buffer> {
+        let lease = self.inner.tools.arena.room().account().lease(len, Purpose::Other)?;
+        let memory = self.pinned(len)?.counted(lease);
+        events::memory_made(len, None);
         Ok(Buffer::host(memory))
     }
 
@@ -340,7 +350,10 @@ impl Engine {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         match self.home().is_here() {
-            true => self.inner.core.lock().statistics(),
+            true => Statistics {
+                pinned: self.inner.tools.arena.room().account().used(),
+                ..self.inner.core.lock().statistics()
+            },
             false => Statistics::default(),
         }
     }

@@ -27,7 +27,7 @@ use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare};
 
 /// Blocks of the ring: two are being copied or next to be, and two are being read.
-const BLOCKS: u64 = 4;
+const BLOCKS: usize = 4;
 
 /// Pause between two looks at copies; a block of 16 MiB takes a link 300 µs.
 const NAP: Duration = Duration::from_micros(30);
@@ -62,9 +62,9 @@ impl File {
         });
         let devices = devices.collect::<Result<Vec<_>>>()?;
         let mut copies = Copies::new(&devices, targets)?;
-        let mut free = self.engine.several_blocks(len)?;
         let mut reading: VecDeque<Part> = VecDeque::new();
         let (mut all, mut at, mut checked) = (Outcome::nothing(), 0, Instant::now());
+        let (mut moved, watchdog) = (Instant::now(), self.engine.options().watchdog);
         let mut check = |done| {
             if checked.elapsed() >= CHECKS_EVERY {
                 checked = Instant::now();
@@ -75,16 +75,22 @@ impl File {
             Ok(())
         };
         loop {
-            while at < len
-                && let Some(block) = free.pop()
-            {
+            let mut held = reading.len() + copies.queued.len();
+            while at < len {
+                let waits = moved.elapsed() < watchdog;
+                let Some(block) = self.engine.several_block(held, waits)? else { break };
                 let part = block.len().min(len - at);
                 devices.iter().for_each(|device| drop(self.engine.link(device)));
                 reading.push_back(self.begin_part(offset, at, part, block, options)?);
-                at += part;
+                (at, held) = (at + part, held + 1);
             }
             let Some(Part { transfer, at: start, len: wanted }) = reading.pop_front() else {
-                break;
+                if at == len {
+                    break;
+                }
+                check(all.bytes)?; // other calls have all blocks
+                thread::sleep(NAP);
+                continue;
             };
             while transfer.wait_for(CHECKS_EVERY).is_none() {
                 check(all.bytes)?;
@@ -93,18 +99,15 @@ impl File {
             let outcome = outcome?;
             let block = block.expect("a read without an error returns it");
             copies.queue(block, start, outcome.bytes)?;
-            all = all.plus(&outcome);
+            (all, moved) = (all.plus(&outcome), Instant::now());
             if outcome.bytes < wanted {
                 at = len; // the file has ended
             }
             // The links always have a block queued behind the one that they copy.
             while (copies.queued.len() > 1 || reading.is_empty())
-                && let Some(block) = copies.next_free(&mut || check(all.bytes))?
-            {
-                free.push(block);
-            }
+                && copies.await_first(&mut || check(all.bytes))?
+            {}
         }
-        self.engine.keep_several_blocks(free);
         all.elapsed = started.elapsed();
         Ok(all)
     }
@@ -201,9 +204,9 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits until the oldest block has been copied; `None` if there is none.
-    fn next_free(&mut self, check: &mut dyn FnMut() -> Result<()>) -> Result<Option<Buffer>> {
-        let Some((block, events)) = self.queued.front() else { return Ok(None) };
+    /// Waits until the oldest block has been copied; false if there is none.
+    fn await_first(&mut self, check: &mut dyn FnMut() -> Result<()>) -> Result<bool> {
+        let Some((block, events)) = self.queued.front() else { return Ok(false) };
         for (Link { device, .. }, &event) in self.links.iter().zip(events) {
             let is_done = || device.is_done(event).map_err(|e| failed(device, block.len(), e));
             while !is_done()? {
@@ -211,9 +214,9 @@ impl Copies {
                 thread::sleep(NAP);
             }
         }
-        let (block, events) = self.queued.pop_front().expect("just seen");
+        let (_, events) = self.queued.pop_front().expect("just seen");
         destroy(&self.links, events);
-        Ok(Some(block))
+        Ok(true)
     }
 
     /// Waits until no GPU touches blocks and targets. What may be touched for an unknown time is
@@ -286,26 +289,48 @@ impl Outcome {
 }
 
 impl Engine {
-    /// Pinned blocks for a read of `len` bytes: those of an earlier call, or new ones.
-    fn several_blocks(&self, len: u64) -> Result<Vec<Buffer>> {
-        let size = self.options().slot_size;
+    /// A pinned block for a call that has `held` of them. Blocks are kept, whatever the end of a
+    /// call, and concurrent calls share them; a call that has none gets one more, so that it does
+    /// not wait for a drive of another call. `None` if the call continues with those it has, or
+    /// `waits` for other calls because the limit of pinned memory allows no more.
+    ///
+    /// # Errors
+    /// [`Error::PinnedLimit`], and errors of the host or a GPU.
+    fn several_block(&self, held: usize, waits: bool) -> Result<Option<Buffer>> {
         let links = self.inner.links.devices().len();
-        let (pinned_for, mut blocks) = std::mem::take(&mut *self.inner.several.lock());
-        if pinned_for != links {
-            blocks.clear(); // the new GPU may be of another kind
+        let mut outdated = Vec::new(); // dropped after the lock is released
+        let mut several = self.inner.several.lock();
+        let (pinned_for, blocks) = &mut *several;
+        if std::mem::replace(pinned_for, links) != links {
+            outdated.append(blocks); // the new GPU may be of another kind
         }
-        while (blocks.len() as u64) < BLOCKS.min(len.div_ceil(size)) {
-            match self.allocate_pinned(size) {
-                Ok(block) => blocks.push(block),
-                Err(_) if blocks.len() >= 2 => break, // enough to overlap
-                Err(error) => return Err(error),
+        let count = blocks.len();
+        if held >= BLOCKS {
+            return Ok(None);
+        }
+        if let Some(free) = blocks.iter().find(|block| !block.is_shared()) {
+            return Ok(Some(free.whole()));
+        }
+        drop(several);
+        if held > 0 && count >= BLOCKS {
+            return Ok(None);
+        }
+        let mut size = self.options().slot_size;
+        let block = loop {
+            match self.pinned_within_limit(size) {
+                Err(Error::PinnedLimit { .. })
+                    if count == 0 && size > self.options().segment_size =>
+                {
+                    size /= 2;
+                }
+                Err(Error::PinnedLimit { .. }) if held > 0 || (count > 0 && waits) => {
+                    return Ok(None);
+                }
+                made => break made?,
             }
-        }
-        Ok(blocks)
-    }
-
-    fn keep_several_blocks(&self, blocks: Vec<Buffer>) {
-        let links = self.inner.links.devices().len();
-        *self.inner.several.lock() = (links, blocks);
+        };
+        let whole = block.whole();
+        self.inner.several.lock().1.push(block);
+        Ok(Some(whole))
     }
 }

@@ -64,6 +64,7 @@ impl Error {
                  `{}`",
                 file.display()
             ),
+            Self::PinnedLimit { .. } => "set `FOREBAY_ARENA_SIZE` to more".into(),
             Self::Resource { what, source } => resource_hint(what, *source).into(),
             Self::EngineFailed { .. } => ENGINE_FAILED.into(),
             Self::TimedOut { place, .. } => match &place.drive {

@@ -12,7 +12,8 @@ use forebay_base::process::Home;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::Node;
+use super::account::Lease;
+use super::node::Node;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 
@@ -31,6 +32,8 @@ pub(crate) struct HostMemory {
     /// Start and length of the whole mapping, which is larger because of the alignment.
     mapping: (usize, usize),
     registered: Vec<Arc<dyn Device>>,
+    /// Counts it as pinned memory of an engine.
+    lease: Option<Lease>,
     home: Home,
 }
 
@@ -86,7 +89,8 @@ impl HostMemory {
         let pointer = NonNull::new(start.cast::<u8>().wrapping_add(first - start as usize))
             .expect("a mapping is never at address zero");
         let mapping = (start as usize, whole);
-        let memory = Self { pointer, len, mapping, registered: Vec::new(), home: Home::here() };
+        let (registered, home) = (Vec::new(), Home::here());
+        let memory = Self { pointer, len, mapping, registered, lease: None, home };
         // Keep these pages out of forked children while a device or the kernel writes to them. If
         // they were shared with a child, this process's first write would go to a copy of the page,
         // and the device's to the original (Linux before 5.12, `open(2)` on O_DIRECT).
@@ -162,6 +166,12 @@ impl HostMemory {
         Ok(())
     }
 
+    /// Counts it until it is unmapped.
+    pub(crate) fn counted(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
     pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }
@@ -201,6 +211,7 @@ impl Drop for HostMemory {
             if unsafe { device.unregister(self.pointer) }.is_err() {
                 // The driver still uses the pages: unmapping them would be unsound, leaking them is
                 // not.
+                std::mem::forget(self.lease.take());
                 return;
             }
         }

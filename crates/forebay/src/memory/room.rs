@@ -12,7 +12,9 @@ use forebay_base::units::MIB;
 use forebay_topology::{MemoryLimit, System};
 use rustix::io::Errno;
 
-use super::{HostMemory, Node};
+use super::account::{Account, Purpose};
+use super::host::HostMemory;
+use super::node::Node;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
 
@@ -28,15 +30,21 @@ struct RoomTurn;
 /// The turns of all engines of the process, whose limit is the same.
 static TURN: PerProcess<Lock<RoomTurn>> = PerProcess::new();
 
-/// Allocates memory, one piece at a time.
+/// Allocates memory, one piece at a time, and counts what it pins.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
+    account: Arc<Account>,
 }
 
 impl Room {
-    pub(crate) fn new(system: System) -> Self {
-        Self { system }
+    pub(crate) fn new(system: System, account: Arc<Account>) -> Self {
+        Self { system, account }
+    }
+
+    /// The account of pinned memory.
+    pub(crate) fn account(&self) -> &Arc<Account> {
+        &self.account
     }
 
     /// Allocates `len` bytes if there is room for them and for `spare` bytes for other users, on a
@@ -59,11 +67,17 @@ impl Room {
     /// Allocates `len` bytes as [`map`](Self::map) does, and pins them for `device`.
     ///
     /// # Errors
-    /// As for `map`, and those of the GPU.
-    pub(crate) fn pin(&self, len: u64, device: &Arc<dyn Device>) -> Result<HostMemory> {
+    /// As for `map` and [`Account::lease`], and those of the GPU.
+    pub(crate) fn pin(
+        &self,
+        len: u64,
+        purpose: Purpose,
+        device: &Arc<dyn Device>,
+    ) -> Result<HostMemory> {
+        let lease = self.account.lease(len, purpose)?;
         let (mut memory, _) = self.map(len, 0, None)?;
         memory.register(device)?;
-        Ok(memory)
+        Ok(memory.counted(lease))
     }
 
     /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a

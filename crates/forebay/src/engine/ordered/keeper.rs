@@ -33,6 +33,8 @@ const SPARE_MAX: usize = 2;
 #[derive(Debug, Default)]
 pub(crate) struct Keepers {
     state: Arc<Lock<Kept>>,
+    /// Shared by all tracks.
+    tracks: Arc<()>,
 }
 
 #[derive(Debug, Default)]
@@ -89,21 +91,33 @@ const RUNNING: u8 = 1;
 const LOST: u8 = 2;
 
 impl Keepers {
-    /// A new or reused track for a transfer.
+    /// A new or reused track for a transfer. While other tracks have all pinned memory that the
+    /// limit allows, it waits for their transfers, at most for the watchdog's time.
     pub(super) fn track(
         &self,
         engine: &Engine,
         device: &Arc<dyn Device>,
         blocks: Blocks,
     ) -> Result<Track> {
-        let mut kept = self.state.lock();
-        if let Some(at) = kept.spare.iter().position(|track| track.serves(device, blocks)) {
-            let track = kept.spare.swap_remove(at);
-            track.reset();
-            return Ok(track);
+        let start = Instant::now();
+        loop {
+            let mut kept = self.state.lock();
+            if let Some(at) = kept.spare.iter().position(|track| track.serves(device, blocks)) {
+                let track = kept.spare.swap_remove(at);
+                track.reset();
+                return Ok(track);
+            }
+            drop(kept);
+            let waits = start.elapsed() < engine.options().watchdog;
+            match Track::new(engine, device, blocks, &self.tracks) {
+                Err(Error::PinnedLimit { .. }) if waits && Arc::strong_count(&self.tracks) > 1 => {
+                    let unsuited = self.state.lock().spare.pop();
+                    drop(unsuited);
+                    std::thread::sleep(NAPS[1]);
+                }
+                made => return made,
+            }
         }
-        drop(kept);
-        Track::new(engine, device, blocks)
     }
 
     /// Makes sure that the thread runs before a transfer is queued: the GPU will wait for gates

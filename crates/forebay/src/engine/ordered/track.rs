@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
-use crate::memory::{Buffer, HostMemory};
+use crate::memory::{Buffer, HostMemory, Purpose};
 use crate::plan::SKEW;
 use crate::transfer::State;
 
@@ -38,21 +38,34 @@ pub(crate) struct Track {
     slots: Option<Buffer>,
     slot_len: u64,
     count: u64,
+    /// Counts the tracks.
+    _tracks: Arc<()>,
 }
 
 impl Track {
     /// Creates a track for transfers of at most this many blocks.
-    pub(super) fn new(engine: &Engine, device: &Arc<dyn Device>, blocks: Blocks) -> Result<Self> {
-        let count = blocks.count().clamp(1, SLOTS_MAX);
+    pub(super) fn new(
+        engine: &Engine,
+        device: &Arc<dyn Device>,
+        blocks: Blocks,
+        tracks: &Arc<()>,
+    ) -> Result<Self> {
+        let mut count = blocks.count().clamp(1, SLOTS_MAX);
         let slot_len = blocks.len + SKEW;
-        let slots = engine.allocate_pinned(count * slot_len)?;
-        let numbers = engine.inner.tools.arena.room().pin(NUMBERS, device)?;
+        let slots = loop {
+            match engine.pinned_within_limit(count * slot_len) {
+                Err(Error::PinnedLimit { .. }) if count > 1 => count /= 2,
+                made => break made?,
+            }
+        };
+        let numbers = engine.inner.tools.arena.room().pin(NUMBERS, Purpose::Other, device)?;
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
         let stream = device.create_stream().map_err(failed)?;
         let event = device.create_event().inspect_err(|_| drop(device.destroy_stream(stream)));
         let event = event.map_err(failed)?;
         let device = Arc::clone(device);
-        Ok(Self { device, stream, event, numbers, slots: Some(slots), slot_len, count })
+        let (slots, _tracks) = (Some(slots), Arc::clone(tracks));
+        Ok(Self { device, stream, event, numbers, slots, slot_len, count, _tracks })
     }
 
     /// Whether it can serve a transfer of these blocks on that GPU.
