@@ -109,7 +109,7 @@ impl DataPath {
         let four: Vec<Slot> = (0..4).map(|n| Slot::whole(first + n * slot, slot)).collect();
         core.with(|scheduler| scheduler.add_slots(link, &four));
         let ring = || NullRing { depth: 32, done: Vec::new() };
-        let room = Arc::new(Room::new(forebay_topology::System::live(), Account::new(slot, None)));
+        let room = Room::new(forebay_topology::System::live(), Account::new(slot, None));
         let couriers = Couriers::new(&room);
         let path = std::env::current_exe().expect("any file");
         let file = Handle::open(path, &OpenOptions::default()).expect("it is there");

@@ -404,6 +404,15 @@ impl Error {
         }
     }
 
+    /// Whether the host or the GPU has no memory left, or a limit of it is reached.
+    pub(crate) fn is_want_of_memory(&self) -> bool {
+        match self {
+            Self::HostMemory { .. } | Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => true,
+            Self::Device { source, .. } => source.is_want_of_memory(),
+            _ => false,
+        }
+    }
+
     /// Whether the same call may succeed later without a change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

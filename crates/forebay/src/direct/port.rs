@@ -270,7 +270,7 @@ mod tests {
             return println!("skipped: no O_DIRECT in the temporary folder: {reason}");
         }
         let port = CuFilePort::open(&session, &file, &device).unwrap();
-        let room = Arc::new(Room::new(forebay_topology::System::live(), Account::new(4096, None)));
+        let room = Room::new(forebay_topology::System::live(), Account::new(4096, None));
         let mut memory =
             Buffer::on_device(&Couriers::new(&room), Arc::clone(&device), bytes.len() as u64)
                 .unwrap();

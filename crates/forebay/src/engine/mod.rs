@@ -45,7 +45,7 @@ use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::{Handle, OpenOptions};
 use crate::gpu::{self, Device, DeviceId, GpuSelector};
-use crate::memory::{Buffer, HostMemory, Purpose};
+use crate::memory::Buffer;
 use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
 use crate::staging::{Arena, ColdReads};
@@ -80,9 +80,8 @@ struct Inner {
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
-    /// Pinned blocks of reads to several GPUs, in use while they are shared, and the number of GPUs
-    /// that they were pinned for.
-    several: Lock<(usize, Vec<Buffer>)>,
+    /// Shared by calls that read to several GPUs.
+    several: Arc<()>,
     keepers: ordered::Keepers,
     providers: Providers,
 }
@@ -145,7 +144,7 @@ impl Engine {
                 cold: OnceLock::new(),
                 drives: Arc::new(drives::KnownDrives::new()),
                 notes: Arc::default(),
-                several: Lock::default(),
+                several: Arc::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(),
                 options,
@@ -219,7 +218,7 @@ impl Engine {
     /// Errors of the host or the GPU; [`Error::MemoryLimit`] if a control group has no room for it.
     pub fn allocate_pinned(&self, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        let made = self.pinned(len).map(Buffer::host);
+        let made = self.pinned(len);
         match &made {
             Ok(_) => events::memory_made(len, None),
             Err(error) => events::memory_refused(error),
@@ -227,8 +226,7 @@ impl Engine {
         made
     }
 
-    /// Host memory that is pinned for all GPUs of the engine.
-    fn pinned(&self, len: u64) -> Result<HostMemory> {
+    fn pinned(&self, len: u64) -> Result<Buffer> {
         let (mut memory, _) = self.inner.tools.arena.room().map(len, 0, None)?;
         for device in &self.inner.links.devices() {
             match memory.register(device) {
@@ -237,14 +235,6 @@ impl Engine {
                 registered => registered?,
             }
         }
-        Ok(memory)
-    }
-
-    /// Like [`allocate_pinned`](Self::allocate_pinned), for memory that the engine uses itself.
-    fn pinned_within_limit(&self, len: u64) -> Result<Buffer> {
-        let lease = self.inner.tools.arena.room().account().lease(len, Purpose::Other)?;
-        let memory = self.pinned(len)?.counted(lease);
-        events::memory_made(len, None);
         Ok(Buffer::host(memory))
     }
 

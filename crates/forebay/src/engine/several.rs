@@ -1,12 +1,13 @@
 //! Reads the same bytes to several GPUs. Each byte is read once into a pinned block, and all links
 //! carry it from there, so the memory bus carries it once for the read and once for each link.
 //!
-//! The blocks are a small ring: some are being read while others are being copied. The copies run
-//! on streams of this call.
+//! The blocks are a small ring: some are being read while others are being copied. Concurrent calls
+//! share the number of blocks, at least one for each. The copies run on streams of this call.
 
 #![expect(unsafe_code, reason = "queues copies between ranges that the call holds")]
 
 use std::collections::VecDeque;
+use std::iter;
 use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use super::start::Call;
 use super::{Engine, Transfer, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
-use crate::memory::{Buffer, Keep};
+use crate::memory::{Buffer, Keep, Purpose};
+use crate::options::Options;
 use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare};
 
@@ -65,6 +67,7 @@ impl File {
         let mut reading: VecDeque<Part> = VecDeque::new();
         let (mut all, mut at, mut checked) = (Outcome::nothing(), 0, Instant::now());
         let (mut moved, watchdog) = (Instant::now(), self.engine.options().watchdog);
+        let _share = Arc::clone(&self.engine.inner.several);
         let mut check = |done| {
             if checked.elapsed() >= CHECKS_EVERY {
                 checked = Instant::now();
@@ -75,22 +78,18 @@ impl File {
             Ok(())
         };
         loop {
-            let mut held = reading.len() + copies.queued.len();
             while at < len {
-                let waits = moved.elapsed() < watchdog;
-                let Some(block) = self.engine.several_block(held, waits)? else { break };
+                let held = reading.len() + copies.queued.len();
+                let waits = &mut || check(all.bytes).map(|()| moved.elapsed() < watchdog);
+                let block = self.engine.several_block(held, &devices, waits)?;
+                let Some(block) = block else { break };
                 let part = block.len().min(len - at);
                 devices.iter().for_each(|device| drop(self.engine.link(device)));
                 reading.push_back(self.begin_part(offset, at, part, block, options)?);
-                (at, held) = (at + part, held + 1);
+                at += part;
             }
             let Some(Part { transfer, at: start, len: wanted }) = reading.pop_front() else {
-                if at == len {
-                    break;
-                }
-                check(all.bytes)?; // other calls have all blocks
-                thread::sleep(NAP);
-                continue;
+                break;
             };
             while transfer.wait_for(CHECKS_EVERY).is_none() {
                 check(all.bytes)?;
@@ -289,48 +288,26 @@ impl Outcome {
 }
 
 impl Engine {
-    /// A pinned block for a call that has `held` of them. Blocks are kept, whatever the end of a
-    /// call, and concurrent calls share them; a call that has none gets one more, so that it does
-    /// not wait for a drive of another call. `None` if the call continues with those it has, or
-    /// `waits` for other calls because the limit of pinned memory allows no more.
-    ///
-    /// # Errors
-    /// [`Error::PinnedLimit`], and errors of the host or a GPU.
-    fn several_block(&self, held: usize, waits: bool) -> Result<Option<Buffer>> {
-        let links = self.inner.links.devices().len();
-        let mut outdated = Vec::new(); // dropped after the lock is released
-        let mut several = self.inner.several.lock();
-        let (pinned_for, blocks) = &mut *several;
-        if std::mem::replace(pinned_for, links) != links {
-            outdated.append(blocks); // the new GPU may be of another kind
-        }
-        let count = blocks.len();
-        if held >= BLOCKS {
+    /// A pinned block for a call that holds `held` of them; `None` if it continues with these. For
+    /// its first one a call waits while `waits` returns true.
+    fn several_block(
+        &self,
+        held: usize,
+        devices: &[Arc<dyn Device>],
+        waits: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<Option<Buffer>> {
+        let calls = Arc::strong_count(&self.inner.several) - 1;
+        if held > 0 && held >= BLOCKS / calls {
             return Ok(None);
         }
-        if let Some(free) = blocks.iter().find(|block| !block.is_shared()) {
-            return Ok(Some(free.whole()));
+        let Options { slot_size, segment_size, .. } = *self.options();
+        let least = if held > 0 { slot_size } else { segment_size };
+        let sizes = iter::successors(Some(slot_size), |len| (*len > least).then_some(len / 2));
+        let room = self.inner.tools.arena.room();
+        let waits = &mut || Ok(held == 0 && waits()?);
+        match room.lend(sizes, Purpose::Other, devices, waits) {
+            Err(Error::PinnedLimit { .. }) if held > 0 => Ok(None),
+            lent => lent.map(|memory| Some(Buffer::host(memory))),
         }
-        drop(several);
-        if held > 0 && count >= BLOCKS {
-            return Ok(None);
-        }
-        let mut size = self.options().slot_size;
-        let block = loop {
-            match self.pinned_within_limit(size) {
-                Err(Error::PinnedLimit { .. })
-                    if count == 0 && size > self.options().segment_size =>
-                {
-                    size /= 2;
-                }
-                Err(Error::PinnedLimit { .. }) if held > 0 || (count > 0 && waits) => {
-                    return Ok(None);
-                }
-                made => break made?,
-            }
-        };
-        let whole = block.whole();
-        self.inner.several.lock().1.push(block);
-        Ok(Some(whole))
     }
 }

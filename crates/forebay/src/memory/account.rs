@@ -41,6 +41,7 @@ pub(crate) enum Purpose {
 pub(crate) struct Lease {
     account: Arc<Account>,
     len: u64,
+    pub(super) purpose: Purpose,
 }
 
 impl Drop for Lease {
@@ -52,7 +53,8 @@ impl Drop for Lease {
 impl Account {
     /// For slots of `slot` bytes; `bound` is the caller's limit.
     pub(crate) fn new(slot: u64, bound: Option<u64>) -> Arc<Self> {
-        let mut account = Self { slot, bound, limit: 0.into(), kept: 0.into(), used: 0.into() };
+        let (kept, used) = (slot.into(), 0.into());
+        let mut account = Self { slot, bound, limit: 0.into(), kept, used };
         account.limit = account.per_gpu().into();
         Arc::new(account)
     }
@@ -62,14 +64,12 @@ impl Account {
         self.bound.unwrap_or(PER_GPU.max(2 * self.slot))
     }
 
-    /// Keeps bytes for the first slot of one more GPU, and raises the limit if it is not the first.
-    pub(crate) fn add_gpu(&self, is_first: bool) {
+    /// Raises the limit for one more GPU than the first, and keeps bytes for its first slot.
+    pub(crate) fn add_gpu(&self) {
         // A thread that reads the new limit reads this too.
         self.kept.fetch_add(self.slot, SeqCst);
-        if !is_first {
-            let more = if self.bound.is_some() { self.slot } else { self.per_gpu() };
-            self.limit.fetch_add(more, SeqCst);
-        }
+        let more = if self.bound.is_some() { self.slot } else { self.per_gpu() };
+        self.limit.fetch_add(more, SeqCst);
     }
 
     /// The GPU that was added has its first slot, whose bytes are counted.
@@ -105,7 +105,7 @@ impl Account {
         let most = limit.saturating_sub(kept);
         let fits = |used: u64| used.checked_add(len).filter(|&all| all <= most);
         match self.used.fetch_update(SeqCst, SeqCst, fits) {
-            Ok(_) => Ok(Lease { account: Arc::clone(self), len }),
+            Ok(_) => Ok(Lease { account: Arc::clone(self), len, purpose }),
             Err(used) => Err(Error::PinnedLimit { len, used, limit }),
         }
     }

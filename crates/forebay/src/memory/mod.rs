@@ -29,10 +29,8 @@ use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::plan::Direction;
 
-use self::courier::Courier;
-
 pub(crate) use account::{Account, Purpose};
-pub(crate) use courier::Couriers;
+pub(crate) use courier::{Courier, Couriers};
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
@@ -192,16 +190,6 @@ impl Buffer {
     pub unsafe fn share(&self, start: u64, len: u64) -> Self {
         assert!(start + len <= self.len, "{start}+{len} of a buffer of {} bytes", self.len);
         Self { allocation: Arc::clone(&self.allocation), start: self.start + start, len }
-    }
-
-    /// Shares all of pinned memory that no code accesses as a slice.
-    pub(crate) fn whole(&self) -> Self {
-        Self { allocation: Arc::clone(&self.allocation), ..*self }
-    }
-
-    /// Whether another buffer or a transfer shares its memory.
-    pub(crate) fn is_shared(&self) -> bool {
-        Arc::strong_count(&self.allocation) > 1
     }
 
     /// The bytes, if they are in our own host memory. `None` in a forked child, which does not
@@ -423,8 +411,8 @@ impl Buffer {
             Courier::take(couriers, device).map_err(|source| self.device_error(source))?;
         let copied = copy(&mut courier, couriers);
         match &copied {
-            Ok(()) => courier.keep(couriers),
-            Err(Error::CopyNotOver { .. }) => courier.abandon(),
+            Ok(()) => drop(courier.keep(couriers)),
+            Err(Error::CopyNotOver { .. }) => mem::forget(courier), // the GPU may still touch it
             Err(_) => drop(courier),
         }
         copied

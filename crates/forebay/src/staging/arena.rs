@@ -1,5 +1,6 @@
 //! An engine's pinned memory, divided into slots, with one limit for all its GPUs.
 
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::Device;
-use crate::memory::{Account, Couriers, HostMemory, Node, Parts, Purpose, Room};
+use crate::memory::{Account, Couriers, Node, Parts, Purpose, Room};
 use crate::queue::Slot;
 
 /// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
@@ -54,7 +55,7 @@ impl Arena {
     }
 
     fn of_system(system: System, slot_size: u64, bound: Option<u64>) -> Self {
-        let room = Arc::new(Room::new(system, Account::new(slot_size, bound)));
+        let room = Room::new(system, Account::new(slot_size, bound));
         Self {
             slot_size,
             links: Lock::default(),
@@ -69,8 +70,8 @@ impl Arena {
         }
     }
 
-    /// The account of the engine's pinned memory.
-    pub(crate) fn room(&self) -> &Room {
+    /// The engine's pinned memory.
+    pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
     }
 
@@ -101,7 +102,9 @@ impl Arena {
     /// have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
         let mut links = self.links.lock();
-        self.room.account().add_gpu(links.is_empty());
+        if !links.is_empty() {
+            self.room.account().add_gpu();
+        }
         links.push(ArenaGpu { device: Arc::clone(device), node, has_slots: false });
         usize::try_from(self.room.account().slots_max(true) / self.slot_size)
             .unwrap_or(usize::MAX)
@@ -124,17 +127,15 @@ impl Arena {
         let memory = loop {
             // Two slots are enough to overlap. A larger request must leave as much for other users.
             let spare = if has_slots || len > 2 * self.slot_size { len } else { 0 };
-            let error = match self.make((len, purpose), spare, node.as_ref(), &device) {
-                Ok(memory) => break memory,
+            let devices = slice::from_ref(&device);
+            let error = match self.room.pin_near(len, purpose, devices, (spare, node.as_ref())) {
+                Ok((memory, refusal)) => {
+                    refusal.map(|errno| self.misplaced.get_or_init(|| errno));
+                    break memory;
+                }
                 Err(error) => error,
             };
-            let is_short = match &error {
-                Error::HostMemory { .. }
-                | Error::MemoryLimit { .. }
-                | Error::PinnedLimit { .. } => true,
-                Error::Device { source, .. } => source.is_want_of_memory(),
-                _ => false,
-            };
+            let is_short = error.is_want_of_memory();
             let fewer = if is_short { len / self.slot_size / 2 * self.slot_size } else { 0 };
             self.used.fetch_sub(len - fewer, Ordering::Relaxed);
             // A limit that was set is not reported.
@@ -175,23 +176,6 @@ impl Arena {
         {
             events::refused("to place pinned memory near its GPU", errno);
         }
-    }
-
-    /// Allocates memory pinned for a GPU, if there is room for it and for `spare` bytes more.
-    fn make(
-        &self,
-        (len, purpose): (u64, Purpose),
-        spare: u64,
-        node: Option<&Node>,
-        device: &Arc<dyn Device>,
-    ) -> Result<HostMemory> {
-        let lease = self.room.account().lease(len, purpose)?;
-        let (mut memory, refusal) = self.room.map(len, spare, node)?;
-        if let Some(errno) = refusal {
-            self.misplaced.get_or_init(|| errno);
-        }
-        memory.register(device)?;
-        Ok(memory.counted(lease))
     }
 
     /// Counts the next slots' bytes; a link's first slot may exceed the part for slots.

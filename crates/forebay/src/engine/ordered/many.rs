@@ -155,8 +155,8 @@ unsafe fn copy(
     // SAFETY: the caller's promise.
     unsafe {
         match direction {
-            Direction::Read => device.copy_batch_to_device(track.stream, &copies),
-            Direction::Write => device.copy_batch_to_host(track.stream, &copies),
+            Direction::Read => device.copy_batch_to_device(track.courier.stream, &copies),
+            Direction::Write => device.copy_batch_to_host(track.courier.stream, &copies),
         }
     }
 }

@@ -299,7 +299,7 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device, call.started)?;
-                let memory = (self.options().small_size, self.inner.tools.arena.room());
+                let memory = (self.options().small_size, &**self.inner.tools.arena.room());
                 let done = lanes.with(memory, |lane| {
                     // SAFETY: the lane's memory can hold a small read, and no other thread uses the
                     // lane.
@@ -351,7 +351,7 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device, call.started)?;
-                let memory = (self.options().small_size, self.inner.tools.arena.room());
+                let memory = (self.options().small_size, &**self.inner.tools.arena.room());
                 let copied = lanes.with(memory, |lane| {
                     if !lane.copy_out(call.span.address, len)? {
                         return Ok(None);
