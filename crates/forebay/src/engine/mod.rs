@@ -238,6 +238,11 @@ impl Engine {
         Ok(Buffer::host(memory))
     }
 
+    /// Bytes of a pinned block that a call can borrow at any limit of pinned memory.
+    fn block_len(&self) -> u64 {
+        self.inner.tools.arena.room().account().block_len()
+    }
+
     /// Opens an existing file for reading.
     ///
     /// # Errors

@@ -24,7 +24,6 @@ use super::{Engine, Transfer, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
 use crate::memory::{Buffer, Keep, Purpose};
-use crate::options::Options;
 use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare};
 
@@ -300,12 +299,12 @@ impl Engine {
         if held > 0 && held >= BLOCKS / calls {
             return Ok(None);
         }
-        let Options { slot_size, segment_size, .. } = *self.options();
-        let least = if held > 0 { slot_size } else { segment_size };
-        let sizes = iter::successors(Some(slot_size), |len| (*len > least).then_some(len / 2));
         let room = self.inner.tools.arena.room();
+        let most = self.options().slot_size;
+        let least = if held > 0 { most } else { self.block_len() };
+        let sizes = iter::successors(Some(most), |len| (*len > least).then_some(len / 2));
         let waits = &mut || Ok(held == 0 && waits()?);
-        match room.lend(sizes, Purpose::Other, devices, waits) {
+        match room.lend(sizes, Purpose::Borrowed, devices, waits) {
             Err(Error::PinnedLimit { .. }) if held > 0 => Ok(None),
             lent => lent.map(|memory| Some(Buffer::host(memory))),
         }

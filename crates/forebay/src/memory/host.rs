@@ -183,7 +183,6 @@ impl HostMemory {
 
     /// Returns to `room` on drop.
     pub(super) fn lent_by(mut self, room: &Arc<Room>) -> Self {
-        room.note_lent();
         self.lender = Some(Arc::clone(room));
         self
     }

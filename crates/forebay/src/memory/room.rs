@@ -45,15 +45,15 @@ const NAP: Duration = Duration::from_millis(1);
 pub(crate) struct Room {
     system: System,
     account: Arc<Account>,
-    /// Borrowed memory.
-    lent: AtomicUsize,
+    /// Pieces of borrowed memory, and calls that allocate some: what may be free soon.
+    users: AtomicUsize,
     /// Returned memory, the longest unused first.
     idle: Lock<VecDeque<HostMemory>>,
 }
 
 impl Room {
     pub(crate) fn new(system: System, account: Arc<Account>) -> Arc<Self> {
-        Arc::new(Self { system, account, lent: AtomicUsize::new(0), idle: Lock::default() })
+        Arc::new(Self { system, account, users: AtomicUsize::new(0), idle: Lock::default() })
     }
 
     /// The account of pinned memory.
@@ -100,7 +100,8 @@ impl Room {
         devices: &[Arc<dyn Device>],
         (spare, node): (u64, Option<&Node>),
     ) -> Result<(HostMemory, Option<Errno>)> {
-        loop {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        let pinned = loop {
             let pinned = self.account.lease(len, purpose).and_then(|lease| {
                 let (memory, refusal) = self.map(len, spare, node)?;
                 let mut memory = memory.counted(lease);
@@ -110,9 +111,11 @@ impl Room {
             let is_short = matches!(&pinned, Err(error) if error.is_want_of_memory());
             let idle = if is_short { self.idle.lock().pop_front() } else { None };
             if idle.is_none() {
-                return pinned;
+                break pinned;
             }
-        }
+        };
+        self.users.fetch_sub(1, Ordering::SeqCst);
+        pinned
     }
 
     /// Borrows pinned memory of the first of `sizes` that the limit allows: memory that an earlier
@@ -129,7 +132,7 @@ impl Room {
         waits: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<HostMemory> {
         loop {
-            let others_hold = self.lent.load(Ordering::SeqCst) > 0;
+            let is_alone = self.users.fetch_add(1, Ordering::SeqCst) == 0;
             let mut refused = None;
             for len in sizes.clone() {
                 let made = match self.returned(len, purpose, devices) {
@@ -137,12 +140,18 @@ impl Room {
                     None => self.pin_near(len, purpose, devices, (0, None)).map(|(new, _)| new),
                 };
                 match made {
-                    Err(error @ Error::PinnedLimit { .. }) => refused = Some(error),
-                    made => return made.map(|memory| memory.lent_by(self)),
+                    // It is a user until it is returned.
+                    Ok(memory) => return Ok(memory.lent_by(self)),
+                    Err(error) => refused = Some(error),
+                }
+                if !matches!(refused, Some(Error::PinnedLimit { .. })) {
+                    break;
                 }
             }
-            if !others_hold || !waits()? {
-                return Err(refused.expect("there is a size"));
+            self.users.fetch_sub(1, Ordering::SeqCst);
+            let error = refused.expect("there is a size");
+            if is_alone || !matches!(error, Error::PinnedLimit { .. }) || !waits()? {
+                return Err(error);
             }
             thread::sleep(NAP);
         }
@@ -166,15 +175,10 @@ impl Room {
         idle.remove(found)
     }
 
-    /// Counts memory as borrowed.
-    pub(super) fn note_lent(&self) {
-        self.lent.fetch_add(1, Ordering::SeqCst);
-    }
-
     /// Keeps returned memory.
     pub(super) fn take_back(&self, memory: HostMemory) {
         self.idle.lock().push_back(memory);
-        self.lent.fetch_sub(1, Ordering::SeqCst);
+        self.users.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a

@@ -122,7 +122,7 @@ impl Arena {
             let ArenaGpu { device, node, has_slots } = &links[link];
             (Arc::clone(device), node.clone(), *has_slots)
         };
-        let purpose = if has_slots { Purpose::Other } else { Purpose::FirstSlots };
+        let purpose = if has_slots { Purpose::Lasting } else { Purpose::FirstSlots };
         let mut len = self.reserve(purpose)?;
         let memory = loop {
             // Two slots are enough to overlap. A larger request must leave as much for other users.
@@ -152,9 +152,7 @@ impl Arena {
             .map(|index| Slot::whole(first + index * self.slot_size, self.slot_size))
             .collect();
         self.parts.add(memory);
-        if !std::mem::replace(&mut self.links.lock()[link].has_slots, true) {
-            self.room.account().has_first_slot();
-        }
+        self.links.lock()[link].has_slots = true;
         Ok(slots)
     }
 

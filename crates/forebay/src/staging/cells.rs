@@ -199,7 +199,7 @@ impl Cells {
                 return None;
             }
             let made = match &self.device {
-                Some(device) => room.pin(self.len, Purpose::Other, device),
+                Some(device) => room.pin(self.len, Purpose::Lasting, device),
                 None => room.map(self.len, 0, None).map(|(memory, _)| memory),
             };
             match made {

@@ -143,7 +143,7 @@ impl File {
             self.handle.preallocate(whole.start, whole.len())?;
         }
         let range = ByteRange { start: whole.start, end: end.clamp(whole.start, whole.end) };
-        let blocks = Blocks { range, len: self.engine.options().slot_size };
+        let blocks = Blocks { range, len: self.engine.block_len() };
         if range.is_empty() {
             return self.start(direction, offset, memory, options); // nothing to order
         }

@@ -46,8 +46,8 @@ impl Track {
         let (slot_len, start) = (blocks.len + SKEW, Instant::now());
         let sizes = (1..=blocks.count().clamp(1, SLOTS_MAX)).rev().map(|n| NUMBERS + n * slot_len);
         let waits = &mut || Ok(start.elapsed() < engine.options().watchdog);
-        let memory = arena.room().lend(sizes, Purpose::Other, slice::from_ref(device), waits)?;
-        let count = (memory.len() as u64 - NUMBERS) / slot_len;
+        let memory = arena.room().lend(sizes, Purpose::Borrowed, slice::from_ref(device), waits)?;
+        let count = ((memory.len() as u64 - NUMBERS) / slot_len).min(SLOTS_MAX);
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
         let courier = Courier::take(arena.couriers(), device).map_err(failed)?;
         let track = Self { courier, memory: Buffer::host(memory), slot_len, count };

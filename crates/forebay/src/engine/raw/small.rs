@@ -85,7 +85,7 @@ impl SmallLane {
     /// # Errors
     /// Errors of the host and the GPU; [`Error::MemoryLimit`].
     fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
-        let memory = room.pin(len, Purpose::Other, device)?;
+        let memory = room.pin(len, Purpose::Lasting, device)?;
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let stream = device.create_stream().map_err(failed)?;
         Ok(Self { device: Arc::clone(device), memory, stream })
