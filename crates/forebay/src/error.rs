@@ -308,6 +308,8 @@ pub enum Error {
         used: u64,
         /// The limit.
         limit: u64,
+        /// Bytes in use that calls return at their end.
+        lent: u64,
     },
     /// A thread or another resource of the engine is not available.
     #[error("cannot start the engine's {what}")]

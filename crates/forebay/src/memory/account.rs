@@ -130,7 +130,7 @@ impl Account {
         let Counted { limit, lasting, borrowed, couriers, .. } = *counted;
         let check = |used: u64, limit: u64| match used.checked_add(len) {
             Some(all) if all <= limit => Ok(()),
-            _ => Err(Error::PinnedLimit { len, used, limit }),
+            _ => Err(Error::PinnedLimit { len, used, limit, lent: borrowed + couriers }),
         };
         if matches!(purpose, Purpose::FirstSlots | Purpose::Lasting) {
             let kept = first_slots + self.block_len() + PADDING + FOR_COURIERS;

@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -45,15 +44,13 @@ const NAP: Duration = Duration::from_millis(1);
 pub(crate) struct Room {
     system: System,
     account: Arc<Account>,
-    /// Pieces of borrowed memory, and calls that allocate some: what may be free soon.
-    users: AtomicUsize,
     /// Returned memory, the longest unused first.
     idle: Lock<VecDeque<HostMemory>>,
 }
 
 impl Room {
     pub(crate) fn new(system: System, account: Arc<Account>) -> Arc<Self> {
-        Arc::new(Self { system, account, users: AtomicUsize::new(0), idle: Lock::default() })
+        Arc::new(Self { system, account, idle: Lock::default() })
     }
 
     /// The account of pinned memory.
@@ -100,8 +97,7 @@ impl Room {
         devices: &[Arc<dyn Device>],
         (spare, node): (u64, Option<&Node>),
     ) -> Result<(HostMemory, Option<Errno>)> {
-        self.users.fetch_add(1, Ordering::SeqCst);
-        let pinned = loop {
+        loop {
             let pinned = self.account.lease(len, purpose).and_then(|lease| {
                 let (memory, refusal) = self.map(len, spare, node)?;
                 let mut memory = memory.counted(lease);
@@ -111,16 +107,14 @@ impl Room {
             let is_short = matches!(&pinned, Err(error) if error.is_want_of_memory());
             let idle = if is_short { self.idle.lock().pop_front() } else { None };
             if idle.is_none() {
-                break pinned;
+                return pinned;
             }
-        };
-        self.users.fetch_sub(1, Ordering::SeqCst);
-        pinned
+        }
     }
 
     /// Borrows pinned memory of the first of `sizes` that the limit allows: memory that an earlier
     /// call returned, or new. While other calls hold some, it waits for them as long as `waits`
-    /// returns true. A caller that waits holds none.
+    /// returns true. A caller that waits must hold none.
     ///
     /// # Errors
     /// As for [`pin`](Self::pin), and those of `waits`.
@@ -132,7 +126,6 @@ impl Room {
         waits: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<HostMemory> {
         loop {
-            let is_alone = self.users.fetch_add(1, Ordering::SeqCst) == 0;
             let mut refused = None;
             for len in sizes.clone() {
                 let made = match self.returned(len, purpose, devices) {
@@ -140,20 +133,14 @@ impl Room {
                     None => self.pin_near(len, purpose, devices, (0, None)).map(|(new, _)| new),
                 };
                 match made {
-                    // It is a user until it is returned.
-                    Ok(memory) => return Ok(memory.lent_by(self)),
-                    Err(error) => refused = Some(error),
-                }
-                if !matches!(refused, Some(Error::PinnedLimit { .. })) {
-                    break;
+                    Err(error @ Error::PinnedLimit { .. }) => refused = Some(error),
+                    made => return made.map(|memory| memory.lent_by(self)),
                 }
             }
-            self.users.fetch_sub(1, Ordering::SeqCst);
-            let error = refused.expect("there is a size");
-            if is_alone || !matches!(error, Error::PinnedLimit { .. }) || !waits()? {
-                return Err(error);
+            match refused.expect("there is a size") {
+                Error::PinnedLimit { lent: 1.., .. } if waits()? => thread::sleep(NAP),
+                refused => return Err(refused),
             }
-            thread::sleep(NAP);
         }
     }
 
@@ -178,7 +165,6 @@ impl Room {
     /// Keeps returned memory.
     pub(super) fn take_back(&self, memory: HostMemory) {
         self.idle.lock().push_back(memory);
-        self.users.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a

@@ -187,7 +187,7 @@ impl Arena {
         });
         match reserved {
             Ok(_) => Ok(len),
-            Err(used) => Err(Error::PinnedLimit { len: self.slot_size, used, limit }),
+            Err(used) => Err(Error::PinnedLimit { len: self.slot_size, used, limit, lent: 0 }),
         }
     }
 }
