@@ -45,8 +45,9 @@ pub enum RingChoice {
 pub struct Options {
     /// Limit of pinned memory for the whole engine, in bytes; `None` is 320 MiB per GPU in use
     /// (`FOREBAY_ARENA_SIZE`). A limit that is set grows by one slot with each further GPU. Slots
-    /// have four fifths of it, small transfers, stream-ordered ones, reads to several GPUs and
-    /// copies of buffers the rest. Memory that callers allocate does not count. The engine starts
+    /// use at most four fifths. Stream-ordered transfers, reads to several GPUs and copies of
+    /// buffers borrow from the rest: at the limit they use smaller blocks, or wait for other calls.
+    /// Memory that callers allocate does not count. The engine starts
     /// with four slots, which reach the link's limit for resident files (8 readers × 16 MiB × 4:
     /// 54.6 of 55.5 GB/s). It adds more only while transfers wait for slots.
     pub arena_size: Option<u64>,
