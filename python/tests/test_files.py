@@ -296,7 +296,7 @@ def test_the_layers_below_a_file_are_reported(engine: forebay.Engine, data: Data
 def test_statistics_count_what_the_stages_took(data: tuple[Path, bytes]) -> None:
     engine = forebay.Engine()
     nothing = forebay.Durations(0, 0.0, None, None, None, 0.0)
-    assert engine.statistics() == forebay.Statistics(nothing, nothing, nothing, nothing)
+    assert engine.statistics() == forebay.Statistics(nothing, nothing, nothing, nothing, 0)
     target = engine.allocate(len(data[1]), "sim")
     with engine.open(data[0]) as file:
         file.start_read_into(target).result()

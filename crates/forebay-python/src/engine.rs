@@ -131,7 +131,8 @@ impl Engine {
         py.detach(|| self.engine.notes())
     }
 
-    /// How long the stages of all transfers have taken so far, as a `forebay.Statistics`.
+    /// How long the stages of all transfers have taken so far, and the engine's pinned memory, as a
+    /// `forebay.Statistics`.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let counted = py.detach(|| self.engine.statistics());
         let module = hanging::import(py, "forebay._statistics")?;
@@ -144,7 +145,8 @@ impl Engine {
         };
         let [file, slot_wait, link_wait, copy] =
             [&counted.file, &counted.slot_wait, &counted.link_wait, &counted.copy].map(stage);
-        hanging::call(&module.getattr("Statistics")?, (file?, slot_wait?, link_wait?, copy?))
+        let arguments = (file?, slot_wait?, link_wait?, copy?, counted.pinned);
+        hanging::call(&module.getattr("Statistics")?, arguments)
     }
 
     /// Its limits by name.

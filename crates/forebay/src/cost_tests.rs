@@ -12,8 +12,7 @@ use rustix::io::Errno;
 use crate::file::{Handle, OpenOptions};
 use crate::gpu::Device;
 use crate::gpu::sim::{SimConfig, SimDevice};
-use crate::memory::Buffer;
-use crate::memory::HostMemory;
+use crate::memory::{Account, Buffer, Couriers, HostMemory, Room};
 use crate::plan::{Alignment, Direction, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
     Claim, Completion, Core, Crew, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
@@ -110,6 +109,8 @@ impl DataPath {
         let four: Vec<Slot> = (0..4).map(|n| Slot::whole(first + n * slot, slot)).collect();
         core.with(|scheduler| scheduler.add_slots(link, &four));
         let ring = || NullRing { depth: 32, done: Vec::new() };
+        let room = Room::new(forebay_topology::System::live(), Account::new(slot, None));
+        let couriers = Couriers::new(&room);
         let path = std::env::current_exe().expect("any file");
         let file = Handle::open(path, &OpenOptions::default()).expect("it is there");
         Self {
@@ -119,7 +120,7 @@ impl DataPath {
             reader: Reader::new(ring()),
             worker: RingWorker::new(Crew::Ring(served), ring()),
             submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
-            target: Buffer::on_device(device, len).expect("simulated memory"),
+            target: Buffer::on_device(&couriers, device, len).expect("simulated memory"),
             slots,
         }
     }

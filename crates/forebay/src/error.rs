@@ -294,6 +294,23 @@ pub enum Error {
         /// The file of the control group that holds the limit.
         file: PathBuf,
     },
+    /// The engine's limit of pinned memory leaves no room for the memory.
+    #[error(
+        "cannot pin {}: {} of at most {} are in use",
+        format_size(*.len),
+        format_size(*.used),
+        format_size(*.limit)
+    )]
+    PinnedLimit {
+        /// Number of bytes.
+        len: u64,
+        /// Bytes in use.
+        used: u64,
+        /// The limit.
+        limit: u64,
+        /// Bytes in use that calls return at their end.
+        lent: u64,
+    },
     /// A thread or another resource of the engine is not available.
     #[error("cannot start the engine's {what}")]
     Resource {
@@ -389,6 +406,15 @@ impl Error {
         }
     }
 
+    /// Whether the host or the GPU has no memory left, or a limit of it is reached.
+    pub(crate) fn is_want_of_memory(&self) -> bool {
+        match self {
+            Self::HostMemory { .. } | Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => true,
+            Self::Device { source, .. } => source.is_want_of_memory(),
+            _ => false,
+        }
+    }
+
     /// Whether the same call may succeed later without a change by the caller.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
@@ -398,7 +424,7 @@ impl Error {
             | Self::Resource { source, .. } => {
                 matches!(*source, Errno::AGAIN | Errno::INTR | Errno::BUSY | Errno::NOMEM)
             }
-            Self::TimedOut { .. } | Self::MemoryLimit { .. } => true,
+            Self::TimedOut { .. } | Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => true,
             Self::Layer { source, .. } => source.is_retryable(),
             _ => false,
         }
@@ -412,7 +438,9 @@ impl Error {
             | Self::HostMemory { source, .. }
             | Self::HostCopy { source, .. }
             | Self::Resource { source, .. } => Some(source.raw_os_error()),
-            Self::MemoryLimit { .. } => Some(Errno::NOMEM.raw_os_error()),
+            Self::MemoryLimit { .. } | Self::PinnedLimit { .. } => {
+                Some(Errno::NOMEM.raw_os_error())
+            }
             Self::StaleCache { .. } => Some(Errno::BUSY.raw_os_error()),
             Self::Layer { source, .. } => source.errno(),
             _ => None,

@@ -43,10 +43,13 @@ pub enum RingChoice {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Options {
-    /// Limit of pinned memory for the whole engine, in bytes; `None` is 256 MiB per GPU in use
-    /// (`FOREBAY_ARENA_SIZE`). The engine starts with four slots, which reach the link's limit for
-    /// resident files (8 readers × 16 MiB × 4: 54.6 of 55.5 GB/s). It adds more only while
-    /// transfers wait for slots.
+    /// Limit of pinned memory for the whole engine, in bytes; `None` is 320 MiB per GPU in use
+    /// (`FOREBAY_ARENA_SIZE`). A limit that is set grows by one slot with each further GPU. Slots
+    /// use at most four fifths. Stream-ordered transfers, reads to several GPUs and copies of
+    /// buffers borrow from the rest: at the limit they use smaller blocks, or wait for other calls.
+    /// Memory that callers allocate does not count. The engine starts
+    /// with four slots, which reach the link's limit for resident files (8 readers × 16 MiB × 4:
+    /// 54.6 of 55.5 GB/s). It adds more only while transfers wait for slots.
     pub arena_size: Option<u64>,
     /// Bytes per staging slot, a power of two from 256 KiB (`FOREBAY_SLOT_SIZE`). A copy costs the
     /// link 2.7 µs, so 16 MiB copies reach 55.1 of 55.5 GB/s and 1 MiB copies 48.3. Resident bytes
@@ -212,7 +215,7 @@ impl Options {
         Variable {
             name: "FOREBAY_ARENA_SIZE",
             about: "maximum pinned memory of the engine",
-            default: "256M for each GPU in use",
+            default: "320M for each GPU in use",
             takes: "a size of at least two slots, such as `64M`, `1GiB` or `2GB`",
             set: |options, text| parse_size(text).map(|size| options.arena_size = Some(size)),
         },

@@ -96,6 +96,9 @@ pub struct Statistics {
     pub link_wait: Histogram,
     /// Copies between slots and GPUs, from when they were queued until completion was seen.
     pub copy: Histogram,
+    /// Bytes of pinned memory that the engine uses now, of at most
+    /// [`arena_size`](crate::Options::arena_size).
+    pub pinned: u64,
 }
 
 #[cfg(test)]

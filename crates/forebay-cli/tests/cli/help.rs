@@ -93,7 +93,7 @@ fn long_help_names_every_variable() {
     let (_, variables) = text.split_once("NO_COLOR switches colours off.\n\n").unwrap();
     insta::assert_snapshot!(variables, @"
         Variables that set limits of the engine, all optional:
-          FOREBAY_ARENA_SIZE [default: 256M for each GPU in use]
+          FOREBAY_ARENA_SIZE [default: 320M for each GPU in use]
                   maximum pinned memory of the engine
           FOREBAY_SLOT_SIZE [default: 16M]
                   size of a staging buffer; resident bytes fill it

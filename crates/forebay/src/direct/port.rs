@@ -251,6 +251,7 @@ mod tests {
 
     #[test]
     fn the_real_library_reads_here() {
+        use crate::memory::{Account, Couriers, Room};
         if std::env::var_os(INSIDE).is_none() {
             return;
         }
@@ -269,7 +270,10 @@ mod tests {
             return println!("skipped: no O_DIRECT in the temporary folder: {reason}");
         }
         let port = CuFilePort::open(&session, &file, &device).unwrap();
-        let mut memory = Buffer::on_device(Arc::clone(&device), bytes.len() as u64).unwrap();
+        let room = Room::new(forebay_topology::System::live(), Account::new(4096, None));
+        let mut memory =
+            Buffer::on_device(&Couriers::new(&room), Arc::clone(&device), bytes.len() as u64)
+                .unwrap();
         memory.fill(0xee).unwrap();
         for offset in (0..bytes.len() as u64).step_by(4096) {
             // SAFETY: the memory stays allocated until the call returns.

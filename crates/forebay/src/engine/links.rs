@@ -131,6 +131,8 @@ impl Engine {
         if let Some(&index) = link.index.get() {
             return Ok((link, index));
         }
+        // Reads the files of cuFile's settings, which calls that must not wait do not.
+        let _ = self.options().cufile && self.inner.providers.may_serve(&*link.device);
         let turn = link.turn.lock();
         if let Some(&index) = link.index.get() {
             drop(turn);

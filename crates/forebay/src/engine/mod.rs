@@ -80,8 +80,8 @@ struct Inner {
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
-    /// Pinned blocks of reads to several GPUs, and the number of GPUs that they were pinned for.
-    several: Lock<(usize, Vec<Buffer>)>,
+    /// Shared by calls that read to several GPUs.
+    several: Arc<()>,
     keepers: ordered::Keepers,
     providers: Providers,
 }
@@ -144,7 +144,7 @@ impl Engine {
                 cold: OnceLock::new(),
                 drives: Arc::new(drives::KnownDrives::new()),
                 notes: Arc::default(),
-                several: Lock::default(),
+                several: Arc::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(),
                 options,
@@ -208,7 +208,7 @@ impl Engine {
     /// [`Error::NoDevice`] for a GPU that is not in the engine; errors of the GPU.
     pub fn allocate(&self, device: DeviceId, len: u64) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        Buffer::on_device(self.known(device)?, len)
+        Buffer::on_device(self.inner.tools.arena.couriers(), self.known(device)?, len)
     }
 
     /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the
@@ -236,6 +236,11 @@ impl Engine {
             }
         }
         Ok(Buffer::host(memory))
+    }
+
+    /// Bytes of a pinned block that a call can borrow at any limit of pinned memory.
+    fn block_len(&self) -> u64 {
+        self.inner.tools.arena.room().account().block_len()
     }
 
     /// Opens an existing file for reading.
@@ -340,7 +345,10 @@ impl Engine {
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         match self.home().is_here() {
-            true => self.inner.core.lock().statistics(),
+            true => Statistics {
+                pinned: self.inner.tools.arena.room().account().used(),
+                ..self.inner.core.lock().statistics()
+            },
             false => Statistics::default(),
         }
     }

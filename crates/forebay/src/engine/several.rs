@@ -1,12 +1,13 @@
 //! Reads the same bytes to several GPUs. Each byte is read once into a pinned block, and all links
 //! carry it from there, so the memory bus carries it once for the read and once for each link.
 //!
-//! The blocks are a small ring: some are being read while others are being copied. The copies run
-//! on streams of this call.
+//! The blocks are a small ring: some are being read while others are being copied. Concurrent calls
+//! share the number of blocks, at least one for each. The copies run on streams of this call.
 
 #![expect(unsafe_code, reason = "queues copies between ranges that the call holds")]
 
 use std::collections::VecDeque;
+use std::iter;
 use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ use super::start::Call;
 use super::{Engine, Transfer, bad_request};
 use crate::error::{Error, Operation, Result};
 use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
-use crate::memory::{Buffer, Keep};
+use crate::memory::{Buffer, Keep, Purpose};
 use crate::plan::{Direction, Reason, Route};
 use crate::transfer::{Outcome, RouteShare};
 
 /// Blocks of the ring: two are being copied or next to be, and two are being read.
-const BLOCKS: u64 = 4;
+const BLOCKS: usize = 4;
 
 /// Pause between two looks at copies; a block of 16 MiB takes a link 300 µs.
 const NAP: Duration = Duration::from_micros(30);
@@ -62,9 +63,10 @@ impl File {
         });
         let devices = devices.collect::<Result<Vec<_>>>()?;
         let mut copies = Copies::new(&devices, targets)?;
-        let mut free = self.engine.several_blocks(len)?;
         let mut reading: VecDeque<Part> = VecDeque::new();
         let (mut all, mut at, mut checked) = (Outcome::nothing(), 0, Instant::now());
+        let (mut moved, watchdog) = (Instant::now(), self.engine.options().watchdog);
+        let _share = Arc::clone(&self.engine.inner.several);
         let mut check = |done| {
             if checked.elapsed() >= CHECKS_EVERY {
                 checked = Instant::now();
@@ -75,9 +77,11 @@ impl File {
             Ok(())
         };
         loop {
-            while at < len
-                && let Some(block) = free.pop()
-            {
+            while at < len {
+                let held = reading.len() + copies.queued.len();
+                let waits = &mut || check(all.bytes).map(|()| moved.elapsed() < watchdog);
+                let block = self.engine.several_block(held, &devices, waits)?;
+                let Some(block) = block else { break };
                 let part = block.len().min(len - at);
                 devices.iter().for_each(|device| drop(self.engine.link(device)));
                 reading.push_back(self.begin_part(offset, at, part, block, options)?);
@@ -93,18 +97,15 @@ impl File {
             let outcome = outcome?;
             let block = block.expect("a read without an error returns it");
             copies.queue(block, start, outcome.bytes)?;
-            all = all.plus(&outcome);
+            (all, moved) = (all.plus(&outcome), Instant::now());
             if outcome.bytes < wanted {
                 at = len; // the file has ended
             }
             // The links always have a block queued behind the one that they copy.
             while (copies.queued.len() > 1 || reading.is_empty())
-                && let Some(block) = copies.next_free(&mut || check(all.bytes))?
-            {
-                free.push(block);
-            }
+                && copies.await_first(&mut || check(all.bytes))?
+            {}
         }
-        self.engine.keep_several_blocks(free);
         all.elapsed = started.elapsed();
         Ok(all)
     }
@@ -201,9 +202,9 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits until the oldest block has been copied; `None` if there is none.
-    fn next_free(&mut self, check: &mut dyn FnMut() -> Result<()>) -> Result<Option<Buffer>> {
-        let Some((block, events)) = self.queued.front() else { return Ok(None) };
+    /// Waits until the oldest block has been copied; false if there is none.
+    fn await_first(&mut self, check: &mut dyn FnMut() -> Result<()>) -> Result<bool> {
+        let Some((block, events)) = self.queued.front() else { return Ok(false) };
         for (Link { device, .. }, &event) in self.links.iter().zip(events) {
             let is_done = || device.is_done(event).map_err(|e| failed(device, block.len(), e));
             while !is_done()? {
@@ -211,9 +212,9 @@ impl Copies {
                 thread::sleep(NAP);
             }
         }
-        let (block, events) = self.queued.pop_front().expect("just seen");
+        let (_, events) = self.queued.pop_front().expect("just seen");
         destroy(&self.links, events);
-        Ok(Some(block))
+        Ok(true)
     }
 
     /// Waits until no GPU touches blocks and targets. What may be touched for an unknown time is
@@ -286,26 +287,26 @@ impl Outcome {
 }
 
 impl Engine {
-    /// Pinned blocks for a read of `len` bytes: those of an earlier call, or new ones.
-    fn several_blocks(&self, len: u64) -> Result<Vec<Buffer>> {
-        let size = self.options().slot_size;
-        let links = self.inner.links.devices().len();
-        let (pinned_for, mut blocks) = std::mem::take(&mut *self.inner.several.lock());
-        if pinned_for != links {
-            blocks.clear(); // the new GPU may be of another kind
+    /// A pinned block for a call that holds `held` of them; `None` if it continues with these. For
+    /// its first one a call waits while `waits` returns true.
+    fn several_block(
+        &self,
+        held: usize,
+        devices: &[Arc<dyn Device>],
+        waits: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<Option<Buffer>> {
+        let calls = Arc::strong_count(&self.inner.several) - 1;
+        if held > 0 && held >= BLOCKS / calls {
+            return Ok(None);
         }
-        while (blocks.len() as u64) < BLOCKS.min(len.div_ceil(size)) {
-            match self.allocate_pinned(size) {
-                Ok(block) => blocks.push(block),
-                Err(_) if blocks.len() >= 2 => break, // enough to overlap
-                Err(error) => return Err(error),
-            }
+        let room = self.inner.tools.arena.room();
+        let most = self.options().slot_size;
+        let least = if held > 0 { most } else { self.block_len() };
+        let sizes = iter::successors(Some(most), |len| (*len > least).then_some(len / 2));
+        let waits = &mut || Ok(held == 0 && waits()?);
+        match room.lend(sizes, Purpose::Borrowed, devices, waits) {
+            Err(Error::PinnedLimit { .. }) if held > 0 => Ok(None),
+            lent => lent.map(|memory| Some(Buffer::host(memory))),
         }
-        Ok(blocks)
-    }
-
-    fn keep_several_blocks(&self, blocks: Vec<Buffer>) {
-        let links = self.inner.links.devices().len();
-        *self.inner.several.lock() = (links, blocks);
     }
 }

@@ -64,6 +64,9 @@ impl Error {
                  `{}`",
                 file.display()
             ),
+            Self::PinnedLimit { .. } => {
+                "set a larger `FOREBAY_ARENA_SIZE`, or make fewer calls at the same time".into()
+            }
             Self::Resource { what, source } => resource_hint(what, *source).into(),
             Self::EngineFailed { .. } => ENGINE_FAILED.into(),
             Self::TimedOut { place, .. } => match &place.drive {

@@ -1,76 +1,98 @@
-//! Streams and pinned memory for copies that the caller waits for.
+//! Streams for copies that the caller waits for and for ordered transfers, and pinned memory for the
+//! copies.
 //!
-//! They are kept for the next copy. When each copy made its own, an upload of 64 KiB to a simulated
-//! GPU took 0.24 ms instead of 0.011, and one of 4 MiB 0.94 instead of 0.45 (two cores, medians of
-//! 300, 2026-11-28). A driver takes longer than the simulation to pin memory.
+//! The engine keeps them for the next copy. When each copy made its own, an upload of 64 KiB to a
+//! simulated GPU took 0.24 ms instead of 0.011, and one of 4 MiB 0.94 instead of 0.45 (two cores,
+//! medians of 300, 2026-11-28). A driver takes longer than the simulation to pin memory.
 
-use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{iter, slice};
 
 use forebay_base::lock::Lock;
-use forebay_base::per_process::PerProcess;
-use forebay_topology::System;
 
-use super::{HostMemory, Room};
+use super::account::Purpose;
+use super::host::HostMemory;
+use super::room::Room;
 use crate::error::Result;
-use crate::gpu::{Device, DeviceResult, Stream};
+use crate::gpu::{Device, DeviceResult, Event, Stream};
 
-/// Most bytes of one copy, and so of pinned memory.
-pub(super) const PART: usize = 4 << 20;
+/// Least and most bytes of one copy, and so of pinned memory.
+const LEAST: u64 = 64 << 10;
+const MOST: u64 = 4 << 20;
 /// Couriers that are kept, of all GPUs together.
 const KEPT_MAX: usize = 16;
+/// How long a copy waits for the pinned memory of other copies.
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
-static KEPT: PerProcess<Lock<Vec<Courier>>> = PerProcess::new();
-
-/// A stream of one GPU, and pinned memory if a copy needed any.
+/// The couriers of an engine that are not in use.
 #[derive(Debug)]
-pub(super) struct Courier {
-    device: Arc<dyn Device>,
-    pub(super) stream: Stream,
+pub(crate) struct Couriers {
+    room: Arc<Room>,
+    kept: Lock<Vec<Courier>>,
+}
+
+/// A stream of one GPU, an event, and pinned memory while a copy needs it.
+#[derive(Debug)]
+pub(crate) struct Courier {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) stream: Stream,
+    pub(crate) event: Event,
     pinned: Option<HostMemory>,
+}
+
+impl Couriers {
+    /// Couriers of copies with memory of `room`.
+    pub(crate) fn new(room: &Arc<Room>) -> Arc<Self> {
+        Arc::new(Self { room: Arc::clone(room), kept: Lock::default() })
+    }
 }
 
 impl Courier {
     /// One that is kept, or a new one.
-    pub(super) fn take(device: &Arc<dyn Device>) -> DeviceResult<Self> {
-        let mut kept = KEPT.get_or_init(Lock::default).lock();
+    pub(crate) fn take(couriers: &Couriers, device: &Arc<dyn Device>) -> DeviceResult<Self> {
+        let mut kept = couriers.kept.lock();
         if let Some(found) = kept.iter().position(|one| Arc::ptr_eq(&one.device, device)) {
             return Ok(kept.swap_remove(found));
         }
         drop(kept);
         let stream = device.create_stream()?;
-        Ok(Self { device: Arc::clone(device), stream, pinned: None })
+        let event = device.create_event().inspect_err(|_| drop(device.destroy_stream(stream)))?;
+        Ok(Self { device: Arc::clone(device), stream, event, pinned: None })
     }
 
-    /// Keeps it for the next copy. Its stream is idle.
-    pub(super) fn keep(self) {
-        let mut kept = KEPT.get_or_init(Lock::default).lock();
-        kept.push(self);
-        let oldest = (kept.len() > KEPT_MAX).then(|| kept.remove(0));
-        drop(kept);
-        drop(oldest);
-    }
-
-    /// Leaves its memory to the GPU, which may still touch it.
-    pub(super) fn abandon(self) {
-        let _ = ManuallyDrop::new(self);
-    }
-
-    /// Pinned memory of `len` bytes or more.
-    pub(super) fn pinned(&mut self, len: usize) -> Result<NonNull<u8>> {
-        if let Some(pinned) = self.pinned.as_ref().filter(|pinned| pinned.len() >= len) {
-            return Ok(pinned.pointer());
+    /// Pinned memory for the first part of the `left` bytes, and the length of the part. It is
+    /// shorter if the limit of pinned memory allows no more.
+    pub(super) fn pinned(
+        &mut self,
+        couriers: &Couriers,
+        left: usize,
+    ) -> Result<(NonNull<u8>, usize)> {
+        if self.pinned.is_none() {
+            let most = (left as u64).next_power_of_two().clamp(LEAST, MOST);
+            let sizes = iter::successors(Some(most), |len| (*len > LEAST).then_some(len / 2));
+            let devices = slice::from_ref(&self.device);
+            let start = Instant::now();
+            let waits = &mut || Ok(start.elapsed() < WAIT_MAX);
+            self.pinned = Some(couriers.room.lend(sizes, Purpose::Courier, devices, waits)?);
         }
+        let pinned = self.pinned.as_ref().expect("just borrowed");
+        Ok((pinned.pointer(), left.min(pinned.len())))
+    }
+
+    /// Keeps it for the next copy. Its stream is idle. Returns one that is too many.
+    pub(crate) fn keep(mut self, couriers: &Couriers) -> Option<Self> {
         self.pinned = None;
-        let (mut pinned, _) = Room::new(System::live()).map(len as u64, 0, None)?;
-        pinned.register(&self.device)?;
-        Ok(self.pinned.insert(pinned).pointer())
+        let mut kept = couriers.kept.lock();
+        kept.push(self);
+        (kept.len() > KEPT_MAX).then(|| kept.remove(0))
     }
 }
 
 impl Drop for Courier {
     fn drop(&mut self) {
+        let _ = self.device.destroy_event(self.event);
         let _ = self.device.destroy_stream(self.stream);
     }
 }

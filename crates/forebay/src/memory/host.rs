@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "maps memory and hands out its bytes")]
 
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -12,7 +13,9 @@ use forebay_base::process::Home;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::Node;
+use super::account::{Lease, Purpose};
+use super::node::Node;
+use super::room::Room;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 
@@ -31,6 +34,10 @@ pub(crate) struct HostMemory {
     /// Start and length of the whole mapping, which is larger because of the alignment.
     mapping: (usize, usize),
     registered: Vec<Arc<dyn Device>>,
+    /// Counts it as pinned memory of an engine.
+    lease: Option<Lease>,
+    /// Gets it back on drop.
+    lender: Option<Arc<Room>>,
     home: Home,
 }
 
@@ -86,7 +93,8 @@ impl HostMemory {
         let pointer = NonNull::new(start.cast::<u8>().wrapping_add(first - start as usize))
             .expect("a mapping is never at address zero");
         let mapping = (start as usize, whole);
-        let memory = Self { pointer, len, mapping, registered: Vec::new(), home: Home::here() };
+        let (registered, home) = (Vec::new(), Home::here());
+        let memory = Self { pointer, len, mapping, registered, lease: None, lender: None, home };
         // Keep these pages out of forked children while a device or the kernel writes to them. If
         // they were shared with a child, this process's first write would go to a copy of the page,
         // and the device's to the original (Linux before 5.12, `open(2)` on O_DIRECT).
@@ -162,6 +170,23 @@ impl HostMemory {
         Ok(())
     }
 
+    /// Counts it until it is unmapped.
+    pub(crate) fn counted(mut self, lease: Lease) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Its use, if it is counted.
+    pub(super) fn purpose(&self) -> Option<Purpose> {
+        self.lease.as_ref().map(|lease| lease.purpose)
+    }
+
+    /// Returns to `room` on drop.
+    pub(super) fn lent_by(mut self, room: &Arc<Room>) -> Self {
+        self.lender = Some(Arc::clone(room));
+        self
+    }
+
     pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
     }
@@ -196,11 +221,19 @@ impl Drop for HostMemory {
         if !self.home.is_here() {
             return; // in a child other memory may be mapped at this address
         }
+        if let Some(room) = self.lender.take() {
+            let (registered, lease) = (mem::take(&mut self.registered), self.lease.take());
+            let Self { pointer, len, mapping, .. } = *self;
+            let home = Home::here();
+            let returned = Self { pointer, len, mapping, registered, lease, lender: None, home };
+            return room.take_back(returned);
+        }
         for device in self.registered.drain(..) {
             // SAFETY: registered above; owners drop this only when no copy is queued.
             if unsafe { device.unregister(self.pointer) }.is_err() {
                 // The driver still uses the pages: unmapping them would be unsound, leaking them is
                 // not.
+                mem::forget(self.lease.take());
                 return;
             }
         }

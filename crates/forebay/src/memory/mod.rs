@@ -6,6 +6,7 @@
 
 #![expect(unsafe_code, reason = "maps memory, hands out slices of it, and frees that of GPUs")]
 
+mod account;
 mod courier;
 mod host;
 mod node;
@@ -28,8 +29,8 @@ use crate::error::{Error, Operation, Place, Result};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::plan::Direction;
 
-use self::courier::{Courier, PART as COPY_PART};
-
+pub(crate) use account::{Account, Purpose};
+pub(crate) use courier::{Courier, Couriers};
 pub(crate) use host::HostMemory;
 pub(crate) use node::Node;
 #[cfg(test)]
@@ -103,16 +104,26 @@ impl Buffer {
         self
     }
 
-    pub(crate) fn on_device(device: Arc<dyn Device>, len: u64) -> Result<Self> {
+    /// Memory of a GPU; `couriers` make copies that the caller waits for.
+    pub(crate) fn on_device(
+        couriers: &Arc<Couriers>,
+        device: Arc<dyn Device>,
+        len: u64,
+    ) -> Result<Self> {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let address = device.allocate(len.max(1)).map_err(failed)?;
-        Ok(Self::of(Memory::Device { device, address, ours: true, lost: OnceLock::new() }, len))
+        Ok(Self::of(Memory::device(couriers, device, address, true), len))
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
     /// dropped.
-    pub(crate) fn borrowed(device: Arc<dyn Device>, address: u64, len: u64) -> Self {
-        Self::of(Memory::Device { device, address, ours: false, lost: OnceLock::new() }, len)
+    pub(crate) fn borrowed(
+        couriers: &Arc<Couriers>,
+        device: Arc<dyn Device>,
+        address: u64,
+        len: u64,
+    ) -> Self {
+        Self::of(Memory::device(couriers, device, address, false), len)
     }
 
     /// Length in bytes.
@@ -241,7 +252,7 @@ impl Buffer {
             return parts
                 .try_for_each(|at| self.upload(at as u64, &part[..part.len().min(len - at)]));
         }
-        self.with_courier(|courier| {
+        self.with_courier(|courier, _| {
             self.await_gpu(courier, |device, stream| {
                 // SAFETY: the range is ours, and the stream is synchronised before this returns.
                 unsafe { device.fill(stream, address, byte, len) }
@@ -262,10 +273,11 @@ impl Buffer {
             return unsafe { copy_from_user(start.add(from), out.as_mut_ptr(), out.len()) }
                 .map_err(not_copied(out.len()));
         }
-        self.with_courier(|courier| {
-            let mut address = self.address() + offset;
-            for out in out.chunks_mut(COPY_PART) {
-                let (len, pinned) = (out.len(), courier.pinned(out.len())?);
+        self.with_courier(|courier, couriers| {
+            let (mut address, mut left) = (self.address() + offset, out);
+            while !left.is_empty() {
+                let (pinned, len) = courier.pinned(couriers, left.len())?;
+                let (out, rest) = left.split_at_mut(len);
                 self.await_gpu(courier, |device, stream| {
                     // SAFETY: both ranges are checked and ours until the synchronisation that
                     // follows.
@@ -274,7 +286,7 @@ impl Buffer {
                 // SAFETY: the pinned memory holds `len` bytes, and `out` is borrowed.
                 unsafe { copy_to_user(pinned.as_ptr(), out.as_mut_ptr(), len) }
                     .map_err(not_copied(len))?;
-                address += len as u64;
+                (address, left) = (address + len as u64, rest);
             }
             Ok(())
         })
@@ -293,10 +305,11 @@ impl Buffer {
             return unsafe { copy_to_user(bytes.as_ptr(), start.add(to), bytes.len()) }
                 .map_err(not_copied(bytes.len()));
         }
-        self.with_courier(|courier| {
-            let mut address = self.address() + offset;
-            for bytes in bytes.chunks(COPY_PART) {
-                let (len, pinned) = (bytes.len(), courier.pinned(bytes.len())?);
+        self.with_courier(|courier, couriers| {
+            let (mut address, mut left) = (self.address() + offset, bytes);
+            while !left.is_empty() {
+                let (pinned, len) = courier.pinned(couriers, left.len())?;
+                let (bytes, rest) = left.split_at(len);
                 // SAFETY: as in `download`, with source and target exchanged.
                 unsafe { copy_from_user(bytes.as_ptr(), pinned.as_ptr(), len) }
                     .map_err(not_copied(len))?;
@@ -304,7 +317,7 @@ impl Buffer {
                     // SAFETY: as in `download`, with source and target exchanged.
                     unsafe { device.copy_to_device(stream, address, pinned, len) }
                 })?;
-                address += len as u64;
+                (address, left) = (address + len as u64, rest);
             }
             Ok(())
         })
@@ -370,7 +383,7 @@ impl Buffer {
             Ok(())
         };
         let first = &group[0];
-        let copied = first.with_courier(|courier| first.await_gpu(courier, queue));
+        let copied = first.with_courier(|courier, _| first.await_gpu(courier, queue));
         if let Err(Error::CopyNotOver { source, .. }) = &copied {
             group.iter().for_each(|piece| Keep::of(piece).lose(source));
             mem::forget(Arc::clone(&self.allocation)); // never unmapped
@@ -389,14 +402,17 @@ impl Buffer {
     }
 
     /// Runs `copy` with a stream and pinned memory of this memory's GPU.
-    fn with_courier(&self, copy: impl FnOnce(&mut Courier) -> Result<()>) -> Result<()> {
+    fn with_courier(&self, copy: impl FnOnce(&mut Courier, &Couriers) -> Result<()>) -> Result<()> {
         self.check_usable(|| None)?;
-        let device = self.gpu().expect("only called for memory on a GPU");
-        let mut courier = Courier::take(device).map_err(|source| self.device_error(source))?;
-        let copied = copy(&mut courier);
+        let Memory::Device { device, couriers, .. } = &self.allocation.memory else {
+            unreachable!("only called for memory on a GPU")
+        };
+        let mut courier =
+            Courier::take(couriers, device).map_err(|source| self.device_error(source))?;
+        let copied = copy(&mut courier, couriers);
         match &copied {
-            Ok(()) => courier.keep(),
-            Err(Error::CopyNotOver { .. }) => courier.abandon(),
+            Ok(()) => drop(courier.keep(couriers)),
+            Err(Error::CopyNotOver { .. }) => mem::forget(courier), // the GPU may still touch it
             Err(_) => drop(courier),
         }
         copied
@@ -579,12 +595,25 @@ enum Memory {
     },
     Device {
         device: Arc<dyn Device>,
+        couriers: Arc<Couriers>,
         address: u64,
         /// Whether we allocated it and must free it.
         ours: bool,
         /// Error of a failed copy that may still touch the memory at any time.
         lost: OnceLock<DeviceError>,
     },
+}
+
+impl Memory {
+    fn device(couriers: &Arc<Couriers>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
+        Self::Device {
+            device,
+            couriers: Arc::clone(couriers),
+            address,
+            ours,
+            lost: OnceLock::new(),
+        }
+    }
 }
 
 impl Allocation {

@@ -4,7 +4,11 @@
 //! the process instead of refusing. So the limits are read before each allocation; they may change,
 //! and other processes use memory too.
 
+use std::collections::VecDeque;
+use std::slice;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::per_process::PerProcess;
@@ -12,7 +16,9 @@ use forebay_base::units::MIB;
 use forebay_topology::{MemoryLimit, System};
 use rustix::io::Errno;
 
-use super::{HostMemory, Node};
+use super::account::{Account, Purpose};
+use super::host::HostMemory;
+use super::node::Node;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
 
@@ -28,15 +34,28 @@ struct RoomTurn;
 /// The turns of all engines of the process, whose limit is the same.
 static TURN: PerProcess<Lock<RoomTurn>> = PerProcess::new();
 
-/// Allocates memory, one piece at a time.
+/// Pause between two looks for memory that other calls hold.
+const NAP: Duration = Duration::from_millis(1);
+
+/// Allocates memory, one piece at a time, and counts pinned memory. Calls borrow pinned memory here
+/// and return it by dropping it. It stays pinned for the next call, until its bytes are needed for
+/// something else.
 #[derive(Debug)]
 pub(crate) struct Room {
     system: System,
+    account: Arc<Account>,
+    /// Returned memory, the longest unused first.
+    idle: Lock<VecDeque<HostMemory>>,
 }
 
 impl Room {
-    pub(crate) fn new(system: System) -> Self {
-        Self { system }
+    pub(crate) fn new(system: System, account: Arc<Account>) -> Arc<Self> {
+        Arc::new(Self { system, account, idle: Lock::default() })
+    }
+
+    /// The account of pinned memory.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
     }
 
     /// Allocates `len` bytes if there is room for them and for `spare` bytes for other users, on a
@@ -59,11 +78,93 @@ impl Room {
     /// Allocates `len` bytes as [`map`](Self::map) does, and pins them for `device`.
     ///
     /// # Errors
-    /// As for `map`, and those of the GPU.
-    pub(crate) fn pin(&self, len: u64, device: &Arc<dyn Device>) -> Result<HostMemory> {
-        let (mut memory, _) = self.map(len, 0, None)?;
-        memory.register(device)?;
-        Ok(memory)
+    /// As for `map` and [`Account::lease`], and those of the GPU.
+    pub(crate) fn pin(
+        &self,
+        len: u64,
+        purpose: Purpose,
+        device: &Arc<dyn Device>,
+    ) -> Result<HostMemory> {
+        let devices = slice::from_ref(device);
+        self.pin_near(len, purpose, devices, (0, None)).map(|(memory, _)| memory)
+    }
+
+    /// Like [`pin`](Self::pin), for several GPUs, with the room and the node of `map`.
+    pub(crate) fn pin_near(
+        &self,
+        len: u64,
+        purpose: Purpose,
+        devices: &[Arc<dyn Device>],
+        (spare, node): (u64, Option<&Node>),
+    ) -> Result<(HostMemory, Option<Errno>)> {
+        loop {
+            let pinned = self.account.lease(len, purpose).and_then(|lease| {
+                let (memory, refusal) = self.map(len, spare, node)?;
+                let mut memory = memory.counted(lease);
+                devices.iter().try_for_each(|device| memory.register(device))?;
+                Ok((memory, refusal))
+            });
+            let is_short = matches!(&pinned, Err(error) if error.is_want_of_memory());
+            let idle = if is_short { self.idle.lock().pop_front() } else { None };
+            if idle.is_none() {
+                return pinned;
+            }
+        }
+    }
+
+    /// Borrows pinned memory of the first of `sizes` that the limit allows: memory that an earlier
+    /// call returned, or new. While other calls hold some, it waits for them as long as `waits`
+    /// returns true. A caller that waits must hold none.
+    ///
+    /// # Errors
+    /// As for [`pin`](Self::pin), and those of `waits`.
+    pub(crate) fn lend(
+        self: &Arc<Self>,
+        sizes: impl Iterator<Item = u64> + Clone,
+        purpose: Purpose,
+        devices: &[Arc<dyn Device>],
+        waits: &mut dyn FnMut() -> Result<bool>,
+    ) -> Result<HostMemory> {
+        loop {
+            let mut refused = None;
+            for len in sizes.clone() {
+                let made = match self.returned(len, purpose, devices) {
+                    Some(memory) => Ok(memory),
+                    None => self.pin_near(len, purpose, devices, (0, None)).map(|(new, _)| new),
+                };
+                match made {
+                    Err(error @ Error::PinnedLimit { .. }) => refused = Some(error),
+                    made => return made.map(|memory| memory.lent_by(self)),
+                }
+            }
+            match refused.expect("there is a size") {
+                Error::PinnedLimit { lent: 1.., .. } if waits()? => thread::sleep(NAP),
+                refused => return Err(refused),
+            }
+        }
+    }
+
+    /// Returned memory of this use, of `len` bytes or somewhat more.
+    fn returned(
+        &self,
+        len: u64,
+        purpose: Purpose,
+        devices: &[Arc<dyn Device>],
+    ) -> Option<HostMemory> {
+        let fits = |memory: &HostMemory| {
+            (len..=4 * len).contains(&(memory.len() as u64))
+                && memory.purpose() == Some(purpose)
+                && devices.iter().all(|device| memory.is_registered(&**device))
+        };
+        let mut idle = self.idle.lock();
+        // What was used last may be in a cache.
+        let found = idle.iter().rposition(fits)?;
+        idle.remove(found)
+    }
+
+    /// Keeps returned memory.
+    pub(super) fn take_back(&self, memory: HostMemory) {
+        self.idle.lock().push_back(memory);
     }
 
     /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a

@@ -1,41 +1,40 @@
 //! An engine's pinned memory, divided into slots, with one limit for all its GPUs.
 
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use forebay_base::lock::Lock;
-use forebay_base::units::{MIB, format_size};
+use forebay_base::units::format_size;
 use forebay_topology::System;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::Device;
-use crate::memory::{HostMemory, Node, Parts, Room};
+use crate::memory::{Account, Couriers, Node, Parts, Purpose, Room};
 use crate::queue::Slot;
-
-/// Pinned bytes per GPU in use, unless the caller sets a limit.
-const PER_LINK: u64 = 256 * MIB;
 
 /// Slots allocated at once: four of 16 MiB saturate the link and take 9 ms to allocate. A first
 /// transfer of 8 GiB that begins with one slot and gets more meanwhile is 1 to 5 % slower
 /// (H100, 2026-11-27, `82972b32`). Small ones were not compared from the call.
 const SLOTS_AT_ONCE: u64 = 4;
 
-/// Allocates slots and counts them against the limit. Memory is freed with its last user.
+/// Allocates slots, which have a part of the limit of pinned memory. Memory is freed with its last
+/// user.
 #[derive(Debug)]
 pub(crate) struct Arena {
     slot_size: u64,
-    bound: Option<u64>,
     /// Indexed by link.
     links: Lock<Vec<ArenaGpu>>,
+    /// Bytes of slots.
     used: AtomicU64,
     parts: Arc<Parts>,
     /// Why slots may be on another NUMA node than their GPU: the kernel's first error.
     misplaced: OnceLock<Errno>,
     has_reported_misplaced: AtomicBool,
-    /// The memory limits of the control groups.
-    room: Room,
+    room: Arc<Room>,
+    couriers: Arc<Couriers>,
     /// Why there are fewer slots than the limit allows: the first error.
     refused: OnceLock<Error>,
     /// Whether that error has been emitted as an event.
@@ -52,27 +51,33 @@ struct ArenaGpu {
 
 impl Arena {
     pub(crate) fn new(slot_size: u64, bound: Option<u64>) -> Self {
-        Self::with_room(slot_size, bound, Room::new(System::live()))
+        Self::of_system(System::live(), slot_size, bound)
     }
 
-    fn with_room(slot_size: u64, bound: Option<u64>, room: Room) -> Self {
+    fn of_system(system: System, slot_size: u64, bound: Option<u64>) -> Self {
+        let room = Room::new(system, Account::new(slot_size, bound));
         Self {
             slot_size,
-            bound,
             links: Lock::default(),
             used: AtomicU64::new(0),
             parts: Arc::default(),
             misplaced: OnceLock::new(),
             has_reported_misplaced: AtomicBool::new(false),
+            couriers: Couriers::new(&room),
             room,
             refused: OnceLock::new(),
             has_reported_refusal: AtomicBool::new(false),
         }
     }
 
-    /// Checks room for pinned memory.
-    pub(crate) fn room(&self) -> &Room {
+    /// The engine's pinned memory.
+    pub(crate) fn room(&self) -> &Arc<Room> {
         &self.room
+    }
+
+    /// Streams and pinned memory for copies that callers wait for.
+    pub(crate) fn couriers(&self) -> &Arc<Couriers> {
+        &self.couriers
     }
 
     /// Why there are fewer slots than the limit allows, with a hint.
@@ -96,39 +101,45 @@ impl Arena {
     /// Adds the GPU of the next link, with the node for its slots. Returns the most slots it may
     /// have.
     pub(crate) fn add_link(&self, device: &Arc<dyn Device>, node: Option<Node>) -> usize {
-        self.links.lock().push(ArenaGpu { device: Arc::clone(device), node, has_slots: false });
-        let most = self.bound.unwrap_or(PER_LINK).max(self.slot_size);
-        usize::try_from(most / self.slot_size).unwrap_or(usize::MAX)
+        let mut links = self.links.lock();
+        if !links.is_empty() {
+            self.room.account().add_gpu();
+        }
+        links.push(ArenaGpu { device: Arc::clone(device), node, has_slots: false });
+        usize::try_from(self.room.account().slots_max(true) / self.slot_size)
+            .unwrap_or(usize::MAX)
+            .max(1)
     }
 
     /// Allocates slots, as many as the limit and the host's memory allow, and pins them for the GPU
     /// of `link`. A link always gets its first slot: without one no bytes could move.
     ///
     /// # Errors
-    /// The host's or the GPU's error; [`Error::HostMemory`] if the limit is reached.
+    /// The host's or the GPU's error; [`Error::PinnedLimit`] if the limit is reached.
     pub(crate) fn grow(&self, link: usize) -> Result<Vec<Slot>> {
-        let (device, node, has_slots, bound) = {
+        let (device, node, has_slots) = {
             let links = self.links.lock();
             let ArenaGpu { device, node, has_slots } = &links[link];
-            let bound = self.bound.unwrap_or(PER_LINK * links.len() as u64);
-            (Arc::clone(device), node.clone(), *has_slots, bound)
+            (Arc::clone(device), node.clone(), *has_slots)
         };
-        let mut len = self.reserve(bound, !has_slots)?;
+        let purpose = if has_slots { Purpose::Lasting } else { Purpose::FirstSlots };
+        let mut len = self.reserve(purpose)?;
         let memory = loop {
             // Two slots are enough to overlap. A larger request must leave as much for other users.
             let spare = if has_slots || len > 2 * self.slot_size { len } else { 0 };
-            let error = match self.make(len, spare, node.as_ref(), &device) {
-                Ok(memory) => break memory,
+            let devices = slice::from_ref(&device);
+            let error = match self.room.pin_near(len, purpose, devices, (spare, node.as_ref())) {
+                Ok((memory, refusal)) => {
+                    refusal.map(|errno| self.misplaced.get_or_init(|| errno));
+                    break memory;
+                }
                 Err(error) => error,
             };
-            let is_short = match &error {
-                Error::HostMemory { .. } | Error::MemoryLimit { .. } => true,
-                Error::Device { source, .. } => source.is_want_of_memory(),
-                _ => false,
-            };
+            let is_short = error.is_want_of_memory();
             let fewer = if is_short { len / self.slot_size / 2 * self.slot_size } else { 0 };
             self.used.fetch_sub(len - fewer, Ordering::Relaxed);
-            if is_short {
+            // A limit that was set is not reported.
+            if is_short && !matches!(error, Error::PinnedLimit { .. }) {
                 self.refused.get_or_init(|| error.clone());
             }
             if fewer == 0 {
@@ -165,34 +176,18 @@ impl Arena {
         }
     }
 
-    /// Allocates memory pinned for a GPU, if there is room for it and for `spare` bytes more.
-    fn make(
-        &self,
-        len: u64,
-        spare: u64,
-        node: Option<&Node>,
-        device: &Arc<dyn Device>,
-    ) -> Result<HostMemory> {
-        let (mut memory, refusal) = self.room.map(len, spare, node)?;
-        if let Some(errno) = refusal {
-            self.misplaced.get_or_init(|| errno);
-        }
-        memory.register(device)?;
-        Ok(memory)
-    }
-
-    /// Counts the next slots' bytes against the limit; an `urgent` request may exceed it by one
-    /// slot.
-    fn reserve(&self, bound: u64, urgent: bool) -> Result<u64> {
-        let mut len = 0;
+    /// Counts the next slots' bytes; a link's first slot may exceed the part for slots.
+    fn reserve(&self, purpose: Purpose) -> Result<u64> {
+        let (mut len, limit) = (0, self.room.account().slots_max(false));
+        let least = u64::from(purpose == Purpose::FirstSlots);
         let reserved = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            let room = bound.saturating_sub(used) / self.slot_size;
-            len = room.clamp(u64::from(urgent), SLOTS_AT_ONCE) * self.slot_size;
+            let room = limit.saturating_sub(used) / self.slot_size;
+            len = room.clamp(least, SLOTS_AT_ONCE) * self.slot_size;
             (len > 0).then_some(used + len)
         });
         match reserved {
             Ok(_) => Ok(len),
-            Err(_) => Err(Error::HostMemory { len: self.slot_size, source: Errno::NOMEM }),
+            Err(used) => Err(Error::PinnedLimit { len: self.slot_size, used, limit, lent: 0 }),
         }
     }
 }
@@ -202,21 +197,22 @@ mod tests {
     use super::*;
     use crate::gpu::sim::{SimConfig, SimDevice};
     use forebay_base::clock::SystemClock;
+    use forebay_base::units::MIB;
 
     #[test]
     fn every_link_gets_a_slot_and_no_more_than_the_bound() {
         let slot = 256 << 10;
-        let arena = Arena::new(slot, Some(2 * slot));
+        let arena = Arena::new(slot, Some(5 * slot));
         let clock = Arc::new(SystemClock::new());
         let devices: [Arc<dyn Device>; 2] =
             [0, 1].map(|n| Arc::new(SimDevice::new(n, SimConfig::default(), clock.clone())) as _);
         for device in &devices {
-            assert_eq!(arena.add_link(device, None), 2);
+            assert_eq!(arena.add_link(device, None), 4);
         }
-        assert_eq!(arena.grow(0).unwrap().len(), 2);
+        assert_eq!(arena.grow(0).unwrap().len(), 4);
         assert_eq!(arena.grow(1).unwrap().len(), 1);
         for link in [0, 1] {
-            assert!(matches!(arena.grow(link), Err(Error::HostMemory { .. })));
+            assert!(matches!(arena.grow(link), Err(Error::PinnedLimit { .. })));
         }
         assert_eq!(arena.refused(), None, "a requested bound is not reported");
     }
@@ -231,8 +227,7 @@ mod tests {
         std::fs::write(group.join("cgroup.controllers"), "memory\n").unwrap();
         std::fs::write(group.join("memory.max"), (100 * MIB).to_string()).unwrap();
         std::fs::write(group.join("memory.current"), ((100 - left) * MIB).to_string()).unwrap();
-        let room = Room::new(System::at(folder.path()));
-        let arena = Arena::with_room(MIB, None, room);
+        let arena = Arena::of_system(System::at(folder.path()), MIB, None);
         let clock = Arc::new(SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
         arena.add_link(&device, None);

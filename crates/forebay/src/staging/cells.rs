@@ -19,15 +19,15 @@ use slab::Slab;
 use crate::error::Error;
 use crate::events;
 use crate::gpu::{Device, DeviceId};
-use crate::memory::{HostMemory, Room};
+use crate::memory::{HostMemory, Purpose, Room};
 use crate::plan::{Reason, Route};
 use crate::queue::{Outside, Parking};
 use crate::transfer::State;
 
 /// Most bytes of all cells of a GPU: 512 reads of 64 KiB. They stay in a processor's cache.
 const MEMORY_MAX: u64 = 32 * MIB;
-/// Cells have at most this part of the pinned memory that the caller allows for slots.
-const PART: u64 = 4;
+/// Cells have at most this part of the pinned memory that the caller allows.
+const PART: u64 = 8;
 /// The least bytes of a block, which is divided into cells of one size.
 const BLOCK_MIN: u64 = 256 * KIB;
 /// A block is divided into 1, 2, 4 … 64 cells.
@@ -131,7 +131,7 @@ impl SmallRead {
 }
 
 impl Cells {
-    /// Bytes of the cells of a GPU, if the caller `allowed` as much pinned memory for slots.
+    /// Bytes of the cells of a GPU, if the caller `allowed` as much pinned memory.
     pub(crate) fn pinned_max(allowed: Option<u64>) -> u64 {
         allowed.map_or(MEMORY_MAX, |allowed| MEMORY_MAX.min(allowed / PART))
     }
@@ -199,7 +199,7 @@ impl Cells {
                 return None;
             }
             let made = match &self.device {
-                Some(device) => room.pin(self.len, device),
+                Some(device) => room.pin(self.len, Purpose::Lasting, device),
                 None => room.map(self.len, 0, None).map(|(memory, _)| memory),
             };
             match made {
@@ -347,11 +347,12 @@ mod tests {
             let most = Cells::pinned_max(allowed);
             Cells::new(device.clone(), 256 * KIB, most, Arc::default())
         };
-        assert_eq!(of(Some(8 * MIB)).len, 2 * MIB);
+        assert_eq!(of(Some(8 * MIB)).len, MIB);
         let none = of(Some(256 * KIB));
-        let room = Room::new(forebay_topology::System::live());
+        let room =
+            Room::new(forebay_topology::System::live(), crate::memory::Account::new(MIB, None));
         assert!(none.len == 0 && none.take(1, &room).is_none());
-        let few = of(Some(MIB));
+        let few = of(Some(2 * MIB));
         assert!(few.take(200 * KIB, &room).is_some() && few.take(1, &room).is_none());
     }
 

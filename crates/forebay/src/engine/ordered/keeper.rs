@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use forebay_base::lock::Lock;
 
-use super::blocks::{Blocks, Queued};
+use super::blocks::Queued;
 use super::pieces::Moving;
 use super::track::Track;
 use super::work::OrderedWork;
-use crate::engine::{Engine, RequestOptions};
+use crate::engine::RequestOptions;
 use crate::error::{Error, Place, Result};
 use crate::events;
-use crate::gpu::{Device, DeviceError, DeviceId};
+use crate::gpu::{DeviceError, DeviceId};
+use crate::memory::Courier;
 use crate::plan::{Direction, Reason, Route};
 use crate::queue::Chore;
 use crate::transfer::{Outcome, State, SyncMode};
@@ -25,9 +26,6 @@ use crate::transfer::{Outcome, State, SyncMode};
 /// because the caller's stream has other work, the interval grows to a sixteenth of the time since
 /// the last progress.
 const NAPS: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
-
-/// Maximum number of spare tracks kept for later transfers, if no more were requested.
-const SPARE_MAX: usize = 2;
 
 /// The thread and its transfers.
 #[derive(Debug, Default)]
@@ -42,7 +40,6 @@ struct Kept {
     /// Number of transfers about to be added.
     expected: usize,
     is_running: bool,
-    spare: Vec<Track>,
     /// Whether each step panics.
     #[cfg(test)]
     breaks: bool,
@@ -89,23 +86,6 @@ const RUNNING: u8 = 1;
 const LOST: u8 = 2;
 
 impl Keepers {
-    /// A new or reused track for a transfer.
-    pub(super) fn track(
-        &self,
-        engine: &Engine,
-        device: &Arc<dyn Device>,
-        blocks: Blocks,
-    ) -> Result<Track> {
-        let mut kept = self.state.lock();
-        if let Some(at) = kept.spare.iter().position(|track| track.serves(device, blocks)) {
-            let track = kept.spare.swap_remove(at);
-            track.reset();
-            return Ok(track);
-        }
-        drop(kept);
-        Track::new(engine, device, blocks)
-    }
-
     /// Makes sure that the thread runs before a transfer is queued: the GPU will wait for gates
     /// that only this thread opens.
     pub(super) fn expect(&self) -> Result<Expected<'_>> {
@@ -149,7 +129,7 @@ fn keep(state: &Lock<Kept>) {
         drop(kept);
         for index in (0..all.len()).rev() {
             let ordered = all.swap_remove(index);
-            all.extend(ordered.go_on(state));
+            all.extend(ordered.go_on());
         }
         let still = all.iter().map(|ordered| ordered.since.elapsed()).min();
         std::thread::sleep(still.map_or(NAPS[0], |still| (still / 16).clamp(NAPS[0], NAPS[1])));
@@ -169,7 +149,7 @@ impl Ordered {
             work,
             direction,
             options: *options,
-            device: track.device.id(),
+            device: track.courier.device.id(),
             track: Some(track),
             queued,
             moving: VecDeque::new(),
@@ -210,20 +190,20 @@ impl Ordered {
     /// Steps it; `None` once it has ended. A panic fails the engine and ends the transfer with that
     /// error. Its gates are opened, because the GPU waits for them, and memory that copies may
     /// touch is leaked.
-    fn go_on(mut self, kept: &Lock<Kept>) -> Option<Self> {
+    fn go_on(mut self) -> Option<Self> {
         let (state, engine) = (Arc::clone(&self.state), self.work.file.engine.clone());
         let core = &engine.inner.core;
         let mut is_over = None;
         core.guard(|| {
             #[cfg(test)]
-            assert!(!kept.lock().breaks, "a step is broken");
+            assert!(!engine.inner.keepers.state.lock().breaks, "a step is broken");
             is_over = Some(self.step());
         });
         let mut has_ended = false;
         match is_over {
             Some(false) => return Some(self),
             Some(true) => core.guard(|| {
-                self.end(kept);
+                self.end();
                 has_ended = true;
             }),
             None => {
@@ -305,7 +285,7 @@ impl Ordered {
     }
 
     fn begin(&mut self) {
-        let _in_use = self.work.file.engine.link(&self.track().device);
+        let _in_use = self.work.file.engine.link(&self.track().courier.device);
         let started = self.work.begin(self.next, self.track(), self.direction, &self.options);
         match started {
             Ok(moving) => {
@@ -389,7 +369,8 @@ impl Ordered {
             return;
         }
         let health = Arc::clone(&self.health);
-        let (device, event) = (Arc::clone(&self.track().device), self.track().event);
+        let Courier { device, event, .. } = &self.track().courier;
+        let (device, event) = (Arc::clone(device), *event);
         self.work.file.engine.inner.core.aside(Chore::Free, move || {
             let found = if device.is_done(event).is_err() { LOST } else { UNKNOWN };
             std::thread::sleep(NAPS[1]); // limits the rate of queries
@@ -405,7 +386,7 @@ impl Ordered {
         stands || self.health.load(Ordering::Relaxed) == LOST
     }
 
-    fn end(mut self, kept: &Lock<Kept>) {
+    fn end(mut self) {
         let track = self.track.take().and_then(Arc::into_inner);
         let track = track.expect("each thread with a share has queued all");
         if let Some(Err(source)) = self.queued.get().cloned() {
@@ -424,13 +405,8 @@ impl Ordered {
             self.state.lose_memory(&source);
             self.error = Some(self.not_over(source));
         } else {
-            let mut kept = kept.lock();
-            // Steps in progress may still access the slots.
-            if self.moving.is_empty() && kept.spare.len() < SPARE_MAX {
-                kept.spare.push(track);
-            } else {
-                rest = Some(track);
-            }
+            // Steps in progress share its memory.
+            rest = track.end(&self.work.file.engine);
         }
         let (got, requested) = (self.bytes, self.state.requested().len());
         let result = match self.error.take() {
@@ -450,9 +426,9 @@ impl Ordered {
 #[expect(unsafe_code, reason = "names a stream, as a caller does")]
 mod tests {
     use super::*;
-    use crate::Options;
-    use crate::gpu::CallerStream;
     use crate::gpu::sim::{SimConfig, SimDevice};
+    use crate::gpu::{CallerStream, Device};
+    use crate::{Engine, Options};
     use forebay_base::clock::SystemClock;
 
     #[test]

@@ -106,7 +106,7 @@ impl Engine {
         let begin = Begin::of_pieces(direction, pieces.len(), Some(device.id()));
         let not_direct = self.why_not_direct(Some(&device), IN_ORDER);
         let begin = Begin { not_direct, ..begin };
-        let blocks = Blocks::of(packing.blocks(), self.options().slot_size);
+        let blocks = Blocks::of(packing.blocks(), self.block_len());
         let how = Ordering { device: &device, direction, options, blocks, begin };
         let copy = |track: &Track, block: u64| {
             // SAFETY: the pieces are in the caller's memory, which the transfer owns until it has
@@ -155,8 +155,8 @@ unsafe fn copy(
     // SAFETY: the caller's promise.
     unsafe {
         match direction {
-            Direction::Read => device.copy_batch_to_device(track.stream, &copies),
-            Direction::Write => device.copy_batch_to_host(track.stream, &copies),
+            Direction::Read => device.copy_batch_to_device(track.courier.stream, &copies),
+            Direction::Write => device.copy_batch_to_host(track.courier.stream, &copies),
         }
     }
 }

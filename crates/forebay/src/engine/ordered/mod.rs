@@ -56,7 +56,7 @@ impl Engine {
         self.link(device)?; // memory is pinned for the GPUs in the engine
         let (place, len) = (work.place.clone(), work.len);
         let expected = self.inner.keepers.expect()?;
-        let track = Arc::new(self.inner.keepers.track(self, device, blocks)?);
+        let track = Arc::new(Track::new(self, device, blocks)?);
         let queued = Arc::new(Queued::new());
         state.emit_begin(&work.file.handle, begin);
         let (of, shares) = (Arc::clone(state), (Arc::clone(&track), Arc::clone(&queued)));
@@ -143,7 +143,7 @@ impl File {
             self.handle.preallocate(whole.start, whole.len())?;
         }
         let range = ByteRange { start: whole.start, end: end.clamp(whole.start, whole.end) };
-        let blocks = Blocks { range, len: self.engine.options().slot_size };
+        let blocks = Blocks { range, len: self.engine.block_len() };
         if range.is_empty() {
             return self.start(direction, offset, memory, options); // nothing to order
         }
@@ -168,8 +168,8 @@ impl File {
             // SAFETY: the range is inside the transfer's memory, and inside the slot.
             unsafe {
                 match direction {
-                    Direction::Read => device.copy_to_device(track.stream, gpu, host, len),
-                    Direction::Write => device.copy_to_host(track.stream, host, gpu, len),
+                    Direction::Read => device.copy_to_device(track.courier.stream, gpu, host, len),
+                    Direction::Write => device.copy_to_host(track.courier.stream, host, gpu, len),
                 }
             }
         };
@@ -259,11 +259,11 @@ unsafe fn queue(
     count: u64,
     copy: impl Fn(&Track, u64) -> DeviceResult<()>,
 ) -> DeviceResult<()> {
-    let (device, ours) = (&track.device, track.stream);
+    let (device, ours) = (&track.courier.device, track.courier.stream);
     // SAFETY: the caller's promises, and the track owns its memory, streams and events.
     unsafe {
-        device.record_on_caller(track.event, stream)?;
-        device.wait_event(ours, track.event)?;
+        device.record_on_caller(track.courier.event, stream)?;
+        device.wait_event(ours, track.courier.event)?;
         for index in 0..count {
             let least = match direction {
                 Direction::Read => index + 1,
@@ -275,7 +275,7 @@ unsafe fn queue(
             copy(track, index)?;
             device.write_number(ours, track.passed(), number(index + 1))?;
         }
-        device.record(track.event, ours)?;
-        device.hold_caller(stream, track.event)
+        device.record(track.courier.event, ours)?;
+        device.hold_caller(stream, track.courier.event)
     }
 }

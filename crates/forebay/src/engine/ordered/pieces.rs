@@ -67,7 +67,7 @@ impl Pieces {
             requested.push((number, ByteRange::at(offset, len)));
             wanted.push(Wanted { source: number, offset, len: there, address });
         }
-        let packing = Arc::new(Packing::new(&wanted, engine.options().slot_size));
+        let packing = Arc::new(Packing::new(&wanted, engine.block_len()));
         let there: Vec<u64> = wanted.iter().map(|wanted| wanted.len).collect();
         Ok(Self {
             files,

@@ -4,8 +4,10 @@
 #![expect(unsafe_code, reason = "shares two numbers with the GPU")]
 
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down};
 
@@ -13,58 +15,51 @@ use super::blocks::{Blocks, number};
 use crate::engine::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::events;
-use crate::gpu::{Device, DeviceError, Event, Stream, is_quiet};
-use crate::memory::{Buffer, HostMemory};
+use crate::gpu::{Device, DeviceError, is_quiet};
+use crate::memory::{Buffer, Courier, Purpose};
 use crate::plan::SKEW;
 use crate::transfer::State;
 
 /// Maximum number of slots of a track: one is copied, one is ready, and two are being filled.
 const SLOTS_MAX: u64 = 4;
 
-/// Bytes of memory for the two counters.
+/// Bytes for the two counters, before the slots.
 const NUMBERS: u64 = 4096;
 
 /// Bytes between the counters, so that host and GPU do not write to one cache line.
 const APART: usize = 256;
 
-/// The resources of one ordered transfer; reused for later ones.
+/// The resources of one ordered transfer, which it returns for later ones.
 #[derive(Debug)]
 pub(crate) struct Track {
-    pub(super) device: Arc<dyn Device>,
-    pub(super) stream: Stream,
-    pub(super) event: Event,
-    numbers: HostMemory,
-    /// `None` if there is nothing to move.
-    slots: Option<Buffer>,
+    pub(super) courier: Courier,
+    memory: Buffer,
     slot_len: u64,
     count: u64,
 }
 
 impl Track {
-    /// Creates a track for transfers of at most this many blocks.
+    /// A track for a transfer of these blocks. While other transfers have all pinned memory that
+    /// the limit allows, it waits for them, at most for the watchdog's time.
     pub(super) fn new(engine: &Engine, device: &Arc<dyn Device>, blocks: Blocks) -> Result<Self> {
-        let count = blocks.count().clamp(1, SLOTS_MAX);
-        let slot_len = blocks.len + SKEW;
-        let slots = engine.allocate_pinned(count * slot_len)?;
-        let numbers = engine.inner.tools.arena.room().pin(NUMBERS, device)?;
+        let arena = &engine.inner.tools.arena;
+        let (slot_len, start) = (blocks.len + SKEW, Instant::now());
+        let sizes = (1..=blocks.count().clamp(1, SLOTS_MAX)).rev().map(|n| NUMBERS + n * slot_len);
+        let waits = &mut || Ok(start.elapsed() < engine.options().watchdog);
+        let memory = arena.room().lend(sizes, Purpose::Borrowed, slice::from_ref(device), waits)?;
+        let count = ((memory.len() as u64 - NUMBERS) / slot_len).min(SLOTS_MAX);
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
-        let stream = device.create_stream().map_err(failed)?;
-        let event = device.create_event().inspect_err(|_| drop(device.destroy_stream(stream)));
-        let event = event.map_err(failed)?;
-        let device = Arc::clone(device);
-        Ok(Self { device, stream, event, numbers, slots: Some(slots), slot_len, count })
+        let courier = Courier::take(arena.couriers(), device).map_err(failed)?;
+        let track = Self { courier, memory: Buffer::host(memory), slot_len, count };
+        track.number(0).store(0, Ordering::Release);
+        track.number(APART).store(0, Ordering::Release);
+        Ok(track)
     }
 
-    /// Whether it can serve a transfer of these blocks on that GPU.
-    pub(super) fn serves(&self, device: &Arc<dyn Device>, blocks: Blocks) -> bool {
-        let enough = self.count >= blocks.count().clamp(1, SLOTS_MAX);
-        Arc::ptr_eq(&self.device, device) && enough && self.slot_len == blocks.len + SKEW
-    }
-
-    /// Resets the counters for another transfer.
-    pub(super) fn reset(&self) {
-        self.number(0).store(0, Ordering::Release);
-        self.number(APART).store(0, Ordering::Release);
+    /// Returns its memory and its stream, if the GPU has passed all of it. The result is a stream
+    /// that is not kept.
+    pub(super) fn end(self, engine: &Engine) -> Option<Courier> {
+        self.courier.keep(engine.inner.tools.arena.couriers())
     }
 
     /// Number of slots.
@@ -73,7 +68,7 @@ impl Track {
     }
 
     fn address_of(&self, at: usize) -> NonNull<u32> {
-        let address = self.numbers.address() + at as u64;
+        let address = self.memory.address() + at as u64;
         NonNull::new(address as *mut u32).expect("mapped memory is not at zero")
     }
 
@@ -110,24 +105,24 @@ impl Track {
 
     /// All of a slot, with the gap before it.
     pub(super) fn slot(&self, index: u64) -> Buffer {
-        let slots = self.slots.as_ref().expect("there until it is dropped");
-        // SAFETY: no buffer over these slots is accessed as a slice.
-        unsafe { slots.share(index % self.count * self.slot_len, self.slot_len) }
+        // SAFETY: no buffer over this memory is accessed as a slice.
+        unsafe { self.memory.share(NUMBERS + index % self.count * self.slot_len, self.slot_len) }
     }
 
     /// The part of a slot for these bytes of a block.
     pub(super) fn part(&self, index: u64, part: ByteRange) -> Buffer {
-        let slots = self.slots.as_ref().expect("there until it is dropped");
         let skew = part.start - align_down(part.start, SKEW);
+        let start = NUMBERS + index % self.count * self.slot_len + skew;
         // SAFETY: as above.
-        unsafe { slots.share(index % self.count * self.slot_len + skew, part.len()) }
+        unsafe { self.memory.share(start, part.len()) }
     }
 
     /// Releases partly queued work and waits until it is done. If it does not end, the memory of
     /// the track and the transfer is leaked. May wait for the caller's stream.
     pub(super) fn settle(self, state: &State, source: &DeviceError) {
-        if !is_quiet(&*self.device, self.stream) {
-            events::copy_not_over(self.device.id(), source);
+        let Courier { device, stream, .. } = &self.courier;
+        if !is_quiet(&**device, *stream) {
+            events::copy_not_over(device.id(), source);
             state.lose_memory(source);
             std::mem::forget(self);
         }
@@ -139,13 +134,5 @@ impl Track {
         let detail = "the GPU makes no progress, though nothing holds its stream".to_owned();
         std::mem::forget(self);
         DeviceError { call, code: -1, name, detail }
-    }
-}
-
-impl Drop for Track {
-    fn drop(&mut self) {
-        // Nothing is queued: a track ends when the GPU has passed all of it.
-        drop(self.device.destroy_event(self.event));
-        drop(self.device.destroy_stream(self.stream));
     }
 }

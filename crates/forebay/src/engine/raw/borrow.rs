@@ -33,7 +33,7 @@ impl Engine {
         let (device, kind) = self.owner_of(address, len)?;
         gpu::check_range(&*device, kind, address, len)
             .map_err(|reason| refused(address, len, &reason))?;
-        Ok(Buffer::borrowed(device, address, len))
+        Ok(Buffer::borrowed(self.inner.tools.arena.couriers(), device, address, len))
     }
 
     /// Wraps many ranges of one GPU's memory in one buffer, from the first address to the last,
@@ -69,7 +69,7 @@ impl Engine {
             }
             (least, most) = (least.min(address), most.max(end));
         }
-        Ok(Buffer::borrowed(device, least, most - least))
+        Ok(Buffer::borrowed(self.inner.tools.arena.couriers(), device, least, most - least))
     }
 
     /// Wraps host memory that other code allocated in a buffer that every call accepts.

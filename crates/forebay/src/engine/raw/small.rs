@@ -22,7 +22,7 @@ use crate::error::{Error, Operation, Result};
 use crate::events::{self, Begin};
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
-use crate::memory::{Buffer, HostMemory, Room};
+use crate::memory::{Buffer, HostMemory, Purpose, Room};
 use crate::plan::{Access, Direction, Reason, Route};
 use crate::queue::{SmallWrite, now_ns};
 use crate::staging::SmallRead;
@@ -85,7 +85,7 @@ impl SmallLane {
     /// # Errors
     /// Errors of the host and the GPU; [`Error::MemoryLimit`].
     fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
-        let memory = room.pin(len, device)?;
+        let memory = room.pin(len, Purpose::Lasting, device)?;
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let stream = device.create_stream().map_err(failed)?;
         Ok(Self { device: Arc::clone(device), memory, stream })
@@ -299,7 +299,7 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device, call.started)?;
-                let memory = (self.options().small_size, self.inner.tools.arena.room());
+                let memory = (self.options().small_size, &**self.inner.tools.arena.room());
                 let done = lanes.with(memory, |lane| {
                     // SAFETY: the lane's memory can hold a small read, and no other thread uses the
                     // lane.
@@ -351,7 +351,7 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device, call.started)?;
-                let memory = (self.options().small_size, self.inner.tools.arena.room());
+                let memory = (self.options().small_size, &**self.inner.tools.arena.room());
                 let copied = lanes.with(memory, |lane| {
                     if !lane.copy_out(call.span.address, len)? {
                         return Ok(None);

@@ -3,6 +3,8 @@
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
 mod borrowed;
 mod cold;
+#[expect(unsafe_code, reason = "queues on streams of simulated GPUs")]
+mod limit;
 mod reset;
 mod several;
 #[expect(unsafe_code, reason = "stands between the engine and a device's unsafe calls")]

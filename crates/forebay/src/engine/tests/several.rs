@@ -97,6 +97,34 @@ fn a_copy_that_fails_is_an_error_and_leaves_the_engine_whole() {
 }
 
 #[test]
+fn memory_is_kept_after_errors_and_shared_by_calls() {
+    let Some((rig, gpus)) = rig(1) else { return };
+    let slot = rig.engine.options().slot_size;
+    let mut all = targets(&rig, &gpus, LEN);
+    read(&rig, 0, &mut all, true).unwrap();
+    let pinned = || rig.engine.statistics().pinned;
+    let kept = pinned();
+    let mut longer = targets(&rig, &gpus, LEN + 1);
+    for _ in 0..5 {
+        read(&rig, 0, &mut longer, true).unwrap_err(); // the file ends
+        read(&rig, 0, &mut all, true).unwrap();
+        assert_eq!(pinned(), kept);
+    }
+    std::thread::scope(|scope| {
+        let call = || {
+            let mut own = targets(&rig, &gpus, LEN);
+            for _ in 0..5 {
+                read(&rig, 0, &mut own, true).unwrap();
+                assert!(own.iter().all(|target| bytes_of(target) == rig.bytes));
+            }
+        };
+        (0..3).for_each(|_| drop(scope.spawn(call)));
+    });
+    // A call that finds no free block pins one; copies of the test's checks pin 4 MiB at most each.
+    assert!(pinned() <= (4 + 2) * slot + 3 * (4 << 20), "{} of {slot}", pinned());
+}
+
+#[test]
 fn a_call_that_is_stopped_ends_although_a_gpu_hangs() {
     let Some((rig, gpus)) = rig(0) else { return };
     let config = SimConfig { bandwidth: Some(1000), ..SimConfig::default() };

@@ -162,6 +162,11 @@ impl SimDevice {
         self.registered.lock().count()
     }
 
+    /// The most bytes of host memory that were registered with it and its siblings at one time.
+    pub fn most_registered(&self) -> u64 {
+        self.registered.lock().most()
+    }
+
     /// Number of attempts to free its memory, or to unregister host memory, while queued work used
     /// it. A real GPU need not detect this.
     pub fn misused(&self) -> usize {

@@ -252,6 +252,8 @@ pub(super) struct Registrations {
     ranges: BTreeMap<u64, Registration>,
     /// Number of attempts to unregister memory that queued copies still used.
     misused: usize,
+    /// The most bytes that were registered at one time.
+    most: u64,
 }
 
 impl Registrations {
@@ -267,6 +269,7 @@ impl Registrations {
             return failed(Fault::AlreadyRegistered, detail);
         }
         self.ranges.insert(start, Registration { len, queued: 0, kept: None });
+        self.most = self.most.max(self.ranges.values().map(|range| range.len).sum());
         Ok(())
     }
 
@@ -318,6 +321,10 @@ impl Registrations {
 
     pub(super) fn count(&self) -> usize {
         self.ranges.len()
+    }
+
+    pub(super) fn most(&self) -> u64 {
+        self.most
     }
 
     pub(super) fn misused(&self) -> usize {
