@@ -27,7 +27,7 @@ const ABOVE: f64 = 1.02;
 /// The model of a run's records.
 #[must_use]
 pub fn model(records: &[Record]) -> Model {
-    gather::model(&[("this run".into(), records.to_vec())])
+    gather::of_own_run(records)
 }
 
 /// Whether a run moved whole files, so that its methods are shown as bars.
@@ -183,7 +183,7 @@ fn section(model: &Model, key: &str, lines: &[&Line]) -> Vec<Block> {
     let marks = sorted.iter().enumerate().map(|(number, line)| {
         match (line.verified, number, line.point.method.as_str()) {
             (Some(false), ..) => Mark::Wrong,
-            (_, 0, _) => Mark::Best,
+            (_, 0, _) if line.rate().is_some() => Mark::Best,
             (_, _, "forebay") => Mark::Own,
             _ => Mark::None,
         }
@@ -212,6 +212,10 @@ fn cells(line: &Line, base: Option<&Line>) -> Vec<Cell> {
     let rates = match (line.estimate(Metric::Rate), line.failed) {
         _ if line.verified == Some(false) => return vec![name, Cell::text("MISMATCH in the data")],
         (Some(rates), _) => rates,
+        _ if line.is_unavailable() => {
+            let why = line.error.as_deref().unwrap_or_default();
+            return vec![name, Cell::text(format!("not available: {why}"))];
+        }
         (_, 0) => return vec![name, Cell::text("not measurable: samples are too short")],
         _ => return vec![name, Cell::text("not measured, see below")],
     };

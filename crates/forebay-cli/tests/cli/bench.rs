@@ -451,7 +451,7 @@ fn wrong_words_are_named_with_what_was_meant() {
         (&["--block-sise", "4K"][..], "perhaps `--block-size` was meant"),
         (&["--depth", "0"], "it takes a number from 1 to 4096"),
         (&["--block-size", "5Q"], "it takes a size"),
-        (&["--time", "1ms"], "it takes 10ms or more"),
+        (&["--time", "1ms"], "it takes 100ms or more"),
         (&["--pattern", "strided:0"], "is not a distance: use bytes"),
         (&["--direction", "mixed:0"], "`mixed:70` for 70 % reads"),
         (&["--method", "dma"], "it takes `forebay`, `standard`"),
@@ -554,7 +554,7 @@ fn no_line_is_longer_than_80_columns() {
 #[test]
 fn a_call_that_takes_longer_than_the_time_is_measured() {
     let folder = folder();
-    let slow = ["--gpu=sim:latency=60ms", "--block-size=4K", "--depth=1", "--time=10ms"];
+    let slow = ["--gpu=sim:latency=300ms", "--block-size=4K", "--depth=1", "--time=100ms"];
     let output = measure(folder.path(), &[&slow[..], &["-o", "results"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();

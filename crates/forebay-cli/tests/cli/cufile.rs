@@ -138,7 +138,7 @@ fn bench(folder: &Path, arguments: &[&str]) -> Output {
 fn bench_in(folder: &Path) -> Command {
     let mut command = Command::new(program());
     command.current_dir(folder.join("work")).args(["bench", "--format=json", "--repeats=2"]);
-    command.arg("--time=10ms");
+    command.arg("--time=100ms");
     command.env("LD_LIBRARY_PATH", library(folder).parent().unwrap());
     command.env("TMPDIR", std::path::absolute(folder.join("temporary")).unwrap());
     // Settings of the user's are not the library's defaults.
@@ -216,7 +216,7 @@ fn with_cufile_off_it_is_not_compared() {
     let mut command = Command::new(program());
     command.current_dir(folder.path()).env("FOREBAY_CUFILE", "off");
     command.args(["bench", "--gpu=sim", "--size=64K", "--direction=read", "--cache=warm"]);
-    command.args(["--format=json", "--repeats=1", "--time=10ms"]);
+    command.args(["--format=json", "--repeats=1", "--time=100ms"]);
     let all = records(&command.output().unwrap());
     assert!(of_cufile(&all).is_empty());
     let text = warnings(&all);

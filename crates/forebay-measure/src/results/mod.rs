@@ -188,7 +188,7 @@ impl Sample {
 }
 
 /// Shorter samples, in seconds, measure mostly their start and their end.
-const SECONDS_MIN: f64 = 0.5;
+const SECONDS_MIN: f64 = 0.1;
 
 /// The results of one measurement; null marks a value that an external tool did not report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use forebay_measure::results::{Point, Sample};
 use serde::Deserialize as _;
 
-use super::{Line, Metric, Model, RunFacts, unique};
+use super::{Line, Metric, Model, RunFacts, grouped, unique};
 use crate::report::numbers::{counted, percent};
 use crate::report::ratio::{SAMPLES_MIN, SPREAD_MAX};
 
@@ -17,12 +17,18 @@ const SHARE_MAX: f64 = 1.05;
 /// Warnings found while records are read.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
+    /// Whether the records are of files, whose runs may have been stopped.
+    is_of_files: bool,
     texts: Vec<String>,
     /// The sentences without their numbers.
     known: HashSet<String>,
 }
 
 impl Collected {
+    pub(super) fn of_files() -> Self {
+        Self { is_of_files: true, ..Self::default() }
+    }
+
     /// Adds a sentence, once if only its numbers differ from those of others.
     pub(super) fn add(&mut self, text: &str) {
         let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
@@ -43,29 +49,40 @@ impl Collected {
         }
     }
 
-    /// Adds the runs that were stopped: a sweep records its points before the first sample.
+    /// Adds the runs that were stopped: a sweep records its points before the first sample. Rows
+    /// that failed lack no samples.
     pub(super) fn incomplete(
         &mut self,
         runs: &[RunFacts],
         groups: &[((usize, Point), Vec<&Sample>)],
     ) {
+        if !self.is_of_files {
+            return;
+        }
         for (number, run) in runs.iter().enumerate() {
-            let own = groups.iter().filter(|((run, _), _)| *run == number);
-            let samples: Vec<&Sample> = own.flat_map(|(_, samples)| samples).copied().collect();
-            let Some(points) = points_of(run).filter(|_| !samples.is_empty()) else { continue };
-            let repeats = run.record.request["repeats"].as_u64().unwrap_or(1);
-            let is_planned = |sample: &&&Sample| {
-                u64::from(sample.repeat) < repeats && points.contains(&sample.point)
+            let Some(points) = points_of(run) else { continue };
+            let request = &run.record.request;
+            let repeats = request["repeats"].as_u64().unwrap_or(1);
+            let is_own = |(key, _): &&((usize, Point), Vec<&Sample>)| {
+                key.0 == number && points.contains(&key.1)
             };
-            let there = samples.iter().filter(is_planned);
-            let there: HashSet<_> = there.map(|sample| (&sample.point, sample.repeat)).collect();
-            let all = (points.len() as u64).saturating_mul(repeats);
-            if (there.len() as u64) < all {
-                let (name, count) = (&run.name, there.len());
-                self.add(&format!(
-                    "`{name}` is incomplete: {count} of {all} samples; the same command continues \
-                     it"
-                ));
+            let has_failed = |(_, samples): &&((usize, Point), Vec<&Sample>)| {
+                samples.iter().any(|sample| sample.measured.is_none())
+            };
+            let (failed, others): (Vec<_>, Vec<_>) =
+                groups.iter().filter(is_own).partition(has_failed);
+            let samples = others.iter().flat_map(|(_, samples)| samples);
+            let planned = samples.filter(|sample| u64::from(sample.repeat) < repeats);
+            let there: HashSet<_> = planned.map(|one| (&one.point, one.repeat)).collect();
+            let all = ((points.len() - failed.len()) as u64).saturating_mul(repeats);
+            if failed.len() + others.len() > 0 && (there.len() as u64) < all {
+                let name = &run.name;
+                let more = match request["is_rank"] == true {
+                    true => "",
+                    false => "; the same command continues it",
+                };
+                let there = there.len();
+                self.add(&format!("`{name}` is incomplete: {there} of {all} samples{more}"));
             }
         }
     }
@@ -85,19 +102,23 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
         let count = lines.iter().filter(|line| fits(line)).count();
         (count > 0).then(|| format!("{count} of {} {text}", counted(lines.len(), "point")))
     };
-    let error = lines.iter().find_map(|line| line.error.as_deref()).unwrap_or_default();
-    let is_short = |line: &Line| !line.imported && line.rate().is_none() && line.failed == 0;
-    let is_few = |line: &Line| !line.imported && line.failed == 0 && line.count() < SAMPLES_MIN;
+    let failed = lines.iter().filter(|line| line.failed > 0);
+    let error = failed.filter_map(|line| line.error.as_deref()).next().unwrap_or_default();
+    let is_short = |line: &Line| !line.imported && line.why_no_rate() == Some("too short");
+    let is_few = |line: &Line| {
+        !line.imported && line.failed == 0 && line.rate().is_some() && line.count() < SAMPLES_MIN
+    };
     let grave = [
         about(&|line| line.verified == Some(false), "moved wrong data: see the kernel's log"),
         about(&|line| line.failed > 0, &format!("failed, the first with: {error}")),
         about(&is_few, "have fewer than three samples: their error is unknown (`--repeats 3`)"),
         about(
             &is_short,
-            "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`",
+            "have samples shorter than 0.1 s, too short for a rate: give a larger `--size`",
         ),
     ];
     let mut texts: Vec<String> = grave.into_iter().flatten().collect();
+    texts.extend(unavailable(lines));
     let count = texts.len();
     let is_known = collected.texts.iter().any(|text| text.contains("simulated"));
     texts.extend(collected.texts);
@@ -110,7 +131,7 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     let percent = percent(SPREAD_MAX);
     let rest = [
         about(&|line| line.steady == Some(false), "had no steady rate: measure for longer"),
-        about(&is_apart, &format!("have repeats more than {percent} apart (marked ~)")),
+        about(&is_apart, &format!("are known to more than ± {percent} only (marked ~)")),
         about(&above, "exceed their limit, which was measured too low"),
         about(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing"),
         about(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due"),
@@ -118,6 +139,18 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     ];
     texts.extend(rest.into_iter().flatten());
     (texts, count)
+}
+
+/// The methods that the machine does not have, a sentence for each reason.
+fn unavailable(lines: &[Line]) -> Vec<String> {
+    let absent = lines.iter().filter(|line| line.is_unavailable());
+    let reasons = grouped(absent.map(|line| (line.error.as_deref(), format!("`{}`", line.method))));
+    let text = |(why, methods): (Option<&str>, Vec<String>)| {
+        let methods = unique(methods);
+        let verb = if methods.len() == 1 { "is" } else { "are" };
+        format!("{} {verb} not available: {}", methods.join(" and "), why.unwrap_or_default())
+    };
+    reasons.into_iter().map(text).collect()
 }
 
 fn is_apart(line: &Line) -> bool {
