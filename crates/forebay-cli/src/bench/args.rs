@@ -209,7 +209,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", hide_short_help = true, help_heading = WORKLOAD)]
     pub seed: Option<u64>,
 
-    /// Duration of a sample [default: 125ms for whole files, 3s with `--kv`, else 1s]
+    /// Duration of a sample [default: 100ms for whole files, 3s with `--kv`, else 1s]
     #[arg(
         long, alias = "runtime", value_name = "TIME", value_parser = time, help_heading = DURATION
     )]

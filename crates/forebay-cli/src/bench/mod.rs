@@ -71,7 +71,7 @@ const WHOLE_LEN: (u64, u64) = (16 * MIB, 512 * MIB);
 /// Half of the interval of each row, as a share of its median, at which a default run may end.
 const PRECISE: f64 = 0.02;
 /// Most time that a default run takes to end: its last sample, and the removal of scratch.
-const END_MAX: Duration = Duration::from_secs(8);
+const END_MAX: Duration = Duration::from_secs(6);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
 /// Default capacity of a block store.

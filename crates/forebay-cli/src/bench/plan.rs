@@ -24,10 +24,10 @@ use crate::values::Format;
 const POINTS_MAX: usize = 100_000;
 /// Time of a sample of requests, and of whole files.
 const TIME: Duration = Duration::from_secs(1);
-const WHOLE_TIME: Duration = Duration::from_millis(125);
+const WHOLE_TIME: Duration = Duration::from_millis(100);
 const REPEATS: u32 = 5;
 /// Time of a default run of one path and one target.
-const BUDGET: Duration = Duration::from_secs(27);
+const BUDGET: Duration = Duration::from_secs(29);
 /// Rounds of a default run at most, and from which on it may end early.
 const BUDGET_ROUNDS: u32 = 20;
 pub(super) const PRECISE_ROUNDS: u32 = 10;
