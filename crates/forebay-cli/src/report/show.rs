@@ -3,7 +3,7 @@
 
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain;
-use forebay_measure::results::{Direction, Limit, Record};
+use forebay_measure::results::{Bound, Direction, Limit, Record};
 use forebay_measure::workload::backend::Plain;
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
@@ -93,7 +93,11 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
         }
     }
     // Above its limit a rate has no share.
-    let share = |share| if share > 1.0 { "at it".into() } else { percent(share) };
+    let share = |share| match share {
+        above if above > Bound::ABOVE => "above".into(),
+        at if at > 1.0 => "at it".into(),
+        below => percent(below),
+    };
     let mismatch = |line: &Line| if line.verified == Some(false) { "MISMATCH" } else { "" };
     let limit = |line: &Line| line.limit.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
     let known = |flag: Option<bool>| flag.map(|flag| flag.to_string()).unwrap_or_default();
@@ -164,7 +168,11 @@ fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
             text.push_str(&format!(", {times} × `{baseline}`"));
         }
         if let (Some(share), Some((name, limit))) = (line.share(), &line.limit) {
-            let share = if share > 1.0 { "at the limit".into() } else { percent(share) + " of" };
+            let share = match share {
+                above if above > Bound::ABOVE => "above the measured limit".into(),
+                at if at > 1.0 => "at the limit".into(),
+                below => percent(below) + " of",
+            };
             text.push_str(&format!(", {share} {name} ({})", rate_text(*limit)));
         }
         texts.push(text + ".");

@@ -159,9 +159,12 @@ fn is_apart(line: &Line) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use forebay_measure::results::Record;
+    use serde::Deserialize as _;
     use serde_json::{Value, json};
 
     use crate::report::made::{self, Sweep};
+    use crate::report::model::gather;
     use crate::report::model::gather::tests::model_of;
 
     fn changed(change: impl Fn(&mut Value)) -> Vec<String> {
@@ -183,7 +186,7 @@ mod tests {
             "1 of 15 points moved",
         );
         one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
-        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "apart");
+        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "± 25 %");
         one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
         one(changed(|s| s["measured"]["latency"]["since_due"] = true.into()), "was due");
         one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "no verified path");
@@ -229,6 +232,23 @@ mod tests {
         assert_eq!(of(&continued), Vec::<String>::new());
         let found = of(&records[..5]);
         assert!(found[0].contains("2 of 2 points have fewer than three samples"), "{found:?}");
-        assert!(found[1].starts_with("`a` is incomplete: 4 of 6 samples"), "{found:?}");
+        let text = "`a` is incomplete: 4 of 6 samples; the same command continues it";
+        assert_eq!(found[1], text);
+        // Several ranks continue nothing, and rows that failed lack no samples.
+        let mut of_rank = records.clone();
+        of_rank[0]["request"]["is_rank"] = true.into();
+        assert_eq!(of(&of_rank[..5])[1], "`a` is incomplete: 4 of 6 samples");
+        for sample in records[1..].iter_mut().filter(|sample| sample["point"]["depth"] == 8) {
+            (sample["measured"], sample["error"]) = (Value::Null, "it broke".into());
+        }
+        let failed = records.iter().filter(|record| record["point"]["depth"] != 8);
+        let broken = records.iter().find(|record| record["point"]["depth"] == 8);
+        let found = of(&failed.chain(broken).cloned().collect::<Vec<_>>());
+        assert_eq!(found, ["1 of 2 points failed, the first with: it broke"]);
+        // The command that measures knows itself whether it is complete.
+        let own: Vec<_> =
+            of_rank[..5].iter().map(|one| Record::deserialize(one).unwrap()).collect();
+        let own = gather::of_own_run(&own).warnings;
+        assert!(own.iter().all(|text| !text.contains("incomplete")), "{own:?}");
     }
 }
