@@ -397,45 +397,37 @@ impl<'a> Bench<'a> {
             if self.planned.iter().all(is_kept) {
                 continue;
             }
-            if matches!(rounds, Rounds::Within(_))
-                && repeat >= plan::PRECISE_ROUNDS
-                && self.is_precise()
-            {
+            let may_end = matches!(rounds, Rounds::Within(_)) && repeat >= plan::PRECISE_ROUNDS;
+            if may_end && self.is_precise() {
                 break;
             }
             let turns = plan::round(self.args, &self.planned, repeat);
             for (position, turn) in turns.iter().enumerate() {
-                let left = match rounds {
-                    Rounds::Within(time) => time.checked_sub(self.begun.elapsed()),
-                    Rounds::Count(count) => {
-                        let rows = turns[position..].iter().filter_map(Turn::row);
-                        let rounds = takes.iter().sum::<Duration>() * (count - repeat - 1);
-                        Some(rows.map(|index| takes[index]).sum::<Duration>() + rounds)
-                    }
-                };
-                let index = match turn {
+                let index = match *turn {
+                    Turn::Row(index) => index,
                     Turn::Links(direction) => {
-                        self.links(*direction, &bar)?;
+                        self.links(direction, &bar)?;
                         continue;
                     }
                     Turn::Storage(direction) => {
                         bar.set_message("measuring the storage");
                         // fio takes a second, and reads the same: once is enough.
                         let is_first = self.is_whole && repeat == 0;
-                        self.storage(*direction, is_first && *direction == Direction::Read)?;
+                        self.storage(direction, is_first && direction == Direction::Read)?;
                         continue;
                     }
-                    Turn::Row(index) => *index,
                 };
-                // What has failed, or was too short, is again.
-                let skips = self.is_whole && self.joined.is_none() && failed.contains(&index);
+                // What has failed or was too short stays so.
+                let skips = self.is_whole && !self.args.is_rank && failed.contains(&index);
                 if is_kept(&self.planned[index]) || skips {
                     continue;
                 }
+                let rest = turns[position..].iter().filter_map(Turn::row);
+                let rest = rest.map(|index| takes[index]).sum::<Duration>()
+                    + takes.iter().sum::<Duration>() * (most - repeat - 1);
                 // The first sample of each point also shows how long it takes.
                 let needs = if repeat == 0 { Duration::ZERO } else { takes[index] };
-                let Some(left) = left.filter(|left| *left > needs || rounds == Rounds::Count(most))
-                else {
+                let Some(left) = rounds.left((self.begun.elapsed(), needs), rest) else {
                     break 'rounds;
                 };
                 let planned = &self.planned[index];
@@ -445,13 +437,14 @@ impl<'a> Bench<'a> {
                 bar.tick();
                 let begun = Instant::now();
                 let sample = self.sample(index, repeat, &bar)?;
-                let is_long = sample.measured.as_ref().is_some_and(Measured::is_long_enough);
-                if !sample.is_good() || !is_long {
+                takes[index] = begun.elapsed();
+                done += usize::from(sample.is_good());
+                if !sample.is_good()
+                    || !sample.measured.as_ref().is_some_and(Measured::is_long_enough)
+                {
                     failed.insert(index);
                 }
-                done += usize::from(sample.is_good());
                 self.note(Record::Sample(Box::new(sample)))?;
-                takes[index] = begun.elapsed();
                 bar.inc(1);
                 self.show_progress(done, rounds, &bar);
             }
@@ -501,7 +494,7 @@ impl<'a> Bench<'a> {
         };
         let kept = match kept {
             0 => String::new(),
-            kept => format!(", {} kept from an earlier run", counted(kept, "sample")),
+            kept => format!(", {kept} of them kept from an earlier run"),
         };
         message(&format!("{of}{kept}; results go to `{path}`"));
     }

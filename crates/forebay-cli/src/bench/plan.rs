@@ -287,6 +287,19 @@ impl Rounds {
             Self::Within(_) => BUDGET_ROUNDS,
         }
     }
+
+    /// The time left at `elapsed`, or `estimate` without a time limit; `None` if no time is left
+    /// for a turn that takes `needs`.
+    pub(super) fn left(
+        self,
+        (elapsed, needs): (Duration, Duration),
+        estimate: Duration,
+    ) -> Option<Duration> {
+        match self {
+            Self::Count(_) => Some(estimate),
+            Self::Within(time) => time.checked_sub(elapsed).filter(|left| *left > needs),
+        }
+    }
 }
 
 /// When the run of these points ends: whole files have a time limit unless an argument sets the
@@ -626,6 +639,11 @@ mod tests {
         }
         let args = BenchArgs { repeats: Some(7), ..usual };
         assert_eq!(of(&args, whole), Rounds::Count(7));
+        let [one, two, ten] = [1, 2, 10].map(Duration::from_secs);
+        assert_eq!(Rounds::Within(ten).left((two, one), two), Some(ten - two));
+        assert_eq!(Rounds::Within(ten).left((ten - one, two), two), None, "it would end too late");
+        assert_eq!(Rounds::Within(two).left((ten, Duration::ZERO), two), None);
+        assert_eq!(Rounds::Count(3).left((ten, ten), two), Some(two));
     }
 
     #[test]

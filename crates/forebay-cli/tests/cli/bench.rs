@@ -384,8 +384,20 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.lines().any(|line| line.contains(" failed")), "{shown}");
     let messages = stderr(&output);
-    assert!(messages.contains("1 of 4 points failed, the first with: cannot read"), "{messages}");
-    assert!(messages.contains("one sample failed"), "{messages}");
+    assert!(messages.contains("one sample failed\n  caused by: cannot read"), "{messages}");
+    assert_eq!(messages.matches("use a multiple of 4096").count(), 1, "{messages}");
+}
+
+#[test]
+fn a_missing_fio_is_named() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--cache=cold", "--direction=read", "--time=100ms", "-v"];
+    let mut command = command(folder.path(), &arguments);
+    let output = command.args(SHORT).env("PATH", folder.path()).output().unwrap();
+    let messages = stderr(&output);
+    assert!(output.status.success(), "{messages}");
+    let expected = "`fio` did not check the storage limit: it is not installed";
+    assert!(messages.contains(expected) && !messages.contains("psync"), "{messages}");
 }
 
 #[test]
