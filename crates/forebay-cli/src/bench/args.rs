@@ -58,7 +58,7 @@ pub struct BenchArgs {
     )]
     pub together: Option<GpuList>,
 
-    /// Size of the files of a path [default: what the storage reads in 0.1 s]
+    /// Size of the files of a path [default: what the storage reads in 0.05 s]
     ///
     /// With `--block-size` and the like, the default is 1G, or what the threads need.
     #[arg(
@@ -215,7 +215,7 @@ pub struct BenchArgs {
     )]
     pub time: Option<Duration>,
 
-    /// Samples of each row [default: 5; of whole files up to 20 within 30 s]
+    /// Samples of each row [default: 5; of whole files up to 20 in half a minute]
     #[arg(
         long, value_name = "N", value_parser = count, allow_negative_numbers = true,
         help_heading = DURATION

@@ -63,7 +63,7 @@ pub(crate) const TRY_LEN: u64 = MIB;
 /// Interval of the progress bar's steps.
 const TICK: Duration = Duration::from_millis(100);
 /// The first part of scratch, which shows how fast the storage is.
-const FIRST_LEN: u64 = 128 * MIB;
+const FIRST_LEN: u64 = 64 * MIB;
 /// Seconds that a cold read of a whole file should take.
 const WHOLE_SECONDS: f64 = 0.05;
 /// Bounds of the default size of whole files.

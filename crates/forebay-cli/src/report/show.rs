@@ -460,6 +460,23 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_above_its_limit_is_not_at_it() {
+        let best = |limit: f64| {
+            let mut records = vec![made::run(&Sweep::default())];
+            records.extend(made::samples(&Sweep::default()));
+            for record in &mut records[1..] {
+                record["measured"]["bytes_per_second"] = 2e9.into();
+                record["measured"]["bound"]["bytes_per_second"] = limit.into();
+            }
+            let model = model_of(&[("a", &made::text(&records))]);
+            super::best(&model, &[]).concat()
+        };
+        assert!(best(1e9).contains(", above the measured limit "), "{}", best(1e9));
+        assert!(best(1.99e9).contains(", at the limit "), "{}", best(1.99e9));
+        assert!(best(4e9).contains(", 50 % of "), "{}", best(4e9));
+    }
+
+    #[test]
     fn csv_is_empty_where_a_value_is_unknown() {
         let text = "throughput (MB/s),block size,operation\n900,4096,read\n";
         let path = std::path::Path::new("a.csv");

@@ -126,7 +126,18 @@ impl Bench<'_> {
         for (number, devices) in groups.iter().enumerate() {
             // With many GPUs it takes minutes.
             bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
-            self.keep(self.links_of(devices, direction))?;
+            let found = self.links_of(devices, direction);
+            if let (Ok(limit), [None]) = (&found, devices.as_slice()) {
+                // A copy in host memory has no direction.
+                let other = match direction {
+                    Direction::Read => Direction::Write,
+                    Direction::Write => Direction::Read,
+                };
+                let is_used = self.planned.iter().any(|one| one.point.part(other) > 0.0);
+                let limit = Limit { direction: Some(other), ..limit.clone() };
+                is_used.then(|| self.keep(Ok(limit))).transpose()?;
+            }
+            self.keep(found)?;
         }
         Ok(())
     }
