@@ -403,19 +403,9 @@ impl<'a> Bench<'a> {
             }
             let turns = plan::round(self.args, &self.planned, repeat);
             for (position, turn) in turns.iter().enumerate() {
-                let index = match *turn {
-                    Turn::Row(index) => index,
-                    Turn::Links(direction) => {
-                        self.links(direction, &bar)?;
-                        continue;
-                    }
-                    Turn::Storage(direction) => {
-                        bar.set_message("measuring the storage");
-                        // fio takes a second, and reads the same: once is enough.
-                        let is_first = self.is_whole && repeat == 0;
-                        self.storage(direction, is_first && direction == Direction::Read)?;
-                        continue;
-                    }
+                let Some(index) = turn.row() else {
+                    self.limit(*turn, repeat, &bar)?;
+                    continue;
                 };
                 // What has failed or was too short stays so.
                 let skips = self.is_whole && !self.args.is_rank && failed.contains(&index);
@@ -451,6 +441,25 @@ impl<'a> Bench<'a> {
         }
         bar.finish_and_clear();
         cleanup::set_progress(None);
+        self.finish()
+    }
+
+    /// Measures the limits of a turn.
+    fn limit(&mut self, turn: Turn, repeat: u32, bar: &ProgressBar) -> Result<()> {
+        match turn {
+            Turn::Row(_) => Ok(()),
+            Turn::Links(direction) => self.links(direction, bar),
+            Turn::Storage(direction) => {
+                bar.set_message("measuring the storage");
+                // fio takes a second, and reads the same: once is enough.
+                let is_first = self.is_whole && repeat == 0;
+                self.storage(direction, is_first && direction == Direction::Read)
+            }
+        }
+    }
+
+    /// Ends a run: notes what it lacks, and returns its records.
+    fn finish(&mut self) -> Result<Vec<Record>> {
         let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
         let notes: Vec<String> =
             self.unmeasured().into_iter().chain(self.wrong_predictions()).chain(notes).collect();
