@@ -389,7 +389,7 @@ impl<'a> Bench<'a> {
         self.show_progress(done, rounds, &bar);
         self.make_scratch(&bar)?;
         self.warm(&bar)?;
-        let mut failed = HashSet::new();
+        let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
         // How long each point takes with its preparation: at first a guess.
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
         'rounds: for repeat in 0..most {
@@ -416,7 +416,7 @@ impl<'a> Bench<'a> {
                 let rest = rest.map(|index| takes[index]).sum::<Duration>()
                     + takes.iter().sum::<Duration>() * (most - repeat - 1);
                 // The first sample of each point also shows how long it takes.
-                let needs = if repeat == 0 { Duration::ZERO } else { takes[index] };
+                let needs = if repeat == 0 { slowest } else { takes[index] };
                 let Some(left) = rounds.left((self.begun.elapsed(), needs), rest) else {
                     break 'rounds;
                 };
@@ -428,6 +428,7 @@ impl<'a> Bench<'a> {
                 let begun = Instant::now();
                 let sample = self.sample(index, repeat, &bar)?;
                 takes[index] = begun.elapsed();
+                slowest = slowest.max(takes[index]);
                 done += usize::from(sample.is_good());
                 if !sample.is_good()
                     || !sample.measured.as_ref().is_some_and(Measured::is_long_enough)
