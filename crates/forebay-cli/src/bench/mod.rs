@@ -55,7 +55,7 @@ use self::targets::Together;
 use crate::log;
 use crate::map;
 use crate::report::bars;
-use crate::report::model::{Line, Metric};
+use crate::report::model::{Line, Metric, NO_TIME};
 use crate::report::numbers::counted;
 
 /// Bytes read to find out if a route is available.
@@ -68,6 +68,8 @@ const FIRST_LEN: u64 = 64 * MIB;
 const WHOLE_SECONDS: f64 = 0.05;
 /// Bounds of the default size of whole files.
 const WHOLE_LEN: (u64, u64) = (16 * MIB, 512 * MIB);
+/// Time after which no further method is warmed up.
+const WARM_UP_MAX: Duration = Duration::from_secs(5);
 /// Half of the interval of each row, as a share of its median, at which a default run may end.
 const PRECISE: f64 = 0.02;
 /// Most time that a default run takes to end: its last sample, and the removal of scratch.
@@ -482,9 +484,7 @@ impl<'a> Bench<'a> {
         let points = self.planned.iter().map(|one| &one.point);
         let missing: Vec<String> =
             points.filter(|point| !known.contains(point)).map(bars::name).collect();
-        let text = |names: String| {
-            format!("no time was left to measure {names}; `--repeats 3` measures every row")
-        };
+        let text = |names: String| format!("{NO_TIME} {names}; `--repeats 3` measures every row");
         (!missing.is_empty()).then(|| text(missing.join("; ")))
     }
 
@@ -569,7 +569,8 @@ impl<'a> Bench<'a> {
     fn warm(&self, bar: &ProgressBar) -> Result<()> {
         let mut known = HashSet::new();
         for planned in self.planned.iter().filter(|one| one.whole.is_some() && !one.load.writes()) {
-            if !known.insert((planned.load.method, planned.targets)) {
+            let is_late = self.begun.elapsed() > WARM_UP_MAX && planned.point.route.is_none();
+            if is_late || !known.insert((planned.load.method, planned.targets)) {
                 continue;
             }
             bar.set_message(format!("warming up {}", planned.point.method));

@@ -16,6 +16,7 @@ use forebay_measure::results::{Bound, Limit, Point, Run};
 
 pub use self::axis::Axis;
 pub use self::metric::Metric;
+pub use self::notes::NO_TIME;
 use super::ratio::Estimate;
 
 /// All that was measured, of one file or several.

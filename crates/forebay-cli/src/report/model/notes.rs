@@ -9,6 +9,8 @@ use super::{Line, Metric, Model, RunFacts, grouped, unique};
 use crate::report::numbers::{counted, percent};
 use crate::report::ratio::{SAMPLES_MIN, SPREAD_MAX};
 
+/// How a run names the rows that it did not measure.
+pub const NO_TIME: &str = "no time was left to measure";
 /// Most warnings that are kept.
 const KEPT_MAX: usize = 1000;
 /// Above this share of a limit, the limit was measured too low.
@@ -96,7 +98,7 @@ fn points_of(run: &RunFacts) -> Option<HashSet<Point>> {
 
 /// The warnings of a model, the gravest first, and how many of them are grave: with these, numbers
 /// may be wrong or mean nothing, so every form shows them.
-pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
+pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize) {
     let lines = &model.lines;
     let about = |fits: &dyn Fn(&Line) -> bool, text: &str| {
         let count = lines.iter().filter(|line| fits(line)).count();
@@ -119,6 +121,7 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     ];
     let mut texts: Vec<String> = grave.into_iter().flatten().collect();
     texts.extend(unavailable(lines));
+    texts.extend(collected.texts.extract_if(.., |text| text.starts_with(NO_TIME)));
     let count = texts.len();
     let is_known = collected.texts.iter().any(|text| text.contains("simulated"));
     texts.extend(collected.texts);
@@ -216,7 +219,10 @@ mod tests {
                 "throttled": [{"name": "gpu 0", "reason": "heat", "share": 0.5}],
             });
         }
-        let warnings = model_of(&[("a", &made::text(&records))]).warnings;
+        records.push(json!({"record": "warning", "text": format!("{} it", super::NO_TIME)}));
+        let model = model_of(&[("a", &made::text(&records))]);
+        let (grave, warnings) = model.warnings.split_at(model.grave);
+        assert_eq!(grave, ["no time was left to measure it"]);
         assert_eq!(warnings, ["`gpu` gave 1 readings", "gpu 0 was throttled: heat (50 %)"]);
     }
 
