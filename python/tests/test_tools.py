@@ -132,7 +132,7 @@ def test_a_map_is_plain_data_that_shows_itself(tmp_path: Path) -> None:
 
 
 def test_a_bench_is_plain_data_with_a_picture(tmp_path: Path) -> None:
-    options = {"cache": "warm", "direction": "read", "time": "10ms", "repeats": 2}
+    options = {"cache": "warm", "direction": "read", "time": "100ms", "repeats": 2}
     found = forebay.bench(tmp_path, size="4M", gpu="sim", **options)
     assert len(found["samples"]) == 2 * len(found.rows()) and found["run"]["verb"] == "bench"
     rows = found.rows()

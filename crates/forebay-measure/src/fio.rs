@@ -36,6 +36,7 @@ pub fn version() -> Option<String> {
 /// The text says why it cannot.
 pub fn read_rate(path: &Path) -> Result<(f64, String), String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
+    version().ok_or("it is not installed")?;
     let mut refused = String::new();
     for engine in ENGINES {
         for memory in MEMORY {

@@ -297,7 +297,7 @@ network() {
     # What the mount counted proves which way a read took: past the page cache, or through it.
     local seen=/run/proof.json
     XDG_CACHE_HOME=/run /lab/forebay bench /mnt/nfs/file --cache cold --gpu sim --size 8MiB \
-        --method forebay --route staged,cached --time 10ms --repeats 1 --format=json >$seen
+        --method forebay --route staged,cached --time 100ms --repeats 1 --format=json >$seen
     grep -q '"word":"staged"' $seen
     grep -q '"word":"cached"' $seen
     grep -q '"direct_read":8388608' $seen

@@ -58,7 +58,7 @@ pub struct BenchArgs {
     )]
     pub together: Option<GpuList>,
 
-    /// Size of the files of a path [default: what the storage reads in half a second]
+    /// Size of the files of a path [default: what the storage reads in 0.05 s]
     ///
     /// With `--block-size` and the like, the default is 1G, or what the threads need.
     #[arg(
@@ -84,6 +84,10 @@ pub struct BenchArgs {
         conflicts_with_all = ["kv", "vs"], hide_short_help = true, help_heading = TARGETS
     )]
     pub one_file: Option<OneFile>,
+
+    /// Whether this is one of several ranks.
+    #[arg(skip)]
+    pub(crate) is_rank: bool,
 
     /// The number of this rank, and of all, that have one file.
     #[arg(skip)]
@@ -205,13 +209,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", hide_short_help = true, help_heading = WORKLOAD)]
     pub seed: Option<u64>,
 
-    /// Duration of a sample [default: 500ms for whole files, 5s with `--kv`, else 2s]
+    /// Duration of a sample [default: 100ms for whole files, 3s with `--kv`, else 1s]
     #[arg(
         long, alias = "runtime", value_name = "TIME", value_parser = time, help_heading = DURATION
     )]
     pub time: Option<Duration>,
 
-    /// Samples of each row [default: 3; for whole files up to 5 within 25 s]
+    /// Samples of each row [default: 5; of whole files up to 20 in half a minute]
     #[arg(
         long, value_name = "N", value_parser = count, allow_negative_numbers = true,
         help_heading = DURATION
@@ -372,6 +376,10 @@ fn cache(text: &str) -> Result<Cache, String> {
     }
 }
 
+/// Shorter samples have no rate ([`Measured::is_long_enough`]).
+///
+/// [`Measured::is_long_enough`]: forebay_measure::results::Measured::is_long_enough
+const TIME_MIN: Duration = Duration::from_millis(100);
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 fn time_or_none(text: &str) -> Result<Duration, String> {
@@ -381,8 +389,8 @@ fn time_or_none(text: &str) -> Result<Duration, String> {
 
 fn time(text: &str) -> Result<Duration, String> {
     let time = time_or_none(text)?;
-    if time < Duration::from_millis(10) {
-        return Err("it takes 10ms or more".into());
+    if time < TIME_MIN {
+        return Err("it takes 100ms or more: shorter samples have no rate".into());
     }
     Ok(time)
 }

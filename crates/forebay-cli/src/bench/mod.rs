@@ -48,13 +48,14 @@ use serde_json::Value;
 
 use self::args::BenchArgs;
 use self::files::Place;
-use self::plan::{Axes, Caches, Planned};
+use self::plan::{Axes, Caches, Planned, Rounds, Turn};
 pub(crate) use self::print::show;
 use self::ranks::Joined;
 use self::targets::Together;
 use crate::log;
 use crate::map;
 use crate::report::bars;
+use crate::report::model::{Line, Metric, NO_TIME};
 use crate::report::numbers::counted;
 
 /// Bytes read to find out if a route is available.
@@ -62,12 +63,17 @@ pub(crate) const TRY_LEN: u64 = MIB;
 /// Interval of the progress bar's steps.
 const TICK: Duration = Duration::from_millis(100);
 /// The first part of scratch, which shows how fast the storage is.
-const FIRST_LEN: u64 = 128 * MIB;
-/// Seconds that a cold read of a whole file should take. With 0.1, three rounds of a default run
-/// took 31 to 34 s on two busy cores; with 0.6, one round took 24 s.
-const WHOLE_SECONDS: f64 = 0.1;
+const FIRST_LEN: u64 = 64 * MIB;
+/// Seconds that a cold read of a whole file should take.
+const WHOLE_SECONDS: f64 = 0.05;
 /// Bounds of the default size of whole files.
 const WHOLE_LEN: (u64, u64) = (16 * MIB, 512 * MIB);
+/// Time after which no further method is warmed up.
+const WARM_UP_MAX: Duration = Duration::from_secs(5);
+/// Half of the interval of each row, as a share of its median, at which a default run may end.
+const PRECISE: f64 = 0.02;
+/// Most time that a default run takes to end: its last sample, and the removal of scratch.
+const END_MAX: Duration = Duration::from_secs(6);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
 /// Default capacity of a block store.
@@ -82,6 +88,7 @@ pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Res
     state::check_name(args.output.as_deref())?;
     let engine = Engine::new(program.engine_options()?)?;
     let joined = Joined::meet(&mut args, &engine)?;
+    args.is_rank = joined.is_some();
     let mut bench = Bench::new(&args, engine, None, program, command)?;
     bench.joined = joined;
     bench.share_files()?;
@@ -111,15 +118,10 @@ pub(crate) struct Bench<'a> {
     resolver: Resolver,
     /// The storage map of each path.
     maps: Vec<StorageMap>,
-    /// The limits that were measured in this round, with the direction and the state of the cache:
-    /// each is measured next to the rows that it limits.
-    limited: HashSet<(&'static str, Direction, Option<Cache>)>,
     /// The queue depth at which the storage of each path was the fastest, by direction.
     storage_depths: HashMap<(usize, Direction), u32>,
     /// Whether each path's files can be cold.
     can_be_cold: Vec<bool>,
-    /// Whether fio has checked the storage limit.
-    checked_by_fio: bool,
     /// The block stores of points, by their number. They stay full between samples.
     served: HashMap<usize, Served>,
     /// The capacity of each of their roots.
@@ -181,10 +183,8 @@ impl<'a> Bench<'a> {
             meter,
             resolver,
             maps,
-            limited: HashSet::new(),
             storage_depths: HashMap::new(),
             can_be_cold: Vec::new(),
-            checked_by_fio: false,
             served: HashMap::new(),
             kv_capacity: 0,
             joined: None,
@@ -378,104 +378,141 @@ impl<'a> Bench<'a> {
         let kept = samples(&self.records).map(|(_, sample)| sample).filter(|one| one.is_good());
         let kept: HashSet<(Point, u32)> =
             kept.map(|sample| (sample.point.clone(), sample.repeat)).collect();
-        let is_kept = |one: &Planned, repeat| kept.contains(&(one.point.clone(), repeat));
-        let (least, most) = (plan::least(self.args), plan::repeats(self.args, self.is_whole));
-        let all = self.planned.len() * least as usize;
-        let pairs = (0..least).flat_map(|repeat| self.planned.iter().map(move |one| (one, repeat)));
-        let todo: Vec<Duration> = pairs
-            .filter(|(one, repeat)| !is_kept(one, *repeat))
-            .map(|(one, _)| one.time())
-            .collect();
-        let mut done = all - todo.len();
-        self.announce(done, all, todo.iter().sum());
-        if todo.is_empty() {
+        let rounds = plan::rounds(self.args, &self.planned);
+        let most = rounds.most();
+        let all = self.planned.len() * most as usize;
+        let mut done = kept.len();
+        self.announce(done, rounds);
+        if done >= all {
             return Ok(std::mem::take(&mut self.records));
         }
-        let bar = progress(todo.len() as u64, self.args.quiet);
-        self.show_progress(done, all, &bar);
+        let bar = progress(all as u64, self.args.quiet);
+        bar.set_position(done as u64);
+        self.show_progress(done, rounds, &bar);
         self.make_scratch(&bar)?;
         self.warm(&bar)?;
         let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
         // How long each point takes with its preparation: at first a guess.
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
-        for repeat in 0..most {
-            let begun = Instant::now();
-            let is_late = |rounds| self.begun.elapsed() + slowest * rounds > plan::BUDGET;
-            // Several ranks make the same samples, whatever each takes.
-            if repeat >= least && (is_late(1) || self.joined.is_some()) {
+        'rounds: for repeat in 0..most {
+            let is_kept = |one: &Planned| kept.contains(&(one.point.clone(), repeat));
+            if self.planned.iter().all(is_kept) {
+                continue;
+            }
+            let may_end = matches!(rounds, Rounds::Within(_)) && repeat >= plan::PRECISE_ROUNDS;
+            if may_end && self.is_precise() {
                 break;
             }
-            let is_default = self.is_whole && self.args.repeats.is_none();
-            let is_slow = is_default && is_late(least.saturating_sub(repeat));
-            self.limited.retain(|_| is_slow); // else limits are measured in each round
-            let order = plan::order(self.args, self.planned.len(), repeat);
-            for (position, &index) in order.iter().enumerate() {
-                let planned = self.planned[index].clone();
-                // Of whole files, what has failed fails again.
-                let skips = self.is_whole && self.joined.is_none() && failed.contains(&index);
-                if is_kept(&planned, repeat) || skips {
+            let turns = plan::round(self.args, &self.planned, repeat);
+            for (position, turn) in turns.iter().enumerate() {
+                let Some(index) = turn.row() else {
+                    self.limit(*turn, repeat, &bar)?;
+                    continue;
+                };
+                // What has failed or was too short stays so.
+                let skips = self.is_whole && !self.args.is_rank && failed.contains(&index);
+                if is_kept(&self.planned[index]) || skips {
                     continue;
                 }
-                let (of, rounds) = ((repeat + 1).max(least), least.saturating_sub(repeat + 1));
-                let left = order[position..].iter().map(|index| takes[*index]).sum::<Duration>()
-                    + takes.iter().sum::<Duration>() * rounds;
-                let turn = Instant::now();
-                self.limits_before(&planned, &bar)?;
+                let rest = turns[position..].iter().filter_map(Turn::row);
+                let rest = rest.map(|index| takes[index]).sum::<Duration>()
+                    + takes.iter().sum::<Duration>() * (most - repeat - 1);
+                // The first sample of each point also shows how long it takes.
+                let needs = if repeat == 0 { slowest } else { takes[index] };
+                let Some(left) = rounds.left((self.begun.elapsed(), needs), rest) else {
+                    break 'rounds;
+                };
+                let planned = &self.planned[index];
                 let name = if planned.whole.is_some() { bars::name } else { plan::name };
-                let name = name(&planned.point);
-                bar.set_message(format!(
-                    "round {} of {of}: {name}, {} s left",
-                    repeat + 1,
-                    left.as_secs().max(1)
-                ));
+                let (name, left) = (name(&planned.point), left.as_secs().max(1));
+                bar.set_message(format!("round {} of {most}: {name}, {left} s left", repeat + 1));
                 bar.tick();
+                let begun = Instant::now();
                 let sample = self.sample(index, repeat, &bar)?;
-                match sample.is_good() {
-                    true => done += 1,
-                    false => _ = failed.insert(index),
+                takes[index] = begun.elapsed();
+                slowest = slowest.max(takes[index]);
+                done += usize::from(sample.is_good());
+                if !sample.is_good()
+                    || !sample.measured.as_ref().is_some_and(Measured::is_long_enough)
+                {
+                    failed.insert(index);
                 }
                 self.note(Record::Sample(Box::new(sample)))?;
-                takes[index] = turn.elapsed();
                 bar.inc(1);
-                self.show_progress(done, all.max(done), &bar);
+                self.show_progress(done, rounds, &bar);
             }
-            slowest = slowest.max(begun.elapsed());
         }
         bar.finish_and_clear();
         cleanup::set_progress(None);
+        self.finish()
+    }
+
+    /// Measures the limits of a turn.
+    fn limit(&mut self, turn: Turn, repeat: u32, bar: &ProgressBar) -> Result<()> {
+        match turn {
+            Turn::Row(_) => Ok(()),
+            Turn::Links(direction) => self.links(direction, bar),
+            Turn::Storage(direction) => {
+                bar.set_message("measuring the storage");
+                // fio takes a second, and reads the same: once is enough.
+                let is_first = self.is_whole && repeat == 0;
+                self.storage(direction, is_first && direction == Direction::Read)
+            }
+        }
+    }
+
+    /// Ends a run: notes what it lacks, and returns its records.
+    fn finish(&mut self) -> Result<Vec<Record>> {
         let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
-        let notes: Vec<String> = self.wrong_predictions().into_iter().chain(notes).collect();
+        let notes: Vec<String> =
+            self.unmeasured().into_iter().chain(self.wrong_predictions()).chain(notes).collect();
         notes.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
     }
 
+    /// Whether each row is known as well as a default run needs.
+    fn is_precise(&self) -> bool {
+        let deviation = |line: &Line| line.estimate(Metric::Rate)?.deviation();
+        let model = bars::model(&self.records);
+        model.lines.iter().all(|line| deviation(line).is_none_or(|half| half <= PRECISE))
+    }
+
+    /// The rows that no time was left for, in a sentence.
+    fn unmeasured(&self) -> Option<String> {
+        let known: HashSet<&Point> = samples(&self.records).map(|(_, one)| &one.point).collect();
+        let points = self.planned.iter().map(|one| &one.point);
+        let missing: Vec<String> =
+            points.filter(|point| !known.contains(point)).map(bars::name).collect();
+        let text = |names: String| format!("{NO_TIME} {names}; `--repeats 3` measures every row");
+        (!missing.is_empty()).then(|| text(missing.join("; ")))
+    }
+
     /// Says how much will be measured, if results go to a file.
-    fn announce(&self, kept: usize, all: usize, left: Duration) {
+    fn announce(&self, kept: usize, rounds: Rounds) {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !self.args.quiet) else { return };
-        let (path, points) = (ledger.path().display(), self.planned.len());
-        let (repeats, points) = (all / points.max(1), counted(points, "point"));
-        if kept == all {
+        let (path, points) = (ledger.path().display(), counted(self.planned.len(), "point"));
+        if kept >= self.planned.len() * rounds.most() as usize {
             message(&format!(
                 "`{path}` has all samples of this run; name another file to measure again"
             ));
             return;
         }
+        let of = match rounds {
+            Rounds::Count(count) => format!("{points} × {count}"),
+            Rounds::Within(time) => format!("{points} within {} s", (time + END_MAX).as_secs()),
+        };
         let kept = match kept {
             0 => String::new(),
             kept => format!(", {kept} of them kept from an earlier run"),
         };
-        let time = match left.as_secs() {
-            0 => String::new(),
-            seconds => format!(": {seconds} s or more"),
-        };
-        message(&format!("{points} × {repeats}{kept}{time}; results go to `{path}`"));
+        message(&format!("{of}{kept}; results go to `{path}`"));
     }
 
     /// Shows the results so far: on a terminal now, and on stdout when a signal ends the run, which
     /// also says how to continue. Results of long runs are left out, as they would take time from
     /// it: these belong into a file.
-    fn show_progress(&self, done: usize, all: usize, bar: &ProgressBar) {
+    fn show_progress(&self, done: usize, rounds: Rounds, bar: &ProgressBar) {
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
         if is_short && !bar.is_hidden() {
             let table = bars::render(&bars::model(&self.records), print::base(self.args));
@@ -483,12 +520,17 @@ impl<'a> Bench<'a> {
         }
         let results =
             if is_short { print::text(self.args, &self.records) } else { Ok(String::new()) };
+        let samples = match rounds {
+            Rounds::Count(count) => {
+                format!("{done} of {} samples", self.planned.len() as u64 * u64::from(count))
+            }
+            Rounds::Within(_) => counted(done, "sample"),
+        };
         let message = match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
-            Some(path) => format!(
-                "stopped: `{path}` has {done} of {all} samples; the same command continues from \
-                 there"
-            ),
-            None => format!("stopped: {done} of {all} samples were measured"),
+            Some(path) if !self.args.is_rank => {
+                format!("stopped: `{path}` has {samples}; the same command continues from there")
+            }
+            _ => format!("stopped after {samples}"),
         };
         cleanup::set_progress(Some(Progress { results: results.unwrap_or_default(), message }));
     }
@@ -527,7 +569,8 @@ impl<'a> Bench<'a> {
     fn warm(&self, bar: &ProgressBar) -> Result<()> {
         let mut known = HashSet::new();
         for planned in self.planned.iter().filter(|one| one.whole.is_some() && !one.load.writes()) {
-            if !known.insert((planned.load.method, planned.targets)) {
+            let is_late = self.begun.elapsed() > WARM_UP_MAX && planned.point.route.is_none();
+            if is_late || !known.insert((planned.load.method, planned.targets)) {
                 continue;
             }
             bar.set_message(format!("warming up {}", planned.point.method));

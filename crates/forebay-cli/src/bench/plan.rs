@@ -2,15 +2,14 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::slice;
 use std::time::Duration;
+use std::{iter, slice};
 
 use forebay::units::{align_down, format_size};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::host_memory::check_requests;
 use forebay_measure::kv::Model;
-use forebay_measure::results::Cache;
-use forebay_measure::results::Point;
+use forebay_measure::results::{Cache, Direction, Point};
 use forebay_measure::variables;
 use forebay_measure::workload::backend::{Method, Plain};
 use forebay_measure::workload::pattern::Pattern;
@@ -24,18 +23,19 @@ use crate::values::Format;
 /// Points of one run at most: at 2 s and three times each, a week.
 const POINTS_MAX: usize = 100_000;
 /// Time of a sample of requests, and of whole files.
-const TIME: Duration = Duration::from_secs(2);
-const WHOLE_TIME: Duration = Duration::from_millis(500);
-const REPEATS: u32 = 3;
-/// Most samples of whole files, within [`BUDGET`].
-const WHOLE_REPEATS: u32 = 5;
-/// Rounds of whole files after [`REPEATS`] begin only if they end within this time.
-pub(super) const BUDGET: Duration = Duration::from_secs(25);
+const TIME: Duration = Duration::from_secs(1);
+const WHOLE_TIME: Duration = Duration::from_millis(100);
+const REPEATS: u32 = 5;
+/// Time of a default run of one path and one target.
+const BUDGET: Duration = Duration::from_secs(29);
+/// Rounds of a default run at most, and from which on it may end early.
+const BUDGET_ROUNDS: u32 = 20;
+pub(super) const PRECISE_ROUNDS: u32 = 10;
 const BLOCK_SIZE: u64 = 1 << 20;
 const DEPTH: u32 = 32;
 /// Calls in flight, blocks of a call, and threads that serve turns from a block store.
 const KV: (u32, u32, u32) = (2, 16, 4);
-const KV_TIME: Duration = Duration::from_secs(5);
+const KV_TIME: Duration = Duration::from_secs(3);
 
 /// One point, with the parameters that its name leaves out.
 #[derive(Debug, Clone, PartialEq)]
@@ -270,19 +270,96 @@ fn states(args: &BenchArgs, axes: &Axes, paths: &[usize]) -> Vec<(u8, Cache)> {
     all.collect()
 }
 
-/// The order of samples in a round. Points of a second path are measured right after those of the
-/// first, and every second round runs backwards, so that a machine that becomes slower favours no
-/// point.
-pub(super) fn order(args: &BenchArgs, points: usize, repeat: u32) -> Vec<usize> {
-    let half = points / 2;
-    let mut order: Vec<usize> = match &args.vs {
-        Some(_) => (0..half).flat_map(|point| [point, half + point]).collect(),
-        None => (0..points).collect(),
-    };
-    if repeat % 2 == 1 {
-        order.reverse();
+/// When a run ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rounds {
+    /// After this many rounds.
+    Count(u32),
+    /// After this time, or earlier if all rows are precise.
+    Within(Duration),
+}
+
+impl Rounds {
+    /// Rounds at most.
+    pub(super) const fn most(self) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Within(_) => BUDGET_ROUNDS,
+        }
     }
-    order
+
+    /// The time left at `elapsed`, or `estimate` without a time limit; `None` if no time is left
+    /// for a turn that takes `needs`.
+    pub(super) fn left(
+        self,
+        (elapsed, needs): (Duration, Duration),
+        estimate: Duration,
+    ) -> Option<Duration> {
+        match self {
+            Self::Count(_) => Some(estimate),
+            Self::Within(time) => time.checked_sub(elapsed).filter(|left| *left > needs),
+        }
+    }
+}
+
+/// When the run of these points ends: whole files have a time limit unless an argument sets the
+/// time or the number of samples. Several ranks make the same samples, whatever each takes.
+pub(super) fn rounds(args: &BenchArgs, planned: &[Planned]) -> Rounds {
+    let is_limited = args.repeats.is_none() && args.time.is_none() && !args.is_rank;
+    if !is_limited || planned.iter().any(|one| one.whole.is_none()) {
+        return Rounds::Count(args.repeats.unwrap_or(REPEATS));
+    }
+    let groups: HashSet<_> = planned.iter().map(|one| (&one.paths, one.targets)).collect();
+    Rounds::Within(BUDGET * u32::try_from(groups.len()).expect("a small number"))
+}
+
+/// A part of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Turn {
+    /// A sample of the point with this number.
+    Row(usize),
+    /// The links of all targets.
+    Links(Direction),
+    /// The storage of all paths.
+    Storage(Direction),
+}
+
+impl Turn {
+    /// The number of its point.
+    pub(super) const fn row(&self) -> Option<usize> {
+        match self {
+            Self::Row(index) => Some(*index),
+            Self::Links(_) | Self::Storage(_) => None,
+        }
+    }
+}
+
+/// A round: a sample of each point, and each limit next to the first point below it. Points of a
+/// second path follow those of the first, and every second round runs backwards, so that a machine
+/// that slows down favours no point.
+pub(super) fn round(args: &BenchArgs, planned: &[Planned], repeat: u32) -> Vec<Turn> {
+    let half = planned.len() / 2;
+    let order: Vec<usize> = match &args.vs {
+        Some(_) => (0..half).flat_map(|point| [point, half + point]).collect(),
+        None => (0..planned.len()).collect(),
+    };
+    let (mut turns, mut known) = (Vec::new(), HashSet::new());
+    for index in order {
+        let load = &planned[index].load;
+        let reads = (load.read_percent > 0).then_some(Direction::Read);
+        // Other ranks may be comparing what they wrote to the same file.
+        let writes = (load.writes() && args.one_file.is_none()).then_some(Direction::Write);
+        for direction in reads.into_iter().chain(writes) {
+            let storage = (load.cache == Cache::Cold).then_some(Turn::Storage(direction));
+            let limits = iter::once(Turn::Links(direction)).chain(storage);
+            turns.extend(limits.filter(|limit| known.insert(*limit)));
+        }
+        turns.push(Turn::Row(index));
+    }
+    if repeat % 2 == 1 {
+        turns.reverse();
+    }
+    turns
 }
 
 /// The arguments with the default path, the second path of `--vs`, and `-o -` as `--format json`.
@@ -391,16 +468,6 @@ fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     methods.iter().flat_map(of).collect()
 }
 
-/// How often each point is measured at least. From fewer samples no comparison follows.
-pub(super) fn least(args: &BenchArgs) -> u32 {
-    args.repeats.unwrap_or(REPEATS)
-}
-
-/// How often each point is measured at most.
-pub(super) fn repeats(args: &BenchArgs, is_whole: bool) -> u32 {
-    args.repeats.unwrap_or(if is_whole { WHOLE_REPEATS } else { REPEATS })
-}
-
 /// The arguments, by which parts of the same run are recognized. `places` are canonical paths,
 /// `targets` identify each GPU.
 pub(super) fn request(
@@ -421,7 +488,13 @@ pub(super) fn request(
         "places": places,
         "targets": targets,
         "label": args.label,
-        "repeats": least(args),
+        // Null if time ends the run.
+        "repeats": match rounds(args, planned) {
+            Rounds::Count(count) => Some(count),
+            Rounds::Within(_) => None,
+        },
+        "methods": args.method.iter().map(|method| method.name()).collect::<Vec<_>>(),
+        "is_rank": args.is_rank,
         // Another version, or other limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
         "variables": variables::set(),
@@ -528,6 +601,52 @@ mod tests {
     }
 
     #[test]
+    fn each_round_measures_the_limits_of_its_rows() {
+        let args = BenchArgs { direction: vec![100, 0], ..BenchArgs::default() };
+        let planned = points(&args, &axes(&args, Some(vec![1 << 30]))).unwrap();
+        let (read, write) = (Direction::Read, Direction::Write);
+        let mut expected = vec![
+            Turn::Links(read),
+            Turn::Row(0),
+            Turn::Storage(read),
+            Turn::Row(1),
+            Turn::Links(write),
+            Turn::Storage(write),
+            Turn::Row(2),
+        ];
+        for repeat in [0, 1, 2, 3] {
+            assert_eq!(round(&args, &planned, repeat), expected, "{repeat}");
+            expected.reverse();
+        }
+    }
+
+    #[test]
+    fn a_default_run_has_a_time_limit_for_each_path_and_target() {
+        let of = |args: &BenchArgs, whole: Option<Vec<u64>>| {
+            let paths = vec!["/a".to_owned(), "/b".to_owned()];
+            let caches = vec![Caches { cold: true, warm: true }; 2];
+            let axes = Axes { paths, caches, ..axes(args, whole) };
+            rounds(args, &points(args, &axes).unwrap())
+        };
+        let (usual, whole) = (BenchArgs::default(), Some(vec![1 << 30; 2]));
+        assert_eq!(of(&usual, whole.clone()), Rounds::Within(BUDGET * 3));
+        assert_eq!(of(&usual, None), Rounds::Count(REPEATS));
+        for args in [
+            BenchArgs { time: Some(TIME), ..usual.clone() },
+            BenchArgs { is_rank: true, ..usual.clone() },
+        ] {
+            assert_eq!(of(&args, whole.clone()), Rounds::Count(REPEATS));
+        }
+        let args = BenchArgs { repeats: Some(7), ..usual };
+        assert_eq!(of(&args, whole), Rounds::Count(7));
+        let [one, two, ten] = [1, 2, 10].map(Duration::from_secs);
+        assert_eq!(Rounds::Within(ten).left((two, one), two), Some(ten - two));
+        assert_eq!(Rounds::Within(ten).left((ten - one, two), two), None, "it would end too late");
+        assert_eq!(Rounds::Within(two).left((ten, Duration::ZERO), two), None);
+        assert_eq!(Rounds::Count(3).left((ten, ten), two), Some(two));
+    }
+
+    #[test]
     fn each_path_has_the_rows_that_its_file_system_can_have() {
         let both = [Caches { cold: true, warm: true }, Caches { cold: false, warm: true }];
         let states = |vs: Option<&str>| {
@@ -589,9 +708,14 @@ mod tests {
         assert_eq!(planned[4].paths, [0, 1]);
         let vs = BenchArgs { vs: Some("/b".into()), ..args };
         assert!(points(&vs, &two).unwrap().iter().all(|one| one.paths.len() == 1));
-        assert_eq!(order(&vs, 6, 0), [0, 3, 1, 4, 2, 5]);
-        assert_eq!(order(&vs, 6, 1), [5, 2, 4, 1, 3, 0]);
-        assert_eq!(order(&BenchArgs::default(), 3, 1), [2, 1, 0]);
+        let rows = |args: &BenchArgs, repeat| {
+            let planned: Vec<Planned> = iter::repeat_n(planned[0].clone(), 6).collect();
+            let turns = round(args, &planned, repeat);
+            turns.iter().filter_map(Turn::row).collect::<Vec<_>>()
+        };
+        assert_eq!(rows(&vs, 0), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(rows(&vs, 1), [5, 2, 4, 1, 3, 0]);
+        assert_eq!(rows(&BenchArgs::default(), 1), [5, 4, 3, 2, 1, 0]);
     }
 
     #[test]
@@ -702,8 +826,8 @@ mod tests {
             request_of(&BenchArgs { format: Some(Format::Json), ..BenchArgs::default() })
         );
         for other in [
-            BenchArgs { repeats: Some(5), ..BenchArgs::default() },
-            BenchArgs { time: Some(Duration::from_secs(1)), ..BenchArgs::default() },
+            BenchArgs { repeats: Some(3), ..BenchArgs::default() },
+            BenchArgs { time: Some(Duration::from_secs(2)), ..BenchArgs::default() },
             BenchArgs { seed: Some(2), ..BenchArgs::default() },
             BenchArgs { batch: vec![4], ..BenchArgs::default() },
             BenchArgs { label: Some("after".into()), ..BenchArgs::default() },

@@ -24,9 +24,13 @@ pub(crate) fn show(args: &BenchArgs, records: &[Record]) -> Result<()> {
 /// Prints the warnings; failed samples and wrong data fail the command.
 pub(super) fn judge(args: &BenchArgs, records: &[Record]) -> Result<()> {
     let model = bars::model(records);
+    let verdict = verdict(args, &model);
+    // What the error says is no warning as well.
+    let causes = verdict.as_ref().err().map_or(&[][..], |failure| failure.causes.as_slice());
+    let is_new = |text: &&String| !causes.iter().any(|cause| text.contains(cause.as_str()));
     let most = if args.verbose { usize::MAX } else { WARNINGS_MAX.max(model.grave) };
-    warn(&model.warnings.iter().collect::<Vec<_>>(), most);
-    verdict(args, &model)
+    warn(&model.warnings.iter().filter(is_new).collect::<Vec<_>>(), most);
+    verdict
 }
 
 /// The results in the form that was requested.

@@ -32,7 +32,9 @@ pub(super) fn find(engine: &Engine, args: &BenchArgs) -> Result<(Vec<Together>, 
             for wanted in named.chain(first) {
                 let target = Target::find(engine, wanted)?;
                 args.route.iter().try_for_each(|route| target.check(route.0))?;
-                warnings.extend(target.warnings());
+                if wanted != Some(&GpuSelector::None) {
+                    warnings.extend(target.warnings());
+                }
                 found.push(vec![target.device]);
             }
             return Ok((found, warnings));

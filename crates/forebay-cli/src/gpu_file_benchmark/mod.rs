@@ -8,6 +8,8 @@ pub mod args;
 mod compute;
 mod file;
 
+use std::time::Duration;
+
 use forebay::units::format_size;
 use forebay::{Engine, Route};
 use forebay_measure::failure::{Failure, Result};
@@ -27,6 +29,8 @@ use crate::report::forms::wrapped;
 use crate::report::grid::WIDTH;
 use crate::report::numbers::rate;
 
+/// Time of a sample.
+const TIME: Duration = Duration::from_millis(500);
 /// What to do where the mode `dma` cannot have the direct route.
 const WITHOUT_DIRECT: &str =
     "`forebay doctor` reports what the route requires; `-m compare` omits it";
@@ -85,6 +89,7 @@ fn preset(args: &GpuFileArgs) -> BenchArgs {
         method: vec![Method::Plain(Plain::Standard), Method::Forebay(None)],
         direction: vec![0, 100],
         repeats: Some(args.runs),
+        time: Some(TIME),
         compared: Most::ALL,
         ..BenchArgs::default()
     }

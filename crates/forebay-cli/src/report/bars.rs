@@ -7,7 +7,7 @@ use forebay::units::format_size;
 use forebay_measure::plain::plain;
 use forebay_measure::results::machine::Gpu;
 use forebay_measure::results::machine::place;
-use forebay_measure::results::{Cache, Direction};
+use forebay_measure::results::{Bound, Cache, Direction};
 use forebay_measure::results::{Point, Record};
 
 use super::compare::{Comparison, compare};
@@ -21,13 +21,11 @@ use super::show::{self, Block};
 
 /// Most rows of a table.
 const ROWS_MAX: usize = 200;
-/// From this share of a limit on, a rate is above it; less is noise.
-const ABOVE: f64 = 1.02;
 
 /// The model of a run's records.
 #[must_use]
 pub fn model(records: &[Record]) -> Model {
-    gather::model(&[("this run".into(), records.to_vec())])
+    gather::of_own_run(records)
 }
 
 /// Whether a run moved whole files, so that its methods are shown as bars.
@@ -183,7 +181,7 @@ fn section(model: &Model, key: &str, lines: &[&Line]) -> Vec<Block> {
     let marks = sorted.iter().enumerate().map(|(number, line)| {
         match (line.verified, number, line.point.method.as_str()) {
             (Some(false), ..) => Mark::Wrong,
-            (_, 0, _) => Mark::Best,
+            (_, 0, _) if line.rate().is_some() => Mark::Best,
             (_, _, "forebay") => Mark::Own,
             _ => Mark::None,
         }
@@ -195,7 +193,7 @@ fn section(model: &Model, key: &str, lines: &[&Line]) -> Vec<Block> {
     let grid = Grid { columns, rows, marks, bars: Some(1), is_section: true, ..Grid::default() };
     let mut blocks = vec![Block::Table(grid)];
     for (name, limit) in &limits {
-        let above = sorted.iter().filter(|line| rate(line) > ABOVE * limit);
+        let above = sorted.iter().filter(|line| rate(line) > Bound::ABOVE * limit);
         let above: Vec<String> = above.map(|line| method(&line.point)).collect();
         if !above.is_empty() {
             let above = above.join(", ");
@@ -212,6 +210,10 @@ fn cells(line: &Line, base: Option<&Line>) -> Vec<Cell> {
     let rates = match (line.estimate(Metric::Rate), line.failed) {
         _ if line.verified == Some(false) => return vec![name, Cell::text("MISMATCH in the data")],
         (Some(rates), _) => rates,
+        _ if line.is_unavailable() => {
+            let why = line.error.as_deref().unwrap_or_default();
+            return vec![name, Cell::text(format!("not available: {why}"))];
+        }
         (_, 0) => return vec![name, Cell::text("not measurable: samples are too short")],
         _ => return vec![name, Cell::text("not measured, see below")],
     };
@@ -355,7 +357,7 @@ fn share_of(model: &Model, lines: &[&Line]) -> String {
     }
     let names = unique(shares.iter().map(|(name, _)| *name)).join(", ");
     match range(shares.iter().map(|(_, share)| (share * 100.0).round())) {
-        (low, _) if low > 100.0 * ABOVE => format!("above the {names} measured"),
+        (low, _) if low > 100.0 * Bound::ABOVE => format!("above the {names} measured"),
         (low, _) if low >= 100.0 => format!("at the limit of the {names}"),
         (low, high) if low == high => format!("{low} % of the {names}"),
         (low, high) => format!("{low} to {high} % of the {names}"),
@@ -382,6 +384,11 @@ mod tests {
 
     /// As `shown`, where each sample is so many times the last one.
     fn spread(limit: f64, standard: f64, forebay: f64, seconds: f64, spread: f64) -> String {
+        let coloured = coloured(limit, standard, forebay, seconds, spread);
+        anstream::adapter::strip_str(&coloured).to_string()
+    }
+
+    fn coloured(limit: f64, standard: f64, forebay: f64, seconds: f64, spread: f64) -> String {
         let sweep = Sweep {
             methods: vec!["standard", "forebay"],
             request_sizes: vec![1 << 30],
@@ -399,8 +406,7 @@ mod tests {
             record["measured"]["seconds"] = json!(seconds);
             record["measured"]["bound"] = Value::Null;
         }
-        let model = model_of(&[("a", &made::text(&records))]);
-        anstream::adapter::strip_str(&render(&model, None)).to_string()
+        render(&model_of(&[("a", &made::text(&records))]), None)
     }
 
     #[test]
@@ -462,9 +468,37 @@ mod tests {
 
     #[test]
     fn short_samples_have_no_rate() {
-        let text = shown(4e9, 1e9, 3.6e9, 0.1);
+        let text = shown(4e9, 1e9, 3.6e9, 0.05);
         assert_eq!(text.matches("not measurable").count(), 2, "{text}");
         assert!(!text.contains("3.60"), "{text}");
+        // The fastest row is green, and none of these is.
+        let green = |seconds| coloured(4e9, 1e9, 3.6e9, seconds, 1.0).contains("\u{1b}[32m");
+        assert!(green(2.0) && !green(0.05));
+    }
+
+    #[test]
+    fn a_method_that_the_machine_lacks_is_no_failure() {
+        let sweep = Sweep { methods: vec!["cufile-compat", "forebay"], ..Sweep::default() };
+        let shown = |methods: &[&str]| {
+            let mut run = made::run(&sweep);
+            (run["request"]["whole_files"], run["request"]["methods"]) =
+                (true.into(), json!(methods));
+            let mut records = vec![run];
+            records.extend(made::samples(&sweep));
+            for sample in records.iter_mut().filter(|one| one["point"]["method"] == "cufile-compat")
+            {
+                (sample["measured"], sample["error"]) = (Value::Null, "5027: bind it".into());
+            }
+            let model = model_of(&[("a", &made::text(&records))]);
+            let text = anstream::adapter::strip_str(&render(&model, None)).to_string();
+            (text, model.warnings.join("\n"))
+        };
+        let (text, warnings) = shown(&[]);
+        assert!(text.contains("cuFile compat          not available: 5027: bind it\n"), "{text}");
+        assert_eq!(warnings, "`cufile-compat` is not available: 5027: bind it");
+        let (text, warnings) = shown(&["cufile-compat"]);
+        assert!(text.contains("not measured, see below"), "{text}");
+        assert!(warnings.contains("failed, the first with: 5027: bind it"), "{warnings}");
     }
 
     #[test]

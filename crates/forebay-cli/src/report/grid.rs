@@ -4,6 +4,7 @@
 //! all, with every digit.
 
 use std::fmt::Write as _;
+use std::iter;
 
 use anstyle::{AnsiColor, Color, Style};
 use forebay_measure::failure::{Failure, Result};
@@ -317,7 +318,7 @@ impl Grid {
                     let numbers = &mut row[1..].iter().map(|cell| cell.text.as_str());
                     line(style, &name, &bar(rate / most, BAR.0), numbers)
                 }
-                None => line(style, &name, &row[1].text, &mut std::iter::empty()),
+                None => line(style, &name, &cut(&row[1].text, WIDTH - NAME), &mut iter::empty()),
             };
         }
         text

@@ -15,7 +15,7 @@ use super::student::{beta_share, quantile, tail};
 pub const SAMPLES_MIN: usize = 3;
 /// The confidence level of intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// Samples further apart than this, as a share of their median, are marked with `~`.
+/// Medians with a larger deviation are marked with `~`.
 pub const SPREAD_MAX: f64 = 0.25;
 /// The least standard error of a median, relative to it. Latencies are resolved to one part in a
 /// thousand, and an error that is uniform over that step has a deviation of 0.001 / √12.
@@ -87,10 +87,10 @@ impl Estimate {
         if self.is_unsteady() { format!("~{text}") } else { text }
     }
 
-    /// Whether the samples are further apart than repeats of a steady quantity.
+    /// Whether the median is hardly known.
     #[must_use]
     pub fn is_unsteady(&self) -> bool {
-        self.median > 0.0 && (self.max - self.min) / self.median > SPREAD_MAX
+        self.deviation().is_some_and(|half| half > SPREAD_MAX)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain;
-use forebay_measure::results::{Direction, Limit, Record};
+use forebay_measure::results::{Bound, Direction, Limit, Record};
 use forebay_measure::workload::backend::Plain;
 
 use super::compare::{Compared, Comparison, Mean, Pair, Verdict, text};
@@ -93,7 +93,11 @@ pub fn table(model: &Model, varying: &[Axis], rows: usize) -> Grid {
         }
     }
     // Above its limit a rate has no share.
-    let share = |share| if share > 1.0 { "at it".into() } else { percent(share) };
+    let share = |share| match share {
+        above if above > Bound::ABOVE => "above".into(),
+        at if at > 1.0 => "at it".into(),
+        below => percent(below),
+    };
     let mismatch = |line: &Line| if line.verified == Some(false) { "MISMATCH" } else { "" };
     let limit = |line: &Line| line.limit.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
     let known = |flag: Option<bool>| flag.map(|flag| flag.to_string()).unwrap_or_default();
@@ -164,7 +168,11 @@ fn best(model: &Model, varying: &[Axis]) -> Vec<String> {
             text.push_str(&format!(", {times} × `{baseline}`"));
         }
         if let (Some(share), Some((name, limit))) = (line.share(), &line.limit) {
-            let share = if share > 1.0 { "at the limit".into() } else { percent(share) + " of" };
+            let share = match share {
+                above if above > Bound::ABOVE => "above the measured limit".into(),
+                at if at > 1.0 => "at the limit".into(),
+                below => percent(below) + " of",
+            };
             text.push_str(&format!(", {share} {name} ({})", rate_text(*limit)));
         }
         texts.push(text + ".");
@@ -449,6 +457,23 @@ mod tests {
         let hostile = csv(&model_of(&[("a", &made::hostile())]), &[]).unwrap();
         let rows = csv::Reader::from_reader(hostile.as_bytes()).into_records().count();
         assert_eq!(rows, model_of(&[("a", &made::hostile())]).lines.len());
+    }
+
+    #[test]
+    fn a_rate_above_its_limit_is_not_at_it() {
+        let best = |limit: f64| {
+            let mut records = vec![made::run(&Sweep::default())];
+            records.extend(made::samples(&Sweep::default()));
+            for record in &mut records[1..] {
+                record["measured"]["bytes_per_second"] = 2e9.into();
+                record["measured"]["bound"]["bytes_per_second"] = limit.into();
+            }
+            let model = model_of(&[("a", &made::text(&records))]);
+            super::best(&model, &[]).concat()
+        };
+        assert!(best(1e9).contains(", above the measured limit "), "{}", best(1e9));
+        assert!(best(1.99e9).contains(", at the limit "), "{}", best(1.99e9));
+        assert!(best(4e9).contains(", 50 % of "), "{}", best(4e9));
     }
 
     #[test]

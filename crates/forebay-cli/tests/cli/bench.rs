@@ -384,8 +384,20 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.lines().any(|line| line.contains(" failed")), "{shown}");
     let messages = stderr(&output);
-    assert!(messages.contains("1 of 4 points failed, the first with: cannot read"), "{messages}");
-    assert!(messages.contains("one sample failed"), "{messages}");
+    assert!(messages.contains("one sample failed\n  caused by: cannot read"), "{messages}");
+    assert_eq!(messages.matches("use a multiple of 4096").count(), 1, "{messages}");
+}
+
+#[test]
+fn a_missing_fio_is_named() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--cache=cold", "--direction=read", "--time=100ms", "-v"];
+    let mut command = command(folder.path(), &arguments);
+    let output = command.args(SHORT).env("PATH", folder.path()).output().unwrap();
+    let messages = stderr(&output);
+    assert!(output.status.success(), "{messages}");
+    let expected = "`fio` did not check the storage limit: it is not installed";
+    assert!(messages.contains(expected) && !messages.contains("psync"), "{messages}");
 }
 
 #[test]
@@ -451,7 +463,7 @@ fn wrong_words_are_named_with_what_was_meant() {
         (&["--block-sise", "4K"][..], "perhaps `--block-size` was meant"),
         (&["--depth", "0"], "it takes a number from 1 to 4096"),
         (&["--block-size", "5Q"], "it takes a size"),
-        (&["--time", "1ms"], "it takes 10ms or more"),
+        (&["--time", "1ms"], "it takes 100ms or more"),
         (&["--pattern", "strided:0"], "is not a distance: use bytes"),
         (&["--direction", "mixed:0"], "`mixed:70` for 70 % reads"),
         (&["--method", "dma"], "it takes `forebay`, `standard`"),
@@ -554,7 +566,7 @@ fn no_line_is_longer_than_80_columns() {
 #[test]
 fn a_call_that_takes_longer_than_the_time_is_measured() {
     let folder = folder();
-    let slow = ["--gpu=sim:latency=60ms", "--block-size=4K", "--depth=1", "--time=10ms"];
+    let slow = ["--gpu=sim:latency=300ms", "--block-size=4K", "--depth=1", "--time=100ms"];
     let output = measure(folder.path(), &[&slow[..], &["-o", "results"]].concat());
     assert!(output.status.success(), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();

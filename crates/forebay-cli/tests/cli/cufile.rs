@@ -138,7 +138,7 @@ fn bench(folder: &Path, arguments: &[&str]) -> Output {
 fn bench_in(folder: &Path) -> Command {
     let mut command = Command::new(program());
     command.current_dir(folder.join("work")).args(["bench", "--format=json", "--repeats=2"]);
-    command.arg("--time=10ms");
+    command.arg("--time=100ms");
     command.env("LD_LIBRARY_PATH", library(folder).parent().unwrap());
     command.env("TMPDIR", std::path::absolute(folder.join("temporary")).unwrap());
     // Settings of the user's are not the library's defaults.
@@ -216,7 +216,7 @@ fn with_cufile_off_it_is_not_compared() {
     let mut command = Command::new(program());
     command.current_dir(folder.path()).env("FOREBAY_CUFILE", "off");
     command.args(["bench", "--gpu=sim", "--size=64K", "--direction=read", "--cache=warm"]);
-    command.args(["--format=json", "--repeats=1", "--time=10ms"]);
+    command.args(["--format=json", "--repeats=1", "--time=100ms"]);
     let all = records(&command.output().unwrap());
     assert!(of_cufile(&all).is_empty());
     let text = warnings(&all);
@@ -282,8 +282,12 @@ fn a_library_that_fails_later_is_left_out_with_its_remedy() {
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(of_cufile(&all).iter().all(|sample| sample.error.is_some()));
     let text = stderr(&output);
-    assert!(text.contains("points failed, the first with: "), "{text}");
-    assert!(text.contains("` by cuFile: ") && text.contains("/run/udev"), "{text}");
+    let says = "`cufile-compat` and `cufile-compat-tuned` are not available: cuFile cannot open";
+    assert_eq!(text.matches(says).count(), 1, "{text}");
+    assert_eq!(text.matches("/run/udev:ro").count(), 1, "{text}");
+    for never in ["failed, ", "incomplete", "same command"] {
+        assert!(!text.contains(never), "{text}");
+    }
     // The other methods are not affected.
     let ours = samples(&all).into_iter().filter(|sample| sample.measured.is_some()).count();
     assert_eq!(ours, 2 * 3);
@@ -297,6 +301,35 @@ fn a_library_that_fails_later_is_left_out_with_its_remedy() {
         let cause = moved.unwrap_err().with_remedy();
         assert!(cause.contains(says) && cause.contains(remedy), "{step}: {cause}");
     }
+}
+
+#[test]
+fn a_file_that_cufile_refuses_is_said_once() {
+    let Some(folder) = folder_with("#define REGISTER return answer(5027)") else { return };
+    let run = |more: &[&str]| {
+        let results = folder.path().join("work/results.jsonl");
+        let _ = fs::remove_file(&results);
+        let arguments = ["--gpu=sim", "--size=1M", "-o", "results.jsonl"];
+        let output = bench(folder.path(), &[&arguments[..], more].concat());
+        let report = Command::new(program()).arg("report").arg(&results).output().unwrap();
+        let table = String::from_utf8_lossy(&report.stdout).into_owned();
+        (output.status.code(), stderr(&output), table, stderr(&report))
+    };
+    let (code, text, table, reported) = run(&[]);
+    assert_eq!(code, Some(0), "{text}");
+    // Warm, cold and written, at its defaults and tuned.
+    assert_eq!(table.matches("  not available: cuFile cannot open").count(), 6, "{table}");
+    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    for text in [text, reported] {
+        assert_eq!(text.matches("/run/udev:ro").count(), 1, "{text}");
+        assert!(!text.contains("failed, ") && !text.contains("incomplete"), "{text}");
+    }
+    // A method that was named has to run.
+    let (code, text, table, _) = run(&["--method=cufile-compat"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(table.contains("not measured, see below"), "{table}");
+    assert!(text.contains("error: 3 samples failed"), "{text}");
+    assert_eq!(text.matches("/run/udev:ro").count(), 1, "{text}");
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn the_next_run_removes_what_a_crash_left_and_nothing_else() {
 /// A run that makes scratch in the same folder.
 pub(crate) fn short_run(folder: &Path) {
     let mut command = Command::new(program());
-    let line = "bench --gpu none --size 1M --cache warm --time 10ms --repeats 1";
+    let line = "bench --gpu none --size 1M --cache warm --time 100ms --repeats 1";
     let output = command.current_dir(folder).args(line.split(' ')).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }

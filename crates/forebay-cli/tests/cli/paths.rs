@@ -10,7 +10,7 @@ use forebay_measure::results::{Limit, Record, Sample};
 use crate::program::program;
 
 /// Short samples, for tests that measure nothing.
-const SHORT: [&str; 4] = ["--repeats", "1", "--time", "10ms"];
+const SHORT: [&str; 4] = ["--repeats", "1", "--time", "100ms"];
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());

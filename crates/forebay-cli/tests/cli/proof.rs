@@ -22,7 +22,7 @@ fn measured(folder: &Path, arguments: &[&str]) -> Vec<(Point, Measured)> {
         "--repeats",
         "1",
         "--time",
-        "10ms",
+        "100ms",
     ]);
     // No `fio`, which takes half a second.
     command.args(arguments).env("XDG_CACHE_HOME", folder).env("PATH", folder);

@@ -67,7 +67,7 @@ fn a_file_name_acts_on_no_terminal() {
     fs::create_dir(folder.join("folder")).unwrap();
     let inner = format!("folder/{NAME}");
     fs::create_dir(folder.join(&inner)).unwrap();
-    let (small, new) = (["--size=4M", "--time=10ms"], format!("{NAME}.new"));
+    let (small, new) = (["--size=4M", "--time=100ms"], format!("{NAME}.new"));
     let made = format!("{NAME}.made");
     let trace = format!("{NAME}.trace");
     let good: [&[&str]; 14] = [
@@ -79,11 +79,11 @@ fn a_file_name_acts_on_no_terminal() {
         &["doctor", NAME, "-v"],
         &["doctor", &inner, "--format=json"],
         &["bench", &inner, small[0], small[1], "--repeats", "1"],
-        &["bench", NAME, "--format=json", "--repeats", "1", "--time", "10ms"],
+        &["bench", NAME, "--format=json", "--repeats", "1", "--time", "100ms"],
         &["bench", &inner, "folder", small[0], small[1], "--repeats", "1"],
         &["gpu-file-benchmark", "-s", "2", "-r", "1", "--gpu", "sim", "-f", &made],
         &["gdsio", "-f", NAME, "-w", "2", "-s", "2M", "-i", "64K", "-x", "0", "-I", "0"],
-        &["bench", NAME, "--depth", "1", "--block-size", "64K", "--time", "50ms", "-o", "swept"],
+        &["bench", NAME, "--depth", "1", "--block-size", "64K", "--time", "100ms", "-o", "swept"],
         &[
             "bench",
             NAME,
@@ -91,7 +91,7 @@ fn a_file_name_acts_on_no_terminal() {
             "--depth",
             "1",
             "--time",
-            "50ms",
+            "100ms",
             "--block-size",
             "64K",
             "-o",
@@ -125,7 +125,7 @@ fn a_foreign_file_acts_on_no_terminal() {
     let sweep = made::file(&made::Sweep { label: Some("a"), fails: 4, ..made::Sweep::default() });
     let bench = printed(
         folder,
-        &["bench", "--size", "4M", "--repeats", "1", "--time", "10ms", "--format=json"],
+        &["bench", "--size", "4M", "--repeats", "1", "--time", "100ms", "--format=json"],
     );
     let whole = made::hostile().replace(&inside(made::HARM), &inside(NAME));
     fs::write(folder.join(NAME), &whole).unwrap();

@@ -260,7 +260,7 @@ fn a_path_without_data_fails_with_every_method() {
 fn a_path_that_stops_in_the_middle_of_a_measurement_ends_it() {
     let _watchdog = Watchdog::start();
     let Some((fuse, folder)) = rig(|_| ()) else { return };
-    let line = "bench FILE --gpu none --cache cold --size 1M --repeats 1000 --time 10ms";
+    let line = "bench FILE --gpu none --cache cold --size 1M --repeats 1000 --time 100ms";
     let mut command = command(line, &fuse, folder.path(), BOUND);
     // Without fio, a process of its own which no bound fits.
     let child = command.env("PATH", folder.path()).spawn().unwrap();

@@ -21,7 +21,7 @@ fn results_that_stdout_does_not_take_are_an_error_and_nothing_is_begun() {
         "read file --gpu none",
         "read file --gpu none --output out",
         "bench . --block-size 64K --depth 1 --size 1M --repeats 1 --gpu none -o results",
-        "bench . --size 1M --repeats 1 --time 10ms --gpu none",
+        "bench . --size 1M --repeats 1 --time 100ms --gpu none",
         "doctor --tree file",
         "man",
         "completions bash",

@@ -18,13 +18,13 @@ const NAMES: [&str; 4] = ["file", "gdsio.0", "gdsio.1", "target"];
 
 /// Each verb that writes, in the folder that is swapped or with files in `sub`, which is.
 const VERBS: [&str; 7] = [
-    "bench . --size 4M --repeats 2 --gpu none --direction write --time 20ms",
-    "bench . --size 4M --repeats 2 --gpu sim --time 20ms",
+    "bench . --size 4M --repeats 2 --gpu none --direction write --time 100ms",
+    "bench . --size 4M --repeats 2 --gpu sim --time 100ms",
     "gpu-file-benchmark -m compare -s 4 -r 1 --gpu sim",
-    "bench . --block-size 64K --direction write --depth 1 --files 2 --time 20ms --repeats 2 \
+    "bench . --block-size 64K --direction write --depth 1 --files 2 --time 100ms --repeats 2 \
      --size 4M --gpu none -o ../results",
     "bench . --method cpu,cpu-cached-gpu --block-size 64K --direction write --depth 1 --files 2 \
-     --time 20ms --repeats 2 --size 4M --gpu none -o ../results",
+     --time 100ms --repeats 2 --size 4M --gpu none -o ../results",
     "gdsio -D . -w 2 -s 1M -i 64K -x 0 -I 1 --gpu sim",
     "doctor . --gpu sim",
 ];
@@ -175,7 +175,7 @@ fn files_and_folders_that_are_swapped_for_links_lead_to_no_other_file() {
         "gdsio -D sub -w 2 -s 1M -i 64K -x 0 -I 0 --gpu sim",
         "gdsio -D sub -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
         "gdsio -f sub/gdsio.0 -w 2 -s 1M -i 64K -x 4 -I 1 --gpu sim",
-        "bench sub --size 4M --repeats 2 --gpu none --direction write --time 20ms",
+        "bench sub --size 4M --repeats 2 --gpu none --direction write --time 100ms",
         "gpu-file-benchmark -m compare -f sub/target -s 4 -r 1 --gpu sim",
     ] {
         for _ in 0..2 {

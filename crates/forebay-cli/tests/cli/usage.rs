@@ -234,7 +234,7 @@ fn a_name_does_nothing_to_the_terminal() {
     assert_eq!(code, 1);
     assert!(text.starts_with("error: cannot open `a\\u{1b}[2J\\nb`\n"), "{text}");
     fs::write(folder.path().join(name), "0").unwrap();
-    for arguments in [&["read", name][..], &["bench", name, "--time=10ms", "--repeats=1"]] {
+    for arguments in [&["read", name][..], &["bench", name, "--time=100ms", "--repeats=1"]] {
         let output = forebay(folder.path(), &[arguments, &["--gpu", "none"]].concat());
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("a\\u{1b}[2J\\nb") && !text.contains('\u{1b}'), "{text}");
@@ -302,7 +302,8 @@ fn no_room_on_the_gpu_is_an_error() {
     assert!(text.contains("cannot allocate 3 MiB on sim:0"), "{text}");
     // Where the size is ours to choose, it is one that fits; else pieces do.
     for size in [&[][..], &["--size", "3M"]] {
-        let words = ["bench", "file", "--gpu", "sim:memory=1M", "--time=10ms", "--repeats=1", "-v"];
+        let words =
+            ["bench", "file", "--gpu", "sim:memory=1M", "--time=100ms", "--repeats=1", "-v"];
         let output = forebay(folder.path(), &[&words[..], size].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{text}");

@@ -188,7 +188,7 @@ impl Sample {
 }
 
 /// Shorter samples, in seconds, measure mostly their start and their end.
-const SECONDS_MIN: f64 = 0.5;
+const SECONDS_MIN: f64 = 0.1;
 
 /// The results of one measurement; null marks a value that an external tool did not report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -345,8 +345,8 @@ pub struct DriveBytes {
 pub struct Bound {
     /// `rate` if the requested rate was reached; `link`, `uplink`, `shared` or `storage`
     /// if the rate is near the lowest limit on its path; `processors` if all of them were busy;
-    /// `unknown` if a drive takes part and reads and writes are mixed; else `in-flight`: too few
-    /// requests to fill any of these.
+    /// `unknown` if a drive takes part and reads and writes are mixed, or if the rate is above that
+    /// limit; else `in-flight`: too few requests to fill any of these.
     pub name: String,
     /// The lowest limit on its path. For one direction of a mixed load it is scaled up from that
     /// direction's part to all bytes.
@@ -360,6 +360,8 @@ pub struct Bound {
 impl Bound {
     /// From this share on, a limit binds.
     pub const NEAR: f64 = 0.85;
+    /// From this share on, a rate is above a limit; less is noise.
+    pub const ABOVE: f64 = 1.02;
 }
 
 impl Point {

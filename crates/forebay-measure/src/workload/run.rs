@@ -286,7 +286,9 @@ impl<'a> Ready<'a> {
             _ => {}
         }
         let mut checked = check::last_reads(&mut self.workers)?;
-        if checked.right != Some(false) {
+        // The last call of a whole file had all of its bytes.
+        let is_whole = |worker: &Worker<'_>| worker.lane.region.len <= self.load.request_size;
+        if checked.right != Some(false) && !self.workers.iter().all(is_whole) {
             let known = check::known_holds(&self.workers, most)?;
             checked.right = known.or(checked.right);
         }

@@ -55,6 +55,7 @@ pub(in crate::bench) fn bound(
     let knows_storage = !is_mixed && on_way.iter().any(|(name, _)| *name == "storage");
     let (name, advice) = match (lowest, share) {
         _ if requested.is_some_and(|(rate, had)| had >= NEAR_REQUESTED * rate) => ("rate", None),
+        (_, Some(share)) if share > Bound::ABOVE => ("unknown", None),
         (Some((name, _)), Some(share)) if share >= Bound::NEAR => (name, None),
         _ if busy => ("processors", Some("all cores were busy: larger blocks cost less")),
         // The drive may be at its limit for this mixture.
@@ -196,6 +197,7 @@ mod tests {
         }
         // The rate of a drive under mixed load was not measured.
         assert_eq!(name(Cache::Cold, 50, 3.9e9).as_deref(), Some("storage"));
+        assert_eq!(name(Cache::Cold, 50, 8e9).as_deref(), Some("unknown"));
         assert_eq!(name(Cache::Cold, 50, 1e9).as_deref(), Some("unknown"));
     }
 

@@ -36,10 +36,10 @@ const SAMPLE_TIME: Duration = Duration::from_millis(50);
 const STORAGE_BLOCK: u64 = MIB;
 const STORAGE_DEPTHS: [u32; 2] = [8, 32];
 /// Time of a sample of the storage, and before it.
-const STORAGE_TIME: Duration = Duration::from_millis(250);
-const STORAGE_WARM_UP: Duration = Duration::from_millis(50);
-/// A limit is the best of this many samples.
-const SAMPLES: usize = 3;
+const STORAGE_TIME: Duration = Duration::from_millis(100);
+const STORAGE_WARM_UP: Duration = Duration::from_millis(25);
+/// A limit is the best of this many samples in each round: the first also touches new memory.
+const SAMPLES: usize = 2;
 
 /// Measures the links of GPUs that work concurrently, or copies in host memory; returns the rate of
 /// all, and how it was measured. Copies in host memory have at most `host_len` bytes, as those of

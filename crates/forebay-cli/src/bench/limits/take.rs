@@ -21,49 +21,13 @@ use crate::bench::targets::{self, Together};
 use crate::bench::{Bench, FIRST_LEN};
 use crate::report::numbers::rate_text;
 
-/// How often a limit is measured again that a sample exceeds.
-const AGAIN: usize = 2;
 /// From this share of the sum of single links on, a shared part does not limit them.
 const ALONE: f64 = 0.85;
 /// From this difference on, a prediction was wrong.
 const WRONG: f64 = 0.1;
 
 impl Bench<'_> {
-    /// Measures the limits of a point before its sample, once in each round.
-    pub(in crate::bench) fn limits_before(
-        &mut self,
-        planned: &Planned,
-        bar: &ProgressBar,
-    ) -> Result<()> {
-        let reads = (planned.point.read_percent > 0).then_some(Direction::Read);
-        let writes = (planned.point.read_percent < 100).then_some(Direction::Write);
-        // Other ranks may be comparing what they wrote to the same file.
-        let writes = writes.filter(|_| self.args.one_file.is_none());
-        let cache = planned.point.cache;
-        for direction in reads.into_iter().chain(writes) {
-            // The link hardly limits cold rows, so it is measured there only once.
-            let known = |record: &Record| {
-                matches!(record, Record::Limit(limit) if limit.name == "link"
-                    && limit.direction == Some(direction))
-            };
-            let is_due = cache != Some(Cache::Cold) || !self.records.iter().any(known);
-            if is_due && self.limited.insert(("link", direction, cache)) {
-                self.links(direction, bar)?;
-            }
-            let is_cold = cache == Some(Cache::Cold);
-            if is_cold && self.limited.insert(("storage", direction, cache)) {
-                bar.set_message("measuring the storage");
-                // fio takes a second, and reads the same: once is enough.
-                let is_first = planned.whole.is_some() && !self.checked_by_fio;
-                self.checked_by_fio |= direction == Direction::Read;
-                self.storage(direction, is_first && direction == Direction::Read)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Measures the limits again that a sample exceeds. If they stay below, the sample's rate is
-    /// the limit, since the machine has reached it.
+    /// Raises the limits that a sample exceeds: the machine has reached its rate.
     ///
     /// # Errors
     /// The results file cannot be written.
@@ -88,18 +52,6 @@ impl Bench<'_> {
         let is_cold = planned.point.cache == Some(Cache::Cold);
         let storage = is_cold.then(|| ("storage".to_owned(), planned.point.path.clone()));
         for (name, of) in link.into_iter().chain(storage) {
-            for _ in 0..AGAIN {
-                match super::rate(&self.records, &name, &of, direction) {
-                    Some(limit) if limit < rate => {}
-                    _ => break,
-                }
-                if name == "storage" {
-                    self.storage(direction, false)?;
-                } else {
-                    let devices = self.targets[planned.targets].clone();
-                    self.keep(self.links_of(&devices, direction))?;
-                }
-            }
             let known = super::highest(&self.records, &name, &of, direction);
             if let Some(known) = known.filter(|limit| limit.bytes_per_second < rate) {
                 let (name, limit) = (known.name.clone(), known.bytes_per_second);
@@ -161,7 +113,11 @@ impl Bench<'_> {
     }
 
     /// Measures the links of all targets, one by one and together.
-    fn links(&mut self, direction: Direction, bar: &ProgressBar) -> Result<()> {
+    pub(in crate::bench) fn links(
+        &mut self,
+        direction: Direction,
+        bar: &ProgressBar,
+    ) -> Result<()> {
         let host = self.targets.iter().flatten().any(Option::is_none).then_some(None);
         let gpus = targets::gpus(&self.targets).cloned().map(Some);
         let single = host.into_iter().chain(gpus).map(|device| vec![device]);
@@ -170,7 +126,18 @@ impl Bench<'_> {
         for (number, devices) in groups.iter().enumerate() {
             // With many GPUs it takes minutes.
             bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
-            self.keep(self.links_of(devices, direction))?;
+            let found = self.links_of(devices, direction);
+            if let (Ok(limit), [None]) = (&found, devices.as_slice()) {
+                // A copy in host memory has no direction.
+                let other = match direction {
+                    Direction::Read => Direction::Write,
+                    Direction::Write => Direction::Read,
+                };
+                let is_used = self.planned.iter().any(|one| one.point.part(other) > 0.0);
+                let limit = Limit { direction: Some(other), ..limit.clone() };
+                is_used.then(|| self.keep(Ok(limit))).transpose()?;
+            }
+            self.keep(found)?;
         }
         Ok(())
     }

@@ -18,8 +18,17 @@ const BINDING: [&str; 4] = ["link", "uplink", "shared", "storage"];
 /// The model of these files, each with the name of its runs that have no label.
 #[must_use]
 pub fn model(sources: &[(String, Vec<Record>)]) -> Model {
+    gathered(sources, notes::Collected::of_files())
+}
+
+/// The model of this process's own run, which is not called incomplete.
+#[must_use]
+pub fn of_own_run(records: &[Record]) -> Model {
+    gathered(&[("this run".into(), records.to_vec())], notes::Collected::default())
+}
+
+fn gathered(sources: &[(String, Vec<Record>)], mut notes: notes::Collected) -> Model {
     let mut model = Model::default();
-    let mut notes = notes::Collected::default();
     for (source, (name, records)) in sources.iter().enumerate() {
         model.take(source, name, records, &mut notes);
     }
@@ -96,6 +105,7 @@ impl Model {
             (!values.is_empty()).then_some((metric, values))
         };
         let failed = || samples.iter().filter(|sample| sample.measured.is_none());
+        let is_unavailable = all().next().is_none() && self.is_optional(run, &point);
         let checks: BTreeSet<bool> = all().filter_map(|measured| measured.verified).collect();
         notes.sampled(samples);
         let limit = self.limit(run, samples);
@@ -110,13 +120,24 @@ impl Model {
             verified: checks.first().copied(),
             steady: all().filter_map(|one| Some(one.steady.as_ref()?.reached)).min(),
             since_due: all().any(|one| one.latency.is_some_and(|latency| latency.since_due)),
-            failed: failed().count(),
+            failed: if is_unavailable { 0 } else { failed().count() },
             error: failed().find_map(|sample| sample.error.clone()),
             simulated: all().any(|measured| measured.simulated),
             limit,
             bound: joined(all().filter_map(|one| Some(one.bound.as_ref()?.name.as_str()))),
             imported: tool.is_some(),
         });
+    }
+
+    /// Whether a run compares whole files with this method only where the machine has it: no
+    /// argument named it.
+    fn is_optional(&self, run: usize, point: &Point) -> bool {
+        let request = self.runs.get(run).map(|run| &run.record.request);
+        request.is_some_and(|request| {
+            request["whole_files"] == true
+                && request["methods"].as_array().is_none_or(Vec::is_empty)
+                && point.method != "forebay"
+        })
     }
 
     /// The lowest limit on the path of a point, as its samples report it. The larger value counts

@@ -16,6 +16,7 @@ use forebay_measure::results::{Bound, Limit, Point, Run};
 
 pub use self::axis::Axis;
 pub use self::metric::Metric;
+pub use self::notes::NO_TIME;
 use super::ratio::Estimate;
 
 /// All that was measured, of one file or several.
@@ -71,7 +72,7 @@ pub struct Line {
     pub since_due: bool,
     /// Samples that failed.
     pub failed: usize,
-    /// The first failure.
+    /// The first failure, or why the method is not available.
     pub error: Option<String>,
     /// Whether a GPU was simulated.
     pub simulated: bool,
@@ -117,10 +118,20 @@ impl Line {
         of_all.filter(|_| !self.imported).map_or(u64::MAX, |of_all| of_all / samples)
     }
 
+    /// Whether the machine does not have this method, which no argument named.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        self.failed == 0 && self.error.is_some()
+    }
+
     /// Why it has no rate, if it has none.
     #[must_use]
     pub fn why_no_rate(&self) -> Option<&'static str> {
-        let why = if self.failed == 0 { "too short" } else { "failed" };
+        let why = match self.failed {
+            0 if self.is_unavailable() => "not available",
+            0 => "too short",
+            _ => "failed",
+        };
         self.rate().is_none().then_some(why)
     }
 

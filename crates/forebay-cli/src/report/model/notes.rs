@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use forebay_measure::results::{Point, Sample};
 use serde::Deserialize as _;
 
-use super::{Line, Metric, Model, RunFacts, unique};
+use super::{Line, Metric, Model, RunFacts, grouped, unique};
 use crate::report::numbers::{counted, percent};
 use crate::report::ratio::{SAMPLES_MIN, SPREAD_MAX};
 
+/// How a run names the rows that it did not measure.
+pub const NO_TIME: &str = "no time was left to measure";
 /// Most warnings that are kept.
 const KEPT_MAX: usize = 1000;
 /// Above this share of a limit, the limit was measured too low.
@@ -17,12 +19,18 @@ const SHARE_MAX: f64 = 1.05;
 /// Warnings found while records are read.
 #[derive(Debug, Default)]
 pub(super) struct Collected {
+    /// Whether the records are of files, whose runs may have been stopped.
+    is_of_files: bool,
     texts: Vec<String>,
     /// The sentences without their numbers.
     known: HashSet<String>,
 }
 
 impl Collected {
+    pub(super) fn of_files() -> Self {
+        Self { is_of_files: true, ..Self::default() }
+    }
+
     /// Adds a sentence, once if only its numbers differ from those of others.
     pub(super) fn add(&mut self, text: &str) {
         let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
@@ -43,29 +51,40 @@ impl Collected {
         }
     }
 
-    /// Adds the runs that were stopped: a sweep records its points before the first sample.
+    /// Adds the runs that were stopped: a sweep records its points before the first sample. Rows
+    /// that failed lack no samples.
     pub(super) fn incomplete(
         &mut self,
         runs: &[RunFacts],
         groups: &[((usize, Point), Vec<&Sample>)],
     ) {
+        if !self.is_of_files {
+            return;
+        }
         for (number, run) in runs.iter().enumerate() {
-            let own = groups.iter().filter(|((run, _), _)| *run == number);
-            let samples: Vec<&Sample> = own.flat_map(|(_, samples)| samples).copied().collect();
-            let Some(points) = points_of(run).filter(|_| !samples.is_empty()) else { continue };
-            let repeats = run.record.request["repeats"].as_u64().unwrap_or(1);
-            let is_planned = |sample: &&&Sample| {
-                u64::from(sample.repeat) < repeats && points.contains(&sample.point)
+            let Some(points) = points_of(run) else { continue };
+            let request = &run.record.request;
+            let repeats = request["repeats"].as_u64().unwrap_or(1);
+            let is_own = |(key, _): &&((usize, Point), Vec<&Sample>)| {
+                key.0 == number && points.contains(&key.1)
             };
-            let there = samples.iter().filter(is_planned);
-            let there: HashSet<_> = there.map(|sample| (&sample.point, sample.repeat)).collect();
-            let all = (points.len() as u64).saturating_mul(repeats);
-            if (there.len() as u64) < all {
-                let (name, count) = (&run.name, there.len());
-                self.add(&format!(
-                    "`{name}` is incomplete: {count} of {all} samples; the same command continues \
-                     it"
-                ));
+            let has_failed = |(_, samples): &&((usize, Point), Vec<&Sample>)| {
+                samples.iter().any(|sample| sample.measured.is_none())
+            };
+            let (failed, others): (Vec<_>, Vec<_>) =
+                groups.iter().filter(is_own).partition(has_failed);
+            let samples = others.iter().flat_map(|(_, samples)| samples);
+            let planned = samples.filter(|sample| u64::from(sample.repeat) < repeats);
+            let there: HashSet<_> = planned.map(|one| (&one.point, one.repeat)).collect();
+            let all = ((points.len() - failed.len()) as u64).saturating_mul(repeats);
+            if failed.len() + others.len() > 0 && (there.len() as u64) < all {
+                let name = &run.name;
+                let more = match request["is_rank"] == true {
+                    true => "",
+                    false => "; the same command continues it",
+                };
+                let there = there.len();
+                self.add(&format!("`{name}` is incomplete: {there} of {all} samples{more}"));
             }
         }
     }
@@ -79,25 +98,30 @@ fn points_of(run: &RunFacts) -> Option<HashSet<Point>> {
 
 /// The warnings of a model, the gravest first, and how many of them are grave: with these, numbers
 /// may be wrong or mean nothing, so every form shows them.
-pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
+pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize) {
     let lines = &model.lines;
     let about = |fits: &dyn Fn(&Line) -> bool, text: &str| {
         let count = lines.iter().filter(|line| fits(line)).count();
         (count > 0).then(|| format!("{count} of {} {text}", counted(lines.len(), "point")))
     };
-    let error = lines.iter().find_map(|line| line.error.as_deref()).unwrap_or_default();
-    let is_short = |line: &Line| !line.imported && line.rate().is_none() && line.failed == 0;
-    let is_few = |line: &Line| !line.imported && line.failed == 0 && line.count() < SAMPLES_MIN;
+    let failed = lines.iter().filter(|line| line.failed > 0);
+    let error = failed.filter_map(|line| line.error.as_deref()).next().unwrap_or_default();
+    let is_short = |line: &Line| !line.imported && line.why_no_rate() == Some("too short");
+    let is_few = |line: &Line| {
+        !line.imported && line.failed == 0 && line.rate().is_some() && line.count() < SAMPLES_MIN
+    };
     let grave = [
         about(&|line| line.verified == Some(false), "moved wrong data: see the kernel's log"),
         about(&|line| line.failed > 0, &format!("failed, the first with: {error}")),
         about(&is_few, "have fewer than three samples: their error is unknown (`--repeats 3`)"),
         about(
             &is_short,
-            "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`",
+            "have samples shorter than 0.1 s, too short for a rate: give a larger `--size`",
         ),
     ];
     let mut texts: Vec<String> = grave.into_iter().flatten().collect();
+    texts.extend(unavailable(lines));
+    texts.extend(collected.texts.extract_if(.., |text| text.starts_with(NO_TIME)));
     let count = texts.len();
     let is_known = collected.texts.iter().any(|text| text.contains("simulated"));
     texts.extend(collected.texts);
@@ -110,7 +134,7 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     let percent = percent(SPREAD_MAX);
     let rest = [
         about(&|line| line.steady == Some(false), "had no steady rate: measure for longer"),
-        about(&is_apart, &format!("have repeats more than {percent} apart (marked ~)")),
+        about(&is_apart, &format!("are known to more than ± {percent} only (marked ~)")),
         about(&above, "exceed their limit, which was measured too low"),
         about(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing"),
         about(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due"),
@@ -120,15 +144,30 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
     (texts, count)
 }
 
+/// The methods that the machine does not have, a sentence for each reason.
+fn unavailable(lines: &[Line]) -> Vec<String> {
+    let absent = lines.iter().filter(|line| line.is_unavailable());
+    let reasons = grouped(absent.map(|line| (line.error.as_deref(), format!("`{}`", line.method))));
+    let text = |(why, methods): (Option<&str>, Vec<String>)| {
+        let methods = unique(methods);
+        let verb = if methods.len() == 1 { "is" } else { "are" };
+        format!("{} {verb} not available: {}", methods.join(" and "), why.unwrap_or_default())
+    };
+    reasons.into_iter().map(text).collect()
+}
+
 fn is_apart(line: &Line) -> bool {
     line.estimate(Metric::Rate).is_some_and(|rate| rate.is_unsteady())
 }
 
 #[cfg(test)]
 mod tests {
+    use forebay_measure::results::Record;
+    use serde::Deserialize as _;
     use serde_json::{Value, json};
 
     use crate::report::made::{self, Sweep};
+    use crate::report::model::gather;
     use crate::report::model::gather::tests::model_of;
 
     fn changed(change: impl Fn(&mut Value)) -> Vec<String> {
@@ -150,7 +189,7 @@ mod tests {
             "1 of 15 points moved",
         );
         one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
-        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "apart");
+        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "± 25 %");
         one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
         one(changed(|s| s["measured"]["latency"]["since_due"] = true.into()), "was due");
         one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "no verified path");
@@ -180,7 +219,10 @@ mod tests {
                 "throttled": [{"name": "gpu 0", "reason": "heat", "share": 0.5}],
             });
         }
-        let warnings = model_of(&[("a", &made::text(&records))]).warnings;
+        records.push(json!({"record": "warning", "text": format!("{} it", super::NO_TIME)}));
+        let model = model_of(&[("a", &made::text(&records))]);
+        let (grave, warnings) = model.warnings.split_at(model.grave);
+        assert_eq!(grave, ["no time was left to measure it"]);
         assert_eq!(warnings, ["`gpu` gave 1 readings", "gpu 0 was throttled: heat (50 %)"]);
     }
 
@@ -196,6 +238,23 @@ mod tests {
         assert_eq!(of(&continued), Vec::<String>::new());
         let found = of(&records[..5]);
         assert!(found[0].contains("2 of 2 points have fewer than three samples"), "{found:?}");
-        assert!(found[1].starts_with("`a` is incomplete: 4 of 6 samples"), "{found:?}");
+        let text = "`a` is incomplete: 4 of 6 samples; the same command continues it";
+        assert_eq!(found[1], text);
+        // Several ranks continue nothing, and rows that failed lack no samples.
+        let mut of_rank = records.clone();
+        of_rank[0]["request"]["is_rank"] = true.into();
+        assert_eq!(of(&of_rank[..5])[1], "`a` is incomplete: 4 of 6 samples");
+        for sample in records[1..].iter_mut().filter(|sample| sample["point"]["depth"] == 8) {
+            (sample["measured"], sample["error"]) = (Value::Null, "it broke".into());
+        }
+        let failed = records.iter().filter(|record| record["point"]["depth"] != 8);
+        let broken = records.iter().find(|record| record["point"]["depth"] == 8);
+        let found = of(&failed.chain(broken).cloned().collect::<Vec<_>>());
+        assert_eq!(found, ["1 of 2 points failed, the first with: it broke"]);
+        // The command that measures knows itself whether it is complete.
+        let own: Vec<_> =
+            of_rank[..5].iter().map(|one| Record::deserialize(one).unwrap()).collect();
+        let own = gather::of_own_run(&own).warnings;
+        assert!(own.iter().all(|text| !text.contains("incomplete")), "{own:?}");
     }
 }

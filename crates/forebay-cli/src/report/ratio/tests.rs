@@ -140,7 +140,7 @@ fn a_median_has_an_interval_from_three_samples_on() {
     assert!((0.005..0.03).contains(&quiet), "{quiet}");
     assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().interval, None);
     assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().median, 3.0);
-    assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().spread(), "~n = 2");
+    assert_eq!(Estimate::of(&[4.0, 2.0]).unwrap().spread(), "n = 2");
     assert_eq!(Estimate::of(&[0.0; 3]).unwrap().spread(), "unknown");
     assert_eq!(Estimate::of(&[0.0; 9]).unwrap().interval, None);
     assert_eq!(Estimate::of(&[f64::INFINITY]), None);

@@ -54,7 +54,7 @@ fn rows_that_a_file_system_cannot_have_are_left_out() {
     // An overlay does not say that its files are in memory.
     let memory = Path::new("/dev/shm");
     let Some(overlay) = or_skip(Overlay::over(folder.path(), memory)) else { return };
-    let arguments = ["--gpu=none", "--size=4M", "--repeats=1", "--time=10ms", "-v"];
+    let arguments = ["--gpu=none", "--size=4M", "--repeats=1", "--time=100ms", "-v"];
     let output = command(overlay.path(), &arguments).output().unwrap();
     let (printed, table) = (stderr(&output), String::from_utf8_lossy(&output.stdout));
     assert!(output.status.success(), "{printed}");

@@ -108,7 +108,10 @@ impl CuFileBackend {
             let is_cold = context.cache == Cache::Cold;
             process.open(context.path, context.writes, context.writes || is_cold)
         };
-        backend.direct = open().map_err(|failure| backend.refused("open", failure))?;
+        backend.direct = open().map_err(|failure| {
+            // Scratch has another name in each run.
+            Failure::new("cuFile cannot open the file").because(failure.with_remedy())
+        })?;
         Ok(backend)
     }
 
