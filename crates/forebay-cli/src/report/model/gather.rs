@@ -49,6 +49,7 @@ impl Model {
                         self.runs.len() - 1
                     });
                 }
+                Record::Doubt { text } => notes.doubt(text),
                 Record::Warning { text } => notes.add(text),
                 Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {

@@ -18,6 +18,8 @@ const SHARE_MAX: f64 = 1.05;
 #[derive(Debug, Default)]
 pub(super) struct Collected {
     texts: Vec<String>,
+    /// Sentences by which rows are not what their titles say.
+    doubts: Vec<String>,
     /// The sentences without their numbers.
     known: HashSet<String>,
 }
@@ -28,6 +30,13 @@ impl Collected {
         let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         if self.known.insert(kind) && self.texts.len() < KEPT_MAX {
             self.texts.push(text.to_owned());
+        }
+    }
+
+    /// Adds a sentence that every form shows, once.
+    pub(super) fn doubt(&mut self, text: &str) {
+        if !self.doubts.iter().any(|known| known == text) && self.doubts.len() < KEPT_MAX {
+            self.doubts.push(text.to_owned());
         }
     }
 
@@ -97,7 +106,7 @@ pub(super) fn of(model: &Model, collected: Collected) -> (Vec<String>, usize) {
             "have samples shorter than 0.5 s, too short for a rate: give a longer `--time`",
         ),
     ];
-    let mut texts: Vec<String> = grave.into_iter().flatten().collect();
+    let mut texts: Vec<String> = grave.into_iter().flatten().chain(collected.doubts).collect();
     let count = texts.len();
     let is_known = collected.texts.iter().any(|text| text.contains("simulated"));
     texts.extend(collected.texts);
