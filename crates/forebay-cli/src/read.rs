@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::args::ReadArgs;
+use crate::map::rows;
 use crate::report::forms::indented;
 use crate::report::grid::WIDTH;
 use crate::report::numbers::rate_text;
@@ -86,6 +87,8 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let other = (&Moved::default(), 0);
     let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read.into(), other);
     let verdict = VerdictFacts::of(&[proof]);
+    let read = args.offset..args.offset + len;
+    rows::of_file(&args.file, read).iter().for_each(|text| stdio::say(text));
     let sum = format!("{:016x}", pass_on(&memory, len, output, to_stdout)?);
     let text = if args.format == Format::Json {
         json_lines(&report(args, &engine, &target, &outcome, &sum, verdict.as_ref()))?

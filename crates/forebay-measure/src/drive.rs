@@ -55,3 +55,42 @@ pub fn direct_is_cached(path: &Path, pages: &dyn PageCache) -> bool {
         |len| matches!(pages.residency(len), Ok(Residency::Known { resident, .. }) if resident > 0);
     read.is_ok_and(|len| len > 0 && is_resident(len as u64))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::{FileFrom, make_cold};
+
+    #[test]
+    fn syncs_in_memory_do_nothing_and_those_of_a_drive_write() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let shared = Path::new("/dev/shm");
+        let is_memory = |path: &Path| {
+            let answer = rustix::fs::statfs(path);
+            answer.is_ok_and(|answer| forebay_topology::FileSystem::of(&answer).is_memory())
+        };
+        if !is_memory(folder.path()) {
+            assert!(!sync_does_nothing(folder.path()));
+        }
+        match is_memory(shared) {
+            // Another process may interrupt one of them.
+            true => assert!((0..5).any(|_| sync_does_nothing(shared))),
+            false => println!("skipped: syncs in memory: /dev/shm is no tmpfs"),
+        }
+        assert!(!sync_does_nothing(Path::new("/none")));
+    }
+
+    #[test]
+    fn direct_reads_of_a_drive_leave_no_pages() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; whole(MIB)]).unwrap();
+        let engine = forebay::Engine::new(forebay::Options::default()).unwrap();
+        let file = engine.open(&path).unwrap();
+        let pages = FileFrom(&file, 0);
+        match make_cold(&pages, MIB).unwrap() {
+            Ok(()) => assert!(!direct_is_cached(&path, &pages)),
+            Err(reason) => println!("skipped: direct reads: {reason}"),
+        }
+    }
+}

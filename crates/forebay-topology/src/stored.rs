@@ -19,7 +19,6 @@ const EXTENTS_MAX: usize = 64 << 10;
 /// The bytes of a range whose reads differ from reads of the drive. All others count as stored as
 /// they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Stored {
     /// Bytes of the range that the file has.
     pub len: u64,

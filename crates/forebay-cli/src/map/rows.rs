@@ -10,7 +10,7 @@ use std::path::Path;
 
 use forebay::units::format_size;
 use forebay_measure::drive::sync_does_nothing;
-use forebay_topology::{DriveKind, Layer, LayerKind, Resolver, StorageMap, Stored, Value};
+use forebay_topology::{Drive, DriveKind, Layer, LayerKind, Resolver, StorageMap, Stored, Value};
 
 use super::words::filled;
 use crate::report::numbers::percent;
@@ -88,7 +88,7 @@ pub(crate) fn judge(
     folder: Option<&Path>,
 ) -> Rows {
     let stored = resolver.stored(&map.path, range).unwrap_or_default();
-    let mut rows = of(map, &stored);
+    let mut rows = of(&map.path, &map.root, &map.drives, &stored);
     // Stores to persistent memory need no more than a flush of the processor's caches.
     let is_pmem = |(_, step): (usize, &Layer)| step.name.starts_with("pmem");
     let folder = folder.filter(|_| rows.no_sync.is_none() && !map.root.walk().any(is_pmem));
@@ -98,10 +98,10 @@ pub(crate) fn judge(
     rows
 }
 
-fn of(map: &StorageMap, stored: &Stored) -> Rows {
-    let mut rows = Rows::default();
-    let path = map.path.display();
-    for (_, step) in map.root.walk() {
+fn of(path: &Path, root: &Layer, drives: &[Drive], stored: &Stored) -> Rows {
+    let (mut rows, file) = (Rows::default(), path);
+    let path = path.display();
+    for (_, step) in root.walk() {
         let caches = CACHES.iter().filter(|(kind, is_so, _)| *kind == step.kind && is_so(step));
         rows.cold.extend(caches.map(|(.., text)| {
             format!("cold reads of `{path}` may not reach its drive: {}", filled(text, step))
@@ -126,16 +126,16 @@ fn of(map: &StorageMap, stored: &Stored) -> Rows {
             ));
         }
     }
-    let is_memory = map.drives.iter().all(|drive| drive.kind == DriveKind::Memory);
-    if is_memory && !map.drives.is_empty() {
-        let file_system = map.root.walk().find(|(_, step)| step.kind == LayerKind::FileSystem);
+    let is_memory = drives.iter().all(|drive| drive.kind == DriveKind::Memory);
+    if is_memory && !drives.is_empty() {
+        let file_system = root.walk().find(|(_, step)| step.kind == LayerKind::FileSystem);
         let name = file_system.map_or("the kernel", |(_, step)| &step.name);
         rows.no_cold = Some(format!("{name} keeps its files in memory"));
         rows.no_sync.clone_from(&rows.no_cold);
     } else if stored.len > 0 && stored.unwritten == stored.len {
         rows.no_cold = Some("all of it are holes, or extents that were never written".into());
     } else {
-        rows.cold.extend(unstored(&map.path, stored));
+        rows.cold.extend(unstored(file, stored));
     }
     rows
 }
@@ -168,4 +168,100 @@ fn unstored(path: &Path, stored: &Stored) -> Vec<String> {
         format!("{share} of {len} of `{}` are {text}", path.display())
     };
     texts.into_iter().filter(is_reported).map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LayerKind::{DeviceMapper, Disk, FileSystem, Loop, Network, NvmeNamespace, Stacked};
+
+    const WHOLE: Stored = Stored { len: 100, unwritten: 0, compressed: 0, inline: 0 };
+
+    fn rows(steps: &[(LayerKind, &str, &[(&'static str, Value)])], stored: Stored) -> Rows {
+        let mut root = Layer::new(LayerKind::Path, "/f");
+        for (kind, name, facts) in steps {
+            let mut step = Layer::new(*kind, *name);
+            facts.iter().for_each(|(name, value)| step.say(name, value.clone()));
+            root.children.push(step);
+        }
+        of(Path::new("/f"), &root, &[Drive { kind: DriveKind::Block, ..Drive::default() }], &stored)
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.into())
+    }
+
+    #[test]
+    fn a_file_on_a_drive_has_all_rows() {
+        let steps: [(_, _, &[_]); 4] = [
+            (FileSystem, "ext4", &[("options", text("rw,data=writeback,barrier=1"))]),
+            (DeviceMapper, "dm-0", &[("target", text("striped"))]),
+            (Loop, "loop0", &[("direct_io", Value::Flag(true))]),
+            (NvmeNamespace, "nvme0n1", &[]),
+        ];
+        assert_eq!(rows(&steps, WHOLE), Rows::default());
+    }
+
+    #[test]
+    fn caches_below_a_path_are_named() {
+        let all: [(_, _, &[_]); 10] = [
+            (FileSystem, "zfs", &[]),
+            (FileSystem, "ecryptfs", &[]),
+            (FileSystem, "fuse.app", &[("source", text("app"))]),
+            (Network, "server:/x", &[]),
+            (Loop, "loop0", &[("direct_io", Value::Flag(false))]),
+            (DeviceMapper, "dm-0", &[("target", text("cache")), ("volume", text("vg-lv"))]),
+            (Stacked, "bcache0", &[]),
+            (Disk, "zram0", &[]),
+            (Disk, "ram0", &[]),
+            (Disk, "nullb0", &[]),
+        ];
+        for step in all {
+            let found = rows(&[step], WHOLE);
+            assert_eq!((found.cold.len(), found.no_cold), (1, None), "{step:?}");
+            assert!(found.cold[0].starts_with("cold reads of `/f` may not reach its drive: "));
+            assert!(!found.cold[0].contains(['{', '}']) && !found.cold[0].contains("unknown"));
+            assert_eq!(found.synced.len(), usize::from(step.0 == Network), "{step:?}");
+        }
+    }
+
+    #[test]
+    fn mounts_whose_syncs_do_less_are_found() {
+        let of =
+            |name, options: &str| rows(&[(FileSystem, name, &[("options", text(options))])], WHOLE);
+        for options in ["rw,volatile", "rw,uuid=on,fsync=volatile"] {
+            let found = of("overlay", options);
+            assert!(found.no_sync.is_some() && found.no_cold.is_none(), "{found:?}");
+            assert_eq!(of("ext4", options), Rows::default());
+        }
+        for option in WITHOUT_FLUSH {
+            let found = of("ext4", &format!("rw,{option}"));
+            assert!(found.no_sync.is_none() && found.synced[0].contains(option), "{found:?}");
+        }
+        assert_eq!(of("overlay", "rw,fsync=auto"), Rows::default());
+    }
+
+    #[test]
+    fn the_share_that_no_drive_stores_is_named() {
+        let of = |stored| rows(&[], stored);
+        let all = of(Stored { unwritten: 100, ..WHOLE });
+        assert!(all.no_cold.is_some_and(|why| why.contains("holes")) && all.cold.is_empty());
+        let half = of(Stored { unwritten: 50, compressed: 20, inline: 10, ..WHOLE });
+        assert!(half.no_cold.is_none() && half.no_sync.is_none());
+        let starts = ["50 % of 100 B of `/f` are holes", "20 % of 100 B of `/f` are compressed"];
+        assert!(starts.iter().zip(&half.cold).all(|(start, text)| text.starts_with(start)));
+        assert!(half.cold.len() == 3 && half.cold[2].contains("metadata"), "{half:?}");
+        assert_eq!(of(Stored { len: 1000, unwritten: 9, ..WHOLE }), Rows::default());
+        assert_eq!(of(Stored { len: 0, ..WHOLE }), Rows::default());
+    }
+
+    #[test]
+    fn files_in_memory_have_neither_cold_rows_nor_syncs() {
+        let mut root = Layer::new(LayerKind::Path, "/f");
+        root.children.push(Layer::new(FileSystem, "tmpfs"));
+        let memory = [Drive { kind: DriveKind::Memory, ..Drive::default() }];
+        let found = of(Path::new("/f"), &root, &memory, &WHOLE);
+        assert_eq!(found.no_cold.as_deref(), Some("tmpfs keeps its files in memory"));
+        assert_eq!(found.no_sync, found.no_cold);
+    }
 }
