@@ -13,7 +13,7 @@ use crate::bench::args::BenchArgs;
 use crate::gdsio::options::GdsioArgs;
 use crate::gpu_file_benchmark::args::GpuFileArgs;
 use crate::report::args::ReportArgs;
-use crate::values::{Format, gpu, local_path, route, size, text_or_json};
+use crate::values::{Format, local_path, one_gpu, one_route, size, text_or_json};
 
 /// Move bytes between files and GPU memory at the speed of the slowest link
 #[derive(Debug, Parser)]
@@ -161,11 +161,11 @@ pub struct ReadArgs {
     ///
     /// By default the first GPU, or host memory if there is none.
     /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    #[arg(long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true)]
     pub gpu: Option<GpuSelector>,
 
     /// Require this route: `direct`, `staged`, `cached` or `host`
-    #[arg(long, value_name = "ROUTE", value_parser = route)]
+    #[arg(long, value_name = "ROUTE", value_parser = one_route(), hide_possible_values = true)]
     pub route: Option<Route>,
 
     /// Copy the bytes from the target to this new file; `-` is stdout
@@ -219,7 +219,7 @@ pub struct DoctorArgs {
     /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
     /// By default the first GPU. With `--fixture`, an index or a PCI address.
-    #[arg(long, value_name = "WHICH", value_parser = gpu, conflicts_with = "tree")]
+    #[arg(long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true, conflicts_with = "tree")]
     pub gpu: Option<GpuSelector>,
 
     /// Print the answer alone, and no warnings

@@ -15,7 +15,7 @@ use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 
-use crate::values::{Format, gpu, local_path, positive_size, route};
+use crate::values::{Format, GPUS, gpu, listed, local_path, positive_size, route};
 
 /// Arguments of `forebay bench`.
 #[derive(Debug, Clone, Default, Args)]
@@ -45,7 +45,8 @@ pub struct BenchArgs {
     ///
     /// By default the first GPU, or host memory if there is none.
     /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH,…", value_parser = gpu_rows, help_heading = TARGETS)]
+    #[arg(long, value_name = "WHICH,…", value_parser = listed(gpu_rows, GPUS),
+        hide_possible_values = true, help_heading = TARGETS)]
     pub gpu: Vec<GpuRows>,
 
     /// GPUs that work at the same time, such as `0-3` or `0,2`
@@ -105,14 +106,14 @@ pub struct BenchArgs {
     /// request; `cpu-cached-gpu` uses the page cache instead. `io-uring` keeps `--depth` requests
     /// in flight, as `fio` does. With `--block-size` and the like, the default is `forebay`.
     #[arg(
-        long, value_name = "NAME,…", value_delimiter = ',', value_parser = method,
+        long, value_name = "NAME,…", value_delimiter = ',', value_parser = listed(method, Method::all().map(Method::name)), hide_possible_values = true,
         help_heading = WORKLOAD
     )]
     pub method: Vec<Method>,
 
     /// Routes required of `forebay`: `any` (default), `direct`, `staged`, `cached`, `host`
     #[arg(
-        long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = any_route,
+        long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = listed(any_route, ["any"].into_iter().chain(Route::ALL.map(Route::name))), hide_possible_values = true,
         help_heading = WORKLOAD
     )]
     pub route: Vec<RouteChoice>,
@@ -121,7 +122,7 @@ pub struct BenchArgs {
     ///
     /// With `--block-size` and the like, the default is `read`.
     #[arg(
-        long, value_name = "WHICH,…", value_delimiter = ',', value_parser = direction,
+        long, value_name = "WHICH,…", value_delimiter = ',', value_parser = listed(direction, ["read", "write", "mixed:70"]), hide_possible_values = true,
         help_heading = WORKLOAD
     )]
     pub direction: Vec<u8>,
@@ -131,7 +132,7 @@ pub struct BenchArgs {
     /// Only the files' own pages are evicted, and that is checked. A cold write ends when its bytes
     /// are on the drive. With `--block-size` and the like, the default is `cold`.
     #[arg(
-        long, value_name = "STATE,…", value_delimiter = ',', value_parser = cache,
+        long, value_name = "STATE,…", value_delimiter = ',', value_parser = listed(cache, ["warm", "cold"]), hide_possible_values = true,
         help_heading = WORKLOAD
     )]
     pub cache: Vec<Cache>,
@@ -168,7 +169,7 @@ pub struct BenchArgs {
     /// Order of offsets: `sequential` (default), `random`, or `strided:SIZE`
     #[arg(
         long, value_name = "ORDER,…", value_delimiter = ',', conflicts_with = "kv",
-        value_parser = Pattern::from_str, hide_short_help = true, help_heading = WORKLOAD
+        value_parser = listed(Pattern::from_str, ["sequential", "random", "strided:1M"]), hide_possible_values = true, hide_short_help = true, help_heading = WORKLOAD
     )]
     pub pattern: Vec<Pattern>,
 
