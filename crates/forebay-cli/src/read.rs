@@ -28,7 +28,7 @@ use crate::args::ReadArgs;
 use crate::map::rows;
 use crate::report::forms::indented;
 use crate::report::grid::WIDTH;
-use crate::report::numbers::rate_text;
+use crate::report::numbers::{counted, rate_text};
 use crate::values::Format;
 
 /// Columns of the names in the summary.
@@ -121,8 +121,8 @@ fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
                 len: len.unwrap_or(0),
                 drive: None,
             };
-            let bytes = if size == 1 { "byte" } else { "bytes" };
-            let text = format!("cannot read {place}: the file has {size} {bytes}");
+            let bytes = counted(whole(size), "byte");
+            let text = format!("cannot read {place}: the file has {bytes}");
             let hint = match rest {
                 None => "give an `--offset` inside the file".to_owned(),
                 Some(rest) => format!("`--len {rest}` reads up to the end"),
@@ -195,9 +195,8 @@ fn pass_on(
 
 fn moved(bytes: u64) -> String {
     match bytes {
-        1 => "1 byte".into(),
         // Below a KiB the short form would repeat the number.
-        0 | 2..KIB => format!("{bytes} bytes"),
+        0..KIB => counted(whole(bytes), "byte"),
         _ => format!("{bytes} bytes ({})", format_size(bytes)),
     }
 }
@@ -206,7 +205,7 @@ fn moved(bytes: u64) -> String {
 fn trace_line(path: &Path, left_out: u64) -> String {
     let missing = match left_out {
         0 => String::new(),
-        spans => format!(" ({spans} more spans were left out)"),
+        spans => format!(" ({} left out)", counted(whole(spans), "more span")),
     };
     let path = plain(&path.display().to_string());
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")

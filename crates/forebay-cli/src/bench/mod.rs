@@ -19,8 +19,11 @@ mod targets;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::units::{MIB, format_size};
@@ -61,6 +64,8 @@ use crate::report::numbers::counted;
 pub(crate) const TRY_LEN: u64 = MIB;
 /// Interval of the progress bar's steps.
 const TICK: Duration = Duration::from_millis(100);
+/// Interval of lines in a log, which is no terminal.
+const LOG_TICK: Duration = Duration::from_secs(8);
 /// The first part of scratch, which shows how fast the storage is.
 const FIRST_LEN: u64 = 128 * MIB;
 /// Seconds that a cold read of a whole file should take. With 0.1, three rounds of a default run
@@ -543,6 +548,10 @@ impl<'a> Bench<'a> {
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
         if is_short && !bar.is_hidden() {
             let table = bars::render(&bars::model(&self.records), print::base(self.args));
+            let table = match AutoStream::choice(&std::io::stderr()) {
+                ColorChoice::Never => strip_str(&table).to_string(),
+                _ => table,
+            };
             bar.set_prefix(fitting(&table));
         }
         let results =
@@ -871,5 +880,22 @@ pub(crate) fn progress(steps: u64, is_quiet: bool) -> ProgressBar {
     let bar =
         ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(TICK);
+    if bar.is_hidden() {
+        keep_log(&bar);
+    }
     bar
+}
+
+/// Prints what a hidden bar says every [`LOG_TICK`] until it is finished: a job's log shows that it
+/// lives.
+fn keep_log(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    thread::spawn(move || {
+        loop {
+            thread::sleep(LOG_TICK);
+            let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) else { break };
+            let (done, all) = (bar.position(), bar.length().unwrap_or(0));
+            message(&format!("{done} of {all}: {}", bar.message()));
+        }
+    });
 }

@@ -8,6 +8,7 @@ use crate::bench::args::BenchArgs;
 use crate::report::bars;
 use crate::report::command::warn;
 use crate::report::model::{Line, Metric, Model, unique};
+use crate::report::numbers::counted;
 use crate::report::{forms, page, show};
 use crate::values::Format;
 
@@ -56,8 +57,7 @@ fn verdict(args: &BenchArgs, model: &Model) -> Result<()> {
     let wrong = model.lines.iter().filter(|line| line.verified == Some(false));
     let wrong = unique(wrong.map(|line| format!("`{}`", line.point.method)));
     if !wrong.is_empty() {
-        let s = if wrong.len() == 1 { "" } else { "s" };
-        return Err(Failure::new(format!("{} method{s} moved wrong data", wrong.len()))
+        return Err(Failure::new(counted(wrong.len(), "method") + " moved wrong data")
             .because(wrong.join(", "))
             .hint("check whether the files changed meanwhile, and the kernel's log (`dmesg`)"));
     }
@@ -66,9 +66,6 @@ fn verdict(args: &BenchArgs, model: &Model) -> Result<()> {
     };
     let required = || model.lines.iter().filter(is_required);
     let Some(first) = required().find_map(|line| line.error.as_deref()) else { return Ok(()) };
-    let text = match required().map(|line| line.failed).sum() {
-        1 => "one sample failed".to_owned(),
-        count => format!("{count} samples failed"),
-    };
-    Err(Failure::new(text).because(first))
+    let count = required().map(|line| line.failed).sum();
+    Err(Failure::new(counted(count, "sample") + " failed").because(first))
 }

@@ -353,7 +353,9 @@ fn share_of(model: &Model, lines: &[&Line]) -> String {
     if shares.len() < lines.len() {
         return String::new();
     }
-    let names = unique(shares.iter().map(|(name, _)| *name)).join(", ");
+    let mut names = unique(shares.iter().map(|(name, _)| *name));
+    names.sort_unstable();
+    let names = names.join(", ");
     match range(shares.iter().map(|(_, share)| (share * 100.0).round())) {
         (low, _) if low > 100.0 * ABOVE => format!("above the {names} measured"),
         (low, _) if low >= 100.0 => format!("at the limit of the {names}"),

@@ -4,6 +4,7 @@ use anstyle::Style;
 use forebay_measure::plain::{cut, plain};
 
 use super::grid::{Grid, WIDTH};
+use super::numbers::counted;
 use super::show::Block;
 
 /// Text for a terminal, 80 letters wide, or as wide as its tables.
@@ -77,7 +78,8 @@ fn markdown_table(grid: &Grid) -> String {
         text.push_str(&line(row.iter().map(|cell| escaped(&cell.text)).collect()));
     }
     if grid.left_out > 0 {
-        text.push_str(&format!("\n{} more rows: `--format csv` has all\n", grid.left_out));
+        let rows = counted(grid.left_out, "more row");
+        text.push_str(&format!("\n{rows}: `--format csv` has all\n"));
     }
     text
 }

@@ -9,6 +9,8 @@ use anstyle::{AnsiColor, Color, Style};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::{columns, cut, padded, plain};
 
+use super::numbers::counted;
+
 /// Letters of a line for a terminal.
 pub const WIDTH: usize = 80;
 /// The rank of columns that only CSV has.
@@ -275,7 +277,8 @@ impl Grid {
             let _ = writeln!(text, "{style}{shown}{style:#}");
         }
         if left_out > 0 {
-            let _ = writeln!(text, "{left_out} more rows: `--format csv` has all");
+            let rows = counted(left_out, "more row");
+            let _ = writeln!(text, "{rows}: `--format csv` has all");
         }
         text
     }

@@ -333,3 +333,12 @@ fn colours_follow_the_terminal_and_variables() {
     assert!(coloured(false));
     assert!(!coloured(true));
 }
+
+#[test]
+fn only_a_near_flag_is_suggested() {
+    let (code, text) = failure(&["read", "file", "--force"]);
+    assert_eq!(code, 2);
+    assert!(text.contains("`--force`") && !text.contains("perhaps"), "{text}");
+    let (_, text) = failure(&["read", "file", "--trase", "x"]);
+    assert!(text.contains("perhaps `--trace` was meant"), "{text}");
+}

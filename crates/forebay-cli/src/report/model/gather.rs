@@ -177,6 +177,7 @@ fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut found = unique(texts);
     let more = if found.len() > TEXTS_MAX { " or others" } else { "" };
     found.truncate(TEXTS_MAX);
+    found.sort_unstable();
     found.join(" or ") + more
 }
 

@@ -215,7 +215,7 @@ fn warnings(model: &Model) -> Markup {
     html! {
         ul.warnings {
             @for warning in model.warnings.iter().take(LISTED_MAX) { li { (plain(warning)) } }
-            @if more > 0 { li { (more) " more warnings" } }
+            @if more > 0 { li { (counted(more, "more warning")) } }
         }
     }
 }
@@ -243,7 +243,7 @@ fn drawn(charts: &Charts) -> Markup {
                 }
             }
             @if charts.left_out > 0 {
-                p.soft { (charts.left_out) " more lines are in the table" }
+                p.soft { (counted(charts.left_out, "more line")) " in the table" }
             }
             div.charts {
                 @for chart in &charts.charts {
@@ -318,7 +318,9 @@ fn table(grid: &Grid) -> Markup {
                 }
             }
         }
-        @if grid.left_out > 0 { p.soft { (grid.left_out) " more rows: --format csv has all" } }
+        @if grid.left_out > 0 {
+            p.soft { (counted(grid.left_out, "more row")) ": --format csv has all" }
+        }
     }
 }
 

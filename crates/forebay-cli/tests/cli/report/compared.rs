@@ -44,7 +44,7 @@ fn two_files_are_compared_in_each_form() {
     let text = report(&[]);
     for word in [
         "after compared with before",
-        "differs in: kernel (Linux 7.0.0, not Linux 6.18.0)",
+        "differs in: kernel Linux 7.0.0 vs Linux 6.18.0",
         "64 KiB, depth 1    0.218  0.327  1.50× (1.46–1.54)  faster",
         "2 of 4 points: no significant difference",
         "no significant change in 9 metrics: IOPS, mean latency",
