@@ -25,9 +25,9 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::args::ReadArgs;
+use crate::map::look::Look;
 use crate::map::rows;
 use crate::report::forms::indented;
-use crate::report::grid::WIDTH;
 use crate::report::numbers::{counted, rate_text};
 use crate::values::Format;
 
@@ -311,10 +311,10 @@ fn summary(
         false => ("time", format!("{seconds:.6} s")),
     });
     lines.push(("xxh3-64", xxh3_64.into()));
-    let indent = " ".repeat(NAME);
+    let (indent, Look(width)) = (" ".repeat(NAME), Look::of_stdout());
     let line = |(name, text): &(&str, String)| {
         let line = format!("{name:<NAME$}{}", plain(text));
-        if *name == "file" { line + "\n" } else { indented(&line, WIDTH, &indent) }
+        if *name == "file" { line + "\n" } else { indented(&line, width, &indent) }
     };
     lines.iter().map(line).collect()
 }

@@ -56,8 +56,10 @@ pub(crate) use self::print::show;
 use self::ranks::Joined;
 use self::targets::Together;
 use crate::log;
+use crate::map::look::Look;
 use crate::map::{self, rows};
 use crate::report::bars;
+use crate::report::grid::WIDTH;
 use crate::report::numbers::counted;
 
 /// Bytes read to find out if a route is available.
@@ -547,7 +549,8 @@ impl<'a> Bench<'a> {
     fn show_progress(&self, done: usize, all: usize, bar: &ProgressBar) {
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
         if is_short && !bar.is_hidden() {
-            let table = bars::render(&bars::model(&self.records), print::base(self.args));
+            let Look(width) = Look::of(std::io::stderr()).unwrap_or(Look(WIDTH));
+            let table = bars::render(&bars::model(&self.records), print::base(self.args), width);
             let table = match AutoStream::choice(&std::io::stderr()) {
                 ColorChoice::Never => strip_str(&table).to_string(),
                 _ => table,

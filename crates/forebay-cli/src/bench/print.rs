@@ -5,6 +5,7 @@ use forebay_measure::results::Record;
 use forebay_measure::stdio::print;
 
 use crate::bench::args::BenchArgs;
+use crate::map::look::Look;
 use crate::report::bars;
 use crate::report::command::warn;
 use crate::report::model::{Line, Metric, Model, unique};
@@ -35,7 +36,7 @@ pub(super) fn text(args: &BenchArgs, records: &[Record]) -> Result<String> {
     let model = || bars::model(records);
     match args.format.unwrap_or_default() {
         Format::Json => show::json(records),
-        Format::Table => Ok(bars::render(&model(), base(args))),
+        Format::Table => Ok(bars::render(&model(), base(args), Look::of_stdout().0)),
         Format::Csv => show::csv(&model(), &[]),
         Format::Md => {
             let model = model();

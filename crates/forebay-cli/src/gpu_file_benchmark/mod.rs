@@ -23,8 +23,8 @@ use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use crate::bench::args::{BenchArgs, GpuRows, RouteChoice};
 use crate::bench::{self, Bench, progress};
+use crate::map::look::Look;
 use crate::report::forms::wrapped;
-use crate::report::grid::WIDTH;
 use crate::report::numbers::rate;
 
 /// What to do where the mode `dma` cannot have the direct route.
@@ -158,7 +158,7 @@ impl Work {
                 during / alone * 100.0,
                 rate(read)
             ),
-            WIDTH,
+            Look::of_stdout().0,
         );
         format!("\n{text}")
     }

@@ -1,4 +1,4 @@
-//! Results as text of at most 80 columns: bars for methods that move whole files, else the table of
+//! Results as text: bars for methods that move whole files, else the table of
 //! a report, with a row for each combination of values.
 
 use std::fmt::Write as _;
@@ -36,9 +36,10 @@ pub(crate) fn has_whole_files(model: &Model) -> bool {
     last.is_some_and(|run| run.record.request["whole_files"].as_bool().unwrap_or(false))
 }
 
-/// The results of a run. With `base`, its other path is compared with this one.
+/// The results of a run, as wide as a terminal. With `base`, its other path is compared with this
+/// one.
 #[must_use]
-pub fn render(model: &Model, base: Option<&str>) -> String {
+pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
     let mut blocks = vec![Block::Line(head(model))];
     let is_whole = has_whole_files(model);
     match is_whole {
@@ -57,7 +58,7 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
     if is_whole {
         blocks.extend(closing(model).map(Block::Line));
     }
-    forms::terminal(&blocks, false)
+    forms::terminal(&blocks, Some(width))
 }
 
 /// A report: of one run of whole files its sections, else as [`show::report`] has it.
@@ -374,6 +375,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::report::grid::WIDTH;
     use crate::report::made::{self, Sweep};
     use crate::report::model::gather::tests::model_of;
 
@@ -402,7 +404,7 @@ mod tests {
             record["measured"]["bound"] = Value::Null;
         }
         let model = model_of(&[("a", &made::text(&records))]);
-        anstream::adapter::strip_str(&render(&model, None)).to_string()
+        anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string()
     }
 
     #[test]
@@ -419,6 +421,37 @@ mod tests {
         Forebay: cold 3.6× read() (3.6 to 3.6), 90 % of the storage. All data verified.
           Path: mixed 75 % staged / 25 % cached, by the counters of kernel and driver.
         ");
+    }
+
+    #[test]
+    fn sections_follow_the_width_and_name_what_has_no_room() {
+        let sweep = Sweep {
+            methods: vec!["standard", "forebay"],
+            request_sizes: vec![1 << 30],
+            depths: vec![1],
+            ..Sweep::default()
+        };
+        let mut run = made::run(&sweep);
+        run["request"]["whole_files"] = true.into();
+        let mut records = vec![run, made::limit("storage", &sweep.path, 4e9)];
+        records.extend(made::samples(&sweep));
+        let model = model_of(&[("a", &made::text(&records))]);
+        for (width, bar, dropped) in [(40, 14, 3), (60, 7, 1), (80, 17, 0), (120, 34, 0)] {
+            let text = anstream::adapter::strip_str(&render(&model, None, width)).to_string();
+            let most = text.lines().map(|line| line.chars().count()).max();
+            assert!(most.is_some_and(|most| most <= width), "{width}: {text}");
+            let bars = text.lines().map(|line| line.matches('█').count()).max();
+            assert!(bars.is_some_and(|longest| longest <= bar && longest + 10 > bar), "{text}");
+            let names = ["CPU s/GB", "vs read()", "±"];
+            let named = text.lines().filter(|line| line.starts_with("more columns: ")).count();
+            assert_eq!(named, usize::from(dropped > 0), "{text}");
+            let is_named = |name: &&&str| {
+                text.lines()
+                    .skip_while(|line| !line.starts_with("more columns"))
+                    .any(|line| line.contains(**name))
+            };
+            assert_eq!(names.iter().filter(is_named).count(), dropped, "{width}: {text}");
+        }
     }
 
     #[test]
@@ -478,7 +511,9 @@ mod tests {
             run["request"]["whole_files"] = whole_files.into();
             let records = [vec![run], made::samples(&sweep)].concat();
             let model = model_of(&[("a", &made::text(&records))]);
-            for line in anstream::adapter::strip_str(&render(&model, None)).to_string().lines() {
+            for line in
+                anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string().lines()
+            {
                 assert!(line.chars().count() <= 80, "{line}");
             }
         }

@@ -11,7 +11,9 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::stdio::{message, print, say};
 use forebay_measure::steps::Step;
 
+use super::grid::WIDTH;
 use super::{bars, forms, input, output, page, show};
+use crate::map::look::Look;
 use crate::report::args::ReportArgs;
 use crate::values::Format;
 
@@ -57,7 +59,8 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         }
         Format::Table => {
             let blocks = bars::report(&model, &comparisons, metric, ROWS_MAX);
-            forms::terminal(&blocks, args.wide)
+            let width = if file.is_some() { WIDTH } else { Look::of_stdout().0 };
+            forms::terminal(&blocks, (!args.wide).then_some(width))
         }
     };
     match file {

@@ -40,7 +40,7 @@ fn mean(found: &Comparison, metric: Metric) -> Mean {
 
 fn text_of(found: &Comparison) -> String {
     let blocks = show::comparison(found, Metric::Rate, 99);
-    anstream::adapter::strip_str(&crate::report::forms::terminal(&blocks, false)).to_string()
+    anstream::adapter::strip_str(&crate::report::forms::terminal(&blocks, Some(80))).to_string()
 }
 
 #[test]
