@@ -122,6 +122,16 @@ pub(crate) fn sections(model: &Model) -> Vec<Block> {
     sections.iter().flat_map(|(key, lines)| section(model, key, lines)).collect()
 }
 
+/// The table of all numbers, with the names of methods that the sections have.
+pub(crate) fn table(model: &Model, rows: usize) -> Grid {
+    let mut grid = show::table(model, &model.varying(), rows);
+    if let Some(at) = grid.columns.iter().position(|column| column.heading == "method") {
+        let cells = grid.rows.iter_mut().map(|row| &mut row[at].text);
+        cells.zip(&model.lines).for_each(|(text, line)| *text = method(&line.point));
+    }
+    grid
+}
+
 /// The direction and the state of the cache in words.
 const fn state(point: &Point) -> &'static str {
     match (point.read_percent, point.cache) {
