@@ -21,7 +21,7 @@ use crate::values::{Format, local_path, one_gpu, one_route, size, text_or_json};
     name = "forebay",
     version,
     styles = help::STYLES,
-    max_term_width = 90,
+    term_width = help::width(),
     after_help = help::OTHER_TOOLS,
     after_long_help = help::beyond_flags(),
 )]
@@ -54,7 +54,8 @@ pub enum Verb {
     /// reports what it found, why that matters and the next step; the largest obstacle comes first.
     /// Then a few MiB are read by each route, and written too if the path is a folder. Every byte
     /// is verified. The first line answers whether bytes can go to the GPU directly. Neither root
-    /// nor a GPU is required. The exit code is 1 if something that was set up does not work.
+    /// nor a GPU is required. The exit code is 1 if something installed is broken.
+    /// Lacking a direct path is no error.
     Doctor(DoctorArgs),
     /// Show results as a table, page, CSV or Markdown; compare several files
     ///

@@ -54,7 +54,7 @@ def listed(name: str, values: Any) -> list[Any]:
         return list(values)
     except TypeError:
         kind = type(values).__name__
-        raise TypeError(f"`{name}` cannot be a `{kind}`: give tensors of torch") from None
+        raise TypeError(f"`{name}` cannot be `{kind}`: give tensors of torch") from None
 
 
 def shape_of(name: str, shape: Any) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
@@ -19,7 +19,9 @@ use crate::values::{Format, GPUS, gpu, listed, local_path, positive_size, route}
 
 /// Arguments of `forebay bench`.
 #[derive(Debug, Clone, Default, Args)]
-#[command(after_long_help = "Examples:\n  \
+#[command(
+    disable_help_flag = true,
+    after_long_help = "Examples:\n  \
     forebay bench                             scratch file in this folder\n  \
     forebay bench model.safetensors           your file; it is only read\n  \
     forebay bench /mnt/a /mnt/b               each path, and both at once\n  \
@@ -29,7 +31,8 @@ use crate::values::{Format, GPUS, gpu, listed, local_path, positive_size, route}
     forebay bench /data --method forebay,cpu-gpu --threads 1,8 --block-size 1M\n  \
     forebay bench /data --kv llama-70b:fp8:tp8 --size 64G\n  \
     forebay bench /data --together 0-7 --cache warm\n  \
-    forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64")]
+    forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64"
+)]
 pub struct BenchArgs {
     /// Files or block devices to read, or folders for scratch files [default: this folder]
     ///
@@ -275,6 +278,10 @@ pub struct BenchArgs {
     /// All warnings, limits and reasons
     #[arg(short, long, conflicts_with = "quiet", help_heading = OUTPUT)]
     pub verbose: bool,
+
+    /// Print help: `-h` a summary, `--help` all
+    #[arg(short, long, action = ArgAction::Help, help_heading = OUTPUT)]
+    pub help: Option<bool>,
 }
 
 const TARGETS: &str = "Targets";

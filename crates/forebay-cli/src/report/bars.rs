@@ -423,10 +423,10 @@ mod tests {
         forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → H200 ·
           files of 1 GiB · 3 samples
 
-        READ, cold (from the drive)                   GB/s        ±  vs read()  CPU s/GB
+        READ, cold (from the drive)                   GB/s         ±  vs read() CPU s/GB
           storage (limit)        █████████████████    4.00
-          forebay                ███████████████▎     3.60    0.1 %       3.6×     0.022
-          read() + copy          ████▎                1.00    0.1 %       1.0×     0.036
+          forebay                ███████████████▎     3.60     0.1 %       3.6×    0.022
+          read() + copy          ████▎                1.00     0.1 %       1.0×    0.036
 
         Forebay: cold 3.6× read() (3.6 to 3.6), 90 % of the storage. All data verified.
           Path: mixed 75 % staged / 25 % cached, by the counters of kernel and driver.
@@ -446,7 +446,7 @@ mod tests {
         let mut records = vec![run, made::limit("storage", &sweep.path, 4e9)];
         records.extend(made::samples(&sweep));
         let model = model_of(&[("a", &made::text(&records))]);
-        for (width, bar, dropped) in [(40, 14, 3), (60, 7, 1), (80, 17, 0), (120, 34, 0)] {
+        for (width, bar, dropped) in [(40, 14, 3), (60, 6, 1), (80, 17, 0), (120, 34, 0)] {
             let text = anstream::adapter::strip_str(&render(&model, None, width)).to_string();
             let most = text.lines().map(|line| line.chars().count()).max();
             assert!(most.is_some_and(|most| most <= width), "{width}: {text}");

@@ -37,10 +37,12 @@ pub fn terminal(blocks: &[Block], width: Option<usize>) -> String {
         }
         before = Some(block);
     }
-    let dropped = unique(dropped);
+    let dropped = unique(dropped).join(", ");
     if !dropped.is_empty() {
-        let names = dropped.join(", ");
-        text.push_str(&wrapped(&format!("more columns: {names}: `--format csv` has all"), lines));
+        text.push_str(&wrapped(
+            &format!("more columns: {dropped} (`--format csv` has all)"),
+            lines,
+        ));
     }
     text
 }

@@ -21,7 +21,7 @@ const CELL_MAX: usize = 30;
 const BAR: (usize, usize) = (17, 8);
 /// Letters of a section's first column, and of each column behind the bars.
 const NAME: usize = 25;
-const NUMBERS: [usize; 4] = [7, 9, 11, 10];
+const NUMBERS: [usize; 4] = [7, 10, 11, 9];
 /// Letters between two columns.
 const GAP: usize = 2;
 
@@ -231,7 +231,7 @@ impl Grid {
             let rank = |at: &usize| self.columns[*at].rank;
             let last = (0..widths.len()).filter(|at| rank(at) > 0).max_by_key(rank);
             if let Some(last) = last {
-                self.dropped.push(self.columns[last].heading.clone());
+                self.dropped.insert(0, self.columns[last].heading.clone());
                 self.keep(&(0..widths.len()).filter(|at| *at != last).collect::<Vec<_>>());
                 continue;
             }
@@ -252,8 +252,8 @@ impl Grid {
     /// Leaves out the last columns of a section that have no room.
     fn fit_section(&mut self, width: usize) {
         let numbers = |columns: usize| NUMBERS.iter().take(columns - 1).sum::<usize>();
-        while self.columns.len() > 2 && NAME + BAR.1 + numbers(self.columns.len()) > width {
-            self.dropped.push(self.columns.pop().expect("there are three").heading);
+        while self.columns.len() > 2 && NAME + BAR.1 - 1 + numbers(self.columns.len()) > width {
+            self.dropped.insert(0, self.columns.pop().expect("there are three").heading);
             self.rows.iter_mut().for_each(|row| row.truncate(self.columns.len()));
         }
     }
@@ -322,7 +322,7 @@ impl Grid {
     fn section(&self, width: usize) -> String {
         let most = self.bars_end();
         let numbers = NUMBERS.iter().take(self.columns.len() - 1).sum::<usize>();
-        let room = width.saturating_sub(NAME + numbers + 1).clamp(BAR.1 - 1, 2 * BAR.0);
+        let room = width.saturating_sub(NAME + numbers + 1).clamp(BAR.1 - 2, 2 * BAR.0);
         let line =
             |style: Style, name: &str, bar: &str, numbers: &mut dyn Iterator<Item = &str>| {
                 let mut line = padded(&(padded(name, NAME) + bar), NAME + room + 1);
