@@ -273,7 +273,7 @@ fn a_route_that_is_missing_is_named() {
         let (code, text) = failure(arguments);
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("by the route `direct`"), "{text}");
-        assert!(text.contains("no `libcufile`"), "{text}");
+        assert!(text.contains("the simulated GPU lacks cuFile"), "{text}");
     }
     for verb in ["read", "bench"] {
         let (code, text) = failure(&[verb, "file", "--route", "direct", "--gpu", "none"]);
