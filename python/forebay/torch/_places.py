@@ -125,7 +125,7 @@ def _index(offset: Any) -> int:
 def check(name: str, tensor: torch.Tensor) -> None:
     """Refuses tensors that the engine would refuse, with an error that names the tensor."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} is a `{type(tensor).__name__}`, not a tensor of torch")
+        raise TypeError(f"{name} is of type `{type(tensor).__name__}`, not a tensor of torch")
     if tensor.layout != torch.strided:
         raise ValueError(
             f"{name} is sparse: give its `.to_dense()`, or its `.indices()` and `.values()`"

@@ -205,9 +205,7 @@ impl<'a> Bench<'a> {
             piece_max: u64::MAX,
             caches: Vec::new(),
         };
-        let mut doubts = Vec::new();
-        bench.judge_rows(&mut axes, &mut doubts)?;
-        bench.try_caches(&mut axes, &mut doubts)?;
+        let doubts = bench.judge_rows(&mut axes)?;
         if is_whole {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
@@ -294,11 +292,12 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Finds the rows and limits that each path cannot have, by what is known of its storage.
+    /// Finds the rows and limits that each path cannot have, and returns why.
     ///
     /// # Errors
     /// `--cache cold` requires such a row.
-    fn judge_rows(&mut self, axes: &mut Axes, doubts: &mut Vec<String>) -> Result<()> {
+    fn judge_rows(&mut self, axes: &mut Axes) -> Result<Vec<String>> {
+        let mut doubts = Vec::new();
         let cold = self.has_cold_rows();
         let any = |is: fn(u8) -> bool| cold && axes.directions.iter().any(|percent| is(*percent));
         let (reads, writes) = (any(|percent| percent > 0), any(|percent| percent < 100));
@@ -331,7 +330,8 @@ impl<'a> Bench<'a> {
             doubts.extend(rows.cold.into_iter().filter(|_| reads && caches.cold));
             doubts.extend(rows.synced.into_iter().filter(|_| writes && caches.synced));
         }
-        Ok(())
+        self.try_caches(axes, &mut doubts)?;
+        Ok(doubts)
     }
 
     /// Whether rows are cold unless their storage cannot be.

@@ -15,9 +15,12 @@ use forebay_topology::{Drive, DriveKind, Layer, LayerKind, Resolver, StorageMap,
 use super::words::filled;
 use crate::report::numbers::percent;
 
+/// A kind of step, which of them, and a text with their facts in braces.
+type Rule = (LayerKind, fn(&Layer) -> bool, &'static str);
+
 /// Steps with a cache that no eviction reaches, each with the end of "cold reads of `PATH` may not
 /// reach its drive: ".
-const CACHES: [(LayerKind, fn(&Layer) -> bool, &str); 8] = [
+const CACHES: [Rule; 8] = [
     (
         LayerKind::FileSystem,
         |step| step.name == "zfs",
@@ -177,7 +180,9 @@ mod tests {
 
     const WHOLE: Stored = Stored { len: 100, unwritten: 0, compressed: 0, inline: 0 };
 
-    fn rows(steps: &[(LayerKind, &str, &[(&'static str, Value)])], stored: Stored) -> Rows {
+    type Step<'a> = (LayerKind, &'a str, &'a [(&'static str, Value)]);
+
+    fn rows(steps: &[Step<'_>], stored: Stored) -> Rows {
         let mut root = Layer::new(LayerKind::Path, "/f");
         for (kind, name, facts) in steps {
             let mut step = Layer::new(*kind, *name);
@@ -193,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_file_on_a_drive_has_all_rows() {
-        let steps: [(_, _, &[_]); 4] = [
+        let steps: [Step<'_>; 4] = [
             (FileSystem, "ext4", &[("options", text("rw,data=writeback,barrier=1"))]),
             (DeviceMapper, "dm-0", &[("target", text("striped"))]),
             (Loop, "loop0", &[("direct_io", Value::Flag(true))]),
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn caches_below_a_path_are_named() {
-        let all: [(_, _, &[_]); 10] = [
+        let all: [Step<'_>; 10] = [
             (FileSystem, "zfs", &[]),
             (FileSystem, "ecryptfs", &[]),
             (FileSystem, "fuse.app", &[("source", text("app"))]),

@@ -12,7 +12,8 @@ use crate::lab::{FileSystem, LoopDrive, or_skip};
 use crate::paths::{records, samples};
 use crate::program::program;
 
-const LEN: u64 = 8 << 20;
+static BYTES: [u8; 8 << 20] = [7; 8 << 20];
+const LEN: u64 = BYTES.len() as u64;
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
@@ -64,7 +65,7 @@ fn a_file_without_bytes_on_a_drive_is_not_cold() {
             let text = stderr(&run(folder, &[&gdsio[..], &["-x", "1", "-I", "0"]].concat()));
             assert!(text.contains("100 % of 8 MiB") && text.contains("holes"), "{text}");
         }
-        fs::write(folder.join("half"), vec![7; LEN as usize / 2]).unwrap();
+        fs::write(folder.join("half"), &BYTES[..BYTES.len() / 2]).unwrap();
         File::options().write(true).open(folder.join("half")).unwrap().set_len(LEN).unwrap();
         let (rows, doubts, is_limited) = bench(folder, &["half", "--cache=cold"]);
         assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Cold)][..], true));
@@ -84,7 +85,7 @@ fn a_compressed_file_has_no_limit_of_the_storage() {
         return println!("skipped: a compressed file: no `mount`");
     }
     let path = drive.path().join("file");
-    fs::write(&path, vec![7; LEN as usize]).unwrap();
+    fs::write(&path, BYTES).unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
     let (rows, doubts, is_limited) = bench(drive.path(), &["file", "--cache=cold"]);
     assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Cold)][..], false));
