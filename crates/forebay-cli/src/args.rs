@@ -220,7 +220,10 @@ pub struct DoctorArgs {
     /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
     /// By default the first GPU. With `--fixture`, an index or a PCI address.
-    #[arg(long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true, conflicts_with = "tree")]
+    #[arg(
+        long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true,
+        conflicts_with = "tree"
+    )]
     pub gpu: Option<GpuSelector>,
 
     /// Print the answer alone, and no warnings

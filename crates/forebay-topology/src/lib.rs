@@ -9,9 +9,9 @@
 //! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
-//! serves the doctor, `stored` reports holes, `files` serves callers outside this package, and `simulated` gives simulated
-//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network ports (`nic`) and `memory`
-//! carry, `streams` how many bytes each drive moves for those of a file.
+//! serves the doctor, `stored` reports holes, `files` serves callers outside this package, and
+//! `simulated` gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network
+//! ports (`nic`) and `memory` carry, `streams` how many bytes each drive moves for those of a file.
 
 mod block;
 mod btrfs;

@@ -109,14 +109,16 @@ pub struct BenchArgs {
     /// request; `cpu-cached-gpu` uses the page cache instead. `io-uring` keeps `--depth` requests
     /// in flight, as `fio` does. With `--block-size` and the like, the default is `forebay`.
     #[arg(
-        long, value_name = "NAME,…", value_delimiter = ',', value_parser = listed(method, Method::all().map(Method::name)), hide_possible_values = true,
+        long, value_name = "NAME,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(method, Method::all().map(Method::name)),
         help_heading = WORKLOAD
     )]
     pub method: Vec<Method>,
 
     /// Routes required of `forebay`: `any` (default), `direct`, `staged`, `cached`, `host`
     #[arg(
-        long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = listed(any_route, ["any"].into_iter().chain(Route::ALL.map(Route::name))), hide_possible_values = true,
+        long, value_name = "ROUTE,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(any_route, ["any"].into_iter().chain(Route::ALL.map(Route::name))),
         help_heading = WORKLOAD
     )]
     pub route: Vec<RouteChoice>,
@@ -125,7 +127,8 @@ pub struct BenchArgs {
     ///
     /// With `--block-size` and the like, the default is `read`.
     #[arg(
-        long, value_name = "WHICH,…", value_delimiter = ',', value_parser = listed(direction, ["read", "write", "mixed:70"]), hide_possible_values = true,
+        long, value_name = "WHICH,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(direction, ["read", "write", "mixed:70"]),
         help_heading = WORKLOAD
     )]
     pub direction: Vec<u8>,
@@ -135,7 +138,8 @@ pub struct BenchArgs {
     /// Only the files' own pages are evicted, and that is checked. A cold write ends when its bytes
     /// are on the drive. With `--block-size` and the like, the default is `cold`.
     #[arg(
-        long, value_name = "STATE,…", value_delimiter = ',', value_parser = listed(cache, ["warm", "cold"]), hide_possible_values = true,
+        long, value_name = "STATE,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(cache, ["warm", "cold"]),
         help_heading = WORKLOAD
     )]
     pub cache: Vec<Cache>,
@@ -172,7 +176,8 @@ pub struct BenchArgs {
     /// Order of offsets: `sequential` (default), `random`, or `strided:SIZE`
     #[arg(
         long, value_name = "ORDER,…", value_delimiter = ',', conflicts_with = "kv",
-        value_parser = listed(Pattern::from_str, ["sequential", "random", "strided:1M"]), hide_possible_values = true, hide_short_help = true, help_heading = WORKLOAD
+        value_parser = listed(Pattern::from_str, ["sequential", "random", "strided:1M"]),
+        hide_possible_values = true, hide_short_help = true, help_heading = WORKLOAD
     )]
     pub pattern: Vec<Pattern>,
 

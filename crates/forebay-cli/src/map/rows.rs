@@ -83,7 +83,7 @@ pub(crate) struct Rows {
     pub(crate) synced: Vec<String>,
 }
 
-/// Judges the rows of a path of which `range` is read. Syncs are tried in `folder`, if there is one.
+/// Judges the rows of a path of which `range` is read. Syncs are tried in `folder`.
 pub(crate) fn judge(
     resolver: &Resolver,
     map: &StorageMap,
