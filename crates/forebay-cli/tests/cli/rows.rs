@@ -85,7 +85,7 @@ fn a_compressed_file_has_no_limit_of_the_storage() {
         return println!("skipped: a compressed file: no `mount`");
     }
     let path = drive.path().join("file");
-    fs::write(&path, BYTES).unwrap();
+    fs::write(&path, &BYTES[..]).unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
     let (rows, doubts, is_limited) = bench(drive.path(), &["file", "--cache=cold"]);
     assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Cold)][..], false));
