@@ -136,7 +136,7 @@ fn of(path: &Path, root: &Layer, drives: &[Drive], stored: &Stored) -> Rows {
         rows.no_cold = Some(format!("{name} keeps its files in memory"));
         rows.no_sync.clone_from(&rows.no_cold);
     } else if stored.len > 0 && stored.unwritten == stored.len {
-        rows.no_cold = Some("all of it are holes, or extents that were never written".into());
+        rows.no_cold = Some("it has only holes and extents that were never written".into());
     } else {
         rows.cold.extend(unstored(file, stored));
     }
