@@ -462,7 +462,7 @@ impl<'a> Bench<'a> {
         if todo.is_empty() {
             return Ok(std::mem::take(&mut self.records));
         }
-        let bar = progress(todo.len() as u64, self.args.quiet);
+        let bar = self.bar(todo.len());
         self.show_progress(done, all, &bar);
         self.make_scratch(&bar)?;
         self.warm(&bar)?;
@@ -519,6 +519,12 @@ impl<'a> Bench<'a> {
         notes.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
+    }
+
+    /// The progress over samples. Of several ranks only the first shows it.
+    fn bar(&self, samples: usize) -> ProgressBar {
+        let is_first = self.joined.as_ref().is_none_or(Joined::is_first);
+        progress(samples as u64, self.args.quiet || !is_first)
     }
 
     /// Says how much will be measured, if results go to a file.
