@@ -273,11 +273,11 @@ def test_tensors_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         ({"a": array.T}, ValueError, "not contiguous"),
         ({"a": array.astype(">i4")}, ValueError, "another byte order"),
         ({"a": numpy.array(["x"])}, ValueError, "safetensors has no type"),
-        ({"a": [1, 2]}, TypeError, "`a` is a `list`"),
-        ({1: array}, TypeError, "the name of a tensor cannot be a `int`"),
+        ({"a": [1, 2]}, TypeError, "`a` is of type `list`"),
+        ({1: array}, TypeError, "the name of a tensor cannot be `int`"),
         ({"__metadata__": array}, ValueError, "cannot have the name `__metadata__`"),
-        ({"a": {"b": array}}, TypeError, "`a` is a `dict`.*names of their own"),
-        (array, TypeError, "`tensors` cannot be a `ndarray`"),
+        ({"a": {"b": array}}, TypeError, "`a` is of type `dict`.*names of their own"),
+        (array, TypeError, "`tensors` cannot be `ndarray`"),
     ]:
         with pytest.raises(kind, match=why):
             save_file(wrong, path)

@@ -64,7 +64,7 @@ def test_a_checkpoint_is_loaded_by_load_file(path: Path, device: str) -> None:
     assert all(torch.equal(loaded[name], state[name]) for name in state)
     assert others(path) == []
     optimizer = torch.optim.Adam(module.parameters()).state_dict()
-    with pytest.raises(TypeError, match="`state` is a `dict`.*`torch.distributed.checkpoint`"):
+    with pytest.raises(TypeError, match="`state` is of type `dict`.*`torch.distributed.checkpoint`"):
         save_checkpoint(path, optimizer)
     assert load_file(path, device).keys() == state.keys() and others(path) == []
 

@@ -241,7 +241,7 @@ def test_invalid_layers_are_refused(
         LayerStream(layers, "sim", gpu_budget=1000, engine=engine)
     with pytest.raises(ValueError, match="opened by another engine"):
         LayerStream(layers, "sim", engine=forebay.Engine())
-    with pytest.raises(TypeError, match="`stream` cannot be a `float`"):
+    with pytest.raises(TypeError, match="`stream` cannot be `float`"):
         next(LayerStream(layers, "sim", engine=engine, stream=1.5))
 
 

@@ -174,10 +174,10 @@ WRONG = {
     "a program": (archive(b"cos\nsystem\n(" + text("touch run") + b"tR"), "calls `os.system`"),
     "built": (archive(named(a=tensor() + b"}b")), "it changes a tensor"),
     "an object": (archive(b"cos\nsystem\n)\x81"), "it makes `os.system`"),
-    "a list": (archive(b"]"), "it is a `list`"),
-    "nested": (archive(named(a=named(b=tensor()))), "`a` in it is a `dict`"),
-    "a number": (archive(named(a=tensor(), step=number(5))), "`step` in it is a `int`"),
-    "an endless key": (archive(b"}(" + b"))\x86q\0h\0\x86" + number(1) + b"u"), "is a `tuple`"),
+    "a list": (archive(b"]"), "it is of type `list`"),
+    "nested": (archive(named(a=named(b=tensor()))), "`a` in it is of type `dict`"),
+    "a number": (archive(named(a=tensor(), step=number(5))), "`step` in it is of type `int`"),
+    "an endless key": (archive(b"}(" + b"))\x86q\0h\0\x86" + number(1) + b"u"), "is of type `tuple`"),
     "no mark": (archive(b"u"), "its pickle does not hold"),
     "a long number": (archive(b"\x8b\xff\xff\xff\x7f"), "its pickle does not hold"),
     "a long text": (archive(b"B\xff\xff\xff\x7f"), "its pickle does not hold"),
@@ -300,7 +300,7 @@ def test_a_checkpoint_may_have_other_objects(tmp_path: Path, kind: str) -> None:
     path.write_bytes(archive(named(state_dict=named(a=tensor()), other=BESIDE[kind])))
     assert load_file(path, framework="numpy")["a"].tobytes() == FLOATS
     path.write_bytes(archive(named(a=tensor(), other=BESIDE[kind])))
-    with pytest.raises(FormatError, match="`other` in it is a"):
+    with pytest.raises(FormatError, match="`other` in it is of type"):
         load_file(path, framework="numpy")
 
 
@@ -401,7 +401,7 @@ def test_a_checkpoint_of_a_training_has_a_state_dict(tmp_path: Path, torch: Any)
     torch.save(state, path)
     assert same(torch, load_file(path, "cpu"), module.state_dict())
     torch.save(optimizer.state_dict(), path)
-    with pytest.raises(FormatError, match="`state` in it is a `dict`.*weights_only=True"):
+    with pytest.raises(FormatError, match="`state` in it is of type `dict`.*weights_only=True"):
         load_file(path, "cpu")
 
 

@@ -105,16 +105,16 @@ def test_objects_that_are_no_tensors_are_refused_by_name(tmp_path: Path) -> None
     path = tmp_path / "file"
     path.write_bytes(b"as it was")
     for given, says in [
-        ({"state": {"a": torch.zeros(1)}}, "tensor `state` is a `dict`"),
-        ({"step": 5}, "tensor `step` is a `int`"),
-        ({"name": "x"}, "tensor `name` is a `str`"),
-        (5, "cannot be a `int`"),
-        (None, "cannot be a `NoneType`"),
+        ({"state": {"a": torch.zeros(1)}}, "tensor `state` is of type `dict`"),
+        ({"step": 5}, "tensor `step` is of type `int`"),
+        ({"name": "x"}, "tensor `name` is of type `str`"),
+        (5, "cannot be `int`"),
+        (None, "cannot be `NoneType`"),
     ]:
         for save in (forebay.torch.save, forebay.torch.save_checkpoint):
             with pytest.raises(TypeError, match=says):
                 save(path, given)
-    with pytest.raises(TypeError, match="1 is a `NoneType`"):
+    with pytest.raises(TypeError, match="1 is of type `NoneType`"):
         forebay.torch.save(path, [torch.zeros(1), None])
     for given in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()):
         with pytest.raises(ValueError, match="sparse.*to_dense"):
@@ -153,7 +153,7 @@ def test_a_file_that_ends_too_early_is_reported(tmp_path: Path, device: str) -> 
         ({"w": torch.zeros(4, 4).t()}, None, ValueError, "tensor `w` is not contiguous"),
         ([torch.zeros(2), torch.zeros(4)[::2]], None, ValueError, "tensor 1 is not contiguous"),
         (torch.eye(2).to_sparse(), None, ValueError, "sparse"),
-        ([torch.zeros(1), "no tensor"], [0, 4], TypeError, "tensor 1 is a `str`"),
+        ([torch.zeros(1), "no tensor"], [0, 4], TypeError, "tensor 1 is of type `str`"),
         ([torch.zeros(1)], [0, 4], ValueError, "2 numbers for 1 tensors"),
         ({"a": torch.zeros(1)}, {"b": 0}, ValueError, "no number for tensor `a`"),
         ({"a": torch.zeros(1)}, [0], TypeError, "by the same names"),

@@ -13,7 +13,7 @@ use crate::bench::args::BenchArgs;
 use crate::gdsio::options::GdsioArgs;
 use crate::gpu_file_benchmark::args::GpuFileArgs;
 use crate::report::args::ReportArgs;
-use crate::values::{Format, gpu, local_path, route, size, text_or_json};
+use crate::values::{Format, local_path, one_gpu, one_route, size, text_or_json};
 
 /// Move bytes between files and GPU memory at the speed of the slowest link
 #[derive(Debug, Parser)]
@@ -21,7 +21,7 @@ use crate::values::{Format, gpu, local_path, route, size, text_or_json};
     name = "forebay",
     version,
     styles = help::STYLES,
-    max_term_width = 90,
+    term_width = help::width(),
     after_help = help::OTHER_TOOLS,
     after_long_help = help::beyond_flags(),
 )]
@@ -54,7 +54,8 @@ pub enum Verb {
     /// reports what it found, why that matters and the next step; the largest obstacle comes first.
     /// Then a few MiB are read by each route, and written too if the path is a folder. Every byte
     /// is verified. The first line answers whether bytes can go to the GPU directly. Neither root
-    /// nor a GPU is required. The exit code is 1 if something that was set up does not work.
+    /// nor a GPU is required. The exit code is 1 if something installed is broken.
+    /// Lacking a direct path is no error.
     Doctor(DoctorArgs),
     /// Show results as a table, page, CSV or Markdown; compare several files
     ///
@@ -161,11 +162,11 @@ pub struct ReadArgs {
     ///
     /// By default the first GPU, or host memory if there is none.
     /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    #[arg(long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true)]
     pub gpu: Option<GpuSelector>,
 
     /// Require this route: `direct`, `staged`, `cached` or `host`
-    #[arg(long, value_name = "ROUTE", value_parser = route)]
+    #[arg(long, value_name = "ROUTE", value_parser = one_route(), hide_possible_values = true)]
     pub route: Option<Route>,
 
     /// Copy the bytes from the target to this new file; `-` is stdout
@@ -219,7 +220,10 @@ pub struct DoctorArgs {
     /// GPU: an index, a UUID, a PCI address, `none`, or `sim`
     ///
     /// By default the first GPU. With `--fixture`, an index or a PCI address.
-    #[arg(long, value_name = "WHICH", value_parser = gpu, conflicts_with = "tree")]
+    #[arg(
+        long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true,
+        conflicts_with = "tree"
+    )]
     pub gpu: Option<GpuSelector>,
 
     /// Print the answer alone, and no warnings

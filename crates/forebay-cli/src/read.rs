@@ -25,9 +25,10 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::args::ReadArgs;
+use crate::map::look::Look;
+use crate::map::rows;
 use crate::report::forms::indented;
-use crate::report::grid::WIDTH;
-use crate::report::numbers::rate_text;
+use crate::report::numbers::{counted, rate_text};
 use crate::values::Format;
 
 /// Columns of the names in the summary.
@@ -86,6 +87,8 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let other = (&Moved::default(), 0);
     let proof = prover.proof(evidence, &Moved::of(&outcome), Direction::Read.into(), other);
     let verdict = VerdictFacts::of(&[proof]);
+    let read = args.offset..args.offset + len;
+    rows::of_file(&args.file, read).iter().for_each(|text| stdio::say(text));
     let sum = format!("{:016x}", pass_on(&memory, len, output, to_stdout)?);
     let text = if args.format == Format::Json {
         json_lines(&report(args, &engine, &target, &outcome, &sum, verdict.as_ref()))?
@@ -118,8 +121,8 @@ fn wanted_len(args: &ReadArgs, size: u64) -> Result<u64> {
                 len: len.unwrap_or(0),
                 drive: None,
             };
-            let bytes = if size == 1 { "byte" } else { "bytes" };
-            let text = format!("cannot read {place}: the file has {size} {bytes}");
+            let bytes = counted(whole(size), "byte");
+            let text = format!("cannot read {place}: the file has {bytes}");
             let hint = match rest {
                 None => "give an `--offset` inside the file".to_owned(),
                 Some(rest) => format!("`--len {rest}` reads up to the end"),
@@ -192,9 +195,8 @@ fn pass_on(
 
 fn moved(bytes: u64) -> String {
     match bytes {
-        1 => "1 byte".into(),
         // Below a KiB the short form would repeat the number.
-        0 | 2..KIB => format!("{bytes} bytes"),
+        0..KIB => counted(whole(bytes), "byte"),
         _ => format!("{bytes} bytes ({})", format_size(bytes)),
     }
 }
@@ -203,7 +205,7 @@ fn moved(bytes: u64) -> String {
 fn trace_line(path: &Path, left_out: u64) -> String {
     let missing = match left_out {
         0 => String::new(),
-        spans => format!(" ({spans} more spans were left out)"),
+        spans => format!(" ({} left out)", counted(whole(spans), "more span")),
     };
     let path = plain(&path.display().to_string());
     format!("{:<9}{path}{missing}: open it in https://ui.perfetto.dev\n", "trace")
@@ -309,10 +311,10 @@ fn summary(
         false => ("time", format!("{seconds:.6} s")),
     });
     lines.push(("xxh3-64", xxh3_64.into()));
-    let indent = " ".repeat(NAME);
+    let (indent, Look(width)) = (" ".repeat(NAME), Look::of_stdout());
     let line = |(name, text): &(&str, String)| {
         let line = format!("{name:<NAME$}{}", plain(text));
-        if *name == "file" { line + "\n" } else { indented(&line, WIDTH, &indent) }
+        if *name == "file" { line + "\n" } else { indented(&line, width, &indent) }
     };
     lines.iter().map(line).collect()
 }

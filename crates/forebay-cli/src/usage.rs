@@ -4,6 +4,7 @@ use clap::error::{ContextKind, ContextValue};
 use forebay_measure::failure::{Failure, lower};
 
 use crate::args::definition;
+use crate::near::near;
 
 /// The failure for `error`. It omits the parser's usage line, which `--help` has.
 pub(crate) fn failure(error: &clap::Error) -> Failure {
@@ -13,8 +14,13 @@ pub(crate) fn failure(error: &clap::Error) -> Failure {
     let message = message.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     let help = parts.last().map(|line| lower(line.trim_end_matches('.')));
     let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
+    let given = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(given)) => given.as_str(),
+        _ => "",
+    };
     let near = kinds.into_iter().find_map(|kind| match error.get(kind)? {
-        ContextValue::String(name) => Some(name.clone()),
+        // The parser's idea of similar is wide: `--trace` for `--force`.
+        ContextValue::String(name) => near(given, [name.as_str()]).map(str::to_owned),
         ContextValue::Strings(names) => names.iter().find(|name| !is_hidden(name)).cloned(),
         _ => None,
     });

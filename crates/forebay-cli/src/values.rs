@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::units::parse_size;
@@ -47,6 +47,50 @@ impl Format {
 pub(crate) fn text_or_json() -> impl TypedValueParser<Value = Format> {
     let parser = PossibleValuesParser::new(["table", "json"]);
     parser.map(|name| if name == "json" { Format::Json } else { Format::Table })
+}
+
+/// A parser whose usual values completions offer.
+#[derive(Clone)]
+pub(crate) struct Listed<T> {
+    parse: fn(&str) -> Result<T, String>,
+    names: Vec<&'static str>,
+}
+
+pub(crate) fn listed<T>(
+    parse: fn(&str) -> Result<T, String>,
+    names: impl IntoIterator<Item = &'static str>,
+) -> Listed<T> {
+    Listed { parse, names: names.into_iter().collect() }
+}
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Listed<T> {
+    type Value = T;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<T, clap::Error> {
+        self.parse.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
+
+/// Usual names of GPUs.
+pub(crate) const GPUS: [&str; 3] = ["0", "none", "sim"];
+
+/// A GPU.
+pub(crate) fn one_gpu() -> Listed<GpuSelector> {
+    listed(gpu, GPUS)
+}
+
+/// A route.
+pub(crate) fn one_route() -> Listed<Route> {
+    listed(route, Route::ALL.map(Route::name))
 }
 
 pub(crate) fn size(text: &str) -> Result<u64, String> {

@@ -98,7 +98,7 @@ impl Process {
         checks.push(self.locking());
         checks.extend(self.limit());
         checks.push(match (self.rights, self.may(CAP_SYS_ADMIN)) {
-            (_, true) => RIGHTS.ok("the process may administrate"),
+            (_, true) => RIGHTS.ok("running with `CAP_SYS_ADMIN`"),
             (None, _) => RIGHTS
                 .unknown("/proc/self/status does not show them")
                 .step("mount `/proc`, and run `forebay doctor` as root"),

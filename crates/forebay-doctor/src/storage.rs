@@ -28,12 +28,12 @@ const ATTRIBUTES: Topic = Topic {
 };
 const UDEV: Topic = Topic {
     name: "udev",
-    why: "cuFile learns from udev what is on a block device, and without that takes no file at all \
-          (5027), not even in its compat mode",
+    why: "cuFile needs udev to identify the file system; without it every file fails with 5027, \
+          also in compat mode",
 };
 const ARRAY_UDEV: Topic = Topic {
     name: "udev_raid",
-    why: "cuFile learns from udev the level of an array, and accepts no file without one",
+    why: "cuFile needs udev to identify the level of an array; without it every file fails",
 };
 
 /// Flags of extents whose bytes on the drive differ from the file's: encoded, encrypted, inline

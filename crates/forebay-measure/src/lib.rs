@@ -4,10 +4,10 @@
 //! [`proof`] proves the path by counters, [`power`] reads power sensors.
 //!
 //! Files: [`output`], [`scratch`] and [`make`] make them, [`data`] has their contents, [`cache`]
-//! makes them cold or warm, and [`held`] keeps paths to open ones. Memory: [`memory`],
-//! [`host_memory`], [`control_group`]. The machine: [`environment`], [`target`], [`fio`], [`cpu`].
-//! [`parallel`] runs work on all cores, [`stats`] summarizes samples, [`kv`] knows cache sizes of
-//! models.
+//! makes them cold or warm, [`drive`] tries what reaches their drives, and [`held`] keeps paths to
+//! open ones. Memory: [`memory`], [`host_memory`], [`control_group`]. The machine: [`environment`],
+//! [`target`], [`fio`], [`cpu`]. [`parallel`] runs work on all cores, [`stats`] summarizes samples,
+//! [`kv`] knows cache sizes of models.
 //!
 //! [`failure`] is the error of all of these. [`steps`] ends a process whose file never responds,
 //! [`cleanup`] undoes what must not remain, [`program`] and [`shell`] start processes. Text from
@@ -18,6 +18,7 @@ pub mod cleanup;
 pub mod control_group;
 pub mod cpu;
 pub mod data;
+pub mod drive;
 pub mod environment;
 pub mod failure;
 pub mod fio;

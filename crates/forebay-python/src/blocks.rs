@@ -279,10 +279,8 @@ impl Blocks {
         for (number, object) in memory.try_iter()?.enumerate() {
             let object = object?;
             let Some(&key) = keys.get(number) else {
-                return Err(PyValueError::new_err(format!(
-                    "there are {} keys, and memory for more blocks",
-                    keys.len()
-                )));
+                let text = format!("memory has more blocks than keys ({})", keys.len());
+                return Err(PyValueError::new_err(text));
             };
             let lent = |piece: &Bound<'_, PyAny>| {
                 let note = format!("it is for block {number}");
@@ -298,7 +296,7 @@ impl Blocks {
         }
         if blocks.len() < keys.len() {
             let (keys, blocks) = (keys.len(), blocks.len());
-            let text = format!("there are {keys} keys, and memory for {blocks} blocks");
+            let text = format!("memory has fewer blocks ({blocks}) than keys ({keys})");
             return Err(PyValueError::new_err(text));
         }
         Ok(blocks)

@@ -184,7 +184,7 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     }
     let kind = object.get_type().name()?;
     Err(PyTypeError::new_err(format!(
-        "cannot {} a `{kind}`: give an array or tensor (DLPack, `__cuda_array_interface__`), a \
+        "cannot {} `{kind}`: give an array or tensor (DLPack, `__cuda_array_interface__`), a \
          buffer such as a `bytearray`, or `(address, length, device)`",
         usage.words()
     )))
@@ -341,7 +341,7 @@ fn explained(object: &Bound<'_, PyAny>, usage: Use, error: PyErr) -> PyErr {
     } else {
         return error;
     };
-    let better = PyBufferError::new_err(format!("cannot {} a `{kind}`: {why}", usage.words()));
+    let better = PyBufferError::new_err(format!("cannot {} `{kind}`: {why}", usage.words()));
     better.set_cause(py, Some(error));
     better
 }

@@ -129,7 +129,7 @@ fn as_its_own<'py>(
 fn unknown(stream: &Bound<'_, PyAny>) -> PyErr {
     let kind = stream.get_type().name().map_or("?".into(), |name| name.to_string());
     PyTypeError::new_err(format!(
-        "`stream` cannot be a `{kind}`: give a stream of torch or cupy, a raw stream as a number, \
+        "`stream` cannot be `{kind}`: give a stream of torch or cupy, a raw stream as a number, \
          `\"current\"`, or `None`"
     ))
 }

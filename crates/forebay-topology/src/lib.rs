@@ -9,9 +9,9 @@
 //! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
-//! serves the doctor, `files` serves callers outside this package, and `simulated` gives simulated
-//! GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network ports (`nic`) and `memory`
-//! carry, `streams` how many bytes each drive moves for those of a file.
+//! serves the doctor, `stored` reports holes, `files` serves callers outside this package, and
+//! `simulated` gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network
+//! ports (`nic`) and `memory` carry, `streams` how many bytes each drive moves for those of a file.
 
 mod block;
 mod btrfs;
@@ -52,6 +52,7 @@ mod record;
 mod replay;
 mod resolve;
 mod simulated;
+mod stored;
 mod streams;
 mod system;
 #[cfg(test)]
@@ -78,6 +79,7 @@ pub use record::{record, record_with};
 pub use replay::read_record;
 pub use resolve::Below;
 pub use simulated::simulated_gpu;
+pub use stored::Stored;
 pub use streams::{Stream, streams};
 pub use system::System;
 pub use system::moves_cursor;

@@ -12,12 +12,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_base::lock::Lock;
-use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 
 use super::calls;
 use super::patience::{LOOK_MAX, Patience, Silent};
 use super::resolve::device_text;
+use super::stored;
 
 /// Maximum number of links followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -128,7 +129,7 @@ pub(super) trait Probe: fmt::Debug + Send + Sync {
     fn opens(&self, _path: &Path) -> Answer<()> {
         Err(Refusal::NotRecorded)
     }
-    /// FIEMAP: the first `max` extents.
+    /// FIEMAP, or `SEEK_DATA` without it: the first `max` extents.
     fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>>;
     /// The table of a device-mapper volume, one target per line, without its keys.
     fn dm_table(&self, device: u64) -> Answer<String>;
@@ -276,7 +277,34 @@ fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
         return Err(Errno::OPNOTSUPP.into());
     }
     let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    let found = match calls::extents(fd.as_fd(), max) {
+        Err(Errno::OPNOTSUPP | Errno::NOTTY) => return Ok(data(fd.as_fd(), max)?),
+        found => found?,
+    };
+    if found.iter().all(|extent| extent.flags & stored::UNWRITTEN == 0) {
+        return Ok(found);
+    }
+    // Their bytes may be in the page cache only. A file system without sync keeps its answer.
+    let _ = rustix::fs::fdatasync(&fd);
     Ok(calls::extents(fd.as_fd(), max)?)
+}
+
+/// The runs of a file that are no holes, for file systems without FIEMAP. Each has no address.
+fn data(fd: BorrowedFd<'_>, max: usize) -> rustix::io::Result<Vec<Extent>> {
+    let mut found: Vec<Extent> = Vec::new();
+    while found.len() < max {
+        let at = found.last().map_or(0, |last| last.logical + last.len);
+        let logical = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break, // no data from here on
+            found => found?,
+        };
+        let end = rustix::fs::seek(fd, SeekFrom::Hole(logical))?;
+        if end <= logical {
+            break;
+        }
+        found.push(Extent { logical, physical: 0, len: end - logical, flags: stored::UNKNOWN });
+    }
+    Ok(found)
 }
 
 /// The `statx` result for an open file.

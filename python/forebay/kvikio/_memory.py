@@ -94,7 +94,7 @@ def _divided(memory: Any, offset: int, size: int) -> Any:
         return flat[offset : offset + size]
     if getattr(memory, "__cuda_array_interface__", None) is None:
         kind = type(memory).__name__
-        text = f"`dev_offset` cannot divide a `{kind}`: give a slice of it instead"
+        text = f"`dev_offset` cannot divide `{kind}`: give a slice of it instead"
         raise ValueError(text)
     _refuse_gaps(memory)
     return Part(memory, offset, size)

@@ -110,7 +110,7 @@ def _descriptor(file: Any) -> Iterator[int]:
         yield operator.index(file)
         return
     if not isinstance(file, (str, os.PathLike)):
-        text = f"`file` cannot be a `{type(file).__name__}`: give a path, a descriptor or a file"
+        text = f"`file` cannot be `{type(file).__name__}`: give a path, a descriptor or a file"
         raise ValueError(text)
     path = os.fspath(file)
     try:

@@ -14,7 +14,7 @@ def memory_register(buf: Any) -> None:
         TypeError: `buf` is not memory.
     """
     if _memory.size_of(buf) is None and not _memory.is_on_gpu(buf):
-        raise TypeError(f"`buf` cannot be a `{type(buf).__name__}`: give an array or a buffer")
+        raise TypeError(f"`buf` cannot be `{type(buf).__name__}`: give an array or a buffer")
 
 
 def memory_deregister(buf: Any) -> None:

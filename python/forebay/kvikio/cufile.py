@@ -71,7 +71,7 @@ class IOFuture:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         kind = type(self).__name__
-        raise TypeError(f"cannot copy or pickle an `{kind}`: it belongs to this process")
+        raise TypeError(f"cannot copy or pickle `{kind}`: it belongs to this process")
 
 
 class IOFutureStream(IOFuture):

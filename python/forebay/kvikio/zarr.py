@@ -126,5 +126,5 @@ class GDSStore(zarr.storage.LocalStore):
         self._check_writable()
         if not isinstance(value, Buffer):
             kind = type(value).__name__
-            raise TypeError(f"`value` cannot be a `{kind}`: give a Buffer instance of zarr")
+            raise TypeError(f"`value` cannot be `{kind}`: give a Buffer instance of zarr")
         await asyncio.to_thread(_write, self.root / key, value, exclusive)

@@ -139,7 +139,7 @@ def _views(found: Any) -> dict[str, View]:
     if named is not None and (inner := mapping(named.get(_MODEL))) is not None:
         named = inner
     if named is None:
-        raise TypeError(f"it is a `{kind_of(found)}`")
+        raise TypeError(f"it is of type `{kind_of(found)}`")
     views = {}
     for name, value in named.items():
         try:

@@ -282,7 +282,7 @@ def described(name: str, tensor: Any) -> Given:
         ValueError: it is not contiguous, or the format has no type for its elements.
     """
     if not isinstance(name, str):
-        raise NotTensors(f"the name of a tensor cannot be a `{type(name).__name__}`")
+        raise NotTensors(f"the name of a tensor cannot be `{type(name).__name__}`")
     library = type(tensor).__module__.partition(".")[0]
     if library == "torch" or hasattr(tensor, "is_sparse"):
         return _of_torch(name, tensor)
@@ -295,7 +295,7 @@ def described(name: str, tensor: Any) -> Given:
             ": give its tensors names of their own, such as `optimizer.0.exp_avg`, or save it by "
             "`torch.distributed.checkpoint`"
         )
-    raise NotTensors(f"tensor `{shown(name)}` is a `{kind}`, not of torch or NumPy{hint}")
+    raise NotTensors(f"tensor `{shown(name)}` is of type `{kind}`, not of torch or NumPy{hint}")
 
 
 def _of_torch(name: str, tensor: Any) -> Given:

@@ -108,7 +108,7 @@ def mapping(value: Any) -> dict[str, Any] | None:
         return None
     for key in value.keys:
         if type(key) is not str:
-            raise TypeError(f"a name in it is a `{kind_of(key)}`")
+            raise TypeError(f"a name in it is of type `{kind_of(key)}`")
     found = dict(zip(value.keys, value.values, strict=True))
     if len(found) != len(value.keys):
         raise ValueError("it has a name twice")
@@ -123,7 +123,7 @@ def tensor(value: Any) -> View:
         ValueError: it is not valid.
     """
     if not isinstance(value, Record):
-        raise TypeError(f"it is a `{kind_of(value)}`")
+        raise TypeError(f"it is of type `{kind_of(value)}`")
     view = _made(value.name, value.arguments)
     if value.items or value.keys or value.state is not None:
         raise ValueError("it changes a tensor")
@@ -147,8 +147,8 @@ def _made(name: str, arguments: Any) -> View:
         case "torch._tensor._rebuild_from_type_v2", (Global() as inner, of, tuple() as own, _):
             if isinstance(of, Global) and of.name in _PLAIN:
                 return _made(inner.name, own)
-            raise ValueError(f"a tensor is a `{kind_of(of)}`")
-    raise TypeError(f"it is a `{shortened(name.removeprefix('builtins.'))}`")
+            raise ValueError(f"a tensor is of type `{kind_of(of)}`")
+    raise TypeError(f"it is of type `{shortened(name.removeprefix('builtins.'))}`")
 
 
 def _storage(value: Any) -> Storage:

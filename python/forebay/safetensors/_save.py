@@ -46,7 +46,7 @@ def places(
     """Header and tensors, and where each goes in the file."""
     if not isinstance(tensors, Mapping):
         kind = type(tensors).__name__
-        raise NotTensors(f"`tensors` cannot be a `{kind}`: give tensors by name")
+        raise NotTensors(f"`tensors` cannot be `{kind}`: give tensors by name")
     if METADATA in tensors:
         raise ValueError(f"a tensor cannot have the name `{METADATA}`: the header uses it")
     about = sorted(

@@ -55,7 +55,7 @@ def listed(name: str, values: Any) -> list[Any]:
         return list(values)
     except TypeError:
         kind = type(values).__name__
-        raise TypeError(f"`{name}` cannot be a `{kind}`: give tensors of torch") from None
+        raise TypeError(f"`{name}` cannot be `{kind}`: give tensors of torch") from None
 
 
 def shape_of(name: str, shape: Any) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ def _index(offset: Any) -> int:
 def check(name: str, tensor: torch.Tensor) -> None:
     """Refuses tensors that the engine would refuse, with an error that names the tensor."""
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{name} is a `{type(tensor).__name__}`, not a tensor of torch")
+        raise TypeError(f"{name} is of type `{type(tensor).__name__}`, not a tensor of torch")
     if tensor.layout != torch.strided:
         raise ValueError(
             f"{name} is sparse: give its `.to_dense()`, or its `.indices()` and `.values()`"

@@ -4,11 +4,21 @@ use clap::builder::Styles;
 use clap::builder::styling::AnsiColor;
 use forebay_measure::variables;
 
+use crate::map::look::Look;
+
 pub(super) const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
+
+/// Most columns of help.
+const WIDTH_MAX: usize = 90;
+
+/// The columns of help: those of the terminal, within bounds.
+pub(super) fn width() -> usize {
+    Look::of(std::io::stdout()).map_or(WIDTH_MAX, |look| look.0.min(WIDTH_MAX))
+}
 
 const EXAMPLES: &str = "\
 Examples:

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use forebay::Route;
 use forebay::gpu::GpuSelector;
 use forebay::gpu::sim::SimConfig;
@@ -15,11 +15,13 @@ use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::check::Most;
 use forebay_measure::workload::pattern::Pattern;
 
-use crate::values::{Format, gpu, local_path, positive_size, route};
+use crate::values::{Format, GPUS, gpu, listed, local_path, positive_size, route};
 
 /// Arguments of `forebay bench`.
 #[derive(Debug, Clone, Default, Args)]
-#[command(after_long_help = "Examples:\n  \
+#[command(
+    disable_help_flag = true,
+    after_long_help = "Examples:\n  \
     forebay bench                             scratch file in this folder\n  \
     forebay bench model.safetensors           your file; it is only read\n  \
     forebay bench /mnt/a /mnt/b               each path, and both at once\n  \
@@ -29,7 +31,8 @@ use crate::values::{Format, gpu, local_path, positive_size, route};
     forebay bench /data --method forebay,cpu-gpu --threads 1,8 --block-size 1M\n  \
     forebay bench /data --kv llama-70b:fp8:tp8 --size 64G\n  \
     forebay bench /data --together 0-7 --cache warm\n  \
-    forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64")]
+    forebay bench /data --method io-uring --depth 1,2,4,8,16,32,64"
+)]
 pub struct BenchArgs {
     /// Files or block devices to read, or folders for scratch files [default: this folder]
     ///
@@ -45,7 +48,8 @@ pub struct BenchArgs {
     ///
     /// By default the first GPU, or host memory if there is none.
     /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH,…", value_parser = gpu_rows, help_heading = TARGETS)]
+    #[arg(long, value_name = "WHICH,…", value_parser = listed(gpu_rows, GPUS),
+        hide_possible_values = true, help_heading = TARGETS)]
     pub gpu: Vec<GpuRows>,
 
     /// GPUs that work at the same time, such as `0-3` or `0,2`
@@ -109,14 +113,16 @@ pub struct BenchArgs {
     /// request; `cpu-cached-gpu` uses the page cache instead. `io-uring` keeps `--depth` requests
     /// in flight, as `fio` does. With `--block-size` and the like, the default is `forebay`.
     #[arg(
-        long, value_name = "NAME,…", value_delimiter = ',', value_parser = method,
+        long, value_name = "NAME,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(method, Method::all().map(Method::name)),
         help_heading = WORKLOAD
     )]
     pub method: Vec<Method>,
 
     /// Routes required of `forebay`: `any` (default), `direct`, `staged`, `cached`, `host`
     #[arg(
-        long, value_name = "ROUTE,…", value_delimiter = ',', value_parser = any_route,
+        long, value_name = "ROUTE,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(any_route, ["any"].into_iter().chain(Route::ALL.map(Route::name))),
         help_heading = WORKLOAD
     )]
     pub route: Vec<RouteChoice>,
@@ -125,7 +131,8 @@ pub struct BenchArgs {
     ///
     /// With `--block-size` and the like, the default is `read`.
     #[arg(
-        long, value_name = "WHICH,…", value_delimiter = ',', value_parser = direction,
+        long, value_name = "WHICH,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(direction, ["read", "write", "mixed:70"]),
         help_heading = WORKLOAD
     )]
     pub direction: Vec<u8>,
@@ -135,7 +142,8 @@ pub struct BenchArgs {
     /// Only the files' own pages are evicted, and that is checked. A cold write ends when its bytes
     /// are on the drive. With `--block-size` and the like, the default is `cold`.
     #[arg(
-        long, value_name = "STATE,…", value_delimiter = ',', value_parser = cache,
+        long, value_name = "STATE,…", value_delimiter = ',', hide_possible_values = true,
+        value_parser = listed(cache, ["warm", "cold"]),
         help_heading = WORKLOAD
     )]
     pub cache: Vec<Cache>,
@@ -172,7 +180,8 @@ pub struct BenchArgs {
     /// Order of offsets: `sequential` (default), `random`, or `strided:SIZE`
     #[arg(
         long, value_name = "ORDER,…", value_delimiter = ',', conflicts_with = "kv",
-        value_parser = Pattern::from_str, hide_short_help = true, help_heading = WORKLOAD
+        value_parser = listed(Pattern::from_str, ["sequential", "random", "strided:1M"]),
+        hide_possible_values = true, hide_short_help = true, help_heading = WORKLOAD
     )]
     pub pattern: Vec<Pattern>,
 
@@ -278,6 +287,10 @@ pub struct BenchArgs {
     /// All warnings, limits and reasons
     #[arg(short, long, conflicts_with = "quiet", help_heading = OUTPUT)]
     pub verbose: bool,
+
+    /// Print help: `-h` a summary, `--help` all
+    #[arg(short, long, action = ArgAction::Help, help_heading = OUTPUT)]
+    pub help: Option<bool>,
 }
 
 const TARGETS: &str = "Targets";

@@ -19,8 +19,11 @@ mod targets;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay::units::{MIB, format_size};
@@ -32,7 +35,7 @@ use forebay_measure::make::Room;
 use forebay_measure::power::{Meter, Wanted};
 use forebay_measure::program::Program;
 use forebay_measure::results::file::{Ledger, samples};
-use forebay_measure::results::machine::{Environment, FileSystem};
+use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
 use forebay_measure::stdio::message;
@@ -41,7 +44,7 @@ use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
 use forebay_measure::workload::measure::Measurer;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
-use forebay_measure::{environment, held, subject};
+use forebay_measure::{drive, environment, held, subject};
 use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -53,8 +56,10 @@ pub(crate) use self::print::show;
 use self::ranks::Joined;
 use self::targets::Together;
 use crate::log;
-use crate::map;
+use crate::map::look::Look;
+use crate::map::{self, rows};
 use crate::report::bars;
+use crate::report::grid::WIDTH;
 use crate::report::model::{Line, Metric, NO_TIME};
 use crate::report::numbers::counted;
 
@@ -62,6 +67,8 @@ use crate::report::numbers::counted;
 pub(crate) const TRY_LEN: u64 = MIB;
 /// Interval of the progress bar's steps.
 const TICK: Duration = Duration::from_millis(100);
+/// Interval of lines in a log, which is no terminal.
+const LOG_TICK: Duration = Duration::from_secs(8);
 /// The first part of scratch, which shows how fast the storage is.
 const FIRST_LEN: u64 = 64 * MIB;
 /// Seconds that a cold read of a whole file should take.
@@ -120,8 +127,8 @@ pub(crate) struct Bench<'a> {
     maps: Vec<StorageMap>,
     /// The queue depth at which the storage of each path was the fastest, by direction.
     storage_depths: HashMap<(usize, Direction), u32>,
-    /// Whether each path's files can be cold.
-    can_be_cold: Vec<bool>,
+    /// Whether the storage of each path has a limit.
+    is_limited: Vec<bool>,
     /// The block stores of points, by their number. They stay full between samples.
     served: HashMap<usize, Served>,
     /// The capacity of each of their roots.
@@ -167,7 +174,6 @@ impl<'a> Bench<'a> {
         let device = targets::gpus(&targets).next().map(|gpu| gpu.info());
         let environment = environment::collect(&paths[0], device, command);
         let maps = maps(&resolver, paths);
-        let caches = caches(args, &maps, &mut warnings)?;
         let mut bench = Self {
             args,
             begun,
@@ -184,7 +190,7 @@ impl<'a> Bench<'a> {
             resolver,
             maps,
             storage_depths: HashMap::new(),
-            can_be_cold: Vec::new(),
+            is_limited: vec![true; paths.len()],
             served: HashMap::new(),
             kv_capacity: 0,
             joined: None,
@@ -197,9 +203,9 @@ impl<'a> Bench<'a> {
             directions,
             whole: None,
             piece_max: u64::MAX,
-            caches,
+            caches: Vec::new(),
         };
-        bench.try_caches(&mut axes, &mut warnings)?;
+        let doubts = bench.judge_rows(&mut axes)?;
         if is_whole {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
@@ -207,6 +213,7 @@ impl<'a> Bench<'a> {
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
         bench.begin(environment)?;
+        doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.warn(text))?;
         Ok(bench)
@@ -285,13 +292,64 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Finds out whether each path's file system keeps pages, and drops them, unless a flag says
-    /// which rows there are.
-    fn try_caches(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
+    /// Finds the rows and limits that each path cannot have, and returns why.
+    ///
+    /// # Errors
+    /// `--cache cold` requires such a row.
+    fn judge_rows(&mut self, axes: &mut Axes) -> Result<Vec<String>> {
+        let mut doubts = Vec::new();
+        let cold = self.has_cold_rows();
+        let any = |is: fn(u8) -> bool| cold && axes.directions.iter().any(|percent| is(*percent));
+        let (reads, writes) = (any(|percent| percent > 0), any(|percent| percent < 100));
+        // By default, whole files are no longer.
+        let most = if self.is_whole { WHOLE_LEN.1 } else { u64::MAX };
+        for (index, (place, path)) in self.places.iter().zip(&axes.paths).enumerate() {
+            let map = &self.maps[index];
+            let _step = Step::begin("inspect", &map.path);
+            let len = self.args.size.unwrap_or(most).min(place.len);
+            let is_file = place.is_scratch() || map.root.number("size_bytes").is_some();
+            let folder = Some(place.folder.as_path()).filter(|_| is_file && writes);
+            let rows = rows::judge(&self.resolver, map, 0..len, folder);
+            let caches =
+                Caches { cold: rows.no_cold.is_none(), warm: true, synced: rows.no_sync.is_none() };
+            self.is_limited[index] = caches.cold;
+            axes.caches.push(caches);
+            let absent = [
+                (reads, rows.no_cold, "no cold rows and no storage limit for", "while it is cold"),
+                (writes && caches.cold, rows.no_sync, "no synced writes to", "with synced writes"),
+            ];
+            for (_, why, without, how) in absent.into_iter().filter(|(is_wanted, ..)| *is_wanted) {
+                let Some(why) = why else { continue };
+                if !self.args.cache.is_empty() {
+                    return Err(Failure::new(format!("cannot measure `{path}` {how}"))
+                        .because(why)
+                        .hint("name a path on a drive, or give `--cache warm`"));
+                }
+                doubts.push(format!("{without} `{path}`: {why}; give a path on a drive"));
+            }
+            doubts.extend(rows.cold.into_iter().filter(|_| reads && caches.cold));
+            doubts.extend(rows.synced.into_iter().filter(|_| writes && caches.synced));
+        }
+        self.try_caches(axes, &mut doubts)?;
+        Ok(doubts)
+    }
+
+    /// Whether rows are cold unless their storage cannot be.
+    fn has_cold_rows(&self) -> bool {
+        let given = &self.args.cache;
+        self.args.kv.is_empty() && (given.is_empty() || given.contains(&Cache::Cold))
+    }
+
+    /// Tries which states of the page cache each path's files can have, unless a flag says which
+    /// rows there are, and whether O_DIRECT reads the storage.
+    fn try_caches(&mut self, axes: &mut Axes, doubts: &mut Vec<String>) -> Result<()> {
         let direction = first_direction(axes);
-        let is_default = self.args.cache.is_empty() && self.args.kv.is_empty();
-        let all = self.places.iter_mut().zip(&mut axes.caches).zip(&axes.paths);
-        for ((place, caches), name) in all.filter(|((_, caches), _)| is_default && caches.cold) {
+        let (is_default, has_cold) = (self.args.cache.is_empty(), self.has_cold_rows());
+        for (index, caches) in axes.caches.iter_mut().enumerate() {
+            let (place, name) = (&mut self.places[index], &axes.paths[index]);
+            if !has_cold || !caches.cold {
+                continue;
+            }
             if place.is_scratch() {
                 place.fill_first(MIB)?;
             }
@@ -299,18 +357,31 @@ impl<'a> Bench<'a> {
             let path = place.file_of(direction).expect("there is one");
             let file = steps::open(&self.engine, path)?;
             let pages = FileFrom(&file, 0);
-            if let Err(reason) = make_cold(&pages, len)? {
-                warnings.push(format!("no row is cold on `{name}`: {reason}"));
-                caches.cold = false;
-            } else if let Err(reason) = make_resident(path, &pages, len)? {
-                warnings.push(format!("no row is warm on `{name}`: {reason}"));
-                caches.warm = false;
+            let cold = make_cold(&pages, len)?;
+            if cold.is_ok() && drive::direct_is_cached(path, &pages) {
+                self.is_limited[index] = false;
+                doubts.push(format!(
+                    "no storage limit for `{name}`: the kernel serves O_DIRECT from the page \
+                     cache; rows of `cpu`, `cpu-gpu` and `io-uring` are not cold"
+                ));
+            }
+            match cold {
+                _ if !is_default => {}
+                Err(reason) => {
+                    doubts.push(format!("no row is cold on `{name}`: {reason}"));
+                    (caches.cold, caches.synced, self.is_limited[index]) = (false, false, false);
+                }
+                Ok(()) => {
+                    if let Err(reason) = make_resident(path, &pages, len)? {
+                        doubts.push(format!("no row is warm on `{name}`: {reason}"));
+                        caches.warm = false;
+                    }
+                }
             }
             if place.is_scratch() {
                 place.len = 0;
             }
         }
-        self.can_be_cold = axes.caches.iter().map(|caches| caches.cold).collect();
         Ok(())
     }
 
@@ -386,7 +457,7 @@ impl<'a> Bench<'a> {
         if done >= all {
             return Ok(std::mem::take(&mut self.records));
         }
-        let bar = progress(all as u64, self.args.quiet);
+        let bar = self.bar(all);
         bar.set_position(done as u64);
         self.show_progress(done, rounds, &bar);
         self.make_scratch(&bar)?;
@@ -488,6 +559,12 @@ impl<'a> Bench<'a> {
         (!missing.is_empty()).then(|| text(missing.join("; ")))
     }
 
+    /// The progress over samples. Of several ranks only the first shows it.
+    fn bar(&self, samples: usize) -> ProgressBar {
+        let is_first = self.joined.as_ref().is_none_or(Joined::is_first);
+        progress(samples as u64, self.args.quiet || !is_first)
+    }
+
     /// Says how much will be measured, if results go to a file.
     fn announce(&self, kept: usize, rounds: Rounds) {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !self.args.quiet) else { return };
@@ -515,7 +592,12 @@ impl<'a> Bench<'a> {
     fn show_progress(&self, done: usize, rounds: Rounds, bar: &ProgressBar) {
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
         if is_short && !bar.is_hidden() {
-            let table = bars::render(&bars::model(&self.records), print::base(self.args));
+            let Look(width) = Look::of(std::io::stderr()).unwrap_or(Look(WIDTH));
+            let table = bars::render(&bars::model(&self.records), print::base(self.args), width);
+            let table = match AutoStream::choice(&std::io::stderr()) {
+                ColorChoice::Never => strip_str(&table).to_string(),
+                _ => table,
+            };
             bar.set_prefix(fitting(&table));
         }
         let results =
@@ -724,34 +806,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The states of the page cache that each path can have, as far as its file system says.
-///
-/// # Errors
-/// `--cache cold` names a path whose files are in memory.
-fn caches(
-    args: &BenchArgs,
-    maps: &[StorageMap],
-    warnings: &mut Vec<String>,
-) -> Result<Vec<Caches>> {
-    let mut all = Vec::new();
-    for (path, map) in args.paths.iter().zip(maps) {
-        let file_system = environment::file_system(map).filter(FileSystem::is_in_memory);
-        all.push(Caches { cold: file_system.is_none(), warm: true });
-        let Some(kind) = file_system.map(|it| it.kind) else { continue };
-        let path = path.display();
-        if args.cache.contains(&Cache::Cold) {
-            return Err(Failure::new(format!("cannot measure `{path}` while it is cold"))
-                .because(format!("{kind} keeps its files in memory"))
-                .hint("name a path on a drive, or give `--cache warm`"));
-        }
-        warnings.push(format!(
-            "no cold rows and no storage limit for `{path}`: {kind} keeps its files in memory; \
-             give a path on a drive"
-        ));
-    }
-    Ok(all)
-}
-
 /// The direction that is measured first.
 fn first_direction(axes: &Axes) -> Direction {
     let any_read = axes.directions.iter().any(|percent| *percent > 0);
@@ -878,5 +932,22 @@ pub(crate) fn progress(steps: u64, is_quiet: bool) -> ProgressBar {
     let bar =
         ProgressBar::new(steps).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.enable_steady_tick(TICK);
+    if bar.is_hidden() {
+        keep_log(&bar);
+    }
     bar
+}
+
+/// Prints what a hidden bar says every [`LOG_TICK`] until it is finished: a job's log shows that it
+/// lives.
+fn keep_log(bar: &ProgressBar) {
+    let bar = bar.downgrade();
+    thread::spawn(move || {
+        loop {
+            thread::sleep(LOG_TICK);
+            let Some(bar) = bar.upgrade().filter(|bar| !bar.is_finished()) else { break };
+            let (done, all) = (bar.position(), bar.length().unwrap_or(0));
+            message(&format!("{done} of {all}: {}", bar.message()));
+        }
+    });
 }

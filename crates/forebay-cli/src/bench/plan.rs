@@ -115,11 +115,13 @@ pub(super) struct Axes {
     pub(super) caches: Vec<Caches>,
 }
 
-/// Whether the page cache can be without a path's files, and have them.
+/// Whether the page cache can be without a path's files, and have them, and whether a sync writes
+/// to the drive, so that there are cold writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caches {
     pub(super) cold: bool,
     pub(super) warm: bool,
+    pub(super) synced: bool,
 }
 
 /// The bytes of equal pieces of a file, at most `most` each. Up to 4 KiB for each piece are left at
@@ -252,13 +254,14 @@ fn states(args: &BenchArgs, axes: &Axes, paths: &[usize]) -> Vec<(u8, Cache)> {
     // Rows that are compared have the same state.
     let counts = |path: &usize| args.vs.is_some() || paths.contains(path);
     let caches = (0..).zip(&axes.caches).filter(|(path, _)| counts(path));
-    let (cold, warm) =
-        caches.fold((true, true), |(cold, warm), (_, path)| (cold && path.cold, warm && path.warm));
+    let caches: Vec<&Caches> = caches.map(|(_, path)| path).collect();
+    let all = |can: fn(&Caches) -> bool| caches.iter().all(|path| can(path));
     let of = |percent: u8| -> Vec<Cache> {
         if !args.cache.is_empty() {
             return args.cache.clone();
         }
-        match (cold, is_whole && percent == 100 && warm) {
+        let cold = if percent == 0 { all(|path| path.synced) } else { all(|path| path.cold) };
+        match (cold, is_whole && percent == 100 && all(|path| path.warm)) {
             (false, _) => vec![Cache::Warm],
             (true, true) => vec![Cache::Warm, Cache::Cold],
             (true, false) => vec![Cache::Cold],
@@ -546,7 +549,7 @@ mod tests {
             directions,
             whole,
             piece_max: u64::MAX,
-            caches: vec![Caches { cold: true, warm: true }],
+            caches: vec![Caches { cold: true, warm: true, synced: true }],
         }
     }
 
@@ -624,7 +627,7 @@ mod tests {
     fn a_default_run_has_a_time_limit_for_each_path_and_target() {
         let of = |args: &BenchArgs, whole: Option<Vec<u64>>| {
             let paths = vec!["/a".to_owned(), "/b".to_owned()];
-            let caches = vec![Caches { cold: true, warm: true }; 2];
+            let caches = vec![Caches { cold: true, warm: true, synced: true }; 2];
             let axes = Axes { paths, caches, ..axes(args, whole) };
             rounds(args, &points(args, &axes).unwrap())
         };
@@ -648,7 +651,8 @@ mod tests {
 
     #[test]
     fn each_path_has_the_rows_that_its_file_system_can_have() {
-        let both = [Caches { cold: true, warm: true }, Caches { cold: false, warm: true }];
+        let drive = Caches { cold: true, warm: true, synced: true };
+        let both = [drive, Caches { cold: false, warm: true, synced: false }];
         let states = |vs: Option<&str>| {
             let args = BenchArgs { vs: vs.map(Into::into), ..BenchArgs::default() };
             let paths = vec!["/drive".into(), "/memory".into()];
@@ -667,7 +671,7 @@ mod tests {
     fn large_files_are_moved_in_equal_pieces_and_not_from_a_cache_without_room() {
         let args = BenchArgs::default();
         let (len, piece_max) = (10_u64.pow(12), 3 << 30);
-        let caches = vec![Caches { cold: true, warm: false }];
+        let caches = vec![Caches { cold: true, warm: false, synced: true }];
         let large = Axes { piece_max, caches, ..axes(&args, Some(vec![len])) };
         let planned = points(&args, &large).unwrap();
         let states: Vec<_> = planned.iter().map(|one| one.point.cache).collect();

@@ -5,9 +5,11 @@ use forebay_measure::results::Record;
 use forebay_measure::stdio::print;
 
 use crate::bench::args::BenchArgs;
+use crate::map::look::Look;
 use crate::report::bars;
 use crate::report::command::warn;
 use crate::report::model::{Line, Metric, Model, unique};
+use crate::report::numbers::counted;
 use crate::report::{forms, page, show};
 use crate::values::Format;
 
@@ -38,7 +40,7 @@ pub(super) fn text(args: &BenchArgs, records: &[Record]) -> Result<String> {
     let model = || bars::model(records);
     match args.format.unwrap_or_default() {
         Format::Json => show::json(records),
-        Format::Table => Ok(bars::render(&model(), base(args))),
+        Format::Table => Ok(bars::render(&model(), base(args), Look::of_stdout().0)),
         Format::Csv => show::csv(&model(), &[]),
         Format::Md => {
             let model = model();
@@ -60,8 +62,7 @@ fn verdict(args: &BenchArgs, model: &Model) -> Result<()> {
     let wrong = model.lines.iter().filter(|line| line.verified == Some(false));
     let wrong = unique(wrong.map(|line| format!("`{}`", line.point.method)));
     if !wrong.is_empty() {
-        let s = if wrong.len() == 1 { "" } else { "s" };
-        return Err(Failure::new(format!("{} method{s} moved wrong data", wrong.len()))
+        return Err(Failure::new(counted(wrong.len(), "method") + " moved wrong data")
             .because(wrong.join(", "))
             .hint("check whether the files changed meanwhile, and the kernel's log (`dmesg`)"));
     }
@@ -70,9 +71,6 @@ fn verdict(args: &BenchArgs, model: &Model) -> Result<()> {
     };
     let required = || model.lines.iter().filter(is_required);
     let Some(first) = required().find_map(|line| line.error.as_deref()) else { return Ok(()) };
-    let text = match required().map(|line| line.failed).sum() {
-        1 => "one sample failed".to_owned(),
-        count => format!("{count} samples failed"),
-    };
-    Err(Failure::new(text).because(first))
+    let count = required().map(|line| line.failed).sum();
+    Err(Failure::new(counted(count, "sample") + " failed").because(first))
 }

@@ -10,7 +10,7 @@ use forebay::units::{MIB, parse_duration};
 use forebay_measure::failure::{Failure, Result};
 
 use super::words::{self, Io, Sizes, Transfer};
-use crate::values::gpu;
+use crate::values::one_gpu;
 
 /// Most threads of a run, or calls in flight of a batch.
 const THREADS_MAX: u32 = 1024;
@@ -141,7 +141,7 @@ pub struct GdsioArgs {
     pub cached: u8,
 
     /// GPU instead of `-d` and job files: an index, a UUID, a PCI address, `none`, or `sim`
-    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    #[arg(long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true)]
     pub gpu: Option<GpuSelector>,
 
     /// Fail if the data path of `-x` is not available

@@ -29,6 +29,7 @@ use forebay_measure::workload::pattern::Region;
 use rustix::fs::{XattrFlags, fgetxattr, fsetxattr, seek};
 
 use crate::bench::files::may_write;
+use crate::map::rows;
 
 use super::options::{GdsioArgs, Job, Request, WRITTEN_TWICE, Where};
 
@@ -211,16 +212,16 @@ fn is_incomplete(engine: &Engine, need: &mut Need) -> Result<bool> {
     let len = steps::open(engine, path)?.len()?;
     let opened = open(path).map_err(|error| Failure::at("open", path, &error))?;
     let is_file = opened.metadata().is_ok_and(|facts| facts.is_file());
-    let has_hole = is_file && has_hole(&opened, *from, (*to).min(len));
     let is_ours = is_file && is_ours(&opened);
+    let has_hole = is_ours && has_hole(&opened, *from, (*to).min(len));
     if len < *to && !is_ours {
         let (has, wanted) = (format_size(len), format_size(*to));
         return Err(Failure::new(format!("cannot read {wanted} of `{}`", path.display()))
             .because(format!("it has {has}, and was not made by `forebay gdsio`"))
             .hint("give a smaller `-s` or `-o`, or a new folder, in which files are made"));
     }
-    if has_hole && !is_ours {
-        say(&format!("`{}` has holes: reads of them do not reach the drive", path.display()));
+    if is_file && !is_ours {
+        rows::of_file(path, *from..*to).iter().for_each(|text| say(text));
     }
     let is_incomplete = is_ours && (len < *to || has_hole);
     need.file = Some(opened.into());

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use forebay::gpu::GpuSelector;
 use forebay::units::{KIB, MIB, parse_size};
 
-use crate::values::gpu;
+use crate::values::one_gpu;
 
 /// Sizes are whole multiples of this, which suits every drive and every GPU.
 const UNIT: u64 = 4 * KIB;
@@ -60,7 +60,7 @@ pub struct GpuFileArgs {
     ///
     /// By default the first GPU, or host memory if there is none.
     /// `sim:bandwidth=50GB/s,latency=10us` configures a simulated GPU.
-    #[arg(long, value_name = "WHICH", value_parser = gpu)]
+    #[arg(long, value_name = "WHICH", value_parser = one_gpu(), hide_possible_values = true)]
     pub gpu: Option<GpuSelector>,
 
     /// Overwrite FILE if it exists; its content is lost

@@ -25,8 +25,8 @@ use self::args::{GpuFileArgs, Mode};
 use self::compute::{Compute, MemoryLimit};
 use crate::bench::args::{BenchArgs, GpuRows, RouteChoice};
 use crate::bench::{self, Bench, progress};
+use crate::map::look::Look;
 use crate::report::forms::wrapped;
-use crate::report::grid::WIDTH;
 use crate::report::numbers::rate;
 
 /// Time of a sample.
@@ -163,7 +163,7 @@ impl Work {
                 during / alone * 100.0,
                 rate(read)
             ),
-            WIDTH,
+            Look::of_stdout().0,
         );
         format!("\n{text}")
     }

@@ -3,6 +3,7 @@
 //! External text is sanitized here, in one place, for all callers.
 
 use std::fmt::Write as _;
+use std::os::fd::AsFd;
 
 use anstyle::{AnsiColor, Style};
 use forebay_measure::plain::plain;
@@ -19,10 +20,15 @@ pub(crate) struct Look(pub(crate) usize);
 impl Look {
     /// Suits the process's stdout: `COLUMNS`, or the terminal's width, or else 80.
     pub(crate) fn of_stdout() -> Self {
+        Self::of(std::io::stdout()).unwrap_or(Self(WIDTH))
+    }
+
+    /// Suits a stream: `COLUMNS`, or its terminal's width.
+    pub(crate) fn of(stream: impl AsFd) -> Option<Self> {
         let wanted = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        let size = || rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        let size = || rustix::termios::tcgetwinsize(stream).ok();
         let width = wanted.or_else(|| size().map(|size| usize::from(size.ws_col)));
-        Self(width.filter(|columns| *columns > 0).unwrap_or(WIDTH))
+        width.filter(|columns| *columns > 0).map(Self)
     }
 
     /// Writes words after `first`, with continuation lines after `next`.

@@ -2,7 +2,8 @@
 //! each GPU.
 //!
 //! `gather` turns the topology's answers into [`json`]'s plain data. `draw` shows them, `warnings`
-//! finds settings that cost speed, and `ceilings` what the parts can carry; these are pure.
+//! finds settings that cost speed, `ceilings` what the parts can carry, and `rows` what a benchmark
+//! of the path cannot show; these are pure.
 
 mod ceilings;
 mod draw;
@@ -10,6 +11,7 @@ mod extents;
 mod gather;
 pub mod json;
 pub(crate) mod look;
+pub(crate) mod rows;
 mod warnings;
 mod words;
 

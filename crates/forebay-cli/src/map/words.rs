@@ -212,6 +212,16 @@ pub(crate) fn text(step: &Layer, fact: &str) -> Option<String> {
     })
 }
 
+/// A text with the facts of `step` in the places of their names in braces.
+pub(crate) fn filled(text: &str, step: &Layer) -> String {
+    // Every second part is the name of a fact.
+    let parts = text.split(['{', '}']).enumerate().map(|(index, part)| match index % 2 {
+        0 => part.to_owned(),
+        _ => self::text(step, part).unwrap_or_else(|| "unknown".into()),
+    });
+    parts.collect()
+}
+
 /// The number of steps below, and of those that there should be.
 fn members(step: &Layer) -> String {
     let there = step.children.len() as u64;

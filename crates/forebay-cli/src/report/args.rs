@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::report::foreign::{Map, Tool};
 use crate::report::model::{Axis, Metric};
-use crate::values::{Format, local_path};
+use crate::values::{Format, listed, local_path};
 
 /// Arguments of `forebay report`.
 #[derive(Debug, Clone, Default, Args)]
@@ -84,7 +84,10 @@ pub struct ReportArgs {
     /// `throughput`, `iops`, `mean`, `p50`, `p90`, `p99`, `p99.9`, `max`, `cpu`, `gpu-energy`,
     /// `package-energy` or `server-energy`; of `bench --kv` also `loads`, `hits`, `first-p50` and
     /// `first-p99` (the time to the first byte).
-    #[arg(long, value_name = "WHAT", value_parser = metric, help_heading = "Comparison")]
+    #[arg(
+        long, value_name = "WHAT", hide_possible_values = true, help_heading = "Comparison",
+        value_parser = listed(metric, Metric::compared().map(|one| one.0))
+    )]
     pub metric: Option<Metric>,
 
     /// Exit with 1 if a side is significantly worse than the base by more than this

@@ -1,4 +1,4 @@
-//! Results as text of at most 80 columns: bars for methods that move whole files, else the table of
+//! Results as text: bars for methods that move whole files, else the table of
 //! a report, with a row for each combination of values.
 
 use std::fmt::Write as _;
@@ -34,9 +34,10 @@ pub(crate) fn has_whole_files(model: &Model) -> bool {
     last.is_some_and(|run| run.record.request["whole_files"].as_bool().unwrap_or(false))
 }
 
-/// The results of a run. With `base`, its other path is compared with this one.
+/// The results of a run, as wide as a terminal. With `base`, its other path is compared with this
+/// one.
 #[must_use]
-pub fn render(model: &Model, base: Option<&str>) -> String {
+pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
     let mut blocks = vec![Block::Line(head(model))];
     let is_whole = has_whole_files(model);
     match is_whole {
@@ -55,7 +56,7 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
     if is_whole {
         blocks.extend(closing(model).map(Block::Line));
     }
-    forms::terminal(&blocks, false)
+    forms::terminal(&blocks, Some(width))
 }
 
 /// A report: of one run of whole files its sections, else as [`show::report`] has it.
@@ -117,6 +118,16 @@ pub(crate) fn sections(model: &Model) -> Vec<Block> {
     };
     let sections = grouped(model.lines.iter().map(|line| (key(line), line)));
     sections.iter().flat_map(|(key, lines)| section(model, key, lines)).collect()
+}
+
+/// The table of all numbers, with the names of methods that the sections have.
+pub(crate) fn table(model: &Model, rows: usize) -> Grid {
+    let mut grid = show::table(model, &model.varying(), rows);
+    if let Some(at) = grid.columns.iter().position(|column| column.heading == "method") {
+        let cells = grid.rows.iter_mut().map(|row| &mut row[at].text);
+        cells.zip(&model.lines).for_each(|(text, line)| *text = method(&line.point));
+    }
+    grid
 }
 
 /// The direction and the state of the cache in words.
@@ -355,7 +366,9 @@ fn share_of(model: &Model, lines: &[&Line]) -> String {
     if shares.len() < lines.len() {
         return String::new();
     }
-    let names = unique(shares.iter().map(|(name, _)| *name)).join(", ");
+    let mut names = unique(shares.iter().map(|(name, _)| *name));
+    names.sort_unstable();
+    let names = names.join(", ");
     match range(shares.iter().map(|(_, share)| (share * 100.0).round())) {
         (low, _) if low > 100.0 * Bound::ABOVE => format!("above the {names} measured"),
         (low, _) if low >= 100.0 => format!("at the limit of the {names}"),
@@ -374,6 +387,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::report::grid::WIDTH;
     use crate::report::made::{self, Sweep};
     use crate::report::model::gather::tests::model_of;
 
@@ -406,7 +420,8 @@ mod tests {
             record["measured"]["seconds"] = json!(seconds);
             record["measured"]["bound"] = Value::Null;
         }
-        render(&model_of(&[("a", &made::text(&records))]), None)
+        let model = model_of(&[("a", &made::text(&records))]);
+        anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string()
     }
 
     #[test]
@@ -415,14 +430,45 @@ mod tests {
         forebay bench · /data/model.safetensors (ext4 on nvme0n1 (Fast One)) → H200 ·
           files of 1 GiB · 3 samples
 
-        READ, cold (from the drive)                   GB/s        ±  vs read()  CPU s/GB
+        READ, cold (from the drive)                   GB/s         ±  vs read() CPU s/GB
           storage (limit)        █████████████████    4.00
-          forebay                ███████████████▎     3.60    0.1 %       3.6×     0.022
-          read() + copy          ████▎                1.00    0.1 %       1.0×     0.036
+          forebay                ███████████████▎     3.60     0.1 %       3.6×    0.022
+          read() + copy          ████▎                1.00     0.1 %       1.0×    0.036
 
         Forebay: cold 3.6× read() (3.6 to 3.6), 90 % of the storage. All data verified.
           Path: mixed 75 % staged / 25 % cached, by the counters of kernel and driver.
         ");
+    }
+
+    #[test]
+    fn sections_follow_the_width_and_name_what_has_no_room() {
+        let sweep = Sweep {
+            methods: vec!["standard", "forebay"],
+            request_sizes: vec![1 << 30],
+            depths: vec![1],
+            ..Sweep::default()
+        };
+        let mut run = made::run(&sweep);
+        run["request"]["whole_files"] = true.into();
+        let mut records = vec![run, made::limit("storage", &sweep.path, 4e9)];
+        records.extend(made::samples(&sweep));
+        let model = model_of(&[("a", &made::text(&records))]);
+        for (width, bar, dropped) in [(40, 14, 3), (60, 6, 1), (80, 17, 0), (120, 34, 0)] {
+            let text = anstream::adapter::strip_str(&render(&model, None, width)).to_string();
+            let most = text.lines().map(|line| line.chars().count()).max();
+            assert!(most.is_some_and(|most| most <= width), "{width}: {text}");
+            let bars = text.lines().map(|line| line.matches('█').count()).max();
+            assert!(bars.is_some_and(|longest| longest <= bar && longest + 10 > bar), "{text}");
+            let names = ["CPU s/GB", "vs read()", "±"];
+            let named = text.lines().filter(|line| line.starts_with("more columns: ")).count();
+            assert_eq!(named, usize::from(dropped > 0), "{text}");
+            let is_named = |name: &&&str| {
+                text.lines()
+                    .skip_while(|line| !line.starts_with("more columns"))
+                    .any(|line| line.contains(**name))
+            };
+            assert_eq!(names.iter().filter(is_named).count(), dropped, "{width}: {text}");
+        }
     }
 
     #[test]
@@ -490,7 +536,7 @@ mod tests {
                 (sample["measured"], sample["error"]) = (Value::Null, "5027: bind it".into());
             }
             let model = model_of(&[("a", &made::text(&records))]);
-            let text = anstream::adapter::strip_str(&render(&model, None)).to_string();
+            let text = anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string();
             (text, model.warnings.join("\n"))
         };
         let (text, warnings) = shown(&[]);
@@ -510,7 +556,9 @@ mod tests {
             run["request"]["whole_files"] = whole_files.into();
             let records = [vec![run], made::samples(&sweep)].concat();
             let model = model_of(&[("a", &made::text(&records))]);
-            for line in anstream::adapter::strip_str(&render(&model, None)).to_string().lines() {
+            for line in
+                anstream::adapter::strip_str(&render(&model, None, WIDTH)).to_string().lines()
+            {
                 assert!(line.chars().count() <= 80, "{line}");
             }
         }

@@ -11,7 +11,9 @@ use forebay_measure::failure::{Failure, Result};
 use forebay_measure::stdio::{message, print, say};
 use forebay_measure::steps::Step;
 
+use super::grid::WIDTH;
 use super::{bars, forms, input, output, page, show};
+use crate::map::look::Look;
 use crate::report::args::ReportArgs;
 use crate::values::Format;
 
@@ -40,9 +42,9 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         .then(|| show::json(sources.iter().flat_map(|(_, records)| records)))
         .transpose()?;
     drop(sources);
-    if model.lines.is_empty() && model.limits.is_empty() {
+    if model.lines.is_empty() {
         return Err(Failure::new("there is nothing to report")
-            .because("the results hold no sample and no limit")
+            .because("the results hold no sample")
             .hint("wait until the run has measured its first point"));
     }
     let metric = args.metric.unwrap_or(Metric::Rate);
@@ -57,7 +59,8 @@ pub fn command(args: &ReportArgs) -> Result<()> {
         }
         Format::Table => {
             let blocks = bars::report(&model, &comparisons, metric, ROWS_MAX);
-            forms::terminal(&blocks, args.wide)
+            let width = if file.is_some() { WIDTH } else { Look::of_stdout().0 };
+            forms::terminal(&blocks, (!args.wide).then_some(width))
         }
     };
     match file {
@@ -191,6 +194,7 @@ mod tests {
         options.output = Some(folder.path().join("none/report.html"));
         assert!(command(&options).unwrap_err().message.contains("none/report.html"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        command(&args(&results, Some("/dev/null".into()))).unwrap();
     }
 
     #[test]
@@ -198,8 +202,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let results = folder.path().join("results");
         fs::write(&results, made::text(&[made::run(&Sweep::default())])).unwrap();
-        let failure = command(&args(&results, None)).unwrap_err();
-        assert!(failure.causes[0].contains("no sample"), "{failure:?}");
+        let is_refused = || {
+            let failure = command(&args(&results, None)).unwrap_err();
+            assert!(failure.causes[0].contains("no sample"), "{failure:?}");
+        };
+        is_refused();
+        let records = [made::run(&Sweep::default()), made::limit("storage", "/data", 1e9)];
+        fs::write(&results, made::text(&records)).unwrap();
+        is_refused();
     }
 
     #[test]

@@ -269,15 +269,19 @@ fn differences(model: &Model, base: &Side<'_>, other: &Side<'_>) -> Vec<(String,
         runs.flat_map(|run| [facts::machine(run), facts::settings(run)].concat()).collect()
     };
     let both = [facts(base), facts(other)];
+    let is_imported = base.lines.iter().chain(&other.lines).any(|line| line.imported);
     let names = unique(both.iter().flatten().map(|(name, _)| name));
     let differs = |name: &String| {
         let values = |side: &Vec<(String, String)>| {
             let own = side.iter().filter(|(other, _)| other == name);
             let values = unique(own.map(|(_, value)| value.as_str()));
-            if values.is_empty() { "unknown".into() } else { values.join(" and ") }
+            (!values.is_empty()).then(|| values.join(" and "))
         };
         let (one, two) = (values(&both[0]), values(&both[1]));
-        (one != two).then(|| (name.clone(), one, two))
+        // What another tool does not report is no difference.
+        let is_known = !is_imported || (one.is_some() && two.is_some());
+        let text = |value: Option<String>| value.unwrap_or_else(|| "none".into());
+        (is_known && one != two).then(|| (name.clone(), text(one), text(two)))
     };
     names.into_iter().filter_map(differs).collect()
 }

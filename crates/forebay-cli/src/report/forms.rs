@@ -4,13 +4,19 @@ use anstyle::Style;
 use forebay_measure::plain::{cut, plain};
 
 use super::grid::{Grid, WIDTH};
+use super::model::unique;
+use super::numbers::counted;
 use super::show::Block;
 
-/// Text for a terminal, 80 letters wide, or as wide as its tables.
+/// Most letters of a line of text: longer ones are hard to read.
+const LINE_MAX: usize = 100;
+
+/// Text for a terminal of this width, or as wide as its tables. The last line names the columns
+/// that have no room.
 #[must_use]
-pub fn terminal(blocks: &[Block], wide: bool) -> String {
-    let width = (!wide).then_some(WIDTH);
-    let mut text = String::new();
+pub fn terminal(blocks: &[Block], width: Option<usize>) -> String {
+    let lines = width.unwrap_or(WIDTH).min(LINE_MAX);
+    let (mut text, mut dropped) = (String::new(), Vec::new());
     let mut before: Option<&Block> = None;
     for block in blocks {
         let is_line = |block: &Block| matches!(block, Block::Line(_));
@@ -20,12 +26,23 @@ pub fn terminal(blocks: &[Block], wide: bool) -> String {
         match block {
             Block::Title(title) => {
                 let bold = Style::new().bold();
-                text.push_str(&format!("{bold}{}{bold:#}\n", cut(&plain(title), WIDTH)));
+                text.push_str(&format!("{bold}{}{bold:#}\n", cut(&plain(title), lines)));
             }
-            Block::Line(line) => text.push_str(&wrapped(&plain(line), WIDTH)),
-            Block::Table(grid) => text.push_str(&grid.clone().drawn(width)),
+            Block::Line(line) => text.push_str(&wrapped(&plain(line), lines)),
+            Block::Table(grid) => {
+                let grid = grid.clone().fitted(width);
+                text.push_str(&grid.text(width));
+                dropped.extend(grid.dropped);
+            }
         }
         before = Some(block);
+    }
+    let dropped = unique(dropped).join(", ");
+    if !dropped.is_empty() {
+        text.push_str(&wrapped(
+            &format!("more columns: {dropped} (`--format csv` has all)"),
+            lines,
+        ));
     }
     text
 }
@@ -77,7 +94,8 @@ fn markdown_table(grid: &Grid) -> String {
         text.push_str(&line(row.iter().map(|cell| escaped(&cell.text)).collect()));
     }
     if grid.left_out > 0 {
-        text.push_str(&format!("\n{} more rows: `--format csv` has all\n", grid.left_out));
+        let rows = counted(grid.left_out, "more row");
+        text.push_str(&format!("\n{rows}: `--format csv` has all\n"));
     }
     text
 }
@@ -116,7 +134,7 @@ mod tests {
     fn plain_text(texts: &[(&str, &str)]) -> String {
         let model = model_of(texts);
         let blocks = show::report(&model, &[], Metric::Rate, 200);
-        anstream::adapter::strip_str(&terminal(&blocks, false)).to_string()
+        anstream::adapter::strip_str(&terminal(&blocks, Some(WIDTH))).to_string()
     }
 
     #[test]
@@ -152,6 +170,7 @@ mod tests {
             let text = plain_text(&[("a", &text)]);
             assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()));
             assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+            assert!(text.contains("\nmore columns: "), "{text}");
         }
         let mut sweep = Sweep { repeats: 1, ..Sweep::default() };
         sweep.depths = (1..100).collect();

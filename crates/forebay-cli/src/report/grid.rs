@@ -4,11 +4,12 @@
 //! all, with every digit.
 
 use std::fmt::Write as _;
-use std::iter;
 
 use anstyle::{AnsiColor, Color, Style};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::plain::{columns, cut, padded, plain};
+
+use super::numbers::counted;
 
 /// Letters of a line for a terminal.
 pub const WIDTH: usize = 80;
@@ -20,7 +21,7 @@ const CELL_MAX: usize = 30;
 const BAR: (usize, usize) = (17, 8);
 /// Letters of a section's first column, and of each column behind the bars.
 const NAME: usize = 25;
-const NUMBERS: [usize; 4] = [7, 9, 11, 10];
+const NUMBERS: [usize; 4] = [7, 10, 11, 9];
 /// Letters between two columns.
 const GAP: usize = 2;
 
@@ -39,6 +40,8 @@ pub struct Grid {
     pub is_section: bool,
     /// Rows that were left out.
     pub left_out: usize,
+    /// Headings of columns that were left out.
+    pub dropped: Vec<String>,
 }
 
 /// How a row is marked.
@@ -204,8 +207,8 @@ impl Grid {
             |at: &usize| self.is_section || (self.columns[*at].rank < CSV && has_text(*at));
         self.keep(&(0..self.columns.len()).filter(is_shown).collect::<Vec<_>>());
         let shown = |text: &str| match width {
-            Some(_) => cut(&plain(text), CELL_MAX),
-            None => plain(text),
+            Some(_) if !self.is_section => cut(&plain(text), CELL_MAX),
+            _ => plain(text),
         };
         for cell in self.rows.iter_mut().flatten() {
             cell.text = shown(&cell.text);
@@ -214,6 +217,10 @@ impl Grid {
             column.heading = plain(&column.heading);
         }
         let Some(width) = width else { return self };
+        if self.is_section {
+            self.fit_section(width);
+            return self;
+        }
         loop {
             let widths = self.widths();
             let over = (widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1))
@@ -224,6 +231,7 @@ impl Grid {
             let rank = |at: &usize| self.columns[*at].rank;
             let last = (0..widths.len()).filter(|at| rank(at) > 0).max_by_key(rank);
             if let Some(last) = last {
+                self.dropped.insert(0, self.columns[last].heading.clone());
                 self.keep(&(0..widths.len()).filter(|at| *at != last).collect::<Vec<_>>());
                 continue;
             }
@@ -241,14 +249,27 @@ impl Grid {
         }
     }
 
+    /// Leaves out the last columns of a section that have no room.
+    fn fit_section(&mut self, width: usize) {
+        let numbers = |columns: usize| NUMBERS.iter().take(columns - 1).sum::<usize>();
+        while self.columns.len() > 2 && NAME + BAR.1 - 1 + numbers(self.columns.len()) > width {
+            self.dropped.insert(0, self.columns.pop().expect("there are three").heading);
+            self.rows.iter_mut().for_each(|row| row.truncate(self.columns.len()));
+        }
+    }
+
     /// The table as text, `width` letters wide at most.
     #[must_use]
     pub fn drawn(self, width: Option<usize>) -> String {
+        self.fitted(width).text(width)
+    }
+
+    /// A fitted table as text.
+    pub(crate) fn text(&self, width: Option<usize>) -> String {
         if self.is_section {
-            return self.section();
+            return self.section(width.unwrap_or(WIDTH));
         }
-        let left_out = self.left_out;
-        let grid = self.fitted(width);
+        let (left_out, grid) = (self.left_out, self);
         let widths = grid.widths();
         let used = widths.iter().sum::<usize>() + GAP * widths.len();
         let room = width.unwrap_or(usize::MAX).saturating_sub(used).min(BAR.0);
@@ -276,7 +297,8 @@ impl Grid {
             let _ = writeln!(text, "{style}{shown}{style:#}");
         }
         if left_out > 0 {
-            let _ = writeln!(text, "{left_out} more rows: `--format csv` has all");
+            let rows = counted(left_out, "more row");
+            let _ = writeln!(text, "{rows}: `--format csv` has all");
         }
         text
     }
@@ -297,17 +319,19 @@ impl Grid {
 
     /// A section: bars after the first column, then the numbers. A row without a number has the
     /// text of that cell in the place of its bar.
-    fn section(&self) -> String {
+    fn section(&self, width: usize) -> String {
         let most = self.bars_end();
+        let numbers = NUMBERS.iter().take(self.columns.len() - 1).sum::<usize>();
+        let room = width.saturating_sub(NAME + numbers + 1).clamp(BAR.1 - 2, 2 * BAR.0);
         let line =
             |style: Style, name: &str, bar: &str, numbers: &mut dyn Iterator<Item = &str>| {
-                let mut line = padded(&(padded(name, NAME) + bar), NAME + BAR.0 + 1);
+                let mut line = padded(&(padded(name, NAME) + bar), NAME + room + 1);
                 for (text, width) in numbers.zip(NUMBERS) {
                     let _ = write!(line, "{text:>width$}");
                 }
                 format!("{style}{}{style:#}\n", line.trim_end())
             };
-        let title = cut(&self.columns[0].heading, NAME + BAR.0);
+        let title = cut(&self.columns[0].heading, NAME + room);
         let headings = &mut self.columns[1..].iter().map(|column| column.heading.as_str());
         let mut text = line(Style::new().bold(), &title, "", headings);
         for (number, row) in self.rows.iter().enumerate() {
@@ -316,9 +340,12 @@ impl Grid {
             text += &match row[1].number {
                 Some(rate) => {
                     let numbers = &mut row[1..].iter().map(|cell| cell.text.as_str());
-                    line(style, &name, &bar(rate / most, BAR.0), numbers)
+                    line(style, &name, &bar(rate / most, room), numbers)
                 }
-                None => line(style, &name, &cut(&row[1].text, WIDTH - NAME), &mut iter::empty()),
+                None => {
+                    let why = cut(&row[1].text, width.saturating_sub(NAME));
+                    line(style, &name, &why, &mut std::iter::empty())
+                }
             };
         }
         text

@@ -97,6 +97,8 @@ mod tests {
         };
         assert!(why(r#"{"results": []}"#).contains("unknown"));
         assert!(why(" \n").contains("empty"));
+        let program = "\u{7f}ELF\0\u{1},a,b\n1,2,3\n";
+        assert!(why(program).contains("unknown"));
         let folder = tempfile::tempdir().unwrap();
         let failed = |path: &Path| read(path, &Hints::default()).unwrap_err();
         assert!(failed(folder.path()).causes.concat().contains("directory"));

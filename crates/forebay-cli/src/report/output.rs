@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_measure::failure::{Failure, Result};
@@ -37,6 +37,11 @@ pub(super) fn write(path: &Path, overwrite: bool, bytes: &[u8]) -> Result<()> {
         // A network file system, or one that allocates late, reports a full disk only here.
         file.sync_all()
     };
+    if fs::metadata(path).is_ok_and(|facts| facts.file_type().is_char_device()) {
+        // `/dev/null`, or a terminal: nothing is replaced.
+        let written = OpenOptions::new().write(true).open(path);
+        return written.and_then(|mut file| file.write_all(bytes)).map_err(|error| failed(&error));
+    }
     if overwrite {
         // No link is followed, and no pipe without a reader waits for one.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;

@@ -79,7 +79,7 @@ impl Estimate {
     #[must_use]
     pub fn spread(&self) -> String {
         let text = match self.deviation() {
-            Some(half) if half >= 1.0 => "> 100 %".into(),
+            Some(half) if half >= 1.0 => return "too noisy".into(),
             Some(half) => percent(half),
             None if self.count < SAMPLES_MIN => format!("n = {}", self.count),
             None => "unknown".into(),

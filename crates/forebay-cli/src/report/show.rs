@@ -255,13 +255,14 @@ pub fn limits(model: &Model) -> Grid {
 /// The machine of a run in one line.
 #[must_use]
 pub fn machine(model: &Model, run: usize) -> String {
+    let all = facts::machine(&model.runs[run].record);
+    let is_imported = model.runs[run].record.imported.is_some();
     let shown = |(name, text): (String, String)| match (name.as_str(), text.as_str()) {
         ("GPU", "none") => Some("no GPU".into()),
-        ("measured by", tool) => Some(format!("measured by {tool}")),
+        ("measured by", tool) if is_imported => Some(format!("measured by {tool}")),
         ("GPU" | "drive" | "file system" | "processor" | "kernel", _) => Some(text),
         _ => None,
     };
-    let all = facts::machine(&model.runs[run].record);
     all.into_iter().filter_map(shown).collect::<Vec<_>>().join(" · ")
 }
 
@@ -273,10 +274,10 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
     let shown = found.facts.iter().take(FACTS_MAX);
     let all = axes.chain(shown.map(|(name, one, two)| (name.clone(), one, two)));
     let mut facts: Vec<String> =
-        all.map(|(name, one, two)| format!("{name} ({two}, not {one})")).collect();
+        all.map(|(name, one, two)| format!("{name} {two} vs {one}")).collect();
     let more = found.facts.len().saturating_sub(FACTS_MAX);
     if more > 0 {
-        facts.push(format!("{more} more settings"));
+        facts.push(counted(more, "more setting"));
     }
     if !facts.is_empty() {
         blocks.push(Block::Line(format!("differs in: {}", facts.join("; "))));
@@ -291,9 +292,8 @@ pub fn comparison(found: &Comparison, metric: Metric, rows: usize) -> Vec<Block>
     }
     if !same.is_empty() {
         let text = match (same.len(), shown.len()) {
-            (1, 0) => "1 point".into(),
-            (count, 0) => format!("{count} points"),
-            (count, more) => format!("{count} of {} points", count + more),
+            (count, 0) => counted(count, "point"),
+            (count, more) => format!("{count} of {}", counted(count + more, "point")),
         };
         blocks.push(Block::Line(format!("{text}: no significant difference")));
     }

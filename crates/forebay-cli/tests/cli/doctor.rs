@@ -307,8 +307,8 @@ fn long_help_of_doctor() {
         reports what it found, why that matters and the next step; the largest obstacle comes
         first. Then a few MiB are read by each route, and written too if the path is a folder.
         Every byte is verified. The first line answers whether bytes can go to the GPU directly.
-        Neither root nor a GPU is required. The exit code is 1 if something that was set up does
-        not work.
+        Neither root nor a GPU is required. The exit code is 1 if something installed is broken.
+        Lacking a direct path is no error.
 
         Usage: forebay doctor [OPTIONS] [PATH]...
 

@@ -38,6 +38,20 @@ fn short_help_of_the_command() {
 }
 
 #[test]
+fn help_follows_the_width_and_has_no_group_of_one() {
+    let at = |columns: &str| {
+        let mut command = Command::new(program());
+        let output = command.args(["bench", "-h"]).env("COLUMNS", columns).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let longest = |text: &str| text.lines().map(|line| line.chars().count()).max();
+    assert!(longest(&at("70")) <= Some(70), "{}", at("70"));
+    assert!(longest(&at("300")) <= Some(90) && longest(&at("300")) > Some(70));
+    let text = at("80");
+    assert!(!text.contains("\nOptions:\n") && text.contains("-h, --help"), "{text}");
+}
+
+#[test]
 fn long_help_of_the_command() {
     let text = stdout(&["--help"]);
     let (text, _) = text.split_once("\nVariables that set").unwrap();

@@ -76,6 +76,8 @@ fn memory_beyond_the_control_group_is_refused_in_time() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let file = fs::File::create(folder.path().join("file")).unwrap();
     file.set_len(1 << 30).unwrap();
+    // A file of holes alone has no cold rows.
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1], 0).unwrap();
     for (arguments, flag) in [
         (&["gpu-file-benchmark", "-s", "1G", "--gpu", "none"][..], "--size"),
         (&["read", "file", "--gpu", "none"], "--len"),

@@ -33,6 +33,7 @@ mod program;
 mod proof;
 mod ranks;
 mod report;
+mod rows;
 mod shown;
 mod signals;
 mod silent;

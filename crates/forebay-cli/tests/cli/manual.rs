@@ -21,3 +21,25 @@ fn every_shell_gets_its_completions() {
         assert!(script.contains("block-size"), "{shell}");
     }
 }
+
+#[test]
+fn values_are_completed_and_not_files() {
+    let script = stdout(&["completions", "bash"]);
+    let (_, bench) = script
+        .split_once("forebay__subcmd__bench)\n")
+        .unwrap_or_else(|| script.split_once("forebay__bench)\n").expect("the options of bench"));
+    for (flag, value) in [
+        ("route", "staged"),
+        ("method", "cpu-async-gpu"),
+        ("cache", "cold"),
+        ("direction", "mixed:70"),
+        ("pattern", "random"),
+        ("gpu", "sim"),
+        ("format", "html"),
+    ] {
+        let (_, rest) = bench.split_once(&format!("--{flag})\n")).expect(flag);
+        let line = rest.lines().next().unwrap_or_default();
+        assert!(line.contains("compgen -W") && line.contains(value), "{flag}: {line}");
+        assert!(!line.contains("compgen -f"), "{flag}: {line}");
+    }
+}

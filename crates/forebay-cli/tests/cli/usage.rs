@@ -273,7 +273,7 @@ fn a_route_that_is_missing_is_named() {
         let (code, text) = failure(arguments);
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("by the route `direct`"), "{text}");
-        assert!(text.contains("no `libcufile`"), "{text}");
+        assert!(text.contains("the simulated GPU lacks cuFile"), "{text}");
     }
     for verb in ["read", "bench"] {
         let (code, text) = failure(&[verb, "file", "--route", "direct", "--gpu", "none"]);
@@ -333,4 +333,13 @@ fn colours_follow_the_terminal_and_variables() {
     };
     assert!(coloured(false));
     assert!(!coloured(true));
+}
+
+#[test]
+fn only_a_near_flag_is_suggested() {
+    let (code, text) = failure(&["read", "file", "--force"]);
+    assert_eq!(code, 2);
+    assert!(text.contains("`--force`") && !text.contains("perhaps"), "{text}");
+    let (_, text) = failure(&["read", "file", "--trase", "x"]);
+    assert!(text.contains("perhaps `--trace` was meant"), "{text}");
 }

@@ -356,7 +356,8 @@ fn a_table_is_for_people_and_goes_to_stdout() {
     assert!(table.contains("→ host memory"), "{table}");
     assert!(table.contains("READ, warm (page cache)"), "{table}");
     let row = table.lines().find(|line| line.starts_with("  forebay ")).expect("a row of ours");
-    assert!(row.contains(" %") && table.contains('█'), "{table}");
+    let has_error = row.contains(" %") || row.contains("too noisy");
+    assert!(has_error && table.contains('█'), "{table}");
     assert!(table.contains("\nForebay: warm "), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     let text = table.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -368,8 +369,11 @@ fn a_table_is_for_people_and_goes_to_stdout() {
         assert!(share <= 100.0, "{table}");
     }
     assert!(!talk.contains("host memory"), "it was chosen: {talk}");
-    // No progress without a terminal, and no codes for a terminal.
-    assert!(talk.lines().all(|line| line.starts_with("warning: ")), "{talk}");
+    // Without a terminal there are no codes for one, and progress now and then if it takes long.
+    let is_progress =
+        |line: &str| line.split_once(" of ").is_some_and(|(done, _)| done.parse::<u32>().is_ok());
+    let is_known = |line: &str| line.starts_with("warning: ") || is_progress(line);
+    assert!(talk.lines().all(is_known), "{talk}");
     assert!(!table.contains('\u{1b}') && !talk.contains('\u{1b}'));
     let quiet = ["bench", "file", "--gpu", "none", "--time", "100ms", "--quiet"];
     let quiet = forebay(folder.path(), &quiet);

@@ -263,7 +263,7 @@ pub fn samples(records: &[Record]) -> impl Iterator<Item = (&Run, &Sample)> {
             None
         }
         Record::Sample(sample) => run.map(|run| (run, &**sample)),
-        Record::Limit(_) | Record::Warning { .. } => None,
+        Record::Limit(_) | Record::Doubt { .. } | Record::Warning { .. } => None,
     })
 }
 

@@ -87,14 +87,6 @@ pub struct FileSystem {
     pub source: String,
 }
 
-impl FileSystem {
-    /// Whether it keeps its files in memory.
-    #[must_use]
-    pub fn is_in_memory(&self) -> bool {
-        matches!(self.kind.as_str(), "tmpfs" | "ramfs")
-    }
-}
-
 /// Versions of the programs that measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

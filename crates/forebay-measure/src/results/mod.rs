@@ -37,6 +37,11 @@ pub enum Record {
     Limit(Limit),
     /// One measurement of one point, or why there is none.
     Sample(Box<Sample>),
+    /// Why rows are missing, or are not what their titles say.
+    Doubt {
+        /// A sentence.
+        text: String,
+    },
     /// A note for the reader of the numbers, as a sentence.
     Warning {
         /// The sentence.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -382,4 +382,62 @@ fn masked(folder: &str, role: &str) {
     let printed = String::from_utf8_lossy(&output.stdout);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && printed.contains("1 passed"), "{printed}\n{complaint}");
+}
+
+#[test]
+fn holes_and_extents_that_were_never_written_are_not_stored() {
+    const LEN: u64 = 1 << 20;
+    let each = FileSystem::ALL.map(|kind| or_skip(LoopDrive::with(kind)));
+    for drive in each.iter().flatten() {
+        let path = |name: &str| drive.path().join(name);
+        let of = |name: &str, range| {
+            let stored = Resolver::default().stored(&path(name), range).expect("extents");
+            assert_eq!((stored.compressed, stored.inline), (0, 0), "{name}");
+            (stored.len, stored.unwritten)
+        };
+        let file = |name: &str| fs::File::create(path(name)).expect("a file");
+        file("sparse").set_len(LEN).expect("a hole");
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(file("allocated"), flags, 0, LEN).expect("room");
+        fs::write(path("whole"), vec![1; 1 << 20]).expect("a file");
+        assert_eq!(of("sparse", 0..LEN), (LEN, LEN));
+        assert_eq!(of("allocated", 0..LEN), (LEN, LEN));
+        assert_eq!(of("whole", 0..2 * LEN), (LEN, 0));
+        // Pages that were read in do not make holes data.
+        let read = [fs::read(path("sparse")), fs::read(path("allocated"))];
+        assert!(read.iter().all(Result::is_ok));
+        assert_eq!((of("sparse", 0..LEN), of("allocated", 0..LEN)), ((LEN, LEN), (LEN, LEN)));
+        // Bytes that are still in the page cache count as written.
+        let half = fs::OpenOptions::new().write(true).open(path("allocated")).expect("a file");
+        half.write_all_at(&[1; 1 << 19], 0).expect("a write");
+        assert_eq!(of("allocated", 0..LEN), (LEN, LEN / 2));
+        assert_eq!(of("allocated", 0..LEN / 2), (LEN / 2, 0));
+    }
+}
+
+#[test]
+fn compressed_extents_are_counted() {
+    let Some(drive) = or_skip(LoopDrive::with(FileSystem::Btrfs)) else { return };
+    let mount = ["-o", "remount,compress-force=zstd"].map(OsStr::new);
+    let Some(()) = or_skip(run("mount", mount.into_iter().chain([drive.path().as_os_str()])))
+    else {
+        return;
+    };
+    let path = drive.path().join("file");
+    fs::write(&path, vec![7; 1 << 20]).expect("a file");
+    fs::File::open(&path).and_then(|file| file.sync_all()).expect("a sync");
+    let stored = Resolver::default().stored(&path, 0..1 << 20).expect("extents");
+    assert_eq!((stored.unwritten, stored.compressed), (0, 1 << 20));
+}
+
+/// A file system without FIEMAP reports holes by `SEEK_DATA`.
+#[test]
+fn holes_in_memory_are_seen() {
+    let Some(folder) = or_skip(memory_folder()) else { return };
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 1 << 20]).expect("a file");
+    let file = fs::OpenOptions::new().write(true).open(&path).expect("a file");
+    file.set_len(4 << 20).expect("a hole");
+    let stored = Resolver::default().stored(&path, 0..4 << 20).expect("runs");
+    assert_eq!((stored.len, stored.unwritten), (4 << 20, 3 << 20));
 }

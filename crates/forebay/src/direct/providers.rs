@@ -147,9 +147,7 @@ impl Providers {
     /// The simulated driver of a simulated GPU.
     fn simulated(&self, device: &dyn Device) -> Result<Arc<Session>, String> {
         if device.simulated_cufile().is_none() {
-            return Err("a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is \
-                        simulated"
-                .into());
+            return Err("the simulated GPU lacks cuFile; use `--gpu sim:cufile`".into());
         }
         let mut simulated = self.simulated.lock();
         if let Some(session) = &*simulated {

@@ -199,8 +199,7 @@ fn routes_that_are_unavailable() {
         assert_says(file.start_read(5, buffer, &options), &message, "-", hint);
     };
     let gpu = sim(&engine, "sim");
-    let missing =
-        "a simulated GPU has no `libcufile`, but with `--gpu sim:cufile` one is simulated";
+    let missing = "the simulated GPU lacks cuFile; use `--gpu sim:cufile`";
     says(&file, Some(gpu), Route::Direct, missing);
     says(&file, None, Route::Direct, "the memory is the host's");
     says(&file, Some(gpu), Route::Host, "the memory is a GPU's");

@@ -218,7 +218,7 @@ fn a_refusal_is_an_error_if_the_route_was_required() {
         refused.to_string()
     };
     let plain = why("sim", 0, &direct_only());
-    assert!(plain.contains("no `libcufile`") && plain.contains("sim:cufile"), "{plain}");
+    assert!(plain.contains("GPU lacks cuFile") && plain.contains("sim:cufile"), "{plain}");
     let refused = why("sim:cufile=refuse", 0, &direct_only());
     assert!(refused.contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
     let crooked = why("sim:cufile", 512, &direct_only());

@@ -107,7 +107,7 @@ _KEYS = (str, bytes, int, float, tuple, type(None))
 def _checked(what: str, value: Any, kind: type[T] | tuple[type[T], ...]) -> T:
     """A value of a type; its text is not shown, since it may have no end."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+        raise _Refused(f"{what} in it is of type `{kind_of(value)}`")
     return value
 
 
@@ -115,7 +115,7 @@ def _pairs(what: str, value: Any) -> Iterable[tuple[Any, Any]]:
     """The keys and values of a dictionary."""
     is_dict = isinstance(value, Record) and value.name in ("builtins.dict", "collections.OrderedDict")
     if not is_dict or value.arguments or value.items:
-        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+        raise _Refused(f"{what} in it is of type `{kind_of(value)}`")
     return zip(value.keys, value.values, strict=True)
 
 
@@ -135,14 +135,14 @@ def _called(what: str, value: Any, name: str, count: int) -> tuple[Any, ...]:
     is_call = isinstance(value, Record) and value.name == name and not value.is_new
     arguments: tuple[Any, ...] = value.arguments if is_call else ()
     if len(arguments) != count or value.state is not None:
-        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+        raise _Refused(f"{what} in it is of type `{kind_of(value)}`")
     return arguments
 
 
 def _of(what: str, value: Any, name: str) -> Record:
     """An object of a class of torch."""
     if not isinstance(value, Record) or value.name != name or not value.is_new or value.arguments:
-        raise _Refused(f"{what} in it is a `{kind_of(value)}`")
+        raise _Refused(f"{what} in it is of type `{kind_of(value)}`")
     return value
 
 

@@ -112,7 +112,7 @@ mod tests {
             directions: vec![read_percent],
             whole: None,
             piece_max: u64::MAX,
-            caches: vec![Caches { cold: true, warm: true }],
+            caches: vec![Caches { cold: true, warm: true, synced: true }],
         }
     }
 

@@ -69,11 +69,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the storage of each path that can be cold in one direction; scratch is made for
+    /// Measures the storage of each path that has a limit in one direction; scratch is made for
     /// that if there is none yet.
     pub(in crate::bench) fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<()> {
         for index in 0..self.places.len() {
-            if !self.can_be_cold[index] {
+            if !self.is_limited[index] {
                 continue;
             }
             let name = self.path(index);

@@ -221,13 +221,8 @@ fn has_rdma(scene: &Scene<'_>) -> bool {
 
 /// The text of a rule with the facts of `step`.
 fn filled(text: &str, scene: &Scene<'_>, step: &Layer) -> String {
-    // Every second part is the name of a fact.
-    let parts = text.split(['{', '}']).enumerate().map(|(index, part)| match part {
-        text if index % 2 == 0 => text.to_owned(),
-        "rdma_devices" => some(scene.report.rdma_devices.as_deref().unwrap_or_default()),
-        fact => words::text(step, fact).unwrap_or_else(|| "unknown".into()),
-    });
-    parts.collect()
+    let cards = || some(scene.report.rdma_devices.as_deref().unwrap_or_default());
+    words::filled(&text.replace("{rdma_devices}", &cards()), step)
 }
 
 /// The warnings of all rules. A warning of several paths is reported once, as the machine's.

@@ -40,7 +40,7 @@ fn mean(found: &Comparison, metric: Metric) -> Mean {
 
 fn text_of(found: &Comparison) -> String {
     let blocks = show::comparison(found, Metric::Rate, 99);
-    anstream::adapter::strip_str(&crate::report::forms::terminal(&blocks, false)).to_string()
+    anstream::adapter::strip_str(&crate::report::forms::terminal(&blocks, Some(80))).to_string()
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn points_without_a_significant_difference_are_one_line() {
     let text = text_of(found);
     for word in [
         "after compared with before\n\n",
-        "\ndiffers in: kernel (Linux 7.0.0, not Linux 6.18.0)\n",
+        "\ndiffers in: kernel Linux 7.0.0 vs Linux 6.18.0\n",
         "\nthroughput, GB/s  before  after  ratio\n",
         "\n64 KiB, depth 1    0.218  0.327  1.50× (1.46–1.54)  faster\n",
         "\n2 of 4 points: no significant difference\n",

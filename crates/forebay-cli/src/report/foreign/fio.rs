@@ -47,13 +47,7 @@ struct Object {
 /// It is no JSON, is truncated, is not a result of fio 3, or contradicts the user.
 pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     json_memory::check(text.as_bytes(), 0)?;
-    let mut text = text.to_owned();
-    for none in ["nan", "-nan", "inf", "-inf"] {
-        // fio writes a member a line.
-        for end in [",", "\n"] {
-            text = text.replace(&format!(" : {none}{end}"), &format!(" : null{end}"));
-        }
-    }
+    let text = with_nulls(text);
     let (mut end, mut line, mut interim) = (0, 1, 0);
     let mut objects: Vec<Object> = Vec::new();
     for (at, _) in text.match_indices(VERSION) {
@@ -86,6 +80,24 @@ pub(super) fn parse(text: &str, contents: &mut Contents) -> Result<(), String> {
     }
     read_talk(&text[end..], &mut line, contents);
     Ok(())
+}
+
+/// JSON with `null` where a value is no number that JSON has: `NaN`, `-inf`, `Infinity`.
+fn with_nulls(text: &str) -> String {
+    let (mut nulled, mut kept) = (String::with_capacity(text.len()), 0);
+    for (at, _) in text.match_indices([':', ',', '[']) {
+        let value = text[at + 1..].trim_start();
+        let is_end = |letter: char| !letter.is_ascii_alphabetic() && !"+-".contains(letter);
+        let word = &value[..value.find(is_end).unwrap_or(value.len())];
+        let name = word.trim_start_matches(['+', '-']).to_ascii_lowercase();
+        let ends = value[word.len()..].trim_start().starts_with([',', '}', ']']);
+        if ends && ["nan", "inf", "infinity"].contains(&name.as_str()) {
+            nulled.push_str(&text[kept..text.len() - value.len()]);
+            nulled.push_str("null");
+            kept = text.len() - value.len() + word.len();
+        }
+    }
+    nulled + &text[kept..]
 }
 
 /// The error of an object that begins in a line.

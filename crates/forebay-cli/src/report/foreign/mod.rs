@@ -79,7 +79,8 @@ fn kind(text: &str) -> Option<Tool> {
     }
     // A title may be above a table.
     let is_parted = |line: &str| [',', ';', '\t'].into_iter().any(|mark| line.contains(mark));
-    let table = text.lines().take(50).any(is_parted) && !first.starts_with(['{', '[', '<']);
+    let is_text = !first.starts_with(['{', '[', '<']) && !text.contains('\0');
+    let table = is_text && text.lines().take(50).any(is_parted);
     table.then_some(Tool::Csv)
 }
 

@@ -66,7 +66,7 @@ fn a_report_names_the_tool_and_calls_nothing_verified() {
     assert_eq!(line.samples(Metric::Mean), [1953.125e-6; 2]);
     assert!(model.warnings[0].contains("from gdsio: data and path are not verified"));
     let blocks = show::report(&model, &[], Metric::Rate, 99);
-    for text in [forms::terminal(&blocks, true), forms::markdown(&blocks, &model.warnings)] {
+    for text in [forms::terminal(&blocks, None), forms::markdown(&blocks, &model.warnings)] {
         assert!(text.contains("gdsio cufile") && text.contains("Data not verified"), "{text}");
         assert!(!text.contains("0 × ") && !text.to_lowercase().contains("dma"), "{text}");
     }

@@ -43,7 +43,7 @@ pub fn machine(run: &Run) -> Vec<(String, String)> {
         ("machine", run.request.get("host").and_then(text)),
         ("kernel", Some(facts.kernel.clone())),
         ("GPU driver", facts.driver.clone()),
-        ("forebay", Some(versions.forebay.clone())),
+        ("measured by", Some(format!("forebay {}", versions.forebay))),
         ("fio", versions.fio.clone()),
     ];
     let known = |(name, value): (&str, Option<String>)| {

@@ -58,6 +58,7 @@ impl Model {
                         self.runs.len() - 1
                     });
                 }
+                Record::Doubt { text } => notes.doubt(text),
                 Record::Warning { text } => notes.add(text),
                 Record::Limit(limit) => self.take_limit(run, limit),
                 Record::Sample(sample) => {
@@ -197,6 +198,7 @@ fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut found = unique(texts);
     let more = if found.len() > TEXTS_MAX { " or others" } else { "" };
     found.truncate(TEXTS_MAX);
+    found.sort_unstable();
     found.join(" or ") + more
 }
 

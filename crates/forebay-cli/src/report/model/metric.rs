@@ -91,6 +91,9 @@ const ALL: [Facts; 28] = [
     (Joules(Server), CSV, "server energy", "server J/GB", "server_joules_per_gb", "server-energy"),
 ];
 
+/// Bytes of a sample from which its cost is one of bytes, and not of calls.
+const COST_MIN: u64 = 1 << 20;
+
 impl Metric {
     /// All quantities, in the order of columns.
     pub fn all() -> impl Iterator<Item = Self> {
@@ -174,7 +177,9 @@ impl Metric {
         let shares = || measured.shares.iter();
         let least = |of: fn(&Share) -> f64| shares().map(of).min_by(f64::total_cmp);
         let power = measured.power.as_ref().filter(|power| power.seconds > 0.0);
+        let has_cost = measured.bytes.is_none_or(|bytes| bytes >= COST_MIN);
         let value = match self {
+            CpuCost | Joules(_) if !has_cost => None,
             Rate => Some(measured.bytes_per_second),
             Iops => measured.requests_per_second,
             Loaded => Some(kv?.loaded_bytes_per_second),
@@ -197,5 +202,26 @@ impl Metric {
             Joules(part) => Some(power?.joules_of(part)? / (measured.bytes? as f64 / 1e9)),
         };
         value.filter(|value| value.is_finite())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::report::made::{self, Sweep};
+    use crate::report::model::gather::tests::model_of;
+
+    #[test]
+    fn calls_of_a_few_bytes_have_no_cost_of_bytes() {
+        let of = |bytes: u64| {
+            let mut records = vec![made::run(&Sweep::default())];
+            records.extend(made::samples(&Sweep::default()));
+            records[1..].iter_mut().for_each(|one| one["measured"]["bytes"] = json!(bytes));
+            let model = model_of(&[("a", &made::text(&records))]);
+            model.lines[0].estimate(CpuCost).is_some()
+        };
+        assert!(of(COST_MIN) && !of(COST_MIN - 1) && !of(1));
     }
 }

@@ -22,6 +22,8 @@ pub(super) struct Collected {
     /// Whether the records are of files, whose runs may have been stopped.
     is_of_files: bool,
     texts: Vec<String>,
+    /// Sentences by which rows are not what their titles say.
+    doubts: Vec<String>,
     /// The sentences without their numbers.
     known: HashSet<String>,
 }
@@ -36,6 +38,13 @@ impl Collected {
         let kind: String = text.chars().filter(|letter| !letter.is_ascii_digit()).collect();
         if self.known.insert(kind) && self.texts.len() < KEPT_MAX {
             self.texts.push(text.to_owned());
+        }
+    }
+
+    /// Adds a sentence that every form shows, once.
+    pub(super) fn doubt(&mut self, text: &str) {
+        if !self.doubts.iter().any(|known| known == text) && self.doubts.len() < KEPT_MAX {
+            self.doubts.push(text.to_owned());
         }
     }
 
@@ -100,10 +109,12 @@ fn points_of(run: &RunFacts) -> Option<HashSet<Point>> {
 /// may be wrong or mean nothing, so every form shows them.
 pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize) {
     let lines = &model.lines;
-    let about = |fits: &dyn Fn(&Line) -> bool, text: &str| {
+    let about = |fits: &dyn Fn(&Line) -> bool, verbs: [&str; 2], text: &str| {
         let count = lines.iter().filter(|line| fits(line)).count();
-        (count > 0).then(|| format!("{count} of {} {text}", counted(lines.len(), "point")))
+        let verb = verbs[usize::from(count > 1)];
+        (count > 0).then(|| format!("{count} of {} {verb} {text}", counted(lines.len(), "point")))
     };
+    const HAVE: [&str; 2] = ["has", "have"];
     let failed = lines.iter().filter(|line| line.failed > 0);
     let error = failed.filter_map(|line| line.error.as_deref()).next().unwrap_or_default();
     let is_short = |line: &Line| !line.imported && line.why_no_rate() == Some("too short");
@@ -111,17 +122,23 @@ pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize
         !line.imported && line.failed == 0 && line.rate().is_some() && line.count() < SAMPLES_MIN
     };
     let grave = [
-        about(&|line| line.verified == Some(false), "moved wrong data: see the kernel's log"),
-        about(&|line| line.failed > 0, &format!("failed, the first with: {error}")),
-        about(&is_few, "have fewer than three samples: their error is unknown (`--repeats 3`)"),
+        about(
+            &|line| line.verified == Some(false),
+            ["moved"; 2],
+            "wrong data: see the kernel's log",
+        ),
+        about(&|line| line.failed > 0, ["failed"; 2], &format!("(first error: {error})")),
+        about(&is_few, HAVE, "fewer than three samples, too few for an error (`--repeats 3`)"),
         about(
             &is_short,
-            "have samples shorter than 0.1 s, too short for a rate: give a larger `--size`",
+            HAVE,
+            "samples shorter than 0.1 s, too short for a rate: give a larger `--size`",
         ),
     ];
     let mut texts: Vec<String> = grave.into_iter().flatten().collect();
     texts.extend(unavailable(lines));
     texts.extend(collected.texts.extract_if(.., |text| text.starts_with(NO_TIME)));
+    texts.extend(collected.doubts);
     let count = texts.len();
     let is_known = collected.texts.iter().any(|text| text.contains("simulated"));
     texts.extend(collected.texts);
@@ -133,12 +150,16 @@ pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize
     let tools = unique(imported.map(|from| from.tool.as_str())).join(", ");
     let percent = percent(SPREAD_MAX);
     let rest = [
-        about(&|line| line.steady == Some(false), "had no steady rate: measure for longer"),
-        about(&is_apart, &format!("are known to more than ± {percent} only (marked ~)")),
-        about(&above, "exceed their limit, which was measured too low"),
-        about(&Line::is_doubtful, "have no verified path: `forebay doctor` says what is missing"),
-        about(&|line| line.since_due, "have a fixed rate: latency begins when an I/O was due"),
-        about(&|line| line.imported, &format!("are from {tools}: data and path are not verified")),
+        about(&|line| line.steady == Some(false), ["had"; 2], "no steady rate: measure for longer"),
+        about(&is_apart, ["is", "are"], &format!("known to more than ± {percent} only (marked ~)")),
+        about(&above, ["exceeds", "exceed"], "a limit that was measured too low"),
+        about(&Line::is_doubtful, HAVE, "no verified path: `forebay doctor` says what is missing"),
+        about(&|line| line.since_due, HAVE, "a fixed rate: latency begins when an I/O was due"),
+        about(
+            &|line| line.imported,
+            ["is", "are"],
+            &format!("from {tools}: data and path are not verified"),
+        ),
     ];
     texts.extend(rest.into_iter().flatten());
     (texts, count)
@@ -198,15 +219,25 @@ mod tests {
         for record in &mut records[1..] {
             record["measured"]["bound"]["bytes_per_second"] = 1e7.into();
         }
-        one(
-            model_of(&[("a", &made::text(&records))]).warnings,
-            "15 of 15 points exceed their limit",
-        );
+        one(model_of(&[("a", &made::text(&records))]).warnings, "15 of 15 points exceed a limit");
         let failed = changed(|sample| {
             sample["measured"] = Value::Null;
             sample["error"] = "cannot read".into();
         });
-        one(failed, "failed, the first with: cannot read");
+        one(failed, "1 of 15 points failed (first error: cannot read)");
+    }
+
+    #[test]
+    fn one_point_has_a_singular_verb_and_doubts_are_grave() {
+        let sweep = Sweep { request_sizes: vec![4096], depths: vec![1], ..Sweep::default() };
+        let mut records = vec![made::run(&sweep)];
+        records.extend(made::samples(&sweep).into_iter().take(1));
+        records.push(json!({"record": "warning", "text": "a note"}));
+        records.push(json!({"record": "doubt", "text": "all of it are holes"}));
+        let model = model_of(&[("a", &made::text(&records))]);
+        assert!(model.warnings[0].starts_with("1 of 1 point has fewer"), "{:?}", model.warnings);
+        assert_eq!(model.warnings[1..], ["all of it are holes", "a note"]);
+        assert_eq!(model.grave, 2);
     }
 
     #[test]

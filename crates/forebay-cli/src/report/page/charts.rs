@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::super::bars;
 use super::super::model::{Axis, Line, Metric, Model, unique};
 use super::super::numbers::rate_text;
+use super::super::ratio::Estimate;
 
 /// Most lines of a chart: colours of more look alike.
 const SERIES_MAX: usize = 8;
@@ -18,6 +19,8 @@ const METRICS: [Metric; 4] = [Metric::Rate, Metric::P50, Metric::P99, Metric::Cp
 const COLORS: usize = 7;
 /// Dashes of lines of one colour, in pixels.
 const DASHES: [&[u8]; 4] = [&[], &[10, 4], &[2, 4], &[10, 4, 2, 4]];
+/// Dashes of limits, which have one colour.
+const LIMIT_DASHES: [&[u8]; 4] = [&[8, 6], &[2, 4], &[14, 4], &[8, 4, 2, 4]];
 /// From this range on, a scale is logarithmic.
 const LOG_RANGE: f64 = 8.0;
 
@@ -50,9 +53,12 @@ pub(super) struct Series {
 impl Series {
     /// The dashes as an attribute of SVG; `None` for an unbroken line.
     pub(super) fn dashes(&self) -> Option<String> {
-        let parts: Vec<String> = self.dash.iter().map(u8::to_string).collect();
-        (!parts.is_empty()).then(|| parts.join(" "))
+        (!self.dash.is_empty()).then(|| dashes(self.dash))
     }
+}
+
+fn dashes(dash: &[u8]) -> String {
+    dash.iter().map(u8::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// A chart.
@@ -68,8 +74,16 @@ pub(super) struct Chart {
     /// Whether it shows seconds.
     time: bool,
     series: Vec<Drawn>,
-    /// The limit of all points if they share one, or how limits change along the axis.
-    pub(super) limit: Option<String>,
+    /// How the lowest limit changes along the axis.
+    #[serde(skip)]
+    pub(super) lowest: Option<String>,
+}
+
+impl Chart {
+    /// The names of its limits, and their dashes as an attribute of SVG.
+    pub(super) fn limits(&self) -> impl Iterator<Item = (&str, String)> {
+        self.series.iter().filter_map(|one| Some((one.limit.as_deref()?, dashes(one.dash))))
+    }
 }
 
 /// A line of a chart: a value for each of the axis.
@@ -79,7 +93,11 @@ struct Drawn {
     name: usize,
     /// The name of a limit, if it is one.
     limit: Option<String>,
+    /// The dashes of a limit.
+    dash: &'static [u8],
     values: Vec<Option<f64>>,
+    /// The least and the largest sample of each value; empty for a limit.
+    ranges: Vec<Option<(f64, f64)>>,
 }
 
 impl Charts {
@@ -104,18 +122,19 @@ impl Charts {
                 places.entry((name(line), x.to_bits())).or_insert(line);
             }
         }
-        let (limits, limit_text) = ceilings(model, axis, &xs);
+        let (limits, lowest) = ceilings(model, axis, &xs);
         let chart = |metric: Metric| {
-            let value = |own: &str, x: f64| {
-                let line = places.get(&(own.to_owned(), x.to_bits()))?;
-                let scale = if metric == Metric::Rate { 1e-9 } else { 1.0 };
-                line.estimate(metric).map(|found| found.median * scale)
-            };
-            let values = |own: &str| xs.iter().map(|(x, _)| value(own, *x)).collect();
-            let drawn = |(name, own): (usize, &Series)| Drawn {
-                name,
-                limit: None,
-                values: values(&own.name),
+            let scale = if metric == Metric::Rate { 1e-9 } else { 1.0 };
+            let drawn = |(name, own): (usize, &Series)| {
+                let found = xs.iter().map(|(x, _)| {
+                    let line = places.get(&(own.name.clone(), x.to_bits()))?;
+                    line.estimate(metric)
+                });
+                let found: Vec<_> = found.collect();
+                let values = found.iter().map(|one| one.as_ref().map(|one| one.median * scale));
+                let range = |one: &Estimate| (one.min * scale, one.max * scale);
+                let ranges = found.iter().map(|one| one.as_ref().map(range)).collect();
+                Drawn { name, limit: None, dash: &[], values: values.collect(), ranges }
             };
             let mut drawn: Vec<Drawn> = series.iter().enumerate().map(drawn).collect();
             let all = || drawn.iter().flat_map(|line| line.values.iter().copied().flatten());
@@ -125,10 +144,13 @@ impl Charts {
             }
             let log = least > 0.0 && most / least > LOG_RANGE;
             if metric == Metric::Rate {
-                drawn.extend(limits.iter().map(|(name, values)| Drawn {
+                let dashes = LIMIT_DASHES.into_iter().cycle();
+                drawn.extend(limits.iter().zip(dashes).map(|((name, values), dash)| Drawn {
                     name: 0,
                     limit: Some(name.clone()),
+                    dash,
                     values: values.clone(),
+                    ranges: Vec::new(),
                 }));
             }
             let unit = match metric {
@@ -144,7 +166,7 @@ impl Charts {
                 log,
                 time: matches!(metric, Metric::P50 | Metric::P99),
                 series: drawn,
-                limit: limit_text.clone(),
+                lowest: lowest.clone(),
             })
         };
         let charts = METRICS.into_iter().filter_map(chart).collect();
@@ -193,7 +215,7 @@ fn axis_name(axis: Axis) -> String {
     }
 }
 
-/// The limits along an axis, and a text on them.
+/// The limits along an axis, and how the lowest one changes.
 fn ceilings(model: &Model, axis: Axis, xs: &[(f64, String)]) -> (Vec<Named>, Option<String>) {
     if COUNTS.contains(&axis) {
         let at = |x: f64| model.lines.iter().find(|line| place(axis, model, line) == Some(x));
@@ -201,7 +223,7 @@ fn ceilings(model: &Model, axis: Axis, xs: &[(f64, String)]) -> (Vec<Named>, Opt
     }
     let Some((name, rate)) = shared_limit(model) else { return (Vec::new(), None) };
     let text = format!("limit: {name}, {}", rate_text(*rate));
-    (vec![(text.clone(), vec![Some(rate * 1e-9); xs.len()])], Some(text))
+    (vec![(text, vec![Some(rate * 1e-9); xs.len()])], None)
 }
 
 /// A name, and a value for each place of the axis.
@@ -283,6 +305,8 @@ fn looks(names: &[(String, String)]) -> Vec<Series> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use serde_json::json;
 
     use super::*;
@@ -301,6 +325,9 @@ mod tests {
         assert_eq!(charts.charts.len(), 4);
         let rate = &charts.charts[0];
         assert_eq!(rate.series[0].values[0], model.lines[0].rate().map(|rate| rate * 1e-9));
+        let ranges = rate.series[0].ranges[0].unwrap();
+        let median = rate.series[0].values[0].unwrap();
+        assert!(ranges.0 <= median && median <= ranges.1 && ranges.0 < ranges.1, "{ranges:?}");
         // The seventh point failed.
         assert_eq!(rate.series[0].values[2], None);
         let data: serde_json::Value = serde_json::from_str(&charts.json()).unwrap();
@@ -359,7 +386,9 @@ mod tests {
                 ("predicted for links at once", vec![None, Some(64.0)]),
             ]
         );
-        assert_eq!(rate.limit.as_deref(), Some("lowest limit: PCIe link, PCIe uplink from 2 on"));
+        assert_eq!(rate.lowest.as_deref(), Some("lowest limit: PCIe link, PCIe uplink from 2 on"));
+        let dashes: HashSet<String> = rate.limits().map(|(_, dashes)| dashes).collect();
+        assert_eq!(dashes.len(), 3, "each has its own");
     }
 
     #[test]

@@ -25,15 +25,17 @@ const SCRIPT: &str = include_str!("script.js");
 /// A test recomputes the hashes.
 const POLICY: &str = "default-src 'none'; \
     style-src 'sha256-DPCb4F+gdgypozMOo3T2ZV8Idmx7KzcORir+mIUhR84=' \
-    'sha256-F+IVVsrgaZeWM6OIA5H+iBrWqryskvM8HVsK1JftOtc='; \
+    'sha256-++oc/JzKbkxyjS/WJAmObUITABCeFmRxNWqmLe8qOSI='; \
     script-src 'sha256-NFfSEO/c4FA1Ho1UuJIAHhyu0zIIT3kTwudAOwRKtnc=' \
-    'sha256-068cwhoBz79Q4FhgUANWYm4FZtz008+au+revAeW3Qw='; \
+    'sha256-nYUea1qylCsqBs0J4WO+yTvEb4RD2lNEjYg105KW8ww='; \
     base-uri 'none'; form-action 'none'";
 
 /// Most rows of a table: a browser sorts this many at once.
 const ROWS_MAX: usize = 2000;
 /// Most warnings, and most runs whose machine is shown.
 const LISTED_MAX: usize = 64;
+/// Most runs that the title names.
+const NAMED_MAX: usize = 3;
 /// Letters of a cell from which it is wrapped.
 const LONG: usize = 50;
 
@@ -59,7 +61,7 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                 (head(model, &title))
                 (tiles(model, comparisons, metric))
                 @if is_whole {
-                    @if let Some(text) = bars::closing(model) { p { (plain(&text)) } }
+                    @if let Some(text) = bars::closing(model) { p { (coded(&text)) } }
                 }
                 @for found in comparisons {
                     section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
@@ -71,7 +73,7 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                     section {
                         h2 { @if is_whole { "All numbers" } @else { "Results" } }
                         @if is_whole {
-                            (table(&show::table(model, &model.varying(), ROWS_MAX)))
+                            (table(&bars::table(model, ROWS_MAX)))
                         } @else {
                             (blocks(&show::results(model, ROWS_MAX)))
                         }
@@ -91,8 +93,12 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
 
 /// The program, the path, the target and the day; before it the names of several runs.
 fn title(model: &Model) -> String {
-    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).take(4).collect();
-    let names = if model.runs.len() > 1 { names.join(", ") } else { String::new() };
+    let names: Vec<&str> = model.runs.iter().map(|run| run.name.as_str()).collect();
+    let names = match names.len() {
+        0 | 1 => String::new(),
+        2..=NAMED_MAX => names.join(", "),
+        many => counted(many, "run"),
+    };
     let began = model.runs.last().and_then(|run| facts::began(&run.record)).unwrap_or_default();
     let day = began.split(' ').next().unwrap_or_default();
     let parts = [names, bars::title(model), day.to_owned()];
@@ -195,7 +201,10 @@ fn compared_tiles(found: &Comparison, metric: Metric) -> Vec<[String; 3]> {
     let mean = found.mean(metric);
     let (better, worse) = metric.words();
     let ratio = mean.map_or_else(|| "none".into(), |mean| compare::text(mean.ratio));
-    let value = ratio.split(' ').next().unwrap_or_default().to_owned();
+    let value = match mean.is_some_and(|mean| mean.is_significant()) {
+        true => ratio.split(' ').next().unwrap_or_default().to_owned(),
+        false => "no significant change".into(),
+    };
     let (more, less, points) =
         mean.map_or((0, 0, 0), |mean| (mean.better, mean.worse, mean.points));
     let counts = format!("{more} {better}, {less} {worse}");
@@ -210,12 +219,25 @@ fn compared_tiles(found: &Comparison, metric: Metric) -> Vec<[String; 3]> {
     ]
 }
 
+/// A text with its pairs of backticks as code.
+fn coded(text: &str) -> Markup {
+    let text = plain(text);
+    let has_code = text.matches('`').count().is_multiple_of(2);
+    html! {
+        @if has_code {
+            @for (number, part) in text.split('`').enumerate() {
+                @if number % 2 == 1 { code { (part) } } @else { (part) }
+            }
+        } @else { (text) }
+    }
+}
+
 fn warnings(model: &Model) -> Markup {
     let more = model.warnings.len().saturating_sub(LISTED_MAX);
     html! {
         ul.warnings {
-            @for warning in model.warnings.iter().take(LISTED_MAX) { li { (plain(warning)) } }
-            @if more > 0 { li { (more) " more warnings" } }
+            @for warning in model.warnings.iter().take(LISTED_MAX) { li { (coded(warning)) } }
+            @if more > 0 { li { (counted(more, "more warning")) } }
         }
     }
 }
@@ -233,17 +255,18 @@ fn drawn(charts: &Charts) -> Markup {
                         (plain(&series.name))
                     }
                 }
-                @if let Some(limit) = &charts.charts[0].limit {
+                @for (name, dashes) in charts.charts[0].limits() {
                     li {
                         svg.line.s7 viewBox="0 0 28 4" {
-                            path d="M0 2H28" stroke-dasharray="8 6" {}
+                            path d="M0 2H28" stroke-dasharray=(dashes) {}
                         }
-                        (plain(limit))
+                        (plain(name))
                     }
                 }
             }
+            @if let Some(text) = &charts.charts[0].lowest { p.soft { (plain(text)) } }
             @if charts.left_out > 0 {
-                p.soft { (charts.left_out) " more lines are in the table" }
+                p.soft { (counted(charts.left_out, "more line")) " in the table" }
             }
             div.charts {
                 @for chart in &charts.charts {
@@ -266,7 +289,7 @@ fn blocks(blocks: &[Block]) -> Markup {
         @for block in blocks {
             @match block {
                 Block::Title(text) => h2 { (plain(text)) },
-                Block::Line(text) => p.soft { (plain(text)) },
+                Block::Line(text) => p.soft { (coded(text)) },
                 Block::Table(grid) => (table(grid)),
             }
         }
@@ -318,7 +341,9 @@ fn table(grid: &Grid) -> Markup {
                 }
             }
         }
-        @if grid.left_out > 0 { p.soft { (grid.left_out) " more rows: --format csv has all" } }
+        @if grid.left_out > 0 {
+            p.soft { (counted(grid.left_out, "more row")) ": --format csv has all" }
+        }
     }
 }
 

@@ -41,7 +41,7 @@
       scales: {
         x: { time: false, distr: data.log ? 3 : 1, log: 2, range: (u, min, max) =>
           data.log ? [min / 1.2, max * 1.2] : [min - (max - min) / 30, max + (max - min) / 30] },
-        y: one.log ? { distr: 3 } : { range: (u, min, max) => [0, max * 1.08 || 1] },
+        y: one.log ? { distr: 3 } : { range: (u, min, max) => [0, Math.max(max, ...highest(one)) * 1.08 || 1] },
       },
       axes: [
         { ...axis, label: data.axis, labelSize: 20, labelGap: 0, size: 28, splits: (u) => ticks(u.bbox.width),
@@ -51,10 +51,10 @@
       series: [{}].concat(one.series.map((series) => ({
         label: series.limit || data.series[series.name].name,
         stroke: color(series.limit ? "--s7" : "--s" + data.series[series.name].color),
-        width: 2, dash: series.limit ? (series.limit.startsWith("predicted") ? [2, 4] : [8, 6]) : data.series[series.name].dash, spanGaps: true,
+        width: 2, dash: series.limit ? series.dash : data.series[series.name].dash, spanGaps: true,
         points: { show: !series.limit, size: 6 },
       }))),
-      hooks: { setCursor: [(u) => {
+      hooks: { draw: [(u) => ranges(u, one)], setCursor: [(u) => {
         const at = u.cursor.idx;
         const values = at == null ? [] : u.series.slice(1).map((series, index) => {
           const value = u.data[index + 1][at];
@@ -64,6 +64,31 @@
       }] },
     }, [data.x].concat(one.series.map((series) => series.values)), box);
     return plot;
+  }
+
+  // The largest samples of a chart.
+  const highest = (one) => one.series.flatMap((series) => series.ranges).filter(Boolean).map((range) => range[1]);
+
+  // Draws a thin line from the least to the largest sample of each point.
+  function ranges(u, one) {
+    const { left, top, width, height } = u.bbox;
+    u.ctx.save();
+    u.ctx.beginPath();
+    u.ctx.rect(left, top, width, height);
+    u.ctx.clip();
+    u.ctx.lineWidth = devicePixelRatio;
+    for (const series of one.series) {
+      u.ctx.strokeStyle = color("--s" + data.series[series.name].color);
+      series.ranges.forEach((range, index) => {
+        if (range === null) return;
+        const x = u.valToPos(data.x[index], "x", true);
+        u.ctx.beginPath();
+        u.ctx.moveTo(x, u.valToPos(range[0], "y", true));
+        u.ctx.lineTo(x, u.valToPos(range[1], "y", true));
+        u.ctx.stroke();
+      });
+    }
+    u.ctx.restore();
   }
 
   // At most as many ticks as have room, each at a measured value.

@@ -125,7 +125,7 @@ fn every_type_runs_on_a_simulated_gpu() {
         assert_eq!(talk.contains("without a CUDA stream"), stands, "{talk}");
         assert!(talk.contains(&format!("`-x {number}` (G")), "{talk}");
         assert!(!verdict(&talk).contains("direct"), "{talk}");
-        assert!(talk.contains("no `libcufile`") && talk.contains("--gpu sim:cufile"), "{talk}");
+        assert!(talk.contains("GPU lacks cuFile") && talk.contains("--gpu sim:cufile"), "{talk}");
         assert_eq!(text.contains(" Threads: 1 IoDepth: 2 DataSetSize: "), number >= 6, "{text}");
         assert_eq!(number_of(&text, "ops: "), 16);
         let (code, talk) = bad(folder.path(), &format!("{line} --strict"));

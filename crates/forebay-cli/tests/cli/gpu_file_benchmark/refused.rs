@@ -11,7 +11,7 @@ fn a_direct_path_that_is_missing_is_named() {
     let folder = folder();
     let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "sim"]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("by the route `direct`") && text.contains("no `libcufile`"), "{text}");
+    assert!(text.contains("by the route `direct`") && text.contains("GPU lacks cuFile"), "{text}");
     assert!(text.contains("hint: `forebay doctor` reports what the route requires; `-m compare`"));
     let (code, text) = failure(folder.path(), &["-m", "dma", "--gpu", "none"]);
     assert_eq!(code, 1, "{text}");

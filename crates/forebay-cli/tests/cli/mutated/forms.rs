@@ -81,13 +81,13 @@ pub(super) fn check_report(sources: &[(String, Vec<Record>)], may_hold: bool) {
         let found = compare::compare(&model, &names, by, None).unwrap_or_default();
         for metric in [Metric::Rate, Metric::P99, Metric::CpuCost] {
             let blocks = show::report(&model, &found, metric, 200);
-            let table = forms::terminal(&blocks, false);
+            let table = forms::terminal(&blocks, Some(80));
             let plain = anstream::adapter::strip_str(&table).to_string();
             assert!(plain.lines().all(|line| line.chars().count() <= grid::WIDTH), "{plain}");
             let markdown = forms::markdown(&blocks, &model.warnings);
             for (form, text) in [
                 ("a table", &table),
-                ("all", &forms::terminal(&blocks, true)),
+                ("all", &forms::terminal(&blocks, None)),
                 ("Markdown", &markdown),
             ] {
                 check_text(form, text, may_hold);

@@ -201,8 +201,10 @@ impl Opened {
     }
 
     pub(super) fn sync(&self) -> Result<()> {
-        let synced = self.file.sync_data();
-        synced.map_err(|error| Failure::at("sync", &self.path, &error))
+        // The system call, as the engine makes it: preloaded libraries such as `libeatmydata` drop
+        // calls of libc.
+        let synced = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file));
+        synced.map_err(|error| Failure::at("sync", &self.path, &error.into()))
     }
 
     pub(super) fn flush(&self) -> Result<()> {

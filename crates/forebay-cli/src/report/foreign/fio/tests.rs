@@ -452,6 +452,20 @@ fn reads_that_verify_are_no_part_of_a_write() {
     assert_eq!(shown(&none.found[0]).requests, Some(30));
 }
 
+/// Other programs write what they have read without spaces.
+#[test]
+fn values_that_json_lacks_are_missing_in_any_layout() {
+    for value in ["NaN", "-Infinity", "Infinity", "-nan", "inf"] {
+        let mut output: Value = serde_json::from_str(&with_options(&[], &[], 4096)).unwrap();
+        output["jobs"][0]["usr_cpu"] = "HERE".into();
+        output["jobs"][0]["jobname"] = "is: NaN".into();
+        for text in [output.to_string(), serde_json::to_string_pretty(&output).unwrap()] {
+            let contents = parse(&text.replace("\"HERE\"", value)).unwrap();
+            assert_eq!(contents.found.len(), 1, "{value}");
+        }
+    }
+}
+
 #[test]
 fn a_trim_is_no_read_and_no_write() {
     for order in ["trim", "trimwrite", "randtrim"] {

@@ -1,0 +1,97 @@
+//! How much of a file's range its drives supply byte for byte, by the file system's answer.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::Resolver;
+use super::probe::Extent;
+
+/// Flags of `linux/fiemap.h`. btrfs sets `ENCODED` for compressed extents; encrypted ones have as
+/// many bytes on the drive as in the file.
+pub(super) const UNKNOWN: u32 = 0x2;
+const ENCODED: u32 = 0x8;
+const ENCRYPTED: u32 = 0x80;
+const INLINE: u32 = 0x200;
+pub(super) const UNWRITTEN: u32 = 0x800;
+/// Most extents that are requested; what follows them counts as stored.
+const EXTENTS_MAX: usize = 64 << 10;
+
+/// The bytes of a range whose reads differ from reads of the drive. All others count as stored as
+/// they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Bytes of the range that the file has.
+    pub len: u64,
+    /// Bytes in holes, and in extents that were allocated and never written: read as zeros, without
+    /// the drive.
+    pub unwritten: u64,
+    /// Bytes in compressed extents: the drive reads fewer, and the processor unpacks them.
+    pub compressed: u64,
+    /// Bytes inside the file system's metadata, which stays in memory.
+    pub inline: u64,
+}
+
+impl Resolver {
+    /// How `range` of a file is stored. Unwritten bytes in the page cache are written to the drive
+    /// first. Discarded ranges of a block device are unknown to the kernel.
+    ///
+    /// # Errors
+    /// The reason why the file system does not report it.
+    pub fn stored(&self, path: &Path, range: Range<u64>) -> Result<Stored, String> {
+        let extents = self.extents(path, EXTENTS_MAX)?;
+        let size = self.resolve(path).root.number("size_bytes").unwrap_or(range.end);
+        Ok(of(&extents, range.start..range.end.min(size)))
+    }
+}
+
+/// Extents are in ascending order.
+fn of(extents: &[Extent], range: Range<u64>) -> Stored {
+    let mut stored = Stored { len: range.end.saturating_sub(range.start), ..Stored::default() };
+    let is_cut = extents.len() >= EXTENTS_MAX;
+    let mut at = range.start;
+    for extent in extents {
+        let end = extent.logical.saturating_add(extent.len).min(range.end);
+        let start = extent.logical.clamp(at, range.end);
+        stored.unwritten += start - at;
+        at = end.max(start);
+        let len = at - start;
+        match extent.flags {
+            flags if flags & UNWRITTEN != 0 => stored.unwritten += len,
+            flags if flags & INLINE != 0 => stored.inline += len,
+            flags if flags & (ENCODED | ENCRYPTED) == ENCODED => stored.compressed += len,
+            _ => {}
+        }
+    }
+    if !is_cut {
+        stored.unwritten += range.end.saturating_sub(at);
+    }
+    stored
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_byte_of_a_range_counts_once() {
+        let extent = |logical, len, flags| Extent { logical, physical: 0, len, flags };
+        let all = [
+            extent(0, 10, 0),
+            extent(20, 10, UNWRITTEN),
+            extent(30, 10, ENCODED),
+            extent(40, 10, ENCODED | ENCRYPTED),
+            extent(50, 10, INLINE | 1),
+        ];
+        let found = |range| {
+            let Stored { len, unwritten, compressed, inline } = of(&all, range);
+            [len, unwritten, compressed, inline]
+        };
+        assert_eq!(found(0..60), [60, 20, 10, 10]);
+        assert_eq!(found(0..100), [100, 60, 10, 10]);
+        assert_eq!(found(5..25), [20, 15, 0, 0]);
+        assert_eq!(found(35..45), [10, 0, 5, 0]);
+        assert_eq!(found(12..18), [6, 6, 0, 0]);
+        assert_eq!(found(7..7), [0; 4]);
+        assert_eq!(of(&[], 0..7).unwritten, 7);
+    }
+}
