@@ -5,4 +5,4 @@ mod meet;
 pub mod place;
 
 pub use self::meet::Ranks;
-pub use self::place::Place;
+pub use self::place::{Place, environment};
