@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay::units::{MIB, format_size};
+use forebay::units::{MIB, align_down, format_size};
 use forebay_measure::cache::{FileFrom, make_cold, make_resident};
 use forebay_measure::cleanup::{self, Progress};
 use forebay_measure::failure::{Failure, Result};
@@ -35,6 +35,7 @@ use forebay_measure::results::file::{Ledger, samples};
 use forebay_measure::results::machine::{Environment, FileSystem};
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
+use forebay_measure::stats::float;
 use forebay_measure::stdio::message;
 use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
@@ -80,16 +81,27 @@ const KV_LOADS: u8 = 40;
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
     let mut args = plan::with_paths(args)?;
     state::check_name(args.output.as_deref())?;
-    let engine = Engine::new(program.engine_options()?)?;
-    let joined = Joined::meet(&mut args, &engine)?;
-    let mut bench = Bench::new(&args, engine, None, program, command)?;
-    bench.joined = joined;
-    bench.share_files()?;
-    let records = bench.run()?;
-    match bench.joined.take() {
-        Some(joined) => joined.finish(&args, records),
-        None => show(&args, &records),
+    let joined = Joined::meet(&mut args)?;
+    let measured = measure(&mut args, joined.as_ref(), program, command);
+    if let (Err(failure), Some(joined)) = (&measured, &joined) {
+        joined.fail(failure);
     }
+    let records = measured?;
+    // Rank 0 shows the results of all.
+    if joined.is_none_or(|joined| joined.is_first()) { show(&args, &records) } else { Ok(()) }
+}
+
+fn measure(
+    args: &mut BenchArgs,
+    joined: Option<&Joined>,
+    program: &Program,
+    command: &str,
+) -> Result<Vec<Record>> {
+    let engine = Engine::new(program.engine_options()?)?;
+    joined.iter().for_each(|joined| joined.set_gpu(args, &engine));
+    let mut bench = Bench::new(args, engine, (None, joined), program, command)?;
+    bench.share_files()?;
+    bench.run()
 }
 
 /// A run in progress.
@@ -125,18 +137,19 @@ pub(crate) struct Bench<'a> {
     /// The capacity of each of their roots.
     kv_capacity: u64,
     /// The other ranks of this run.
-    joined: Option<Joined>,
+    joined: Option<&'a Joined>,
 }
 
 impl<'a> Bench<'a> {
-    /// Finds the GPUs, and the files where they are not those of `place`, and plans the points.
+    /// Finds the GPUs, and the files where they are not those of `place`, and plans the points,
+    /// with other ranks if there are some.
     ///
     /// # Errors
     /// The arguments contradict each other; system errors.
     pub(crate) fn new(
         args: &'a BenchArgs,
         engine: Engine,
-        place: Option<Place>,
+        (place, joined): (Option<Place>, Option<&'a Joined>),
         program: &Program,
         command: &'a str,
     ) -> Result<Self> {
@@ -187,7 +200,7 @@ impl<'a> Bench<'a> {
             checked_by_fio: false,
             served: HashMap::new(),
             kv_capacity: 0,
-            joined: None,
+            joined,
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -200,13 +213,17 @@ impl<'a> Bench<'a> {
             caches,
         };
         bench.try_caches(&mut axes, &mut warnings)?;
+        if let Some(joined) = joined {
+            joined.common(&mut axes, paths)?;
+        }
+        bench.can_be_cold = axes.caches.iter().map(|caches| caches.cold).collect();
         if is_whole {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
         bench.plan(&axes)?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        bench.begin(environment)?;
+        bench.open_results(environment)?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.warn(text))?;
         Ok(bench)
@@ -235,15 +252,31 @@ impl<'a> Bench<'a> {
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
         let memory = environment::memory();
         let fits = on_gpu.min(memory.available / 8) / self.places.len() as u64;
+        let (fits, available) = match self.joined {
+            Some(joined) => {
+                let ranks = u64::from(joined.local_size());
+                joined.least([fits / ranks, memory.available / ranks])?.into()
+            }
+            None => (fits, memory.available),
+        };
         let mut lens = Vec::new();
         for (place, path) in self.places.iter().zip(&axes.paths) {
             let (whole, room) = match place.is_scratch() {
-                true => (u64::MAX, Room::of(&place.folder)?.usable() / 4),
+                true => (u64::MAX, Room::of(&place.folder)?.usable() / 4 / self.ranks()),
                 false => (place.len, u64::MAX),
             };
-            let rate = limits::rate(&self.records, "storage", path, first);
+            let rate = self.own_rate("storage", path, first);
             let timely = rate.map_or(FIRST_LEN, whole_len);
             let usual = timely.min(fits).min(room).max(64 << 10).min(whole);
+            let stripes = self.args.stripe.map_or(1, |(_, of)| u64::from(of));
+            let usual = match self.joined {
+                // A file is read whole, by all ranks together or by each.
+                Some(joined) => match joined.least([usual, whole])? {
+                    [usual, u64::MAX] => usual.saturating_mul(stripes),
+                    [_, whole] => whole,
+                },
+                None => usual,
+            };
             let len = self.args.size.unwrap_or(usual);
             let (shown, have) = (format_size(len), format_size(whole));
             if len > whole {
@@ -258,9 +291,9 @@ impl<'a> Bench<'a> {
                 ));
             }
             // Each rank moves its stripe.
-            lens.push(match self.args.stripe {
-                Some((_, of)) => (len / u64::from(of)).next_multiple_of(files::ALIGN),
-                None => len,
+            lens.push(match stripes {
+                1 => len,
+                of => align_down(len / of, files::ALIGN).max(1),
             });
         }
         let largest = lens.iter().copied().max().unwrap_or(0);
@@ -271,10 +304,10 @@ impl<'a> Bench<'a> {
             let (large, piece) = (format_size(largest), format_size(piece));
             warnings.push(format!("a file of {large} is moved in pieces of {piece}"));
         }
-        let fits = largest <= memory.available / 2;
+        let fits = largest <= available / 2;
         let may_be = axes.caches.iter().any(|it| it.cold && it.warm);
         if may_be && !fits && self.args.cache.is_empty() {
-            let (large, free) = (format_size(largest), format_size(memory.available));
+            let (large, free) = (format_size(largest), format_size(available));
             warnings.push(format!(
                 "no row is warm: the page cache has no room for {large} ({free} of memory are \
                  available)"
@@ -310,19 +343,24 @@ impl<'a> Bench<'a> {
                 place.len = 0;
             }
         }
-        self.can_be_cold = axes.caches.iter().map(|caches| caches.cold).collect();
         Ok(())
     }
 
     /// Opens the results file and writes the record of the run.
-    fn begin(&mut self, environment: Environment) -> Result<()> {
+    fn open_results(&mut self, environment: Environment) -> Result<()> {
+        let gpus = targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect();
+        let (ranks, gpus) = match self.joined {
+            Some(joined) => joined.machines(gpus)?,
+            None => (Vec::new(), gpus),
+        };
         let run = Run {
             schema: SCHEMA,
             verb: "bench".into(),
             label: self.args.label.clone(),
             environment,
-            gpus: targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect(),
+            gpus,
             unmetered: self.meter.absent().to_vec(),
+            ranks,
             request: self.request().into(),
             imported: None,
         };
@@ -400,20 +438,22 @@ impl<'a> Bench<'a> {
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
         for repeat in 0..most {
             let begun = Instant::now();
-            let is_late = |rounds| self.begun.elapsed() + slowest * rounds > plan::BUDGET;
-            // Several ranks make the same samples, whatever each takes.
-            if repeat >= least && (is_late(1) || self.joined.is_some()) {
+            // Several ranks make the same samples.
+            let is_late = |rounds| {
+                let own = self.begun.elapsed() + slowest * rounds > plan::BUDGET;
+                self.joined.map_or(Ok(own), |joined| joined.decide(own))
+            };
+            if repeat >= least && is_late(1)? {
                 break;
             }
             let is_default = self.is_whole && self.args.repeats.is_none();
-            let is_slow = is_default && is_late(least.saturating_sub(repeat));
+            let is_slow = is_default && is_late(least.saturating_sub(repeat))?;
             self.limited.retain(|_| is_slow); // else limits are measured in each round
             let order = plan::order(self.args, self.planned.len(), repeat);
             for (position, &index) in order.iter().enumerate() {
                 let planned = self.planned[index].clone();
                 // Of whole files, what has failed fails again.
-                let skips = self.is_whole && self.joined.is_none() && failed.contains(&index);
-                if is_kept(&planned, repeat) || skips {
+                if is_kept(&planned, repeat) || (self.is_whole && failed.contains(&index)) {
                     continue;
                 }
                 let (of, rounds) = ((repeat + 1).max(least), least.saturating_sub(repeat + 1));
@@ -444,8 +484,15 @@ impl<'a> Bench<'a> {
         bar.finish_and_clear();
         cleanup::set_progress(None);
         let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
-        let notes: Vec<String> = self.wrong_predictions().into_iter().chain(notes).collect();
-        notes.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
+        let mut notes: Vec<String> = self.wrong_predictions().into_iter().chain(notes).collect();
+        if let Some(joined) = self.joined {
+            let noted = self.records.iter().filter_map(|record| match record {
+                Record::Warning { text } => Some(text.clone()),
+                _ => None,
+            });
+            notes = joined.part(noted.chain(notes).collect())?;
+        }
+        notes.into_iter().try_for_each(|text| self.warn(text))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
     }
@@ -476,6 +523,9 @@ impl<'a> Bench<'a> {
     /// also says how to continue. Results of long runs are left out, as they would take time from
     /// it: these belong into a file.
     fn show_progress(&self, done: usize, all: usize, bar: &ProgressBar) {
+        if self.joined.is_some_and(|joined| !joined.is_first()) {
+            return;
+        }
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
         if is_short && !bar.is_hidden() {
             let table = bars::render(&bars::model(&self.records), print::base(self.args));
@@ -484,6 +534,9 @@ impl<'a> Bench<'a> {
         let results =
             if is_short { print::text(self.args, &self.records) } else { Ok(String::new()) };
         let message = match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
+            Some(path) if self.joined.is_some() => {
+                format!("stopped: `{path}` has {done} of {all} samples")
+            }
             Some(path) => format!(
                 "stopped: `{path}` has {done} of {all} samples; the same command continues from \
                  there"
@@ -495,7 +548,7 @@ impl<'a> Bench<'a> {
 
     /// Several ranks that use one file have it from rank 0, which fills it first.
     fn share_files(&mut self) -> Result<()> {
-        let Some(joined) = self.joined.as_mut().filter(|_| self.args.one_file.is_some()) else {
+        let Some(joined) = self.joined.filter(|_| self.args.one_file.is_some()) else {
             return Ok(());
         };
         if joined.is_first() {
@@ -595,7 +648,11 @@ impl<'a> Bench<'a> {
             rooms.push((Room::of(&place.folder)?, &place.folder, roots as u64));
         }
         let usual = rooms.iter().map(|(room, _, roots)| room.usable() / 4 / roots.max(&1)).min();
-        let capacity = self.args.size.unwrap_or(KV_SIZE.min(usual.unwrap_or(KV_SIZE)));
+        let mut usual = (usual.unwrap_or(KV_SIZE) / self.ranks()).min(KV_SIZE);
+        if let Some(joined) = self.joined {
+            [usual] = joined.least([usual])?;
+        }
+        let capacity = self.args.size.unwrap_or(usual);
         for (room, folder, roots) in rooms {
             room.check(folder, capacity.saturating_mul(roots))?;
         }
@@ -637,6 +694,22 @@ impl<'a> Bench<'a> {
         self.measurers[planned.targets].serve(&planned.load, served)
     }
 
+    /// Waits for the other ranks, so that all measure at the same time.
+    fn begin(&self) -> Result<Instant> {
+        self.joined.map_or_else(|| Ok(Instant::now()), Joined::begin)
+    }
+
+    /// The number of ranks.
+    fn ranks(&self) -> u64 {
+        self.joined.map_or(1, |joined| joined.size().into())
+    }
+
+    /// The part that each rank has of a limit.
+    fn own_rate(&self, name: &str, of: &str, direction: Direction) -> Option<f64> {
+        let all = limits::rate(&self.records, name, of, direction);
+        all.map(|rate| rate / float(self.ranks()))
+    }
+
     /// Measures a point once.
     ///
     /// # Errors
@@ -651,23 +724,29 @@ impl<'a> Bench<'a> {
             // then: other ranks may still compare the bytes of their last sample.
             let _ = self.measurers[planned.targets].prepare(&planned.load, &self.lanes(&planned));
         }
-        self.joined.iter_mut().for_each(Joined::begin);
+        let begun = self.begin()?;
         let result = match planned.kv {
             Some(_) => self.serve(index, bar),
             None => self.moved(&planned, &self.measurers[planned.targets]),
         };
+        let result = result.map(|(mut measured, ran)| {
+            measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
+            (measured, ran)
+        });
+        let mix = |ran: &Ran| read_percent(&planned, ran);
+        let result = match self.joined {
+            Some(joined) => joined.total(result, mix, begun)?,
+            None => result.map(|(measured, ran)| (measured, mix(&ran))),
+        };
         if let Ok((measured, _)) = &result {
             self.raise_limits(&planned, measured)?;
         }
-        let result = result.map(|(mut measured, ran)| {
-            measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
-            let mix = read_percent(&planned, &ran);
+        let result = result.map(|(mut measured, mix)| {
             measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
-            if let Some(joined) = &mut self.joined {
-                let name = plan::name(&planned.point);
-                let of = (index, name, repeat, planned.point.read_percent);
-                joined.note(of, &ran, &measured);
-            }
+            let bound = self.joined.zip(measured.bound.as_mut());
+            bound.into_iter().for_each(|(joined, bound)| {
+                joined.name_bound(bound, measured.bytes_per_second, mix);
+            });
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);

@@ -301,7 +301,7 @@ impl Ranks {
     ///
     /// # Errors
     /// As those of `agree`.
-    pub fn part<T, U>(self, own: T, make: impl FnOnce(Vec<T>) -> Result<U>) -> Result<U>
+    pub fn part<T, U>(&self, own: T, make: impl FnOnce(Vec<T>) -> Result<U>) -> Result<U>
     where
         T: Serialize + DeserializeOwned,
         U: Serialize + DeserializeOwned,
@@ -906,7 +906,7 @@ mod tests {
         assert!(Ranks::meet(without, "b", None).is_err(), "the token of rank 0 is required");
         let second = Ranks::meet(place(1, 2, port), "a", None).unwrap();
         let first = first.join().unwrap().unwrap();
-        let one = thread::spawn(|| first.part(1, Ok).unwrap());
+        let one = thread::spawn(move || first.part(1, Ok).unwrap());
         assert_eq!((second.part(2, Ok).unwrap(), one.join().unwrap()), (vec![1, 2], vec![1, 2]));
         drop(silent);
     }

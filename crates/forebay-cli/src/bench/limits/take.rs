@@ -97,7 +97,8 @@ impl Bench<'_> {
                     self.storage(direction, false)?;
                 } else {
                     let devices = self.targets[planned.targets].clone();
-                    self.keep(self.links_of(&devices, direction))?;
+                    self.begin()?;
+                    self.keep_own(self.links_of(&devices, direction))?;
                 }
             }
             let known = super::highest(&self.records, &name, &of, direction);
@@ -136,6 +137,7 @@ impl Bench<'_> {
             }
             let sized = (file.as_path(), place.len);
             let known = self.storage_depths.get(&(index, direction)).copied();
+            self.begin()?;
             let found = measure::storage(&self.engine, &self.pool, sized, direction, known);
             let mut found = found.map(|(rate, depth, how)| {
                 self.storage_depths.insert((index, direction), depth);
@@ -152,10 +154,10 @@ impl Bench<'_> {
                     _ => {}
                 }
             }
-            self.keep(found)?;
+            self.keep_own(found)?;
         }
         match self.together(direction).transpose() {
-            Some(together) => self.keep(together),
+            Some(together) => self.keep_own(together),
             None => Ok(()),
         }
     }
@@ -170,7 +172,8 @@ impl Bench<'_> {
         for (number, devices) in groups.iter().enumerate() {
             // With many GPUs it takes minutes.
             bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
-            self.keep(self.links_of(devices, direction))?;
+            self.begin()?;
+            self.keep_own(self.links_of(devices, direction))?;
         }
         Ok(())
     }
@@ -183,7 +186,7 @@ impl Bench<'_> {
         let (found, how) = measure::links(&self.engine, devices, direction, host_len)?;
         let gpus = || devices.iter().flatten().map(|device| device.info());
         let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
-        let own = |name: &String| rate(&self.records, "link", name, direction);
+        let own = |name: &String| self.own_rate("link", name, direction);
         let alone = || names.iter().map(own).sum::<Option<f64>>();
         let lacks = || Failure::new("the links of these GPUs were not all measured one by one");
         let together = "copies of pinned memory, all GPUs at once";
@@ -204,7 +207,7 @@ impl Bench<'_> {
         let mut leaves = Vec::new();
         for (index, (device, name)) in devices.iter().zip(names).enumerate() {
             let mut leaf = Leaf::gpu(index, &self.place(device.as_ref()?.info())?);
-            leaf.measured[way as usize] = Some(rate(&self.records, "link", name, direction)?);
+            leaf.measured[way as usize] = Some(self.own_rate("link", name, direction)?);
             leaves.push(leaf);
         }
         if leaves.len() < 2 {
@@ -254,6 +257,15 @@ impl Bench<'_> {
         forebay::gpu::sim::place(info).or_else(found)
     }
 
+    /// Notes a limit that was measured, with those of the other ranks.
+    fn keep_own(&mut self, found: Result<Limit>) -> Result<()> {
+        let found = match self.joined {
+            Some(joined) => joined.limit(found)?,
+            None => found,
+        };
+        self.keep(found)
+    }
+
     /// Notes a limit, unless a higher one is known, or warns that it was not measured.
     fn keep(&mut self, found: Result<Limit>) -> Result<()> {
         match found {
@@ -280,7 +292,7 @@ impl Bench<'_> {
         let (mut drives, mut alone, mut places) = (HashSet::new(), 0.0, Vec::new());
         let mut is_shared = false;
         for &index in &planned.paths {
-            let own = rate(&self.records, "storage", &self.path(index), direction);
+            let own = self.own_rate("storage", &self.path(index), direction);
             let file = self.places[index].file_of(direction);
             let Some((own, file)) = own.zip(file) else { return Ok(None) };
             let found = &self.maps[index].drives;
