@@ -45,6 +45,7 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
         true => blocks.extend(sections(model)),
         false => blocks.extend(show::results(model, ROWS_MAX)),
     }
+    blocks.extend(show::stragglers(model).map(Block::Line));
     let compared = base.filter(|_| !model.lines.is_empty());
     match compared.map(|base| compare(model, &[], Some(Axis::Path), Some(base))) {
         None => {}
@@ -68,6 +69,7 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
     }
     let mut blocks = vec![Block::Line(head(model))];
     blocks.extend(sections(model));
+    blocks.extend(show::stragglers(model).map(Block::Line));
     blocks.extend(closing(model).map(Block::Line));
     blocks
 }
@@ -104,7 +106,12 @@ pub(crate) fn title(model: &Model) -> String {
         [first, ..] => format!("{} GPUs, {}", run.gpus.len(), name(first)),
     };
     let target = if run.imported.is_some() { String::new() } else { format!(" → {target}") };
-    format!("{} · {path}{target}", plain(tool))
+    let hosts = unique(run.ranks.iter().map(String::as_str)).len();
+    let ranks = match run.ranks.len() {
+        0 => String::new(),
+        ranks => format!(" · {} on {}", counted(ranks, "rank"), counted(hosts, "host")),
+    };
+    format!("{} · {path}{target}{ranks}", plain(tool))
 }
 
 /// The bars of all methods, by direction, cache, path and GPUs.

@@ -29,7 +29,7 @@ use crate::output::New;
 use crate::scratch::{self, random};
 use crate::stdio::say;
 
-/// How long ranks wait for each other at the start, and when rank 0 names the missing ones.
+/// How long ranks wait for each other at the start, and how often rank 0 names the missing ones.
 const JOIN_MAX: Duration = Duration::from_secs(60);
 const JOIN_LONG: Duration = Duration::from_secs(5);
 /// How long a connection may take to say who it is.
@@ -685,7 +685,7 @@ fn accept(
     let (listener, note) = listener(place, &mut own, folder)?;
     let mut joining = Joining::default();
     let began = Instant::now();
-    let (mut checked, mut is_said) = (began, false);
+    let (mut checked, mut said, mut last) = (began, began, String::new());
     loop {
         // Before the next messages are read: one more round follows.
         let is_over = joining.wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
@@ -696,9 +696,12 @@ fn accept(
             checked = Instant::now();
         }
         let is_complete = have_come && joining.found.values().all(|(_, one)| one.closed.is_none());
-        if !is_complete && !is_said && began.elapsed() > JOIN_LONG {
-            say(&format!("{} at {place}", joining.missing(place.size)));
-            is_said = true;
+        if !is_complete && said.elapsed() > JOIN_LONG {
+            let missing = joining.missing(place.size);
+            if missing != last {
+                say(&format!("{missing} at {place}"));
+            }
+            (said, last) = (Instant::now(), missing);
         }
         if !is_complete && joining.wrong.is_none() && began.elapsed() > JOIN_MAX {
             let failure = Failure::new(format!("waited {JOIN_MAX:?} at {place}"))

@@ -62,10 +62,12 @@ impl Collected {
             let all = (points.len() as u64).saturating_mul(repeats);
             if (there.len() as u64) < all {
                 let (name, count) = (&run.name, there.len());
-                self.add(&format!(
-                    "`{name}` is incomplete: {count} of {all} samples; the same command continues \
-                     it"
-                ));
+                // A run of several ranks begins again.
+                let next = match run.record.ranks.is_empty() {
+                    true => "; the same command continues it",
+                    false => "",
+                };
+                self.add(&format!("`{name}` is incomplete: {count} of {all} samples{next}"));
             }
         }
     }
