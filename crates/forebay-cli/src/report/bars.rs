@@ -17,7 +17,7 @@ use super::model::{Axis, Line, Metric, Model, gather, grouped, unique};
 use super::numbers::counted;
 use super::numbers::rate as gb_per_s;
 use super::ratio::{Ratio, SAMPLES_MIN};
-use super::show::{self, Block};
+use super::show::{self, Block, stragglers};
 
 /// Most rows of a table.
 const ROWS_MAX: usize = 200;
@@ -42,10 +42,9 @@ pub fn render(model: &Model, base: Option<&str>) -> String {
     let mut blocks = vec![Block::Line(head(model))];
     let is_whole = has_whole_files(model);
     match is_whole {
-        true => blocks.extend(sections(model)),
+        true => blocks.extend(sections(model).into_iter().chain(stragglers(model))),
         false => blocks.extend(show::results(model, ROWS_MAX)),
     }
-    blocks.extend(show::stragglers(model).map(Block::Line));
     let compared = base.filter(|_| !model.lines.is_empty());
     match compared.map(|base| compare(model, &[], Some(Axis::Path), Some(base))) {
         None => {}
@@ -68,8 +67,7 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
         return show::report(model, found, metric, rows);
     }
     let mut blocks = vec![Block::Line(head(model))];
-    blocks.extend(sections(model));
-    blocks.extend(show::stragglers(model).map(Block::Line));
+    blocks.extend(sections(model).into_iter().chain(stragglers(model)));
     blocks.extend(closing(model).map(Block::Line));
     blocks
 }
