@@ -122,7 +122,7 @@ impl Joined {
         if place.rank != 0 {
             leave_out_warnings();
         }
-        let ranks = Ranks::meet(place, &format!("{args:?}"), folder.as_deref())?;
+        let ranks = Ranks::meet(place, &format!("{args:#?}"), folder.as_deref())?;
         let rank = ranks.place.rank;
         let output = args.output.take().filter(|_| rank == 0);
         let exists = output.as_deref().is_some_and(Path::exists);

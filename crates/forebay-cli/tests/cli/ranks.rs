@@ -91,7 +91,7 @@ fn ranks_measure_together_and_each_form_has_the_total() {
     let forms = [("table", "GB/s"), ("csv", "bytes_per_second"), ("html", "<html")];
     for ranks in [2, 3] {
         let port = port();
-        let arguments = ["--repeats=3", "-o", "results"];
+        let arguments = ["--method=forebay", "--repeats=3", "-o", "results"];
         let outputs = succeed(
             (0..ranks).map(|number| rank(folder.path(), (number, ranks, port), &arguments)),
         );
@@ -422,7 +422,7 @@ fn ranks_find_each_other_by_a_folder() {
     fs::create_dir(&meeting).unwrap();
     let arguments = ["--block-size=64K", "--time=300ms", "--repeats=1"];
     let outputs = succeed((0..2).map(|number| {
-        let mut command = rank(folder.path(), (number, 2, 0), &arguments);
+        let mut command = rank(folder.path(), (number, 2, port()), &arguments);
         command.env("MASTER_ADDR", &meeting).env("FOREBAY_TOKEN", "a/b");
         command
     }));
@@ -483,7 +483,8 @@ fn ranks_that_do_not_fit_together_are_named() {
     let second = start(folder.path(), (1, 2, port), &["--block-size=4K"]);
     for output in [first, second].map(|rank| rank.wait_with_output().unwrap()) {
         assert_eq!(output.status.code(), Some(1));
-        assert!(printed(&output).contains("other arguments than rank 0"), "{}", printed(&output));
+        let words = "other arguments than rank 0: `block-size` differs";
+        assert!(printed(&output).contains(words), "{}", printed(&output));
     }
     let alone = start(folder.path(), (2, 2, port), &[]).wait_with_output().unwrap();
     assert_eq!(alone.status.code(), Some(2), "{}", printed(&alone));

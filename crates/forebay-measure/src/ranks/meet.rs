@@ -79,7 +79,7 @@ struct Hello {
     host: String,
     /// A number of this start of the host: hosts may have the same name.
     boot: String,
-    /// The arguments, which are the same for all.
+    /// The arguments in the form of `{:#?}`, which are the same for all.
     arguments: String,
 }
 
@@ -732,10 +732,21 @@ fn differs(own: &Hello, other: &Hello) -> Option<String> {
         }
         () if !fits => Some(format!("{from} is one of {}, rank 0 one of {}", other.size, own.size)),
         () if other.arguments != own.arguments => {
-            Some(format!("{from} has other arguments than rank 0"))
+            let field = field(&own.arguments, &other.arguments);
+            let field = field.map_or_else(String::new, |name| format!(": `{name}` differs"));
+            Some(format!("{from} has other arguments than rank 0{field}"))
         }
         () => None,
     }
+}
+
+/// The first field that differs in two values in the form of `{:#?}`, as an option.
+fn field(own: &str, other: &str) -> Option<String> {
+    let same = own.lines().zip(other.lines()).take_while(|(own, other)| own == other).count();
+    let lines = own.lines().take(same + 1).filter_map(|line| line.strip_prefix("    "));
+    let fields =
+        lines.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_once(": "));
+    fields.last().map(|(name, _)| name.replace('_', "-"))
 }
 
 fn refuse(mut stream: &TcpStream, message: &Message) {
@@ -1091,6 +1102,27 @@ mod tests {
             let port = listener.local_addr().unwrap().port();
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
         }
+    }
+
+    #[test]
+    fn the_argument_that_differs_is_named() {
+        #[derive(Debug)]
+        #[expect(dead_code, reason = "it is printed")]
+        struct Args {
+            paths: Vec<&'static str>,
+            block_size: Vec<u64>,
+            time: Option<Duration>,
+        }
+        let of = |paths: &[&'static str], block_size: &[u64], time: Option<Duration>| {
+            format!("{:#?}", Args { paths: paths.into(), block_size: block_size.into(), time })
+        };
+        let own = of(&["a"], &[1, 2], None);
+        let differs = |other: String| field(&own, &other).unwrap();
+        assert_eq!(differs(of(&["b"], &[1], None)), "paths");
+        assert_eq!(differs(of(&["a"], &[1, 3], None)), "block-size");
+        assert_eq!(differs(of(&["a"], &[], None)), "block-size");
+        assert_eq!(differs(of(&["a"], &[1, 2, 3], None)), "block-size");
+        assert_eq!(differs(of(&["a"], &[1, 2], Some(BEAT))), "time");
     }
 
     #[test]
