@@ -156,13 +156,7 @@ impl<'a> Bench<'a> {
         let begun = Instant::now();
         let (targets, mut warnings) = targets::find(&engine, args)?;
         let paths = &args.paths;
-        refuse_same(paths)?;
-        if let Some(file) =
-            paths.iter().find(|path| !args.kv.is_empty() && !subject::is_folder(path))
-        {
-            let text = format!("`{}` is not a folder", file.display());
-            return Err(Failure::usage(text).hint("`--kv` makes a block store in a folder"));
-        }
+        check_paths(args)?;
         let pool = Arc::new(Pool::new(program));
         let measurers = Measurer::all(&engine, &targets, &pool, args.compared);
         let is_whole = args.moves_whole_files();
@@ -483,18 +477,21 @@ impl<'a> Bench<'a> {
         }
         bar.finish_and_clear();
         cleanup::set_progress(None);
-        let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
-        let mut notes: Vec<String> = self.wrong_predictions().into_iter().chain(notes).collect();
-        if let Some(joined) = self.joined {
-            let noted = self.records.iter().filter_map(|record| match record {
-                Record::Warning { text } => Some(text.clone()),
-                _ => None,
-            });
-            notes = joined.part(noted.chain(notes).collect())?;
-        }
-        notes.into_iter().try_for_each(|text| self.warn(text))?;
+        self.notes()?.into_iter().try_for_each(|text| self.warn(text))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
+    }
+
+    /// The warnings at the end, of all ranks, which part here.
+    fn notes(&self) -> Result<Vec<String>> {
+        let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
+        let notes = self.wrong_predictions().into_iter().chain(notes);
+        let Some(joined) = self.joined else { return Ok(notes.collect()) };
+        let noted = self.records.iter().filter_map(|record| match record {
+            Record::Warning { text } => Some(text.clone()),
+            _ => None,
+        });
+        joined.part(noted.chain(notes).collect())
     }
 
     /// Says how much will be measured, if results go to a file.
@@ -838,8 +835,14 @@ fn directions(args: &BenchArgs, paths: &[PathBuf], is_whole: bool) -> Vec<u8> {
     if is_whole && is_folder && paths.len() == 1 { vec![100, 0] } else { vec![100] }
 }
 
-/// Refuses a path that is named twice.
-fn refuse_same(paths: &[PathBuf]) -> Result<()> {
+/// Refuses a path that is named twice, and a block store in a file.
+fn check_paths(args: &BenchArgs) -> Result<()> {
+    let paths = &args.paths;
+    let file = paths.iter().find(|path| !args.kv.is_empty() && !subject::is_folder(path));
+    if let Some(file) = file {
+        let text = format!("`{}` is not a folder", file.display());
+        return Err(Failure::usage(text).hint("`--kv` makes a block store in a folder"));
+    }
     let real = real(paths);
     for (index, path) in paths.iter().enumerate() {
         if let Some(first) = real[..index].iter().position(|other| *other == real[index]) {

@@ -478,14 +478,16 @@ fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
 }
 
 type Connected = (Peer, Reader);
+/// Rank 0, and the number of this rank on its host with the ranks there.
+type Joined = (Connected, (u32, u32));
 
 fn connected(hello: Hello, reader: Reader) -> Connected {
     let stream = Mutex::new(Arc::clone(&reader.stream));
     (Peer { hello, stream }, reader)
 }
 
-/// The address at which rank 0 listens: loopback if the name is that of loopback, else any. A host's
-/// own name may lead to loopback on that host, as in Debian's `/etc/hosts`.
+/// The address at which rank 0 listens: loopback if `MASTER_ADDR` is that, else any. The name
+/// of a host may lead to loopback there, as in Debian's `/etc/hosts`.
 fn own_address(place: &Place) -> IpAddr {
     match place.address.parse::<IpAddr>() {
         Ok(address) if address.is_loopback() => address,
@@ -550,8 +552,8 @@ fn listener(
             Err(_) => {}
         }
     }
-    // The others are refused until the note is there. The standard library lets 128 ranks wait to be
-    // accepted, and more would try again after seconds.
+    // The others are refused until the note is there. The standard library lets 128 ranks wait, and
+    // more would try again after seconds.
     net::listen(&listener, i32::MAX).map_err(|errno| failed(&errno.into()))?;
     Ok((listener, note))
 }
@@ -754,7 +756,7 @@ fn refuse(mut stream: &TcpStream, message: &Message) {
 }
 
 /// Another rank: connects to rank 0, and waits until all have come.
-fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<(Connected, (u32, u32))> {
+fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<Joined> {
     let (began, mut heard) = (Instant::now(), None);
     loop {
         let why = match try_connect(place, &own, folder, &mut heard) {
@@ -786,7 +788,7 @@ fn try_connect(
     own: &Hello,
     folder: Option<&Path>,
     heard: &mut Option<Instant>,
-) -> io::Result<std::result::Result<(Connected, (u32, u32)), String>> {
+) -> io::Result<std::result::Result<Joined, String>> {
     let (host, port, token) = address(place, own, folder)?;
     let mut stream = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in (host.as_str(), port).to_socket_addrs()? {
