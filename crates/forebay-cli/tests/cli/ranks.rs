@@ -226,17 +226,22 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// A rank on each host.
+    /// A rank on each host. The name of the first host leads to loopback there, as in Debian.
     fn start(&self, folder: &Path, arguments: &[&str]) -> Vec<Child> {
         let hosts = self.0[1..].iter().enumerate();
         let start = |(rank, host): (usize, &String)| {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", host, "unshare", "--uts", "sh", "-c"]);
-            command.arg(format!("hostname host{rank}; exec \"$0\" \"$@\"")).arg(program());
+            let first = if rank == 0 { "127.0.1.1" } else { "10.77.0.1" };
+            let names = folder.canonicalize().unwrap().join(format!("hosts{rank}"));
+            fs::write(&names, format!("127.0.0.1 localhost\n{first} host0\n")).unwrap();
+            let mount = format!("mount --bind '{}' /etc/hosts", names.display());
+            command.args(["netns", "exec", host, "unshare", "--uts", "--mount", "sh", "-c"]);
+            command.arg(format!("hostname host{rank} && {mount} && exec \"$0\" \"$@\""));
+            command.arg(program());
             command.current_dir(folder).args(["bench", ".", "--gpu", "none", "--size", "8M"]);
             command.args(arguments).env("RANK", rank.to_string());
             command.env("WORLD_SIZE", (self.0.len() - 1).to_string());
-            command.env("MASTER_ADDR", "10.77.0.1").env("MASTER_PORT", "29500");
+            command.env("MASTER_ADDR", "host0").env("MASTER_PORT", "29500");
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()
         };
@@ -282,7 +287,7 @@ fn hosts_behind_limited_links_measure_together_until_one_is_cut_off() {
     for (rank, output) in ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).enumerate()
     {
         assert!(cut.elapsed() < Duration::from_secs(11), "{:?}", cut.elapsed());
-        let lost = if rank == 2 { "rank 0 on 10.77.0.1" } else { "rank 2 on host2" };
+        let lost = if rank == 2 { "rank 0 on host0" } else { "rank 2 on host2" };
         let printed = printed(&output);
         assert!(printed.contains(lost) && printed.contains("silent for 8s"), "{rank}: {printed}");
     }
