@@ -693,7 +693,7 @@ fn accept(
         let is_over = joining.wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
         joining.accept(&listener, &own, place.token.is_none());
         let have_come = joining.found.len() + 1 >= place.size as usize;
-        if checked.elapsed() > BEAT / 4 {
+        if checked.elapsed() > BEAT {
             joining.check();
             checked = Instant::now();
         }
