@@ -142,7 +142,7 @@ pub fn run(limit: Duration) {
 }
 
 /// Prints the results so far. It does not wait for streams that may not be read.
-fn say_progress() {
+pub fn say_progress() {
     let Some(Progress { results, message }) = progress().take() else { return };
     let (done, is_done) = channel();
     let says = thread::Builder::new().name("progress".into()).spawn(move || {

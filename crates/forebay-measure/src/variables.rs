@@ -41,7 +41,7 @@ pub fn help() -> String {
     }
     text + &format!(
         "\n\nVariables of the command:\n  {LOG} [default: off]\n          {LOG_ABOUT}: {LOG_TAKES}\
-         \n  {TOKEN} [default: the launcher's]\n          {TOKEN_ABOUT}"
+         \n  {TOKEN} [default: the launcher's, or a random one]\n          {TOKEN_ABOUT}"
     )
 }
 

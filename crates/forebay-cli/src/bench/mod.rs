@@ -26,7 +26,7 @@ use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay::units::{MIB, format_size};
+use forebay::units::{MIB, align_down, format_size};
 use forebay_measure::cache::{FileFrom, make_cold, make_resident};
 use forebay_measure::cleanup::{self, Progress};
 use forebay_measure::failure::{Failure, Result};
@@ -38,6 +38,7 @@ use forebay_measure::results::file::{Ledger, samples};
 use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
+use forebay_measure::stats::float;
 use forebay_measure::stdio::message;
 use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
@@ -93,17 +94,28 @@ const KV_LOADS: u8 = 40;
 pub(crate) fn command(args: &BenchArgs, command: &str, program: &Program) -> Result<()> {
     let mut args = plan::with_paths(args)?;
     state::check_name(args.output.as_deref())?;
-    let engine = Engine::new(program.engine_options()?)?;
-    let joined = Joined::meet(&mut args, &engine)?;
-    args.is_rank = joined.is_some();
-    let mut bench = Bench::new(&args, engine, None, program, command)?;
-    bench.joined = joined;
-    bench.share_files()?;
-    let records = bench.run()?;
-    match bench.joined.take() {
-        Some(joined) => joined.finish(&args, records),
-        None => show(&args, &records),
+    let joined = Joined::meet(&mut args)?;
+    let measured = measure(&mut args, joined.as_ref(), program, command);
+    if let (Err(failure), Some(joined)) = (&measured, &joined) {
+        joined.fail(failure);
     }
+    let records = measured?;
+    // Rank 0 shows the results of all.
+    if joined.is_none_or(|joined| joined.is_first()) { show(&args, &records) } else { Ok(()) }
+}
+
+fn measure(
+    args: &mut BenchArgs,
+    joined: Option<&Joined>,
+    program: &Program,
+    command: &str,
+) -> Result<Vec<Record>> {
+    args.is_rank = joined.is_some();
+    let engine = Engine::new(program.engine_options()?)?;
+    joined.iter().for_each(|joined| joined.set_gpu(args, &engine));
+    let mut bench = Bench::new(args, engine, (None, joined), program, command)?;
+    bench.share_files()?;
+    bench.run()
 }
 
 /// A run in progress.
@@ -134,31 +146,26 @@ pub(crate) struct Bench<'a> {
     /// The capacity of each of their roots.
     kv_capacity: u64,
     /// The other ranks of this run.
-    joined: Option<Joined>,
+    joined: Option<&'a Joined>,
 }
 
 impl<'a> Bench<'a> {
-    /// Finds the GPUs, and the files where they are not those of `place`, and plans the points.
+    /// Finds the GPUs, and the files where they are not those of `place`, and plans the points,
+    /// with other ranks if there are some.
     ///
     /// # Errors
     /// The arguments contradict each other; system errors.
     pub(crate) fn new(
         args: &'a BenchArgs,
         engine: Engine,
-        place: Option<Place>,
+        (place, joined): (Option<Place>, Option<&'a Joined>),
         program: &Program,
         command: &'a str,
     ) -> Result<Self> {
         let begun = Instant::now();
         let (targets, mut warnings) = targets::find(&engine, args)?;
         let paths = &args.paths;
-        refuse_same(paths)?;
-        if let Some(file) =
-            paths.iter().find(|path| !args.kv.is_empty() && !subject::is_folder(path))
-        {
-            let text = format!("`{}` is not a folder", file.display());
-            return Err(Failure::usage(text).hint("`--kv` makes a block store in a folder"));
-        }
+        check_paths(args)?;
         let pool = Arc::new(Pool::new(program));
         let measurers = Measurer::all(&engine, &targets, &pool, args.compared);
         let is_whole = args.moves_whole_files();
@@ -193,7 +200,7 @@ impl<'a> Bench<'a> {
             is_limited: vec![true; paths.len()],
             served: HashMap::new(),
             kv_capacity: 0,
-            joined: None,
+            joined,
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -206,13 +213,16 @@ impl<'a> Bench<'a> {
             caches: Vec::new(),
         };
         let doubts = bench.judge_rows(&mut axes)?;
+        if let Some(joined) = joined {
+            joined.common(&mut axes, &mut bench.is_limited, paths)?;
+        }
         if is_whole {
             bench.find_lens(&mut axes, &mut warnings)?;
         }
         bench.plan(&axes)?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        bench.begin(environment)?;
+        bench.open_results(environment)?;
         doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.warn(text))?;
@@ -242,15 +252,31 @@ impl<'a> Bench<'a> {
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
         let memory = environment::memory();
         let fits = on_gpu.min(memory.available / 8) / self.places.len() as u64;
+        let (fits, available) = match self.joined {
+            Some(joined) => {
+                let ranks = u64::from(joined.local_size());
+                joined.least([fits / ranks, memory.available / ranks])?.into()
+            }
+            None => (fits, memory.available),
+        };
         let mut lens = Vec::new();
         for (place, path) in self.places.iter().zip(&axes.paths) {
             let (whole, room) = match place.is_scratch() {
-                true => (u64::MAX, Room::of(&place.folder)?.usable() / 4),
+                true => (u64::MAX, Room::of(&place.folder)?.usable() / 4 / self.ranks()),
                 false => (place.len, u64::MAX),
             };
-            let rate = limits::rate(&self.records, "storage", path, first);
+            let rate = self.own_rate("storage", path, first);
             let timely = rate.map_or(FIRST_LEN, whole_len);
             let usual = timely.min(fits).min(room).max(64 << 10).min(whole);
+            let stripes = self.args.stripe.map_or(1, |(_, of)| u64::from(of));
+            let usual = match self.joined {
+                // A file is read whole, by all ranks together or by each.
+                Some(joined) => match joined.least([usual, whole])? {
+                    [usual, u64::MAX] => usual.saturating_mul(stripes),
+                    [_, whole] => whole,
+                },
+                None => usual,
+            };
             let len = self.args.size.unwrap_or(usual);
             let (shown, have) = (format_size(len), format_size(whole));
             if len > whole {
@@ -265,9 +291,9 @@ impl<'a> Bench<'a> {
                 ));
             }
             // Each rank moves its stripe.
-            lens.push(match self.args.stripe {
-                Some((_, of)) => (len / u64::from(of)).next_multiple_of(files::ALIGN),
-                None => len,
+            lens.push(match stripes {
+                1 => len,
+                of => align_down(len / of, files::ALIGN).max(1),
             });
         }
         let largest = lens.iter().copied().max().unwrap_or(0);
@@ -278,10 +304,10 @@ impl<'a> Bench<'a> {
             let (large, piece) = (format_size(largest), format_size(piece));
             warnings.push(format!("a file of {large} is moved in pieces of {piece}"));
         }
-        let fits = largest <= memory.available / 2;
+        let fits = largest <= available / 2;
         let may_be = axes.caches.iter().any(|it| it.cold && it.warm);
         if may_be && !fits && self.args.cache.is_empty() {
-            let (large, free) = (format_size(largest), format_size(memory.available));
+            let (large, free) = (format_size(largest), format_size(available));
             warnings.push(format!(
                 "no row is warm: the page cache has no room for {large} ({free} of memory are \
                  available)"
@@ -386,14 +412,20 @@ impl<'a> Bench<'a> {
     }
 
     /// Opens the results file and writes the record of the run.
-    fn begin(&mut self, environment: Environment) -> Result<()> {
+    fn open_results(&mut self, environment: Environment) -> Result<()> {
+        let gpus = targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect();
+        let (ranks, gpus) = match self.joined {
+            Some(joined) => joined.machines(gpus)?,
+            None => (Vec::new(), gpus),
+        };
         let run = Run {
             schema: SCHEMA,
             verb: "bench".into(),
             label: self.args.label.clone(),
             environment,
-            gpus: targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect(),
+            gpus,
             unmetered: self.meter.absent().to_vec(),
+            ranks,
             request: self.request().into(),
             imported: None,
         };
@@ -481,7 +513,7 @@ impl<'a> Bench<'a> {
                     continue;
                 };
                 // What has failed or was too short stays so.
-                let skips = self.is_whole && !self.args.is_rank && failed.contains(&index);
+                let skips = self.is_whole && failed.contains(&index);
                 if is_kept(&self.planned[index]) || skips {
                     continue;
                 }
@@ -534,10 +566,7 @@ impl<'a> Bench<'a> {
 
     /// Ends a run: notes what it lacks, and returns its records.
     fn finish(&mut self) -> Result<Vec<Record>> {
-        let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
-        let notes: Vec<String> =
-            self.unmeasured().into_iter().chain(self.wrong_predictions()).chain(notes).collect();
-        notes.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
+        self.notes()?.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
     }
@@ -561,8 +590,20 @@ impl<'a> Bench<'a> {
 
     /// The progress over samples. Of several ranks only the first shows it.
     fn bar(&self, samples: usize) -> ProgressBar {
-        let is_first = self.joined.as_ref().is_none_or(Joined::is_first);
+        let is_first = self.joined.is_none_or(Joined::is_first);
         progress(samples as u64, self.args.quiet || !is_first)
+    }
+
+    /// The warnings at the end, of all ranks, which part here.
+    fn notes(&self) -> Result<Vec<String>> {
+        let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
+        let notes = self.unmeasured().into_iter().chain(self.wrong_predictions()).chain(notes);
+        let Some(joined) = self.joined else { return Ok(notes.collect()) };
+        let noted = self.records.iter().filter_map(|record| match record {
+            Record::Warning { text } | Record::Doubt { text } => Some(text.clone()),
+            _ => None,
+        });
+        joined.part(noted.chain(notes).collect())
     }
 
     /// Says how much will be measured, if results go to a file.
@@ -590,6 +631,9 @@ impl<'a> Bench<'a> {
     /// also says how to continue. Results of long runs are left out, as they would take time from
     /// it: these belong into a file.
     fn show_progress(&self, done: usize, rounds: Rounds, bar: &ProgressBar) {
+        if self.joined.is_some_and(|joined| !joined.is_first()) {
+            return;
+        }
         let is_short = done > 0 && self.records.len() <= SHOWN_MAX;
         if is_short && !bar.is_hidden() {
             let Look(width) = Look::of(std::io::stderr()).unwrap_or(Look(WIDTH));
@@ -609,17 +653,18 @@ impl<'a> Bench<'a> {
             Rounds::Within(_) => counted(done, "sample"),
         };
         let message = match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
-            Some(path) if !self.args.is_rank => {
+            Some(path) if self.joined.is_none() => {
                 format!("stopped: `{path}` has {samples}; the same command continues from there")
             }
-            _ => format!("stopped after {samples}"),
+            Some(path) => format!("stopped: `{path}` has {samples}"),
+            None => format!("stopped after {samples}"),
         };
         cleanup::set_progress(Some(Progress { results: results.unwrap_or_default(), message }));
     }
 
     /// Several ranks that use one file have it from rank 0, which fills it first.
     fn share_files(&mut self) -> Result<()> {
-        let Some(joined) = self.joined.as_mut().filter(|_| self.args.one_file.is_some()) else {
+        let Some(joined) = self.joined.filter(|_| self.args.one_file.is_some()) else {
             return Ok(());
         };
         if joined.is_first() {
@@ -720,7 +765,11 @@ impl<'a> Bench<'a> {
             rooms.push((Room::of(&place.folder)?, &place.folder, roots as u64));
         }
         let usual = rooms.iter().map(|(room, _, roots)| room.usable() / 4 / roots.max(&1)).min();
-        let capacity = self.args.size.unwrap_or(KV_SIZE.min(usual.unwrap_or(KV_SIZE)));
+        let mut usual = (usual.unwrap_or(KV_SIZE) / self.ranks()).min(KV_SIZE);
+        if let Some(joined) = self.joined {
+            [usual] = joined.least([usual])?;
+        }
+        let capacity = self.args.size.unwrap_or(usual);
         for (room, folder, roots) in rooms {
             room.check(folder, capacity.saturating_mul(roots))?;
         }
@@ -762,6 +811,22 @@ impl<'a> Bench<'a> {
         self.measurers[planned.targets].serve(&planned.load, served)
     }
 
+    /// Waits for the other ranks, so that all measure at the same time.
+    fn begin(&self) -> Result<Instant> {
+        self.joined.map_or_else(|| Ok(Instant::now()), Joined::begin)
+    }
+
+    /// The number of ranks.
+    fn ranks(&self) -> u64 {
+        self.joined.map_or(1, |joined| joined.size().into())
+    }
+
+    /// The part that each rank has of a limit.
+    fn own_rate(&self, name: &str, of: &str, direction: Direction) -> Option<f64> {
+        let all = limits::rate(&self.records, name, of, direction);
+        all.map(|rate| rate / float(self.ranks()))
+    }
+
     /// Measures a point once.
     ///
     /// # Errors
@@ -776,23 +841,29 @@ impl<'a> Bench<'a> {
             // then: other ranks may still compare the bytes of their last sample.
             let _ = self.measurers[planned.targets].prepare(&planned.load, &self.lanes(&planned));
         }
-        self.joined.iter_mut().for_each(Joined::begin);
+        let begun = self.begin()?;
         let result = match planned.kv {
             Some(_) => self.serve(index, bar),
             None => self.moved(&planned, &self.measurers[planned.targets]),
         };
+        let result = result.map(|(mut measured, ran)| {
+            measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
+            (measured, ran)
+        });
+        let mix = |ran: &Ran| read_percent(&planned, ran);
+        let result = match self.joined {
+            Some(joined) => joined.total(result, mix, begun)?,
+            None => result.map(|(measured, ran)| (measured, mix(&ran))),
+        };
         if let Ok((measured, _)) = &result {
             self.raise_limits(&planned, measured)?;
         }
-        let result = result.map(|(mut measured, ran)| {
-            measured.power = Some(self.meter.between(ran.from, ran.from + ran.span));
-            let mix = read_percent(&planned, &ran);
+        let result = result.map(|(mut measured, mix)| {
             measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
-            if let Some(joined) = &mut self.joined {
-                let name = plan::name(&planned.point);
-                let of = (index, name, repeat, planned.point.read_percent);
-                joined.note(of, &ran, &measured);
-            }
+            let bound = self.joined.zip(measured.bound.as_mut());
+            bound.into_iter().for_each(|(joined, bound)| {
+                joined.name_bound(bound, measured.bytes_per_second, mix);
+            });
             measured
         });
         let error = result.as_ref().err().map(Failure::with_remedy);
@@ -856,8 +927,14 @@ fn directions(args: &BenchArgs, paths: &[PathBuf], is_whole: bool) -> Vec<u8> {
     if is_whole && is_folder && paths.len() == 1 { vec![100, 0] } else { vec![100] }
 }
 
-/// Refuses a path that is named twice.
-fn refuse_same(paths: &[PathBuf]) -> Result<()> {
+/// Refuses a path that is named twice, and a block store in a file.
+fn check_paths(args: &BenchArgs) -> Result<()> {
+    let paths = &args.paths;
+    let file = paths.iter().find(|path| !args.kv.is_empty() && !subject::is_folder(path));
+    if let Some(file) = file {
+        let text = format!("`{}` is not a folder", file.display());
+        return Err(Failure::usage(text).hint("`--kv` makes a block store in a folder"));
+    }
     let real = real(paths);
     for (index, path) in paths.iter().enumerate() {
         if let Some(first) = real[..index].iter().position(|other| *other == real[index]) {

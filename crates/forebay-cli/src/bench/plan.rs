@@ -14,6 +14,7 @@ use forebay_measure::variables;
 use forebay_measure::workload::backend::{Method, Plain};
 use forebay_measure::workload::pattern::Pattern;
 use forebay_measure::workload::{End, Load};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::targets::Together;
@@ -117,7 +118,7 @@ pub(super) struct Axes {
 
 /// Whether the page cache can be without a path's files, and have them, and whether a sync writes
 /// to the drive, so that there are cold writes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Caches {
     pub(super) cold: bool,
     pub(super) warm: bool,
@@ -497,7 +498,6 @@ pub(super) fn request(
             Rounds::Within(_) => None,
         },
         "methods": args.method.iter().map(|method| method.name()).collect::<Vec<_>>(),
-        "is_rank": args.is_rank,
         // Another version, or other limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
         "variables": variables::set(),

@@ -1,88 +1,79 @@
 //! One run by several copies of the command, which a launcher starts: each measures as it would
-//! alone, all begin each sample together, and rank 0 shows what they did together.
+//! alone, all begin each sample together, and each has the same records of what they did together.
+//!
+//! Records, and each choice that depends on time, memory or the machine, come from one exchange of
+//! all ranks. So all ranks make the same choices after it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
-use forebay::units::MIB;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::ranks::{Place, Ranks};
-use forebay_measure::results::{Bound, Direction, Measured, Record};
-use forebay_measure::stats::{Spread, rate};
-use forebay_measure::stdio::{print, say};
+use forebay_measure::ranks::total::{self, OfRank};
+use forebay_measure::ranks::{Place, Ranks, environment};
+use forebay_measure::results::machine::Gpu;
+use forebay_measure::results::{Bound, Limit, Measured};
+use forebay_measure::stdio::{leave_out_warnings, say};
+use forebay_measure::subject;
 use forebay_measure::workload::backend::Method;
-use forebay_measure::workload::latency::Latencies;
 use forebay_measure::workload::run::Ran;
 use forebay_topology::{Distance, Resolver, Way};
 use serde::{Deserialize, Serialize};
 
-use super::print;
+use super::plan::{Axes, Caches};
 use crate::bench::args::{BenchArgs, GpuRows, OneFile};
-use crate::bench::files::{self, Place as Files};
+use crate::bench::files::{Place as Files, Shared};
 use crate::map::{self, json::MapReport};
-use crate::report::grid::{Fields, WIDTH};
-use crate::report::numbers::{counted, digits, time_text};
-use crate::report::show;
-use crate::values::Format;
 
-/// Bytes of a whole file of each rank: ranks that choose by themselves would choose differently.
-const SIZE: u64 = 256 * MIB;
-/// How the name of the slowest rank begins.
-const SLOWEST: &str = "slowest";
-/// Most hosts with a row each.
-const HOSTS_MAX: usize = 32;
-
-/// The other ranks, and what this one did of what they do together.
+/// The other ranks of a run.
 #[derive(Debug)]
 pub(crate) struct Joined {
     ranks: Ranks,
-    /// When the last sample began for all.
-    begun: Instant,
-    samples: Vec<Shared>,
+    /// The most that all hosts read, and write, through their network ports: the bytes per second,
+    /// and what binds. `None` if a path is on a drive of its host.
+    network: [Option<(f64, String)>; 2],
 }
 
-/// One sample of one rank.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Shared {
-    /// The number of its point, and its name.
-    point: usize,
-    name: String,
-    repeat: u32,
-    /// When its span began, in seconds after the ranks began together.
-    began_s: f64,
-    seconds: f64,
-    bytes: u64,
-    latencies: Vec<(u64, u64)>,
-    /// The path of its bytes, as proven.
-    path: String,
-    /// The limit that binds.
-    bound: Option<String>,
-    /// The direction of all of its bytes.
-    way: Option<Direction>,
-}
-
-/// All of one rank.
+/// What a rank can measure, and what it must have in common with the others.
 #[derive(Debug, Serialize, Deserialize)]
 struct Own {
-    records: Vec<Record>,
-    samples: Vec<Shared>,
-    /// The most that its host can read and write at its paths.
-    most: [Option<Most>; 2],
+    /// The paths that are folders.
+    folders: Vec<bool>,
+    /// The targets of each row.
+    targets: Vec<Vec<String>>,
+    methods: Vec<String>,
+    /// Of each path.
+    caches: Vec<Caches>,
+    /// Whether the storage of each path has a limit.
+    is_limited: Vec<bool>,
 }
 
-/// The number of the GPU of a rank: that of the rank on its host, or if the host has more GPUs than
-/// ranks, one of those that are nearest to the drives of the paths.
-fn own_gpu(place: &Place, paths: &[PathBuf]) -> u32 {
-    let visible = forebay::gpu::visible().unwrap_or_default();
-    let is_choice = place.local_size.is_some_and(|ranks| (ranks as usize) < visible.len());
-    let nearest = || nearest(&visible, &map::gather(&Resolver::default(), paths, None, false));
-    let own = is_choice.then(nearest).and_then(|all| all.get(place.local as usize).copied());
-    own.unwrap_or(place.local)
+impl Own {
+    /// How the plan of another rank differs.
+    fn differs(&self, other: &Self, paths: &[PathBuf]) -> Option<String> {
+        let kind = |is_folder: bool| if is_folder { "a folder" } else { "a file" };
+        let folders = self.folders.iter().zip(&other.folders).zip(paths);
+        let folder =
+            folders.filter(|((own, other), _)| own != other).map(|((own, other), path)| {
+                let (path, own, other) = (path.display(), kind(*own), kind(*other));
+                format!("`{path}` is {other} there, and {own} on rank 0")
+            });
+        // The numbers of GPUs may differ.
+        let kinds = |own: &Self| -> Vec<Vec<String>> {
+            let kind = |name: &String| name.split(':').next().unwrap_or_default().to_owned();
+            own.targets.iter().map(|all| all.iter().map(kind).collect()).collect()
+        };
+        let shown = |own: &Self| {
+            let all: Vec<String> = own.targets.iter().map(|all| all.join("+")).collect();
+            all.join(", ")
+        };
+        let targets = (kinds(self) != kinds(other)).then(|| {
+            let (own, other) = (shown(self), shown(other));
+            format!("`--gpu` is {other} there, and {own} on rank 0: name the same kind for all")
+        });
+        folder.chain(targets).next()
+    }
 }
 
 /// The numbers of GPUs, the nearest to a drive first.
@@ -104,18 +95,20 @@ impl Joined {
     ///
     /// # Errors
     /// Ranks that do not come or differ, and what several ranks cannot do.
-    pub(super) fn meet(args: &mut BenchArgs, engine: &Engine) -> Result<Option<Self>> {
+    pub(super) fn meet(args: &mut BenchArgs) -> Result<Option<Self>> {
         let Some(place) = Place::here()? else {
+            if let Some(name) = Place::unsupported(&environment) {
+                say(&format!(
+                    "`{name}` is set, but this launcher is not supported: each copy measures \
+                     alone; set `RANK`, `WORLD_SIZE` and `MASTER_ADDR` for one run of all"
+                ));
+            }
             return match args.one_file {
                 Some(_) => Err(Failure::usage("`--one-file` is for several ranks")
                     .hint("start several copies with `torchrun --no-python`, `mpirun` or `srun`")),
                 None => Ok(None),
             };
         };
-        if args.output.as_ref().is_some_and(|path| path.exists()) {
-            return Err(Failure::usage("several ranks cannot continue a results file")
-                .hint("name a new file with `-o`"));
-        }
         if args.one_file.is_some()
             && args.direction.iter().any(|percent| !matches!(percent, 0 | 100))
         {
@@ -127,10 +120,21 @@ impl Joined {
                 .because("all ranks would write the same bytes")
                 .hint("`--one-file stripes` lets each write a part"));
         }
-        let arguments = format!("{args:?}");
-        let ranks = Ranks::meet(place, &arguments)?;
+        let folder = args.paths.first().filter(|path| subject::is_folder(path)).cloned();
+        if place.rank != 0 {
+            leave_out_warnings();
+        }
+        let ranks = Ranks::meet(place, &format!("{args:#?}"), folder.as_deref())?;
         let rank = ranks.place.rank;
-        args.label = Some(format!("rank {rank} on {}", ranks.hosts()[0]));
+        let output = args.output.take().filter(|_| rank == 0);
+        let exists = output.as_deref().is_some_and(Path::exists);
+        ranks.agree("results file", exists, |all| match all[0] {
+            true => Err(Failure::usage("several ranks cannot continue a results file")
+                .hint("name a new file with `-o`")),
+            false => Ok(()),
+        })?;
+        args.output = output;
+        args.quiet |= rank != 0;
         if args.one_file == Some(OneFile::Stripes) {
             args.stripe = Some((rank, ranks.place.size));
         }
@@ -143,20 +147,29 @@ impl Joined {
             // Otherwise all would read the same place at the same time.
             args.seed = Some(args.seed.unwrap_or(1).wrapping_add(rank.into()));
         }
-        if args.moves_whole_files() || !args.kv.is_empty() {
-            args.size.get_or_insert(if args.kv.is_empty() { SIZE } else { 4 * SIZE });
+        let network = [Way::Read, Way::Write].map(|way| network(&args.paths, way));
+        let network = ranks.agree("network", network, |all| {
+            Ok([0, 1].map(|way| of_hosts(all.iter().map(|own| own[way].as_ref()), &ranks.hosts)))
+        })?;
+        Ok(Some(Self { ranks, network }))
+    }
+
+    /// Sets the GPU of this rank: that of its number on its host, or if the host has more GPUs than
+    /// ranks, one of those that are nearest to the drives of the paths.
+    pub(super) fn set_gpu(&self, args: &mut BenchArgs, engine: &Engine) {
+        if !args.gpu.is_empty() || args.together.is_some() {
+            return;
         }
-        if args.gpu.is_empty() && args.together.is_none() {
-            let own = own_gpu(&ranks.place, &args.paths).to_string().parse().ok();
-            // With a variable that hides the GPUs of other ranks, the only one is the first.
-            let own = own.filter(|own| matches!(engine.device(own), Ok(Some(_))));
-            args.gpu.extend(own.map(|own| GpuRows(vec![own])));
-        }
-        if !ranks.is_first() {
-            args.quiet = true;
-            args.output = None;
-        }
-        Ok(Some(Self { ranks, begun: Instant::now(), samples: Vec::new() }))
+        let visible = forebay::gpu::visible().unwrap_or_default();
+        let (local, ranks) = self.ranks.local;
+        let is_choice = (ranks as usize) < visible.len();
+        let nearest =
+            || nearest(&visible, &map::gather(&Resolver::default(), &args.paths, None, false));
+        let own = is_choice.then(nearest).and_then(|all| all.get(local as usize).copied());
+        let own = own.unwrap_or(local).to_string().parse().ok();
+        // With a variable that hides the GPUs of other ranks, the only one is the first.
+        let own = own.filter(|own| matches!(engine.device(own), Ok(Some(_))));
+        args.gpu.extend(own.map(|own| GpuRows(vec![own])));
     }
 
     /// Whether this is rank 0.
@@ -164,250 +177,203 @@ impl Joined {
         self.ranks.is_first()
     }
 
-    /// Waits until all ranks have made their files, or rank 0 the one that all use.
-    pub(super) fn share_files(&mut self, places: &mut [Files]) -> Result<()> {
-        let own: Vec<_> = places.iter().map(Files::shared).collect();
-        let shared = self.ranks.share(serde_json::to_value(own)?);
-        if !self.ranks.is_first() {
-            let all: Vec<files::Shared> = serde_json::from_value(shared)?;
-            places.iter_mut().zip(all).for_each(|(place, shared)| place.use_shared(shared));
+    /// The number of ranks.
+    pub(super) fn size(&self) -> u32 {
+        self.ranks.place.size
+    }
+
+    /// The number of ranks on this host.
+    pub(super) fn local_size(&self) -> u32 {
+        self.ranks.local.1
+    }
+
+    /// Ends the run of the others.
+    pub(super) fn fail(&self, failure: &Failure) {
+        self.ranks.fail(failure);
+    }
+
+    /// What all ranks can measure.
+    ///
+    /// # Errors
+    /// One of them has another plan.
+    pub(super) fn common(
+        &self,
+        axes: &mut Axes,
+        is_limited: &mut [bool],
+        paths: &[PathBuf],
+    ) -> Result<()> {
+        let own = Own {
+            folders: paths.iter().map(|path| subject::is_folder(path)).collect(),
+            targets: axes.targets.clone(),
+            methods: axes.methods.iter().map(|one| one.name().to_owned()).collect(),
+            caches: axes.caches.clone(),
+            is_limited: is_limited.to_vec(),
+        };
+        let mut common = self.ranks.agree("plan", own, |all| {
+            let differs = |own: &Own| all[0].differs(own, paths);
+            let different =
+                (0..).zip(&all).find_map(|(rank, own): (usize, _)| Some((rank, differs(own)?)));
+            if let Some((rank, why)) = different {
+                let host = self.ranks.hosts.get(rank).map_or("", String::as_str);
+                return Err(Failure::new("the ranks do not fit together")
+                    .because(format!("rank {rank} on {host}: {why}")));
+            }
+            Ok(all.into_iter().reduce(|mut common, own| {
+                common.methods.retain(|one| own.methods.contains(one));
+                common.caches.iter_mut().zip(own.caches).for_each(|(one, own)| {
+                    one.cold &= own.cold;
+                    one.warm &= own.warm;
+                    one.synced &= own.synced;
+                });
+                let limited = common.is_limited.iter_mut().zip(own.is_limited);
+                limited.for_each(|(one, own)| *one &= own);
+                common
+            }))
+        })?;
+        if let Some(common) = &mut common {
+            axes.methods.retain(|one| common.methods.iter().any(|name| name == one.name()));
+            axes.targets = std::mem::take(&mut common.targets);
+            axes.caches = std::mem::take(&mut common.caches);
+            is_limited.copy_from_slice(&common.is_limited);
         }
         Ok(())
     }
 
-    /// Waits for the others before a sample.
-    pub(super) fn begin(&mut self) {
-        self.ranks.barrier();
-        self.begun = Instant::now();
+    /// The least of the numbers of all ranks.
+    pub(super) fn least<const N: usize>(&self, own: [u64; N]) -> Result<[u64; N]> {
+        let all = self.ranks.agree("sizes", own.to_vec(), |all| {
+            Ok((0..N).map(|at| all.iter().map(|own| own[at]).min()).collect::<Option<Vec<_>>>())
+        })?;
+        all.and_then(|all| all.try_into().ok()).ok_or_else(|| Failure::new("a rank has no sizes"))
     }
 
-    /// Notes a sample.
-    pub(super) fn note(
-        &mut self,
-        (point, name, repeat, read_percent): (usize, String, u32, u8),
-        ran: &Ran,
-        of: &Measured,
-    ) {
-        let verdict = of.verdict.as_ref();
-        self.samples.push(Shared {
-            point,
-            name,
-            repeat,
-            began_s: ran.from.saturating_duration_since(self.begun).as_secs_f64(),
-            seconds: ran.span.as_secs_f64(),
-            bytes: ran.bytes,
-            latencies: ran.latencies.counts(),
-            path: verdict.map_or_else(|| "unproven".into(), |verdict| verdict.text.clone()),
-            bound: of.bound.as_ref().map(|bound| bound.name.clone()),
-            way: match read_percent {
-                0 => Some(Direction::Write),
-                100 => Some(Direction::Read),
-                _ => None,
-            },
+    /// The hosts of all ranks, and their GPUs.
+    pub(super) fn machines(&self, gpus: Vec<Gpu>) -> Result<(Vec<String>, Vec<Gpu>)> {
+        self.ranks.agree("machines", gpus, |all| Ok((self.ranks.hosts.clone(), all.concat())))
+    }
+
+    /// Waits until all ranks have made their files, or rank 0 the one that all use.
+    pub(super) fn share_files(&self, places: &mut [Files]) -> Result<()> {
+        let own: Vec<Shared> = places.iter().map(Files::shared).collect();
+        let shared = self.ranks.agree("files", own, |mut all| Ok(all.swap_remove(0)))?;
+        if !self.is_first() {
+            places.iter_mut().zip(shared).for_each(|(place, shared)| place.use_shared(shared));
+        }
+        Ok(())
+    }
+
+    /// Waits for the others before a measurement; returns when it begins.
+    pub(super) fn begin(&self) -> Result<Instant> {
+        self.ranks.agree("begin", (), |_| Ok(()))?;
+        Ok(Instant::now())
+    }
+
+    /// The limit of all ranks, of those that each measured.
+    pub(super) fn limit(&self, own: Result<Limit>) -> Result<Result<Limit>> {
+        self.of_all("limit", own, |all| total::limit(&all).unwrap_or_default())
+    }
+
+    /// The total of the samples of all ranks, which began at `begun`, and the share of reads.
+    pub(super) fn total(
+        &self,
+        own: Result<(Measured, Ran)>,
+        read_percent: impl Fn(&Ran) -> u8,
+        begun: Instant,
+    ) -> Result<Result<(Measured, u8)>> {
+        let own = own.map(|(measured, ran)| {
+            let began_s = ran.from.saturating_duration_since(begun).as_secs_f64();
+            (OfRank::new(measured, &ran, began_s), read_percent(&ran))
         });
+        self.of_all("sample", own, |all| {
+            let (parts, mix): (Vec<OfRank>, Vec<u8>) = all.into_iter().unzip();
+            (total::total(&parts, &self.ranks.hosts), mix[0])
+        })
     }
 
-    /// Sends everything to rank 0, which prints it and adds the other ranks to its results file.
-    ///
-    /// # Errors
-    /// Wrong data, failed samples, and errors of output.
-    pub(super) fn finish(self, args: &BenchArgs, records: Vec<Record>) -> Result<()> {
-        let (is_first, hosts) = (self.ranks.is_first(), self.ranks.hosts());
-        let resolver = Resolver::default();
-        let most = [Way::Read, Way::Write].map(|way| Most::at(&resolver, &args.paths, way));
-        let notes = clock_notes(&self.ranks.other_clocks(), &hosts);
-        let own = serde_json::to_value(Own { records, samples: self.samples, most })?;
-        let all = self.ranks.gather(own).into_iter().map(serde_json::from_value::<Own>);
-        let all = all.collect::<std::result::Result<Vec<_>, _>>()?;
-        if !is_first {
-            return Ok(());
+    /// What rank 0 makes of the results of all, or the first failure.
+    fn of_all<T, U>(
+        &self,
+        step: &str,
+        own: Result<T>,
+        make: impl FnOnce(Vec<T>) -> U,
+    ) -> Result<Result<U>>
+    where
+        T: Serialize + serde::de::DeserializeOwned,
+        U: Serialize + serde::de::DeserializeOwned,
+    {
+        let own = own.map_err(|failure| failure.with_remedy());
+        let made = self.ranks.agree(step, own, |all| {
+            let named = |(rank, one): (usize, std::result::Result<T, String>)| {
+                let host = self.ranks.hosts.get(rank).map_or("", String::as_str);
+                one.map_err(|why| format!("rank {rank} on {host}: {why}"))
+            };
+            let all = all.into_iter().enumerate().map(named).collect::<Result<Vec<T>, String>>();
+            Ok(all.map(make))
+        })?;
+        Ok(made.map_err(Failure::new))
+    }
+
+    /// Names what binds if it is storage behind a network: the ports of the hosts if they are
+    /// nearly full, else the server.
+    pub(super) fn name_bound(&self, bound: &mut Bound, rate: f64, read_percent: u8) {
+        let network = self.network[usize::from(read_percent == 0)].as_ref();
+        if let Some((most, port)) = network.filter(|_| bound.name == "storage") {
+            bound.name = if rate >= Bound::NEAR * most { port.clone() } else { "server".into() };
         }
-        let mut records: Vec<Record> = all.iter().flat_map(|own| own.records.clone()).collect();
-        records.extend(notes.iter().cloned());
-        if let Some(path) = &args.output {
-            let failed = |error| Failure::at("write to", path, &error);
-            let mut file = OpenOptions::new().append(true).open(path).map_err(failed)?;
-            let others = all[1..].iter().flat_map(|own| &own.records).chain(&notes);
-            file.write_all(show::json(others)?.as_bytes()).map_err(failed)?;
-            file.sync_data().map_err(failed)?;
-        }
-        let text = match args.format.unwrap_or_default() {
-            Format::Table => together(&all, &hosts),
-            _ => print::text(args, &records)?,
-        };
-        let shown = print(&text);
-        print::judge(args, &records).and(shown)
+    }
+
+    /// Parts from the other ranks; returns the warnings of all.
+    pub(super) fn part(&self, own: Vec<String>) -> Result<Vec<String>> {
+        let hosts = &self.ranks.hosts;
+        let clocks = clock_notes(&self.ranks.other_clocks(), hosts);
+        self.ranks.part(own, |mut all| {
+            let mut texts = std::mem::take(&mut all[0]);
+            for (rank, own) in all.into_iter().enumerate() {
+                let new = own.into_iter().filter(|text| !texts.contains(text));
+                let new: Vec<String> =
+                    new.map(|text| format!("rank {rank} on {}: {text}", hosts[rank])).collect();
+                texts.extend(new);
+            }
+            Ok([texts, clocks].concat())
+        })
     }
 }
 
-/// Warnings of clocks that differ: the times in the results differ as much.
-fn clock_notes(clocks: &[(u32, f64)], hosts: &[String]) -> Vec<Record> {
+/// Warnings of clocks that differ: the ends of ranks in the results differ as much.
+fn clock_notes(clocks: &[(u32, f64)], hosts: &[String]) -> Vec<String> {
     let note = |(rank, ahead): &(u32, f64)| {
         let host = hosts.get(*rank as usize).map_or("another host", String::as_str);
         let order = if *ahead > 0.0 { "ahead of" } else { "behind" };
-        let text = format!(
-            "the clock of rank {rank} on {host} is {:.1} s {order} that of rank 0, and so are the \
-             times in its results: set the clocks by NTP",
+        format!(
+            "the clock of rank {rank} on {host} is {:.1} s {order} that of rank 0: set the clocks \
+             by NTP",
             ahead.abs()
-        );
-        say(&text);
-        Record::Warning { text }
+        )
     };
     clocks.iter().map(note).collect()
 }
 
-/// The most that a host can read from the drives or the network behind its paths, or write.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Most {
-    rate: f64,
-    binds: String,
-    is_network: bool,
+/// The most that this host moves through its network ports to what is behind the paths.
+fn network(paths: &[PathBuf], way: Way) -> Option<(f64, String)> {
+    let (ceiling, is_network) = map::of_host(&Resolver::default(), paths, way)?;
+    is_network.then(|| (ceiling.expected, ceiling.binds.to_string()))
 }
 
-impl Most {
-    fn at(resolver: &Resolver, paths: &[PathBuf], way: Way) -> Option<Self> {
-        let (ceiling, is_network) = map::of_host(resolver, paths, way)?;
-        Some(Self { rate: ceiling.expected, binds: ceiling.binds.to_string(), is_network })
-    }
-}
-
-/// A row: what some ranks did together.
-struct Row {
-    name: String,
-    /// `None` if a sample of one of the ranks is missing.
-    rate: Option<f64>,
-    /// The most that its hosts can do.
-    most: Option<f64>,
-    bound: String,
-    latency: Option<[f64; 3]>,
-    path: String,
-}
-
-/// What all ranks did, for each point.
-fn together(ranks: &[Own], hosts: &[String]) -> String {
-    let mut points: BTreeMap<usize, &str> = BTreeMap::new();
-    for sample in ranks.iter().flat_map(|own| &own.samples) {
-        points.entry(sample.point).or_insert(&sample.name);
-    }
-    let mut out = String::new();
-    for (point, name) in points {
-        let own = |rank: &Own| -> Vec<Shared> {
-            rank.samples.iter().filter(|sample| sample.point == point).cloned().collect()
-        };
-        let samples: Vec<Vec<Shared>> = ranks.iter().map(own).collect();
-        let way = samples.iter().flatten().find_map(|sample| sample.way);
-        let most = |own: &Own| own.most[usize::from(way? == Direction::Write)].clone();
-        let most: Vec<Option<Most>> = ranks.iter().map(most).collect();
-        let rows = rows(&samples, &most, hosts);
-        let mut fields: Fields<'_, Row> = Fields::new();
-        fields.text(("", 0, ""), |row| row.name.clone());
-        fields.number(("GB/s", 0, ""), |row| Some(row.rate? * 1e-9), digits);
-        for (at, heading) in ["p50", "p99", "p99.9"].into_iter().enumerate() {
-            fields.number((heading, 1, ""), move |row| Some(row.latency?[at]), time_text);
-        }
-        fields.text(("path", 2, ""), |row| row.path.clone());
-        let grid = fields.grid(&rows, usize::MAX).drawn(Some(WIDTH));
-        out.push_str(&format!("{name}\n{grid}{}\n", bounds(&rows)));
-    }
-    out.trim_end().to_owned() + "\n"
-}
-
-/// What binds all ranks and the slowest, and what is predicted for their hosts.
-fn bounds(rows: &[Row]) -> String {
-    let bound_by = |row: &Row| match row.bound.as_str() {
-        "" => "bound by unknown".to_owned(),
-        name => format!("bound by {name}"),
-    };
-    let all = &rows[0];
-    let most = all.most.map(|most| format!(", {} GB/s are predicted", digits(most * 1e-9)));
-    let slowest = rows.iter().find(|row| row.name.starts_with(SLOWEST) && row.bound != all.bound);
-    let slowest = slowest.map(|row| format!("\n{}: {}", row.name, bound_by(row)));
-    format!("{}{}{}\n", bound_by(all), most.unwrap_or_default(), slowest.unwrap_or_default())
-}
-
-fn median(samples: impl Iterator<Item = f64>) -> Option<f64> {
-    Spread::of(samples).map(|spread| spread.median)
-}
-
-/// The only one of some texts, or `several`.
-fn only(texts: impl Iterator<Item = String>) -> String {
-    let all: BTreeSet<String> = texts.collect();
-    if all.len() > 1 { "several".into() } else { all.into_iter().next().unwrap_or_default() }
-}
-
-/// What binds some ranks at a rate: the limits that they have found. If that is storage behind a
-/// network, it is the line of the hosts if they reach what it carries, and else the server.
-fn bound(samples: &[&Shared], rate: Option<f64>, most: Option<(f64, &Most)>) -> String {
-    let names = samples.iter().filter_map(|sample| sample.bound.as_deref());
-    let found = names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" or ");
-    match (rate, most) {
-        (Some(rate), Some((limit, most))) if found == "storage" && most.is_network => {
-            if rate >= Bound::NEAR * limit { most.binds.clone() } else { "server".into() }
-        }
-        _ => found,
-    }
-}
-
-/// The rows of one point; `most` is what the host of each rank can do.
-fn rows(ranks: &[Vec<Shared>], most: &[Option<Most>], hosts: &[String]) -> Vec<Row> {
-    let numbers: Vec<usize> = (0..ranks.len()).collect();
-    let own_rate = |rank: usize| -> Option<f64> {
-        median(ranks[rank].iter().map(|one| rate(one.bytes, one.seconds)))
-    };
-    let row = |name: String, of: &[usize], rate: Option<f64>| {
-        let mut latencies = Latencies::default();
-        let samples: Vec<&Shared> = of.iter().flat_map(|rank| &ranks[*rank]).collect();
-        samples.iter().for_each(|sample| latencies.add_counts(&sample.latencies));
-        #[expect(clippy::cast_precision_loss, reason = "nanoseconds")]
-        let seconds = |ns: Option<u64>| ns.map_or(0.0, |ns| ns as f64 * 1e-9);
-        let latency = latencies.summary(false);
-        let latency = latency.map(|all| [all.p50_ns, all.p99_ns, all.p99_9_ns].map(seconds));
-        // Ranks of one host share its links.
-        let by_host: BTreeMap<&str, &Option<Most>> =
-            of.iter().map(|rank| (hosts[*rank].as_str(), &most[*rank])).collect();
-        let limit = by_host.values().map(|most| Some(most.as_ref()?.rate)).sum::<Option<f64>>();
-        let first = by_host.values().find_map(|most| most.as_ref());
-        let bound = bound(&samples, rate, limit.zip(first));
-        let path = only(samples.iter().map(|sample| sample.path.clone()));
-        Row { name, rate, most: limit.filter(|_| of.len() > 1), bound, latency, path }
-    };
-    let of_all = |total: fn(&[&Shared]) -> f64| {
-        let mut repeats: BTreeMap<u32, Vec<&Shared>> = BTreeMap::new();
-        for sample in ranks.iter().flatten() {
-            repeats.entry(sample.repeat).or_default().push(sample);
-        }
-        // Without the sample of a rank the total would be too low.
-        let whole = repeats.values().filter(|samples| samples.len() == ranks.len());
-        median(whole.map(|samples| total(samples)))
-    };
-    let at_once = of_all(|all| all.iter().map(|one| rate(one.bytes, one.seconds)).sum());
-    let to_the_last = of_all(|all| {
-        let first = all.iter().map(|one| one.began_s).fold(f64::INFINITY, f64::min);
-        let last = all.iter().map(|one| one.began_s + one.seconds).fold(0.0, f64::max);
-        rate(all.iter().map(|one| one.bytes).sum(), last - first)
-    });
-    let mut rows =
-        vec![row(format!("{} at once", counted(ranks.len(), "rank")), &numbers, at_once)];
-    rows.push(row("until the last is done".into(), &[], to_the_last));
-    let mut by_host: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (rank, host) in hosts.iter().enumerate() {
-        by_host.entry(host).or_default().push(rank);
-    }
-    if by_host.len() > 1 {
-        for (host, own) in by_host.iter().take(HOSTS_MAX) {
-            let sum = own.iter().map(|rank| own_rate(*rank)).sum();
-            rows.push(row(format!("{host}, {}", counted(own.len(), "rank")), own, sum));
+/// The sum over hosts, each once, if it is known of all.
+fn of_hosts<'a>(
+    ranks: impl Iterator<Item = Option<&'a (f64, String)>>,
+    hosts: &[String],
+) -> Option<(f64, String)> {
+    let mut known: Vec<&String> = Vec::new();
+    let mut sum: Option<(f64, String)> = None;
+    for (own, host) in ranks.zip(hosts) {
+        let (rate, binds) = own?;
+        if !known.contains(&host) {
+            known.push(host);
+            sum.get_or_insert_with(|| (0.0, binds.clone())).0 += rate;
         }
     }
-    let mut order = numbers;
-    order.sort_by(|a, b| own_rate(*a).unwrap_or(0.0).total_cmp(&own_rate(*b).unwrap_or(0.0)));
-    let places = [(SLOWEST, 0), ("median", order.len() / 2), ("fastest", order.len() - 1)];
-    for (word, at) in places.into_iter().filter(|(word, _)| *word != "median" || order.len() > 2) {
-        let rank = order[at];
-        let name = format!("{word}: rank {rank} on {}", hosts[rank]);
-        rows.push(row(name, &[rank], own_rate(rank)));
-    }
-    rows
+    sum
 }
 
 #[cfg(test)]
@@ -417,27 +383,6 @@ mod tests {
 
     use super::*;
     use crate::map::json::{Gpu, Pair};
-
-    fn sample(repeat: u32, began_s: f64, gigabytes: u64, latency: u64) -> Shared {
-        Shared {
-            point: 0,
-            name: "forebay read".into(),
-            repeat,
-            began_s,
-            seconds: 1.0,
-            bytes: gigabytes * 1_000_000_000,
-            latencies: vec![(latency * 1_000_000, 1000)],
-            path: "host (drive)".into(),
-            bound: Some("storage".into()),
-            way: Some(Direction::Read),
-        }
-    }
-
-    fn own(samples: &[Shared]) -> Own {
-        // 4 GB/s on the wire.
-        let most = Most { rate: 4e9, binds: "line of eth0".into(), is_network: true };
-        Own { records: Vec::new(), samples: samples.to_vec(), most: [Some(most), None] }
-    }
 
     #[test]
     fn ranks_take_the_gpus_nearest_to_a_drive() {
@@ -476,29 +421,30 @@ mod tests {
     }
 
     #[test]
-    fn totals_hosts_and_stragglers_are_shown() {
-        let rank = |began, gigabytes, latency| {
-            (0..3).map(|repeat| sample(repeat, began, gigabytes, latency)).collect::<Vec<_>>()
+    fn ports_of_hosts_are_added_once() {
+        let port = (4e9, "line of eth0".to_owned());
+        let hosts = ["a", "a", "b"].map(String::from);
+        let all = of_hosts([Some(&port); 3].into_iter(), &hosts).unwrap();
+        assert!((all.0 - 8e9).abs() < 1.0 && all.1 == "line of eth0", "{all:?}");
+        assert_eq!(of_hosts([Some(&port), None, Some(&port)].into_iter(), &hosts), None);
+    }
+
+    #[test]
+    fn another_plan_is_named() {
+        let own = |is_folder, target: &str| Own {
+            folders: vec![is_folder],
+            targets: vec![vec![target.into()]],
+            methods: Vec::new(),
+            caches: Vec::new(),
+            is_limited: Vec::new(),
         };
-        let ranks = [rank(0.0, 2, 1), rank(0.0, 2, 1), rank(0.5, 1, 9), rank(0.0, 3, 1)];
-        let hosts = ["a", "a", "b", "b"].map(String::from);
-        let lacks = [ranks[0].clone(), Vec::new()];
-        let lacks = rows(&lacks, &[None, None], &hosts[..2]);
-        assert_eq!(lacks[0].rate, None, "a rank has no sample");
-        let ranks: Vec<Own> = ranks.iter().map(|samples| own(samples)).collect();
-        let text = together(&ranks, &hosts);
-        insta::assert_snapshot!(anstream::adapter::strip_str(&text), @"
-        forebay read
-                                GB/s      p50      p99    p99.9  path
-        4 ranks at once         8.00  1.00 ms  9.00 ms  9.00 ms  host (drive)
-        until the last is done  5.33
-        a, 2 ranks              4.00  1.00 ms  1.00 ms  1.00 ms  host (drive)
-        b, 2 ranks              4.00  1.00 ms  9.00 ms  9.00 ms  host (drive)
-        slowest: rank 2 on b    1.00  9.00 ms  9.00 ms  9.00 ms  host (drive)
-        median: rank 1 on a     2.00  1.00 ms  1.00 ms  1.00 ms  host (drive)
-        fastest: rank 3 on b    3.00  1.00 ms  1.00 ms  1.00 ms  host (drive)
-        bound by line of eth0, 8.00 GB/s are predicted
-        slowest: rank 2 on b: bound by server
-        ");
+        let paths = [PathBuf::from("/data")];
+        let first = own(true, "cuda:0");
+        let differs = |other: &Own| first.differs(other, &paths);
+        assert_eq!(differs(&own(true, "cuda:1")), None);
+        let why = differs(&own(false, "cuda:1")).unwrap();
+        assert_eq!(why, "`/data` is a file there, and a folder on rank 0");
+        let why = differs(&own(true, "host")).unwrap();
+        assert!(why.starts_with("`--gpu` is host there, and cuda:0 on rank 0"), "{why}");
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn command(args: &GpuFileArgs, command: &str, program: &Program) -> R
         place.fill_first(args.size)?;
         bar.finish_and_clear();
     }
-    let mut bench = Bench::new(&preset, engine.clone(), Some(place), program, command)?;
+    let mut bench = Bench::new(&preset, engine.clone(), (Some(place), None), program, command)?;
     let records = bench.run()?;
     let work = || -> Result<Work> {
         let mut compute = Compute::new(&engine, &target, args.size)?;

@@ -17,7 +17,7 @@ use super::model::{Axis, Line, Metric, Model, gather, grouped, unique};
 use super::numbers::counted;
 use super::numbers::rate as gb_per_s;
 use super::ratio::{Ratio, SAMPLES_MIN};
-use super::show::{self, Block};
+use super::show::{self, Block, stragglers};
 
 /// Most rows of a table.
 const ROWS_MAX: usize = 200;
@@ -41,7 +41,7 @@ pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
     let mut blocks = vec![Block::Line(head(model))];
     let is_whole = has_whole_files(model);
     match is_whole {
-        true => blocks.extend(sections(model)),
+        true => blocks.extend(sections(model).into_iter().chain(stragglers(model))),
         false => blocks.extend(show::results(model, ROWS_MAX)),
     }
     let compared = base.filter(|_| !model.lines.is_empty());
@@ -66,7 +66,7 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
         return show::report(model, found, metric, rows);
     }
     let mut blocks = vec![Block::Line(head(model))];
-    blocks.extend(sections(model));
+    blocks.extend(sections(model).into_iter().chain(stragglers(model)));
     blocks.extend(closing(model).map(Block::Line));
     blocks
 }
@@ -103,7 +103,12 @@ pub(crate) fn title(model: &Model) -> String {
         [first, ..] => format!("{} GPUs, {}", run.gpus.len(), name(first)),
     };
     let target = if run.imported.is_some() { String::new() } else { format!(" → {target}") };
-    format!("{} · {path}{target}", plain(tool))
+    let hosts = unique(run.ranks.iter().map(String::as_str)).len();
+    let ranks = match run.ranks.len() {
+        0 => String::new(),
+        ranks => format!(" · {} on {}", counted(ranks, "rank"), counted(hosts, "host")),
+    };
+    format!("{} · {path}{target}{ranks}", plain(tool))
 }
 
 /// The bars of all methods, by direction, cache, path and GPUs.

@@ -51,7 +51,21 @@ pub fn results(model: &Model, rows: usize) -> Vec<Block> {
     }
     blocks.push(Block::Table(table(model, &varying, rows)));
     blocks.extend(best(model, &varying).into_iter().map(Block::Line));
+    blocks.extend(stragglers(model));
     blocks
+}
+
+/// The slowest and the fastest rank of the point where they differ most.
+#[must_use]
+pub fn stragglers(model: &Model) -> Option<Block> {
+    let all = model.lines.iter().filter_map(|line| Some((line, line.ranks.as_ref()?)));
+    let ratio = |ranks: &[(String, f64); 2]| ranks[1].1 / ranks[0].1.max(1.0);
+    let (line, [slowest, fastest]) = all.max_by(|a, b| ratio(a.1).total_cmp(&ratio(b.1)))?;
+    let named = |(name, rate): &(String, f64)| format!("{name} with {} GB/s", digits(rate * 1e-9));
+    let point = model.name(line, &model.varying());
+    let (slowest, fastest) = (named(slowest), named(fastest));
+    let text = format!("Ranks differ most in {point}: slowest {slowest}, fastest {fastest}.");
+    Some(Block::Line(text))
 }
 
 /// The values that all points share.

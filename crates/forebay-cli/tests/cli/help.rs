@@ -135,7 +135,7 @@ fn long_help_names_every_variable() {
         Variables of the command:
           FOREBAY_LOG [default: off]
                   log level of engine events, on stderr: `off`, `warn`, `info` or `debug`
-          FOREBAY_TOKEN [default: the launcher's]
+          FOREBAY_TOKEN [default: the launcher's, or a random one]
                   any text that all ranks of one run have, and other runs do not
         ");
 }

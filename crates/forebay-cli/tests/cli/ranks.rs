@@ -7,8 +7,9 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use forebay_measure::results::Record;
 use forebay_measure::results::file::{read, samples};
+use forebay_measure::results::{Record, Run, Sample};
+use forebay_measure::stats::Spread;
 
 use crate::program::program;
 
@@ -17,10 +18,17 @@ fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port() - 1
 }
 
-fn rank(folder: &Path, (rank, size, port): (u32, u32, u16), arguments: &[&str]) -> Command {
-    let mut command = Command::new(program());
+fn rank(folder: &Path, place: (u32, u32, u16), arguments: &[&str]) -> Command {
+    let mut command = environment(place);
     command.current_dir(folder).args(["bench", ".", "--gpu", "none", "--size", "8M"]);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(arguments);
+    command
+}
+
+/// The command as a rank, in the environment of `torchrun`.
+fn environment((rank, size, port): (u32, u32, u16)) -> Command {
+    let mut command = Command::new(program());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
     command
@@ -41,24 +49,114 @@ fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[test]
-fn ranks_measure_together_and_the_first_has_the_results_of_all() {
-    let folder = tempfile::tempdir_in(".").unwrap();
-    let port = port();
-    let arguments = ["--block-size=64K", "--depth=4", "--time=500ms", "-o", "results"];
-    let outputs = succeed((0..3).map(|number| rank(folder.path(), (number, 3, port), &arguments)));
-    assert!(outputs[1..].iter().all(|one| one.stdout.is_empty()));
-    let table = String::from_utf8(outputs[0].stdout.clone()).unwrap();
-    assert!(table.contains("3 ranks at once") && table.contains("median: rank"), "{table}");
-    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
-    let records = read(&folder.path().join("results")).unwrap();
-    let labels = records.iter().filter_map(|record| match record {
-        Record::Run(run) => run.label.clone(),
+/// A number with three digits, below a thousand.
+fn digits(number: f64) -> String {
+    match number {
+        ..1.0 => format!("{number:.3}"),
+        ..10.0 => format!("{number:.2}"),
+        _ => format!("{number:.1}"),
+    }
+}
+
+fn run_of(records: &[Record]) -> &Run {
+    let runs = records.iter().filter_map(|record| match record {
+        Record::Run(run) => Some(&**run),
         _ => None,
     });
-    let labels: Vec<String> = labels.collect();
-    assert!(labels.len() == 3 && labels[2].starts_with("rank 2 on "), "{labels:?}");
-    assert_total(&table, &records, 3);
+    let runs: Vec<&Run> = runs.collect();
+    assert_eq!(runs.len(), 1, "one record of all ranks");
+    runs[0]
+}
+
+/// Checks that each sample is the total of all ranks; returns the samples.
+fn totals(records: &[Record], ranks: usize) -> Vec<&Sample> {
+    assert_eq!(run_of(records).ranks.len(), ranks);
+    let all: Vec<&Sample> = samples(records).map(|(_, sample)| sample).collect();
+    assert!(!all.is_empty());
+    for sample in &all {
+        let measured = sample.measured.as_ref().unwrap();
+        let sum: f64 = measured.shares.iter().map(|share| share.bytes_per_second).sum();
+        assert_eq!(measured.shares.len(), ranks, "each rank made each sample");
+        assert!((measured.bytes_per_second / sum - 1.0).abs() < 1e-9, "{measured:?}");
+        let latency = measured.latency.unwrap();
+        assert!(latency.count.unwrap() >= ranks as u64 && latency.max_ns >= latency.p50_ns);
+    }
+    all
+}
+
+#[test]
+fn ranks_measure_together_and_each_form_has_the_total() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let file = folder.path().join("results");
+    let forms = [("table", "GB/s"), ("csv", "bytes_per_second"), ("html", "<html")];
+    for ranks in [2, 3] {
+        let port = port();
+        let arguments = ["--method=forebay", "--repeats=3", "-o", "results"];
+        let outputs = succeed(
+            (0..ranks).map(|number| rank(folder.path(), (number, ranks, port), &arguments)),
+        );
+        assert!(outputs[1..].iter().all(|one| one.stdout.is_empty() && one.stderr.is_empty()));
+        let table = String::from_utf8(outputs[0].stdout.clone()).unwrap();
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        let title = format!("{ranks} ranks on 1 host");
+        let sections = ["READ, cold", "WRITE, synced to the drive", "±", "Forebay: "];
+        for word in sections.into_iter().chain([title.as_str(), "Ranks differ most in"]) {
+            assert!(table.contains(word), "{word}: {table}");
+        }
+        let records = read(&file).unwrap();
+        let samples = totals(&records, ranks as usize);
+        let own =
+            |sample: &&&Sample| sample.point.method == "forebay" && sample.point.read_percent == 0;
+        let rates =
+            samples.iter().filter(own).map(|one| one.measured.as_ref().unwrap().bytes_per_second);
+        let median = Spread::of(rates).unwrap().median;
+        for (form, word) in forms {
+            let mut report = Command::new(program());
+            report.arg("report").arg(&file).args(["--format", form]);
+            let output = report.output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() && text.contains(word), "{}", printed(&output));
+            let rate = match form {
+                "csv" => median.to_string(),
+                _ => digits(median * 1e-9),
+            };
+            assert!(text.contains(&rate), "{form} lacks {rate}: {text}");
+            assert!(form == "csv" || text.contains(&title), "{form}: {text}");
+            assert!(!text.contains("incomplete"), "{text}");
+        }
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn a_named_file_is_read_whole_by_ranks_together_or_by_each() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    for len in [4_u64 << 20, (6 << 20) + 5] {
+        let file = folder.path().join("file");
+        let bytes: Vec<u8> = (0..len / 8 + 1).flat_map(u64::to_le_bytes).collect();
+        fs::write(&file, &bytes[..usize::try_from(len).unwrap()]).unwrap();
+        for (how, own) in
+            [(None, len), (Some("--one-file=all"), len), (Some("--one-file=stripes"), len / 2)]
+        {
+            let port = port();
+            let ranks = (0..2).map(|number| {
+                let mut command = environment((number, 2, port));
+                command.current_dir(folder.path()).args(["bench", "file", "--gpu=none"]);
+                command.args(["--repeats=1", "--format=json", "--method=forebay", "--time=10ms"]);
+                command.args(how);
+                command
+            });
+            let outputs = succeed(ranks);
+            let lines = String::from_utf8(outputs[0].stdout.clone()).unwrap();
+            let records: Vec<Record> =
+                lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            for sample in totals(&records, 2) {
+                // Parts of a file begin at multiples of a page.
+                let missing = own - sample.point.request_size;
+                assert!(missing < 4096, "{how:?}, {len}: {}", sample.point.request_size);
+            }
+        }
+    }
 }
 
 #[test]
@@ -78,10 +176,20 @@ fn a_lost_rank_ends_the_run_of_all_with_its_name() {
     second.kill().unwrap();
     second.wait().unwrap();
     let killed = Instant::now();
-    for output in [first, third].map(|rank| rank.wait_with_output().unwrap()) {
+    for (number, output) in
+        [first, third].map(|rank| rank.wait_with_output().unwrap()).iter().enumerate()
+    {
         assert!(killed.elapsed() < Duration::from_secs(10));
         assert_eq!(output.status.code(), Some(1));
-        assert!(printed(&output).contains("rank 1 on "), "{}", printed(&output));
+        assert!(printed(output).contains("rank 1 on "), "{}", printed(output));
+        assert!(!printed(output).contains("same command"), "{}", printed(output));
+        assert_eq!(output.stdout.is_empty(), number == 1, "one table, of rank 0");
+    }
+    // It is refused to all at once.
+    let begun = Instant::now();
+    for output in [0, 1, 2].map(start).map(|rank| rank.wait_with_output().unwrap()) {
+        assert!(!output.status.success() && begun.elapsed() < Duration::from_secs(30));
+        assert!(printed(&output).contains("several ranks cannot continue a results file"));
     }
     assert!(samples(&read(&file).unwrap()).count() >= 1, "what was measured stays");
     let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -118,17 +226,22 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// A rank on each host.
+    /// A rank on each host. The name of the first host leads to loopback there, as in Debian.
     fn start(&self, folder: &Path, arguments: &[&str]) -> Vec<Child> {
         let hosts = self.0[1..].iter().enumerate();
         let start = |(rank, host): (usize, &String)| {
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", host, "unshare", "--uts", "sh", "-c"]);
-            command.arg(format!("hostname host{rank}; exec \"$0\" \"$@\"")).arg(program());
+            let first = if rank == 0 { "127.0.1.1" } else { "10.77.0.1" };
+            let names = folder.canonicalize().unwrap().join(format!("hosts{rank}"));
+            fs::write(&names, format!("127.0.0.1 localhost\n{first} host0\n")).unwrap();
+            let mount = format!("mount --bind '{}' /etc/hosts", names.display());
+            command.args(["netns", "exec", host, "unshare", "--uts", "--mount", "sh", "-c"]);
+            command.arg(format!("hostname host{rank} && {mount} && exec \"$0\" \"$@\""));
+            command.arg(program());
             command.current_dir(folder).args(["bench", ".", "--gpu", "none", "--size", "8M"]);
             command.args(arguments).env("RANK", rank.to_string());
             command.env("WORLD_SIZE", (self.0.len() - 1).to_string());
-            command.env("MASTER_ADDR", "10.77.0.1").env("MASTER_PORT", "29500");
+            command.env("MASTER_ADDR", "host0").env("MASTER_PORT", "29500");
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()
         };
@@ -162,11 +275,10 @@ fn hosts_behind_limited_links_measure_together_until_one_is_cut_off() {
     let outputs: Vec<Output> = ranks.map(|rank| rank.wait_with_output().unwrap()).collect();
     outputs.iter().for_each(|output| assert!(output.status.success(), "{}", printed(output)));
     let table = String::from_utf8_lossy(&outputs[0].stdout).into_owned();
-    for row in ["4 ranks at once", "host0, 1 rank", "host3, 1 rank", "slowest: rank"] {
-        assert!(table.contains(row), "{table}");
-    }
+    assert!(table.contains("4 ranks on 4 hosts"), "{table}");
     let records = read(&folder.path().join("results")).unwrap();
-    assert_total(&table, &records, 4);
+    assert_eq!(run_of(&records).ranks, ["host0", "host1", "host2", "host3"]);
+    totals(&records, 4);
 
     let ranks = hosts.start(folder.path(), &["--block-size=64K", "--time=1s", "--repeats=60"]);
     sleep(Duration::from_secs(3));
@@ -175,7 +287,7 @@ fn hosts_behind_limited_links_measure_together_until_one_is_cut_off() {
     for (rank, output) in ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).enumerate()
     {
         assert!(cut.elapsed() < Duration::from_secs(11), "{:?}", cut.elapsed());
-        let lost = if rank == 2 { "rank 0 on 10.77.0.1" } else { "rank 2 on host2" };
+        let lost = if rank == 2 { "rank 0 on host0" } else { "rank 2 on host2" };
         let printed = printed(&output);
         assert!(printed.contains(lost) && printed.contains("silent for 8s"), "{rank}: {printed}");
     }
@@ -210,63 +322,102 @@ fn ranks_start_by(launcher: &[&str]) {
             Err(error) => return println!("skipped: ranks by `{}`: {error}", launcher[0]),
         };
         assert!(output.status.success(), "{}", printed(&output));
-        let table = String::from_utf8_lossy(&output.stdout).into_owned();
-        let table = anstream::adapter::strip_str(&table).to_string();
-        assert_total(&table, &read(&file).unwrap(), size);
+        totals(&read(&file).unwrap(), size);
         fs::remove_file(&file).unwrap();
     }
 }
 
-/// Checks that the total in a table is that of what each rank did at once.
-fn assert_total(table: &str, records: &[Record], ranks: usize) {
-    let rates = samples(records).map(|(_, one)| one.measured.as_ref().unwrap().bytes_per_second);
-    let rates: Vec<f64> = rates.collect();
-    let repeats = rates.len() / ranks;
-    assert_eq!(rates.len(), ranks * repeats, "each rank made each sample");
-    let sum = |repeat: usize| (0..ranks).map(|rank| rates[rank * repeats + repeat]).sum::<f64>();
-    let mut sums: Vec<f64> = (0..repeats).map(sum).collect();
-    sums.sort_by(f64::total_cmp);
-    let line = table.lines().find(|line| line.starts_with(&format!("{ranks} ranks"))).unwrap();
-    let total: f64 = line.split_whitespace().nth(4).unwrap().parse().unwrap();
-    assert!((total * 1e9 / sums[repeats / 2] - 1.0).abs() < 0.02, "{line}: {sums:?}");
+/// The stage of a run in which a rank is killed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stage {
+    BeforeJoining,
+    Joining,
+    Plan,
+    Sample,
+    End,
 }
 
-/// A rank is killed after each of these times, so in each phase of its run.
 #[test]
-fn a_rank_killed_at_any_time_is_named_within_ten_seconds() {
-    let folder = tempfile::tempdir_in(".").unwrap();
-    let arguments = ["--block-size=64K", "--time=300ms", "--repeats=2"];
-    let mut ends = [0; 2];
-    for milliseconds in [5, 40, 100, 250, 500, 800, 1200, 1800, 2500] {
+fn a_rank_killed_at_any_stage_is_named_within_ten_seconds() {
+    for stage in [Stage::BeforeJoining, Stage::Joining, Stage::Plan, Stage::Sample, Stage::End] {
+        let folder = tempfile::tempdir_in(".").unwrap();
         let port = port();
-        let start = |rank| start(folder.path(), (rank, 3, port), &arguments);
-        let (first, mut second, third) = (start(0), start(1), start(2));
-        sleep(Duration::from_millis(milliseconds));
+        let log = folder.path().join("log");
+        let arguments = ["--block-size=64K", "--time=300ms", "--repeats=4", "-o", "results"];
+        let start = |number| rank(folder.path(), (number, 3, port), &arguments);
+        let printed = fs::File::create(&log).unwrap();
+        let mut first = start(0).stdout(Stdio::null()).stderr(printed).spawn().unwrap();
+        let mut second = start(1).spawn().unwrap();
+        if stage == Stage::BeforeJoining {
+            second.kill().unwrap();
+        }
+        let third = (stage != Stage::Joining).then(|| start(2).spawn().unwrap());
+        let log_has = |text: &str| fs::read_to_string(&log).unwrap().contains(text);
+        let samples = || {
+            let results = fs::read_to_string(folder.path().join("results")).unwrap_or_default();
+            results.matches("\"measured\":{").count()
+        };
+        let is_reached = || match stage {
+            Stage::BeforeJoining => true,
+            Stage::Joining => log_has("1 of 3 ranks are missing: rank 2"),
+            Stage::Plan => has_thread(&second, "beat"),
+            Stage::Sample => samples() > 0,
+            Stage::End => samples() == 4,
+        };
+        wait(Duration::from_secs(60), &format!("{stage:?}"), is_reached);
         second.kill().unwrap();
         second.wait().unwrap();
-        let killed = Instant::now();
-        // Before it has come, the others would wait for a minute.
-        let most = Duration::from_secs(if milliseconds < 250 { 2 } else { 10 });
-        let mut others = [first, third];
-        while others.iter_mut().any(|rank| rank.try_wait().unwrap().is_none()) {
-            if killed.elapsed() > most {
-                assert!(milliseconds < 250, "they wait after {milliseconds} ms");
-                others.iter_mut().for_each(|rank| rank.kill().unwrap());
-            }
-            sleep(Duration::from_millis(10));
+        let most = Duration::from_secs(10);
+        if stage == Stage::BeforeJoining {
+            wait(most, "rank 1 is named", || log_has("missing: rank 1"));
+            first.kill().unwrap();
         }
-        for output in others.map(|rank| rank.wait_with_output().unwrap()) {
-            match output.status.code() {
-                Some(0) => ends[0] += 1, // its results had come
-                Some(_) => {
-                    assert!(printed(&output).contains("rank 1 on "), "{}", printed(&output));
-                    ends[1] += 1;
-                }
-                None => {}
-            }
+        wait(most, &format!("the end after {stage:?}"), || first.try_wait().unwrap().is_some());
+        let is_done = first.wait().unwrap().success();
+        assert!(!is_done || stage == Stage::End, "{stage:?}");
+        assert!(is_done || log_has("rank 1"), "{stage:?}: {}", fs::read_to_string(&log).unwrap());
+        let Some(mut third) = third else { continue };
+        if stage == Stage::BeforeJoining {
+            third.kill().unwrap();
         }
+        wait(most, &format!("rank 2 after {stage:?}"), || third.try_wait().unwrap().is_some());
     }
-    assert!(ends[1] >= 6, "{ends:?}");
+}
+
+fn wait(most: Duration, what: &str, is: impl FnMut() -> bool) {
+    let (begun, mut is) = (Instant::now(), is);
+    while !is() {
+        assert!(begun.elapsed() < most, "{what}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process has a thread of this name.
+fn has_thread(process: &Child, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", process.id()));
+    let threads = threads.into_iter().flatten().flatten();
+    let names = threads.map(|thread| fs::read_to_string(thread.path().join("comm")));
+    names.flatten().any(|thread| thread.trim_end() == name)
+}
+
+#[test]
+fn what_the_environment_holds_and_cannot_be_used_is_named() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    for (name, value, words) in [
+        ("WORLD_SIZE", "", "`RANK` is set, and `WORLD_SIZE` is not"),
+        ("RANK", "one", "`RANK` is `one`"),
+        ("MASTER_PORT", "70000", "`MASTER_PORT` is `70000`"),
+        ("MASTER_ADDR", "[::1]:29500", "`MASTER_ADDR` is `[::1]:29500`"),
+        ("MASTER_ADDR", "node0:29500", "`MASTER_ADDR` is `node0:29500`"),
+        ("MASTER_ADDR", "./missing", "`MASTER_ADDR` is `./missing`"),
+    ] {
+        let mut command = rank(folder.path(), (1, 2, port()), &[]);
+        let begun = Instant::now();
+        let output = command.env(name, value).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
+        assert!(printed(&output).contains(words), "{}", printed(&output));
+        assert!(begun.elapsed() < Duration::from_secs(30), "it waits for no rank");
+    }
 }
 
 #[test]
@@ -276,11 +427,11 @@ fn ranks_find_each_other_by_a_folder() {
     fs::create_dir(&meeting).unwrap();
     let arguments = ["--block-size=64K", "--time=300ms", "--repeats=1"];
     let outputs = succeed((0..2).map(|number| {
-        let mut command = rank(folder.path(), (number, 2, 0), &arguments);
+        let mut command = rank(folder.path(), (number, 2, port()), &arguments);
         command.env("MASTER_ADDR", &meeting).env("FOREBAY_TOKEN", "a/b");
         command
     }));
-    assert!(String::from_utf8_lossy(&outputs[0].stdout).contains("2 ranks at once"));
+    assert!(String::from_utf8_lossy(&outputs[0].stdout).contains("2 ranks on 1 host"));
     assert_eq!(fs::read_dir(&meeting).unwrap().count(), 0, "the note is removed");
 }
 
@@ -302,10 +453,10 @@ fn ranks_use_one_file_in_stripes_or_all_of_it() {
         measured.len()
     };
     for how in ["--one-file=stripes", "--one-file=all"] {
-        assert_eq!(run(&[how, "--block-size=64K", "--depth=4"]), 3, "{how}");
+        assert_eq!(run(&[how, "--block-size=64K", "--depth=4"]), 1, "{how}");
     }
     let stripes = ["--one-file=stripes", "--block-size=64K", "--direction=write"];
-    assert_eq!(run(&stripes), 3);
+    assert_eq!(run(&stripes), 1);
     // Every rank writes its part of the user's file.
     let file = folder.path().join("file");
     fs::write(&file, vec![0; 12 << 20]).unwrap();
@@ -313,14 +464,9 @@ fn ranks_use_one_file_in_stripes_or_all_of_it() {
     let whole = [&place[..], &["--method=forebay", "file"]].concat();
     let port = port();
     let ranks = (0..3).map(|number| {
-        let mut command = Command::new(program());
-        command
-            .current_dir(folder.path())
-            .args(["bench", "--gpu=none", "--repeats=1"])
-            .args(&whole);
-        command.env("RANK", number.to_string()).env("WORLD_SIZE", "3");
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = environment((number, 3, port));
+        let command_line = ["bench", "--gpu=none", "--repeats=1"];
+        command.current_dir(folder.path()).args(command_line).args(&whole);
         command
     });
     succeed(ranks);
@@ -342,7 +488,8 @@ fn ranks_that_do_not_fit_together_are_named() {
     let second = start(folder.path(), (1, 2, port), &["--block-size=4K"]);
     for output in [first, second].map(|rank| rank.wait_with_output().unwrap()) {
         assert_eq!(output.status.code(), Some(1));
-        assert!(printed(&output).contains("other arguments than rank 0"), "{}", printed(&output));
+        let words = "other arguments than rank 0: `block-size` differs";
+        assert!(printed(&output).contains(words), "{}", printed(&output));
     }
     let alone = start(folder.path(), (2, 2, port), &[]).wait_with_output().unwrap();
     assert_eq!(alone.status.code(), Some(2), "{}", printed(&alone));

@@ -1,11 +1,15 @@
-//! Ranks meet at rank 0 over TCP, wait for each other, and send it their results.
+//! Ranks meet at rank 0 over TCP, and agree: rank 0 makes one answer of the values of all.
 //!
-//! Each message is a line of JSON. Every rank says at least every [`BEAT`] that it lives. A rank
-//! that ends early, or is silent for [`SILENT`], ends the run of all, and rank 0 names it to them.
+//! Each message is a line of JSON. A rank sends one at least every [`BEAT`] from the moment it
+//! connects. A rank that ends early, or is silent for [`SILENT`], ends the run of all, and rank 0
+//! names it to them. While ranks still join, it may connect again within that time.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs as _};
+use std::io::{self, Read as _, Write as _};
+use std::net::{
+    IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _,
+};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -20,10 +26,12 @@ use super::Place;
 use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output::New;
-use crate::scratch;
+use crate::scratch::{self, random};
+use crate::stdio::say;
 
-/// How long ranks wait for each other at the start.
+/// How long ranks wait for each other at the start, and how often rank 0 names the missing ones.
 const JOIN_MAX: Duration = Duration::from_secs(60);
+const JOIN_LONG: Duration = Duration::from_secs(5);
 /// How long a connection may take to say who it is.
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long rank 0 hears others once it knows that the run must end.
@@ -33,31 +41,33 @@ const BEAT: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_secs(8);
 /// Time limit for the cleanup of a run that ends early.
 const CLEANUP_MAX: Duration = Duration::from_secs(1);
-/// The longest line: the results of one rank.
+/// The longest line: the values of one rank.
 const LINE_MAX: usize = 256 << 20;
 const HELLO_LEN_MAX: usize = 64 << 10;
 /// Bytes of one read.
 const PART: usize = 64 << 10;
+/// The longest note.
+const NOTE_MAX: u64 = 4096;
 
 /// What ranks say to each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Message {
     /// The first line of a rank to rank 0.
     Hello(Hello),
-    /// All ranks have come.
-    Welcome,
+    /// The token is that of another run.
+    Foreign,
+    /// All ranks have come; the number of this one on its host, and the ranks of that host.
+    Welcome(u32, u32),
     /// The run cannot go on.
     Ended(String),
     /// The sender lives, and its clock shows this many seconds since 1970.
     Alive(f64),
-    /// The sender waits for this phase.
-    Ready(u64),
-    /// All are ready for this phase, and what rank 0 says in it.
-    Go(u64, Value),
-    /// The results of a rank.
-    Results(Value),
-    /// All results have come.
-    Done,
+    /// A step, and what this rank says in it.
+    Own(String, Value),
+    /// The answer to all.
+    Agreed(Value),
+    /// The last answer.
+    Parted(Value),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,15 +77,22 @@ struct Hello {
     rank: u32,
     size: u32,
     host: String,
-    /// The arguments, which are the same for all.
+    /// A number of this start of the host: hosts may have the same name.
+    boot: String,
+    /// The arguments in the form of `{:#?}`, which are the same for all.
     arguments: String,
+}
+
+impl Hello {
+    fn name(&self) -> String {
+        format!("rank {} on {}", self.rank, self.host)
+    }
 }
 
 /// A connection to another rank.
 #[derive(Debug)]
 struct Peer {
-    rank: u32,
-    host: String,
+    hello: Hello,
     /// Locked by the one who writes.
     stream: Mutex<Arc<TcpStream>>,
 }
@@ -90,25 +107,33 @@ struct Reader {
     seen: usize,
     /// When something came last.
     heard: Instant,
+    /// Why nothing more can come.
+    closed: Option<String>,
 }
 
 impl Reader {
-    fn new(stream: TcpStream) -> std::io::Result<Self> {
+    fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         // A peer that reads nothing must not hold up the others.
         stream.set_write_timeout(Some(SILENT))?;
         let stream = Arc::new(stream);
-        Ok(Self { stream, bytes: Vec::new(), seen: 0, heard: Instant::now() })
+        Ok(Self { stream, bytes: Vec::new(), seen: 0, heard: Instant::now(), closed: None })
     }
 
     /// Reads once, and returns the messages that are complete; else why there can be no more.
     fn read(&mut self, most: usize) -> std::result::Result<Vec<Message>, String> {
+        let found = self.read_open(most);
+        self.closed = found.as_ref().err().cloned();
+        found
+    }
+
+    fn read_open(&mut self, most: usize) -> std::result::Result<Vec<Message>, String> {
         let mut part = [0; PART];
         match (&*self.stream).read(&mut part) {
             Ok(0) => return Err("it closed the connection".into()),
             Ok(len) => self.bytes.extend_from_slice(&part[..len]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Vec::new()),
             Err(error) => return Err(error.to_string()),
         }
         self.heard = Instant::now();
@@ -122,25 +147,42 @@ impl Reader {
         self.seen = self.bytes.len();
         if self.seen > most { Err(strange()) } else { Ok(messages) }
     }
+
+    /// Why the peer is lost, if it is.
+    fn lost(&self) -> Option<String> {
+        let silent = || format!("silent for {SILENT:?}");
+        let is_lost = self.heard.elapsed() > SILENT;
+        is_lost.then(|| self.closed.clone().unwrap_or_else(silent))
+    }
 }
 
-/// The numbers of those of `streams` that can be read, once there is one or `most` is over.
-fn readable<'a>(streams: impl Iterator<Item = &'a TcpStream>, most: Duration) -> Vec<usize> {
-    let mut all: Vec<PollFd<'_>> = streams.map(|one| PollFd::new(one, PollFlags::IN)).collect();
+/// The numbers of those of `readers` that can be read, once there is one or `most` is over.
+fn readable<'a>(readers: impl Iterator<Item = &'a Reader>, most: Duration) -> Vec<usize> {
+    let open = readers.enumerate().filter(|(_, one)| one.closed.is_none());
+    let (numbers, mut all): (Vec<usize>, Vec<PollFd<'_>>) =
+        open.map(|(number, one)| (number, PollFd::new(&*one.stream, PollFlags::IN))).unzip();
     let most = Timespec::try_from(most).ok();
     // An interrupted call found nothing.
     let _ = poll(&mut all, most.as_ref());
-    let found = all.iter().enumerate().filter(|(_, one)| !one.revents().is_empty());
-    found.map(|(index, _)| index).collect()
+    let found = numbers.into_iter().zip(&all).filter(|(_, one)| !one.revents().is_empty());
+    found.map(|(number, _)| number).collect()
+}
+
+fn line(message: &Message) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 impl Peer {
-    /// Sends a message. A connection that fails is noticed by its reader.
     fn send(&self, message: &Message) {
-        let mut line = serde_json::to_vec(message).unwrap_or_default();
-        line.push(b'\n');
+        self.send_line(&line(message));
+    }
+
+    /// Sends a line. A connection that fails is noticed by its reader.
+    fn send_line(&self, line: &[u8]) {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = (&**stream).write_all(&line);
+        let _ = (&**stream).write_all(line);
     }
 }
 
@@ -149,14 +191,17 @@ impl Peer {
 pub struct Ranks {
     /// Its place.
     pub place: Place,
+    /// Its number on its host, and the number of ranks there.
+    pub local: (u32, u32),
+    /// The hosts of all ranks, as rank 0 knows them; of other ranks the own one alone.
+    pub hosts: Vec<String>,
     /// Of rank 0 all others in order, else rank 0.
     peers: Arc<Vec<Peer>>,
     inbox: Receiver<(u32, Message)>,
-    phase: u64,
     /// Whether the ranks have parted, and may end.
     parted: Arc<AtomicBool>,
     clocks: Arc<Clocks>,
-    /// The note by which others find rank 0; removed with this value.
+    /// The note of rank 0; removed with this value.
     _note: Option<New>,
 }
 
@@ -165,23 +210,44 @@ pub struct Ranks {
 type Clocks = Mutex<BTreeMap<u32, f64>>;
 
 impl Ranks {
-    /// Meets the others. `arguments` must be those of all.
+    /// Meets the others. `arguments` must be those of all. If neither the launcher nor the user
+    /// gives a token, rank 0 writes a random one into `folder`.
     ///
     /// # Errors
     /// Some do not come, or differ in version or arguments; errors of the network.
-    pub fn meet(place: Place, arguments: &str) -> Result<Self> {
+    pub fn meet(place: Place, arguments: &str, folder: Option<&Path>) -> Result<Self> {
+        if place.is_folder() && !Path::new(&place.address).is_dir() {
+            return Err(Failure::usage(format!("`MASTER_ADDR` is `{}`", place.address))
+                .because("it has a `/`, and is no folder")
+                .hint("set it to the host of rank 0, or to a folder that all ranks see"));
+        }
         let hello = Hello {
-            token: place.token.clone(),
+            token: place.token.clone().unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").into(),
             rank: place.rank,
             size: place.size,
-            host: host(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             arguments: arguments.into(),
         };
-        let (connected, note) = match place.rank {
-            0 => accept(&place, &hello)?,
-            _ => (vec![connect(&place, hello)?], None),
+        let mut hosts = vec![hello.host.clone()];
+        let (connected, note, local) = match place.rank {
+            0 => {
+                let (connected, note) = accept(&place, hello.clone(), folder)?;
+                let others = connected.iter().map(|(peer, _)| &peer.hello);
+                hosts = names(std::iter::once(&hello).chain(others));
+                let local = locals(&hosts);
+                for ((peer, _), local) in connected.iter().zip(&local[1..]) {
+                    peer.send(&Message::Welcome(local.0, local.1));
+                }
+                (connected, note, local[0])
+            }
+            _ => {
+                let (connected, local) = connect(&place, hello, folder)?;
+                (vec![connected], None, local)
+            }
         };
+        let local = (place.local.unwrap_or(local.0), local.1);
         let (sender, inbox) = channel();
         let parted = Arc::new(AtomicBool::new(false));
         let (peers, readers): (Vec<Peer>, Vec<_>) = connected.into_iter().unzip();
@@ -196,22 +262,13 @@ impl Ranks {
                 thread::sleep(BEAT);
             }
         })?;
-        if place.rank == 0 {
-            peers.iter().for_each(|peer| peer.send(&Message::Welcome));
-        }
-        Ok(Self { place, peers, inbox, phase: 0, parted, clocks, _note: note })
+        Ok(Self { place, local, hosts, peers, inbox, parted, clocks, _note: note })
     }
 
     /// Whether this is rank 0, which prints.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.place.rank == 0
-    }
-
-    /// The hosts of all ranks, as rank 0 knows them.
-    #[must_use]
-    pub fn hosts(&self) -> Vec<String> {
-        std::iter::once(host()).chain(self.peers.iter().map(|peer| peer.host.clone())).collect()
     }
 
     /// The ranks whose clocks differ from this one's by more than a second, and how many seconds
@@ -222,44 +279,84 @@ impl Ranks {
         clocks.iter().map(|(rank, ahead)| (*rank, *ahead)).filter(|one| one.1.abs() > 1.0).collect()
     }
 
-    /// Waits until all ranks are here. A lost rank ends the process.
-    pub fn barrier(&mut self) {
-        self.share(Value::Null);
+    /// Waits until all ranks are at this step with their `own` values, of which rank 0 makes the
+    /// answer that each of them returns. A lost rank ends the process.
+    ///
+    /// # Errors
+    /// Ranks are at different steps, or rank 0 can make no answer; this ends the run of all.
+    pub fn agree<T, U>(
+        &self,
+        step: &str,
+        own: T,
+        make: impl FnOnce(Vec<T>) -> Result<U>,
+    ) -> Result<U>
+    where
+        T: Serialize + DeserializeOwned,
+        U: Serialize + DeserializeOwned,
+    {
+        self.exchange((step, Message::Agreed), own, make)
     }
 
-    /// Waits until all ranks are here; returns what rank 0 gave as `own`.
-    pub fn share(&mut self, own: Value) -> Value {
-        self.phase += 1;
-        let phase = self.phase;
-        if self.is_first() {
-            self.collect(|message| (message == Message::Ready(phase)).then_some(()));
-            self.peers.iter().for_each(|peer| peer.send(&Message::Go(phase, own.clone())));
-            return own;
-        }
-        self.peers[0].send(&Message::Ready(phase));
-        let value = self.collect(|message| match message {
-            Message::Go(now, value) if now == phase => Some(value),
-            _ => None,
-        });
-        value.into_values().next().unwrap_or_default()
+    /// As [`agree`](Self::agree), for the last time: then each rank may end.
+    ///
+    /// # Errors
+    /// As those of `agree`.
+    pub fn part<T, U>(&self, own: T, make: impl FnOnce(Vec<T>) -> Result<U>) -> Result<U>
+    where
+        T: Serialize + DeserializeOwned,
+        U: Serialize + DeserializeOwned,
+    {
+        self.exchange(("end", Message::Parted), own, make)
     }
 
-    /// Sends `own` results to rank 0, which gets those of all ranks in order; then they part.
-    pub fn gather(self, own: Value) -> Vec<Value> {
-        let mut all = Vec::new();
-        if self.is_first() {
-            let others = self.collect(|message| match message {
-                Message::Results(results) => Some(results),
+    fn exchange<T, U>(
+        &self,
+        (step, answer): (&str, fn(Value) -> Message),
+        own: T,
+        make: impl FnOnce(Vec<T>) -> Result<U>,
+    ) -> Result<U>
+    where
+        T: Serialize + DeserializeOwned,
+        U: Serialize + DeserializeOwned,
+    {
+        if !self.is_first() {
+            self.peers[0].send(&Message::Own(step.into(), serde_json::to_value(own)?));
+            let all = self.collect(|message| match message {
+                Message::Agreed(value) | Message::Parted(value) => Some(value),
                 _ => None,
             });
-            all = std::iter::once(own).chain(others.into_values()).collect();
-            self.parted.store(true, Ordering::Release);
-            self.peers.iter().for_each(|peer| peer.send(&Message::Done));
-        } else {
-            self.peers[0].send(&Message::Results(own));
-            self.collect(|message| (message == Message::Done).then_some(()));
+            return Ok(serde_json::from_value(all.into_values().next().unwrap_or_default())?);
         }
-        all
+        let others = self.collect(|message| match message {
+            Message::Own(step, value) => Some((step, value)),
+            _ => None,
+        });
+        let value_of = |(rank, (at, value)): (u32, (String, Value))| match at == step {
+            true => Ok(serde_json::from_value(value)?),
+            false => Err(Failure::new("the ranks do not fit together")
+                .because(format!("rank {rank} is at the step `{at}`, rank 0 at `{step}`"))),
+        };
+        let all = std::iter::once(Ok(own)).chain(others.into_iter().map(value_of));
+        let made = all.collect::<Result<Vec<T>>>().and_then(make);
+        let made = made.inspect_err(|failure| self.fail(failure))?;
+        let line = line(&answer(serde_json::to_value(made)?));
+        if step == "end" {
+            self.parted.store(true, Ordering::Release);
+        }
+        self.peers.iter().for_each(|peer| peer.send_line(&line));
+        // Rank 0 reads it as the others do: a number may change in its last digit.
+        match serde_json::from_slice(&line)? {
+            Message::Agreed(value) | Message::Parted(value) => Ok(serde_json::from_value(value)?),
+            _ => unreachable!("it is an answer"),
+        }
+    }
+
+    /// Ends the run of the other ranks, because this one fails.
+    pub fn fail(&self, failure: &Failure) {
+        if !self.parted.swap(true, Ordering::AcqRel) {
+            let ended = Message::Ended(failure.in_one_line());
+            self.peers.iter().for_each(|peer| peer.send(&ended));
+        }
     }
 
     /// Waits for a message from every peer.
@@ -286,33 +383,50 @@ fn clock() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
+/// The names of the hosts of ranks, different ones for different hosts.
+fn names<'a>(all: impl Iterator<Item = &'a Hello>) -> Vec<String> {
+    let mut boots: BTreeMap<String, String> = BTreeMap::new();
+    let name = |hello: &Hello| {
+        let (host, boot) = (hello.host.clone(), hello.boot.clone());
+        let first = boots.entry(host.clone()).or_insert_with(|| boot.clone());
+        let short = boot.get(..8).unwrap_or(&boot);
+        if *first == boot { host } else { format!("{host} ({short})") }
+    };
+    all.map(name).collect()
+}
+
+/// The number of each rank on its host, and the ranks of that host.
+fn locals(hosts: &[String]) -> Vec<(u32, u32)> {
+    let mut ranks: BTreeMap<&String, u32> = BTreeMap::new();
+    let mut next = |host| {
+        let own = ranks.entry(host).or_default();
+        *own += 1;
+        *own - 1
+    };
+    let numbers: Vec<u32> = hosts.iter().map(&mut next).collect();
+    numbers.into_iter().zip(hosts).map(|(number, host)| (number, ranks[host])).collect()
 }
 
 /// Reads the messages of all peers, until the ranks have parted.
 fn listen(
     mut readers: Vec<Reader>,
-    (peers, parted, clocks): &(Arc<Vec<Peer>>, Arc<AtomicBool>, Arc<Clocks>),
+    all: &(Arc<Vec<Peer>>, Arc<AtomicBool>, Arc<Clocks>),
     inbox: &Sender<(u32, Message)>,
 ) {
+    let (peers, parted, _) = all;
     readers.iter_mut().for_each(|reader| reader.heard = Instant::now());
     // With thousands of peers, one comes every moment: some are read together.
     let pause = Duration::from_micros(2 * readers.len() as u64);
     while !parted.load(Ordering::Acquire) {
-        let found = readable(readers.iter().map(|reader| &*reader.stream), BEAT);
-        for index in found {
-            let (peer, reader) = (&peers[index], &mut readers[index]);
-            match reader.read(LINE_MAX) {
-                Ok(messages) => {
-                    messages.into_iter().for_each(|one| heard(one, peer, (parted, clocks), inbox));
-                }
-                Err(why) => return lost(peer, &why, peers, parted),
+        for index in readable(readers.iter(), BEAT) {
+            match readers[index].read(LINE_MAX) {
+                Ok(messages) => messages.into_iter().for_each(|one| heard(one, index, all, inbox)),
+                Err(why) => return lost(index, &format!("was lost: {why}"), peers, parted),
             }
         }
-        let silent = readers.iter().position(|reader| reader.heard.elapsed() > SILENT);
-        if let Some(index) = silent {
-            return lost(&peers[index], &format!("silent for {SILENT:?}"), peers, parted);
+        let silent = (0..).zip(&readers).find_map(|(index, one)| Some((index, one.lost()?)));
+        if let Some((index, why)) = silent {
+            return lost(index, &format!("was lost: {why}"), peers, parted);
         }
         thread::sleep(pause);
     }
@@ -320,31 +434,34 @@ fn listen(
 
 fn heard(
     message: Message,
-    peer: &Peer,
-    (parted, clocks): (&AtomicBool, &Clocks),
+    index: usize,
+    (peers, parted, clocks): &(Arc<Vec<Peer>>, Arc<AtomicBool>, Arc<Clocks>),
     inbox: &Sender<(u32, Message)>,
 ) {
+    let rank = peers[index].hello.rank;
     match message {
         Message::Alive(sent) => {
             let ahead = sent - clock();
             let mut clocks = clocks.lock().unwrap_or_else(PoisonError::into_inner);
-            let least = clocks.entry(peer.rank).or_insert(ahead);
+            let least = clocks.entry(rank).or_insert(ahead);
             *least = if ahead.abs() < least.abs() { ahead } else { *least };
         }
-        Message::Ended(why) => end(parted, &why, &[]),
+        Message::Ended(why) if rank == 0 => end(parted, &why, &[]),
+        Message::Ended(why) => lost(index, &format!("failed: {why}"), peers, parted),
         message => {
-            if message == Message::Done {
+            if matches!(message, Message::Parted(_)) {
                 // From now on rank 0 may close the connection.
                 parted.store(true, Ordering::Release);
             }
-            let _ = inbox.send((peer.rank, message));
+            let _ = inbox.send((rank, message));
         }
     }
 }
 
-fn lost(peer: &Peer, why: &str, peers: &[Peer], parted: &AtomicBool) {
+fn lost(index: usize, how: &str, peers: &[Peer], parted: &AtomicBool) {
+    let peer = &peers[index].hello;
     let others: &[Peer] = if peer.rank == 0 { &[] } else { peers };
-    end(parted, &format!("rank {} on {} was lost: {why}", peer.rank, peer.host), others);
+    end(parted, &format!("{} {how}", peer.name()), others);
 }
 
 /// Ends the run, also for `others`, unless the ranks have parted.
@@ -354,137 +471,262 @@ fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
     }
     others.iter().for_each(|peer| peer.send(&Message::Ended(why.into())));
     let hint = "its own output says why, if it could; start all ranks again";
+    cleanup::say_progress();
     Failure::new("the run ended early").because(why).hint(hint).print();
     cleanup::run(CLEANUP_MAX);
     signal_hook::low_level::exit(1);
 }
 
 type Connected = (Peer, Reader);
+/// Rank 0, and the number of this rank on its host with the ranks there.
+type Joined = (Connected, (u32, u32));
 
-fn connected(rank: u32, host: String, reader: Reader) -> Connected {
+fn connected(hello: Hello, reader: Reader) -> Connected {
     let stream = Mutex::new(Arc::clone(&reader.stream));
-    (Peer { rank, host, stream }, reader)
+    (Peer { hello, stream }, reader)
 }
 
-/// Listens for the others; with a folder at any port, which a note in it names.
-fn listener(place: &Place) -> Result<(TcpListener, Option<New>)> {
-    let failed = |error: &std::io::Error| {
+/// The address at which rank 0 listens: loopback if `MASTER_ADDR` is that, else any. The name
+/// of a host may lead to loopback there, as in Debian's `/etc/hosts`.
+fn own_address(place: &Place) -> IpAddr {
+    match place.address.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() => address,
+        _ if place.address == "localhost" => Ipv4Addr::LOCALHOST.into(),
+        _ => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// A socket that is bound to `address`, and does not listen yet.
+fn bound(address: IpAddr, port: u16) -> io::Result<TcpListener> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    net::bind(&socket, &SocketAddr::new(address, port))?;
+    Ok(socket.into())
+}
+
+/// Listens for the others, with a folder at any port. Writes the note; sets the token if there is
+/// none.
+fn listener(
+    place: &Place,
+    own: &mut Hello,
+    folder: Option<&Path>,
+) -> Result<(TcpListener, Option<New>)> {
+    let failed = |error: &io::Error| {
         Failure::io(format!("rank 0 cannot listen at {place}"), error)
             .hint("set `MASTER_PORT` to a port below a free one")
     };
-    let anywhere =
-        |port| TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
-    let listener = match place.note() {
-        Some(_) => anywhere(0),
-        // The address may be that of a service before this host.
-        None => TcpListener::bind((place.address.as_str(), place.port))
-            .or_else(|_| anywhere(place.port)),
-    };
-    let ready = |listener: TcpListener| {
-        listener.set_nonblocking(true)?;
-        // The standard library lets 128 ranks wait to be accepted. More try again after seconds.
-        rustix::net::listen(&listener, i32::MAX)?;
-        Ok(listener)
-    };
-    let listener = listener.and_then(ready).map_err(|error| failed(&error))?;
-    let Some(path) = place.note() else { return Ok((listener, None)) };
-    let port = listener.local_addr().map_err(|error| failed(&error))?.port();
-    let write = || {
-        // What a killed run left would lead to its port.
-        let _ = std::fs::remove_file(&path);
-        let note = New::create(&path, 0o644)?;
-        (&*note.file).write_all(format!("{} {port}\n", host()).as_bytes())?;
-        Ok(note)
-    };
-    let note = write().map_err(|error| {
-        Failure::at("write", &path, &error)
-            .hint("let `MASTER_ADDR` be a host, or a folder that rank 0 may write to")
-    })?;
-    Ok((listener, Some(note)))
+    let address = if place.is_folder() { Ipv6Addr::UNSPECIFIED.into() } else { own_address(place) };
+    let port = if place.is_folder() { 0 } else { place.port };
+    let listener = bound(address, port)
+        .or_else(|error| match address == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
+            // The kernel may have no IPv6.
+            true => bound(Ipv4Addr::UNSPECIFIED.into(), port),
+            false => Err(error),
+        })
+        .map_err(|error| failed(&error))?;
+    let mut note = None;
+    if let Some(path) = place.note(folder) {
+        let port = listener.local_addr().map_err(|error| failed(&error))?.port();
+        let token = match &place.token {
+            Some(token) => token.clone(),
+            None => format!("{:016x}{:016x}", random(), random()),
+        };
+        let write = || {
+            // What a killed run left would lead to its port.
+            let _ = std::fs::remove_file(&path);
+            let note = New::create(&path, 0o600)?;
+            (&*note.file).write_all(format!("{} {port} {token}\n", own.host).as_bytes())?;
+            Ok(note)
+        };
+        match write() {
+            Ok(written) => (note, own.token) = (Some(written), token),
+            Err(error) if place.is_folder() => {
+                return Err(Failure::at("write", &path, &error)
+                    .hint("let `MASTER_ADDR` be a host, or a folder that rank 0 may write to"));
+            }
+            Err(_) => {}
+        }
+    }
+    // The others are refused until the note is there. The standard library lets 128 ranks wait, and
+    // more would try again after seconds.
+    net::listen(&listener, i32::MAX).map_err(|errno| failed(&errno.into()))?;
+    Ok((listener, note))
 }
 
-/// The address of rank 0.
-fn address(place: &Place) -> std::io::Result<(String, u16)> {
-    let Some(path) = place.note() else { return Ok((place.address.clone(), place.port)) };
-    let text = std::fs::read_to_string(path)?;
-    let found = text.trim_end().split_once(' ').and_then(|(name, port)| {
-        let name = if name == host() { "localhost" } else { name };
-        Some((name.to_owned(), port.parse().ok()?))
-    });
-    found.filter(|_| text.ends_with('\n')).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+/// Host and port of rank 0, and the token of its note.
+fn address(place: &Place, own: &Hello, folder: Option<&Path>) -> io::Result<(String, u16, String)> {
+    let read = |path: &Path| {
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(NOTE_MAX).read_to_string(&mut text)?;
+        let found = text.strip_suffix('\n').and_then(|line| {
+            let (host, rest) = line.split_once(' ')?;
+            let (port, token) = rest.split_once(' ')?;
+            let host = if host == own.host { "localhost" } else { host };
+            Some((host.to_owned(), port.parse().ok()?, token.to_owned()))
+        });
+        found.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    };
+    let note = place.note(folder).map(|path| read(&path));
+    match note.transpose() {
+        found if place.is_folder() => found.map(|found| found.expect("a folder has a note")),
+        found => {
+            let token = found.ok().flatten().map_or_else(|| own.token.clone(), |found| found.2);
+            Ok((place.address.clone(), place.port, token))
+        }
+    }
+}
+
+/// The ranks that have joined so far.
+#[derive(Default)]
+struct Joining {
+    found: BTreeMap<u32, Connected>,
+    /// Connections that have not sent their rank.
+    new: Vec<Reader>,
+    /// Why the run ends, and since when. Ranks that come a little later learn it too.
+    wrong: Option<(Failure, Instant)>,
+    /// Whether a rank without a token has joined.
+    has_warned: bool,
+}
+
+impl Joining {
+    /// Accepts connections, and reads what they say first.
+    fn accept(&mut self, listener: &TcpListener, own: &Hello, is_open: bool) {
+        while let Ok((stream, _)) = listener.accept() {
+            self.new.extend(Reader::new(stream));
+        }
+        let found = readable(self.new.iter(), Duration::from_millis(1));
+        for (index, mut reader) in std::mem::take(&mut self.new).into_iter().enumerate() {
+            if found.binary_search(&index).is_err() {
+                self.new.push(reader);
+                continue;
+            }
+            match reader.read(HELLO_LEN_MAX).as_deref() {
+                Ok([]) => self.new.push(reader),
+                Ok([Message::Hello(hello), ..]) => self.join(hello.clone(), reader, own, is_open),
+                _ => {}
+            }
+        }
+        self.new.retain(|reader| reader.heard.elapsed() < HELLO_MAX);
+    }
+
+    /// Lets a rank join. Ranks on hosts that do not see the note of rank 0 have no token, which
+    /// `is_open` allows. A connection that does not fit may then be a stranger's, and does not end
+    /// the run.
+    fn join(&mut self, hello: Hello, reader: Reader, own: &Hello, is_open: bool) {
+        let is_known = |hello: &Hello| !own.token.is_empty() && hello.token == own.token;
+        let before = self.found.get(&hello.rank).map(|(peer, _)| &peer.hello);
+        let may_join = is_open && hello.token.is_empty() && !before.is_some_and(is_known);
+        if !is_known(&hello) && !may_join {
+            refuse(&reader.stream, &Message::Foreign);
+            return;
+        }
+        match differs(own, &hello) {
+            Some(why) if is_known(&hello) => {
+                let failure = Failure::new("the ranks do not fit together").because(why);
+                self.wrong.get_or_insert((failure, Instant::now()));
+            }
+            Some(why) => {
+                say(&format!("a connection was refused: {why}"));
+                refuse(&reader.stream, &Message::Ended(why));
+                return;
+            }
+            None if !is_known(&hello) && !self.has_warned => {
+                self.has_warned = true;
+                say("ranks have no token, so any program that reaches the port of rank 0 could \
+                     join them: set `FOREBAY_TOKEN` to a random text, the same for all");
+            }
+            None => {}
+        }
+        let again = format!("{} joined again", hello.name());
+        let new = connected(hello, reader);
+        new.0.send(&Message::Alive(clock()));
+        if let Some((old, _)) = self.found.insert(new.0.hello.rank, new) {
+            old.send(&Message::Ended(again));
+        }
+    }
+
+    /// Hears the ranks that have joined, and finds one that is lost.
+    fn check(&mut self) {
+        let mut readers: Vec<&mut Reader> = self.found.values_mut().map(|one| &mut one.1).collect();
+        for index in readable(readers.iter().map(|one| &**one), Duration::ZERO) {
+            // Beats; the end of a connection stays in the reader.
+            let _ = readers[index].read(HELLO_LEN_MAX);
+        }
+        let alive = line(&Message::Alive(clock()));
+        self.found.values().for_each(|(peer, _)| peer.send_line(&alive));
+        let lost = self.found.values().find_map(|(peer, reader)| Some((peer, reader.lost()?)));
+        if let Some((peer, why)) = lost {
+            let why = format!("{} was lost: {why}", peer.hello.name());
+            let failure = Failure::new("the run ended before all ranks had come").because(why);
+            self.wrong.get_or_insert((failure, Instant::now()));
+        }
+    }
+
+    fn missing(&self, size: u32) -> String {
+        let is_here =
+            |rank: &u32| self.found.get(rank).is_some_and(|(_, one)| one.closed.is_none());
+        let missing: Vec<u32> = (1..size).filter(|rank| !is_here(rank)).collect();
+        let first: Vec<String> = missing.iter().take(8).map(u32::to_string).collect();
+        let more = if missing.len() > first.len() { ", …" } else { "" };
+        format!("{} of {size} ranks are missing: rank {}{more}", missing.len(), first.join(", "))
+    }
 }
 
 /// Rank 0: waits for all others.
-fn accept(place: &Place, own: &Hello) -> Result<(Vec<Connected>, Option<New>)> {
+fn accept(
+    place: &Place,
+    mut own: Hello,
+    folder: Option<&Path>,
+) -> Result<(Vec<Connected>, Option<New>)> {
     scratch::allow_many_files(); // each rank has a connection
-    let (listener, note) = listener(place)?;
-    let mut found: BTreeMap<u32, Connected> = BTreeMap::new();
-    // Connections that have not sent their rank.
-    let mut new: Vec<Reader> = Vec::new();
+    let (listener, note) = listener(place, &mut own, folder)?;
+    let mut joining = Joining::default();
     let began = Instant::now();
-    // Why the run ends, and since when. Ranks that come a little later learn it too.
-    let mut wrong: Option<(Failure, Instant)> = None;
+    let (mut checked, mut said, mut last) = (began, began, String::new());
     loop {
         // Before the next messages are read: one more round follows.
-        let is_over = wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
-        while let Ok((stream, _)) = listener.accept() {
-            new.extend(Reader::new(stream));
+        let is_over = joining.wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
+        joining.accept(&listener, &own, place.token.is_none());
+        let have_come = joining.found.len() + 1 >= place.size as usize;
+        if checked.elapsed() > BEAT {
+            joining.check();
+            checked = Instant::now();
         }
-        let mut hellos = Vec::new();
-        for index in readable(new.iter().map(|one| &*one.stream), Duration::from_millis(1)) {
-            match new[index].read(HELLO_LEN_MAX).as_deref() {
-                Ok([]) => {}
-                Ok([Message::Hello(hello), ..]) => hellos.push((index, Some(hello.clone()))),
-                _ => hellos.push((index, None)),
+        let is_complete = have_come && joining.found.values().all(|(_, one)| one.closed.is_none());
+        if !is_complete && said.elapsed() > JOIN_LONG {
+            let missing = joining.missing(place.size);
+            if missing != last {
+                say(&format!("{missing} at {place}"));
             }
+            (said, last) = (Instant::now(), missing);
         }
-        // The last first, so that the numbers of the others stay.
-        for (index, hello) in hellos.into_iter().rev() {
-            let reader = new.swap_remove(index);
-            let Some(hello) = hello else { continue };
-            if hello.token != own.token {
-                refuse(&reader.stream, "this is another run: its token differs");
-                continue;
-            }
-            let (rank, host) = (hello.rank, hello.host.clone());
-            let again = || format!("rank {rank} came twice, now from {host}");
-            let before = found.insert(rank, connected(rank, host.clone(), reader));
-            let why = differs(own, &hello).or_else(|| before.is_some().then(again));
-            if let Some((peer, _)) = before {
-                peer.send(&Message::Ended(again()));
-            }
-            if let (Some(why), None) = (why, &wrong) {
-                let failure = Failure::new("the ranks do not fit together").because(why);
-                wrong = Some((failure, Instant::now()));
-            }
-        }
-        new.retain(|reader| reader.heard.elapsed() < HELLO_MAX);
-        let have_come = found.len() + 1 >= place.size as usize;
-        if !have_come && wrong.is_none() && began.elapsed() > JOIN_MAX {
-            let missing = (1..place.size).filter(|rank| !found.contains_key(rank));
-            let missing: Vec<String> = missing.take(8).map(|rank| rank.to_string()).collect();
-            let why = format!("of {} ranks these did not come: {}", place.size, missing.join(", "));
+        if !is_complete && joining.wrong.is_none() && began.elapsed() > JOIN_MAX {
             let failure = Failure::new(format!("waited {JOIN_MAX:?} at {place}"))
-                .because(why)
+                .because(joining.missing(place.size))
                 .hint("start all ranks within a minute, and let them reach that port");
-            wrong = Some((failure, Instant::now()));
+            joining.wrong = Some((failure, Instant::now()));
         }
-        match wrong {
+        match joining.wrong {
             Some((failure, _)) if is_over || have_come => {
                 let ended = Message::Ended(failure.causes.join(": "));
-                found.values().for_each(|(peer, _)| peer.send(&ended));
+                joining.found.values().for_each(|(peer, _)| peer.send(&ended));
                 return Err(failure);
             }
-            None if have_come => break,
+            None if is_complete => break,
             _ => {}
         }
     }
-    Ok((found.into_values().collect(), note))
+    Ok((joining.found.into_values().collect(), note))
 }
 
 /// How two ranks differ that should not.
 fn differs(own: &Hello, other: &Hello) -> Option<String> {
-    let from = format!("rank {} on {}", other.rank, other.host);
+    let from = other.name();
     let fits = (1..own.size).contains(&other.rank) && other.size == own.size;
     match () {
         () if other.version != own.version => {
@@ -492,71 +734,98 @@ fn differs(own: &Hello, other: &Hello) -> Option<String> {
         }
         () if !fits => Some(format!("{from} is one of {}, rank 0 one of {}", other.size, own.size)),
         () if other.arguments != own.arguments => {
-            Some(format!("{from} has other arguments than rank 0"))
+            let field = field(&own.arguments, &other.arguments);
+            let field = field.map_or_else(String::new, |name| format!(": `{name}` differs"));
+            Some(format!("{from} has other arguments than rank 0{field}"))
         }
         () => None,
     }
 }
 
-fn refuse(mut stream: &TcpStream, why: &str) {
-    let line = serde_json::to_string(&Message::Ended(why.into())).unwrap_or_default();
-    let _ = writeln!(stream, "{line}");
+/// The first field that differs in two values in the form of `{:#?}`, as an option.
+fn field(own: &str, other: &str) -> Option<String> {
+    let same = own.lines().zip(other.lines()).take_while(|(own, other)| own == other).count();
+    let lines = own.lines().take(same + 1).filter_map(|line| line.strip_prefix("    "));
+    let fields =
+        lines.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split_once(": "));
+    fields.last().map(|(name, _)| name.replace('_', "-"))
+}
+
+fn refuse(mut stream: &TcpStream, message: &Message) {
+    let _ = stream.write_all(&line(message));
 }
 
 /// Another rank: connects to rank 0, and waits until all have come.
-fn connect(place: &Place, hello: Hello) -> Result<Connected> {
-    let failed = |error: &std::io::Error| {
-        Failure::io(format!("rank {} cannot reach rank 0 at {place}", place.rank), error)
-            .hint("let rank 0 start, and `MASTER_ADDR` name its host")
-    };
-    let began = Instant::now();
-    let stream = loop {
-        let addresses =
-            address(place).and_then(|(name, port)| (name.as_str(), port).to_socket_addrs());
-        let tried = addresses.and_then(|all| {
-            let mut last = Err(std::io::ErrorKind::AddrNotAvailable.into());
-            for address in all {
-                last = TcpStream::connect_timeout(&address, HELLO_MAX);
-                if last.is_ok() {
-                    break;
-                }
+fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<Joined> {
+    let (began, mut heard) = (Instant::now(), None);
+    loop {
+        let why = match try_connect(place, &own, folder, &mut heard) {
+            Ok(Ok(joined)) => return Ok(joined),
+            Ok(Err(ended)) => {
+                let failure = Failure::new(format!("rank 0 at {place} ended the run"));
+                return Err(failure.because(ended));
             }
-            last
-        });
-        match tried {
-            Ok(stream) => break stream,
-            Err(error) if began.elapsed() > JOIN_MAX => return Err(failed(&error)),
-            Err(_) => thread::sleep(Duration::from_millis(50)),
+            Err(why) => why,
+        };
+        if heard.is_some_and(|heard: Instant| heard.elapsed() > SILENT) {
+            let failure = Failure::new("the run ended before all ranks had come");
+            return Err(failure.because(format!("rank 0 at {place} was lost: {why}")));
         }
-    };
-    let mut reader = Reader::new(stream).map_err(|error| failed(&error))?;
-    let mut line = serde_json::to_vec(&Message::Hello(hello)).unwrap_or_default();
-    line.push(b'\n');
-    (&*reader.stream).write_all(&line).map_err(|error| failed(&error))?;
-    let no_answer =
-        |why: &str| Failure::new(format!("rank 0 at {place} did not answer")).because(why);
-    while began.elapsed() < JOIN_MAX + SILENT {
-        if readable(std::iter::once(&*reader.stream), BEAT).is_empty() {
-            continue;
+        if heard.is_none() && began.elapsed() > JOIN_MAX {
+            let failure = format!("rank {} cannot reach rank 0 at {place}", place.rank);
+            return Err(Failure::new(failure)
+                .because(why.to_string())
+                .hint("let rank 0 start, and `MASTER_ADDR` name its host"));
         }
-        let messages = reader.read(HELLO_LEN_MAX).map_err(|why| no_answer(&why))?;
-        let mut is_welcome = false;
-        for message in messages {
-            match message {
-                // An end may follow in the same read.
-                Message::Welcome => is_welcome = true,
-                Message::Ended(why) => {
-                    let ended = Failure::new(format!("rank 0 at {place} ended the run"));
-                    return Err(ended.because(why));
-                }
-                _ => {}
-            }
-        }
-        if is_welcome {
-            return Ok(connected(0, place.address.clone(), reader));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Connects once; returns why the run ended, or the error after which a rank tries again. Sets when
+/// rank 0 was heard last.
+fn try_connect(
+    place: &Place,
+    own: &Hello,
+    folder: Option<&Path>,
+    heard: &mut Option<Instant>,
+) -> io::Result<std::result::Result<Joined, String>> {
+    let (host, port, token) = address(place, own, folder)?;
+    let mut stream = Err(io::ErrorKind::AddrNotAvailable.into());
+    for address in (host.as_str(), port).to_socket_addrs()? {
+        stream = TcpStream::connect_timeout(&address, HELLO_MAX);
+        if stream.is_ok() {
+            break;
         }
     }
-    Err(no_answer("other ranks did not come"))
+    let mut reader = Reader::new(stream?)?;
+    let has_note = token != own.token;
+    let hello = Hello { token, ..own.clone() };
+    (&*reader.stream).write_all(&line(&Message::Hello(hello)))?;
+    loop {
+        if readable(std::iter::once(&reader), BEAT / 2).is_empty() {
+            (&*reader.stream).write_all(&line(&Message::Alive(clock())))?;
+            match reader.lost() {
+                Some(why) => return Err(io::Error::other(why)),
+                None => continue,
+            }
+        }
+        let (mut local, foreign) = (None, "this is another run: its token differs");
+        for message in reader.read(HELLO_LEN_MAX).map_err(io::Error::other)? {
+            match message {
+                // An end may follow in the same read.
+                Message::Welcome(number, count) => local = Some((number, count)),
+                Message::Ended(why) => return Ok(Err(why)),
+                // A killed run may have left the note; that of this run will follow.
+                Message::Foreign if has_note => return Err(io::Error::other(foreign)),
+                Message::Foreign => return Ok(Err(foreign.into())),
+                _ => *heard = Some(Instant::now()),
+            }
+        }
+        if let Some(local) = local {
+            let first = Hello { rank: 0, host: place.address.clone(), ..own.clone() };
+            return Ok(Ok((connected(first, reader), local)));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -564,8 +833,8 @@ mod tests {
     use super::*;
 
     fn place(rank: u32, size: u32, port: u16) -> Place {
-        let (address, token) = ("127.0.0.1".to_owned(), "t".to_owned());
-        Place { rank, size, local: rank, local_size: None, address, port, token }
+        let (address, token) = ("127.0.0.1".to_owned(), Some("t".to_owned()));
+        Place { rank, size, local: None, address, port, token }
     }
 
     fn free_port() -> u16 {
@@ -582,31 +851,49 @@ mod tests {
         let port = free_port();
         let threads = (0..size).map(|rank| {
             let work = work.clone();
-            thread::spawn(move || work(rank, Ranks::meet(place(rank, size, port), arguments(rank))))
+            thread::spawn(move || {
+                work(rank, Ranks::meet(place(rank, size, port), arguments(rank), None))
+            })
         });
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     }
 
     #[test]
-    fn ranks_wait_for_each_other_and_their_results_come_in_order() {
+    fn ranks_wait_for_each_other_and_agree() {
         let passed = Arc::new(std::sync::atomic::AtomicU32::new(0));
         let results = all(
             9,
             move |rank, ranks| {
-                let mut ranks = ranks.unwrap();
+                let ranks = ranks.unwrap();
+                assert_eq!((ranks.place.local, ranks.local), (None, (rank, 9)));
                 for phase in 1..20 {
                     passed.fetch_add(1, Ordering::SeqCst);
-                    assert_eq!(ranks.share(rank.into()), 0, "what rank 0 says");
+                    let first = ranks.agree("phase", rank, |all| Ok(all[0])).unwrap();
+                    assert_eq!(first, 0, "what rank 0 says");
                     assert!(passed.load(Ordering::SeqCst) >= 9 * phase);
                 }
-                ranks.gather(serde_json::json!({ "rank": rank }))
+                // A number that parsers without 128 bits read with another last digit.
+                let own = if rank == 0 { 8.988_465_674_311_58e307 / 3.0 } else { 0.0 };
+                let sum = ranks.agree("sum", own, |all| Ok(all.iter().sum::<f64>())).unwrap();
+                (sum.to_bits(), ranks.part(rank, Ok).unwrap())
             },
             |_| "same",
         );
-        assert!(results[1..].iter().all(Vec::is_empty));
-        let order: Vec<_> = results[0].iter().map(|one| one["rank"].as_u64().unwrap()).collect();
-        assert_eq!(order, (0..9).collect::<Vec<_>>());
+        assert!(results.iter().all(|one| *one == results[0]), "{results:?}");
+        assert_eq!(results[0].1, (0..9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn ranks_at_different_steps_are_named() {
+        let (first, mut others) = simulated(2);
+        others.come(VERSION);
+        let first = first.join().unwrap().unwrap();
+        others.say(1, &Message::Own("limit".into(), Value::Null));
+        let failure = first.agree("sample", Value::Null, |_| Ok(())).unwrap_err();
+        let why = "rank 1 is at the step `limit`, rank 0 at `sample`";
+        assert_eq!(failure.causes, [why]);
+        others.hears_end(1, why);
     }
 
     #[test]
@@ -620,7 +907,7 @@ mod tests {
     #[test]
     fn strangers_hold_up_no_rank() {
         let port = free_port();
-        let first = thread::spawn(move || Ranks::meet(place(0, 2, port), "a"));
+        let first = thread::spawn(move || Ranks::meet(place(0, 2, port), "a", None));
         let reach = || loop {
             if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
                 return stream;
@@ -628,13 +915,15 @@ mod tests {
         };
         let silent = reach();
         writeln!(reach(), "GET / HTTP/1.1").unwrap();
-        let other = Place { token: "other".into(), ..place(1, 2, port) };
-        let refused = Ranks::meet(other, "a").unwrap_err();
+        let other = Place { token: Some("other".into()), ..place(1, 2, port) };
+        let refused = Ranks::meet(other, "a", None).unwrap_err();
         assert!(refused.causes[0].contains("token"), "{refused:?}");
-        let second = Ranks::meet(place(1, 2, port), "a").unwrap();
+        let without = Place { token: None, ..place(1, 2, port) };
+        assert!(Ranks::meet(without, "b", None).is_err(), "the token of rank 0 is required");
+        let second = Ranks::meet(place(1, 2, port), "a", None).unwrap();
         let first = first.join().unwrap().unwrap();
-        let (one, two) = (thread::spawn(|| first.gather(1.into())), second.gather(2.into()));
-        assert_eq!((one.join().unwrap().len(), two.len()), (2, 0));
+        let one = thread::spawn(move || first.part(1, Ok).unwrap());
+        assert_eq!((second.part(2, Ok).unwrap(), one.join().unwrap()), (vec![1, 2], vec![1, 2]));
         drop(silent);
     }
 
@@ -656,9 +945,21 @@ mod tests {
             };
             let (token, arguments, version) = ("t".into(), "same".into(), version.into());
             let rank = u32::try_from(self.streams.len() + 1).unwrap();
-            let (size, host) = (self.size, format!("host-{rank}"));
+            let (size, host, boot) = (self.size, format!("host-{rank}"), "a".into());
             self.streams.push(stream);
-            self.say(rank, &Message::Hello(Hello { token, version, rank, size, host, arguments }));
+            let hello = Hello { token, version, rank, size, host, boot, arguments };
+            self.say(rank, &Message::Hello(hello));
+        }
+
+        /// Waits until a rank receives the end of the run, with these words.
+        fn hears_end(&self, rank: u32, words: &str) {
+            let stream = self.streams[rank as usize - 1].try_clone().unwrap();
+            let mut reader = Reader::new(stream).unwrap();
+            let begun = Instant::now();
+            let is_end = |one: &Message| matches!(one, Message::Ended(why) if why.contains(words));
+            while !reader.read(LINE_MAX).unwrap().iter().any(is_end) {
+                assert!(begun.elapsed() < 2 * SILENT, "rank {rank}");
+            }
         }
 
         fn say(&mut self, rank: u32, message: &Message) {
@@ -674,7 +975,7 @@ mod tests {
     /// Rank 0 among this many, and the others.
     fn simulated(size: u32) -> (thread::JoinHandle<Result<Ranks>>, Simulated) {
         let port = free_port();
-        let first = thread::spawn(move || Ranks::meet(place(0, size, port), "same"));
+        let first = thread::spawn(move || Ranks::meet(place(0, size, port), "same", None));
         (first, Simulated { port, size, streams: Vec::new() })
     }
 
@@ -690,13 +991,7 @@ mod tests {
         let failure = first.join().unwrap().unwrap_err();
         let why = "rank 200 on host-200 has version 0.0.0";
         assert!(failure.causes[0].starts_with(why), "{failure:?}");
-        for (at, stream) in others.streams.into_iter().enumerate() {
-            let received = Reader::new(stream).unwrap().read(LINE_MAX).unwrap();
-            assert!(
-                matches!(&received[..], [Message::Ended(received)] if received.starts_with(why)),
-                "stream {at}: {received:?}"
-            );
-        }
+        (1..=201).for_each(|rank| others.hears_end(rank, why));
     }
 
     #[test]
@@ -705,20 +1000,148 @@ mod tests {
         (1..298).for_each(|_| others.come(VERSION));
         thread::sleep(Duration::from_millis(1500));
         (298..300).for_each(|_| others.come(VERSION));
-        let mut first = first.join().unwrap().unwrap();
+        let first = first.join().unwrap().unwrap();
         for rank in 1..300 {
             let ahead = [0.0, 120.0, -7.5][usize::try_from(rank % 100).unwrap().min(2)];
             others.say(rank, &Message::Alive(clock() + if rank % 100 > 2 { 0.0 } else { ahead }));
-            others.say(rank, &Message::Ready(1));
+            others.say(rank, &Message::Own("a".into(), Value::Null));
         }
-        first.barrier();
+        first.agree("a", Value::Null, |_| Ok(())).unwrap();
         let clocks = first.other_clocks();
         let ranks: Vec<u32> = clocks.iter().map(|(rank, _)| *rank).collect();
         assert_eq!(ranks, [1, 2, 101, 102, 201, 202]);
         assert!((clocks[0].1 - 120.0).abs() < 1.0 && (clocks[1].1 + 7.5).abs() < 1.0, "{clocks:?}");
-        let own = thread::spawn(move || first.gather(Value::Null));
-        others.all_say(&Message::Results(Value::Null));
-        assert_eq!(own.join().unwrap().len(), 300);
+        assert_eq!((first.hosts.len(), first.hosts[299].as_str()), (300, "host-299"));
+        let own = thread::spawn(move || first.part(Value::Null, |all| Ok(all.len())).unwrap());
+        others.all_say(&Message::Own("end".into(), Value::Null));
+        assert_eq!(own.join().unwrap(), 300);
+    }
+
+    #[test]
+    fn a_rank_lost_while_others_join_is_named_unless_it_joins_again() {
+        let (first, mut others) = simulated(4);
+        (1..3).for_each(|_| others.come(VERSION));
+        // Its launcher starts it again.
+        drop(others.streams.remove(0));
+        let second = others.streams.remove(0);
+        others.come(VERSION);
+        others.streams.push(second);
+        let begun = Instant::now();
+        while begun.elapsed() < SILENT + BEAT {
+            (1..3).for_each(|rank| others.say(rank, &Message::Alive(clock())));
+            thread::sleep(BEAT / 4);
+        }
+        assert!(!first.is_finished(), "it has come again");
+        drop(others.streams.pop());
+        let begun = Instant::now();
+        while !first.is_finished() {
+            others.say(1, &Message::Alive(clock()));
+            thread::sleep(BEAT / 4);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        let failure = first.join().unwrap().unwrap_err();
+        assert!(failure.causes[0].starts_with("rank 2 on host-2 was lost: "), "{failure:?}");
+        others.hears_end(1, "rank 2 on host-2 was lost");
+    }
+
+    #[test]
+    fn rank_0_lost_while_others_join_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let second = thread::spawn(move || Ranks::meet(place(1, 2, port), "a", None));
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        stream.write_all(&line(&Message::Alive(0.0))).unwrap();
+        drop(stream);
+        let begun = Instant::now();
+        let failure = second.join().unwrap().unwrap_err();
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(failure.causes[0].starts_with("rank 0 at 127.0.0.1:"), "{failure:?}");
+    }
+
+    #[test]
+    fn a_random_token_is_in_the_folder_of_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let place = move |rank| Place { token: None, ..place(rank, 3, port) };
+        // What a killed run left.
+        let note = place(0).note(Some(folder.path())).unwrap();
+        std::fs::write(&note, "host 1 stale\n").unwrap();
+        let meet = |rank, folder: &Path| {
+            let folder = folder.to_owned();
+            thread::spawn(move || Ranks::meet(place(rank), "a", Some(&folder)))
+        };
+        let second = meet(1, folder.path());
+        let first = meet(0, folder.path());
+        while !second.is_finished()
+            && std::fs::read(&note).is_ok_and(|text| text.ends_with(b"stale\n"))
+        {}
+        // A program that does not see the folder, and one with another token.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let refused = Ranks::meet(Place { token: Some("x".into()), ..place(1) }, "a", None);
+        assert!(refused.unwrap_err().causes[0].contains("token"));
+        let other = Ranks::meet(place(2), "other", Some(elsewhere.path())).unwrap_err();
+        assert!(other.causes[0].contains("other arguments"), "{other:?}");
+        let third = meet(2, elsewhere.path());
+        let all = [first, second, third].map(|rank| rank.join().unwrap().unwrap());
+        use std::os::unix::fs::PermissionsExt as _;
+        assert_eq!(std::fs::metadata(&note).unwrap().permissions().mode() & 0o777, 0o600);
+        drop(all);
+        assert!(!note.exists());
+    }
+
+    #[test]
+    fn rank_0_listens_on_loopback_only_if_that_is_the_address() {
+        let address = |name: &str| {
+            let place = Place { address: name.into(), ..place(0, 2, 1) };
+            own_address(&place).to_string()
+        };
+        let names = ["127.0.0.1", "127.0.1.1", "::1", "localhost", "node0", "10.0.0.1", "fe80::1"];
+        let all = ["127.0.0.1", "127.0.1.1", "::1", "127.0.0.1", "::", "::", "::"];
+        assert_eq!(names.map(address), all);
+        if let Ok(listener) = bound(Ipv6Addr::UNSPECIFIED.into(), 0) {
+            net::listen(&listener, 1).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_argument_that_differs_is_named() {
+        #[derive(Debug)]
+        #[expect(dead_code, reason = "it is printed")]
+        struct Args {
+            paths: Vec<&'static str>,
+            block_size: Vec<u64>,
+            time: Option<Duration>,
+        }
+        let of = |paths: &[&'static str], block_size: &[u64], time: Option<Duration>| {
+            format!("{:#?}", Args { paths: paths.into(), block_size: block_size.into(), time })
+        };
+        let own = of(&["a"], &[1, 2], None);
+        let differs = |other: String| field(&own, &other).unwrap();
+        assert_eq!(differs(of(&["b"], &[1], None)), "paths");
+        assert_eq!(differs(of(&["a"], &[1, 3], None)), "block-size");
+        assert_eq!(differs(of(&["a"], &[], None)), "block-size");
+        assert_eq!(differs(of(&["a"], &[1, 2, 3], None)), "block-size");
+        assert_eq!(differs(of(&["a"], &[1, 2], Some(BEAT))), "time");
+    }
+
+    #[test]
+    fn hosts_of_one_name_are_apart() {
+        let hello = |host: &str, boot: &str| Hello {
+            token: String::new(),
+            version: String::new(),
+            rank: 0,
+            size: 4,
+            host: host.into(),
+            boot: boot.into(),
+            arguments: String::new(),
+        };
+        let all = [hello("a", "1"), hello("b", "2"), hello("a", "1"), hello("a", "3")];
+        let names = names(all.iter());
+        assert_eq!(names, ["a", "b", "a", "a (3)"]);
+        assert_eq!(locals(&names), [(0, 2), (0, 1), (1, 2), (0, 1)]);
     }
 
     /// Held by a test of ten thousand ranks: both use all descriptors that the process may have.
@@ -743,20 +1166,21 @@ mod tests {
         let before = resident();
         let (first, mut others) = simulated(size);
         let first = thread::spawn(move || {
-            let mut ranks = first.join().unwrap().unwrap();
-            ranks.barrier();
-            ranks.gather(Value::Null)
+            let ranks = first.join().unwrap().unwrap();
+            ranks.agree("a", Value::Null, |_| Ok(())).unwrap();
+            ranks.part(Value::Null, |all| Ok(all.len())).unwrap()
         });
         let begun = Instant::now();
         (1..size).for_each(|_| others.come(VERSION));
-        others.all_say(&Message::Ready(1));
+        let own = |step: &str, value| Message::Own(step.into(), value);
+        others.all_say(&own("a", Value::Null));
         let mut last = Reader::new(others.streams[0].try_clone().unwrap()).unwrap();
-        while !last.read(LINE_MAX).unwrap().contains(&Message::Go(1, Value::Null)) {}
-        others.all_say(&Message::Results(serde_json::json!(vec![0.5; 100])));
+        while !last.read(LINE_MAX).unwrap().contains(&Message::Agreed(Value::Null)) {}
+        others.all_say(&own("end", serde_json::json!(vec![0.5; 100])));
         let all = first.join().unwrap();
         let (took, memory) = (begun.elapsed(), resident() - before);
         println!("{size} ranks met, waited and reported in {took:.1?} and {} MiB", memory >> 20);
-        assert_eq!(all.len(), size as usize);
+        assert_eq!(all, size as usize);
         assert!(took < Duration::from_secs(5) && memory < 1 << 30, "{took:?}, {memory}");
     }
 
@@ -772,9 +1196,9 @@ mod tests {
         if let Ok(place_of_0) = std::env::var(INSIDE) {
             let (port, size) = place_of_0.split_once(' ').unwrap();
             let place = place(0, size.parse().unwrap(), port.parse().unwrap());
-            let mut ranks = Ranks::meet(place, "same").unwrap();
+            let ranks = Ranks::meet(place, "same", None).unwrap();
             loop {
-                ranks.barrier();
+                ranks.agree("a", Value::Null, |_| Ok(())).unwrap();
             }
         }
         let _alone = TEN_THOUSAND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -788,9 +1212,9 @@ mod tests {
         let mut first = first.env(INSIDE, format!("{port} {size}")).spawn().unwrap();
         let mut others = Simulated { port, size, streams: Vec::new() };
         (1..size).for_each(|_| others.come(VERSION));
-        others.all_say(&Message::Ready(1));
+        others.all_say(&Message::Own("a".into(), Value::Null));
         let mut last = Reader::new(others.streams[0].try_clone().unwrap()).unwrap();
-        while !last.read(LINE_MAX).unwrap().contains(&Message::Go(1, Value::Null)) {}
+        while !last.read(LINE_MAX).unwrap().contains(&Message::Agreed(Value::Null)) {}
         let begun = Instant::now();
         let lost = size / 2;
         drop(others.streams.swap_remove(lost as usize - 1));

@@ -3,6 +3,7 @@
 
 mod meet;
 pub mod place;
+pub mod total;
 
 pub use self::meet::Ranks;
-pub use self::place::Place;
+pub use self::place::{Place, environment};

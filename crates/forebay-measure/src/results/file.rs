@@ -287,6 +287,7 @@ mod tests {
             environment,
             gpus: Vec::new(),
             unmetered: Vec::new(),
+            ranks: Vec::new(),
             request,
             imported: None,
         }))

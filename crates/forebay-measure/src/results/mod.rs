@@ -61,11 +61,14 @@ pub struct Run {
     pub label: Option<String>,
     /// The machine and the command.
     pub environment: Environment,
-    /// All GPUs that take part; empty if the target is host memory.
+    /// All GPUs that take part, of all ranks; empty if the target is host memory.
     pub gpus: Vec<Gpu>,
     /// Sources of power and heat that report nothing here, and why.
     #[serde(default)]
     pub unmetered: Vec<Absent>,
+    /// The hosts of several ranks, in their order: samples and limits are then of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<String>,
     /// The request: a file may be continued if this is the same.
     #[serde(serialize_with = "of_shared", deserialize_with = "shared")]
     #[cfg_attr(test, schemars(with = "Value"))]

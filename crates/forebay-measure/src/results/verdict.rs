@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::proof::Proof;
+use crate::stats::float;
 
 /// The prefix of the words for direct routes.
 const DIRECT: &str = "direct";
@@ -69,6 +70,33 @@ impl VerdictFacts {
         })
     }
 
+    /// The verdict on the bytes of several ranks, as good as the worst; `None` if there are none.
+    #[must_use]
+    pub fn together(all: &[(&Self, u64)]) -> Option<Self> {
+        let grade = |word: &str| ["unproven", "contradictory"].iter().position(|it| *it == word);
+        let (worst, _) = all.iter().max_by_key(|(one, _)| grade(&one.word))?;
+        let mut sum = (*worst).clone();
+        if grade(&sum.word).is_some() || all.iter().all(|(one, _)| one.text == sum.text) {
+            return Some(sum);
+        }
+        let bytes = float(all.iter().map(|(_, bytes)| bytes).sum::<u64>().max(1));
+        sum.shares.clear();
+        for (share, own) in
+            all.iter().flat_map(|(one, own)| one.shares.iter().map(move |it| (it, own)))
+        {
+            let part = share.share * float(*own) / bytes;
+            match sum.shares.iter_mut().find(|known| known.route == share.route) {
+                Some(known) => known.share += part,
+                None => sum.shares.push(ShareFacts { share: part, ..share.clone() }),
+            }
+        }
+        sum.shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let shares = sum.shares.iter().map(|it| format!("{:.0} % {}", 100.0 * it.share, it.route));
+        (sum.word, sum.text) =
+            ("mixed".into(), format!("mixed {}", shares.collect::<Vec<_>>().join(" / ")));
+        Some(sum)
+    }
+
     /// Whether all bytes took the direct route between storage and GPU.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -125,5 +153,16 @@ pub(crate) mod tests {
         assert!(facts.note().unwrap().starts_with("cuFile's own counters"), "{facts:?}");
         assert_eq!(facts.claim["routes"][0]["route"], "direct");
         assert_eq!(VerdictFacts::of(&[]), None);
+    }
+
+    #[test]
+    fn the_verdict_of_ranks_is_that_of_the_worst() {
+        let (staged, cached) = (verdict(Cache::Cold), verdict(Cache::Warm));
+        let text = |all: &[(&VerdictFacts, u64)]| VerdictFacts::together(all).unwrap().text;
+        assert_eq!(text(&[(&staged, 1), (&staged, 2)]), "staged");
+        assert_eq!(text(&[(&cached, 1), (&staged, 3)]), "mixed 75 % staged / 25 % cached");
+        let unproven = VerdictFacts { word: "unproven".into(), text: "unproven".into(), ..staged };
+        assert_eq!(text(&[(&cached, 1), (&unproven, 0)]), "unproven");
+        assert_eq!(VerdictFacts::together(&[]), None);
     }
 }

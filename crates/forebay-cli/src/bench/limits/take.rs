@@ -88,6 +88,7 @@ impl Bench<'_> {
             }
             let sized = (file.as_path(), place.len);
             let known = self.storage_depths.get(&(index, direction)).copied();
+            self.begin()?;
             let found = measure::storage(&self.engine, &self.pool, sized, direction, known);
             let mut found = found.map(|(rate, depth, how)| {
                 self.storage_depths.insert((index, direction), depth);
@@ -104,10 +105,10 @@ impl Bench<'_> {
                     _ => {}
                 }
             }
-            self.keep(found)?;
+            self.keep_own(found)?;
         }
         match self.together(direction).transpose() {
-            Some(together) => self.keep(together),
+            Some(together) => self.keep_own(together),
             None => Ok(()),
         }
     }
@@ -126,7 +127,8 @@ impl Bench<'_> {
         for (number, devices) in groups.iter().enumerate() {
             // With many GPUs it takes minutes.
             bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
-            let found = self.links_of(devices, direction);
+            self.begin()?;
+            let found = self.of_all(self.links_of(devices, direction))?;
             if let (Ok(limit), [None]) = (&found, devices.as_slice()) {
                 // A copy in host memory has no direction.
                 let other = match direction {
@@ -150,7 +152,7 @@ impl Bench<'_> {
         let (found, how) = measure::links(&self.engine, devices, direction, host_len)?;
         let gpus = || devices.iter().flatten().map(|device| device.info());
         let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
-        let own = |name: &String| rate(&self.records, "link", name, direction);
+        let own = |name: &String| self.own_rate("link", name, direction);
         let alone = || names.iter().map(own).sum::<Option<f64>>();
         let lacks = || Failure::new("the links of these GPUs were not all measured one by one");
         let together = "copies of pinned memory, all GPUs at once";
@@ -171,7 +173,7 @@ impl Bench<'_> {
         let mut leaves = Vec::new();
         for (index, (device, name)) in devices.iter().zip(names).enumerate() {
             let mut leaf = Leaf::gpu(index, &self.place(device.as_ref()?.info())?);
-            leaf.measured[way as usize] = Some(rate(&self.records, "link", name, direction)?);
+            leaf.measured[way as usize] = Some(self.own_rate("link", name, direction)?);
             leaves.push(leaf);
         }
         if leaves.len() < 2 {
@@ -221,6 +223,20 @@ impl Bench<'_> {
         forebay::gpu::sim::place(info).or_else(found)
     }
 
+    /// Notes a limit that was measured, with those of the other ranks.
+    fn keep_own(&mut self, found: Result<Limit>) -> Result<()> {
+        let found = self.of_all(found)?;
+        self.keep(found)
+    }
+
+    /// A limit of all ranks.
+    fn of_all(&self, own: Result<Limit>) -> Result<Result<Limit>> {
+        match self.joined {
+            Some(joined) => joined.limit(own),
+            None => Ok(own),
+        }
+    }
+
     /// Notes a limit, unless a higher one is known, or warns that it was not measured.
     fn keep(&mut self, found: Result<Limit>) -> Result<()> {
         match found {
@@ -247,7 +263,7 @@ impl Bench<'_> {
         let (mut drives, mut alone, mut places) = (HashSet::new(), 0.0, Vec::new());
         let mut is_shared = false;
         for &index in &planned.paths {
-            let own = rate(&self.records, "storage", &self.path(index), direction);
+            let own = self.own_rate("storage", &self.path(index), direction);
             let file = self.places[index].file_of(direction);
             let Some((own, file)) = own.zip(file) else { return Ok(None) };
             let found = &self.maps[index].drives;

@@ -238,6 +238,7 @@ impl Contents {
             environment: environment::unknown("", self.unix_time.unwrap_or_default()),
             gpus: Vec::new(),
             unmetered: Vec::new(),
+            ranks: Vec::new(),
             request: json!({}).into(),
             imported: Some(Imported { tool, version }),
         }))];

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use forebay_measure::results::{Bound, Limit, Measured, Point, Record, Sample};
+use forebay_measure::stats::Spread;
 
 use super::{Line, Metric, Model, RunFacts, grouped, notes, unique};
 
@@ -127,6 +128,7 @@ impl Model {
             limit,
             bound: joined(all().filter_map(|one| Some(one.bound.as_ref()?.name.as_str()))),
             imported: tool.is_some(),
+            ranks: self.ranks(run, samples),
         });
     }
 
@@ -139,6 +141,21 @@ impl Model {
                 && request["methods"].as_array().is_none_or(Vec::is_empty)
                 && point.method != "forebay"
         })
+    }
+
+    /// Of several ranks the slowest and the fastest.
+    fn ranks(&self, run: usize, samples: &[&Sample]) -> Option<[(String, f64); 2]> {
+        let is_of_ranks = self.runs.get(run)?.record.ranks.len() > 1;
+        let measured = samples.iter().filter_map(|sample| sample.measured.as_ref());
+        let measured = measured.filter(|one| is_of_ranks && one.is_long_enough());
+        let shares = measured.flat_map(|one| &one.shares);
+        let rates = grouped(shares.map(|share| (&share.target, share.bytes_per_second)));
+        let medians = rates.into_iter().filter_map(|(name, rates)| {
+            Some((name.clone(), Spread::of(rates)?.median)).filter(|(_, rate)| rate.is_finite())
+        });
+        let mut medians: Vec<(String, f64)> = medians.collect();
+        medians.sort_by(|a, b| a.1.total_cmp(&b.1));
+        Some([medians.first()?.clone(), medians.pop()?])
     }
 
     /// The lowest limit on the path of a point, as its samples report it. The larger value counts

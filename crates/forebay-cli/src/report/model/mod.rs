@@ -82,6 +82,8 @@ pub struct Line {
     pub bound: String,
     /// Whether another tool measured it.
     pub imported: bool,
+    /// Of several ranks the slowest and the fastest, with their median rates.
+    pub ranks: Option<[(String, f64); 2]>,
 }
 
 impl Line {

@@ -88,9 +88,10 @@ impl Collected {
             let all = ((points.len() - failed.len()) as u64).saturating_mul(repeats);
             if failed.len() + others.len() > 0 && (there.len() as u64) < all {
                 let name = &run.name;
-                let more = match request["is_rank"] == true {
-                    true => "",
-                    false => "; the same command continues it",
+                // A run of several ranks begins again.
+                let more = match run.record.ranks.is_empty() {
+                    true => "; the same command continues it",
+                    false => "",
                 };
                 let there = there.len();
                 self.add(&format!("`{name}` is incomplete: {there} of {all} samples{more}"));
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(found[1], text);
         // Several ranks continue nothing, and rows that failed lack no samples.
         let mut of_rank = records.clone();
-        of_rank[0]["request"]["is_rank"] = true.into();
+        of_rank[0]["ranks"] = json!(["a", "b"]);
         assert_eq!(of(&of_rank[..5])[1], "`a` is incomplete: 4 of 6 samples");
         for sample in records[1..].iter_mut().filter(|sample| sample["point"]["depth"] == 8) {
             (sample["measured"], sample["error"]) = (Value::Null, "it broke".into());
