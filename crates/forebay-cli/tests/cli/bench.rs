@@ -384,7 +384,7 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     let shown = String::from_utf8_lossy(&output.stdout);
     assert!(shown.lines().any(|line| line.contains(" failed")), "{shown}");
     let messages = stderr(&output);
-    assert!(messages.contains("one sample failed\n  caused by: cannot read"), "{messages}");
+    assert!(messages.contains("1 sample failed\n  caused by: cannot read"), "{messages}");
     assert_eq!(messages.matches("use a multiple of 4096").count(), 1, "{messages}");
 }
 

@@ -142,7 +142,7 @@ fn a_named_file_is_read_whole_by_ranks_together_or_by_each() {
             let ranks = (0..2).map(|number| {
                 let mut command = environment((number, 2, port));
                 command.current_dir(folder.path()).args(["bench", "file", "--gpu=none"]);
-                command.args(["--repeats=1", "--format=json", "--method=forebay", "--time=10ms"]);
+                command.args(["--repeats=1", "--format=json", "--method=forebay", "--time=100ms"]);
                 command.args(how);
                 command
             });

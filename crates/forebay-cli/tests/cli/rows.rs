@@ -24,7 +24,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
 
 /// The direction and the cache of each point, the doubts, and whether the storage has a limit.
 fn bench(folder: &Path, arguments: &[&str]) -> (Vec<(u8, Cache)>, Vec<String>, bool) {
-    let short = ["bench", "--gpu=none", "--format=json", "--repeats=1", "--time=10ms"];
+    let short = ["bench", "--gpu=none", "--format=json", "--repeats=1", "--time=100ms"];
     let output = run(folder, &[&short[..], &["--method=forebay"], arguments].concat());
     assert!(output.status.success(), "{output:?}");
     let records: Vec<Record> = records(&output);

@@ -133,7 +133,7 @@ pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize
         about(
             &is_short,
             HAVE,
-            "samples shorter than 0.1 s, too short for a rate: give a larger `--size`",
+            "samples shorter than 0.1 s, too short for a rate: give a larger `--size` or `--bytes`",
         ),
     ];
     let mut texts: Vec<String> = grave.into_iter().flatten().collect();
@@ -282,7 +282,7 @@ mod tests {
         let failed = records.iter().filter(|record| record["point"]["depth"] != 8);
         let broken = records.iter().find(|record| record["point"]["depth"] == 8);
         let found = of(&failed.chain(broken).cloned().collect::<Vec<_>>());
-        assert_eq!(found, ["1 of 2 points failed, the first with: it broke"]);
+        assert_eq!(found, ["1 of 2 points failed (first error: it broke)"]);
         // The command that measures knows itself whether it is complete.
         let own: Vec<_> =
             of_rank[..5].iter().map(|one| Record::deserialize(one).unwrap()).collect();

@@ -50,7 +50,7 @@ fn shown(arguments: &[&str], variables: &[(&str, &str)]) -> Option<String> {
 
 #[test]
 fn no_color_turns_off_colours_and_weights_of_a_run() {
-    let arguments = ["--gpu=sim", "--size=4M", "--time=50ms", "--repeats=1", "--method=forebay"];
+    let arguments = ["--gpu=sim", "--size=4M", "--time=100ms", "--repeats=1", "--method=forebay"];
     let styles = |variables: &[(&str, &str)]| -> Option<HashSet<String>> {
         let shown = shown(&[&arguments[..], &["--cache=warm"]].concat(), variables)?;
         let parts = shown.split("\u{1b}[").skip(1).filter_map(|part| part.split_once('m'));
