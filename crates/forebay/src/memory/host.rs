@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "maps memory and hands out its bytes")]
 
+use std::fmt::Debug;
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::account::{Lease, Purpose};
 use super::node::Node;
-use super::room::Room;
 use crate::error::{Error, Operation, Result};
 use crate::gpu::Device;
 
@@ -25,6 +25,12 @@ const HUGE: usize = 2 << 20;
 
 /// Below this size one thread touches the pages as fast as several threads would.
 const TOUCH_ALONE: usize = 8 << 20;
+
+/// Keeps pinned memory between calls.
+pub(super) trait Lender: Debug + Send + Sync {
+    /// Keeps returned memory.
+    fn take_back(&self, memory: HostMemory);
+}
 
 /// A private mapping that forked children do not inherit; unregistered and unmapped on drop.
 #[derive(Debug)]
@@ -37,7 +43,7 @@ pub(crate) struct HostMemory {
     /// Counts it as pinned memory of an engine.
     lease: Option<Lease>,
     /// Gets it back on drop.
-    lender: Option<Arc<Room>>,
+    lender: Option<Arc<dyn Lender>>,
     home: Home,
 }
 
@@ -181,9 +187,9 @@ impl HostMemory {
         self.lease.as_ref().map(|lease| lease.purpose)
     }
 
-    /// Returns to `room` on drop.
-    pub(super) fn lent_by(mut self, room: &Arc<Room>) -> Self {
-        self.lender = Some(Arc::clone(room));
+    /// Returns to `lender` on drop.
+    pub(super) fn lent_by(mut self, lender: Arc<dyn Lender>) -> Self {
+        self.lender = Some(lender);
         self
     }
 
@@ -221,12 +227,12 @@ impl Drop for HostMemory {
         if !self.home.is_here() {
             return; // in a child other memory may be mapped at this address
         }
-        if let Some(room) = self.lender.take() {
+        if let Some(lender) = self.lender.take() {
             let (registered, lease) = (mem::take(&mut self.registered), self.lease.take());
             let Self { pointer, len, mapping, .. } = *self;
             let home = Home::here();
             let returned = Self { pointer, len, mapping, registered, lease, lender: None, home };
-            return room.take_back(returned);
+            return lender.take_back(returned);
         }
         for device in self.registered.drain(..) {
             // SAFETY: registered above; owners drop this only when no copy is queued.

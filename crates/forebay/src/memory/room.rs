@@ -17,7 +17,7 @@ use forebay_topology::{MemoryLimit, System};
 use rustix::io::Errno;
 
 use super::account::{Account, Purpose};
-use super::host::HostMemory;
+use super::host::{HostMemory, Lender};
 use super::node::Node;
 use crate::error::{Error, Result};
 use crate::gpu::Device;
@@ -46,6 +46,12 @@ pub(crate) struct Room {
     account: Arc<Account>,
     /// Returned memory, the longest unused first.
     idle: Lock<VecDeque<HostMemory>>,
+}
+
+impl Lender for Room {
+    fn take_back(&self, memory: HostMemory) {
+        self.idle.lock().push_back(memory);
+    }
 }
 
 impl Room {
@@ -134,7 +140,7 @@ impl Room {
                 };
                 match made {
                     Err(error @ Error::PinnedLimit { .. }) => refused = Some(error),
-                    made => return made.map(|memory| memory.lent_by(self)),
+                    made => return made.map(|memory| memory.lent_by(Arc::clone(self) as _)),
                 }
             }
             match refused.expect("there is a size") {
@@ -160,11 +166,6 @@ impl Room {
         // What was used last may be in a cache.
         let found = idle.iter().rposition(fits)?;
         idle.remove(found)
-    }
-
-    /// Keeps returned memory.
-    pub(super) fn take_back(&self, memory: HostMemory) {
-        self.idle.lock().push_back(memory);
     }
 
     /// Checks the room for `len` bytes plus `spare` bytes for other users. If there is a
