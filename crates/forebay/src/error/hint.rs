@@ -83,9 +83,7 @@ impl Error {
             Self::BadOption { .. }
             | Self::BadState { .. }
             | Self::Cancelled { .. }
-            | Self::BadRequest { .. } => {
-                return None;
-            }
+            | Self::BadRequest { .. } => return None,
         })
     }
 }
