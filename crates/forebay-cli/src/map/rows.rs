@@ -130,7 +130,12 @@ fn of(path: &Path, root: &Layer, drives: &[Drive], stored: &Stored) -> Rows {
         }
     }
     let is_memory = drives.iter().all(|drive| drive.kind == DriveKind::Memory);
-    if is_memory && !drives.is_empty() {
+    let is_loop = root.walk().any(|(_, step)| step.kind == LayerKind::Loop);
+    if is_memory && is_loop {
+        let text = "reach a loop device whose file is in memory, and no drive";
+        rows.cold.push(format!("cold reads of `{path}` {text}"));
+        rows.synced.push(format!("synced writes to `{path}` {text}"));
+    } else if is_memory && !drives.is_empty() {
         let file_system = root.walk().find(|(_, step)| step.kind == LayerKind::FileSystem);
         let name = file_system.map_or("the kernel", |(_, step)| &step.name);
         rows.no_cold = Some(format!("{name} keeps its files in memory"));
@@ -194,6 +199,17 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::Text(text.into())
+    }
+
+    #[test]
+    fn a_loop_device_over_memory_is_a_doubt() {
+        let mut root = Layer::new(LayerKind::Path, "/f");
+        root.children.push(Layer::new(Loop, "loop0"));
+        let drives = [Drive { kind: DriveKind::Memory, ..Drive::default() }];
+        let found = of(Path::new("/f"), &root, &drives, &WHOLE);
+        assert_eq!((found.no_cold, found.no_sync), (None, None));
+        assert!(found.cold.last().unwrap().contains("whose file is in memory"), "{:?}", found.cold);
+        assert_eq!(found.synced.len(), 1);
     }
 
     #[test]
