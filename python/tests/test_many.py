@@ -141,7 +141,7 @@ def test_memory_in_a_list_counts_as_one(
             engine.read_many(files=file, offsets=[0], lengths=[2], target=memory, at=wrong)
     with pytest.raises(ValueError, match="has no bytes"):
         engine.read_many(files=file, offsets=[0], lengths=[2], target=[], at=[0])
-    with pytest.raises(TypeError, match="cannot read into a `list`"):
+    with pytest.raises(TypeError, match="cannot read into `list`"):
         engine.read_many(files=file, offsets=[0], lengths=[2], target=[[bytearray(5)]], at=[0])
 
 

@@ -203,7 +203,7 @@ def test_the_command_is_this_packages_own(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_bench_whose_data_were_wrong_raises_with_its_report(tmp_path: Path) -> None:
     with mounted(tmp_path, inverted=1) as folder:
         with pytest.raises(forebay.Error, match="forebay bench: .*wrong") as error:
-            forebay.bench(folder, size="1M", gpu="none", repeats=1, time="10ms")
+            forebay.bench(folder, size="1M", gpu="none", repeats=1, time="100ms")
         report = error.value.report
         assert isinstance(report, forebay.Report) and report["run"]["schema"] == 1
         assert any(row["verified"] is False for row in report.rows())

@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_sample_too_short_or_wrong_for_one_rank_is_so_for_all() {
         let hosts = ["a", "a"].map(String::from);
-        let mut parts = [of_rank(1000, 1.0, 1), of_rank(1000, 0.2, 1)];
+        let mut parts = [of_rank(1000, 1.0, 1), of_rank(1000, 0.02, 1)];
         assert!(!total(&parts, &hosts).is_long_enough());
         assert!(total(&parts[..1], &hosts[..1]).is_long_enough());
         parts[1].measured.verified = Some(false);
