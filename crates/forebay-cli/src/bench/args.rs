@@ -89,10 +89,6 @@ pub struct BenchArgs {
     )]
     pub one_file: Option<OneFile>,
 
-    /// Whether this is one of several ranks.
-    #[arg(skip)]
-    pub(crate) is_rank: bool,
-
     /// The number of this rank, and of all, that have one file.
     #[arg(skip)]
     pub(crate) stripe: Option<(u32, u32)>,

@@ -110,7 +110,6 @@ fn measure(
     program: &Program,
     command: &str,
 ) -> Result<Vec<Record>> {
-    args.is_rank = joined.is_some();
     let engine = Engine::new(program.engine_options()?)?;
     joined.iter().for_each(|joined| joined.set_gpu(args, &engine));
     let mut bench = Bench::new(args, engine, (None, joined), program, command)?;
@@ -442,10 +441,11 @@ impl<'a> Bench<'a> {
 
     /// The arguments, by which parts of the same run are recognized.
     fn request(&self) -> Value {
+        let rounds = plan::rounds(self.args, &self.planned, self.ranks());
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut request =
-            plan::request(self.args, &self.planned, &real(&self.args.paths), &identities);
+            plan::request(self.args, (&self.planned, rounds), &real(&self.args.paths), &identities);
         let queues = queues::described(&self.maps);
         if !queues.is_empty() {
             request["queues"] = queues.into();
@@ -481,7 +481,7 @@ impl<'a> Bench<'a> {
         let kept = samples(&self.records).map(|(_, sample)| sample).filter(|one| one.is_good());
         let kept: HashSet<(Point, u32)> =
             kept.map(|sample| (sample.point.clone(), sample.repeat)).collect();
-        let rounds = plan::rounds(self.args, &self.planned);
+        let rounds = plan::rounds(self.args, &self.planned, self.ranks());
         let most = rounds.most();
         let all = self.planned.len() * most as usize;
         let mut done = kept.len();

@@ -307,9 +307,9 @@ impl Rounds {
 }
 
 /// When the run of these points ends: whole files have a time limit unless an argument sets the
-/// time or the number of samples. Several ranks make the same samples, whatever each takes.
-pub(super) fn rounds(args: &BenchArgs, planned: &[Planned]) -> Rounds {
-    let is_limited = args.repeats.is_none() && args.time.is_none() && !args.is_rank;
+/// time or the number of samples. Several ranks measure the same number of samples.
+pub(super) fn rounds(args: &BenchArgs, planned: &[Planned], ranks: u64) -> Rounds {
+    let is_limited = args.repeats.is_none() && args.time.is_none() && ranks == 1;
     if !is_limited || planned.iter().any(|one| one.whole.is_none()) {
         return Rounds::Count(args.repeats.unwrap_or(REPEATS));
     }
@@ -476,7 +476,7 @@ fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
 /// `targets` identify each GPU.
 pub(super) fn request(
     args: &BenchArgs,
-    planned: &[Planned],
+    (planned, rounds): (&[Planned], Rounds),
     places: &[String],
     targets: &[String],
 ) -> Value {
@@ -493,7 +493,7 @@ pub(super) fn request(
         "targets": targets,
         "label": args.label,
         // Null if time ends the run.
-        "repeats": match rounds(args, planned) {
+        "repeats": match rounds {
             Rounds::Count(count) => Some(count),
             Rounds::Within(_) => None,
         },
@@ -625,23 +625,20 @@ mod tests {
 
     #[test]
     fn a_default_run_has_a_time_limit_for_each_path_and_target() {
-        let of = |args: &BenchArgs, whole: Option<Vec<u64>>| {
+        let of = |args: &BenchArgs, whole: Option<Vec<u64>>, ranks| {
             let paths = vec!["/a".to_owned(), "/b".to_owned()];
             let caches = vec![Caches { cold: true, warm: true, synced: true }; 2];
             let axes = Axes { paths, caches, ..axes(args, whole) };
-            rounds(args, &points(args, &axes).unwrap())
+            rounds(args, &points(args, &axes).unwrap(), ranks)
         };
         let (usual, whole) = (BenchArgs::default(), Some(vec![1 << 30; 2]));
-        assert_eq!(of(&usual, whole.clone()), Rounds::Within(BUDGET * 3));
-        assert_eq!(of(&usual, None), Rounds::Count(REPEATS));
-        for args in [
-            BenchArgs { time: Some(TIME), ..usual.clone() },
-            BenchArgs { is_rank: true, ..usual.clone() },
-        ] {
-            assert_eq!(of(&args, whole.clone()), Rounds::Count(REPEATS));
-        }
+        assert_eq!(of(&usual, whole.clone(), 1), Rounds::Within(BUDGET * 3));
+        assert_eq!(of(&usual, whole.clone(), 2), Rounds::Count(REPEATS));
+        assert_eq!(of(&usual, None, 1), Rounds::Count(REPEATS));
+        let args = BenchArgs { time: Some(TIME), ..usual.clone() };
+        assert_eq!(of(&args, whole.clone(), 1), Rounds::Count(REPEATS));
         let args = BenchArgs { repeats: Some(7), ..usual };
-        assert_eq!(of(&args, whole), Rounds::Count(7));
+        assert_eq!(of(&args, whole, 1), Rounds::Count(7));
         let [one, two, ten] = [1, 2, 10].map(Duration::from_secs);
         assert_eq!(Rounds::Within(ten).left((two, one), two), Some(ten - two));
         assert_eq!(Rounds::Within(ten).left((ten - one, two), two), None, "it would end too late");
@@ -823,7 +820,10 @@ mod tests {
     #[test]
     fn requests_of_different_runs_differ() {
         let paths = ["/data".to_owned()];
-        let request_of = |args: &BenchArgs| request(args, &of(args), &paths, &[]);
+        let request_of = |args: &BenchArgs| {
+            let planned = of(args);
+            request(args, (&planned, rounds(args, &planned, 1)), &paths, &[])
+        };
         let usual = request_of(&BenchArgs::default());
         assert_eq!(
             usual,
@@ -842,8 +842,9 @@ mod tests {
         }
         let args = BenchArgs::default();
         let planned = of(&args);
-        assert_ne!(usual, request(&args, &planned, &["/elsewhere".into()], &[]));
-        assert_ne!(usual, request(&args, &planned, &paths, &["GPU-2".into()]));
+        let points = (planned.as_slice(), rounds(&args, &planned, 1));
+        assert_ne!(usual, request(&args, points, &["/elsewhere".into()], &[]));
+        assert_ne!(usual, request(&args, points, &paths, &["GPU-2".into()]));
     }
 
     /// A file is only recognized as part of the same run if all digits of a time are preserved.
@@ -855,7 +856,7 @@ mod tests {
             let rate = time.map(|time| 1e3 / time.as_secs_f64());
             let args = BenchArgs { time, rate, block_size: vec![4096], ..BenchArgs::default() };
             let planned = of(&args);
-            let first = request(&args, &planned, &paths, &[]);
+            let first = request(&args, (&planned, Rounds::Count(3)), &paths, &[]);
             let back: Value = serde_json::from_str(&first.to_string()).unwrap();
             assert_eq!(back, first, "{ms} ms");
         }

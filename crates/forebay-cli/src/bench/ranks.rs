@@ -1,5 +1,5 @@
-//! One run by several copies of the command, which a launcher starts: each measures as it would
-//! alone, all begin each sample together, and each has the same records of what they did together.
+//! One run by several copies of the command, which a launcher starts. All begin each sample at the
+//! same time, and write the totals as the records of the run.
 //!
 //! Records, and each choice that depends on time, memory or the machine, come from one exchange of
 //! all ranks. So all ranks make the same choices after it.
@@ -195,7 +195,7 @@ impl Joined {
     /// What all ranks can measure.
     ///
     /// # Errors
-    /// One of them has another plan.
+    /// The plan of a rank differs.
     pub(super) fn common(
         &self,
         axes: &mut Axes,

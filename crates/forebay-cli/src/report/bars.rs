@@ -407,7 +407,8 @@ mod tests {
         anstream::adapter::strip_str(&coloured).to_string()
     }
 
-    fn coloured(limit: f64, standard: f64, forebay: f64, seconds: f64, spread: f64) -> String {
+    /// Cold reads of whole files by two methods, and their limit.
+    fn whole_files(limit: f64) -> Vec<Value> {
         let sweep = Sweep {
             methods: vec!["standard", "forebay"],
             request_sizes: vec![1 << 30],
@@ -418,6 +419,11 @@ mod tests {
         run["request"]["whole_files"] = true.into();
         let mut records = vec![run, made::limit("storage", &sweep.path, limit)];
         records.extend(made::samples(&sweep));
+        records
+    }
+
+    fn coloured(limit: f64, standard: f64, forebay: f64, seconds: f64, spread: f64) -> String {
+        let mut records = whole_files(limit);
         let samples = records.iter_mut().filter(|record| record["record"] == "sample");
         for (number, record) in (0..).zip(samples) {
             let rate = if record["point"]["method"] == "forebay" { forebay } else { standard };
@@ -446,16 +452,7 @@ mod tests {
 
     #[test]
     fn sections_follow_the_width_and_name_what_has_no_room() {
-        let sweep = Sweep {
-            methods: vec!["standard", "forebay"],
-            request_sizes: vec![1 << 30],
-            depths: vec![1],
-            ..Sweep::default()
-        };
-        let mut run = made::run(&sweep);
-        run["request"]["whole_files"] = true.into();
-        let mut records = vec![run, made::limit("storage", &sweep.path, 4e9)];
-        records.extend(made::samples(&sweep));
+        let records = whole_files(4e9);
         let model = model_of(&[("a", &made::text(&records))]);
         for (width, bar, dropped) in [(40, 14, 3), (60, 6, 1), (80, 17, 0), (120, 34, 0)] {
             let text = anstream::adapter::strip_str(&render(&model, None, width)).to_string();

@@ -46,6 +46,8 @@ const LINE_MAX: usize = 256 << 20;
 const HELLO_LEN_MAX: usize = 64 << 10;
 /// Bytes of one read.
 const PART: usize = 64 << 10;
+/// The last step of a run.
+const END: &str = "end";
 /// The longest note.
 const NOTE_MAX: u64 = 4096;
 
@@ -294,31 +296,6 @@ impl Ranks {
         T: Serialize + DeserializeOwned,
         U: Serialize + DeserializeOwned,
     {
-        self.exchange((step, Message::Agreed), own, make)
-    }
-
-    /// As [`agree`](Self::agree), for the last time: then each rank may end.
-    ///
-    /// # Errors
-    /// As those of `agree`.
-    pub fn part<T, U>(&self, own: T, make: impl FnOnce(Vec<T>) -> Result<U>) -> Result<U>
-    where
-        T: Serialize + DeserializeOwned,
-        U: Serialize + DeserializeOwned,
-    {
-        self.exchange(("end", Message::Parted), own, make)
-    }
-
-    fn exchange<T, U>(
-        &self,
-        (step, answer): (&str, fn(Value) -> Message),
-        own: T,
-        make: impl FnOnce(Vec<T>) -> Result<U>,
-    ) -> Result<U>
-    where
-        T: Serialize + DeserializeOwned,
-        U: Serialize + DeserializeOwned,
-    {
         if !self.is_first() {
             self.peers[0].send(&Message::Own(step.into(), serde_json::to_value(own)?));
             let all = self.collect(|message| match message {
@@ -339,8 +316,12 @@ impl Ranks {
         let all = std::iter::once(Ok(own)).chain(others.into_iter().map(value_of));
         let made = all.collect::<Result<Vec<T>>>().and_then(make);
         let made = made.inspect_err(|failure| self.fail(failure))?;
-        let line = line(&answer(serde_json::to_value(made)?));
-        if step == "end" {
+        let made = serde_json::to_value(made)?;
+        let line = line(&match step {
+            END => Message::Parted(made),
+            _ => Message::Agreed(made),
+        });
+        if step == END {
             self.parted.store(true, Ordering::Release);
         }
         self.peers.iter().for_each(|peer| peer.send_line(&line));
@@ -349,6 +330,18 @@ impl Ranks {
             Message::Agreed(value) | Message::Parted(value) => Ok(serde_json::from_value(value)?),
             _ => unreachable!("it is an answer"),
         }
+    }
+
+    /// As [`agree`](Self::agree), for the last time: then each rank may end.
+    ///
+    /// # Errors
+    /// As those of `agree`.
+    pub fn part<T, U>(&self, own: T, make: impl FnOnce(Vec<T>) -> Result<U>) -> Result<U>
+    where
+        T: Serialize + DeserializeOwned,
+        U: Serialize + DeserializeOwned,
+    {
+        self.agree(END, own, make)
     }
 
     /// Ends the run of the other ranks, because this one fails.

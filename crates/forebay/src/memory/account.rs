@@ -17,8 +17,8 @@ const FOR_COURIERS: u64 = 64 * KIB;
 /// Bytes that a borrowed block has in addition to its length, at most.
 const PADDING: u64 = 8 * KIB;
 
-/// Pinned bytes of an engine. Each kind of call can get some memory at any limit: bytes are kept
-/// back for the first slot of each GPU, for one borrowed block, and for one courier.
+/// Pinned bytes of an engine. Every kind of call works at any limit: bytes are reserved for the
+/// first slot of every GPU, a borrowed block, and a courier.
 #[derive(Debug)]
 pub(crate) struct Account {
     /// Bytes of a slot.

@@ -69,8 +69,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures the storage of each path that has a limit in one direction; scratch is made for
-    /// that if there is none yet.
+    /// Measures the storage below the limited paths in this direction. Makes missing scratch.
     pub(in crate::bench) fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<()> {
         for index in 0..self.places.len() {
             if !self.is_limited[index] {

@@ -109,7 +109,7 @@ impl CuFileBackend {
             process.open(context.path, context.writes, context.writes || is_cold)
         };
         backend.direct = open().map_err(|failure| {
-            // Scratch has another name in each run.
+            // Without the path: a scratch file is named differently in every run.
             Failure::new("cuFile cannot open the file").because(failure.with_remedy())
         })?;
         Ok(backend)
