@@ -30,6 +30,7 @@ class Report(dict[str, Any]):
 
     def _notes(self) -> list[str]:
         notes = self.get("warnings", [self["sentence"]] if "sentence" in self else [])
+        notes = [*self.get("doubts", []), *notes]
         return [note["text"] if isinstance(note, dict) else note for note in notes]
 
     def __repr__(self) -> str:
@@ -142,15 +143,15 @@ def _records(text: bytes) -> dict[str, Any]:
     """The records of a results file, by their kinds."""
     import json
 
-    found: dict[str, Any] = {"run": None, "limits": [], "samples": [], "warnings": []}
-    kinds = {"limit": "limits", "sample": "samples", "warning": "warnings"}
+    kinds = ("limits", "samples", "doubts", "warnings")
+    found: dict[str, Any] = {"run": None, **{kind: [] for kind in kinds}}
     for line in text.splitlines():
         record = json.loads(line)
         kind = record.pop("record")
         if kind == "run":
             found["run"] = record
         else:
-            found[kinds[kind]].append(record)
+            found[f"{kind}s"].append(record)
     return found
 
 

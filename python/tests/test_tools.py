@@ -207,3 +207,4 @@ def test_a_bench_whose_data_were_wrong_raises_with_its_report(tmp_path: Path) ->
         report = error.value.report
         assert isinstance(report, forebay.Report) and report["run"]["schema"] == 1
         assert any(row["verified"] is False for row in report.rows())
+        assert any("FUSE" in doubt["text"] for doubt in report["doubts"]), report["doubts"]
