@@ -106,7 +106,13 @@ impl Pages {
 
     /// Starts reading bytes into the page cache, without waiting for them.
     fn read_ahead(&self, py: Python<'_>, begin: usize, end: usize) {
-        py.detach(|| self.mapped.pages.read_ahead(begin..end));
+        let part = begin..end.min(self.mapped.pages.len());
+        py.detach(|| {
+            // The kernel visits all pages, resident ones too: 115 µs for 128 MiB on two cores.
+            if !part.is_empty() && !self.mapped.seems_resident(&part) {
+                self.mapped.pages.read_ahead(part);
+            }
+        });
     }
 
     /// # Safety
