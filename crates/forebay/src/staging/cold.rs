@@ -52,6 +52,21 @@ const PAUSE: Duration = Duration::from_millis(1);
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 /// User data of a request that only wakes the thread with the role.
 const INTERRUPT: u64 = u64::MAX;
+/// User data of [`TICK`], and how late a wait may end that it bounds.
+const TICKED: u64 = u64::MAX - 1;
+const LATE_MAX: Duration = Duration::from_millis(10);
+/// Bounds the waits of many reads. Setting up a timer for each of them and cancelling it took 15 µs
+/// on a virtual machine.
+static TICK: Timespec = Timespec::new().nsec(LATE_MAX.subsec_nanos());
+
+thread_local! {
+    /// Its address identifies the thread.
+    static MARK: u8 = const { 0 };
+}
+
+fn this_thread() -> usize {
+    MARK.with(|mark| (&raw const *mark).addr())
+}
 
 /// The small cold reads of an engine.
 pub(crate) struct ColdReads {
@@ -65,8 +80,10 @@ pub(crate) struct ColdReads {
     is_refused: AtomicBool,
     /// Number of reads in flight.
     count: AtomicUsize,
-    /// Whether a thread takes completions.
-    is_reaped: AtomicBool,
+    /// Whether [`TICK`] is in the ring.
+    ticks: AtomicBool,
+    /// The thread that takes completions, by its [`MARK`]; 0 for none.
+    reaped_by: AtomicUsize,
     /// Number of threads that wait for a read and do not take completions.
     waiting: AtomicUsize,
     thread: Lock<Thread>,
@@ -177,7 +194,8 @@ impl ColdReads {
             submitting: AtomicUsize::new(0),
             is_refused: AtomicBool::new(false),
             count: AtomicUsize::new(0),
-            is_reaped: AtomicBool::new(false),
+            ticks: AtomicBool::new(false),
+            reaped_by: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             thread: Lock::default(),
             wakes: Condvar::new(),
@@ -263,22 +281,18 @@ impl ColdReads {
     /// Ends the reads whose completions have come. Only the thread that took the role calls it.
     fn collect(&self, engine: &KeptEngine) {
         // SAFETY: one thread at a time has the role.
-        let completions = unsafe { self.ring.completion_shared() };
-        let done: Vec<(u64, i32)> =
-            completions.map(|entry| (entry.user_data(), entry.result())).collect();
-        if done.is_empty() {
-            return;
+        while let Some(entry) = unsafe { self.ring.completion_shared() }.next() {
+            if entry.user_data() == TICKED {
+                self.ticks.store(false, SeqCst);
+            }
+            // A tick and an interrupt have no read.
+            let key = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
+            let read = self.reads.lock().in_flight.try_remove(key);
+            if let Some((_, read)) = read {
+                self.count.fetch_sub(1, SeqCst);
+                self.end(engine, read, entry.result());
+            }
         }
-        let mut reads = self.reads.lock();
-        let of = |(key, result)| {
-            // An interrupt has no read.
-            let key = usize::try_from(key).ok()?;
-            Some((reads.in_flight.try_remove(key)?.1, result))
-        };
-        let done: Vec<(ColdRead, i32)> = done.into_iter().filter_map(of).collect();
-        drop(reads);
-        self.count.fetch_sub(done.len(), SeqCst);
-        done.into_iter().for_each(|(read, result)| self.end(engine, read, result));
     }
 
     fn end(&self, engine: &KeptEngine, read: ColdRead, result: i32) {
@@ -351,10 +365,11 @@ impl ColdReads {
                 continue;
             }
             self.is_submitted.store(true, SeqCst);
-            let waited = match left.map(Timespec::from) {
-                // A timer costs a virtual machine some microseconds.
-                None => submitter.submit_and_wait(1),
-                Some(left) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&left)),
+            let waited = match left {
+                Some(left) if left <= LATE_MAX || !self.bound() => {
+                    submitter.submit_with_args(1, &SubmitArgs::new().timespec(&left.into()))
+                }
+                _ => submitter.submit_and_wait(1),
             };
             match waited.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
                 Ok(_) | Err(Errno::TIME | Errno::INTR) => refused_since = None,
@@ -368,9 +383,25 @@ impl ColdReads {
         }
     }
 
+    /// Makes sure that a wait ends within [`LATE_MAX`]; false if the ring has no room for that.
+    fn bound(&self) -> bool {
+        let entry = opcode::Timeout::new(&raw const TICK).build().user_data(TICKED);
+        if !self.ticks.load(SeqCst) {
+            // SAFETY: the tick is never freed.
+            self.ticks.store(unsafe { self.add(&mut self.reads.lock(), entry) }, SeqCst);
+        }
+        self.ticks.load(SeqCst)
+    }
+
+    /// Number of requests so far.
+    #[cfg(test)]
+    pub(crate) fn added(&self) -> usize {
+        self.reads.lock().added
+    }
+
     /// Stops taking completions, and wakes a thread that takes the next ones.
     fn leave(&self) {
-        self.is_reaped.store(false, SeqCst);
+        self.reaped_by.store(0, SeqCst);
         let is_over = self.count.load(SeqCst) == 0;
         // A thread that starts to wait after this finds that the role is free.
         if !is_over && self.waiting.load(SeqCst) > 0 {
@@ -434,11 +465,11 @@ impl ColdReads {
 
 impl Reaper for ColdReads {
     fn is_free(&self) -> bool {
-        !self.is_reaped.load(SeqCst)
+        self.reaped_by.load(SeqCst) == 0
     }
 
     fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
-        if self.is_reaped.swap(true, SeqCst) {
+        if self.reaped_by.compare_exchange(0, this_thread(), SeqCst, SeqCst).is_err() {
             return;
         }
         let role = Role { reads: self, engine: self.engine.upgrade() };
@@ -463,6 +494,9 @@ impl Reaper for ColdReads {
     }
 
     fn interrupt(&self) {
+        if self.reaped_by.load(SeqCst) == this_thread() {
+            return; // it checks its condition after each batch of completions
+        }
         let entry = opcode::Nop::new().build().user_data(INTERRUPT);
         // SAFETY: it has no memory.
         let is_added = unsafe { self.add(&mut self.reads.lock(), entry) };

@@ -568,6 +568,7 @@ impl State {
             let (elapsed, done) = (self.started.elapsed(), self.done());
             let awake = (elapsed / 5).min(AWAKE_MAX);
             let left = match (self.wanted.saturating_sub(done), done) {
+                _ if self.reaps() => LONG, // the thread takes its completion
                 (_, 0) => awake + elapsed.max(FIRST_LOOK),
                 (left, done) => elapsed.mul_f64(float(left) / float(done)),
             };

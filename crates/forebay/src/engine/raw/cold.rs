@@ -88,8 +88,10 @@ impl Engine {
         };
         let (touch, start) = (Touch::new(&state), Instant::now());
         let read = ColdRead { call: cold, covered, target, touch, start };
+        // A blocking call waits next, which submits it.
+        let at_once = !call.may_wait && goes_at_once();
         // SAFETY: the transfer keeps the caller's memory, and the read its cell.
-        if let Some(read) = unsafe { reads.start(read, memory, goes_at_once()) } {
+        if let Some(read) = unsafe { reads.start(read, memory, at_once) } {
             if let ColdTarget::Cell { cells, cell, .. } = read.target {
                 cells.give(cell);
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::plan::Reason;
 use crate::queue::sections_of_this_thread;
-use crate::transfer::{Completions, Outcome};
+use crate::transfer::{Completions, Outcome, Reaper as _};
 
 const LEN: usize = 8 << 20;
 /// Only distinguishes late from never.
@@ -42,6 +42,10 @@ impl Cold {
             return None;
         }
         Some(cold)
+    }
+
+    fn ring(&self) -> &ColdReads {
+        self.engine.inner.cold.get().unwrap().as_ref().unwrap()
     }
 
     fn memory(&self, gpu: Option<DeviceId>, len: u64) -> Buffer {
@@ -231,5 +235,38 @@ fn a_queue_reports_reads_of_several_engines() {
         for ((cold, read), number) in reads.into_iter().zip(0_u64..) {
             cold.check(read, number * 8192);
         }
+    }
+}
+
+#[test]
+fn a_read_costs_one_request_however_it_is_waited_for() {
+    let Some(cold) = Cold::new() else { return };
+    let (completions, options) = (Completions::new(), RequestOptions::default());
+    cold.file.evict().unwrap();
+    let before = cold.ring().added();
+    let mut memory = vec![0; 4096];
+    (0..20).for_each(|number| _ = cold.file.read(number * 4096, &mut memory[..]).unwrap());
+    let reads: Vec<Transfer> =
+        (20..40).map(|number| cold.start(None, number * 4096, 4096)).collect();
+    reads.iter().for_each(|read| read.report_to(&completions, 0));
+    reads.iter().for_each(|_| _ = completions.wait(None).unwrap());
+    assert_eq!(cold.ring().added() - before, 40);
+    // A timer bounds the waits of many reads.
+    let (before, start, mut buffer) =
+        (cold.ring().added(), Instant::now(), cold.memory(None, 4096));
+    for number in 40..60 {
+        cold.file.read_while(number * 4096, &mut buffer, &options, &mut || true).unwrap();
+    }
+    let timers = start.elapsed().as_millis() / 10 + 1;
+    assert!(cold.ring().added() - before <= 20 + usize::try_from(timers).unwrap());
+}
+
+#[test]
+fn waits_end_at_their_bound() {
+    let Some(cold) = Cold::new() else { return };
+    for bound in [Duration::from_millis(3), Duration::from_millis(40)] {
+        let start = Instant::now();
+        cold.ring().reap(Some(start + bound), &|| false);
+        assert!((bound..BOUND).contains(&start.elapsed()));
     }
 }
