@@ -50,14 +50,19 @@ const PART: usize = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the kernel may refuse that before the ring is closed.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
-/// User data of a request that only wakes the thread with the role.
-const INTERRUPT: u64 = u64::MAX;
-/// User data of [`TICK`], and how late a wait may end that it bounds.
-const TICKED: u64 = u64::MAX - 1;
+/// How late a wait may end that a [`Signal::Tick`] bounds.
 const LATE_MAX: Duration = Duration::from_millis(10);
-/// Bounds the waits of many reads. Setting up a timer for each of them and cancelling it took 15 µs
-/// on a virtual machine.
 static TICK: Timespec = Timespec::new().nsec(LATE_MAX.subsec_nanos());
+
+/// Requests that only wake the thread with the role. The ring has one of each at most; the user
+/// data is the number from the end.
+#[derive(Clone, Copy)]
+enum Signal {
+    /// It looks at its condition.
+    Interrupt,
+    /// A timer for the waits of many reads. One for each wait took 15 µs on a virtual machine.
+    Tick,
+}
 
 thread_local! {
     /// Its address identifies the thread.
@@ -80,8 +85,8 @@ pub(crate) struct ColdReads {
     is_refused: AtomicBool,
     /// Number of reads in flight.
     count: AtomicUsize,
-    /// Whether [`TICK`] is in the ring.
-    ticks: AtomicBool,
+    /// Whether each [`Signal`] is in the ring.
+    signals: [AtomicBool; 2],
     /// The thread that takes completions, by its [`MARK`]; 0 for none.
     reaped_by: AtomicUsize,
     /// Number of threads that wait for a read and do not take completions.
@@ -194,7 +199,7 @@ impl ColdReads {
             submitting: AtomicUsize::new(0),
             is_refused: AtomicBool::new(false),
             count: AtomicUsize::new(0),
-            ticks: AtomicBool::new(false),
+            signals: Default::default(),
             reaped_by: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             thread: Lock::default(),
@@ -238,7 +243,6 @@ impl ColdReads {
         reads.in_flight.insert((number, read));
         self.count.fetch_add(1, SeqCst);
         drop(reads);
-        self.is_submitted.store(false, SeqCst);
         if at_once {
             self.submit();
         }
@@ -254,6 +258,7 @@ impl ColdReads {
         // is the caller's promise.
         let is_added = unsafe { self.ring.submission_shared().push(&entry) }.is_ok();
         reads.added += usize::from(is_added);
+        self.is_submitted.store(false, SeqCst);
         is_added
     }
 
@@ -282,12 +287,12 @@ impl ColdReads {
     fn collect(&self, engine: &KeptEngine) {
         // SAFETY: one thread at a time has the role.
         while let Some(entry) = unsafe { self.ring.completion_shared() }.next() {
-            if entry.user_data() == TICKED {
-                self.ticks.store(false, SeqCst);
+            let index = |data| usize::try_from(data).unwrap_or(usize::MAX);
+            if let Some(signal) = self.signals.get(index(u64::MAX - entry.user_data())) {
+                signal.store(false, SeqCst);
+                continue;
             }
-            // A tick and an interrupt have no read.
-            let key = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
-            let read = self.reads.lock().in_flight.try_remove(key);
+            let read = self.reads.lock().in_flight.try_remove(index(entry.user_data()));
             if let Some((_, read)) = read {
                 self.count.fetch_sub(1, SeqCst);
                 self.end(engine, read, entry.result());
@@ -364,12 +369,11 @@ impl ColdReads {
                 std::thread::sleep(PAUSE);
                 continue;
             }
+            let timer = left.filter(|left| *left <= LATE_MAX || !self.signal(Signal::Tick));
             self.is_submitted.store(true, SeqCst);
-            let waited = match left {
-                Some(left) if left <= LATE_MAX || !self.bound() => {
-                    submitter.submit_with_args(1, &SubmitArgs::new().timespec(&left.into()))
-                }
-                _ => submitter.submit_and_wait(1),
+            let waited = match timer.map(Timespec::from) {
+                None => submitter.submit_and_wait(1),
+                Some(timer) => submitter.submit_with_args(1, &SubmitArgs::new().timespec(&timer)),
             };
             match waited.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
                 Ok(_) | Err(Errno::TIME | Errno::INTR) => refused_since = None,
@@ -383,14 +387,23 @@ impl ColdReads {
         }
     }
 
-    /// Makes sure that a wait ends within [`LATE_MAX`]; false if the ring has no room for that.
-    fn bound(&self) -> bool {
-        let entry = opcode::Timeout::new(&raw const TICK).build().user_data(TICKED);
-        if !self.ticks.load(SeqCst) {
-            // SAFETY: the tick is never freed.
-            self.ticks.store(unsafe { self.add(&mut self.reads.lock(), entry) }, SeqCst);
+    /// Adds a signal, unless it is in the ring; false if there is no room.
+    fn signal(&self, signal: Signal) -> bool {
+        let is_in_ring = &self.signals[signal as usize];
+        if is_in_ring.swap(true, SeqCst) {
+            return true;
         }
-        self.ticks.load(SeqCst)
+        let entry = match signal {
+            Signal::Interrupt => opcode::Nop::new().build(),
+            Signal::Tick => opcode::Timeout::new(&raw const TICK).build(),
+        };
+        let entry = entry.user_data(u64::MAX - signal as u64);
+        // SAFETY: it has no memory, but for the tick, which is never freed.
+        let is_added = unsafe { self.add(&mut self.reads.lock(), entry) };
+        if !is_added {
+            is_in_ring.store(false, SeqCst);
+        }
+        is_added
     }
 
     /// Number of requests so far.
@@ -486,9 +499,9 @@ impl Reaper for ColdReads {
             return;
         }
         self.submitting.fetch_add(1, SeqCst);
-        if !self.is_refused.load(SeqCst) {
-            // If the kernel refuses, the next wait tries again.
-            drop(self.ring.submitter().submit());
+        // If the kernel refuses, the next wait tries again.
+        if !self.is_refused.load(SeqCst) && self.ring.submitter().submit().is_err() {
+            self.is_submitted.store(false, SeqCst);
         }
         self.submitting.fetch_sub(1, SeqCst);
     }
@@ -497,12 +510,8 @@ impl Reaper for ColdReads {
         if self.reaped_by.load(SeqCst) == this_thread() {
             return; // it checks its condition after each batch of completions
         }
-        let entry = opcode::Nop::new().build().user_data(INTERRUPT);
-        // SAFETY: it has no memory.
-        let is_added = unsafe { self.add(&mut self.reads.lock(), entry) };
         // If there is no room, completions come soon.
-        if is_added {
-            self.is_submitted.store(false, SeqCst);
+        if self.signal(Signal::Interrupt) {
             self.submit();
         }
     }

@@ -262,6 +262,17 @@ fn a_read_costs_one_request_however_it_is_waited_for() {
 }
 
 #[test]
+fn interrupts_are_one_request_until_it_is_taken() {
+    let Some(cold) = Cold::new() else { return };
+    for _ in 0..3 {
+        let before = cold.ring().added();
+        (0..10).for_each(|_| cold.ring().interrupt());
+        assert_eq!(cold.ring().added() - before, 1);
+        cold.ring().reap(None, &|| true);
+    }
+}
+
+#[test]
 fn waits_end_at_their_bound() {
     let Some(cold) = Cold::new() else { return };
     for bound in [Duration::from_millis(3), Duration::from_millis(40)] {
