@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_base::lock::Lock;
 use forebay_base::units::ByteRange;
@@ -83,6 +84,8 @@ pub(crate) struct Handle {
     device: u64,
     /// Block size of the file system when the file was opened.
     block: u64,
+    /// The size when it was last queried.
+    seen_size: AtomicU64,
     file_system: FileSystem,
     drive: OnceLock<BlockDevice>,
     o_direct: OnceLock<Result<ODirect, String>>,
@@ -145,6 +148,7 @@ impl Handle {
             identity: kind::identity(stat),
             block: u64::try_from(stat.st_blksize).unwrap_or(0),
             device: if kind == Kind::BlockDevice { stat.st_rdev } else { stat.st_dev },
+            seen_size: AtomicU64::new(0),
             file_system: FileSystem::of(&file_system),
             drive: OnceLock::new(),
             o_direct: OnceLock::new(),
@@ -218,7 +222,14 @@ impl Handle {
             // Not by seeking: the given descriptor's owner shares its position.
             Kind::BlockDevice => calls::device_size(self.fd()),
         };
-        size.map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
+        size.inspect(|size| self.seen_size.store(*size, Ordering::Relaxed))
+            .map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))
+    }
+
+    /// Whether it has `end` bytes, or had them when its size was last queried.
+    pub(crate) fn has(&self, end: u64) -> bool {
+        let seen = self.seen_size.load(Ordering::Relaxed);
+        end <= seen || self.size().is_ok_and(|size| end <= size)
     }
 
     /// The size in bytes that the kernel knew last, without a query to the server.
@@ -324,6 +335,7 @@ impl Handle {
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn set_len(&self, len: u64) -> Result<()> {
+        self.seen_size.store(0, Ordering::Relaxed);
         calls::set_len(self.fd(), len)
             .map_err(|e| Error::io(Operation::Truncate, self.place(len, 0), e))
     }

@@ -653,6 +653,9 @@ impl State {
             let reaper = self.reaper();
             reaper.iter().for_each(|reaper| reaper.submit());
             let mut end = self.end.lock();
+            if end.result.is_some() {
+                return end; // without reading the clock
+            }
             // Counted before the role is looked at: who gives it up looks at the count after that.
             reaper.iter().for_each(|reaper| reaper.add_waiting());
             end.waiting += 1;
@@ -671,8 +674,10 @@ impl State {
 
     /// Waits briefly for the files of a finished transfer to be closed.
     pub(crate) fn wait_for_closing(&self) {
-        let waited = self.bell.wait_timeout_while(self.end.lock(), CLOSING_MAX, |end| end.closing);
-        drop(waited);
+        let end = self.end.lock();
+        if end.closing {
+            drop(self.bell.wait_timeout_while(end, CLOSING_MAX, |end| end.closing));
+        }
     }
 
     /// Gives up the memory of a transfer whose engine has failed, if it may still be touched. Owned

@@ -60,7 +60,7 @@ impl Engine {
         // A drive fills the last unit of a file, and so more memory than the file has bytes.
         let is_aligned = covered == range && call.span.address.is_multiple_of(alignment.memory);
         let (target, memory) = match &call.span.gpu {
-            None if is_aligned && file.size().is_ok_and(|size| range.end <= size) => {
+            None if is_aligned && file.has(range.end) => {
                 (ColdTarget::Memory, NonNull::new(call.span.address as *mut u8)?)
             }
             gpu => {

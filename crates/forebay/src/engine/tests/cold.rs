@@ -110,6 +110,25 @@ fn a_read_across_the_end_of_the_file_leaves_the_rest_as_it_was() {
 }
 
 #[test]
+fn a_file_that_has_shrunk_is_read_up_to_its_new_end() {
+    let Some(mut cold) = Cold::new() else { return };
+    for len in [LEN / 2 + 100, 5000] {
+        let other = std::fs::File::options().write(true).open(cold.file.path()).unwrap();
+        other.set_len(len as u64).unwrap();
+        let end = (len as u64).next_multiple_of(4096);
+        cold.bytes.truncate(len);
+        cold.file.evict().unwrap();
+        for offset in [end - 8192, end - 4096, end, end + 4096] {
+            let mut memory = vec![0; 8192];
+            let outcome = cold.file.read(offset, &mut memory[..]).unwrap();
+            let there = cold.bytes.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
+            let there = &there[..there.len().min(8192)];
+            assert!(outcome.bytes == there.len() as u64 && memory.starts_with(there));
+        }
+    }
+}
+
+#[test]
 fn many_threads_wait_for_reads_of_each_other() {
     let Some(cold) = Cold::new() else { return };
     std::thread::scope(|scope| {
