@@ -50,28 +50,14 @@ const PART: usize = 4;
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long the kernel may refuse that before the ring is closed.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
-/// How late a wait may end that a [`Signal::Tick`] bounds.
+/// User data of requests without a read: one that only wakes the thread with the role, and
+/// [`TICK`].
+const INTERRUPT: u64 = u64::MAX;
+const TICKED: u64 = u64::MAX - 1;
+/// How late a wait may end that [`TICK`] bounds.
 const LATE_MAX: Duration = Duration::from_millis(10);
+/// Bounds the waits of many reads. A timer for each of them took 15 µs on a virtual machine.
 static TICK: Timespec = Timespec::new().nsec(LATE_MAX.subsec_nanos());
-
-/// Requests that only wake the thread with the role. The ring has one of each at most; the user
-/// data is the number from the end.
-#[derive(Clone, Copy)]
-enum Signal {
-    /// It looks at its condition.
-    Interrupt,
-    /// A timer for the waits of many reads. One for each wait took 15 µs on a virtual machine.
-    Tick,
-}
-
-thread_local! {
-    /// Its address identifies the thread.
-    static MARK: u8 = const { 0 };
-}
-
-fn this_thread() -> usize {
-    MARK.with(|mark| (&raw const *mark).addr())
-}
 
 /// The small cold reads of an engine.
 pub(crate) struct ColdReads {
@@ -85,10 +71,12 @@ pub(crate) struct ColdReads {
     is_refused: AtomicBool,
     /// Number of reads in flight.
     count: AtomicUsize,
-    /// Whether each [`Signal`] is in the ring.
-    signals: [AtomicBool; 2],
-    /// The thread that takes completions, by its [`MARK`]; 0 for none.
-    reaped_by: AtomicUsize,
+    /// Whether a thread takes completions.
+    is_reaped: AtomicBool,
+    /// Whether an interrupt has to wake that thread: it waits, or is about to.
+    sleeps: AtomicBool,
+    /// Whether [`TICK`] is in the ring.
+    ticks: AtomicBool,
     /// Number of threads that wait for a read and do not take completions.
     waiting: AtomicUsize,
     thread: Lock<Thread>,
@@ -199,8 +187,9 @@ impl ColdReads {
             submitting: AtomicUsize::new(0),
             is_refused: AtomicBool::new(false),
             count: AtomicUsize::new(0),
-            signals: Default::default(),
-            reaped_by: AtomicUsize::new(0),
+            is_reaped: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
+            ticks: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             thread: Lock::default(),
             wakes: Condvar::new(),
@@ -287,12 +276,12 @@ impl ColdReads {
     fn collect(&self, engine: &KeptEngine) {
         // SAFETY: one thread at a time has the role.
         while let Some(entry) = unsafe { self.ring.completion_shared() }.next() {
-            let index = |data| usize::try_from(data).unwrap_or(usize::MAX);
-            if let Some(signal) = self.signals.get(index(u64::MAX - entry.user_data())) {
-                signal.store(false, SeqCst);
-                continue;
+            if entry.user_data() == TICKED {
+                self.ticks.store(false, SeqCst);
             }
-            let read = self.reads.lock().in_flight.try_remove(index(entry.user_data()));
+            // A tick and an interrupt have no read.
+            let key = usize::try_from(entry.user_data()).unwrap_or(usize::MAX);
+            let read = self.reads.lock().in_flight.try_remove(key);
             if let Some((_, read)) = read {
                 self.count.fetch_sub(1, SeqCst);
                 self.end(engine, read, entry.result());
@@ -360,7 +349,9 @@ impl ColdReads {
         let submitter = self.ring.submitter();
         let mut refused_since = None;
         loop {
+            self.sleeps.store(false, SeqCst);
             self.collect(engine);
+            self.sleeps.store(true, SeqCst); // before the condition is checked
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if is_over() || left.is_some_and(|left| left.is_zero()) {
                 return;
@@ -369,7 +360,7 @@ impl ColdReads {
                 std::thread::sleep(PAUSE);
                 continue;
             }
-            let timer = left.filter(|left| *left <= LATE_MAX || !self.signal(Signal::Tick));
+            let timer = left.filter(|left| *left <= LATE_MAX || !self.tick());
             self.is_submitted.store(true, SeqCst);
             let waited = match timer.map(Timespec::from) {
                 None => submitter.submit_and_wait(1),
@@ -387,23 +378,14 @@ impl ColdReads {
         }
     }
 
-    /// Adds a signal, unless it is in the ring; false if there is no room.
-    fn signal(&self, signal: Signal) -> bool {
-        let is_in_ring = &self.signals[signal as usize];
-        if is_in_ring.swap(true, SeqCst) {
-            return true;
+    /// Adds the tick, unless it is in the ring; false if there is no room.
+    fn tick(&self) -> bool {
+        let entry = opcode::Timeout::new(&raw const TICK).build().user_data(TICKED);
+        if !self.ticks.load(SeqCst) {
+            // SAFETY: the tick is never freed.
+            self.ticks.store(unsafe { self.add(&mut self.reads.lock(), entry) }, SeqCst);
         }
-        let entry = match signal {
-            Signal::Interrupt => opcode::Nop::new().build(),
-            Signal::Tick => opcode::Timeout::new(&raw const TICK).build(),
-        };
-        let entry = entry.user_data(u64::MAX - signal as u64);
-        // SAFETY: it has no memory, but for the tick, which is never freed.
-        let is_added = unsafe { self.add(&mut self.reads.lock(), entry) };
-        if !is_added {
-            is_in_ring.store(false, SeqCst);
-        }
-        is_added
+        self.ticks.load(SeqCst)
     }
 
     /// Number of requests so far.
@@ -414,7 +396,8 @@ impl ColdReads {
 
     /// Stops taking completions, and wakes a thread that takes the next ones.
     fn leave(&self) {
-        self.reaped_by.store(0, SeqCst);
+        self.sleeps.store(false, SeqCst);
+        self.is_reaped.store(false, SeqCst);
         let is_over = self.count.load(SeqCst) == 0;
         // A thread that starts to wait after this finds that the role is free.
         if !is_over && self.waiting.load(SeqCst) > 0 {
@@ -478,11 +461,11 @@ impl ColdReads {
 
 impl Reaper for ColdReads {
     fn is_free(&self) -> bool {
-        self.reaped_by.load(SeqCst) == 0
+        !self.is_reaped.load(SeqCst)
     }
 
     fn reap(&self, until: Option<Instant>, is_over: &dyn Fn() -> bool) {
-        if self.reaped_by.compare_exchange(0, this_thread(), SeqCst, SeqCst).is_err() {
+        if self.is_reaped.swap(true, SeqCst) {
             return;
         }
         let role = Role { reads: self, engine: self.engine.upgrade() };
@@ -507,13 +490,12 @@ impl Reaper for ColdReads {
     }
 
     fn interrupt(&self) {
-        if self.reaped_by.load(SeqCst) == this_thread() {
-            return; // it checks its condition after each batch of completions
+        if self.sleeps.swap(false, SeqCst) {
+            let entry = opcode::Nop::new().build().user_data(INTERRUPT);
+            // SAFETY: it has no memory. If there is no room for it, completions come soon.
+            unsafe { self.add(&mut self.reads.lock(), entry) };
         }
-        // If there is no room, completions come soon.
-        if self.signal(Signal::Interrupt) {
-            self.submit();
-        }
+        self.submit();
     }
 
     fn add_waiting(&self) {
