@@ -18,12 +18,12 @@ thread_local! {
 }
 
 /// Whether a read that this thread starts goes to the drive at once. While more ends wait for the
-/// thread, the first, second, fourth, eighth … read does, with those before it: the drive has work
-/// at once, and many reads cost few system calls.
+/// thread, the first, the second and each fourth read does, with those before it: the drive has
+/// work at once, and many reads cost few system calls.
 pub(crate) fn goes_at_once() -> bool {
     let Some(started) = STARTED.get() else { return true };
     STARTED.set(Some(started + 1));
-    (started + 1).is_power_of_two()
+    started < 2 || started % 4 == 3
 }
 
 /// The ends of the transfers that report to it ([`Transfer::report_to`]), in their order. A thread
