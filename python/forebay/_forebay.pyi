@@ -1,5 +1,6 @@
 """The compiled part of ``forebay``."""
 
+from asyncio import Future
 from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from typing import Any, Self, final
 
@@ -10,6 +11,7 @@ from ._types import Device, Memory, Numbers, Path, Requests, Route, Stream, Sync
 
 __all__ = [
     "Archive",
+    "Awaits",
     "BlockCall",
     "Blocks",
     "Buffer",
@@ -450,6 +452,16 @@ class Transfer:
     def add_done_callback(self, callback: Callable[[Transfer], object]) -> None: ...
     def __await__(self) -> Generator[Any, None, int]: ...
     def report(self) -> dict[str, Any]: ...
+
+@final
+class Awaits:
+    """The futures of an event loop whose transfers have ended."""
+
+    def fileno(self) -> int: ...
+    def add(
+        self, transfer: Transfer | ManyTransfer | BlockCall, future: Future[None]
+    ) -> None: ...
+    def take(self) -> list[Future[None]]: ...
 
 @final
 class ManyTransfer:

@@ -1,7 +1,5 @@
 //! Stores of KV blocks, which `forebay.blocks` describes.
 
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +10,11 @@ use forebay_blocks::{Batch, Block, End, Key, Options, Policy, RootOptions, Store
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString};
-use rustix::event::EventfdFlags;
 
 use crate::callbacks;
+use crate::ended::{self, Ended};
 use crate::engine::Engine;
 use crate::failure::{noted, raised};
-use crate::hanging;
 use crate::memory::{Use, lend};
 use crate::moving::{bound, late};
 use crate::stream::Ordering;
@@ -29,21 +26,8 @@ use crate::whole;
 pub(crate) struct Blocks {
     store: Lock<Option<Arc<Apart<Store>>>>,
     engine: Py<Engine>,
-    ended: Arc<Ended>,
-}
-
-/// Calls that ended and were started with a number.
-struct Ended {
-    calls: Lock<VecDeque<(u64, Batch)>>,
-    event: OwnedFd,
-}
-
-impl Ended {
-    fn add(&self, number: u64, batch: Batch) {
-        self.calls.lock().push_back((number, batch));
-        // Fails only after 2^64 ends.
-        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
-    }
+    /// Calls that ended and were started with a number.
+    ended: Arc<Ended<(u64, Batch)>>,
 }
 
 type RootTuple = (PathBuf, u64, Option<u64>);
@@ -98,9 +82,7 @@ impl Blocks {
             let inner = &*engine.get().engine;
             raised(py, py.detach(|| Store::open(inner, &options)))?
         };
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        let event = rustix::event::eventfd(0, flags).map_err(std::io::Error::from)?;
-        let ended = Arc::new(Ended { calls: Lock::default(), event });
+        let ended = Arc::new(Ended::new()?);
         Ok(Self { store: Lock::new(Some(Arc::new(Apart::new(store)))), engine, ended })
     }
 
@@ -229,18 +211,16 @@ impl Blocks {
 
     /// A descriptor that is readable while `take_ended` has calls.
     fn event_fd(&self) -> i32 {
-        self.ended.event.as_raw_fd()
+        self.ended.event_fd()
     }
 
     /// The calls with a number that have ended since the last call.
     fn take_ended(&self) -> Vec<(u64, Vec<bool>)> {
-        let _ = rustix::io::read(&self.ended.event, &mut [0_u8; 8]);
-        let calls = std::mem::take(&mut *self.ended.calls.lock());
         let ends = |(number, batch): (u64, Batch)| {
             drop(batch.take_memory());
             (number, batch.wait().into_iter().map(End::is_good).collect())
         };
-        calls.into_iter().map(ends).collect()
+        self.ended.take().into_iter().map(ends).collect()
     }
 
     /// Closes the store: what waits is cancelled, what is in progress continues.
@@ -260,7 +240,7 @@ impl Blocks {
     fn started(&self, batch: Batch, number: Option<u64>) -> BlockCall {
         if let Some(number) = number {
             let (ended, same) = (Arc::clone(&self.ended), batch.clone());
-            batch.on_end(move || ended.add(number, same));
+            batch.on_end(move || ended.add((number, same)));
         }
         BlockCall { batch }
     }
@@ -433,6 +413,6 @@ impl BlockCall {
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        hanging::call_in(this.py(), "forebay._awaiting", "steps", (this,))
+        ended::awaited(this)
     }
 }

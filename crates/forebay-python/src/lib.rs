@@ -13,7 +13,7 @@
 //! of a file as memory, and `replace` makes files that replace others.
 //!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
-//! callbacks on a thread. `failure` converts errors, `logs` forwards the engine's events, `hanging`
+//! callbacks on a thread, `ended` wakes event loops. `failure` converts errors, `logs` forwards the engine's events, `hanging`
 //! calls Python from threads that may outlive the interpreter.
 
 mod archive;
@@ -22,6 +22,7 @@ mod buffer;
 mod callbacks;
 mod descriptor;
 mod dlpack;
+mod ended;
 mod engine;
 mod failure;
 mod file;
@@ -60,6 +61,8 @@ mod _forebay {
     use super::buffer::Buffer;
     #[pymodule_export]
     use super::descriptor::Descriptor;
+    #[pymodule_export]
+    use super::ended::Awaits;
     #[pymodule_export]
     use super::engine::Engine;
     #[pymodule_export]

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::callbacks;
+use crate::ended;
 use crate::engine::{Engine, routes};
 use crate::failure::{exception, raised};
-use crate::hanging;
 use crate::moving::{self, bound, late};
 use crate::waiting::Apart;
 use crate::whole;
@@ -133,7 +133,7 @@ impl Transfer {
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        hanging::call_in(this.py(), "forebay._awaiting", "steps", (this,))
+        ended::awaited(this)
     }
 
     /// The outcome so far: bytes by route, with the reason, and time by stage. `not_direct` says

@@ -9,8 +9,8 @@ use pyo3::types::PyDict;
 
 use super::result::ManyResult;
 use crate::callbacks;
+use crate::ended;
 use crate::failure::{exception, raised};
-use crate::hanging;
 use crate::moving::{self, bound, late};
 use crate::transfer::{report, report_so_far};
 use crate::waiting::Apart;
@@ -177,7 +177,7 @@ impl ManyTransfer {
     }
 
     fn __await__<'py>(this: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        hanging::call_in(this.py(), "forebay._awaiting", "steps", (this,))
+        ended::awaited(this)
     }
 
     /// The outcome of all requests so far: bytes by route, with the reason, and time by stage.
