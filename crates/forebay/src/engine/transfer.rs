@@ -39,7 +39,7 @@ impl Transfer {
         if !self.engine.home().is_here() || !self.state.is_done() {
             return Vec::new();
         }
-        self.state.wait_for_all().1
+        self.state.take_buffers()
     }
 
     /// Waits for the end. The transfer's buffer is returned, also after an error.

@@ -308,8 +308,7 @@ impl State {
     /// never come back; borrowed memory is marked unusable.
     pub(crate) fn lose_memory(&self, source: &DeviceError) {
         self.keep.lock().keep.iter().for_each(|keep| keep.lose(source));
-        let owned = std::mem::take(&mut self.end.lock().buffers);
-        drop(owned);
+        drop(self.take_buffers());
     }
 
     /// Records that the caller has abandoned the transfer: its memory is unusable until the
@@ -627,6 +626,11 @@ impl State {
         }
     }
 
+    /// The buffers that it owns, once. Before its end the transfer still uses them.
+    pub(crate) fn take_buffers(&self) -> Vec<Buffer> {
+        std::mem::take(&mut self.end.lock().buffers)
+    }
+
     /// Blocks until the transfer has drained; returns at once if it has.
     pub(crate) fn wait_drained(&self) {
         while !self.ended.load(Ordering::Acquire) {
@@ -696,8 +700,7 @@ impl State {
             std::mem::forget(keep);
         }
         drop(shares);
-        let owned = std::mem::take(&mut self.end.lock().buffers);
-        drop(owned);
+        drop(self.take_buffers());
     }
 
     #[cfg(test)]
