@@ -5,8 +5,9 @@
 
 #![expect(unsafe_code, reason = "reads and makes the structures of DLPack")]
 
-use std::ffi::{CStr, c_void};
-use std::ptr::NonNull;
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
 
 use forebay::gpu::{DeviceId, DeviceKind};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -15,6 +16,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
+const FUNCTIONS: &CStr = c"dlpack_exchange_api";
 const PLAIN: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
@@ -24,6 +26,7 @@ const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 /// Elements that only their library can interpret.
 const OPAQUE: u8 = 3;
+const COMPLEX: u8 = 5;
 /// A device of some other kind: the simulated GPU.
 const OTHER: i32 = 12;
 
@@ -69,6 +72,67 @@ struct Versioned {
     delete: Option<unsafe extern "C" fn(*mut Versioned)>,
     flags: u64,
     tensor: DlTensor,
+}
+
+/// The functions of an array's type (`DLPackExchangeAPI` of DLPack 1.2, in torch from 2.10 on). They
+/// make no objects and keep the interpreter.
+#[repr(C)]
+struct Functions {
+    major: u32,
+    minor: u32,
+    unused: [*const c_void; 4],
+    view: Option<unsafe extern "C" fn(*mut ffi::PyObject, *mut DlTensor) -> c_int>,
+    stream: unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int,
+}
+
+/// A tensor of real numbers in one piece.
+pub(crate) struct Viewed {
+    pub(crate) address: u64,
+    pub(crate) len: u64,
+    /// On a GPU its number, and torch's current stream.
+    pub(crate) gpu: Option<(u32, u64)>,
+}
+
+/// A tensor of torch whose type has the functions. `None` without them, and for tensors to look at
+/// more closely: of other devices, in several pieces, and lazy views. Those are complex, or have one
+/// number: a negative view of real ones is every second number of a conjugate.
+pub(crate) fn viewed(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Viewed>> {
+    let py = tensor.py();
+    let name = intern!(py, "__dlpack_c_exchange_api__");
+    let Some(functions) = tensor.get_type().getattr_opt(name)? else { return Ok(None) };
+    let Ok(capsule) = functions.cast::<PyCapsule>() else { return Ok(None) };
+    let Ok(functions) = capsule.pointer_checked(Some(FUNCTIONS)) else { return Ok(None) };
+    // SAFETY: by DLPack, a capsule of this name holds this structure until the process ends.
+    let functions = unsafe { functions.cast::<Functions>().as_ref() };
+    let Some(view) = functions.view.filter(|_| functions.major == 1) else { return Ok(None) };
+    let mut seen = MaybeUninit::<DlTensor>::zeroed();
+    // SAFETY: the tensor is of the functions' type, and this thread is attached.
+    if unsafe { view(tensor.as_ptr(), seen.as_mut_ptr()) } != 0 {
+        drop(PyErr::take(py));
+        return Ok(None);
+    }
+    // SAFETY: the function has filled it in; zeros are valid as well.
+    let seen = unsafe { seen.assume_init() };
+    let (len, _) = extent(&seen)?;
+    let (shape, strides) = lists(&seen);
+    let is_by_rows = strides.len() == shape.len() && is_packed(shape.iter().zip(strides).rev(), 1);
+    if !is_by_rows || seen.dtype.code == COMPLEX || len <= 8 {
+        return Ok(None);
+    }
+    let address = (seen.data as u64).saturating_add(seen.byte_offset);
+    let gpu = match (seen.device.kind, u32::try_from(seen.device.index)) {
+        (CPU | CUDA_HOST, _) => None,
+        (CUDA, Ok(number)) => {
+            let mut stream = ptr::null_mut();
+            // SAFETY: the output outlives the call, and this thread is attached.
+            if unsafe { (functions.stream)(CUDA, seen.device.index, &raw mut stream) } != 0 {
+                return Err(PyErr::fetch(py));
+            }
+            Some((number, stream as u64))
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Viewed { address, len, gpu }))
 }
 
 /// An array received by DLPack.
@@ -156,13 +220,7 @@ fn tensor_of<'a>(capsule: &'a Bound<'_, PyCapsule>) -> PyResult<(&'a DlTensor, b
 
 /// Bytes of an array, and whether they are contiguous in row or column order.
 fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
-    let count = usize::try_from(tensor.dimensions).unwrap_or(0);
-    let list = |at: *mut i64| match NonNull::new(at) {
-        // SAFETY: by DLPack, the array has one entry for each dimension.
-        Some(at) if count > 0 => unsafe { std::slice::from_raw_parts(at.as_ptr(), count) },
-        _ => &[],
-    };
-    let (shape, strides) = (list(tensor.shape), list(tensor.strides));
+    let (shape, strides) = lists(tensor);
     if tensor.dtype.code == OPAQUE {
         let text = "its elements are opaque handles: give an array of numbers";
         return Err(PyBufferError::new_err(text));
@@ -175,20 +233,31 @@ fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
     Ok((bytes, is_contiguous))
 }
 
+/// Shape and strides of an array.
+fn lists(tensor: &DlTensor) -> (&[i64], &[i64]) {
+    let count = usize::try_from(tensor.dimensions).unwrap_or(0);
+    let list = |at: *mut i64| match NonNull::new(at) {
+        // SAFETY: by DLPack, the array has one entry for each dimension.
+        Some(at) if count > 0 => unsafe { std::slice::from_raw_parts(at.as_ptr(), count) },
+        _ => &[],
+    };
+    (list(tensor.shape), list(tensor.strides))
+}
+
 /// Whether strides are contiguous in row or column order, in units of `unit`.
 pub(crate) fn is_in_one_piece(shape: &[i64], strides: &[i64], unit: i64) -> bool {
-    if shape.contains(&0) {
-        return true;
-    }
-    let is_next = |expected: &mut i64, (&len, &stride): (&i64, &i64)| {
-        let fits = len == 1 || stride == *expected;
-        *expected = expected.saturating_mul(len);
-        fits
-    };
-    let (mut by_rows, mut by_columns) = (unit, unit);
     let pairs = || shape.iter().zip(strides);
-    pairs().rev().all(|pair| is_next(&mut by_rows, pair))
-        || pairs().all(|pair| is_next(&mut by_columns, pair))
+    shape.contains(&0) || is_packed(pairs().rev(), unit) || is_packed(pairs(), unit)
+}
+
+/// Whether lengths and strides, from the innermost dimension on, are those of an array without gaps.
+fn is_packed<'a>(mut pairs: impl Iterator<Item = (&'a i64, &'a i64)>, unit: i64) -> bool {
+    let mut expected = unit;
+    pairs.all(|(&len, &stride)| {
+        let fits = len == 1 || stride == expected;
+        expected = expected.saturating_mul(len);
+        fits
+    })
 }
 
 /// DLPack's code of a device; host memory if it is `None`.

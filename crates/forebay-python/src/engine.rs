@@ -209,9 +209,14 @@ impl Engine {
         let (Ordering::Ready, Order::Stream(stream)) = (ordering, lent.order) else {
             return Ok(());
         };
-        let Some(device) = lent.buffer.device() else { return Ok(()) };
+        let Some(gpu) = lent.buffer.gpu() else { return Ok(()) };
+        // SAFETY: the library has just returned the stream, as one of that GPU.
+        if raised(py, unsafe { self.engine.is_stream_idle(&**gpu, stream) })? {
+            return Ok(());
+        }
+        let device = gpu.id();
         let wait = |go_on: &mut dyn FnMut() -> bool| {
-            // SAFETY: the library has just returned the stream, as one of that GPU.
+            // SAFETY: as above.
             unsafe { self.engine.wait_for_stream(device, stream, go_on) }
         };
         raised(py, interruptible(py, wait)?)

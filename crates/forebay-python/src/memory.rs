@@ -107,14 +107,34 @@ pub(crate) fn lend(
         return Ok(Lent { buffer: buffer.kept_by(keep), order });
     }
     // SAFETY: as above.
-    let borrowed = py.detach(|| unsafe { engine.borrow_device_memory(address, len) });
-    let buffer = raised(py, borrowed)?;
+    let buffer = unsafe { borrow(py, engine, &[(address, len)]) }?;
     if let Some(named) = device.filter(|&named| buffer.device() != Some(named)) {
         let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
         let text = format!("the memory at {address:#x} is on {is}, not on {named}");
         return Err(PyValueError::new_err(text));
     }
     Ok(Lent { buffer: buffer.kept_by(keep), order })
+}
+
+/// Borrows ranges of GPU memory: without giving the interpreter up, unless the GPU has to be opened
+/// or the driver queried for long.
+///
+/// # Safety
+/// As for [`forebay::Engine::borrow_device_ranges`].
+pub(crate) unsafe fn borrow(
+    py: Python<'_>,
+    engine: &forebay::Engine,
+    ranges: &[(u64, u64)],
+) -> PyResult<forebay::Buffer> {
+    /// Of allocations of their own; each may take the driver some microseconds.
+    const AT_ONCE_MAX: usize = 256;
+    // SAFETY: the caller's promise.
+    let borrowed = (ranges.len() <= AT_ONCE_MAX).then(|| unsafe { engine.borrow_at_once(ranges) });
+    match borrowed.flatten() {
+        Some(buffer) => Ok(buffer),
+        // SAFETY: as above.
+        None => raised(py, py.detach(|| unsafe { engine.borrow_device_ranges(ranges) })),
+    }
 }
 
 /// `PM_PRESENT`, `PM_FILE` (`Documentation/admin-guide/mm/pagemap.rst`).
@@ -378,6 +398,9 @@ fn refused(usage: Use, reason: &str) -> PyErr {
 /// than DLPack.
 fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let py = object.py();
+    if let Some(found) = viewed(object)? {
+        return Ok(Some(found));
+    }
     let Some(data_ptr) = object.getattr_opt(intern!(py, "data_ptr"))? else { return Ok(None) };
     let Some(element_size) = object.getattr_opt(intern!(py, "element_size"))? else {
         return Ok(None);
@@ -408,9 +431,8 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let items: u64 = object.call_method0(intern!(py, "numel"))?.extract()?;
     let len = items.saturating_mul(element_size.call0()?.extract()?);
     let on_gpu: bool = object.getattr(intern!(py, "is_cuda"))?.extract()?;
-    // Its storage is kept too: the tensor may get another one during the transfer (`.data = …`).
     let keep = match object.getattr_opt(intern!(py, "untyped_storage"))? {
-        Some(storage) => (object.clone(), storage.call0()?).into_pyobject(py)?.into_any().unbind(),
+        Some(storage) => with_storage(object, &storage)?,
         None => object.clone().unbind(),
     };
     if !on_gpu {
@@ -426,6 +448,25 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let order = Order::Stream(CallerStream(current_stream(py, index)?));
     let device = Some(DeviceId { kind: DeviceKind::Cuda, index });
     Ok(Some(Found { address, len, on_gpu, device, order, keep }))
+}
+
+/// A tensor of torch whose type has DLPack's functions. Torch's methods give the interpreter up to
+/// say whether a tensor is a lazy view.
+fn viewed(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
+    let storage = object.getattr_opt(intern!(object.py(), "untyped_storage"))?;
+    let Some(storage) = storage else { return Ok(None) };
+    let Some(dlpack::Viewed { address, len, gpu }) = dlpack::viewed(object)? else {
+        return Ok(None);
+    };
+    let device = gpu.map(|(index, _)| DeviceId { kind: DeviceKind::Cuda, index });
+    let order = gpu.map_or(Order::None, |(_, stream)| Order::Stream(CallerStream(stream)));
+    let keep = with_storage(object, &storage)?;
+    Ok(Some(Found { address, len, on_gpu: device.is_some(), device, order, keep }))
+}
+
+/// A tensor and its storage, to keep: it may get another one during the transfer (`.data = …`).
+fn with_storage(tensor: &Bound<'_, PyAny>, storage: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    Ok((tensor.clone(), storage.call0()?).into_pyobject(tensor.py())?.into_any().unbind())
 }
 
 /// Torch's current stream on a GPU.

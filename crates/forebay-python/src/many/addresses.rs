@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 
 use super::{Requests, Wanted, place};
 use crate::engine::Engine;
-use crate::failure::raised;
 use crate::memory::{self, Lent};
 
 impl Requests {
@@ -30,8 +29,7 @@ impl Requests {
             unsafe { inner.borrow_host_memory(0, 0) }
         } else if device.is_some() {
             // SAFETY: the caller keeps the memory alive, and no byte outside the ranges is used.
-            let borrowed = py.detach(|| unsafe { inner.borrow_device_ranges(&ranges) });
-            raised(py, borrowed)?
+            unsafe { memory::borrow(py, inner, &ranges) }?
         } else {
             let (least, most) = extent(&ranges)?;
             // SAFETY: as above.

@@ -30,10 +30,8 @@ impl Engine {
     /// freed address is detected unless it was allocated again, or its pool or the driver has kept
     /// it. [`Error::NoDevice`] if the GPU is not available.
     pub unsafe fn borrow_device_memory(&self, address: u64, len: u64) -> Result<Buffer> {
-        let (device, kind) = self.owner_of(address, len)?;
-        gpu::check_range(&*device, kind, address, len)
-            .map_err(|reason| refused(address, len, &reason))?;
-        Ok(Buffer::borrowed(self.inner.tools.arena.couriers(), device, address, len))
+        // SAFETY: the caller's promise.
+        unsafe { self.borrow_device_ranges(&[(address, len)]) }
     }
 
     /// Wraps many ranges of one GPU's memory in one buffer, from the first address to the last,
@@ -52,8 +50,30 @@ impl Engine {
         let Some(&(first, len)) = ranges.first() else {
             return Err(Error::bad_option("ranges", "none", "one at least"));
         };
-        let (device, mut kind) = self.owner_of(first, len)?;
-        let (mut least, mut most) = (first, first);
+        self.check_process(Operation::Open)?;
+        let owner = self.owner_of(first, len)?;
+        self.borrow(owner, ranges)
+    }
+
+    /// Like [`borrow_device_ranges`](Self::borrow_device_ranges), for a caller that holds a lock
+    /// others wait for, such as an interpreter's: the driver is only queried. `None` if the GPU has
+    /// to be opened, or if the memory is refused.
+    ///
+    /// # Safety
+    /// As for [`borrow_device_ranges`](Self::borrow_device_ranges).
+    #[doc(hidden)]
+    pub unsafe fn borrow_at_once(&self, ranges: &[(u64, u64)]) -> Option<Buffer> {
+        self.check_process(Operation::Open).ok()?;
+        let owner = self.open_owner_of(ranges.first()?.0)?;
+        self.borrow(owner, ranges).ok()
+    }
+
+    fn borrow(
+        &self,
+        (device, mut kind): (Arc<dyn Device>, AddressKind),
+        ranges: &[(u64, u64)],
+    ) -> Result<Buffer> {
+        let (mut least, mut most) = (u64::MAX, 0);
         let mut known: Option<(u64, u64)> = None;
         for &(address, len) in ranges {
             let end = address.saturating_add(len);
@@ -85,23 +105,28 @@ impl Engine {
         Buffer::lent(address, len)
     }
 
-    /// The GPU that owns an address, and the kind of memory there.
+    /// The GPU that owns an address, if it is open, and the kind of memory there.
+    fn open_owner_of(&self, address: u64) -> Option<(Arc<dyn Device>, AddressKind)> {
+        self.inner.links.devices().into_iter().find_map(|device| {
+            let kind = device.address_kind(address);
+            (kind.device() == Some(device.id())).then_some((device, kind))
+        })
+    }
+
+    /// The GPU that owns an address, which is opened if needed, and the kind of memory there.
     fn owner_of(&self, address: u64, len: u64) -> Result<(Arc<dyn Device>, AddressKind)> {
-        self.check_process(Operation::Open)?;
-        // The first GPU that knows the address answers, or the driver if no GPU is open.
+        if let Some(owner) = self.open_owner_of(address) {
+            return Ok(owner);
+        }
+        // What the first open GPU knows of it, or the driver if none is open.
         let known = self.inner.links.devices();
-        let answers = known.iter().map(|device| (Some(device), device.address_kind(address)));
-        let mut answers = answers.filter(|(_, kind)| *kind != AddressKind::Unknown);
-        let (owner, kind) = answers.next().unwrap_or_else(|| (None, gpu::address_kind(address)));
+        let mut kinds = known.iter().map(|device| device.address_kind(address));
+        let kind = kinds.find(|kind| *kind != AddressKind::Unknown);
+        let kind = kind.unwrap_or_else(|| gpu::address_kind(address));
         let not = NotDeviceMemory::Kind { address, kind };
         let id = kind.device().ok_or_else(|| refused(address, len, &not))?;
-        if let Some(device) = owner.filter(|device| device.id() == id) {
-            return Ok((Arc::clone(device), kind));
-        }
-        let device = self.known(id).or_else(|_| {
-            let added = self.device(&GpuSelector::Cuda(id.index.to_string()))?;
-            Ok::<_, Error>(added.expect("a GPU, not host memory"))
-        })?;
+        let device = self.device(&GpuSelector::Cuda(id.index.to_string()))?;
+        let device = device.expect("a GPU, not host memory");
         // Another GPU, or none, may not know the bounds.
         let kind = device.address_kind(address);
         Ok((device, kind))

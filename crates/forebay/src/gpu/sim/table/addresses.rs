@@ -66,6 +66,7 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
         _ => (0, NO_GPU, 0, 0),
     };
     let (mut managed, mut mapped) = (0, u32::from(memory_type == 2));
+    let is_plain = memory_type == 2 && simulated(address).is_none();
     // For virtual memory the driver reports the bounds of the reservation: here the allocation.
     match simulated(address).map(|(_, _, what)| what) {
         Some(SimulatedAddress::Mapping { ordinal: on, .. }) => ordinal = on,
@@ -81,6 +82,7 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
                 2 => output.cast::<c_uint>().write(memory_type),
                 8 => output.cast::<c_uint>().write(managed),
                 9 => output.cast::<c_int>().write(ordinal),
+                10 => output.cast::<c_uint>().write(u32::from(is_plain)),
                 11 => output.cast::<u64>().write(base),
                 12 => output.cast::<u64>().write(size),
                 13 => output.cast::<c_uint>().write(mapped),

@@ -213,7 +213,7 @@ unsafe extern "C" fn all_of_a_gpu(
 ) -> Status {
     let of = |attribute| match attribute {
         2 => 2,
-        8 => 0,
+        8 | 10 => 0,
         9 => 3,
         11 => address,
         _ => 1,
