@@ -270,7 +270,9 @@ impl Blocks {
                 Ok(pieces) => pieces.iter().map(|piece| lent(&piece)).collect::<PyResult<_>>()?,
                 Err(_) => vec![lent(&object)?],
             };
-            self.engine.get().make_all_ready(py, lent.iter(), Ordering::Ready)?;
+            for one in &lent {
+                self.engine.get().make_ready(py, one, Ordering::Ready)?;
+            }
             let memory = lent.into_iter().map(|lent| lent.buffer).collect();
             blocks.push(Block { key, memory });
         }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay::gpu::{CallerStream, Device, GpuSelector};
+use forebay::gpu::{CallerStream, Device, DeviceId, GpuSelector};
 use forebay::{Error, Options, RingChoice};
 use forebay_cufile::Program;
 use pyo3::exceptions::PyTypeError;
@@ -181,7 +181,7 @@ impl Engine {
         &self,
         py: Python<'_>,
         device: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<forebay::gpu::DeviceId>> {
+    ) -> PyResult<Option<DeviceId>> {
         let Some(device) = device else { return Ok(None) };
         let wanted = selector(device)?;
         let found = raised(py, py.detach(|| self.engine.device(&wanted)))?;
@@ -198,8 +198,30 @@ impl Engine {
         raised(py, py.detach(|| self.engine.device(&wanted)))
     }
 
-    /// Waits for the work that the memory's own library has queued on it, if the call has the order
-    /// `Ready`.
+    /// Waits for the work that the memory's own libraries have queued on it, if the call has the
+    /// order `Ready`.
+    pub(crate) fn wait_until_ready<'a>(
+        &self,
+        lent: impl IntoIterator<Item = &'a Lent>,
+        ordering: Ordering,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let mut seen: Vec<(DeviceId, CallerStream)> = Vec::new();
+        for one in lent {
+            if let (Ordering::Ready, Order::Stream(stream)) = (ordering, one.order)
+                && let Some(device) = one.buffer.device()
+                && !seen.contains(&(device, stream))
+            {
+                seen.push((device, stream));
+                // SAFETY: the library has just returned the stream, as one of that GPU.
+                unsafe { self.engine.wait_for_stream(device, stream, go_on) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Like `wait_until_ready`, for a call that holds the interpreter's lock: gives it up only to
+    /// wait.
     pub(crate) fn make_ready(
         &self,
         py: Python<'_>,
@@ -210,35 +232,11 @@ impl Engine {
             return Ok(());
         };
         let Some(gpu) = lent.buffer.gpu() else { return Ok(()) };
-        // SAFETY: the library has just returned the stream, as one of that GPU.
+        // SAFETY: as above.
         if raised(py, unsafe { self.engine.is_stream_idle(&**gpu, stream) })? {
             return Ok(());
         }
-        let device = gpu.id();
-        let wait = |go_on: &mut dyn FnMut() -> bool| {
-            // SAFETY: as above.
-            unsafe { self.engine.wait_for_stream(device, stream, go_on) }
-        };
-        raised(py, interruptible(py, wait)?)
-    }
-
-    /// Like `make_ready`, for several objects; waits for each stream once.
-    pub(crate) fn make_all_ready<'a>(
-        &self,
-        py: Python<'_>,
-        lent: impl Iterator<Item = &'a Lent>,
-        ordering: Ordering,
-    ) -> PyResult<()> {
-        let mut seen: Vec<(Option<forebay::gpu::DeviceId>, CallerStream)> = Vec::new();
-        for one in lent {
-            if let Order::Stream(stream) = one.order
-                && !seen.contains(&(one.buffer.device(), stream))
-            {
-                seen.push((one.buffer.device(), stream));
-                self.make_ready(py, one, ordering)?;
-            }
-        }
-        Ok(())
+        raised(py, interruptible(py, |go_on| self.wait_until_ready([lent], ordering, go_on))?)
     }
 }
 

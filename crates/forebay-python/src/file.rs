@@ -425,12 +425,15 @@ impl File {
         file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
     }
 
-    /// Lends the memory of a call to the engine.
-    fn lend(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Lent> {
-        let lent = memory::lend(&self.engine.get().engine, call.memory, call.usage, call.size);
-        lent.map_err(|error| {
-            noted(py, error, &format!("for {:?} at offset {}", self.path, call.offset))
-        })
+    /// Raises an error about the memory of a call.
+    fn about_memory<T>(
+        &self,
+        py: Python<'_>,
+        call: &Call<'_, '_>,
+        done: PyResult<T>,
+    ) -> PyResult<T> {
+        let note = || format!("for {:?} at offset {}", self.path, call.offset);
+        done.map_err(|error| noted(py, error, &note()))
     }
 
     /// Reads the same bytes to several targets.
@@ -444,45 +447,67 @@ impl File {
             let text = "a list of targets takes no stream: its GPUs have several";
             return Err(PyValueError::new_err(text));
         }
-        let (file, engine) = (self.file()?, self.engine.get());
-        let lend = |memory| self.lend(py, &Call { memory: &memory, ..*call });
-        let lent = targets.iter().map(lend).collect::<PyResult<Vec<_>>>()?;
-        engine.make_all_ready(py, lent.iter(), call.ordering)?;
-        let mut buffers: Vec<_> = lent.into_iter().map(|lent| lent.buffer).collect();
-        let (offset, options) = (call.offset, &call.options);
-        let read =
-            interruptible(py, |go_on| file.read_to_all(offset, &mut buffers, options, go_on));
-        raised(py, read?)
+        let (file, this) = (self.file()?, self.engine.get());
+        let find = |memory| memory::find(&memory, call.usage, call.size);
+        let found = targets.iter().map(find).collect::<PyResult<Vec<_>>>();
+        let found = self.about_memory(py, call, found)?;
+        let (offset, options, ordering) = (call.offset, &call.options, call.ordering);
+        let read = interruptible(py, |go_on| {
+            let lent = found.into_iter().map(|found| found.borrow(&this.engine));
+            let lent = lent.collect::<Result<Vec<_>, _>>()?;
+            this.wait_until_ready(&lent, ordering, go_on)?;
+            let mut buffers: Vec<_> = lent.into_iter().map(|lent| lent.buffer).collect();
+            file.read_to_all(offset, &mut buffers, options, go_on)
+        });
+        self.moved(py, call, read?)
     }
 
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {
-        let (file, engine) = (self.file()?, self.engine.get());
+        let (file, this) = (self.file()?, self.engine.get());
         if let Ordering::Stream(_) = call.ordering {
             return self.start(py, call)?.outcome(py);
         }
-        let mut lent = self.lend(py, call)?;
-        engine.make_ready(py, &lent, call.ordering)?;
-        if lent.buffer.device().is_none() {
-            match at_once(&file, call, lent) {
+        let found = memory::find(call.memory, call.usage, call.size);
+        let mut found = Some(self.about_memory(py, call, found)?);
+        let mut lent = None;
+        if let Some(on_host) = found.take_if(|found| !found.on_gpu) {
+            match at_once(&file, call, on_host.lend(py, &this.engine)?) {
                 Ok(transfer) => return moving::outcome(py, &transfer),
-                Err(back) => lent = back,
+                Err(back) => lent = Some(back),
             }
         }
         let (offset, options) = (call.offset, &call.options);
-        let moved = match call.usage {
-            Use::Target => {
-                interruptible(py, |go_on| file.read_while(offset, &mut lent.buffer, options, go_on))
-            }
-            Use::Source => {
-                interruptible(py, |go_on| file.write_while(offset, &lent.buffer, options, go_on))
-            }
-        };
-        raised(py, moved?)
+        let (usage, ordering) = (call.usage, call.ordering);
+        // All that the driver is called for, within one release of the interpreter's lock.
+        let moved = interruptible(py, |go_on| {
+            let borrowed = found.map(|found| found.borrow(&this.engine)).transpose()?;
+            let mut lent = borrowed.or(lent).expect("one of them");
+            this.wait_until_ready([&lent], ordering, go_on)?;
+            let moved = match usage {
+                Use::Target => file.read_while(offset, &mut lent.buffer, options, go_on),
+                Use::Source => file.write_while(offset, &lent.buffer, options, go_on),
+            };
+            moved.map(|outcome| (outcome, lent)) // which is dropped with the lock
+        });
+        Ok(self.moved(py, call, moved?)?.0)
+    }
+
+    /// The result of a call, or its error, which may be about its memory.
+    fn moved<T>(
+        &self,
+        py: Python<'_>,
+        call: &Call<'_, '_>,
+        moved: Result<T, forebay::Error>,
+    ) -> PyResult<T> {
+        let is_memory = matches!(moved, Err(forebay::Error::NotDeviceMemory { .. }));
+        let moved = raised(py, moved);
+        if is_memory { self.about_memory(py, call, moved) } else { moved }
     }
 
     fn start(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Transfer> {
         let (file, engine) = (self.file()?, self.engine.get());
-        let mut lent = self.lend(py, call)?;
+        let lent = memory::lend(&engine.engine, call.memory, call.usage, call.size);
+        let mut lent = self.about_memory(py, call, lent)?;
         engine.make_ready(py, &lent, call.ordering)?;
         match at_once(&file, call, lent) {
             Ok(transfer) => return Ok(Transfer::new(transfer, self.engine.clone_ref(py))),

@@ -11,6 +11,7 @@ use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 
+use forebay::Error;
 use forebay::gpu::{CallerStream, DeviceId, DeviceKind};
 use forebay_base::per_process::PerProcess;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
@@ -58,83 +59,95 @@ pub(crate) struct Lent {
     pub(crate) order: Order,
 }
 
-impl Lent {
-    /// Memory without a stream order.
-    pub(crate) fn unordered(buffer: forebay::Buffer) -> Self {
-        Self { buffer, order: Order::None }
+/// The location of an object's bytes, before the engine knows them.
+pub(crate) struct Found {
+    /// First address and length.
+    pub(crate) range: (u64, u64),
+    /// The parts of the range that are lent, if not all of it.
+    pub(crate) parts: Option<Vec<(u64, u64)>>,
+    pub(crate) on_gpu: bool,
+    /// The GPU that it reports.
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) order: Order,
+    pub(crate) keep: Py<PyAny>,
+}
+
+impl Found {
+    fn parts(&self) -> &[(u64, u64)] {
+        self.parts.as_deref().unwrap_or(std::slice::from_ref(&self.range))
+    }
+
+    fn is_on_host(&self) -> bool {
+        !self.on_gpu || self.range.1 == 0
+    }
+
+    /// Lends the bytes. Queries the driver and may open the GPU, so the caller does not hold the
+    /// interpreter's lock.
+    pub(crate) fn borrow(self, engine: &forebay::Engine) -> Result<Lent, Error> {
+        let buffer = match self.is_on_host() {
+            // SAFETY: the object has these bytes for as long as it is kept. The caller promises
+            // that nothing else uses them during the transfer, as for every array in Python.
+            true => unsafe { engine.borrow_host_memory(self.range.0, self.range.1) },
+            // SAFETY: as above.
+            false => unsafe { engine.borrow_device_ranges(self.parts()) }?,
+        };
+        self.lent(buffer)
+    }
+
+    /// Lends the bytes for a call that holds the interpreter's lock: gives it up only if the GPU
+    /// has to be opened.
+    pub(crate) fn lend(self, py: Python<'_>, engine: &forebay::Engine) -> PyResult<Lent> {
+        let lent = if self.is_on_host() {
+            self.borrow(engine)
+        } else {
+            // SAFETY: as in `borrow`.
+            match unsafe { engine.borrow_at_once(self.parts()) } {
+                Some(buffer) => self.lent(buffer),
+                None => py.detach(|| self.borrow(engine)),
+            }
+        };
+        raised(py, lent)
+    }
+
+    fn lent(self, buffer: forebay::Buffer) -> Result<Lent, Error> {
+        let Self { range: (address, len), device, order, keep, .. } = self;
+        if let Some(named) = device.filter(|&named| len > 0 && buffer.device() != Some(named)) {
+            let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
+            let reason = format!("it is on {is}, not on {named}");
+            return Err(Error::NotDeviceMemory { address, len, reason });
+        }
+        Ok(Lent { buffer: buffer.kept_by(keep), order })
     }
 }
 
-/// The location of an object's bytes.
-struct Found {
-    address: u64,
-    len: u64,
-    on_gpu: bool,
-    /// The GPU that it reports.
-    device: Option<DeviceId>,
-    order: Order,
-    keep: Py<PyAny>,
-}
-
-/// The first `size` bytes of an object, or all of them.
+/// Lends the first `size` bytes of an object, or all of them.
 pub(crate) fn lend(
     engine: &forebay::Engine,
     object: &Bound<'_, PyAny>,
     usage: Use,
     size: Option<u64>,
 ) -> PyResult<Lent> {
-    let py = object.py();
-    let mut found = find(object, usage)?;
+    find(object, usage, size)?.lend(object.py(), engine)
+}
+
+/// Finds the first `size` bytes of an object, or all of them.
+pub(crate) fn find(object: &Bound<'_, PyAny>, usage: Use, size: Option<u64>) -> PyResult<Found> {
+    let mut found = find_all(object, usage)?;
+    let (address, len) = found.range;
     if let Some(size) = size {
-        if size > found.len {
-            let len = found.len;
+        if size > len {
             let text = format!("`size` is {size}, but the memory has {len} bytes");
             return Err(PyValueError::new_err(text));
         }
-        found.len = size;
+        found.range.1 = size;
     }
-    let Found { address, len, on_gpu, device, order, keep } = found;
-    if address == 0 && len > 0 {
+    if address == 0 && found.range.1 > 0 {
         return Err(refused(
             usage,
             "it has no memory: it was freed, or never allocated (a fake tensor, an empty storage)",
         ));
     }
-    if !on_gpu || len == 0 {
-        // SAFETY: the object has these bytes for as long as it is kept. The caller promises that
-        // nothing else uses them during the transfer, as for every array in Python.
-        let buffer = unsafe { engine.borrow_host_memory(address, len) };
-        return Ok(Lent { buffer: buffer.kept_by(keep), order });
-    }
-    // SAFETY: as above.
-    let buffer = unsafe { borrow(py, engine, &[(address, len)]) }?;
-    if let Some(named) = device.filter(|&named| buffer.device() != Some(named)) {
-        let is = buffer.device().map_or("the host".to_owned(), |device| device.to_string());
-        let text = format!("the memory at {address:#x} is on {is}, not on {named}");
-        return Err(PyValueError::new_err(text));
-    }
-    Ok(Lent { buffer: buffer.kept_by(keep), order })
-}
-
-/// Borrows ranges of GPU memory: without giving the interpreter up, unless the GPU has to be opened
-/// or the driver queried for long.
-///
-/// # Safety
-/// As for [`forebay::Engine::borrow_device_ranges`].
-pub(crate) unsafe fn borrow(
-    py: Python<'_>,
-    engine: &forebay::Engine,
-    ranges: &[(u64, u64)],
-) -> PyResult<forebay::Buffer> {
-    /// Of allocations of their own; each may take the driver some microseconds.
-    const AT_ONCE_MAX: usize = 256;
-    // SAFETY: the caller's promise.
-    let borrowed = (ranges.len() <= AT_ONCE_MAX).then(|| unsafe { engine.borrow_at_once(ranges) });
-    match borrowed.flatten() {
-        Some(buffer) => Ok(buffer),
-        // SAFETY: as above.
-        None => raised(py, py.detach(|| unsafe { engine.borrow_device_ranges(ranges) })),
-    }
+    Ok(found)
 }
 
 /// `PM_PRESENT`, `PM_FILE` (`Documentation/admin-guide/mm/pagemap.rst`).
@@ -173,7 +186,7 @@ fn are_present(memory: &forebay::Buffer) -> bool {
     read.is_ok() && entries.iter().all(is_own)
 }
 
-fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
+fn find_all(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     if let Ok(triple) = object.cast::<PyTuple>() {
         return address_of(triple);
     }
@@ -183,7 +196,14 @@ fn find(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
         this.wait(object.py())?;
         let (on_gpu, device) = (this.id().is_some(), this.id());
         let keep = object.clone().unbind();
-        return Ok(Found { address, len, on_gpu, device, order: Order::None, keep });
+        return Ok(Found {
+            range: (address, len),
+            parts: None,
+            on_gpu,
+            device,
+            order: Order::None,
+            keep,
+        });
     }
     // SAFETY: the object is alive.
     if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
@@ -240,7 +260,7 @@ fn address_of(triple: &Bound<'_, PyTuple>) -> PyResult<Found> {
     let device = device_named(&device)?;
     let on_gpu = device.is_some();
     let keep = triple.py().None();
-    Ok(Found { address, len, on_gpu, device, order: Order::None, keep })
+    Ok(Found { range: (address, len), parts: None, on_gpu, device, order: Order::None, keep })
 }
 
 /// A device by its name or its CUDA number; `None` is the host.
@@ -346,7 +366,7 @@ fn view_of(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Found> {
     }
     let keep = Bound::new(py, view)?.into_any().unbind();
     let (on_gpu, device, order) = (false, None, Order::None);
-    Ok(Found { address, len, on_gpu, device, order, keep })
+    Ok(Found { range: (address, len), parts: None, on_gpu, device, order, keep })
 }
 
 /// Why a view is unavailable, with the remedy.
@@ -442,12 +462,19 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
             return Err(PyBufferError::new_err(text));
         }
         let order = Order::None;
-        return Ok(Some(Found { address, len, on_gpu, device: None, order, keep }));
+        return Ok(Some(Found {
+            range: (address, len),
+            parts: None,
+            on_gpu,
+            device: None,
+            order,
+            keep,
+        }));
     }
     let index: u32 = object.call_method0(intern!(py, "get_device"))?.extract()?;
     let order = Order::Stream(CallerStream(current_stream(py, index)?));
     let device = Some(DeviceId { kind: DeviceKind::Cuda, index });
-    Ok(Some(Found { address, len, on_gpu, device, order, keep }))
+    Ok(Some(Found { range: (address, len), parts: None, on_gpu, device, order, keep }))
 }
 
 /// A tensor of torch whose type has DLPack's functions. Torch's methods give the interpreter up to
@@ -461,7 +488,14 @@ fn viewed(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let device = gpu.map(|(index, _)| DeviceId { kind: DeviceKind::Cuda, index });
     let order = gpu.map_or(Order::None, |(_, stream)| Order::Stream(CallerStream(stream)));
     let keep = with_storage(object, &storage)?;
-    Ok(Some(Found { address, len, on_gpu: device.is_some(), device, order, keep }))
+    Ok(Some(Found {
+        range: (address, len),
+        parts: None,
+        on_gpu: device.is_some(),
+        device,
+        order,
+        keep,
+    }))
 }
 
 /// A tensor and its storage, to keep: it may get another one during the transfer (`.data = …`).
@@ -523,7 +557,7 @@ fn interface_of(
         None => Order::None,
     };
     let keep = (object.clone(), interface.clone()).into_pyobject(py)?.into_any().unbind();
-    Ok(Found { address, len, on_gpu: true, device: None, order, keep })
+    Ok(Found { range: (address, len), parts: None, on_gpu: true, device: None, order, keep })
 }
 
 /// An object that supports DLPack.
@@ -541,5 +575,5 @@ fn exchanged(object: &Bound<'_, PyAny>, usage: Use) -> PyResult<Option<Found>> {
     };
     let (address, len, on_gpu) = (array.address, array.len, array.on_gpu);
     let keep = array.capsule;
-    Ok(Some(Found { address, len, on_gpu, device: None, order, keep }))
+    Ok(Some(Found { range: (address, len), parts: None, on_gpu, device: None, order, keep }))
 }

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyList};
 
 use super::{How, Requests, Wanted, place};
-use crate::engine::Engine;
 use crate::file::File;
 use crate::numbers::Numbers;
 
@@ -24,7 +23,6 @@ pub(super) struct Arrays<'a, 'py> {
 
 /// Requests as arrays of one length.
 pub(super) fn by_arrays<'py>(
-    engine: &Bound<'py, Engine>,
     how: &How<'_, 'py>,
     files: &Bound<'py, PyAny>,
     arrays: &Arrays<'_, 'py>,
@@ -60,13 +58,13 @@ pub(super) fn by_arrays<'py>(
     }
     match arrays.target {
         Some(target) => match target.cast::<PyList>() {
-            Ok(several) => parsed.lend_joined(engine, how, several)?,
-            Err(_) => parsed.lent.push(how.lend(engine, target)?),
+            Ok(several) => parsed.find_joined(how, several)?,
+            Err(_) => parsed.found.push(how.find(target)?),
         },
         None => {
             let ranges = parsed.wanted.iter().map(|wanted| (wanted.at, wanted.len));
             let ranges = ranges.filter(|range| range.1 > 0).collect();
-            parsed.add_ranges(engine, ranges, arrays.device)?;
+            parsed.add_ranges(files.py(), ranges, arrays.device)?;
         }
     }
     Ok(parsed)
@@ -110,24 +108,23 @@ impl FileOf<'_> {
 }
 
 impl Requests {
-    /// Lends several memories. The places of the pieces count through all of them.
-    fn lend_joined<'py>(
+    /// Finds several memories. The places of the pieces count through all of them.
+    fn find_joined<'py>(
         &mut self,
-        engine: &Bound<'py, Engine>,
         how: &How<'_, 'py>,
         several: &Bound<'py, PyList>,
     ) -> PyResult<()> {
         let (mut begins, mut end) = (Vec::with_capacity(several.len()), 0_u64);
         for target in several {
-            let lent = how.lend(engine, &target)?;
-            if lent.buffer.is_empty() {
+            let found = how.find(&target)?;
+            if found.range.1 == 0 {
                 continue; // it counts as host memory, also if it is on a GPU
             }
             begins.push(end);
-            end = end.checked_add(lent.buffer.len()).ok_or_else(|| {
+            end = end.checked_add(found.range.1).ok_or_else(|| {
                 PyValueError::new_err("the memory in the list has more than 2^64 bytes in all")
             })?;
-            self.lent.push(lent);
+            self.found.push(found);
         }
         for wanted in &mut self.wanted {
             let after = begins.partition_point(|&begin| begin <= wanted.at);

@@ -38,7 +38,7 @@ impl Engine {
     ) -> PyResult<Py<ManyResult>> {
         let how = How::reading(route, exact, check, &stream, urgent)?;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        parsed(this, &how, requests, &arrays)?.run(this, &how)
+        parsed(&how, requests, &arrays)?.run(this, &how)
     }
 
     /// Writes many pieces to files in one call: tuples `(file, offset, length, source)`, or arrays.
@@ -67,7 +67,7 @@ impl Engine {
         let how = How::writing(sync, check, &stream, urgent)?;
         let target = source;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        parsed(this, &how, requests, &arrays)?.run(this, &how)
+        parsed(&how, requests, &arrays)?.run(this, &how)
     }
 
     /// Like `read_many`, without waiting.
@@ -96,7 +96,7 @@ impl Engine {
     ) -> PyResult<ManyTransfer> {
         let how = How::reading(route, exact, check, &stream, urgent)?;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        parsed(this, &how, requests, &arrays)?.start(this, &how)
+        parsed(&how, requests, &arrays)?.start(this, &how)
     }
 
     /// Like `write_many`, without waiting.
@@ -125,7 +125,7 @@ impl Engine {
         let how = How::writing(sync, check, &stream, urgent)?;
         let target = source;
         let arrays = Arrays { files, file_of, offsets, lengths, target, at, addresses, device };
-        parsed(this, &how, requests, &arrays)?.start(this, &how)
+        parsed(&how, requests, &arrays)?.start(this, &how)
     }
 }
 
@@ -149,7 +149,7 @@ impl File {
     ) -> PyResult<Py<ManyResult>> {
         let how = How::reading(route, exact, check, &stream, urgent)?;
         let engine = this.get().engine.bind(this.py());
-        by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
+        by_tuples(&how, requests, device, Some(this))?.run(engine, &how)
     }
 
     /// Writes many ranges of the file in one call: tuples `(offset, length, source)`.
@@ -168,7 +168,7 @@ impl File {
     ) -> PyResult<Py<ManyResult>> {
         let how = How::writing(sync, check, &stream, urgent)?;
         let engine = this.get().engine.bind(this.py());
-        by_tuples(engine, &how, requests, device, Some(this))?.run(engine, &how)
+        by_tuples(&how, requests, device, Some(this))?.run(engine, &how)
     }
 
     /// Like `readv`, without waiting.
@@ -189,7 +189,7 @@ impl File {
     ) -> PyResult<ManyTransfer> {
         let how = How::reading(route, exact, check, &stream, urgent)?;
         let engine = this.get().engine.bind(this.py());
-        by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
+        by_tuples(&how, requests, device, Some(this))?.start(engine, &how)
     }
 
     /// Like `writev`, without waiting.
@@ -208,19 +208,18 @@ impl File {
     ) -> PyResult<ManyTransfer> {
         let how = How::writing(sync, check, &stream, urgent)?;
         let engine = this.get().engine.bind(this.py());
-        by_tuples(engine, &how, requests, device, Some(this))?.start(engine, &how)
+        by_tuples(&how, requests, device, Some(this))?.start(engine, &how)
     }
 }
 
 fn parsed<'py>(
-    engine: &Bound<'py, Engine>,
     how: &How<'_, 'py>,
     requests: Option<&Bound<'py, PyAny>>,
     arrays: &Arrays<'_, 'py>,
 ) -> PyResult<Requests> {
     match (requests, arrays.files) {
-        (Some(requests), None) => by_tuples(engine, how, requests, arrays.device, None),
-        (None, Some(files)) => by_arrays(engine, how, files, arrays),
+        (Some(requests), None) => by_tuples(how, requests, arrays.device, None),
+        (None, Some(files)) => by_arrays(how, files, arrays),
         _ => Err(PyTypeError::new_err(
             "give tuples `(file, offset, length, memory)`, or `files=` and arrays",
         )),

@@ -22,7 +22,7 @@ use pyo3::prelude::*;
 use crate::engine::Engine;
 use crate::failure::{exception, raised};
 use crate::file::{File, options};
-use crate::memory::{self, Lent, Use};
+use crate::memory::{self, Found, Use};
 use crate::stream::{Given, Ordering};
 use crate::waiting::{InUse, interruptible};
 pub(crate) use result::ManyResult;
@@ -56,7 +56,7 @@ fn place(place: usize) -> PyResult<u32> {
 #[derive(Default)]
 struct Requests {
     files: Vec<InUse>,
-    lent: Vec<Lent>,
+    found: Vec<Found>,
     wanted: Vec<Wanted>,
 }
 
@@ -92,13 +92,13 @@ impl<'a, 'py> How<'a, 'py> {
         Ok(Self { usage: Use::Source, options, stream, ordering, check })
     }
 
-    /// Lends the bytes of an object to the engine.
-    fn lend(&self, engine: &Bound<'py, Engine>, object: &Bound<'py, PyAny>) -> PyResult<Lent> {
-        let lent = memory::lend(&engine.get().engine, object, self.usage, None)?;
-        if lent.buffer.device().is_some() {
+    /// Finds the bytes of an object.
+    fn find(&self, object: &Bound<'py, PyAny>) -> PyResult<Found> {
+        let found = memory::find(object, self.usage, None)?;
+        if found.on_gpu {
             self.stream.mark(self.ordering, object)?;
         }
-        Ok(lent)
+        Ok(found)
     }
 }
 
@@ -114,17 +114,18 @@ impl Requests {
         if let Ordering::Stream(_) = how.ordering {
             return self.start(engine, how)?.outcome(py);
         }
-        this.make_all_ready(py, self.lent.iter(), how.ordering)?;
-        let ((mut buffers, files, wanted), (usage, options)) =
-            (self.into_parts(), (how.usage, how.options));
+        let (usage, options, ordering) = (how.usage, how.options, how.ordering);
         let done = interruptible(py, |go_on| {
+            let (mut buffers, files, wanted) = self.lend(this, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
-            match usage {
+            let outcome = match usage {
                 Use::Target => this.engine.read_many_while(&pieces, &mut buffers, &options, go_on),
                 Use::Source => this.engine.write_many_while(&pieces, &buffers, &options, go_on),
-            }
+            };
+            drop(pieces);
+            outcome.map(|outcome| (outcome, buffers, files)) // dropped with the interpreter's lock
         })?;
-        let outcome = raised(py, done)?;
+        let (outcome, ..) = raised(py, done)?;
         match first_failure(&outcome) {
             Some(error) if how.check => Err(exception(py, error)),
             _ => Py::new(py, ManyResult { outcome: Arc::new(outcome) }),
@@ -138,11 +139,9 @@ impl Requests {
             let nothing = raised(py, this.engine.read_many(&[], &mut [], &how.options))?;
             return ManyTransfer::nothing(py, nothing);
         }
-        this.make_all_ready(py, self.lent.iter(), how.ordering)?;
-        let ((buffers, files, wanted), (usage, options)) =
-            (self.into_parts(), (how.usage, how.options));
-        let ordering = how.ordering;
-        let started = py.detach(|| {
+        let (usage, options, ordering) = (how.usage, how.options, how.ordering);
+        let started = interruptible(py, |go_on| {
+            let (buffers, files, wanted) = self.lend(this, ordering, go_on)?;
             let (engine, pieces) = (&this.engine, pieces(&files, wanted));
             match (usage, ordering) {
                 // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
@@ -156,13 +155,22 @@ impl Requests {
                 (Use::Target, _) => engine.start_read_many(&pieces, buffers, &options),
                 (Use::Source, _) => engine.start_write_many(&pieces, buffers, &options),
             }
-        });
+        })?;
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
     }
 
-    fn into_parts(self) -> (Vec<Buffer>, Vec<InUse>, Vec<Wanted>) {
-        let Self { files, lent, wanted } = self;
-        (lent.into_iter().map(|lent| lent.buffer).collect(), files, wanted)
+    /// Lends the memory, once the work of its own libraries on it is done.
+    fn lend(
+        self,
+        engine: &Engine,
+        ordering: Ordering,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(Vec<Buffer>, Vec<InUse>, Vec<Wanted>), Error> {
+        let Self { files, found, wanted } = self;
+        let lent = found.into_iter().map(|found| found.borrow(&engine.engine));
+        let lent = lent.collect::<Result<Vec<_>, _>>()?;
+        engine.wait_until_ready(&lent, ordering, go_on)?;
+        Ok((lent.into_iter().map(|lent| lent.buffer).collect(), files, wanted))
     }
 }
 

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PyTuple};
 
 use super::{How, Requests, Wanted, place};
-use crate::engine::Engine;
 use crate::failure::noted;
 use crate::file::File;
 use crate::whole;
@@ -15,7 +14,6 @@ use crate::whole;
 /// Requests as tuples, whose memory is an object, or an address on `device`. All are of `file` if
 /// it is given.
 pub(super) fn by_tuples<'py>(
-    engine: &Bound<'py, Engine>,
     how: &How<'_, 'py>,
     requests: &Bound<'py, PyAny>,
     device: Option<&Bound<'py, PyAny>>,
@@ -50,7 +48,7 @@ pub(super) fn by_tuples<'py>(
             }
         }
         let named = |error: PyErr| {
-            if error.is_instance_of::<PyTypeError>(engine.py()) { bad_tuple() } else { error }
+            if error.is_instance_of::<PyTypeError>(requests.py()) { bad_tuple() } else { error }
         };
         let offset = whole::offset(&request.get_item(first)?).map_err(named)?;
         let len = whole::length(&request.get_item(first + 1)?).map_err(named)?;
@@ -66,8 +64,8 @@ pub(super) fn by_tuples<'py>(
             let (number, is_new) = memory.number(&object);
             if is_new {
                 let index = parsed.wanted.len();
-                parsed.lent.push(how.lend(engine, &object).map_err(|error| {
-                    noted(engine.py(), error, &format!("in `requests[{index}]`"))
+                parsed.found.push(how.find(&object).map_err(|error| {
+                    noted(requests.py(), error, &format!("in `requests[{index}]`"))
                 })?);
             }
             (place(number)?, 0)
@@ -76,7 +74,7 @@ pub(super) fn by_tuples<'py>(
         kept.push(request);
     }
     if names_address {
-        parsed.add_ranges(engine, ranges, device)?;
+        parsed.add_ranges(requests.py(), ranges, device)?;
     }
     Ok(parsed)
 }
