@@ -468,20 +468,18 @@ impl File {
             return self.start(py, call)?.outcome(py);
         }
         let found = memory::find(call.memory, call.usage, call.size);
-        let mut found = Some(self.about_memory(py, call, found)?);
-        let mut lent = None;
-        if let Some(on_host) = found.take_if(|found| !found.on_gpu) {
-            match at_once(&file, call, on_host.lend(py, &this.engine)?) {
+        let found = self.about_memory(py, call, found)?;
+        let lent = match found.on_gpu {
+            true => Err(found),
+            false => match at_once(&file, call, found.lend(py, &this.engine)?) {
                 Ok(transfer) => return moving::outcome(py, &transfer),
-                Err(back) => lent = Some(back),
-            }
-        }
+                Err(back) => Ok(back),
+            },
+        };
         let (offset, options) = (call.offset, &call.options);
         let (usage, ordering) = (call.usage, call.ordering);
-        // All that the driver is called for, within one release of the interpreter's lock.
         let moved = interruptible(py, |go_on| {
-            let borrowed = found.map(|found| found.borrow(&this.engine)).transpose()?;
-            let mut lent = borrowed.or(lent).expect("one of them");
+            let mut lent = lent.or_else(|found| found.borrow(&this.engine))?;
             this.wait_until_ready([&lent], ordering, go_on)?;
             let moved = match usage {
                 Use::Target => file.read_while(offset, &mut lent.buffer, options, go_on),
