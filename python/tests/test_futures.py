@@ -247,6 +247,30 @@ def test_an_await_that_fails_or_is_cancelled(data: Data, slow_gpu: forebay.Engin
     assert isinstance(asyncio.run(both()).exception(60), forebay.Cancelled)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_closed_loop_is_released_although_its_transfer_ends_later(
+    data: Data, slow_gpu: forebay.Engine
+) -> None:
+    async def one(transfer: forebay.Transfer) -> int:
+        return await transfer
+
+    with slow_gpu.open(data[0]) as file:
+        transfer = file.start_read_into(slow_gpu.allocate(300_000, "sim"))
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(one(transfer))
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        seen = weakref.ref(loop)
+        del loop, task
+        assert transfer.result(60) == 300_000
+        # The thread that ended the transfer leaves the future to the next call.
+        until = time.monotonic() + 20
+        while seen() is not None and time.monotonic() < until:
+            assert file.size
+            gc.collect()
+    assert seen() is None
+
+
 def test_the_target_is_free_once_the_transfer_is_done(data: Data, engine: forebay.Engine) -> None:
     path, bytes_ = data
     target = bytearray(len(bytes_))

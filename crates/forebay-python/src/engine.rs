@@ -19,7 +19,7 @@ use crate::failure::{exception, raised};
 use crate::file::{File, opened, path_of};
 use crate::hanging;
 use crate::logs;
-use crate::memory::{self, Lent, Order};
+use crate::memory::{self, Found, Lent, Order};
 use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
@@ -196,6 +196,19 @@ impl Engine {
     ) -> PyResult<Option<Arc<dyn Device>>> {
         let wanted = selector(device)?;
         raised(py, py.detach(|| self.engine.device(&wanted)))
+    }
+
+    /// Borrows memory for a call, once the work of its own libraries on it is done.
+    pub(crate) fn lend(
+        &self,
+        found: Vec<Found>,
+        ordering: Ordering,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<forebay::Buffer>, Error> {
+        let lent = found.into_iter().map(|found| found.borrow(&self.engine));
+        let lent = lent.collect::<Result<Vec<_>, _>>()?;
+        self.wait_until_ready(&lent, ordering, go_on)?;
+        Ok(lent.into_iter().map(|lent| lent.buffer).collect())
     }
 
     /// Waits for the work that the memory's own libraries have queued on it, if the call has the

@@ -453,10 +453,7 @@ impl File {
         let found = self.about_memory(py, call, found)?;
         let (offset, options, ordering) = (call.offset, &call.options, call.ordering);
         let read = interruptible(py, |go_on| {
-            let lent = found.into_iter().map(|found| found.borrow(&this.engine));
-            let lent = lent.collect::<Result<Vec<_>, _>>()?;
-            this.wait_until_ready(&lent, ordering, go_on)?;
-            let mut buffers: Vec<_> = lent.into_iter().map(|lent| lent.buffer).collect();
+            let mut buffers = this.lend(found, ordering, go_on)?;
             file.read_to_all(offset, &mut buffers, options, go_on)
         });
         self.moved(py, call, read?)

@@ -16,7 +16,7 @@ mod tuples;
 
 use std::sync::Arc;
 
-use forebay::{Buffer, Error, ManyOutcome, Piece, RequestOptions};
+use forebay::{Error, ManyOutcome, Piece, RequestOptions};
 use pyo3::prelude::*;
 
 use crate::engine::Engine;
@@ -114,18 +114,18 @@ impl Requests {
         if let Ordering::Stream(_) = how.ordering {
             return self.start(engine, how)?.outcome(py);
         }
+        let Self { files, found, wanted } = self;
         let (usage, options, ordering) = (how.usage, how.options, how.ordering);
         let done = interruptible(py, |go_on| {
-            let (mut buffers, files, wanted) = self.lend(this, ordering, go_on)?;
+            let mut buffers = this.lend(found, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
             let outcome = match usage {
                 Use::Target => this.engine.read_many_while(&pieces, &mut buffers, &options, go_on),
                 Use::Source => this.engine.write_many_while(&pieces, &buffers, &options, go_on),
             };
-            drop(pieces);
-            outcome.map(|outcome| (outcome, buffers, files)) // dropped with the interpreter's lock
+            outcome.map(|outcome| (outcome, buffers)) // dropped with the interpreter's lock
         })?;
-        let (outcome, ..) = raised(py, done)?;
+        let (outcome, _) = raised(py, done)?;
         match first_failure(&outcome) {
             Some(error) if how.check => Err(exception(py, error)),
             _ => Py::new(py, ManyResult { outcome: Arc::new(outcome) }),
@@ -139,9 +139,10 @@ impl Requests {
             let nothing = raised(py, this.engine.read_many(&[], &mut [], &how.options))?;
             return ManyTransfer::nothing(py, nothing);
         }
+        let Self { files, found, wanted } = self;
         let (usage, options, ordering) = (how.usage, how.options, how.ordering);
         let started = interruptible(py, |go_on| {
-            let (buffers, files, wanted) = self.lend(this, ordering, go_on)?;
+            let buffers = this.lend(found, ordering, go_on)?;
             let (engine, pieces) = (&this.engine, pieces(&files, wanted));
             match (usage, ordering) {
                 // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
@@ -157,20 +158,6 @@ impl Requests {
             }
         })?;
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
-    }
-
-    /// Lends the memory, once the work of its own libraries on it is done.
-    fn lend(
-        self,
-        engine: &Engine,
-        ordering: Ordering,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(Vec<Buffer>, Vec<InUse>, Vec<Wanted>), Error> {
-        let Self { files, found, wanted } = self;
-        let lent = found.into_iter().map(|found| found.borrow(&engine.engine));
-        let lent = lent.collect::<Result<Vec<_>, _>>()?;
-        engine.wait_until_ready(&lent, ordering, go_on)?;
-        Ok((lent.into_iter().map(|lent| lent.buffer).collect(), files, wanted))
     }
 }
 
