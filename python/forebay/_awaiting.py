@@ -20,8 +20,7 @@ _at_once = 0
 if TYPE_CHECKING:
     from ._forebay import BlockCall, ManyTransfer, Transfer
 
-# By `id` of the loop, which owns them. One event of the kernel wakes a loop for all its awaits whose
-# transfers have ended.
+# By `id` of the loop, which owns them. One event wakes a loop for all its awaits that can go on.
 _AWAITS: weakref.WeakValueDictionary[int, Awaits] = weakref.WeakValueDictionary()
 
 

@@ -1,5 +1,4 @@
-"""How often calls give the interpreter's lock up: each time may cost the 5 ms for which a busy thread
-keeps it."""
+"""How often calls give the interpreter's lock up: each release may cost 5 ms next to a busy thread."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ struct Versioned {
     tensor: DlTensor,
 }
 
-/// The functions of an array's type (`DLPackExchangeAPI` of DLPack 1.2, in torch from 2.10 on). They
-/// make no objects and keep the interpreter.
+/// The functions of an array's type (`DLPackExchangeAPI` of DLPack 1.2; torch 2.11 has them). They
+/// make no Python objects and keep the interpreter's lock.
 #[repr(C)]
 struct Functions {
     major: u32,
@@ -93,9 +93,10 @@ pub(crate) struct Viewed {
     pub(crate) gpu: Option<(u32, u64)>,
 }
 
-/// A tensor of torch whose type has the functions. `None` without them, and for tensors to look at
-/// more closely: of other devices, in several pieces, and lazy views. Those are complex, or have one
-/// number: a negative view of real ones is every second number of a conjugate.
+/// Describes a tensor of torch by the functions of its type. `None` without them, and for tensors
+/// that torch's methods describe: on other devices, not contiguous, or perhaps a lazy view. A lazy
+/// view is complex, or the imaginary part of a conjugate, which is contiguous only if it has one
+/// number.
 pub(crate) fn viewed(tensor: &Bound<'_, PyAny>) -> PyResult<Option<Viewed>> {
     let py = tensor.py();
     let name = intern!(py, "__dlpack_c_exchange_api__");
@@ -250,7 +251,7 @@ pub(crate) fn is_in_one_piece(shape: &[i64], strides: &[i64], unit: i64) -> bool
     shape.contains(&0) || is_packed(pairs().rev(), unit) || is_packed(pairs(), unit)
 }
 
-/// Whether lengths and strides, from the innermost dimension on, are those of an array without gaps.
+/// Whether an array has no gaps, by its lengths and strides from the innermost dimension on.
 fn is_packed<'a>(mut pairs: impl Iterator<Item = (&'a i64, &'a i64)>, unit: i64) -> bool {
     let mut expected = unit;
     pairs.all(|(&len, &stride)| {

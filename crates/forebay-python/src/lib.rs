@@ -13,8 +13,8 @@
 //! of a file as memory, and `replace` makes files that replace others.
 //!
 //! `waiting` waits in a call without the interpreter, `moving` waits in a future, `callbacks` runs
-//! callbacks on a thread, `ended` wakes event loops. `failure` converts errors, `logs` forwards the engine's events, `hanging`
-//! calls Python from threads that may outlive the interpreter.
+//! callbacks on a thread, `ended` wakes event loops. `failure` converts errors, `logs` forwards the
+//! engine's events, `hanging` calls Python from threads that may outlive the interpreter.
 
 mod archive;
 mod blocks;
