@@ -1,4 +1,4 @@
-"""How often calls give the interpreter's lock up: each release may cost 5 ms next to a busy thread."""
+"""How often calls give the interpreter's lock up: a release may cost 5 ms next to a busy thread."""
 
 from __future__ import annotations
 
