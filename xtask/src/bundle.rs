@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::executables::{Built, Executable};
 use crate::folders::{self, entries, failed, make, remove};
 use crate::process::{self, Result, say};
-use crate::test;
+use crate::{test, wheel};
 
 /// Bytes of a whole bundle, at most: packed they are 0.41 of it (`gzip -6`), which travels easily.
 const BUNDLE_LEN_MAX: u64 = 224 << 20;
@@ -102,6 +102,21 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Fills `folder` with the bars for GPUs, the wheel and the commit.
+pub(crate) fn gpus(root: &Path, folder: &Path) -> Result<()> {
+    clear(folder)?;
+    let wheel = wheel::build(root, &wheel::maturin(root)?)?;
+    let to = folder.join("gpus");
+    for file in entries(&root.join("benches/gpus"))?.into_iter().chain([wheel]) {
+        if file.is_file() {
+            folders::copy(&file, &to.join(file.file_name().unwrap_or_default()))?;
+        }
+    }
+    write(&to.join("commit"), &commit(root))?;
+    say!("bundle: `python3 {}` measures the bars", to.display());
+    Ok(())
+}
+
 /// Makes the folder, or removes the bundle's parts from it; other files are left alone.
 fn clear(folder: &Path) -> Result<()> {
     make(folder)?;
@@ -114,7 +129,7 @@ fn clear(folder: &Path) -> Result<()> {
     }
     // Written first, so that an interrupted bundle can be made anew.
     write(&mark, MARK_TEXT)?;
-    for part in ["bin", "tests"] {
+    for part in ["bin", "tests", "gpus"] {
         remove(&folder.join(part))?;
         make(&folder.join(part))?;
     }

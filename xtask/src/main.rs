@@ -60,7 +60,12 @@ enum Chore {
     /// Build the Python package as a release wheel, install it and test it.
     Wheel,
     /// Pack tests and bars for a machine without cargo: `DIR/run`, `DIR/run bench`.
-    Bundle { dir: PathBuf },
+    Bundle {
+        dir: PathBuf,
+        /// Pack only the bars for GPUs and the wheel: `python3 DIR/gpus`.
+        #[arg(long)]
+        gpus: bool,
+    },
     /// Run a bundle.
     #[command(hide = true)]
     Replay {
@@ -95,7 +100,8 @@ impl Chore {
                 reported(|report, root| sanitize::run(report, root, &tools))
             }
             Self::Wheel => reported(wheel::run),
-            Self::Bundle { dir } => bundle::run(&repository()?, &dir).map(|()| true),
+            Self::Bundle { dir, gpus: true } => bundle::gpus(&repository()?, &dir).map(|()| true),
+            Self::Bundle { dir, gpus: false } => bundle::run(&repository()?, &dir).map(|()| true),
             Self::Replay { dir, arguments } => replay::run(&dir, &arguments),
         }
     }

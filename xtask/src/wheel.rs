@@ -3,7 +3,7 @@
 //! published.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::folders::{entries, failed, remove};
@@ -21,27 +21,17 @@ const TRANSFERS: &str = "1000000";
 /// Builds the wheel and checks it.
 pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let home = test::target(root)?.join("wheel");
-    let made = python::system().and_then(|system| {
-        let tools = python::environment(&system, &home.join("tools"), &["maturin==1.9.6"])?;
-        Ok((tools, python::environment(&system, &home.join("empty"), &[])?))
-    });
-    let (tools, python) = match made {
+    let empty = || python::environment(&python::system()?, &home.join("empty"), &[]);
+    let (maturin, python) = match maturin(root).and_then(|maturin| Ok((maturin, empty()?))) {
         Ok(made) => made,
         Err(reason) => {
             report.skip(format!("wheel: {reason}"));
             return Ok(());
         }
     };
-    let dist = home.join("dist");
-    remove(&dist)?;
-    let mut build = Command::new(tools);
-    build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--profile=wheel", "--out"]);
-    let built = process::succeeds(build.arg(&dist).env("PATH", process::full_path()))?;
-    report.step("wheel: builds", built);
-    if !built {
-        return Ok(());
-    }
-    let wheel = entries(&dist)?.pop().ok_or("maturin built no wheel")?;
+    let wheel = build(root, &maturin);
+    report.step("wheel: builds", wheel.is_ok());
+    let Ok(wheel) = wheel else { return Ok(()) };
     let bytes = fs::metadata(&wheel).map_err(failed(&wheel))?.len();
     say!("wheel: {}: {bytes} bytes, at most {WHEEL_MAX}", wheel.display());
     report.step("wheel: size", bytes < WHEEL_MAX);
@@ -63,4 +53,20 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let mut pytest = Command::new(&python);
     pytest.args(PYTEST).env("FOREBAY_TRANSFERS", TRANSFERS);
     suite(report, "wheel", root, &mut pytest)
+}
+
+/// A Python with maturin, or why there is none.
+pub(crate) fn maturin(root: &Path) -> Result<PathBuf> {
+    let home = test::target(root)?.join("wheel/tools");
+    python::environment(&python::system()?, &home, &["maturin==1.9.6"])
+}
+
+/// Builds the wheel with `maturin`.
+pub(crate) fn build(root: &Path, maturin: &Path) -> Result<PathBuf> {
+    let dist = test::target(root)?.join("wheel/dist");
+    remove(&dist)?;
+    let mut build = Command::new(maturin);
+    build.current_dir(root).args(["-m", "maturin", "build", "--quiet", "--profile=wheel", "--out"]);
+    process::must_succeed(build.arg(&dist).env("PATH", process::full_path()))?;
+    entries(&dist)?.pop().ok_or_else(|| "maturin built no wheel".into())
 }

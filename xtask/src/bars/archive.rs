@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
     Fail(String),
     /// The machine lacks something.
     Skipped(String),
-    /// A tiny or simulated run: it shows that the bar runs, nothing about speed.
+    /// A tiny run: it shows that the bar runs, nothing about speed.
     NotJudged,
 }
 
@@ -137,7 +137,7 @@ impl Archive {
         }
         let mut text = format!("\n{passed} passed, {failed} failed, {skipped} skipped");
         if unjudged > 0 {
-            text += &format!(", {unjudged} not judged (a tiny or simulated run)");
+            text += &format!(", {unjudged} not judged (a tiny run)");
         }
         if let Some(folder) = &self.folder {
             text += &format!("\narchived in `{}`", folder.display());
@@ -204,7 +204,7 @@ mod tests {
             let environment = Environment { label: "run".into(), ..Environment::default() };
             let mut archive = Archive::new(&arguments, environment).unwrap();
             archive.add(Record::measured("a", measured(0.98), true)).unwrap();
-            archive.add(Record::stopped("b", Verdict::Skipped("no GPU".into()))).unwrap();
+            archive.add(Record::stopped("b", Verdict::Skipped("no drive".into()))).unwrap();
             assert!(!archive.is_missed());
             assert!(archive.tail().contains("1 passed, 0 failed, 1 skipped"));
         }

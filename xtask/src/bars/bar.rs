@@ -8,52 +8,38 @@ use serde::{Deserialize, Serialize};
 use crate::drives::in_child;
 use crate::lab::Lab;
 use crate::sample::Series;
-use crate::{cold, many, resident, small};
+use crate::{cold, resident, small};
 
 /// One bar.
 #[derive(Clone, Copy)]
 pub(crate) struct Bar {
     /// Its name for `--only`.
     pub(crate) name: &'static str,
-    /// Whether it is meant for a machine with a GPU, or for one without.
-    pub(crate) on_gpu: bool,
     /// Takes the samples and compares.
     pub(crate) run: Run,
 }
 
 type Run = fn(&Lab) -> Result<Measured, Stop>;
 
-const fn gpu(name: &'static str, run: Run) -> Bar {
-    Bar { name, on_gpu: true, run }
-}
-
-const fn host(name: &'static str, run: Run) -> Bar {
-    Bar { name, on_gpu: false, run }
+const fn bar(name: &'static str, run: Run) -> Bar {
+    Bar { name, run }
 }
 
 /// Every bar, in execution order: those that need files in the page cache first.
-pub(crate) const BARS: [Bar; 21] = [
-    gpu("gpu-resident-disk", |lab| resident::gpu(lab, 8 << 30, 0.97, Some(0.13))),
-    gpu("gpu-first-transfer", resident::first),
-    gpu("gpu-resident-256M", |lab| resident::gpu(lab, 256 << 20, 0.90, None)),
-    gpu("gpu-4K-latency", small::latency),
-    gpu("gpu-pieces", many::pieces),
-    gpu("gpu-16-threads", many::threads),
-    gpu("gpu-small-beside", many::small_with_large),
-    gpu("gpu-cold", cold::gpu),
-    host("host-resident", resident::host),
-    host("host-direct-1M", cold::host),
-    host("host-write", cold::writes),
-    host("host-random-small", small::random),
-    host("pread-direct-1M", cold::rings),
-    host("drives-shuffled", |lab| in_child(lab, "drives-shuffled")),
-    host("drives-striped", |lab| in_child(lab, "drives-striped")),
-    host("drives-unequal", |lab| in_child(lab, "drives-unequal")),
-    host("drives-hung", |lab| in_child(lab, "drives-hung")),
-    host("drives-urgent", |lab| in_child(lab, "drives-urgent")),
-    host("drives-idle", |lab| in_child(lab, "drives-idle")),
-    host("sweep-capped", |lab| in_child(lab, "sweep-capped")),
-    host("sweep-delayed", |lab| in_child(lab, "sweep-delayed")),
+pub(crate) const BARS: [Bar; 13] = [
+    bar("host-resident", resident::host),
+    bar("host-direct-1M", cold::host),
+    bar("host-write", cold::writes),
+    bar("host-random-small", small::random),
+    bar("pread-direct-1M", cold::rings),
+    bar("drives-shuffled", |lab| in_child(lab, "drives-shuffled")),
+    bar("drives-striped", |lab| in_child(lab, "drives-striped")),
+    bar("drives-unequal", |lab| in_child(lab, "drives-unequal")),
+    bar("drives-hung", |lab| in_child(lab, "drives-hung")),
+    bar("drives-urgent", |lab| in_child(lab, "drives-urgent")),
+    bar("drives-idle", |lab| in_child(lab, "drives-idle")),
+    bar("sweep-capped", |lab| in_child(lab, "sweep-capped")),
+    bar("sweep-delayed", |lab| in_child(lab, "sweep-delayed")),
 ];
 
 /// The result of a bar.

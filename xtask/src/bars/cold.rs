@@ -1,5 +1,5 @@
-//! Cold files: to the GPU and to host memory, compared with `fio`, which only reads them; and by
-//! the `pread` ring in place of io_uring. And files that are written down to the drive.
+//! Cold files to host memory, compared with `fio`, which only reads them; and by the `pread` ring
+//! in place of io_uring. And files that are written down to the drive.
 
 use std::path::Path;
 
@@ -9,39 +9,8 @@ use forebay::{Engine, File, OpenOptions, RequestOptions, RingChoice, Route, Sync
 use crate::bar::{Measured, Stop};
 use crate::fio::Fio;
 use crate::flight::Flight;
-use crate::lab::{Lab, engine, evict, options, read_once, routes, verify};
+use crate::lab::{Lab, engine, evict, options, read_once, routes};
 use crate::sample::{fastest, interleave, timed};
-
-/// 4 GiB with O_DIRECT to the GPU, nine pairs.
-pub(crate) fn gpu(lab: &Lab) -> Result<Measured, Stop> {
-    let fio = Fio::find()?;
-    let gpu = lab.gpu()?;
-    let len = lab.len(4 * GIB);
-    let path = lab.file(len)?;
-    let file = gpu.engine.open(&path)?;
-    let mut target = gpu.allocate(len)?;
-    target.fill(0x5A)?;
-    evict(&file)?;
-    let outcome = file.read_exact(0, &mut target)?;
-    verify(&target, len)?;
-    let depth = best_depth(lab, &fio, &path, len, &file)?;
-    let sides = ["forebay".to_owned(), format!("fio, depth {depth}")];
-    let series = interleave(lab.rounds(9), &sides, |side| {
-        evict(&file)?;
-        match side {
-            0 => timed(len, || Ok(file.read_exact(0, &mut target).map(drop)?)),
-            _ => fio.sequential(&path, len, depth),
-        }
-    })?;
-    let [own, theirs] = [0, 1].map(|side: usize| series[side].cpu_s_per_gb());
-    let measured = Measured::of(series);
-    let ratio = measured.ratio(0, 1);
-    Ok(measured
-        .at_least("rate of `fio`", ratio, 0.97)
-        .at_most("CPU s per GB", own, 1.3 * theirs + 0.02)
-        .note(format!("{}, {}", format_size(len), routes(&outcome.routes)))
-        .note(format!("`fio` on {}", fio.memory())))
-}
 
 /// 1 GiB with O_DIRECT to host memory, compared with `fio` at its best depth.
 pub(crate) fn host(lab: &Lab) -> Result<Measured, Stop> {

@@ -1,5 +1,5 @@
-//! The state that the bars of one run share: engines, GPU, files of test data, and the loop over
-//! all bars.
+//! The state that the bars of one run share: engines, files of test data, and the loop over all
+//! bars.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,9 +7,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use forebay::gpu::{Device, GpuSelector};
 use forebay::units::{MIB, format_size};
 use forebay::{Buffer, Engine, Options, Residency, RouteShare};
 
@@ -20,25 +18,10 @@ use crate::machine::Environment;
 use crate::scratch::Scratch;
 use crate::{Arguments, talk};
 
-/// An engine that has opened the GPU of this run.
-#[derive(Debug)]
-pub(crate) struct Gpu {
-    pub(crate) engine: Engine,
-    pub(crate) device: Arc<dyn Device>,
-}
-
-impl Gpu {
-    /// A buffer on the GPU.
-    pub(crate) fn allocate(&self, len: u64) -> Result<Buffer, Stop> {
-        Ok(self.engine.allocate(self.device.id(), len)?)
-    }
-}
-
 /// One run of the bars.
 #[derive(Debug)]
 pub(crate) struct Lab {
     tiny: bool,
-    selector: GpuSelector,
     scratch: Scratch,
     files: RefCell<BTreeMap<u64, PathBuf>>,
 }
@@ -49,8 +32,7 @@ impl Lab {
         let scratch = parent.canonicalize().and_then(|parent| Scratch::new(&parent));
         let scratch = scratch
             .map_err(|error| format!("cannot make scratch in `{}`: {error}", parent.display()))?;
-        let (tiny, selector) = (arguments.tiny, arguments.gpu.clone());
-        Ok(Self { tiny, selector, scratch, files: RefCell::default() })
+        Ok(Self { tiny: arguments.tiny, scratch, files: RefCell::default() })
     }
 
     /// The size that a bar moves: the stated one, or little in a tiny run.
@@ -71,15 +53,6 @@ impl Lab {
     /// How many small requests make one sample.
     pub(crate) fn count(&self, stated: u64) -> u64 {
         if self.tiny { stated / 64 } else { stated }
-    }
-
-    /// A new engine with the defaults and the GPU of this run.
-    pub(crate) fn gpu(&self) -> Result<Gpu, Stop> {
-        let engine = engine()?;
-        match engine.device(&self.selector)? {
-            Some(device) => Ok(Gpu { engine, device }),
-            None => Err(Stop::Skip("no GPU on this machine".into())),
-        }
     }
 
     /// A path for a file that a bar writes.
@@ -177,23 +150,13 @@ pub(crate) fn verify(buffer: &Buffer, len: u64) -> Result<(), Stop> {
 /// Runs the bars that `arguments` choose; `Ok(false)` if one was missed.
 pub(crate) fn measure(arguments: &Arguments) -> Result<bool, String> {
     let lab = Lab::new(arguments)?;
-    let environment = Environment::read(&lab.scratch.path(""), &lab.selector);
+    let environment = Environment::read(&lab.scratch.path(""));
     let mut archive = Archive::new(arguments, environment)?;
     talk(&archive.head());
-    let is_simulated = matches!(lab.selector, GpuSelector::Sim(_));
-    let requires_gpu = std::env::var("FOREBAY_REQUIRE_GPU").is_ok_and(|value| value == "1");
     let only = arguments.only.as_deref();
     for bar in BARS.iter().filter(|bar| only.is_none_or(|name| bar.name.contains(name))) {
-        let record = match run(&lab, bar, only.is_some()) {
-            Ok(measured) => {
-                let judged = !(lab.tiny || is_simulated && bar.on_gpu);
-                Record::measured(bar.name, measured, judged)
-            }
-            // A GPU bar that cannot run counts as missed if a GPU is required.
-            Err(Stop::Skip(reason)) if bar.on_gpu && requires_gpu => {
-                let reason = format!("skipped, but FOREBAY_REQUIRE_GPU=1: {reason}");
-                Record::stopped(bar.name, Verdict::Fail(reason))
-            }
+        let record = match run(&lab, bar) {
+            Ok(measured) => Record::measured(bar.name, measured, !lab.tiny),
             Err(Stop::Skip(reason)) => Record::stopped(bar.name, Verdict::Skipped(reason)),
             Err(Stop::Fail(reason)) => Record::stopped(bar.name, Verdict::Fail(reason)),
         };
@@ -205,10 +168,7 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<bool, String> {
 }
 
 /// Runs one bar; a panic is a failure of that bar and no end of the run.
-fn run(lab: &Lab, bar: &Bar, chosen: bool) -> Result<Measured, Stop> {
-    if !bar.on_gpu && !chosen && !lab.tiny && lab.gpu().is_ok() {
-        return Err(Stop::Skip("stated for a machine without a GPU; `--only` runs it".into()));
-    }
+fn run(lab: &Lab, bar: &Bar) -> Result<Measured, Stop> {
     catch_unwind(AssertUnwindSafe(|| (bar.run)(lab)))
         .unwrap_or_else(|_| Err(Stop::Fail("it panicked, see above".into())))
 }

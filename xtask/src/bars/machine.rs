@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use forebay::gpu::GpuSelector;
 use forebay_measure::environment;
 use forebay_measure::results::machine::{self, Environment as Facts};
 use serde::Serialize;
@@ -16,38 +15,24 @@ pub(crate) struct Environment {
     /// `DATE-MACHINE`, as a folder's name.
     pub(crate) label: String,
     pub(crate) commit: String,
-    /// Why there is no GPU.
-    pub(crate) no_gpu: Option<String>,
     #[serde(flatten)]
     pub(crate) facts: Facts,
 }
 
 impl Environment {
     /// Reads the facts of this machine; unknown ones stay empty.
-    pub(crate) fn read(scratch: &Path, selector: &GpuSelector) -> Self {
+    pub(crate) fn read(scratch: &Path) -> Self {
         let date = printed(Command::new("date").args(["-u", "+%F"])).unwrap_or_default();
-        let (gpus, no_gpu) = match forebay::gpu::visible() {
-            Ok(gpus) => (gpus, None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        };
         let command = std::env::args().collect::<Vec<_>>().join(" ");
-        let facts = environment::collect(scratch, gpus.first(), &command);
+        let facts = environment::collect(scratch, None, &command);
         let (cores, cpu) = (facts.cpu.cores, &facts.cpu.model);
-        let (gpu, name) = match gpus.first() {
-            _ if matches!(selector, GpuSelector::Sim(_)) => {
-                ("simulated GPU".into(), "simulated".into())
-            }
-            Some(gpu) => (format!("{} × {}", gpus.len(), gpu.name), slug(&gpu.name)),
-            None => ("no GPU".into(), format!("{cores}-core-{}", slug(cpu))),
-        };
         let commit = std::env::var("FOREBAY_COMMIT").unwrap_or_else(|_| "unknown".into());
         let drive = machine::place(&facts, false).unwrap_or_default();
         let kernel = &facts.kernel;
         Self {
-            sentence: format!("{gpu}, {cores} × {cpu}, {kernel}, {drive}, commit {commit}"),
-            label: format!("{date}-{name}"),
+            sentence: format!("{cores} × {cpu}, {kernel}, {drive}, commit {commit}"),
+            label: format!("{date}-{cores}-core-{}", slug(cpu)),
             commit,
-            no_gpu,
             facts,
         }
     }

@@ -2,7 +2,7 @@
 //! the same move, interleaved in one run, and judged by the ratio of medians.
 //!
 //! [`bar`] holds the list of bars, which are functions of the modules that it names. The raw
-//! samples, the machine and a summary are archived ([`archive`]).
+//! samples, the machine and a summary are archived ([`archive`]). `benches/gpus` measures GPUs.
 
 mod archive;
 mod bar;
@@ -14,7 +14,6 @@ mod fio;
 mod flight;
 mod lab;
 mod machine;
-mod many;
 mod plain;
 mod resident;
 mod sample;
@@ -28,20 +27,16 @@ use std::process::ExitCode;
 
 use child::Child;
 use clap::Parser;
-use forebay::gpu::GpuSelector;
 
 /// Measures the project's performance targets.
 #[derive(Debug, Default, Parser)]
 struct Arguments {
-    /// Measure bars whose name contains NAME, also if they are meant for another machine.
+    /// Measure bars whose name contains NAME.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Use small files and few repeats: shows that the bars run, judges nothing.
     #[arg(long)]
     tiny: bool,
-    /// GPU, as for `forebay`: an index, a UUID, `none`, `sim[:...]`.
-    #[arg(long, value_name = "WHICH", default_value = "auto")]
-    gpu: GpuSelector,
     /// Folder in which test files are made and removed.
     #[arg(long, value_name = "DIR", default_value = ".")]
     scratch: PathBuf,

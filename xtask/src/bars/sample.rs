@@ -49,11 +49,6 @@ impl Series {
         self.samples.iter().map(Sample::rate).fold(0.0, f64::max)
     }
 
-    /// Seconds, the median.
-    pub(crate) fn seconds(&self) -> f64 {
-        median(self.samples.iter().map(|sample| sample.seconds))
-    }
-
     /// The sample at a share of all, by time.
     pub(crate) fn percentile(&self, share: f64) -> f64 {
         let mut sorted: Vec<f64> = self.samples.iter().map(|sample| sample.seconds).collect();
