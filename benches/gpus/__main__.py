@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib.metadata
 import json
 import os
 import platform
@@ -24,10 +25,11 @@ from typing import Any
 import by_hand
 from bars import BARS, HEAD, Judged, Samples
 
-#: Processes and GPUs of the jobs that need two, jobs with processes of their own, and those with new
-#: ones in each round.
-PROCESSES, GPUS, ALONE, FRESH = {"ranks": 2}, {"ranks": 2, "own": 2}, {"own", "ranks", "loads"}, {"loads"}
 JOBS = list(dict.fromkeys(bar.job for bar in BARS))
+#: Processes and GPUs of the jobs that need two.
+PROCESSES, GPUS = {"ranks": 2}, {"ranks": 2, "own": 2}
+#: Jobs with processes of their own, which end with the round if its first call is measured.
+ALONE, FRESH = {"own", "ranks", "loads"}, {"loads"}
 
 
 class Side:
@@ -40,15 +42,17 @@ class Side:
 
     def sample(self, job: str, limit_s: float) -> dict[str, Any]:
         """One round of a job: `found` or `failed`."""
-        count = PROCESSES.get(job, 1)
-        needed = job if job in ALONE else "others"
+        if limit_s <= 0:
+            return {"failed": "no time"}
+        count, needed = PROCESSES.get(job, 1), job if job in ALONE else "others"
         if needed != self._for or job in FRESH or not self._started:
             self.close()
             self._for = needed
             self._start(count)
         for process in self._started:
             assert process.stdin is not None
-            print(json.dumps({**self._given, "job": job, "ranks": count}), file=process.stdin, flush=True)
+            work = json.dumps({**self._given, "job": job, "ranks": count})
+            print(work, file=process.stdin, flush=True)
         answers = [self._answer(process, time.monotonic() + limit_s) for process in self._started]
         if failed := [answer for answer in answers if "failed" in answer]:
             self.close()
@@ -59,14 +63,15 @@ class Side:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        path = [str(self._package)] if self._package else []
-        path += filter(None, [os.environ.get("PYTHONPATH")])
+        path = [str(self._package or ""), os.environ.get("PYTHONPATH", "")]
+        variables = {**os.environ, "PYTHONPATH": ":".join(filter(None, path))}
+        if count > 1:
+            variables |= {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = [sys.executable, str(Path(__file__).with_name("work.py"))]
         for rank in range(count):
-            variables = {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(rank),
-                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}  # fmt: skip
+            own = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             self._started.append(subprocess.Popen(
-                [sys.executable, Path(__file__).parent / "work.py"],
-                env={**os.environ, **(variables if count > 1 else {}), "PYTHONPATH": ":".join(path)},
+                command, env=own if count > 1 else variables,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             ))  # fmt: skip
 
@@ -89,18 +94,31 @@ class Side:
 class Results:
     """Samples, and the files that document the run. They are written anew after every job."""
 
-    def __init__(self, folder: Path | None, environment: dict[str, Any]) -> None:
-        self._folder, self._environment = folder, environment
+    def __init__(self, parent: Path | None, environment: dict[str, Any]) -> None:
+        self._environment = environment
         self._rows: list[tuple[str, str, int, float]] = []
         self._samples: Samples = defaultdict(list)
         #: Jobs without samples or without some, each with the reason.
         self.skipped: dict[str, str] = {}
+        self.failed = False
+        gpus = environment["gpus"]
+        machine = f"{len(gpus)}-{gpus[0]}" if gpus else f"{environment['cores']}-cores"
+        name = f"{environment['date']}-{re.sub('[^a-z0-9]+', '-', machine.lower())}"
+        names = (name if number == 1 else f"{name}-{number}" for number in range(1, 1000))
+        # Earlier runs stay as they are.
+        free = (parent / name for name in names if parent and not (parent / name).exists())
+        self._folder = next(free, None)
 
-    def add(self, job: str, side: str, number: int, found: dict[str, list[float]]) -> None:
-        for name, values in found.items():
+    def add(self, job: str, side: str, number: int, answer: dict[str, Any]) -> None:
+        if "failed" in answer:
+            self.skipped[job], self.failed = answer["failed"], True
+        for name, values in answer.get("found", {}).items():
             name = f"before: {name}" if side == "before" else name
             self._samples[name] += values
             self._rows += [(job, name, number, value) for value in values]
+
+    def judged(self) -> list[Judged]:
+        return [bar.judged(self._samples) for bar in BARS]
 
     def table(self) -> str:
         lines = [self._environment["sentence"], "", HEAD]
@@ -112,15 +130,13 @@ class Results:
         counts = [f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts)]
         return "\n".join([*lines, "", ", ".join(counts)])
 
-    def judged(self) -> list[Judged]:
-        return [bar.judged(self._samples) for bar in BARS]
-
     def write(self) -> None:
         if self._folder is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "table.txt").write_text(self.table() + "\n")
-        (self._folder / "environment.json").write_text(json.dumps(self._environment, indent=1) + "\n")
+        environment = json.dumps(self._environment, indent=1)
+        (self._folder / "environment.json").write_text(environment + "\n")
         with open(self._folder / "samples.csv", "w", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["job", "series", "round", "value"])
@@ -130,46 +146,47 @@ class Results:
 def main() -> int:
     """Measures the jobs. Returns 1 if one failed, or a bar was missed."""
     given = arguments()
-    with tempfile.TemporaryDirectory(prefix=".forebay-gpus-", dir=given.scratch.absolute()) as folder:
-        scratch, start = Path(folder), time.monotonic()
-        sides = {"after": package(given.package, scratch / "after")}
-        if given.before is not None:
-            sides["before"] = package(given.before, scratch / "before")
-        environment = described(given, sides["after"])
-        results = Results(archive(given.archive, environment), environment)
-        nbytes = 64 << 20 if given.tiny else given.gib << 30
-        library = None if given.tiny else by_hand.build(scratch)
-        job = {
-            "model": str(model(scratch / "8.safetensors", nbytes, 8)),
-            "many": str(model(scratch / "2738.safetensors", 2738 * (1 << 12 if given.tiny else 1 << 20), 2738)),
-            "scratch": folder, "seconds": given.seconds, "tiny": given.tiny,
-            "by_hand": library and str(library),
-        }  # fmt: skip
-        started = {name: Side(path, job) for name, path in sides.items()}
-        gpus, failed, no_time = len(environment["gpus"]), False, dict[str, Any](failed="no time")
-        try:
-            for name in given.job or JOBS:
-                need = GPUS.get(name, 1)
-                if gpus < need and (name == "layers" or not given.tiny):
-                    results.skipped[name] = f"{gpus} of {need} GPUs on this machine"
-                    continue
-                for number in range(given.rounds):
-                    for side, processes in started.items():
-                        rest = given.limit - (time.monotonic() - start)
-                        found = processes.sample(name, rest) if rest > 0 else no_time
-                        results.add(name, side, number, found.get("found", {}))
-                        if "failed" in found:
-                            results.skipped[name], failed = found["failed"], True
-                results.write()
-                print(f"{name}: {results.skipped.get(name, 'done')} "
-                      f"({time.monotonic() - start:.0f} s)", file=sys.stderr, flush=True)  # fmt: skip
-        finally:
-            for processes in started.values():
-                processes.close()
-            results.write()
-            print(results.table())
+    results = Results(given.archive, described(given))
+    parent = given.scratch.absolute()
+    with tempfile.TemporaryDirectory(prefix=".forebay-gpus-", dir=parent) as folder:
+        measure(given, Path(folder), results)
+    print(results.table())
     missed = any(judged.verdict == "missed" for judged in results.judged())
-    return int(failed or missed and not given.tiny)
+    return int(results.failed or missed and not given.tiny)
+
+
+def measure(given: argparse.Namespace, scratch: Path, results: Results) -> None:
+    """All rounds of the jobs, each side in turn."""
+    start, gpus = time.monotonic(), len(described(given)["gpus"])
+    library = None if given.tiny else by_hand.build(scratch)
+    nbytes, each = (64 << 20, 4 << 10) if given.tiny else (given.gib << 30, 1 << 20)
+    job = {
+        "model": str(model(scratch / "8.safetensors", nbytes, 8)),
+        "many": str(model(scratch / "2738.safetensors", 2738 * each, 2738)),
+        "scratch": str(scratch),
+        "seconds": given.seconds,
+        "tiny": given.tiny,
+        "by_hand": library and str(library),
+    }
+    packages = {"after": given.package} | ({"before": given.before} if given.before else {})
+    sides = {name: Side(package(path, scratch / name), job) for name, path in packages.items()}
+    try:
+        for name in given.job or JOBS:
+            need = GPUS.get(name, 1)
+            if gpus < need and (name == "layers" or not given.tiny):
+                results.skipped[name] = f"{gpus} of {need} GPUs on this machine"
+                continue
+            for number in range(given.rounds):
+                for side, processes in sides.items():
+                    rest = given.limit - (time.monotonic() - start)
+                    results.add(name, side, number, processes.sample(name, rest))
+            results.write()
+            text = f"{name}: {results.skipped.get(name, 'done')} ({time.monotonic() - start:.0f} s)"
+            print(text, file=sys.stderr, flush=True)
+    finally:
+        for processes in sides.values():
+            processes.close()
+        results.write()
 
 
 def arguments() -> argparse.Namespace:
@@ -177,18 +194,18 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     wheel = next(Path(__file__).parent.glob("*.whl"), None)
     add("package", type=Path, nargs="?", default=wheel, metavar="WHEEL",
-        help="a wheel of Forebay, or its folder (a wheel beside this program, or what is installed)")  # fmt: skip
+        help="a wheel of Forebay, or its folder (a wheel in this folder, or what is installed)")
     add("--before", type=Path, metavar="WHEEL", help="a wheel to compare with, or its folder")
     add("--job", action="append", choices=JOBS, help="only this job; may be repeated")
     add("--rounds", type=int, default=3, metavar="N", help="rounds of each job (3)")
-    add("--seconds", type=float, default=0.3, metavar="S", help="seconds of a sample of calls (0.3)")
+    add("--seconds", type=float, default=0.3, metavar="S", help="seconds of a sample (0.3)")
     add("--gib", type=int, default=8, metavar="GIB", help="size of the model (8)")
     add("--limit", type=float, default=540, metavar="S", help="seconds of the whole run (540)")
     add("--scratch", type=Path, default=Path(), metavar="DIR", help="folder for test files (.)")
     add("--archive", type=Path, metavar="DIR", help="writes the run to DIR/DATE-MACHINE")
     add("--tiny", action="store_true",
-        help="little data, without GPUs too: shows that the jobs run, and judges nothing")  # fmt: skip
-    return parser.parse_args()
+        help="little data, without GPUs too: shows that the jobs run, and judges nothing")
+    return parser.parse_args()  # fmt: skip
 
 
 def package(wheel: Path | None, folder: Path) -> Path | None:
@@ -199,48 +216,47 @@ def package(wheel: Path | None, folder: Path) -> Path | None:
     return folder
 
 
-def described(given: argparse.Namespace, after: Path | None) -> dict[str, Any]:
+def described(given: argparse.Namespace) -> dict[str, Any]:
     """The machine, the versions and the command."""
-    code = "import json, torch, sys; print(json.dumps([torch.__version__, [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]]))"
-    torch, gpus = json.loads(subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)  # fmt: skip
-    cores, kernel = os.cpu_count(), platform.release()
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        printed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        printed = ""
+    gpus = [line.partition(",")[0] for line in printed.splitlines()]
     commit = Path(__file__).with_name("commit")
-    origin = commit.read_text().strip() if commit.is_file() else os.environ.get("FOREBAY_COMMIT", "unknown")
-    machine = f"{len(gpus)} x {gpus[0]}" if gpus else "no GPU"
-    machine = f"a tiny run, which judges nothing: {machine}" if given.tiny else machine
-    return {
-        "sentence": f"{machine}, {cores} cores, Linux {kernel}, torch {torch}, commit {origin}",
-        "date": time.strftime("%F", time.gmtime()), "gpus": gpus, "cores": cores, "kernel": kernel,
-        "python": platform.python_version(), "torch": torch, "commit": origin, "command": sys.argv,
-    }  # fmt: skip
-
-
-def archive(parent: Path | None, environment: dict[str, Any]) -> Path | None:
-    """A new folder in `parent`; earlier runs stay as they are."""
-    if parent is None:
-        return None
-    gpus = environment["gpus"]
-    machine = f"{len(gpus)}-{gpus[0]}" if gpus else f"{environment['cores']}-cores"
-    name = f"{environment['date']}-{re.sub('[^a-z0-9]+', '-', machine.lower())}"
-    paths = (parent / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
-    return next(path for path in paths if not path.exists())
+    found = {
+        "date": time.strftime("%F", time.gmtime()),
+        "gpus": gpus,
+        "driver": printed.partition(",")[2].partition("\n")[0].strip(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "commit": commit.read_text().strip() if commit.is_file() else "unknown",
+        "command": sys.argv,
+    }
+    machine = f"{len(gpus)} x {gpus[0]}, driver {found['driver']}" if gpus else "no GPU"
+    tiny = "a tiny run, which judges nothing: " if given.tiny else ""
+    text = "{cores} cores, Linux {kernel}, torch {torch}, commit {commit}".format(**found)
+    return {"sentence": f"{tiny}{machine}, {text}", **found}
 
 
 def model(path: Path, nbytes: int, tensors: int) -> Path:
     """A safetensors file of `tensors` equal tensors of bytes that differ from place to place."""
-    each = nbytes // tensors
+    each, step = nbytes // tensors, 12 << 20
+    tensor = {"dtype": "U8", "shape": [each]}
     header = json.dumps({
-        f"tensor.{number:05}": {"dtype": "U8", "shape": [each], "data_offsets": [number * each, (number + 1) * each]}
+        f"tensor.{number:05}": {**tensor, "data_offsets": [number * each, (number + 1) * each]}
         for number in range(tensors)
     }).encode()  # fmt: skip
     header += b" " * (-(len(header) + 8) % 4096)
     block = memoryview(random.Random(1).randbytes(16 << 20))
     with open(path, "wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
-        for offset in range(0, each * tensors, 12 << 20):
-            start = offset // (12 << 20) * 4099 % (4 << 20)
-            file.write(block[start : start + min(each * tensors - offset, 12 << 20)])
+        for offset in range(0, each * tensors, step):
+            start = offset // step * 4099 % (4 << 20)
+            file.write(block[start : start + min(each * tensors - offset, step)])
         file.flush()
         os.fsync(file.fileno())
     return path

@@ -71,12 +71,16 @@ class Judged:
     def line(self) -> str:
         """A row of the table."""
         other, ratio = (self.other, self.compared) if self.bar.against else (math.nan, math.nan)
-        numbers = [("" if math.isnan(value) else f"{value:.4g}") for value in (self.value, other, ratio)]
+        numbers = [
+            ("" if math.isnan(value) else f"{value:.4g}") for value in (self.value, other, ratio)
+        ]
         bound = f"{'<=' if self.bar.at_most else '>='} {self.bar.bound:g}"
         names = [self.best] if self.best else self.bar.against
         start = self.bar.own.rpartition(": ")[0] + ": "
         against = " or ".join(name.removeprefix(start) for name in names)
-        return row(self.bar.own, numbers[0], self.bar.unit, *numbers[1:], bound, self.verdict, against)
+        return row(
+            self.bar.own, numbers[0], self.bar.unit, *numbers[1:], bound, self.verdict, against
+        )
 
 
 def row(*cells: str) -> str:
@@ -98,9 +102,13 @@ def _bars() -> list[Bar]:
         against = (f"{name}: C",) if size < 1 << 20 else ("link",)
         bars += [
             Bar("small", f"{name}: forebay", 1.0 if size < 1 << 20 else 0.9, against),
-            Bar("small", f"{name}: forebay, p99", 2.0, (f"{name}: C, p99",), at_most=True, unit="ms"),
+            Bar(
+                "small", f"{name}: forebay, p99", 2.0, (f"{name}: C, p99",), at_most=True, unit="ms"
+            ),
         ]
-    bars.append(Bar("small", f"{cell(16, 32, PIECE)}: forebay, CPU", 0.3, at_most=True, unit="s/GB"))
+    bars.append(
+        Bar("small", f"{cell(16, 32, PIECE)}: forebay, CPU", 0.3, at_most=True, unit="s/GB")
+    )
     for threads, depth in CELLS[1:]:
         for name in (cell(threads, depth, size) for size in SIZES):
             by_hand = tuple(f"{name}: {method}" for method in METHODS)
@@ -113,7 +121,14 @@ def _bars() -> list[Bar]:
         Bar("large", "read_into, 256 MiB", 0.98, ("before: read_into, 256 MiB",)),
         Bar("large", "read_into, first of an engine", 0.93, ("link",)),
         Bar("large", "16 large reads at once", 0.95, ("link",)),
-        Bar("during", "64 KiB during a large read, p99 more", 3.0, ("copy of a slot",), at_most=True, unit="ms"),
+        Bar(
+            "during",
+            "64 KiB during a large read, p99 more",
+            3.0,
+            ("copy of a slot",),
+            at_most=True,
+            unit="ms",
+        ),
         Bar("during", "large read during small ones", 0.95, (half,)),
         Bar("many", "read_many, 64 KiB", 0.95, ("link",)),
         Bar("many", "read_many, 16 KiB", 30),

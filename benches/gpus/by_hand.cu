@@ -22,10 +22,7 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                           \
-    do {                                                                                      \
-        if (cudaError_t error = (call); error != cudaSuccess) fail(#call, cudaGetErrorString(error)); \
-    } while (0)
+#define CHECK(call) check(#call, (call))
 
 namespace {
 
@@ -36,16 +33,23 @@ using Clock = std::chrono::steady_clock;
     std::_Exit(1);
 }
 
+void check(const char* call, cudaError_t error) {
+    if (error != cudaSuccess) fail(call, cudaGetErrorString(error));
+}
+
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+void sleep(double seconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
 
 double cpu_seconds() {
     rusage used{};
     getrusage(RUSAGE_SELF, &used);
-    return used.ru_utime.tv_sec + used.ru_stime.tv_sec + 1e-6 * (used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+    auto seconds = [](timeval time) { return time.tv_sec + 1e-6 * time.tv_usec; };
+    return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
 void read_at(int file, char* target, size_t len, size_t offset) {
@@ -70,7 +74,8 @@ char* pinned(size_t len) {
             munmap(memory, held);
         }
         held = (len + (2 << 20) - 1) & ~size_t{(2 << 20) - 1};
-        void* mapped = mmap(nullptr, held, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        constexpr int ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS;
+        void* mapped = mmap(nullptr, held, PROT_READ | PROT_WRITE, ANONYMOUS, -1, 0);
         if (mapped == MAP_FAILED) fail("mmap", "no memory");
         madvise(mapped, held, MADV_HUGEPAGE);
         std::memset(mapped, 1, held);
@@ -92,7 +97,8 @@ __global__ void gather(const Piece* pieces, int count) {
         uint4* to = reinterpret_cast<uint4*>(pieces[i].target);
         size_t words = pieces[i].len / sizeof(uint4), step = blockDim.x, at = threadIdx.x;
         for (; at + 3 * step < words; at += 4 * step) {
-            uint4 a = from[at], b = from[at + step], c = from[at + 2 * step], d = from[at + 3 * step];
+            uint4 a = from[at], b = from[at + step];
+            uint4 c = from[at + 2 * step], d = from[at + 3 * step];
             to[at] = a, to[at + step] = b, to[at + 2 * step] = c, to[at + 3 * step] = d;
         }
         for (; at < words; at += step) to[at] = from[at];
@@ -103,7 +109,8 @@ __global__ void gather(const Piece* pieces, int count) {
 class Submitter {
 public:
     Submitter(int threads, int depth, bool by_kernel)
-        : depth(depth), by_kernel(by_kernel), pieces(threads * depth), left(threads), done(threads) {}
+        : depth(depth), by_kernel(by_kernel), pieces(threads * depth), left(threads),
+          done(threads) {}
 
     void begin(int thread) {
         std::lock_guard guard(lock);
@@ -133,13 +140,14 @@ public:
         for (Flight& flight : flights) {
             flight.stream = new_stream();
             CHECK(cudaEventCreateWithFlags(&flight.event, cudaEventDisableTiming));
-            CHECK(cudaHostAlloc(&flight.pieces, pieces.size() * sizeof(Piece), cudaHostAllocMapped));
+            CHECK(cudaMallocHost(&flight.pieces, pieces.size() * sizeof(Piece)));
         }
         while (!ended) {
             Flight* idle = nullptr;
             bool is_busy = false;
             for (Flight& flight : flights) {
-                if (!flight.cells.empty() && cudaEventQuery(flight.event) == cudaSuccess) finish(flight);
+                bool flies = !flight.cells.empty();
+                if (flies && cudaEventQuery(flight.event) == cudaSuccess) finish(flight);
                 if (flight.cells.empty()) idle = &flight;
                 else is_busy = true;
             }
@@ -149,7 +157,9 @@ public:
             }
             {
                 std::unique_lock guard(lock);
-                if (posted.empty() && !is_busy) arrived.wait_for(guard, std::chrono::milliseconds(1));
+                if (posted.empty() && !is_busy) {
+                    arrived.wait_for(guard, std::chrono::milliseconds(1));
+                }
                 idle->cells.swap(posted);
             }
             if (!idle->cells.empty()) copy(*idle);
@@ -194,14 +204,16 @@ private:
             std::vector<void*> to(count);
             std::vector<size_t> len(count);
             for (int i = 0; i < count; i++) {
-                from[i] = flight.pieces[i].source, to[i] = flight.pieces[i].target, len[i] = flight.pieces[i].len;
+                const Piece& piece = flight.pieces[i];
+                from[i] = piece.source, to[i] = piece.target, len[i] = piece.len;
             }
             cudaMemcpyAttributes attributes{};
             attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
             size_t first = 0;
             for (int i = 0; i < count; i += 512) {
                 size_t some = std::min(512, count - i);
-                CHECK(cudaMemcpyBatchAsync(&to[i], &from[i], &len[i], some, &attributes, &first, 1, flight.stream));
+                CHECK(cudaMemcpyBatchAsync(&to[i], &from[i], &len[i], some, &attributes, &first, 1,
+                                           flight.stream));
             }
         }
         CHECK(cudaEventRecord(flight.event, flight.stream));
@@ -239,7 +251,7 @@ double links(int gpus) {
                 CHECK(cudaSetDevice(gpu));
                 cudaStream_t stream = new_stream();
                 for (size_t i = 0; i < COPIES; i++) {
-                    CHECK(cudaMemcpyAsync(device[gpu], host[gpu], LEN, cudaMemcpyHostToDevice, stream));
+                    CHECK(cudaMemcpyAsync(device[gpu], host[gpu], LEN, cudaMemcpyDefault, stream));
                 }
                 CHECK(cudaStreamSynchronize(stream));
                 CHECK(cudaStreamDestroy(stream));
@@ -299,8 +311,9 @@ void small(const char* path, char* target, size_t len, size_t piece, int threads
                     offset = random % (len / piece) * piece;
                     cell = cells + (thread * depth + i) * piece;
                     read_at(file, cell, piece, offset);
-                    if (method != 'A') submitter.post(thread * depth + i, {cell, target + offset, piece});
-                    else CHECK(cudaMemcpyAsync(target + offset, cell, piece, cudaMemcpyHostToDevice, stream));
+                    char* to = target + offset;
+                    if (method != 'A') submitter.post(thread * depth + i, {cell, to, piece});
+                    else CHECK(cudaMemcpyAsync(to, cell, piece, cudaMemcpyHostToDevice, stream));
                 }
                 if (method != 'A') submitter.wait(thread);
                 else CHECK(cudaStreamSynchronize(stream));
@@ -308,8 +321,7 @@ void small(const char* path, char* target, size_t len, size_t piece, int threads
                 reads += depth;
             }
             std::vector<char> copied(piece);
-            CHECK(cudaMemcpyAsync(copied.data(), target + offset, piece, cudaMemcpyDeviceToHost, stream));
-            CHECK(cudaStreamSynchronize(stream));
+            CHECK(cudaMemcpy(copied.data(), target + offset, piece, cudaMemcpyDeviceToHost));
             if (std::memcmp(copied.data(), cell, piece) != 0) fail("small", "wrong bytes");
             CHECK(cudaStreamDestroy(stream));
         });

@@ -115,10 +115,12 @@ class Lab:
 
     def bench(self, path: Path, *words: object) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Points and measurements of `forebay bench`, in a process of its own."""
-        command = [sys.executable, "-m", "forebay", "bench", path, "--repeats", 1, "--quiet",
-                   "--time", f"{max(self.seconds, 0.1) * 1e3:.0f}ms", "--format", "json", *words]  # fmt: skip
-        printed = run(command, self.scratch)
-        samples = [one for one in map(json.loads, printed.splitlines()) if one["record"] == "sample"]
+        command = [sys.executable, "-m", "forebay", "bench", path, "--repeats", 1, "--quiet"]
+        time_ms = max(self.seconds * 1e3, 100)  # shorter ones are refused
+        words = "--time", f"{time_ms:.0f}ms", "--format", "json", *words
+        printed = run([*command, *words], self.scratch)
+        records = map(json.loads, printed.splitlines())
+        samples = [record for record in records if record["record"] == "sample"]
         if failed := [one["error"] for one in samples if one["error"]]:
             raise ValueError(failed[0])
         return [(one["point"], one["measured"]) for one in samples]
@@ -130,7 +132,12 @@ class Lab:
 
 def run(command: list[object], folder: Path) -> str:
     done = subprocess.run(
-        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        list(map(str, command)),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     if done.returncode:
         raise ValueError(f"{done.stderr.strip()[-500:]}: `{' '.join(map(str, command))}`")
@@ -144,7 +151,9 @@ def small(lab: Lab) -> Found:
     for threads in sorted({threads for threads, _ in CELLS}):
         depths = ",".join(str(depth) for count, depth in CELLS if count == threads)
         words = ["--gpu", lab.gpu, "--cache", "warm", "--pattern", "random", "--threads", threads]
-        for point, measured in lab.bench(lab.model, *words, "--depth", depths, "--block-size", sizes):
+        for point, measured in lab.bench(
+            lab.model, *words, "--depth", depths, "--block-size", sizes
+        ):
             name = cell(threads, point["depth"], point["request_size"])
             found[f"{name}: forebay"] = [measured["bytes_per_second"] / 1e9]
             found[f"{name}: forebay, p99"] = [measured["latency"]["p99_ns"] / 1e6]
@@ -215,13 +224,12 @@ def during(lab: Lab) -> Found:
     lab.file.read_into(whole)
     until = time.perf_counter() + lab.seconds
     alone = p99(lambda: time.perf_counter() > until)
+    more = found.setdefault("64 KiB during a large read, p99 more", [])
     for _ in range(3):
         thread = threading.Thread(target=read)
         thread.start()
         time.sleep(5e-3)
-        found.setdefault("64 KiB during a large read, p99 more", []).append(
-            p99(lambda: not thread.is_alive()) - alone
-        )
+        more.append(p99(lambda thread=thread: not thread.is_alive()) - alone)  # type: ignore[misc]
         thread.join()
     if link := lab.links():
         slot = forebay.default_engine().options()["slot_size"]
@@ -423,7 +431,8 @@ def layers(lab: Lab) -> Found:
         file, out = lab.scratch / f"layers-{megabytes}.bin", lab.scratch / "layers"
         command: list[object] = [
             sys.executable, "-m", "forebay.stream_bench", "--ways", "forebay", "--rounds", 2,
-            "--layer-mb", megabytes, "--tokens", ",".join(map(str, TOKENS)), "--file", file, "--out", out,
+            "--layer-mb", megabytes, "--tokens", ",".join(map(str, TOKENS)), "--file", file,
+            "--out", out,
         ]  # fmt: skip
         run(command, lab.scratch)
         for point in json.loads((out / "stream_bench.json").read_text())["points"]:
