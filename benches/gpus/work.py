@@ -431,7 +431,7 @@ def layers(lab: Lab) -> Found:
         file, out = lab.scratch / f"layers-{megabytes}.bin", lab.scratch / "layers"
         command: list[object] = [
             sys.executable, "-m", "forebay.stream_bench", "--ways", "forebay", "--rounds", 2,
-            "--layer-mb", megabytes, "--tokens", ",".join(map(str, TOKENS)), "--file", file,
+            "--layer-mb", 1 if lab.tiny else megabytes, "--tokens", ",".join(map(str, TOKENS)), "--file", file,
             "--out", out,
         ]  # fmt: skip
         run(command, lab.scratch)

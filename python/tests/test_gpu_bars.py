@@ -23,23 +23,22 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("bars")
 
 
-def test_every_job_runs_and_is_archived(tmp_path: Path) -> None:
-    jobs = "small large during many python busy loads cold own ranks".split()
-    words = [word for job in jobs for word in ("--job", job)]
+def test_every_job_runs_and_is_archived(tmp_path: Path, bars: Any) -> None:
+    jobs = {bar.job for bar in bars.BARS} - {"layers"}
     done = subprocess.run(
-        [sys.executable, BENCH, "--tiny", "--rounds", "1", "--seconds", "0.02", *words,
+        [sys.executable, BENCH, "--tiny", "--rounds", "1", "--seconds", "0.02",
          "--scratch", tmp_path, "--archive", tmp_path / "runs"],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [run] = (tmp_path / "runs").iterdir()
-    assert sorted(path.name for path in run.iterdir()) == [
-        "environment.json", "samples.csv", "table.txt"
-    ]  # fmt: skip
-    rows = list(csv.DictReader((run / "samples.csv").open()))
-    assert {row["job"] for row in rows} == set(jobs)
-    assert all(float(row["value"]) > 0 for row in rows if not row["series"].endswith("more"))
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    [run] = (tmp_path / "runs").iterdir()
+    files = {"environment.json", "samples.csv", "table.txt"}
+    assert {path.name for path in run.iterdir()} == files
+    rows = list(csv.DictReader((run / "samples.csv").open()))
+    assert {row["job"] for row in rows} >= jobs
+    missing = {bar.own for bar in bars.BARS if bar.job in jobs} - {row["series"] for row in rows}
+    assert missing <= {"read_into of two", "load_file of two"}, "these need two GPUs"
 
 
 def test_the_best_by_hand_counts_and_medians_are_compared(bars: Any) -> None:
@@ -54,8 +53,3 @@ def test_the_best_by_hand_counts_and_medians_are_compared(bars: Any) -> None:
     assert most.judged(samples).verdict == "missed"
     assert most.judged({"own": [0.3]}).verdict == "met"
     assert math.isnan(most.judged({}).value)
-
-
-def test_every_bar_names_series_of_its_job(bars: Any) -> None:
-    names = [(bar.job, bar.own, bar.against) for bar in bars.BARS]
-    assert len(set(names)) == len(names) > 50
