@@ -26,6 +26,9 @@ import by_hand
 from bars import BARS, HEAD, Judged, Samples
 
 JOBS = list(dict.fromkeys(bar.job for bar in BARS))
+#: Jobs of one round, which is long, and those that measure a package from before too.
+LONG = {job for job in JOBS if job.startswith("layers")}
+COMPARED = {bar.job for bar in BARS for name in bar.against if name.startswith("before: ")}
 #: Processes and GPUs of the jobs that need two.
 PROCESSES, GPUS = {"ranks": 2}, {"ranks": 2, "own": 2}
 #: Jobs with processes of their own, which end with the round if its first call is measured.
@@ -173,11 +176,13 @@ def measure(given: argparse.Namespace, scratch: Path, results: Results) -> None:
     try:
         for name in given.job or JOBS:
             need = GPUS.get(name, 1)
-            if gpus < need and (name == "layers" or not given.tiny):
+            if gpus < need and (name in LONG or not given.tiny):
                 results.skipped[name] = f"{gpus} of {need} GPUs on this machine"
                 continue
-            for number in range(given.rounds):
+            for number in range(1 if name in LONG else given.rounds):
                 for side, processes in sides.items():
+                    if side == "before" and name not in COMPARED:
+                        continue
                     rest = given.limit - (time.monotonic() - start)
                     results.add(name, side, number, processes.sample(name, rest))
             results.write()
@@ -193,8 +198,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python benches/gpus", description=__doc__)
     add = parser.add_argument
     wheel = next(Path(__file__).parent.glob("*.whl"), None)
-    add("package", type=Path, nargs="?", default=wheel, metavar="WHEEL",
-        help="a wheel of Forebay, or its folder (a wheel in this folder, or what is installed)")
+    add(
+        "package",
+        type=Path,
+        nargs="?",
+        default=wheel,
+        metavar="WHEEL",
+        help="a wheel of Forebay, or its folder (a wheel in this folder, or what is installed)",
+    )
     add("--before", type=Path, metavar="WHEEL", help="a wheel to compare with, or its folder")
     add("--job", action="append", choices=JOBS, help="only this job; may be repeated")
     add("--rounds", type=int, default=3, metavar="N", help="rounds of each job (3)")
@@ -203,8 +214,11 @@ def arguments() -> argparse.Namespace:
     add("--limit", type=float, default=540, metavar="S", help="seconds of the whole run (540)")
     add("--scratch", type=Path, default=Path(), metavar="DIR", help="folder for test files (.)")
     add("--archive", type=Path, metavar="DIR", help="writes the run to DIR/DATE-MACHINE")
-    add("--tiny", action="store_true",
-        help="little data, without GPUs too: shows that the jobs run, and judges nothing")
+    add(
+        "--tiny",
+        action="store_true",
+        help="little data, without GPUs too: shows that the jobs run, and judges nothing",
+    )
     return parser.parse_args()  # fmt: skip
 
 

@@ -11,8 +11,10 @@ CELLS = ((16, 32), (16, 1), (4, 1), (1, 1))
 SIZES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 #: By hand: a copy for each read (A), batches of copies (B), a kernel (C). See `by_hand.cu`.
 METHODS = "ABC"
-#: Bytes of a call from Python, tokens of a pass of layers.
+#: Bytes of a call from Python.
 PIECE = 64 << 10
+#: Megabytes of a layer, and tokens of a pass.
+LAYERS = (200, 1237)
 TOKENS = (1024, 8192, 32768)
 
 #: Samples of all series, by name. Those of a package from before begin with `before: `.
@@ -159,10 +161,10 @@ def _bars() -> list[Bar]:
     bars.append(Bar("cold", f"{name}, to the GPU", 0.95, (name,)))
     name = "cold, 1 MiB x 32"
     bars.append(Bar("cold", f"{name}: forebay, to the GPU", 0.97, (f"{name}: io-uring",)))
-    for megabytes in (1237, 200):
+    for megabytes in LAYERS:
         for tokens in TOKENS:
             name = f"layers of {megabytes:,} MB, {tokens:,} tokens"
-            bars.append(Bar("layers", name, 1.02, at_most=True, unit="line"))
+            bars.append(Bar(f"layers-{megabytes}", name, 1.02, at_most=True, unit="line"))
     return bars
 
 

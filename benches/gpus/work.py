@@ -17,11 +17,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bars import CELLS, METHODS, PIECE, SIZES, TOKENS, cell, shown
+from bars import CELLS, LAYERS, METHODS, PIECE, SIZES, TOKENS, cell, shown
 from by_hand import ByHand
 
 Found = dict[str, list[float]]
@@ -424,25 +424,25 @@ def cold(lab: Lab) -> Found:
     return found
 
 
-def layers(lab: Lab) -> Found:
+def layers(lab: Lab, megabytes: int) -> Found:
     """Passes of layers from the page cache over their line: `python -m forebay.stream_bench`."""
-    found: Found = {}
-    for megabytes in (200, 1237):
-        file, out = lab.scratch / f"layers-{megabytes}.bin", lab.scratch / "layers"
-        command: list[object] = [
-            sys.executable, "-m", "forebay.stream_bench", "--ways", "forebay", "--rounds", 2,
-            "--layer-mb", 1 if lab.tiny else megabytes, "--tokens", ",".join(map(str, TOKENS)), "--file", file,
-            "--out", out,
-        ]  # fmt: skip
-        run(command, lab.scratch)
-        for point in json.loads((out / "stream_bench.json").read_text())["points"]:
-            name = f"layers of {megabytes:,} MB, {point['tokens']:,} tokens"
-            found[name] = [point["ways"]["forebay"]["over_line"]]
-    return found
+    size = 1 if lab.tiny else megabytes
+    command: list[object] = [
+        sys.executable, "-m", "forebay.stream_bench", "--ways", "forebay", "--layer-mb", size,
+        "--tokens", ",".join(map(str, TOKENS)), "--rounds", 3, "--out", lab.scratch,
+        "--file", lab.scratch / f"layers-{megabytes}.bin",
+    ]  # fmt: skip
+    run(command, lab.scratch)
+    return {
+        f"layers of {megabytes:,} MB, {point['tokens']:,} tokens":
+            [point["ways"]["forebay"]["over_line"]]
+        for point in json.loads((lab.scratch / "stream_bench.json").read_text())["points"]
+    }  # fmt: skip
 
 
 def own(lab: Lab) -> Found:
-    """One process, two GPUs: own bytes of each, and the same bytes to both."""
+    """One process, two GPUs: own bytes of each, in all; and the same bytes to both, the rate of
+    each."""
     from forebay.safetensors import load_file
 
     found: Found = {"one process, own bytes": [], "read_into of two": [], "load_file of two": []}
@@ -480,7 +480,7 @@ def own(lab: Lab) -> Found:
 
 
 def ranks(lab: Lab) -> Found:
-    """Two processes: own bytes of each, the same tensors to both, and a share each."""
+    """Two processes, in all: own bytes of each, and `rank=`; and `group=`, the rate of each."""
     import torch
     from forebay.safetensors import load_file
 
@@ -492,9 +492,12 @@ def ranks(lab: Lab) -> Found:
     lab.check(target, lab.rank * lab.half)
     del target
     size, group = lab.model.stat().st_size, torch.distributed.group.WORLD
-    for name, how in (("group=", {"group": group}), ("rank=", {"rank": lab.rank, "world_size": 2})):
+    for name, nbytes, how in (
+        ("group=", size, {"group": group}),
+        ("rank=", 2 * size, {"rank": lab.rank, "world_size": 2}),
+    ):
         for _ in range(4):
-            with lab.timed(found[name], size):
+            with lab.timed(found[name], nbytes):
                 loaded = load_file(lab.model, device=lab.device, **how)
             del loaded
     for samples in found.values():
@@ -503,9 +506,9 @@ def ranks(lab: Lab) -> Found:
 
 
 JOBS: dict[str, Callable[[Lab], Found]] = {
-    job.__name__: job
-    for job in (small, large, during, many, python, busy, loads, cold, layers, own, ranks)
+    job.__name__: job for job in (small, large, during, many, python, busy, loads, cold, own, ranks)
 }
+JOBS |= {f"layers-{size}": partial(layers, megabytes=size) for size in LAYERS}
 
 
 def main() -> NoReturn:

@@ -24,7 +24,7 @@ def bars(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_every_job_runs_and_is_archived(tmp_path: Path, bars: Any) -> None:
-    jobs = {bar.job for bar in bars.BARS} - {"layers"}
+    jobs = {bar.job for bar in bars.BARS if not bar.job.startswith("layers")}
     done = subprocess.run(
         [sys.executable, BENCH, "--tiny", "--rounds", "1", "--seconds", "0.02",
          "--scratch", tmp_path, "--archive", tmp_path / "runs"],
