@@ -12,6 +12,7 @@ import platform
 import random
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import tempfile
 import time
 import zipfile
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,7 @@ class Side:
             own = {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             self._started.append(subprocess.Popen(
                 command, env=own if count > 1 else variables,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             ))  # fmt: skip
 
     @staticmethod
@@ -89,7 +91,8 @@ class Side:
 
     def close(self) -> None:
         for process in self._started:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
         self._started.clear()
 
@@ -149,6 +152,7 @@ class Results:
 def main() -> int:
     """Measures the jobs. Returns 1 if one failed, or a bar was missed."""
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # files and processes end with this one
     results = Results(given.archive, described(given))
     parent = given.scratch.absolute()
     with tempfile.TemporaryDirectory(prefix=".forebay-gpus-", dir=parent) as folder:

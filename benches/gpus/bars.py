@@ -9,7 +9,8 @@ from statistics import median
 #: Random small reads: threads and reads in flight of each, and bytes of a read.
 CELLS = ((16, 32), (16, 1), (4, 1), (1, 1))
 SIZES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
-#: By hand: a copy for each read (A), batches of copies (B), a kernel (C). See `by_hand.cu`.
+#: By hand: a copy for each read (A), batches of copies (B), a kernel (C). See `by_hand.cu`. Their
+#: 99th percentiles are of all reads of a thread that are in flight, Forebay's of a read.
 METHODS = "ABC"
 #: Bytes of a call from Python.
 PIECE = 64 << 10

@@ -99,6 +99,11 @@ class Lab:
         if not bool((ours[: theirs.numel()] == theirs).all()):
             raise ValueError(f"wrong bytes of the file at {offset}")
 
+    def check_first(self, tensors: dict[str, Any]) -> None:
+        """Checks the first tensor of the model, behind the header."""
+        sizes = sum(tensor.numel() for tensor in tensors.values())
+        self.check(tensors[min(tensors)], self.model.stat().st_size - sizes)
+
     def links(self, gpus: int = 1) -> Found:
         if self.hand is None or len(self.gpus) < gpus:
             return {}
@@ -163,11 +168,12 @@ def small(lab: Lab) -> Found:
         for threads, depth in CELLS:
             for size in SIZES:
                 for method in METHODS:
-                    rate, p99, cpu = lab.hand.small(
+                    values = lab.hand.small(
                         lab.model, target, nbytes, size, threads, depth, method, lab.seconds
                     )
                     name = f"{cell(threads, depth, size)}: {method}"
-                    found |= {name: [rate], f"{name}, p99": [p99], f"{name}, CPU": [cpu]}
+                    names = (name, f"{name}, p99", f"{name}, CPU")
+                    found |= {key: [value] for key, value in zip(names, values, strict=True)}
     return found | lab.links()
 
 
@@ -404,6 +410,7 @@ def loads(lab: Lab) -> Found:
                 loaded = load_file(path, device=lab.device)
             del loaded
         found[f"load, {name}, first"] = [samples.pop(0)]
+    lab.check_first(load_file(lab.model, device=lab.device))
     return found | lab.links()
 
 
@@ -458,6 +465,8 @@ def own(lab: Lab) -> Found:
     lab.check(targets[0])
     lab.check(targets[1], lab.half)
     if lab.gpus:
+        for target in targets:
+            target.fill_(0x5A)
         for _ in range(4):
             with lab.timed(found["read_into of two"], lab.half):
                 lab.file.read_into(targets, 0)
@@ -467,7 +476,9 @@ def own(lab: Lab) -> Found:
         for _ in range(4):
             with lab.timed(found["load_file of two"], lab.model.stat().st_size):
                 loaded = load_file(lab.model, device=devices)
-            del loaded
+            for tensors in loaded:
+                lab.check_first(tensors)
+            del loaded, tensors
     for samples in found.values():
         del samples[:1]
     for point, measured in lab.bench(
@@ -499,6 +510,7 @@ def ranks(lab: Lab) -> Found:
         for _ in range(4):
             with lab.timed(found[name], nbytes):
                 loaded = load_file(lab.model, device=lab.device, **how)
+            lab.check_first(loaded)
             del loaded
     for samples in found.values():
         del samples[:1]
