@@ -50,7 +50,7 @@ pub(crate) struct Manifest {
 
 /// Fills `folder`, which is made, or holds an earlier bundle that is replaced.
 pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
-    clear(folder)?;
+    clear(folder, &["bin", "tests"])?;
     let target = test::target(root)?;
     let mut manifest = Manifest {
         commit: commit(root),
@@ -104,7 +104,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
 
 /// Fills `folder` with the bars for GPUs, the wheel and the commit.
 pub(crate) fn gpus(root: &Path, folder: &Path) -> Result<()> {
-    clear(folder)?;
+    clear(folder, &["gpus"])?;
     let wheel = wheel::build(root, &wheel::maturin(root)?)?;
     let to = folder.join("gpus");
     for file in entries(&root.join("benches/gpus"))?.into_iter().chain([wheel]) {
@@ -117,8 +117,9 @@ pub(crate) fn gpus(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder, or removes the bundle's parts from it; other files are left alone.
-fn clear(folder: &Path) -> Result<()> {
+/// Makes the folder, or removes the bundle's parts from it, and makes `parts`; other files are left
+/// alone.
+fn clear(folder: &Path, parts: &[&str]) -> Result<()> {
     make(folder)?;
     let mark = folder.join(MARK);
     if !entries(folder)?.is_empty() && fs::read(&mark).ok().as_deref() != Some(MARK_TEXT.as_bytes())
@@ -131,9 +132,8 @@ fn clear(folder: &Path) -> Result<()> {
     write(&mark, MARK_TEXT)?;
     for part in ["bin", "tests", "gpus"] {
         remove(&folder.join(part))?;
-        make(&folder.join(part))?;
     }
-    Ok(())
+    parts.iter().try_for_each(|part| make(&folder.join(part)))
 }
 
 /// Builds the tests that `which` names to cargo.
@@ -176,9 +176,9 @@ mod tests {
     fn another_folder_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let inside = |name: &str| folder.path().join(name);
-        clear(folder.path()).unwrap();
+        clear(folder.path(), &["tests"]).unwrap();
         fs::write(inside("tests/old"), "").unwrap();
-        clear(folder.path()).unwrap();
+        clear(folder.path(), &["tests"]).unwrap();
         assert!(!inside("tests/old").exists(), "an earlier bundle is replaced");
         // Other folders have a manifest, programs and tests too.
         fs::remove_file(inside(MARK)).unwrap();
@@ -186,9 +186,9 @@ mod tests {
         for other in [None, Some("another mark")] {
             other.inspect(|text| fs::write(inside(MARK), text).unwrap());
             fs::write(inside("tests/precious"), "").unwrap();
-            assert!(clear(folder.path()).unwrap_err().contains("neither empty"));
+            assert!(clear(folder.path(), &[]).unwrap_err().contains("neither empty"));
             assert!(inside("tests/precious").exists());
         }
-        assert!(clear(&inside("manifest.json")).is_err(), "a file is no folder");
+        assert!(clear(&inside("manifest.json"), &[]).is_err(), "a file is no folder");
     }
 }
