@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import by_hand
-from bars import BARS, HEAD, Judged, Samples
+from bars import BARS, HEAD, Bar, Judged, Samples
 
 JOBS = list(dict.fromkeys(bar.job for bar in BARS))
 #: Jobs of one round, which is long, and those that measure a package from before too.
 LONG = {job for job in JOBS if job.startswith("layers")}
-COMPARED = {bar.job for bar in BARS for name in bar.against if name.startswith("before: ")}
+COMPARED = {bar.job for bar in BARS if bar.before}
 #: Processes and GPUs of the jobs that need two.
 PROCESSES, GPUS = {"ranks": 2}, {"ranks": 2, "own": 2}
 #: Jobs with processes of their own, which end with the round if its first call is measured.
@@ -100,8 +100,8 @@ class Side:
 class Results:
     """Samples, and the files that document the run. They are written anew after every job."""
 
-    def __init__(self, parent: Path | None, environment: dict[str, Any]) -> None:
-        self._environment = environment
+    def __init__(self, parent: Path | None, environment: dict[str, Any], bars: list[Bar]) -> None:
+        self._environment, self._bars = environment, bars
         self._rows: list[tuple[str, str, int, float]] = []
         self._samples: Samples = defaultdict(list)
         #: Jobs without samples or without some, each with the reason.
@@ -124,14 +124,18 @@ class Results:
             self._rows += [(job, name, number, value) for value in values]
 
     def judged(self) -> list[Judged]:
-        return [bar.judged(self._samples) for bar in BARS]
+        return [bar.judged(self._samples) for bar in self._bars]
 
     def table(self) -> str:
         lines = [self._environment["sentence"], "", HEAD]
-        for bar, judged in zip(BARS, self.judged(), strict=True):
-            lines.append(judged.line())
-            if judged.verdict == "not measured" and bar.job in self.skipped:
-                lines[-1] = f"skipped: {bar.own}: {self.skipped[bar.job]}"
+        for bar, judged in zip(self._bars, self.judged(), strict=True):
+            if judged.verdict != "skipped":
+                lines.append(judged.line())
+                continue
+            missing = [name for name in (bar.own, *bar.against) if name not in self._samples]
+            reason = self.skipped.get(bar.job, f"no samples of {' or '.join(missing)}")
+            value = f" ({judged.value:.4g} {bar.unit})" if judged.value == judged.value else ""
+            lines.append(f"skipped: {bar.own}{value}: {reason}")
         verdicts = [judged.verdict for judged in self.judged()]
         counts = [f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts)]
         return "\n".join([*lines, "", ", ".join(counts)])
@@ -152,8 +156,9 @@ class Results:
 def main() -> int:
     """Measures the jobs. Returns 1 if one failed, or a bar was missed."""
     given = arguments()
+    chosen = [bar for bar in BARS if bar.job in given.job and (given.before or not bar.before)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # files and processes end with this one
-    results = Results(given.archive, described(given))
+    results = Results(given.archive, described(given), chosen)
     parent = given.scratch.absolute()
     with tempfile.TemporaryDirectory(prefix=".forebay-gpus-", dir=parent) as folder:
         measure(given, Path(folder), results)
@@ -166,6 +171,8 @@ def measure(given: argparse.Namespace, scratch: Path, results: Results) -> None:
     """All rounds of the jobs, each side in turn."""
     start, gpus = time.monotonic(), len(described(given)["gpus"])
     library = None if given.tiny else by_hand.build(scratch)
+    if library is None:
+        print("no `nvcc`, or a tiny run: nothing is measured by hand", file=sys.stderr)
     nbytes, each = (64 << 20, 4 << 10) if given.tiny else (given.gib << 30, 1 << 20)
     job = {
         "model": str(model(scratch / "8.safetensors", nbytes, 8)),
@@ -178,15 +185,14 @@ def measure(given: argparse.Namespace, scratch: Path, results: Results) -> None:
     packages = {"after": given.package} | ({"before": given.before} if given.before else {})
     sides = {name: Side(package(path, scratch / name), job) for name, path in packages.items()}
     try:
-        for name in given.job or JOBS:
+        for name in given.job:
             need = GPUS.get(name, 1)
             if gpus < need and (name in LONG or not given.tiny):
                 results.skipped[name] = f"{gpus} of {need} GPUs on this machine"
                 continue
+            compared = sides if name in COMPARED else {"after": sides["after"]}
             for number in range(1 if name in LONG else given.rounds):
-                for side, processes in sides.items():
-                    if side == "before" and name not in COMPARED:
-                        continue
+                for side, processes in compared.items():
                     rest = given.limit - (time.monotonic() - start)
                     results.add(name, side, number, processes.sample(name, rest))
             results.write()
@@ -223,7 +229,9 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="little data, without GPUs too: shows that the jobs run, and judges nothing",
     )
-    return parser.parse_args()  # fmt: skip
+    given = parser.parse_args()
+    given.job = given.job or JOBS
+    return given  # fmt: skip
 
 
 def package(wheel: Path | None, folder: Path) -> Path | None:

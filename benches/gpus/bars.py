@@ -45,6 +45,11 @@ class Bar:
     at_most: bool = False
     unit: str = "GB/s"
 
+    @property
+    def before(self) -> bool:
+        """Whether it compares with a package from before."""
+        return any(name.startswith("before: ") for name in self.against)
+
     def judged(self, samples: Samples) -> Judged:
         """The result, from the samples of a run."""
         own = median(samples.get(self.own) or [math.nan])
@@ -67,7 +72,7 @@ class Judged:
     def verdict(self) -> str:
         bound = self.bar.bound
         if math.isnan(self.compared):
-            return "not measured"
+            return "skipped"
         is_met = self.compared <= bound if self.bar.at_most else self.compared >= bound
         return "met" if is_met else "missed"
 
@@ -78,9 +83,7 @@ class Judged:
             ("" if math.isnan(value) else f"{value:.4g}") for value in (self.value, other, ratio)
         ]
         bound = f"{'<=' if self.bar.at_most else '>='} {self.bar.bound:g}"
-        names = [self.best] if self.best else self.bar.against
-        start = self.bar.own.rpartition(": ")[0] + ": "
-        against = " or ".join(name.removeprefix(start) for name in names)
+        against = self.best.removeprefix(self.bar.own.rpartition(": ")[0] + ": ")
         return row(
             self.bar.own, numbers[0], self.bar.unit, *numbers[1:], bound, self.verdict, against
         )
