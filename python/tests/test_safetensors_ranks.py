@@ -36,7 +36,7 @@ def test_each_begins_at_another_place_and_has_all(files: Any, size: int) -> None
         loaded = load_file(folder, report=report, **HOST, **ranks)
         assert same(loaded, arrays)
         reasons = {route["reason"] for route in report["routes"]}
-        assert size == 1 or reasons == {"required"}
+        assert size == 1 or "required" in reasons or "resident in the page cache" in reasons
         assert same(dict(iterate(folder, window="4MiB", **HOST, **ranks)), arrays)
         half = load_file(folder, names="b", shard=(0, rank % 2, 2), **HOST, **ranks)
         begin = 1_500_000 * (rank % 2)

@@ -49,26 +49,31 @@ impl Planner {
         split: impl FnOnce(&Claim) -> Split,
         is_resident: impl Fn(&Handle, ByteRange) -> bool,
     ) -> Plan {
-        let (io, reason) = claim.how;
         if claim.is_peer {
             let piece = self.drive_piece(claim);
-            return (piece, cut_peer(claim.range, claim.base, piece, reason));
+            return (piece, cut_peer(claim.range, claim.base, piece, claim.how.1));
         }
         if let Some(batch) = &claim.batch {
             return self.cut_batch(claim, batch, is_resident);
         }
         // O_DIRECT may have been refused since the transfer began.
+        let (io, reason) = claim.how;
         let is_refused =
             io == Io::ODirect && reason != Reason::Required && claim.file.o_direct().is_err();
+        let how = if is_refused { (Io::Buffered, Reason::NoDirectIo) } else { claim.how };
         if claim.direction == Direction::Write {
-            let how = if is_refused { (Io::Buffered, Reason::NoDirectIo) } else { claim.how };
             let part = Part { range: claim.range, layout: claim.layout, how };
             let segments = cut_parts(once(part), claim.base, self.segment, claim.alignment);
             return (self.segment, segments);
         }
-        let split = match (io, reason) {
+        let split = match how {
+            (Io::Buffered, reason)
+                if can_be_resident(&claim.file, reason)
+                    && is_resident(&claim.file, claim.range) =>
+            {
+                Split::Buffered(Reason::Resident)
+            }
             (Io::Buffered, reason) => Split::Buffered(reason),
-            (Io::ODirect, _) if is_refused => Split::Buffered(Reason::NoDirectIo),
             (Io::ODirect, Reason::NotResident) => split(claim),
             (Io::ODirect, reason) => Split::ODirect(reason),
         };
@@ -125,6 +130,13 @@ impl Planner {
     }
 }
 
+/// True if bytes that are to be read through the page cache, whatever is resident, are left to
+/// readers where they are. A page that is being read counts as resident, and a reader must not wait
+/// for it.
+fn can_be_resident(file: &Handle, reason: Reason) -> bool {
+    !reason.is_in_memory() && file.supports_nowait()
+}
+
 /// The data path for a part of one stretch.
 fn how_of(
     claim: &Claim,
@@ -135,14 +147,19 @@ fn how_of(
     let stretch = batch.stretch_at(part.start);
     let file = batch.file_of(stretch);
     let range = ByteRange::at(stretch.offset_of(part.start), part.len());
-    match claim.how {
-        (Io::ODirect, reason) if reason != Reason::Required && file.o_direct().is_err() => {
+    let (io, reason) = claim.how;
+    let may_be_cached = match io {
+        Io::ODirect => reason == Reason::NotResident,
+        Io::Buffered => claim.direction == Direction::Read && can_be_resident(file, reason),
+    };
+    if may_be_cached && is_resident(file, range) {
+        return (Io::Buffered, Reason::Resident);
+    }
+    match io {
+        Io::ODirect if reason != Reason::Required && file.o_direct().is_err() => {
             (Io::Buffered, Reason::NoDirectIo)
         }
-        (Io::ODirect, Reason::NotResident) if is_resident(file, range) => {
-            (Io::Buffered, Reason::Resident)
-        }
-        how => how,
+        _ => claim.how,
     }
 }
 

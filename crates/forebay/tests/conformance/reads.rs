@@ -63,8 +63,8 @@ fn assert_reasons(case: &Case, outcome: &Outcome, reasons: &[Reason]) {
 fn reason(file: &File, resident: bool) -> Reason {
     match file.no_direct_io() {
         Some("the file lives in memory") => Reason::InMemory,
+        _ if resident => Reason::Resident,
         Some(_) => Reason::NoDirectIo,
-        None if resident => Reason::Resident,
         None => Reason::NotResident,
     }
 }
@@ -183,7 +183,8 @@ pub(crate) fn required_routes(case: &Case) {
                     assert!(outcome.routes.iter().all(|share| share.route == route));
                 }
                 if options.route == Some(Route::Cached) {
-                    assert_reasons(case, &outcome, &[Reason::Required]);
+                    let reasons = [Reason::Required, Reason::Resident, Reason::HadToWait];
+                    assert_reasons(case, &outcome, &reasons);
                 }
             }
         }
