@@ -18,8 +18,7 @@ pub(crate) struct Slot {
     /// Host address of the whole slot.
     pub(crate) whole: u64,
     pub(crate) len: u64,
-    /// True if it counts towards the parts that its drive's ring may hold.
-    pub(crate) counted: bool,
+    pub(crate) filler: Filler,
     /// True if it belongs to the reserve for the first windows of short transfers.
     pub(crate) is_first: bool,
 }
@@ -27,8 +26,19 @@ pub(crate) struct Slot {
 impl Slot {
     /// A whole slot.
     pub(crate) fn whole(address: u64, len: u64) -> Self {
-        Self { address, whole: address, len, counted: false, is_first: false }
+        Self { address, whole: address, len, filler: Filler::Other, is_first: false }
     }
+}
+
+/// The threads that fill a slot, if the bytes of their slots are limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Filler {
+    /// Readers, with resident bytes.
+    Readers,
+    /// The ring of the drive.
+    Ring,
+    /// No limit: urgent transfers, writes, and drives without a ring.
+    Other,
 }
 
 /// Bytes of one transfer that move through one slot, or directly to and from host memory.

@@ -1,8 +1,9 @@
 //! The state of a GPU's link: its slots, whole or split into parts, the transfers that wait for
 //! them, and its copies.
 //!
-//! Resident bytes use whole slots, since the link is faster with large copies. A drive is slower
-//! than the link, so its bytes use parts: a few, reused while they are still in a CPU cache
+//! Resident bytes use whole slots, since the link is faster with large copies: as many as readers
+//! and copies need, so that the bytes stay in the processor's cache until they are copied. A drive
+//! is slower than the link, so its bytes use parts: a few, reused while they are still in a cache
 //! (measured: `docs/internals/hot-slots.md`).
 //!
 //! A slot is split into quarters, and these into quarters. The part given back last is taken first.
@@ -28,7 +29,7 @@ use super::crews::Parked;
 use super::turns::Priority;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::WindowKey;
-use crate::queue::window::Slot;
+use crate::queue::window::{Filler, Slot};
 
 /// Parts into which a slot or a part is split.
 pub(super) const PARTS: u64 = 4;
@@ -46,15 +47,22 @@ pub(super) struct Slots {
     made: usize,
     /// Maximum number of slots.
     pub(super) most: usize,
-    /// Bytes that all drives together should hold, so that they stay in the processor's cache.
-    share: u64,
-    /// Bytes that each drive's windows hold, by drive index.
-    held: Vec<u64>,
-    /// Bytes of parts that were taken with a bound, by drive index.
-    parts: Vec<u64>,
-    /// Bytes of the reserve for short transfers, by drive index; not counted in `held`.
-    firsts: Vec<u64>,
+    /// Bytes of slots that readers may fill for one drive.
+    resident_max: u64,
+    /// By drive index.
+    held: Vec<Held>,
     used: u64,
+}
+
+/// Bytes that the windows of a drive hold.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    /// All but the reserve for short transfers.
+    all: u64,
+    firsts: u64,
+    /// Of either, those that a ring or readers fill.
+    ring: u64,
+    readers: u64,
 }
 
 /// A window's requirements for its slot.
@@ -62,8 +70,8 @@ pub(super) struct Slots {
 pub(super) struct Need {
     /// Minimum size in bytes.
     pub(super) len: u64,
-    /// Bytes that the drive may have in flight, for windows that its ring fills; `u64::MAX` for no
-    /// bound.
+    pub(super) filler: Filler,
+    /// Bytes that the drive may have in flight, for windows that its ring fills.
     pub(super) in_flight: u64,
     /// True if its transfer is short and has no slot yet.
     pub(super) is_first: bool,
@@ -84,10 +92,8 @@ impl Slots {
             free: vec![Vec::new(); sizes],
             made: 0,
             most,
-            share: u64::MAX,
+            resident_max: u64::MAX,
             held: Vec::new(),
-            parts: Vec::new(),
-            firsts: Vec::new(),
             used: 0,
         }
     }
@@ -107,25 +113,27 @@ impl Slots {
         self.free[0].extend_from_slice(slots);
     }
 
-    /// Sets the share of the processor's cache; true if it has grown.
-    pub(super) fn share(&mut self, share: u64) -> bool {
-        std::mem::replace(&mut self.share, share) < share
+    /// Sets the bytes of slots that readers may fill for one drive; true if they have grown. Two
+    /// slots are always allowed: with fewer, nothing overlaps.
+    pub(super) fn set_resident_max(&mut self, len: u64) -> bool {
+        let len = len.max(2 * self.size);
+        std::mem::replace(&mut self.resident_max, len) < len
     }
 
-    /// True if `drive` may hold `len` more bytes. Two slots are always allowed: with fewer, nothing
-    /// overlaps.
+    fn held(&self, drive: usize) -> Held {
+        self.held.get(drive).copied().unwrap_or_default()
+    }
+
+    /// True if `drive` may hold `len` more bytes. Two slots are always allowed.
     fn is_share(&self, drive: usize, len: u64) -> bool {
-        let all = (self.most as u64 * self.size).min(self.share);
-        let left = all.saturating_sub(self.used + len);
-        let held = self.held.get(drive).copied().unwrap_or(0);
-        held + len <= left.max(2 * self.size)
+        let left = (self.most as u64 * self.size).saturating_sub(self.used + len);
+        self.held(drive).all + len <= left.max(2 * self.size)
     }
 
     /// True if `drive` may take `len` bytes of the reserve for short transfers. There is no reserve
     /// if a drive may have two of three slots anyway.
     fn is_kept(&self, drive: usize, len: u64) -> bool {
-        let firsts = self.firsts.get(drive).copied().unwrap_or(0);
-        self.most > 3 && len < self.size && firsts + len <= self.size
+        self.most > 3 && len < self.size && self.held(drive).firsts + len <= self.size
     }
 
     /// True if the limits of `drive` allow what it needs, whether or not a slot is free.
@@ -135,11 +143,17 @@ impl Slots {
             true => self.is_kept(drive, len) || (!need.others_wait && self.is_share(drive, len)),
             false => self.is_share(drive, len),
         };
-        // One more part, while the drive's limit is this many bytes in flight.
-        let parts = need.in_flight.div_ceil(len);
-        let most = parts.saturating_add(SPARE.max(parts / 8)).saturating_mul(len);
-        let held = self.parts.get(drive).copied().unwrap_or(0);
-        may && (len == self.size || held + len <= most)
+        let Held { ring, readers, .. } = self.held(drive);
+        may && match need.filler {
+            Filler::Other => true,
+            Filler::Readers => need.is_first || readers + len <= self.resident_max,
+            Filler::Ring if len == self.size => true,
+            // One more part, while the drive's limit is this many bytes in flight.
+            Filler::Ring => {
+                let parts = need.in_flight.div_ceil(len);
+                ring + len <= (parts + SPARE.max(parts / 8)).saturating_mul(len)
+            }
+        }
     }
 
     /// The index of the smallest size that holds `len` bytes.
@@ -166,17 +180,24 @@ impl Slots {
         let index = self.index_of(need.len)?;
         let mut slot = self.take_of(index).or_else(|| self.take_smaller(index))?;
         if self.held.len() <= drive {
-            self.held.resize(drive + 1, 0);
-            self.parts.resize(drive + 1, 0);
-            self.firsts.resize(drive + 1, 0);
+            self.held.resize(drive + 1, Held::default());
         }
         slot.is_first = need.is_first && self.is_kept(drive, slot.len);
-        let held = if slot.is_first { &mut self.firsts } else { &mut self.held };
-        held[drive] += slot.len;
-        slot.counted = slot.len < self.size && need.in_flight != u64::MAX;
-        self.parts[drive] += if slot.counted { slot.len } else { 0 };
-        self.used += slot.len;
+        slot.filler = need.filler;
+        self.counts(drive, slot).for_each(|count| *count += slot.len);
         Some(slot)
+    }
+
+    /// The counts that include a slot of `drive`.
+    fn counts(&mut self, drive: usize, slot: Slot) -> impl Iterator<Item = &mut u64> {
+        let Held { all, firsts, ring, readers } = &mut self.held[drive];
+        let by = match slot.filler {
+            Filler::Readers => Some(readers),
+            Filler::Ring if slot.len < self.size => Some(ring),
+            Filler::Ring | Filler::Other => None,
+        };
+        let held = if slot.is_first { firsts } else { all };
+        [Some(held), by, Some(&mut self.used)].into_iter().flatten()
     }
 
     fn take_of(&mut self, index: usize) -> Option<Slot> {
@@ -185,13 +206,7 @@ impl Slots {
         }
         let Slot { address, whole, .. } = self.take_of(index.checked_sub(1)?)?;
         let len = len_of(self.size, index);
-        let part = |number| Slot {
-            address: address + number * len,
-            whole,
-            len,
-            counted: false,
-            is_first: false,
-        };
+        let part = |number| Slot { whole, ..Slot::whole(address + number * len, len) };
         // The first part is taken first.
         self.free[index].extend((1..PARTS).rev().map(part));
         Some(part(0))
@@ -213,13 +228,7 @@ impl Slots {
             of_it.count() as u64 == PARTS
         };
         let found = self.free[parts].iter().rev().find(|part| is_free(whole_of(part)))?;
-        let slot = Slot {
-            address: whole_of(found),
-            whole: found.whole,
-            len,
-            counted: false,
-            is_first: false,
-        };
+        let slot = Slot { whole: found.whole, ..Slot::whole(whole_of(found), len) };
         self.free[parts].retain(|part| whole_of(part) != slot.address);
         Some(slot)
     }
@@ -231,26 +240,19 @@ impl Slots {
 
     /// Takes back the slot of a window of `drive`.
     pub(super) fn give(&mut self, drive: usize, slot: Slot) {
-        self.count_back(drive, slot);
+        self.counts(drive, slot).for_each(|count| *count -= slot.len);
         let index = (0..self.free.len()).find(|&index| len_of(self.size, index) == slot.len);
-        let slot = Slot { counted: false, is_first: false, ..slot };
+        let slot = Slot { whole: slot.whole, ..Slot::whole(slot.address, slot.len) };
         self.free[index.expect("it was taken here")].push(slot);
     }
 
     /// Removes a slot for good: a device may still write into it. If the slot was split, its other
     /// parts stay in use.
     pub(super) fn lose(&mut self, drive: usize, slot: Slot) {
-        self.count_back(drive, slot);
+        self.counts(drive, slot).for_each(|count| *count -= slot.len);
         if slot.len == self.size {
             self.made -= 1;
         }
-    }
-
-    fn count_back(&mut self, drive: usize, slot: Slot) {
-        let held = if slot.is_first { &mut self.firsts } else { &mut self.held };
-        held[drive] -= slot.len;
-        self.parts[drive] -= if slot.counted { slot.len } else { 0 };
-        self.used -= slot.len;
     }
 
     /// Free slots and parts.
@@ -271,21 +273,21 @@ fn len_of(slot: u64, index: usize) -> u64 {
     (0..index).fold(slot, |len, _| len / PARTS)
 }
 
-/// Key of a queue: urgent or not, drive, limited number of slots or not, first slot or not.
+/// Key of a queue: urgent or not, drive, limit of slots, first slot or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class {
     /// False for urgent transfers, which come first regardless of arrival.
     pub(super) is_normal: bool,
     pub(super) drive: usize,
-    pub(super) is_bounded: bool,
+    pub(super) filler: Filler,
     pub(super) is_first: bool,
 }
 
 impl Class {
     pub(super) fn new(drive: usize, priority: Priority, need: Need) -> Self {
         let is_normal = priority == Priority::Normal;
-        let Need { in_flight, is_first, .. } = need;
-        Self { is_normal, drive, is_bounded: in_flight != u64::MAX, is_first }
+        let Need { filler, is_first, .. } = need;
+        Self { is_normal, drive, filler, is_first }
     }
 }
 
@@ -469,8 +471,10 @@ mod tests {
         slots
     }
 
+    /// For a ring with these bytes in flight, or with `u64::MAX` for another filler.
     fn need(len: u64, in_flight: u64) -> Need {
-        Need { len, in_flight, is_first: false, others_wait: false }
+        let filler = if in_flight == u64::MAX { Filler::Other } else { Filler::Ring };
+        Need { len, filler, in_flight, is_first: false, others_wait: false }
     }
 
     #[test]
@@ -536,7 +540,6 @@ mod tests {
                 && slots.admits(0, need(1, 7))
                 && slots.admits(1, need(1, 6))
         );
-        assert!(slots.admits(0, need(16, 6)), "whole slots are for what is resident");
         assert!(
             slots.take(0, need(1, u64::MAX)).is_some()
                 && slots.take(1, need(1, u64::MAX)).is_some()
@@ -549,11 +552,25 @@ mod tests {
     }
 
     #[test]
+    fn readers_fill_a_few_slots_for_each_drive() {
+        let mut slots = slots(16, 1);
+        slots.set_resident_max(48);
+        let resident = Need { filler: Filler::Readers, ..need(16, u64::MAX) };
+        let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, resident)).collect();
+        assert_eq!(held.len(), 3);
+        assert!(slots.admits(0, need(16, u64::MAX)) && slots.admits(1, resident));
+        slots.give(0, held[1]);
+        assert_eq!(slots.take(0, resident), Some(held[1]), "it may still be in a cache");
+        assert!(!slots.set_resident_max(0) && slots.set_resident_max(64));
+        assert!(slots.take(0, resident).is_some());
+    }
+
+    #[test]
     fn a_transfer_without_a_slot_gets_a_part_beyond_the_share() {
         let mut slots = slots(8, 1);
         let whole: Vec<Slot> = std::iter::from_fn(|| slots.take(0, need(16, u64::MAX))).collect();
         assert_eq!((whole.len(), slots.take(0, need(1, u64::MAX))), (4, None));
-        let first = Need { len: 1, in_flight: u64::MAX, is_first: true, others_wait: true };
+        let first = Need { is_first: true, others_wait: true, ..need(1, u64::MAX) };
         let parts: Vec<Slot> = std::iter::from_fn(|| slots.take(0, first)).collect();
         assert_eq!(parts.len(), 16, "one slot's worth");
         // The long transfer gets whatever is given back.
@@ -568,7 +585,7 @@ mod tests {
     }
 
     fn line(drive: usize, priority: Priority, in_flight: u64) -> Class {
-        Class::new(drive, priority, Need { len: 1, in_flight, is_first: false, others_wait: false })
+        Class::new(drive, priority, need(1, in_flight))
     }
 
     /// The transfers that are served if those in `refused` are not.

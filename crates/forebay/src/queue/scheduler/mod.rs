@@ -150,6 +150,7 @@ impl Scheduler {
     pub(crate) fn add_link(&mut self, slots_max: usize) -> usize {
         let Limits { slot_size, segment, .. } = self.limits;
         self.links.push(Link::new(slot_size, segment, slots_max));
+        self.limit_resident();
         self.links.len() - 1
     }
 
@@ -201,7 +202,7 @@ impl Scheduler {
             (_, 0) => self.in_use.here -= 1,
             _ => return,
         }
-        self.share_cache();
+        self.limit_resident();
     }
 
     /// The links with transfers.
@@ -212,20 +213,23 @@ impl Scheduler {
     /// Sets the number of links that other processes of the host use.
     pub(crate) fn set_links_elsewhere(&mut self, links: usize) {
         if std::mem::replace(&mut self.in_use.elsewhere, links) != links {
-            self.share_cache();
+            self.limit_resident();
             self.effects.work = self.effects.work.max(self.readers.queued);
         }
     }
 
-    /// Divides the processor's cache among the links in use: bytes that fall out of it before they
-    /// are copied cross the memory bus twice more. By four processes with a GPU each 79 GB/s
-    /// arrived, and 96 to 101 when each held 32 instead of 128 MiB of slots, in a cache of 300 MiB
-    /// (4 × H200, 2026-11-27, `244a17e5`). A link that is alone keeps what it has.
-    fn share_cache(&mut self) {
+    /// Limits the slots of resident bytes to what the readers of a link fill, what two groups of
+    /// copies hold, and one slot between them; if several links are in use, also to their share of
+    /// the processor's cache. Bytes that fall out of it before they are copied cross the memory bus
+    /// twice more.
+    fn limit_resident(&mut self) {
+        let Limits { slot_size, segment, readers, cache, .. } = self.limits;
+        let filled = (readers as u64 * segment).next_multiple_of(slot_size);
+        let most = filled + (link::COPIES_QUEUED_MAX as u64 + 1) * slot_size;
         let links = self.in_use.here + self.in_use.elsewhere;
-        let share = if links < 2 { u64::MAX } else { self.limits.cache / links as u64 };
+        let share = if links < 2 { most } else { most.min(cache / links as u64) };
         for link in 0..self.links.len() {
-            if self.links[link].slots.share(share) {
+            if self.links[link].slots.set_resident_max(share) {
                 self.admit_waiting(link);
             }
         }

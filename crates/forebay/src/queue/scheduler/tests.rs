@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::file::{Handle, OpenOptions};
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Completion, Op};
+use crate::queue::window::Filler;
 use crate::transfer::{State, SyncMode};
 
 pub(super) const LEN: u64 = 16 << 10;
@@ -549,7 +550,7 @@ fn each_link_in_use_has_its_readers_and_its_share_of_the_cache() {
     let mut rig = Rig::new();
     let len = rig.scheduler.limits.slot_size;
     let limits = &mut rig.scheduler.limits;
-    (limits.readers, limits.readers_of_host, limits.cache) = (2, 6, 12 * len);
+    (limits.readers, limits.readers_of_host, limits.cache) = (2, 6, 6 * len);
     let links = [0, 1].map(|index| {
         let link = rig.scheduler.add_link(16);
         let slots: Vec<_> = (0..16).map(|at| Slot::whole((16 * index + at) * len, len)).collect();
@@ -558,7 +559,8 @@ fn each_link_in_use_has_its_readers_and_its_share_of_the_cache() {
     });
     // Readers that take work without an end, and slots of the first link that another drive gets.
     let most = |rig: &mut Rig| {
-        let need = link::Need { len, in_flight: u64::MAX, is_first: false, others_wait: false };
+        let (filler, in_flight) = (Filler::Readers, 0);
+        let need = link::Need { len, filler, in_flight, is_first: false, others_wait: false };
         let mut slots = rig.scheduler.links[links[0]].slots.clone();
         let slots = std::iter::from_fn(|| slots.take(9, need)).count();
         let ops: Vec<_> = std::iter::from_fn(|| rig.scheduler.take_reader_work()).collect();
@@ -575,10 +577,10 @@ fn each_link_in_use_has_its_readers_and_its_share_of_the_cache() {
         state
     };
     let _first = begin(&mut rig, links[0]);
-    assert_eq!(most(&mut rig), (2, 7), "one link has half of its 16 slots, less a part");
+    assert_eq!(most(&mut rig), (2, 4), "one slot for two readers, and three for copies");
     let second = begin(&mut rig, links[1]);
     let _third = begin(&mut rig, links[1]);
-    assert_eq!(most(&mut rig), (4, 2), "two links have a half of the cache each");
+    assert_eq!(most(&mut rig), (4, 3), "two links have a half of the cache each");
     // Four of six links are those of another process.
     rig.scheduler.set_links_elsewhere(4);
     assert_eq!(rig.scheduler.readers_at_once(), 2, "a third of six");

@@ -14,7 +14,7 @@ use super::turns::{Listed, Priority, QueueEnd};
 use super::work::Claim;
 use crate::plan::{Direction, Io, Layout, Reason, Segment};
 use crate::queue::op::{Line, Op, OpKind, Owner, WindowKey};
-use crate::queue::window::{PIECES_MAX, Slot, Window};
+use crate::queue::window::{Filler, PIECES_MAX, Slot, Window};
 use crate::transfer::State;
 
 impl Scheduler {
@@ -357,18 +357,21 @@ impl Scheduler {
         // the window. Urgent transfers have no bound, and neither have windows shorter than a
         // request, whose parts are mostly empty.
         let is_long = self.left_of_part(key) >= block_size;
-        let is_bounded = request.priority != Priority::Urgent && is_long;
-        let in_flight = if active.is_ring_to_open() && is_bounded {
-            let depth = self.drives[request.drive].depth(request.direction).depth() as u64;
-            depth.saturating_mul(block_size)
-        } else {
-            u64::MAX
+        let filler = match active.pace {
+            _ if request.priority == Priority::Urgent || request.direction == Direction::Write => {
+                Filler::Other
+            }
+            Line::Readers => Filler::Readers,
+            Line::Ring if is_long => Filler::Ring,
+            Line::Ring | Line::Pool => Filler::Other,
         };
+        let depth = self.drives[request.drive].depth(request.direction).depth() as u64;
+        let in_flight = depth.saturating_mul(block_size);
         let is_first = !has_opened && self.is_short(key);
         let waiting = request.link.map(|link| &self.links[link].waiting);
         let others_wait =
             is_first && waiting.is_some_and(|waiting| waiting.has_others(request.drive));
-        Need { len, in_flight, is_first, others_wait }
+        Need { len, filler, in_flight, is_first, others_wait }
     }
 
     /// Bytes that the slot of a transfer's next window holds at least: parts of slots if a drive
