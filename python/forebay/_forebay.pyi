@@ -257,6 +257,16 @@ class Engine:
         route: Route | None = None,
         urgent: bool = False,
     ) -> ManyResult: ...
+    def read_many_to_all(
+        self,
+        *,
+        files: Any,
+        file_of: Numbers = None,
+        offsets: Numbers,
+        lengths: Numbers,
+        targets: list[Any],
+        at: Numbers,
+    ) -> ManyResult: ...
     def write_many(
         self,
         requests: Requests | None = None,

@@ -335,6 +335,12 @@ def test_several_targets_get_the_same_bytes(
                 file.read_into(wrong)  # type: ignore[arg-type]
         with pytest.raises(forebay.RequestError, match="no required route"):
             file.read_into(both, size=10, route="cached")
+        places = {"offsets": [10, 0], "lengths": [1000, 500], "at": [0, 2000]}
+        result = engine.read_many_to_all(files=file, targets=both, **places)
+        assert result.counts == [1000, 500] and result.report()["bytes"] == 1500
+        for target in both:
+            got = target.tobytes()
+            assert got[:1000] == bytes_[10:1010] and got[2000:2500] == bytes_[:500]
 
 
 class Watched:

@@ -63,16 +63,6 @@ def test_each_device_has_all_tensors(model: Any) -> None:
     assert all(torch.equal(alone[name].cpu(), it) for name, it in tensors.items())
 
 
-def test_devices_that_cannot_copy_to_each_other_read_all(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, tensors = model
-    monkeypatch.setattr(_ranks, "_copies", lambda source, target: False)
-    report: dict[str, Any] = {}
-    assert same(load_file(folder, DEVICES, report=report), tensors)
-    assert report["bytes"] == len(DEVICES) * sum(it.nbytes for it in tensors.values())
-
-
 def test_parts_and_other_types(model: Any) -> None:
     folder, tensors = model
     floats = {name: it for name, it in tensors.items() if name.startswith("a.")}

@@ -71,6 +71,7 @@ class Ahead:
         self._taken = part.nbytes
         with naming([part]):
             self._ranks.finish(transfer, [memory], (0, len(memory)))
+            self._ranks.settle()
         return part, memory
 
     def close(self) -> None:

@@ -37,8 +37,8 @@ _BACKENDS = ("mmap", "pread")
 _LOOK = 0.1
 """Seconds between two reports of the progress."""
 
-_AT_ONCE = 2
-"""Windows that are filled at once: one is read while the other is sent to other ranks."""
+_AT_ONCE = 3
+"""Windows that are filled at once: two are read while another is sent to other ranks."""
 
 _CALL = 256 << 20
 """Bytes of whole files that the first call reads, or more. A later one reads more than all before.
@@ -279,6 +279,8 @@ class _Loading:
             call, window, transfer = self._coming[0]
             with naming(call.parts):
                 reports.append(self._ranks.finish(transfer, call.memory, window, wait))
+                if window[1] == call.nbytes:
+                    self._ranks.settle()
             self._coming.popleft()
             self._finished += window[1] - window[0]
             self._begin(later, _AT_ONCE - len(self._coming))

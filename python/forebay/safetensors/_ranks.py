@@ -6,16 +6,14 @@ import errno
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from hashlib import sha256
-from itertools import permutations, starmap
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from .._errors import Error, RequestError
 from ._plan import ALIGNMENT
 
 if TYPE_CHECKING:
-    from .._forebay import Engine, ManyTransfer
+    from .._forebay import Engine, ManyResult, ManyTransfer
     from ._plan import Opened
     from ._requests import Requests
     from ._slices import Shard
@@ -104,8 +102,11 @@ class Ranks:
         window: tuple[int, int],
         wait: Wait = result,
     ) -> dict[str, Any]:
-        """Waits until the piece of memory is full."""
+        """Waits until the piece of memory is full, or for ranks of a group until it is queued."""
         return wait(transfer)
+
+    def settle(self) -> None:
+        """Waits until all pieces are full; raises the error of the last one, if that of a group."""
 
 
 class _Failed:
@@ -124,10 +125,66 @@ class _Failed:
         return False
 
 
-class _Divided(Ranks):
-    """Each reads a part of the bytes."""
+class _ToAll:
+    """A read to several devices, which runs when its result is requested."""
+
+    def __init__(
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
+    ) -> None:
+        self._engine, self._requests = engine, requests.cut(*window)
+        self._memory, self._window = memory, slice(*window)
+
+    def result(self, timeout: float | None = None) -> ManyResult:
+        if all(one.is_cuda for one in self._memory):
+            return self._requests.read_to_all(self._engine, self._memory)
+        first, *others = self._memory
+        found = self._requests.start(self._engine, first).result()
+        for other in others:
+            other[self._window].copy_(first[self._window])
+        return found
+
+    def progress(self) -> tuple[int, int]:
+        return 0, 0
+
+    def cancel(self) -> bool:
+        return False
+
+
+class Devices(Ranks):
+    """This process for several GPUs, each of which gets all bytes: each byte is read once."""
 
     joins_files = True
+
+    def windows(self, room: int) -> Iterator[tuple[int, int]]:
+        for begin in range(0, max(room, 1), 64 * CHUNK):
+            yield begin, min(begin + 64 * CHUNK, room)
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
+    ) -> ManyTransfer:
+        return cast("ManyTransfer", _ToAll(engine, requests, memory, window))
+
+
+class Group(Ranks):
+    """Processes that each read a part of the bytes, and get the rest from the others.
+
+    If one fails, it still takes part in all group calls, so that no other waits for it.
+    """
+
+    joins_files = True
+
+    def __init__(self, group: Any) -> None:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        self._torch = torch
+        self._distributed = torch.distributed
+        self._group = group
+        super().__init__(
+            self._distributed.get_rank(group), self._distributed.get_world_size(group)
+        )
+        # The failure of this rank in the last exchange, and whether each rank failed there. They are
+        # looked at before the next one, so that the GPU has done its work by then.
+        self._last: tuple[BaseException | None, Any] = None, None
 
     def room(self, nbytes: int) -> int:
         unit = self._size * ALIGNMENT
@@ -142,99 +199,6 @@ class _Divided(Ranks):
         begin, end = window
         own = (end - begin) // self._size
         return begin + rank * own, begin + (rank + 1) * own
-
-
-class _Several:
-    """The transfers of several GPUs as one."""
-
-    def __init__(self, each: list[ManyTransfer]) -> None:
-        self.each = each
-
-    def progress(self) -> tuple[int, int]:
-        done, all_ = zip(*(one.progress() for one in self.each), strict=True)
-        return sum(done), sum(all_)
-
-    def cancel(self) -> bool:
-        return any([one.cancel() for one in self.each])
-
-
-class Devices(_Divided):
-    """This process for several GPUs, each of which gets all bytes.
-
-    If all can copy to each other, each reads a part of the bytes over its own link, and sends it
-    to the others. Else each reads all bytes.
-    """
-
-    def start(
-        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
-    ) -> ManyTransfer:
-        each, are_peers = _Several([]), _are_peers(memory)
-        try:
-            for rank, own in enumerate(memory):
-                part = self._part(window, rank) if are_peers else window
-                each.each.append(requests.cut(*part).start(engine, own))
-        except BaseException:
-            each.cancel()
-            raise
-        return cast("ManyTransfer", each)
-
-    def finish(
-        self,
-        transfer: ManyTransfer,
-        memory: list[Any],
-        window: tuple[int, int],
-        wait: Wait = result,
-    ) -> dict[str, Any]:
-        report = merged([wait(one) for one in cast("_Several", transfer).each])
-        if not _are_peers(memory):
-            return report
-        import torch  # type: ignore[import-not-found,unused-ignore]
-
-        for rank, source in enumerate(memory):
-            part = slice(*self._part(window, rank))
-            for target in (*memory[:rank], *memory[rank + 1 :]):
-                target[part].copy_(source[part], non_blocking=True)
-        for device in {one.device for one in memory if one.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        return report
-
-
-def _are_peers(memory: list[Any]) -> bool:
-    return all(starmap(_copies, permutations((str(one.device) for one in memory), 2)))
-
-
-@cache
-def _copies(source: str, target: str) -> bool:
-    """Whether one device can copy to another over a bus or NVLink, and the bytes arrive.
-
-    Some machines report that GPUs reach each other, but deliver wrong bytes.
-    """
-    import torch  # type: ignore[import-not-found,unused-ignore]
-
-    if source == target:
-        return True
-    both = torch.device(source), torch.device(target)
-    if {one.type for one in both} != {"cuda"} or not torch.cuda.can_device_access_peer(*both):
-        return False
-    sent = torch.randint(256, (1 << 20,), dtype=torch.uint8)
-    return bool(torch.equal(sent.to(both[0]).to(both[1]).cpu(), sent))
-
-
-class Group(_Divided):
-    """Processes that each read a part of the bytes, and get the rest from the others.
-
-    If one fails, it still takes part in all group calls, so that no other waits for it.
-    """
-
-    def __init__(self, group: Any) -> None:
-        import torch  # type: ignore[import-not-found,unused-ignore]
-
-        self._torch = torch
-        self._distributed = torch.distributed
-        self._group = group
-        super().__init__(
-            self._distributed.get_rank(group), self._distributed.get_world_size(group)
-        )
 
     @contextmanager
     def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
@@ -263,24 +227,29 @@ class Group(_Divided):
         window: tuple[int, int],
         wait: Wait = result,
     ) -> dict[str, Any]:
-        failed: BaseException | None = None
         report: dict[str, Any] = {}
+        failed: BaseException | None = None
         try:
             report = wait(transfer)
         except BaseException as error:
             failed = error
+        self.settle()
         begin, end = self._part(window, self._rank)
         tensor = self._torch.as_tensor(memory[0])
         gather = self._distributed.all_gather_into_tensor
         gather(tensor[slice(*window)], tensor[begin:end], group=self._group)
-        state = self._torch.tensor([failed is not None], device=tensor.device)
+        state = tensor.new_full((1,), failed is not None)
         states = state.new_empty(self._size)
         gather(states, state, group=self._group)
+        self._last = failed, states
+        return report
+
+    def settle(self) -> None:
+        (failed, states), self._last = self._last, (None, None)
         if failed is not None:
             raise failed
-        if states.any():
-            raise _of_another(states.tolist().index(True), "could not read its part")
-        return report
+        if states is not None and states.any():
+            raise _of_another(states.tolist().index(1), "could not read its part")
 
     def _compare(self, digest: bytes | None) -> None:
         """Raises if another rank failed, or loads other tensors."""

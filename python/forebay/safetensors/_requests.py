@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .._forebay import Engine, File, ManyTransfer
+    from .._forebay import Engine, File, ManyResult, ManyTransfer
     from .._types import Route
 
 
@@ -107,4 +107,15 @@ class Requests:
             target=memory,
             at=self._at,
             route=route,
+        )
+
+    def read_to_all(self, engine: Engine, memory: list[Any]) -> ManyResult:
+        """Fills the memory of several GPUs with the same bytes."""
+        return engine.read_many_to_all(
+            files=self.files,
+            file_of=self._file_of,
+            offsets=self._offsets,
+            lengths=self._lengths,
+            targets=memory,
+            at=self._at,
         )

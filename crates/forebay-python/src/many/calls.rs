@@ -41,6 +41,30 @@ impl Engine {
         parsed(&how, requests, &arrays)?.run(this, &how)
     }
 
+    /// Reads pieces of files to the same places of several targets of one length, each on a GPU:
+    /// each byte is read once. The pieces are given as arrays, in the order of their places.
+    #[pyo3(signature = (*, files, file_of = None, offsets, lengths, targets, at))]
+    fn read_many_to_all<'py>(
+        this: &Bound<'py, Self>,
+        files: &Bound<'py, PyAny>,
+        file_of: Option<&Bound<'py, PyAny>>,
+        offsets: &Bound<'py, PyAny>,
+        lengths: &Bound<'py, PyAny>,
+        targets: Vec<Bound<'py, PyAny>>,
+        at: &Bound<'py, PyAny>,
+    ) -> PyResult<Py<ManyResult>> {
+        let how = How::reading(None, true, true, &Given::Current, false)?;
+        let [offsets, lengths, at] = [offsets, lengths, at].map(Some);
+        let (target, device) = (targets.first(), None);
+        let arrays =
+            Arrays { files: None, file_of, offsets, lengths, target, at, addresses: None, device };
+        let mut parsed = by_arrays(this, &how, files, &arrays)?;
+        for target in targets.iter().skip(1) {
+            parsed.lent.push(how.lend(this, target)?);
+        }
+        parsed.run_to_all(this, &how)
+    }
+
     /// Writes many pieces to files in one call: tuples `(file, offset, length, source)`, or arrays.
     #[pyo3(signature = (
         requests = None, *, files = None, file_of = None, offsets = None, lengths = None,

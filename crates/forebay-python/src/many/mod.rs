@@ -132,6 +132,18 @@ impl Requests {
         }
     }
 
+    /// Runs the requests for several targets, and waits for the end.
+    fn run_to_all(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<Py<ManyResult>> {
+        let (py, this) = (engine.py(), engine.get());
+        this.make_all_ready(py, self.lent.iter(), how.ordering)?;
+        let ((mut buffers, files, wanted), options) = (self.into_parts(), how.options);
+        let done = interruptible(py, |go_on| {
+            let pieces = pieces(&files, wanted);
+            this.engine.read_many_to_all(&pieces, &mut buffers, &options, go_on)
+        })?;
+        Py::new(py, ManyResult { outcome: Arc::new(raised(py, done)?) })
+    }
+
     /// Starts the requests.
     fn start(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<ManyTransfer> {
         let (py, this) = (engine.py(), engine.get());

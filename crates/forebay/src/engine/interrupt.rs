@@ -160,7 +160,7 @@ impl Engine {
             if goes_on {
                 self.cancel(state);
             }
-            Self::drain(state)
+            Self::drain(state, DRAIN_MAX)
         };
         drop(guard);
         match panic {
@@ -186,11 +186,11 @@ impl Engine {
     }
 
     /// Waits briefly for the ops in flight of a cancelled transfer.
-    fn drain(state: &Arc<State>) -> Result<Outcome> {
-        match (state.place(), state.wait_for(DRAIN_MAX)) {
+    pub(super) fn drain(state: &Arc<State>, bound: Duration) -> Result<Outcome> {
+        match (state.place(), state.wait_for(bound)) {
             (Some(place), None) => {
                 state.set_detached();
-                Err(Error::TimedOut { place, bound: DRAIN_MAX, done: state.done() })
+                Err(Error::TimedOut { place, bound, done: state.done() })
             }
             // It has ended by now, or is just ending.
             _ => state.wait().0,

@@ -80,8 +80,7 @@ struct Inner {
     cold: OnceLock<Option<Arc<ColdReads>>>,
     drives: Arc<drives::KnownDrives>,
     notes: Arc<Lock<Vec<String>>>,
-    /// Shared by calls that read to several GPUs.
-    several: Arc<()>,
+    several: several::Several,
     keepers: ordered::Keepers,
     providers: Providers,
 }
@@ -144,7 +143,7 @@ impl Engine {
                 cold: OnceLock::new(),
                 drives: Arc::new(drives::KnownDrives::new()),
                 notes: Arc::default(),
-                several: Arc::default(),
+                several: several::Several::default(),
                 keepers: ordered::Keepers::default(),
                 providers: Providers::new(),
                 options,

@@ -277,6 +277,30 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         len: usize,
     ) -> DeviceResult<()>;
 
+    /// Whether copies of this GPU reach an address of `peer`, which may be the same GPU. The driver
+    /// may report so although the machine's bus delivers other bytes.
+    fn reaches(&self, _peer: &dyn Device, _address: u64) -> bool {
+        false
+    }
+
+    /// Queues a copy from this GPU to an address of `peer` that it [reaches](Self::reaches).
+    ///
+    /// # Safety
+    /// Both ranges stay valid, and the source unchanged, until the copy is done.
+    ///
+    /// # Errors
+    /// The driver's error; nothing is queued then.
+    unsafe fn copy_to_peer(
+        &self,
+        _stream: Stream,
+        _source: u64,
+        _peer: &dyn Device,
+        _target: u64,
+        _len: usize,
+    ) -> DeviceResult<()> {
+        Err(unsupported("copy_to_peer"))
+    }
+
     /// Whether a batch of copies pays the link's latency once instead of once per copy.
     fn has_batches(&self) -> bool;
 

@@ -6,14 +6,15 @@ use super::*;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::{Error, Outcome, RouteShare};
 
-/// An engine with this many more simulated GPUs.
-fn rig(more: u32) -> Option<(Rig, Vec<DeviceId>)> {
+/// An engine with this many simulated GPUs, which copy to each other or not.
+fn rig(count: u32, are_peers: bool) -> Option<(Rig, Vec<DeviceId>)> {
     let rig = Rig::new(RingChoice::Auto)?;
-    let config = SimConfig::default();
-    let first = SimDevice::new(7, config.clone(), Arc::new(SystemClock::new()));
-    let mut gpus = vec![rig.gpu];
-    for number in 0..more {
-        let device: Arc<dyn Device> = Arc::new(first.sibling(8 + number, config.clone()));
+    let new = || SimDevice::new(7, SimConfig::default(), Arc::new(SystemClock::new()));
+    let (first, mut gpus) = (new(), Vec::new());
+    for number in 0..count {
+        let first = if are_peers { &first } else { &new() };
+        let device = first.sibling(8 + number, SimConfig::default());
+        let device: Arc<dyn Device> = Arc::new(device);
         rig.engine.add_device(&device).unwrap();
         gpus.push(device.id());
     }
@@ -37,9 +38,10 @@ fn read(rig: &Rig, offset: u64, targets: &mut [Buffer], exact: bool) -> Result<O
 
 #[test]
 fn each_gpu_gets_all_bytes_of_any_range() {
-    let Some((rig, gpus)) = rig(2) else { return };
-    for (offset, len) in [(0, LEN), (1, LEN - 1), (12_345, 262_144), (7, 1), (LEN / 2, 1_000_000)] {
-        for is_cold in [false, true] {
+    for are_peers in [false, true] {
+        let Some((rig, gpus)) = rig(3, are_peers) else { return };
+        let ranges = [(0, LEN), (1, LEN - 1), (12_345, 262_144), (7, 1), (LEN / 2, 1_000_000)];
+        for ((offset, len), is_cold) in ranges.into_iter().flat_map(|r| [(r, false), (r, true)]) {
             if is_cold {
                 let _ = rig.file.evict();
             }
@@ -57,14 +59,46 @@ fn each_gpu_gets_all_bytes_of_any_range() {
 }
 
 #[test]
-fn the_end_of_the_file_and_bad_targets_are_reported() {
-    let Some((rig, gpus)) = rig(1) else { return };
-    let mut long = targets(&rig, &gpus, LEN + 600_000);
-    assert_eq!(read(&rig, 0, &mut long, false).unwrap().bytes, LEN as u64);
-    for target in &long {
-        assert!(bytes_of(target)[..LEN] == rig.bytes);
+fn pieces_go_to_the_same_places_of_all() {
+    for are_peers in [false, true] {
+        let Some((rig, gpus)) = rig(2, are_peers) else { return };
+        let mut all = targets(&rig, &gpus, LEN + 5000);
+        let piece = |offset, len, at| Piece::new(&rig.file, offset, len, at);
+        let half = (LEN / 2) as u64;
+        let pieces =
+            [piece(half, half, 0), piece(0, half - 7, half + 1000), piece(5, 0, 2 * half + 4000)];
+        let options = RequestOptions::exactly();
+        let read = |pieces: &[Piece<'_>], all: &mut [Buffer]| {
+            rig.engine.read_many_to_all(pieces, all, &options, &mut || true)
+        };
+        let done = read(&pieces, &mut all).unwrap();
+        let lens: Vec<u64> = done.results.into_iter().map(Result::unwrap).collect();
+        assert_eq!((lens, done.whole.bytes), (vec![half, half - 7, 0], 2 * half - 7));
+        let half = LEN / 2;
+        for bytes in all.iter().map(bytes_of) {
+            assert!(bytes[..half] == rig.bytes[half..2 * half]);
+            assert!(bytes[half + 1000..2 * half + 993] == rig.bytes[..half - 7]);
+        }
+        let turned = read(&[pieces[1], pieces[0]], &mut all).unwrap_err().to_string();
+        assert!(turned.contains("not in the order of their places"), "{turned}");
+        let beyond = read(&[piece(0, 10, LEN as u64 + 4991)], &mut all).unwrap_err().to_string();
+        assert!(beyond.contains("outside the targets"), "{beyond}");
+        assert_eq!(read(&[], &mut all).unwrap().whole.bytes, 0);
     }
-    assert!(matches!(read(&rig, 0, &mut long, true), Err(Error::EndOfFile { .. })));
+}
+
+#[test]
+fn the_end_of_the_file_and_bad_targets_are_reported() {
+    for are_peers in [false, true] {
+        let Some((rig, gpus)) = rig(2, are_peers) else { return };
+        let mut long = targets(&rig, &gpus, LEN + 600_000);
+        assert_eq!(read(&rig, 0, &mut long, false).unwrap().bytes, LEN as u64);
+        for bytes in long.iter().map(bytes_of) {
+            assert!(bytes[..LEN] == rig.bytes && bytes[LEN..].iter().all(|&byte| byte == 0));
+        }
+        assert!(matches!(read(&rig, 0, &mut long, true), Err(Error::EndOfFile { .. })));
+    }
+    let Some((rig, gpus)) = rig(2, true) else { return };
     let bad = |targets: &mut [Buffer], says: &str| {
         let error = read(&rig, 0, targets, true).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
@@ -83,7 +117,7 @@ fn the_end_of_the_file_and_bad_targets_are_reported() {
 
 #[test]
 fn a_copy_that_fails_is_an_error_and_leaves_the_engine_whole() {
-    let Some((rig, gpus)) = rig(1) else { return };
+    let Some((rig, gpus)) = rig(2, true) else { return };
     let config = SimConfig { copy_faults: 0.5, ..SimConfig::default() };
     let faulty: Arc<dyn Device> = Arc::new(SimDevice::new(5, config, Arc::new(SystemClock::new())));
     rig.engine.add_device(&faulty).unwrap();
@@ -98,7 +132,7 @@ fn a_copy_that_fails_is_an_error_and_leaves_the_engine_whole() {
 
 #[test]
 fn memory_is_kept_after_errors_and_shared_by_calls() {
-    let Some((rig, gpus)) = rig(1) else { return };
+    let Some((rig, gpus)) = rig(2, false) else { return };
     let slot = rig.engine.options().slot_size;
     let mut all = targets(&rig, &gpus, LEN);
     read(&rig, 0, &mut all, true).unwrap();
@@ -126,7 +160,7 @@ fn memory_is_kept_after_errors_and_shared_by_calls() {
 
 #[test]
 fn a_call_that_is_stopped_ends_although_a_gpu_hangs() {
-    let Some((rig, gpus)) = rig(0) else { return };
+    let Some((rig, gpus)) = rig(1, true) else { return };
     let config = SimConfig { bandwidth: Some(1000), ..SimConfig::default() };
     let slow: Arc<dyn Device> = Arc::new(SimDevice::new(5, config, Arc::new(SystemClock::new())));
     rig.engine.add_device(&slow).unwrap();

@@ -80,7 +80,7 @@ pub struct CudaDevice {
     /// The driver's number for the context. After a reset (`cudaDeviceReset`) the next primary
     /// context has another number, often at the same address (H200, driver 580).
     context_id: u64,
-    info: DeviceInfo,
+    pub(super) info: DeviceInfo,
     streams: Handles,
     pub(super) events: Handles,
     pub(super) kernels: Kernels,
@@ -390,6 +390,22 @@ impl Device for CudaDevice {
         // SAFETY: the caller keeps both ranges valid until the copy is done; the stream is alive.
         let status = unsafe { (self.cuda.memcpy_dtoh_async)(target, source, len, stream.raw) };
         self.check(call, status)
+    }
+
+    fn reaches(&self, peer: &dyn Device, address: u64) -> bool {
+        self.can_reach(peer.id(), address)
+    }
+
+    unsafe fn copy_to_peer(
+        &self,
+        stream: Stream,
+        source: u64,
+        _peer: &dyn Device,
+        target: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_on(stream, source, target, len) }
     }
 
     fn no_gates(&self) -> Option<String> {

@@ -14,6 +14,7 @@ mod events;
 mod handles;
 mod info;
 pub(crate) mod kernels;
+mod peers;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;

@@ -174,6 +174,9 @@ cuda_table! {
     mem_host_unregister: c"cuMemHostUnregister" since 4_000 fn(*mut c_void);
     memcpy_htod_async: c"cuMemcpyHtoDAsync" since 3_020 fn(Address, *const c_void, usize, Opaque);
     memcpy_dtoh_async: c"cuMemcpyDtoHAsync" since 3_020 fn(*mut c_void, Address, usize, Opaque);
+    memcpy_dtod_async: c"cuMemcpyDtoDAsync" since 3_020 fn(Address, Address, usize, Opaque);
+    device_can_access_peer: c"cuDeviceCanAccessPeer" since 4_000 fn(*mut c_int, Ordinal, Ordinal);
+    ctx_enable_peer_access: c"cuCtxEnablePeerAccess" since 4_000 fn(Opaque, c_uint);
     memset_d8_async: c"cuMemsetD8Async" since 3_020 fn(Address, u8, usize, Opaque);
     pointer_get_attributes: c"cuPointerGetAttributes" since 7_000
         fn(c_uint, *mut c_uint, *mut *mut c_void, Address);

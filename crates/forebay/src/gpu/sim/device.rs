@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses")]
 
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -384,6 +384,29 @@ impl Device for SimDevice {
         let copy = DeviceCopy { host: target, device: source, len };
         // SAFETY: the caller keeps the target writable until the copy is done.
         unsafe { self.copy(stream, CopyDirection::ToHost, &[copy]) }
+    }
+
+    fn reaches(&self, peer: &dyn Device, _address: u64) -> bool {
+        peer.registry() == self.registry()
+    }
+
+    /// The copy is over when the call returns, whatever the stream does.
+    unsafe fn copy_to_peer(
+        &self,
+        _stream: Stream,
+        source: u64,
+        peer: &dyn Device,
+        target: u64,
+        len: usize,
+    ) -> DeviceResult<()> {
+        let from = self.hold(source, len as u64)?;
+        let copied = peer.hold(target, len as u64).map(|to| {
+            // SAFETY: both ranges are held, and nothing else uses them, by the caller's promise.
+            unsafe { ptr::copy(from as *const u8, to as *mut u8, len) };
+            peer.dispose(target);
+        });
+        self.dispose(source);
+        copied
     }
 
     fn no_gates(&self) -> Option<String> {
