@@ -66,8 +66,7 @@ impl Links {
     pub(super) fn refused_lanes(&self) -> Vec<(DeviceId, Error)> {
         // Pinning may take long, and the list must stay free for other GPUs.
         let links = self.lock().clone();
-        let refusal = |link: &Arc<GpuLink>| link.lanes.refusal().or_else(|| link.cells.refusal());
-        links.iter().filter_map(refusal).collect()
+        links.iter().filter_map(|link| link.cells.refusal()).collect()
     }
 }
 
@@ -117,7 +116,7 @@ impl Engine {
                 self.inner.core.ends_on_failure(&cells);
                 let link = Arc::new(GpuLink {
                     device: Arc::clone(device),
-                    lanes: Arc::new(Lanes::new(Arc::clone(device))),
+                    lanes: Arc::new(Lanes::new(Arc::clone(device), Arc::clone(&cells))),
                     cells,
                     index: OnceLock::new(),
                     has_slots: AtomicBool::new(false),

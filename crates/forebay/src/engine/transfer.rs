@@ -1,7 +1,7 @@
 //! The handle with which a caller waits for a transfer, cancels it or detaches from it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Engine;
 use crate::error::{Error, Operation, Result};
@@ -23,6 +23,7 @@ pub struct Transfer {
 
 impl Transfer {
     pub(crate) fn new(state: Arc<State>, engine: Engine) -> Self {
+        state.set_held(true);
         Self { state, engine, cancels: true }
     }
 
@@ -52,6 +53,7 @@ impl Transfer {
         if let Some(error) = self.forked() {
             return (Err(error), None);
         }
+        self.ends_by(None);
         let end = self.state.wait();
         self.state.wait_for_closing();
         end
@@ -62,6 +64,7 @@ impl Transfer {
         if let Some(error) = self.forked() {
             return (Err(error), Vec::new());
         }
+        self.ends_by(None);
         let end = self.state.wait_for_all();
         self.state.wait_for_closing();
         end
@@ -78,7 +81,7 @@ impl Transfer {
         if let Some(error) = self.forked() {
             return (Err(error), None);
         }
-        let waited = self.state.wait_for(bound);
+        let waited = self.wait_for(bound);
         match (waited, self.state.place()) {
             (None, Some(place)) => {
                 (Err(Error::TimedOut { place, bound, done: self.state.done() }), None)
@@ -95,7 +98,8 @@ impl Transfer {
         if let Some(error) = self.forked() {
             return Some(Err(error));
         }
-        self.state.wait_for(bound)
+        // Without a bound if it exceeds the clock.
+        self.ends_by(Instant::now().checked_add(bound)).then(|| self.state.ended())?
     }
 
     /// Runs `step` when the transfer has ended: on the thread that ends it, or on this one if it
@@ -106,6 +110,7 @@ impl Transfer {
     pub fn on_end(&self, step: impl FnOnce() + Send + 'static) {
         if self.engine.home().is_here() {
             self.state.on_end(step);
+            self.settle();
         }
     }
 
@@ -113,13 +118,14 @@ impl Transfer {
     pub fn report_to(&self, completions: &Completions, tag: u64) {
         if self.engine.home().is_here() {
             self.state.report_to(completions, tag);
+            self.settle();
         }
     }
 
     /// Whether it has ended. In a forked child this is true, and waiting returns the error.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !self.engine.home().is_here() || self.state.is_done()
+        !self.engine.home().is_here() || self.settle() || self.state.is_done()
     }
 
     /// Whether the other calls take completions, which ends other callers' transfers too.
@@ -131,6 +137,7 @@ impl Transfer {
 
     /// The result; `None` while the transfer is in progress.
     pub(crate) fn ended(&self) -> Option<Result<Outcome>> {
+        self.settle();
         self.state.ended()
     }
 
@@ -173,6 +180,25 @@ impl Transfer {
 }
 
 impl Transfer {
+    /// Ends the transfer if the copy thread has left that to this one; whether it has.
+    fn settle(&self) -> bool {
+        let is_here = self.engine.home().is_here(); // a forked child takes no lock
+        let over = if is_here { self.state.take_over() } else { None };
+        let core = &self.engine.inner.core;
+        over.map(|over| core.end(Arc::clone(&self.state), Ok(self.state.record(&over)))).is_some()
+    }
+
+    /// Waits for the end, at most until `until`; whether the transfer has ended.
+    fn ends_by(&self, until: Option<Instant>) -> bool {
+        loop {
+            let has_ended = self.state.ends_by(until);
+            let is_late = || until.is_some_and(|until| Instant::now() >= until);
+            if has_ended || !self.settle() && is_late() {
+                return has_ended;
+            }
+        }
+    }
+
     /// The error that a forked child gets from every wait.
     fn forked(&self) -> Option<Error> {
         let home = self.engine.home();
@@ -186,6 +212,8 @@ impl Drop for Transfer {
             self.cancel();
         }
         if self.engine.home().is_here() {
+            self.state.set_held(false);
+            self.settle();
             self.state.leave_to_thread();
         }
     }

@@ -120,6 +120,18 @@ pub struct DeviceCopy {
 /// batches of 512 move 48.5 GB/s on an H200 and batches of 4,096 only 33.7.
 pub const BATCH_MAX: usize = 512;
 
+/// Two numbers in registered host memory by which a [gather](Device::gather) can be withdrawn.
+///
+/// The kernel writes `number` to the first one as it begins. If the second one is `number` by then,
+/// it copies nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Signal {
+    /// The two numbers, one after the other.
+    pub words: NonNull<u32>,
+    /// Differs from that of the gather before.
+    pub number: u32,
+}
+
 /// Keeps [`Device`] implementable in this crate only: callers rely on its report that a copy is
 /// done to decide when memory may be returned.
 pub(crate) mod sealed {
@@ -216,6 +228,14 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// # Errors
     /// The driver's error.
     fn create_stream(&self) -> DeviceResult<Stream>;
+
+    /// Makes such a stream, whose kernels begin before those of other streams.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn create_urgent_stream(&self) -> DeviceResult<Stream> {
+        self.create_stream()
+    }
 
     /// Destroys a stream; work already queued on it still runs.
     ///
@@ -320,6 +340,40 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         stream: Stream,
         copies: &[DeviceCopy],
     ) -> DeviceResult<()>;
+
+    /// Whether it has a kernel for [`gather`](Self::gather).
+    fn has_gather(&self) -> bool {
+        false
+    }
+
+    /// Loads that kernel. It takes 30 ms, and waits for kernels that run on the GPU.
+    fn load_gather(&self) {}
+
+    /// Whether the kernel is loaded, and reaches the targets of these copies.
+    fn gathers(&self, _copies: &[DeviceCopy]) -> bool {
+        false
+    }
+
+    /// Queues copies like [`copy_batch_to_device`](Self::copy_batch_to_device), by a kernel. It
+    /// moves many small pieces faster, but begins late while kernels of other streams occupy the
+    /// GPU.
+    ///
+    /// # Safety
+    /// As for `copy_batch_to_device`. Both addresses of a copy have the same remainder modulo 16.
+    /// The targets are memory that this device allocated, or [`gathers`](Self::gathers) was true
+    /// for them and they are not freed. The numbers of `signal` keep their address. After a
+    /// withdrawal in time, only they are in use.
+    ///
+    /// # Errors
+    /// As for `copy_batch_to_device`.
+    unsafe fn gather(
+        &self,
+        _stream: Stream,
+        _copies: &[DeviceCopy],
+        _signal: Signal,
+    ) -> DeviceResult<()> {
+        Err(unsupported("gather"))
+    }
 
     /// Queues copies from the GPU to pinned host memory, in groups of at most [`BATCH_MAX`].
     ///

@@ -678,6 +678,11 @@ impl Keep {
         }
     }
 
+    /// Whether we allocated it on a GPU.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self.0.memory, Memory::Device { ours: true, .. })
+    }
+
     /// Whether it is GPU memory.
     pub(crate) fn is_on_gpu(&self) -> bool {
         matches!(self.0.memory, Memory::Device { .. })

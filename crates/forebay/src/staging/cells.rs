@@ -8,7 +8,7 @@
 //! H100, where by hand one copy for each read moved 15.7 (2026-11-27, `244a17e5`).
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ const PART: u64 = 8;
 const BLOCK_MIN: u64 = 256 * KIB;
 /// A block is divided into 1, 2, 4 … 64 cells.
 const CLASSES: usize = 7;
+/// Lists of cells and reads: callers on different cores seldom use the same one.
+const SHARDS: usize = 8;
 /// Time after which a failed allocation is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -46,11 +48,9 @@ pub(crate) struct Cells {
     len: u64,
     memory: OnceLock<HostMemory>,
     making: Lock<Making>,
-    list: Lock<List>,
-    /// Posted reads that the copy thread has not taken, to be checked without the lock.
-    posted: AtomicUsize,
-    /// Bytes of posted reads that have not ended.
-    queued_len: AtomicU64,
+    shards: [Shard; SHARDS],
+    /// Whether the copy thread is parked, or about to park.
+    is_parked: AtomicBool,
     /// Wakes the link's copy thread.
     pub(crate) bell: Arc<Parking>,
 }
@@ -59,8 +59,19 @@ pub(crate) struct Cells {
 #[derive(Debug, Default)]
 struct Making(Option<(Instant, Error)>);
 
-/// The cells in use, and the reads in them.
+/// Every [`SHARDS`]th block, in cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
+struct Shard {
+    list: Lock<List>,
+    /// Posted reads that the copy thread has not taken, to be checked without the lock.
+    posted: AtomicUsize,
+    /// Bytes of posted reads that have not ended.
+    queued_len: AtomicU64,
+}
+
+/// The cells in use, and the reads in them.
+#[derive(Debug, Default)]
 struct List {
     blocks: Vec<Block>,
     /// Blocks without a cell in use. The last one was used last: its bytes are in a cache.
@@ -71,8 +82,6 @@ struct List {
     ready: Vec<SmallRead>,
     /// The transfers of all posted reads that have not ended.
     states: Slab<Arc<State>>,
-    /// Whether the copy thread is parked, or about to park.
-    is_parked: bool,
     /// Set when the engine fails: nothing can be posted any more.
     is_closed: bool,
 }
@@ -88,6 +97,8 @@ struct Block {
 /// A part of the pinned memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cell {
+    shard: usize,
+    /// Its block's number in the shard.
     block: usize,
     index: u32,
     address: u64,
@@ -97,6 +108,10 @@ impl Cell {
     /// Its first byte.
     pub(crate) fn pointer(self) -> NonNull<u8> {
         NonNull::new(self.address as *mut u8).expect("memory is never at address zero")
+    }
+
+    pub(crate) const fn address(self) -> u64 {
+        self.address
     }
 
     /// The cell without its first `len` bytes.
@@ -115,6 +130,8 @@ pub(crate) struct SmallRead {
     /// How its bytes came to the cell.
     pub(crate) way: (Route, Reason),
     pub(crate) state: Arc<State>,
+    /// Whether we allocated the GPU's memory, so that a kernel reaches it.
+    pub(super) is_ours: bool,
     /// Its number in the list of transfers.
     key: usize,
 }
@@ -126,7 +143,13 @@ impl SmallRead {
         way: (Route, Reason),
         state: &Arc<State>,
     ) -> Self {
-        Self { cell, device, len, way, state: Arc::clone(state), key: usize::MAX }
+        let (state, key) = (Arc::clone(state), usize::MAX);
+        Self { cell, device, len, way, state, is_ours: false, key }
+    }
+
+    /// Notes whether we allocated the GPU's memory.
+    pub(crate) fn ours(self, is_ours: bool) -> Self {
+        Self { is_ours, ..self }
     }
 }
 
@@ -146,14 +169,10 @@ impl Cells {
     ) -> Self {
         let block_len = longest.next_power_of_two().max(BLOCK_MIN);
         let count = usize::try_from(most / block_len).expect("a small number");
-        let list = List {
-            blocks: vec![Block::default(); count],
-            free: (0..count).rev().collect(),
-            partial: Default::default(),
-            ready: Vec::new(),
-            states: Slab::new(),
-            is_parked: false,
-            is_closed: false,
+        let shard = |number| Shard {
+            list: Lock::new(List::new((count + SHARDS - 1 - number) / SHARDS)),
+            posted: AtomicUsize::new(0),
+            queued_len: AtomicU64::new(0),
         };
         Self {
             device,
@@ -161,9 +180,8 @@ impl Cells {
             len: most / block_len * block_len,
             memory: OnceLock::new(),
             making: Lock::default(),
-            list: Lock::new(list),
-            posted: AtomicUsize::new(0),
-            queued_len: AtomicU64::new(0),
+            shards: std::array::from_fn(shard),
+            is_parked: AtomicBool::new(false),
             bell,
         }
     }
@@ -181,9 +199,13 @@ impl Cells {
         }
         let memory = self.memory.get().or_else(|| self.make(room))?;
         let class = (0..CLASSES).rev().find(|class| self.block_len >> class >= len)?;
-        let (block, index) = self.list.lock().take(class)?;
-        let at = block as u64 * self.block_len + u64::from(index) * (self.block_len >> class);
-        Some(Cell { block, index, address: memory.address() + at })
+        let own = rustix::thread::sched_getcpu();
+        (own..own + SHARDS).map(|shard| shard % SHARDS).find_map(|shard| {
+            let (block, index) = self.shards[shard].list.lock().take(class)?;
+            let before = (block * SHARDS + shard) as u64 * self.block_len;
+            let at = before + u64::from(index) * (self.block_len >> class);
+            Some(Cell { shard, block, index, address: memory.address() + at })
+        })
     }
 
     /// Whether its memory is allocated.
@@ -219,67 +241,79 @@ impl Cells {
 
     /// Frees a cell that was not posted.
     pub(crate) fn give(&self, cell: Cell) {
-        self.list.lock().give(cell);
+        self.shards[cell.shard].list.lock().give(cell.block, cell.index);
     }
 
     /// Hands a read to the copy thread. False if the engine has failed: the caller ends the
     /// transfer.
     pub(crate) fn post(&self, mut read: SmallRead) -> bool {
-        let mut list = self.list.lock();
+        let shard = &self.shards[read.cell.shard];
+        let mut list = shard.list.lock();
         if list.is_closed {
             return false;
         }
-        self.queued_len.fetch_add(read.len, Ordering::Relaxed);
+        shard.queued_len.fetch_add(read.len, Ordering::Relaxed);
         read.key = list.states.insert(Arc::clone(&read.state));
         list.ready.push(read);
-        self.posted.store(list.ready.len(), Ordering::Release);
-        let wakes = std::mem::take(&mut list.is_parked);
+        // This thread writes the count and reads the flag, and the copy thread reversed.
+        shard.posted.store(list.ready.len(), Ordering::SeqCst);
         drop(list);
-        if wakes {
+        if self.is_parked.load(Ordering::SeqCst) && self.is_parked.swap(false, Ordering::SeqCst) {
             self.bell.wake();
         }
         true
     }
 
-    /// Takes the posted reads, `most` at most, the first ones first.
-    pub(crate) fn ready(&self, most: usize) -> Vec<SmallRead> {
-        if self.posted.load(Ordering::Acquire) == 0 {
-            return Vec::new();
+    /// Moves posted reads to `group` until it has `most`, from list number `first` on.
+    pub(crate) fn ready(&self, group: &mut Vec<SmallRead>, most: usize, first: usize) {
+        for number in 0..SHARDS {
+            let shard = &self.shards[(first + number) % SHARDS];
+            if shard.posted.load(Ordering::Acquire) == 0 {
+                continue;
+            }
+            let mut list = shard.list.lock();
+            let count = list.ready.len().min(most - group.len());
+            group.extend(list.ready.drain(..count));
+            shard.posted.store(list.ready.len(), Ordering::Release);
         }
-        let mut list = self.list.lock();
-        let count = list.ready.len().min(most);
-        let rest = list.ready.split_off(count);
-        self.posted.store(rest.len(), Ordering::Release);
-        std::mem::replace(&mut list.ready, rest)
     }
 
-    /// Removes reads whose transfers end next, each with whether its cell is free: a copy that may
-    /// not be over keeps it.
-    pub(crate) fn over<'a>(&self, reads: impl Iterator<Item = (&'a SmallRead, bool)>) {
-        let mut list = self.list.lock();
-        for (read, is_free) in reads {
-            if is_free {
-                list.give(read.cell);
-            }
-            self.queued_len.fetch_sub(read.len, Ordering::Relaxed);
-            list.states.try_remove(read.key); // an engine that has failed has removed it
+    /// Removes a read whose transfer ends next. Its cell is free unless a copy may not be over.
+    pub(crate) fn over(&self, read: &SmallRead, is_free: bool) {
+        let shard = &self.shards[read.cell.shard];
+        let mut list = shard.list.lock();
+        if is_free {
+            list.give(read.cell.block, read.cell.index);
         }
+        shard.queued_len.fetch_sub(read.len, Ordering::Relaxed);
+        list.states.try_remove(read.key); // an engine that has failed has removed it
     }
 
     /// Records that the copy thread parks next; false if something is posted.
     pub(crate) fn parks(&self) -> bool {
-        let mut list = self.list.lock();
-        list.is_parked = list.ready.is_empty();
-        list.is_parked
+        self.is_parked.store(true, Ordering::SeqCst);
+        let is_empty = self.shards.iter().all(|shard| shard.posted.load(Ordering::SeqCst) == 0);
+        if !is_empty {
+            self.is_parked.store(false, Ordering::SeqCst);
+        }
+        is_empty
     }
 
     /// Bytes of posted reads that have not ended.
     pub(crate) fn queued_len(&self) -> u64 {
-        self.queued_len.load(Ordering::Relaxed)
+        self.shards.iter().map(|shard| shard.queued_len.load(Ordering::Relaxed)).sum()
     }
 }
 
 impl List {
+    fn new(blocks: usize) -> Self {
+        Self {
+            blocks: vec![Block::default(); blocks],
+            free: (0..blocks).rev().collect(),
+            ..Self::default()
+        }
+    }
+
     fn take(&mut self, class: usize) -> Option<(usize, u32)> {
         let all = u64::MAX >> (64 - (1_u32 << class));
         let block = match self.partial[class].last() {
@@ -299,18 +333,18 @@ impl List {
         Some((block, index))
     }
 
-    fn give(&mut self, cell: Cell) {
-        let Block { class, used } = self.blocks[cell.block];
+    fn give(&mut self, block: usize, index: u32) {
+        let Block { class, used } = self.blocks[block];
         let was_full = used == u64::MAX >> (64 - (1_u32 << class));
-        let used = used & !(1 << cell.index);
-        self.blocks[cell.block].used = used;
+        let used = used & !(1 << index);
+        self.blocks[block].used = used;
         match (was_full, used) {
-            (true, 0) => self.free.push(cell.block),
+            (true, 0) => self.free.push(block),
             (false, 0) => {
-                self.partial[class].retain(|other| *other != cell.block);
-                self.free.push(cell.block);
+                self.partial[class].retain(|other| *other != block);
+                self.free.push(block);
             }
-            (true, _) => self.partial[class].push(cell.block),
+            (true, _) => self.partial[class].push(block),
             (false, _) => {}
         }
     }
@@ -318,12 +352,15 @@ impl List {
 
 impl Outside for Cells {
     fn close(&self) -> Vec<Arc<State>> {
-        let mut list = self.list.lock();
-        list.is_closed = true;
-        let ready: u64 = list.ready.drain(..).map(|read| read.len).sum();
-        self.queued_len.fetch_sub(ready, Ordering::Relaxed);
-        self.posted.store(0, Ordering::Release);
-        std::mem::take(&mut list.states).into_iter().map(|(_, state)| state).collect()
+        let close = |shard: &Shard| {
+            let mut list = shard.list.lock();
+            list.is_closed = true;
+            let ready: u64 = list.ready.drain(..).map(|read| read.len).sum();
+            shard.queued_len.fetch_sub(ready, Ordering::Relaxed);
+            shard.posted.store(0, Ordering::Release);
+            std::mem::take(&mut list.states).into_iter().map(|(_, state)| state)
+        };
+        self.shards.iter().flat_map(close).collect()
     }
 }
 
@@ -362,31 +399,35 @@ mod tests {
         fn cells_never_overlap_and_all_can_be_taken_again(
             steps in prop::collection::vec(prop::option::of(1_u64..=256 * KIB), 1..300)
         ) {
-            let cells = cells();
-            let mut list = cells.list.lock();
-            let class = |len: u64| (0..CLASSES).rev().find(|c| cells.block_len >> c >= len);
-            let mut taken: std::collections::VecDeque<(Cell, u64)> = Default::default();
+            const LEN: u64 = 256 * KIB;
+            let mut list = List::new(16);
+            let class = |len: u64| (0..CLASSES).rev().find(|c| LEN >> c >= len);
+            let mut taken: std::collections::VecDeque<(usize, u32, u64)> = Default::default();
+            let place = |&(block, index, size): &(usize, u32, u64)| {
+                let at = block as u64 * LEN + u64::from(index) * size;
+                (at, at + size)
+            };
             for step in steps {
                 let Some(len) = step else {
-                    if let Some((cell, _)) = taken.pop_front() {
-                        list.give(cell);
+                    if let Some((block, index, _)) = taken.pop_front() {
+                        list.give(block, index);
                     }
                     continue;
                 };
                 let class = class(len).unwrap();
                 let Some((block, index)) = list.take(class) else { continue };
-                let size = cells.block_len >> class;
-                let at = block as u64 * cells.block_len + u64::from(index) * size;
-                prop_assert!(size >= len && at + size <= cells.len);
-                let is_apart = |(other, len): &(Cell, u64)| {
-                    other.address + len <= at || at + size <= other.address
+                let new = (block, index, LEN >> class);
+                let (at, end) = place(&new);
+                prop_assert!(end - at >= len && end <= 16 * LEN);
+                let is_apart = |other| {
+                    let (from, to) = place(other);
+                    to <= at || end <= from
                 };
                 prop_assert!(taken.iter().all(is_apart));
-                taken.push_back((Cell { block, index, address: at }, size));
+                taken.push_back(new);
             }
-            taken.into_iter().for_each(|(cell, _)| list.give(cell));
-            let whole = (0..list.blocks.len()).filter(|_| list.take(0).is_some()).count();
-            prop_assert_eq!(whole, list.blocks.len());
+            taken.into_iter().for_each(|(block, index, _)| list.give(block, index));
+            prop_assert_eq!((0..16).filter(|_| list.take(0).is_some()).count(), 16);
         }
     }
 }

@@ -9,22 +9,27 @@
 //! several small transfers. So copies grow when the link is the limit, and bytes leave at once when
 //! it would idle. Each direction has its own stream, queue and limit, since the link is full
 //! duplex.
+//!
+//! Groups of small pieces go to streams of their own, where a kernel may copy them. It cannot begin
+//! while kernels of the process occupy the whole GPU. Then the group is withdrawn and copied.
 
 #![expect(unsafe_code, reason = "queues copies between slots and the caller's GPU memory")]
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Arena, Cells, SmallRead};
 use crate::error::{Error, Operation};
 use crate::events;
-use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Stream, is_quiet};
+use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Signal, Stream, is_quiet};
+use crate::memory::{HostMemory, Purpose};
 use crate::plan::Direction;
 use crate::queue::{Copy, CopyFailure, Core, Crew, Parking, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
-use crate::transfer::Stage;
+use crate::transfer::Over;
 
 /// Interval between two polls of a copy: a full slot takes 300 µs. Sleeping this way costs a third
 /// less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).
@@ -40,12 +45,28 @@ const LINGER: Duration = Duration::from_micros(200);
 /// Most small reads of a group.
 const SMALL_MAX: usize = 512;
 
+/// Copies of less than this mean length are made by a kernel, if there are so many.
+const KERNEL_LEN: usize = 64 << 10;
+const KERNEL_MIN: usize = 4;
+/// The same for small reads of exactly that length.
+const KERNEL_MIN_LONG: usize = 32;
+
+/// Time after which a kernel that has not begun is withdrawn, and how long copies replace it then.
+const LATE_NS: u64 = 1_000_000;
+const REST_NS: u64 = 100_000_000;
+
+/// The lanes of groups that a kernel may copy; one group in each. Lower ones are those of a
+/// [`Direction`].
+const GATHER: std::ops::Range<usize> = 2..4;
+
 /// Copies queued together.
 #[derive(Debug)]
 struct Group {
     work: Work,
     event: Event,
     since_ns: u64,
+    /// The number of a kernel that may not have begun.
+    kernel: Option<u32>,
 }
 
 /// The copies of a group: at least one, and all in one direction.
@@ -55,13 +76,15 @@ enum Work {
     Windows(Vec<Copy>),
     /// Of small reads.
     Small(Vec<SmallRead>),
+    /// Of a kernel that was withdrawn: none.
+    Withdrawn,
 }
 
 impl Work {
     fn direction(&self) -> Direction {
         match self {
             Self::Windows(copies) => copies[0].direction,
-            Self::Small(_) => Direction::Read,
+            Self::Small(_) | Self::Withdrawn => Direction::Read,
         }
     }
 
@@ -69,6 +92,38 @@ impl Work {
         match self {
             Self::Windows(copies) => copies.len(),
             Self::Small(reads) => reads.len(),
+            Self::Withdrawn => 0,
+        }
+    }
+
+    /// Its copies. For a batch transfer each range has its own GPU address.
+    fn copies(&self) -> Vec<DeviceCopy> {
+        let copy = |host: u64, device, len: u64| DeviceCopy {
+            host: NonNull::new(host as *mut u8).expect("memory is never at address zero"),
+            device,
+            len: usize::try_from(len).expect("a slot or a cell fits memory"),
+        };
+        match self {
+            Self::Withdrawn => Vec::new(),
+            Self::Small(reads) => reads
+                .iter()
+                .map(|SmallRead { cell, device, len, .. }| copy(cell.address(), *device, *len))
+                .collect(),
+            Self::Windows(group) => {
+                let mut copies = Vec::with_capacity(group.len());
+                for Copy { run, batch, host, device, .. } in group {
+                    match batch {
+                        None => copies.push(copy(*host, *device, run.range.len())),
+                        Some(batch) => copies.extend(
+                            batch
+                                .scattered(run.range, *host)
+                                .into_iter()
+                                .map(|Scatter { host, address, len }| copy(host, address, len)),
+                        ),
+                    }
+                }
+                copies
+            }
         }
     }
 
@@ -77,6 +132,7 @@ impl Work {
         match self {
             Self::Windows(all) => all.into_iter().map(|copy| Self::Windows(vec![copy])).collect(),
             Self::Small(all) => all.into_iter().map(|read| Self::Small(vec![read])).collect(),
+            Self::Withdrawn => Vec::new(),
         }
     }
 }
@@ -103,7 +159,7 @@ struct Done {
     failed: Option<CopyFailure>,
 }
 
-/// The queued groups of one direction, which complete in order.
+/// The queued groups of one stream, which complete in order.
 #[derive(Debug)]
 struct CopyLane {
     stream: Stream,
@@ -113,11 +169,9 @@ struct CopyLane {
 }
 
 impl CopyLane {
-    /// The numbers of queued groups: of windows, and of small reads.
-    fn groups(&self) -> (usize, usize) {
-        let is_small = |group: &&Group| matches!(group.work, Work::Small(_));
-        let small = self.queued.iter().filter(is_small).count();
-        (self.queued.len() - small, small)
+    /// Whether its stream waits behind a kernel that copies nothing.
+    fn is_stuck(&self) -> bool {
+        self.queued.iter().any(|group| matches!(group.work, Work::Withdrawn))
     }
 }
 
@@ -126,18 +180,28 @@ impl CopyLane {
 pub(crate) struct Submitter {
     link: usize,
     device: Arc<dyn Device>,
-    /// One for each [`Direction`]: the link is full duplex.
-    lanes: [CopyLane; 2],
+    /// One for each [`Direction`], since the link is full duplex, and those of [`GATHER`].
+    lanes: [CopyLane; 4],
+    /// Two numbers for each lane, by which its kernel is withdrawn; `None` if there are no kernels.
+    signals: Option<HostMemory>,
+    /// Whether the kernel is being loaded, or is.
+    is_loading: bool,
+    /// The number of the last kernel.
+    kernels: u32,
+    /// No kernel is queued before this time.
+    rests_until_ns: u64,
     spare: Vec<Event>,
     /// Empty lists of completed groups, for reuse.
     lists: Vec<Vec<Copy>>,
+    reads: Vec<Vec<SmallRead>>,
     done: Vec<Done>,
     small_done: Vec<SmallDone>,
     track: Track,
     /// The slots' memory; never freed once a copy may not be over.
     arena: Option<Arc<Arena>>,
-    /// The GPU's small reads.
+    /// The GPU's small reads, and which of their lists is the first next.
     cells: Option<Arc<Cells>>,
+    turn: usize,
     /// Whether the loss of the GPU has been emitted as an event.
     has_reported_loss: bool,
     /// Whether the scheduler counts this thread as parked.
@@ -160,22 +224,30 @@ pub(crate) enum Pause {
 
 impl Submitter {
     pub(crate) fn new(link: usize, device: Arc<dyn Device>) -> DeviceResult<Self> {
-        let lane = || {
-            let stream = device.create_stream()?;
-            Ok(CopyLane { stream, queued: VecDeque::new(), over_ns: 0 })
-        };
-        let lanes = [lane()?, lane()?];
+        let lane = |stream| CopyLane { stream, queued: VecDeque::new(), over_ns: 0 };
+        let lanes = [
+            lane(device.create_stream()?),
+            lane(device.create_stream()?),
+            lane(device.create_urgent_stream()?),
+            lane(device.create_urgent_stream()?),
+        ];
         Ok(Self {
             link,
             device,
             lanes,
+            signals: None,
+            is_loading: false,
+            kernels: 0,
+            rests_until_ns: 0,
             spare: Vec::new(),
             lists: Vec::new(),
+            reads: Vec::new(),
             done: Vec::new(),
             small_done: Vec::new(),
             track: Track::default(),
             arena: None,
             cells: None,
+            turn: 0,
             has_reported_loss: false,
             parked: false,
         })
@@ -201,7 +273,7 @@ impl Submitter {
             self.queue_small();
             let now = now_ns();
             let link = self.link;
-            let [(inward, small), (outward, _)] = self.lanes.each_ref().map(CopyLane::groups);
+            let (inward, small, outward) = self.groups();
             let idle = inward + small + outward == 0;
             let cells = self.cells.as_deref();
             let crew = Crew::Link(link);
@@ -245,35 +317,82 @@ impl Submitter {
         }
     }
 
+    /// The numbers of queued groups: of windows to the GPU, of small reads, and of windows from it.
+    fn groups(&self) -> (usize, usize, usize) {
+        let (mut inward, mut small) = (0, 0);
+        let [read, write, gather @ ..] = &self.lanes;
+        for group in std::iter::once(read).chain(gather).flat_map(|lane| &lane.queued) {
+            match group.work {
+                Work::Windows(_) => inward += 1,
+                Work::Small(_) => small += 1,
+                Work::Withdrawn => {}
+            }
+        }
+        (inward, small, write.queued.len())
+    }
+
     /// Removes completed and failed groups from their queues.
     fn look(&mut self) {
-        for direction in [Direction::Read, Direction::Write] {
-            while let Some(event) =
-                self.lanes[direction as usize].queued.front().map(|first| first.event)
-            {
+        for lane in 0..self.lanes.len() {
+            while let Some(event) = self.lanes[lane].queued.front().map(|first| first.event) {
                 let failed = match self.device.is_done(event) {
-                    Ok(false) => break,
+                    Ok(false) => {
+                        self.withdraw(lane);
+                        break;
+                    }
                     Ok(true) => None,
                     Err(source) => Some(source),
                 };
-                let first =
-                    self.lanes[direction as usize].queued.pop_front().expect("it is the first");
+                let first = self.lanes[lane].queued.pop_front().expect("it is the first");
                 self.spare.push(event);
-                self.end(first.work, Some(first.since_ns), failed.as_ref());
+                self.end(lane, first.work, Some(first.since_ns), failed.as_ref());
             }
         }
+    }
+
+    /// Withdraws the first kernel of a lane if it is late and has not begun. Its group is copied.
+    fn withdraw(&mut self, lane: usize) {
+        let Some([begun, withdrawn]) = self.signals(lane) else { return };
+        let now = now_ns();
+        let is_late = |group: &Group| {
+            now.saturating_sub(group.since_ns) > LATE_NS
+                && group.kernel.is_some_and(|number| {
+                    // The kernel writes one number and reads the other, and this thread reversed.
+                    withdrawn.store(number, Ordering::SeqCst);
+                    begun.load(Ordering::SeqCst) != number
+                })
+        };
+        if !self.lanes[lane].queued.front().is_some_and(is_late) {
+            return;
+        }
+        self.rests_until_ns = now + REST_NS;
+        let group = self.lanes[lane].queued.front_mut().expect("it is late");
+        group.kernel = None;
+        let work = std::mem::replace(&mut group.work, Work::Withdrawn);
+        self.queue(work);
+    }
+
+    /// The numbers by which kernels of a lane say that they begin, and are withdrawn.
+    fn signals(&self, lane: usize) -> Option<&[AtomicU32; 2]> {
+        let signals = self.signals.as_ref()?.pointer().cast::<[AtomicU32; 2]>();
+        // SAFETY: the memory holds as many numbers for each lane. Only this thread and the GPU use
+        // them, both atomically.
+        Some(unsafe { signals.add(lane).as_ref() })
     }
 
     /// Queues the small reads that are posted: one group while others are queued, else two.
     fn queue_small(&mut self) {
         let Some(cells) = &self.cells else { return };
-        let (windows, small) = self.lanes[Direction::Read as usize].groups();
+        let (windows, small, _) = self.groups();
         if small > usize::from(windows == 0) {
             return;
         }
-        let reads = cells.ready(SMALL_MAX);
-        if !reads.is_empty() {
-            self.queue(Work::Small(reads));
+        let mut reads = self.reads.pop().unwrap_or_default();
+        self.turn = self.turn.wrapping_add(1);
+        cells.ready(&mut reads, SMALL_MAX, self.turn);
+        match reads.is_empty() {
+            true => self.reads.push(reads),
+            false => self.queue(Work::Small(reads)),
         }
     }
 
@@ -282,24 +401,20 @@ impl Submitter {
         let Some(cells) = self.cells.clone().filter(|_| !self.small_done.is_empty()) else {
             return;
         };
-        let is_free =
-            |done: &SmallDone| done.failed.as_ref().is_none_or(|failed| failed.lost.is_none());
-        cells.over(self.small_done.iter().map(|done| (&done.read, is_free(done))));
         for SmallDone { read, queued_ns, over_ns, failed } in self.small_done.drain(..) {
-            let SmallRead { len, way: (route, reason), state, .. } = read;
+            let is_free = failed.as_ref().is_none_or(|failed| failed.lost.is_none());
+            cells.over(&read, is_free);
+            let SmallRead { len, way, state, .. } = read;
             let result = match failed {
                 None => {
-                    let bytes = (state.requested().start, len);
-                    let what = What::Small { name: Direction::Read.name(), bytes };
-                    core.recorder().note_small(|| Span {
-                        start_ns: queued_ns,
-                        end_ns: over_ns,
-                        what,
+                    core.recorder().note_small(|| {
+                        let bytes = (state.requested().start, len);
+                        let what = What::Small { name: Direction::Read.name(), bytes };
+                        Span { start_ns: queued_ns, end_ns: over_ns, what }
                     });
-                    state.add_time(Stage::Copy, over_ns.saturating_sub(queued_ns));
-                    state.add_bytes(route, reason, len);
-                    state.add_done(len);
-                    Ok(len)
+                    let over = Over { way, took_ns: over_ns.saturating_sub(queued_ns) };
+                    let Some(over) = state.leave(over) else { continue };
+                    Ok(state.record(&over))
                 }
                 Some(CopyFailure { mut error, lost }) => {
                     lost.iter().for_each(|(_, source)| state.lose_memory(source));
@@ -317,7 +432,13 @@ impl Submitter {
 
     /// Records a group's result. If a group of several fails, each copy is repeated alone, so that
     /// an invalid target fails only its own transfer.
-    fn end(&mut self, work: Work, since_ns: Option<u64>, failed: Option<&DeviceError>) {
+    fn end(
+        &mut self,
+        lane: usize,
+        work: Work,
+        since_ns: Option<u64>,
+        failed: Option<&DeviceError>,
+    ) {
         if let Some(source) = failed
             && work.len() > 1
             && !source.is_loss()
@@ -327,16 +448,16 @@ impl Submitter {
         }
         let over_ns = now_ns();
         let queued_ns = since_ns.unwrap_or(over_ns);
-        let lane = &mut self.lanes[work.direction() as usize];
-        let last_ns = std::mem::replace(&mut lane.over_ns, over_ns);
+        let last_ns = std::mem::replace(&mut self.lanes[lane].over_ns, over_ns);
         let mut copies = match work {
             Work::Windows(copies) => copies,
-            Work::Small(reads) => {
-                for read in reads {
+            Work::Withdrawn => return,
+            Work::Small(mut reads) => {
+                for read in reads.drain(..) {
                     let failed = failed.map(|source| self.failure(read.len, source.clone()));
                     self.small_done.push(SmallDone { read, queued_ns, over_ns, failed });
                 }
-                return;
+                return self.reads.push(reads);
             }
         };
         let all = copies.iter().map(|copy| copy.run.range.len()).sum::<u64>().max(1);
@@ -373,7 +494,8 @@ impl Submitter {
 
     /// Waits until the device touches no slot any more; false if the device cannot confirm it.
     fn settle(&self) -> bool {
-        self.lanes.iter().all(|lane| is_quiet(&*self.device, lane.stream))
+        let mut lanes = self.lanes.iter().filter(|lane| !lane.is_stuck());
+        lanes.all(|lane| is_quiet(&*self.device, lane.stream))
     }
 
     /// The failure to report for a copy. Memory of a copy that may still run is never freed.
@@ -394,67 +516,94 @@ impl Submitter {
     }
 
     fn queue(&mut self, work: Work) {
-        match self.start(&work) {
-            Ok(event) => {
-                let lane = &mut self.lanes[work.direction() as usize];
-                lane.queued.push_back(Group { work, event, since_ns: now_ns() });
+        let copies = work.copies();
+        let lane = self.gather_lane(&work, &copies).unwrap_or(work.direction() as usize);
+        match self.start(lane, &copies) {
+            Ok((event, kernel)) => {
+                let group = Group { work, event, since_ns: now_ns(), kernel };
+                self.lanes[lane].queued.push_back(group);
             }
             // The copies may be queued even though recording their event failed.
-            Err(source) => self.end(work, None, Some(&source)),
+            Err(source) => self.end(lane, work, None, Some(&source)),
         }
     }
 
-    /// Queues the copies of a group, and an event behind them. For a batch transfer each range is
-    /// copied to or from its own GPU address.
-    fn start(&mut self, work: &Work) -> DeviceResult<Event> {
+    /// A free lane for a kernel that makes these copies, if it is faster than copies by the driver.
+    /// Those are faster from 64 KiB on, but cost the driver 0.8 µs of this thread each: as much as
+    /// a small read has left.
+    fn gather_lane(&mut self, work: &Work, copies: &[DeviceCopy]) -> Option<usize> {
+        let len = copies.iter().map(|copy| copy.len).sum::<usize>() / copies.len().max(1);
+        let is_faster = match work {
+            _ if len < KERNEL_LEN => copies.len() >= KERNEL_MIN,
+            Work::Small(_) => len == KERNEL_LEN && copies.len() >= KERNEL_MIN_LONG,
+            Work::Windows(_) | Work::Withdrawn => false,
+        };
+        let is_even =
+            |copy: &DeviceCopy| (copy.host.addr().get() as u64 ^ copy.device).is_multiple_of(16);
+        let may = is_faster
+            && work.direction() == Direction::Read
+            && now_ns() >= self.rests_until_ns
+            && copies.iter().all(is_even)
+            && self.is_loading()
+            && match work {
+                Work::Small(reads) => {
+                    let of_others = reads.iter().zip(copies).filter(|(read, _)| !read.is_ours);
+                    self.device.gathers(&of_others.map(|(_, copy)| *copy).collect::<Vec<_>>())
+                }
+                _ => self.device.gathers(copies),
+            };
+        if may && self.signals.is_none() {
+            let len = (self.lanes.len() * size_of::<[AtomicU32; 2]>()) as u64;
+            let room = self.arena.as_ref()?.room();
+            self.signals = room.pin(len, Purpose::Lasting, &self.device).ok();
+        }
+        let may = may && self.signals.is_some();
+        GATHER.filter(|_| may).find(|lane| self.lanes[*lane].queued.is_empty())
+    }
+
+    /// Whether the kernel is loaded or being loaded; the first call begins that on another thread.
+    /// The driver waits until the GPU is idle.
+    fn is_loading(&mut self) -> bool {
+        if !self.is_loading && self.device.has_gather() {
+            let (device, name) = (Arc::clone(&self.device), "forebay-kernel".to_owned());
+            let load = move || device.load_gather();
+            self.is_loading = std::thread::Builder::new().name(name).spawn(load).is_ok();
+        }
+        self.is_loading
+    }
+
+    /// Queues copies, and an event behind them. Also returns the kernel's number if one makes them.
+    fn start(&mut self, lane: usize, copies: &[DeviceCopy]) -> DeviceResult<(Event, Option<u32>)> {
         let event = match self.spare.pop() {
             Some(event) => event,
             None => self.device.create_event()?,
         };
-        let device_copy = |host: u64, device, len: u64| DeviceCopy {
-            host: NonNull::new(host as *mut u8).expect("a slot is never at address zero"),
-            device,
-            len: usize::try_from(len).expect("a slot fits memory"),
-        };
-        let mut copies = Vec::with_capacity(work.len());
-        match work {
-            Work::Small(reads) => copies.extend(reads.iter().map(|read| DeviceCopy {
-                host: read.cell.pointer(),
-                device: read.device,
-                len: usize::try_from(read.len).expect("a cell fits memory"),
-            })),
-            Work::Windows(group) => {
-                for copy in group {
-                    let range = copy.run.range;
-                    match &copy.batch {
-                        None => copies.push(device_copy(copy.host, copy.device, range.len())),
-                        Some(batch) => {
-                            copies.extend(batch.scattered(range, copy.host).into_iter().map(
-                                |Scatter { host, address, len }| device_copy(host, address, len),
-                            ))
-                        }
-                    }
-                }
-            }
-        }
-        let direction = work.direction();
-        let stream = self.lanes[direction as usize].stream;
+        self.kernels = self.kernels.wrapping_add(1).max(1);
+        let (number, stream) = (self.kernels, self.lanes[lane].stream);
+        let words = self.signals(lane).map(|words| NonNull::from(words).cast());
         // SAFETY: the windows own the slots, small reads own cells, and the transfers keep the GPU
-        // memory, until the copies are handed back. That happens only after the event.
+        // memory, until the copies are handed back. That happens only after the event, or once the
+        // kernel is withdrawn. The numbers live as long as the stream.
         let queued = unsafe {
-            match (direction, copies.as_slice()) {
-                (Direction::Read, &[DeviceCopy { host, device, len }]) => {
+            match (lane, copies) {
+                (0, &[DeviceCopy { host, device, len }]) => {
                     self.device.copy_to_device(stream, device, host, len)
                 }
-                (Direction::Write, &[DeviceCopy { host, device, len }]) => {
+                (1, &[DeviceCopy { host, device, len }]) => {
                     self.device.copy_to_host(stream, host, device, len)
                 }
-                (Direction::Read, several) => self.device.copy_batch_to_device(stream, several),
-                (Direction::Write, several) => self.device.copy_batch_to_host(stream, several),
+                (0, several) => self.device.copy_batch_to_device(stream, several),
+                (1, several) => self.device.copy_batch_to_host(stream, several),
+                (_, several) => {
+                    let words = words.expect("kernels have signals");
+                    self.device.gather(stream, several, Signal { words, number })
+                }
             }
         };
-        match queued.and_then(|()| self.device.record(event, stream)) {
-            Ok(()) => Ok(event),
+        let kernel = GATHER.contains(&lane).then_some(number);
+        let recorded = queued.and_then(|()| self.device.record(event, stream));
+        match recorded {
+            Ok(()) => Ok((event, kernel)),
             Err(error) => {
                 self.spare.push(event);
                 Err(error)
@@ -466,8 +615,8 @@ impl Submitter {
     pub(crate) fn run(mut self, core: &Core, parking: &Parking, look: impl Fn(Instant)) {
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
-        let mut active = Instant::now();
-        core.guard(|| {
+        let (mut active, device) = (Instant::now(), Arc::clone(&self.device));
+        let mut repeat = || {
             loop {
                 if self.is_copying() {
                     active = Instant::now();
@@ -483,14 +632,17 @@ impl Submitter {
                     Pause::Stop => return,
                 }
             }
-        });
+        };
+        // The context stays current, so that the calls need not exchange it.
+        core.guard(|| device.within(&mut repeat).unwrap_or_else(|_| repeat()));
     }
 }
 
 impl Drop for Submitter {
     fn drop(&mut self) {
-        if !self.settle() {
-            return; // events and streams of copies that may still run are leaked
+        if self.lanes.iter().any(CopyLane::is_stuck) || !self.settle() {
+            std::mem::forget((self.signals.take(), Arc::clone(&self.device)));
+            return; // events and streams of work that may still run are leaked
         }
         let queued = self.lanes.iter().flat_map(|lane| &lane.queued);
         for event in queued.map(|queued| queued.event).chain(self.spare.iter().copied()) {

@@ -49,8 +49,10 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Ended {
     tags: VecDeque<u64>,
-    /// Number of threads that wait.
+    /// Number of threads that wait and are not notified, and that are notified and still wait: one
+    /// wake-up is one system call, however many transfers end until the thread runs.
     waiting: usize,
+    notified: usize,
     /// Number of threads that take completions, or are about to.
     reaping: usize,
 }
@@ -88,11 +90,20 @@ impl Completions {
             ended.waiting += 1;
             let waits = |ended: &mut Ended| {
                 let may_reap = reaper.is_some_and(|reaper| reaper.has_reads() && reaper.is_free());
-                ended.tags.is_empty() && !may_reap
+                let waits = ended.tags.is_empty() && !may_reap;
+                if waits && ended.notified > 0 {
+                    ended.notified -= 1; // another thread took the tag: this one sleeps again
+                    ended.waiting += 1;
+                }
+                waits
             };
             let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
             let (mut ended, _) = woken(queue.bell.wait_timeout_while(ended, left, waits));
-            ended.waiting -= 1;
+            // Which of several threads was meant does not matter: the counts come out the same.
+            match ended.notified {
+                0 => ended.waiting -= 1,
+                _ => ended.notified -= 1,
+            }
             reaper.iter().for_each(|reaper| reaper.remove_waiting());
             let tag = ended.tags.pop_front();
             STARTED.set((!ended.tags.is_empty()).then(|| STARTED.get().unwrap_or(0)));
@@ -123,7 +134,7 @@ impl Queue {
     pub(super) fn push(&self, tag: u64) {
         let mut ended = self.ended.lock();
         ended.tags.push_back(tag);
-        let (waits, reaps) = (ended.waiting > 0, ended.reaping > 0);
+        let (waits, reaps) = (ended.notifies(), ended.reaping > 0);
         drop(ended);
         if waits {
             self.bell.notify_one();
@@ -135,10 +146,20 @@ impl Queue {
 
     /// Wakes a thread that waits, to take completions; false if there is none.
     pub(super) fn wake_to_reap(&self) -> bool {
-        let waits = self.ended.lock().waiting > 0;
+        let waits = self.ended.lock().notifies();
         if waits {
             self.bell.notify_one();
         }
+        waits
+    }
+}
+
+impl Ended {
+    /// Whether there is a thread to notify, which is counted as notified then.
+    fn notifies(&mut self) -> bool {
+        let waits = self.waiting > 0;
+        self.waiting -= usize::from(waits);
+        self.notified += usize::from(waits);
         waits
     }
 }

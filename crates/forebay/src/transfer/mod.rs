@@ -34,6 +34,9 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// Longest time that a waiting thread polls before an expected end.
 const AWAKE_MAX: Duration = Duration::from_millis(1);
 
+/// How long it polls for a small read whose bytes are in pinned memory.
+const SMALL_AWAKE: Duration = Duration::from_micros(200);
+
 /// When a waiting thread checks a transfer's progress for the first time.
 const FIRST_LOOK: Duration = Duration::from_micros(500);
 
@@ -50,7 +53,8 @@ pub(crate) struct State {
     wanted: u64,
     started: Instant,
     done: AtomicU64,
-    bytes: [AtomicU64; Route::ALL.len() * Reason::ALL.len()],
+    /// Bytes by route and reason.
+    shares: Lock<Vec<RouteShare>>,
     not_direct: OnceLock<Arc<str>>,
     /// Indexed by [`Stage`].
     stage_ns: [AtomicU64; 3],
@@ -96,9 +100,21 @@ struct Keeps {
     adrift: bool,
 }
 
+/// A copy that has succeeded, of all bytes of a transfer.
+#[derive(Debug)]
+pub(crate) struct Over {
+    pub(crate) way: (Route, Reason),
+    pub(crate) took_ns: u64,
+}
+
 /// The result of a transfer, and the memory that it owns until then.
+#[derive(Default)]
 struct End {
     result: Option<Result<Outcome>>,
+    /// Whether a caller has a handle, and so takes what is `over`.
+    is_held: bool,
+    /// The copy, if the copy thread has left it to the caller's thread to end the transfer.
+    over: Option<Over>,
     buffers: Vec<Buffer>,
     /// Whether the file is being closed.
     closing: bool,
@@ -106,8 +122,8 @@ struct End {
     waiting: usize,
     /// Callbacks to run at the end.
     steps: Vec<Box<dyn FnOnce() + Send>>,
-    /// Where its end is reported.
-    queue: Option<Arc<Queue>>,
+    /// Where its end is reported, and by which tag.
+    report: Option<(Arc<Queue>, u64)>,
 }
 
 /// Resources that only the ended transfer held. Dropping them closes files and frees memory.
@@ -150,6 +166,13 @@ impl Drop for Touch {
     }
 }
 
+impl End {
+    /// Whether the result is there, or only has to be recorded.
+    fn is_near(&self) -> bool {
+        self.result.is_some() || self.over.is_some()
+    }
+}
+
 impl State {
     /// `started`: when the call began. A first transfer allocates slots and starts threads before
     /// its state exists.
@@ -166,20 +189,13 @@ impl State {
             wanted: range.len(),
             started,
             done: AtomicU64::new(0),
-            bytes: [const { AtomicU64::new(0) }; Route::ALL.len() * Reason::ALL.len()],
+            shares: Lock::default(),
             not_direct: OnceLock::new(),
             stage_ns: [const { AtomicU64::new(0) }; 3],
             key: AtomicUsize::new(usize::MAX),
             keep: Lock::new(Keeps { keep, adrift: false }),
             batch: Lock::default(),
-            end: Lock::new(End {
-                result: None,
-                buffers,
-                closing: false,
-                waiting: 0,
-                steps: Vec::new(),
-                queue: None,
-            }),
+            end: Lock::new(End { buffers, ..End::default() }),
             stop: AtomicBool::new(false),
             caller_is_spared: AtomicBool::new(false),
             touches: AtomicUsize::new(0),
@@ -220,9 +236,9 @@ impl State {
             self.bell.notify_all();
             return true;
         }
-        let queue = end.queue.clone();
+        let report = end.report.clone();
         drop(end);
-        queue.is_some_and(|queue| queue.wake_to_reap())
+        report.is_some_and(|(queue, _)| queue.wake_to_reap())
     }
 
     /// Makes it the state of a transfer that its caller has done.
@@ -279,8 +295,13 @@ impl State {
     }
 
     pub(crate) fn add_bytes(&self, route: Route, reason: Reason, bytes: u64) {
-        let index = route as usize * Reason::ALL.len() + reason as usize;
-        self.bytes[index].fetch_add(bytes, Ordering::Relaxed);
+        let mut shares = self.shares.lock();
+        let mut known = shares.iter_mut();
+        match known.find(|share| (share.route, share.reason) == (route, reason)) {
+            Some(share) => share.bytes += bytes,
+            None if bytes > 0 => shares.push(RouteShare { route, reason, bytes }),
+            None => {}
+        }
     }
 
     /// Why bytes are not transferred directly, if that is known by now.
@@ -348,17 +369,8 @@ impl State {
     /// Bytes by route and reason so far, the most first; at most `most` together. If a file shrank
     /// during the read, some bytes were read after the end that was found later.
     pub(crate) fn routes(&self, most: u64) -> Vec<RouteShare> {
-        let mut shares = Vec::new();
-        for route in Route::ALL {
-            for reason in Reason::ALL {
-                let index = route as usize * Reason::ALL.len() + reason as usize;
-                let bytes = self.bytes[index].load(Ordering::Relaxed);
-                if bytes > 0 {
-                    shares.push(RouteShare { route, reason, bytes });
-                }
-            }
-        }
-        shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+        let mut shares = self.shares.lock().clone();
+        shares.sort_by_key(|share| (std::cmp::Reverse(share.bytes), share.route, share.reason));
         let mut excess = shares.iter().map(|share| share.bytes).sum::<u64>().saturating_sub(most);
         for share in &mut shares {
             let less = excess.min(share.bytes);
@@ -402,6 +414,7 @@ impl State {
         end.result = Some(result);
         end.closing = unused.has_files();
         let (waiting, steps) = (end.waiting > 0, std::mem::take(&mut end.steps));
+        let report = end.report.take();
         drop(end);
         // A failed engine ends transfers whose reads are still in their ring.
         let reaper = self.reaper();
@@ -410,6 +423,7 @@ impl State {
             self.bell.notify_all();
         }
         reaper.iter().for_each(|reaper| reaper.interrupt());
+        report.iter().for_each(|(queue, tag)| queue.push(*tag));
         for step in steps {
             // A panicking callback must not harm the other transfers of this thread.
             drop(catch_unwind(AssertUnwindSafe(step)));
@@ -431,7 +445,14 @@ impl State {
     /// Runs `step` on the thread that ends the transfer, or on this one if it has ended. The step
     /// must not block.
     pub(crate) fn on_end(&self, step: impl FnOnce() + Send + 'static) {
-        self.on_end_of(None, step);
+        let mut end = self.end.lock();
+        if end.result.is_none() {
+            end.steps.push(Box::new(step));
+            drop(end);
+            return self.leave_to_thread();
+        }
+        drop(end);
+        step();
     }
 
     /// Reports its end to `completions`, by this tag.
@@ -439,24 +460,49 @@ impl State {
         let queue = Arc::clone(&completions.0);
         // A thread that waits there takes the completions of one engine's ring.
         let is_waited_for = self.reaper().is_none_or(|reaper| queue.reaps_with(reaper));
-        let step = move || queue.push(tag);
-        self.on_end_of(is_waited_for.then_some(&completions.0), step);
-    }
-
-    /// Like [`on_end`](Self::on_end). Threads that wait at `queue` also wait for this transfer.
-    fn on_end_of(&self, queue: Option<&Arc<Queue>>, step: impl FnOnce() + Send + 'static) {
         let mut end = self.end.lock();
-        if end.result.is_none() {
-            end.steps.push(Box::new(step));
-            if let Some(queue) = queue {
-                end.queue = Some(Arc::clone(queue));
-                return;
-            }
-            drop(end);
-            return self.leave_to_thread();
+        if is_waited_for && end.result.is_none() && end.report.is_none() {
+            end.report = Some((queue, tag));
+            return;
         }
         drop(end);
-        step();
+        self.on_end(move || queue.push(tag));
+    }
+
+    /// Counts the handle of a caller, or counts it no longer.
+    pub(crate) fn set_held(&self, is_held: bool) {
+        self.end.lock().is_held = is_held;
+    }
+
+    /// Leaves the end of the transfer to the thread that waits for it. Returns the copy if there
+    /// is none, or if callbacks have to run.
+    pub(crate) fn leave(&self, over: Over) -> Option<Over> {
+        let mut end = self.end.lock();
+        if !end.is_held || !end.steps.is_empty() {
+            return Some(over);
+        }
+        end.over = Some(over);
+        let (waiting, report) = (end.waiting > 0, end.report.take());
+        drop(end);
+        if waiting {
+            self.bell.notify_all();
+        }
+        report.iter().for_each(|(queue, tag)| queue.push(*tag));
+        None
+    }
+
+    /// The copy that was left, for the thread that ends the transfer.
+    pub(crate) fn take_over(&self) -> Option<Over> {
+        self.end.lock().over.take()
+    }
+
+    /// Records a copy of all its bytes; returns their number.
+    pub(crate) fn record(&self, Over { way: (route, reason), took_ns }: &Over) -> u64 {
+        let len = self.range.len();
+        self.add_time(Stage::Copy, *took_ns);
+        self.add_bytes(*route, *reason, len);
+        self.add_done(len);
+        len
     }
 
     /// Keeps the caller's thread from helping with work that may block on a drive.
@@ -563,6 +609,10 @@ impl State {
     /// whether the transfer has ended.
     pub(crate) fn wait_near_end(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
         let mut checked = Instant::now();
+        let is_small = self.key() == usize::MAX && self.reaper().is_none();
+        if is_small && self.polls(checked + SMALL_AWAKE) {
+            return true;
+        }
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());
             let awake = (elapsed / 5).min(AWAKE_MAX);
@@ -586,14 +636,20 @@ impl State {
                 }
                 continue;
             }
-            let until = Instant::now() + awake;
-            while Instant::now() < until {
-                if self.ended.load(Ordering::Acquire) {
-                    return true;
-                }
-                std::thread::yield_now();
+            return self.polls(Instant::now() + awake) || self.wait_while(every, go_on);
+        }
+    }
+
+    /// Polls until `until`; whether the transfer has ended by then.
+    fn polls(&self, until: Instant) -> bool {
+        loop {
+            if self.ended.load(Ordering::Acquire) {
+                return true;
             }
-            return self.wait_while(every, go_on);
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -646,7 +702,13 @@ impl State {
         self.wait_until(until).result.clone()
     }
 
-    /// Blocks until the transfer has drained, or until `until`. If its read is in a ring and no
+    /// Waits as [`wait_until`](Self::wait_until) does; whether the transfer has ended.
+    pub(crate) fn ends_by(&self, until: Option<Instant>) -> bool {
+        self.wait_until(until).result.is_some()
+    }
+
+    /// Blocks until the transfer has drained, or until `until`, or until its end is left to the
+    /// caller. If its read is in a ring and no
     /// other thread takes the completions, this one does.
     fn wait_until(&self, until: Option<Instant>) -> MutexGuard<'_, End> {
         loop {
@@ -664,13 +726,13 @@ impl State {
             reaper.iter().for_each(|reaper| reaper.add_waiting());
             end.waiting += 1;
             let waits = |end: &mut End| {
-                end.result.is_none() && !self.reaper().is_some_and(|reaper| reaper.is_free())
+                !end.is_near() && !self.reaper().is_some_and(|reaper| reaper.is_free())
             };
             let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
             let (mut end, _) = woken(self.bell.wait_timeout_while(end, left, waits));
             end.waiting -= 1;
             reaper.iter().for_each(|reaper| reaper.remove_waiting());
-            if end.result.is_some() || until.is_some_and(|until| Instant::now() >= until) {
+            if end.is_near() || until.is_some_and(|until| Instant::now() >= until) {
                 return end;
             }
         }

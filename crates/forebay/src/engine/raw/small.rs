@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::lock::{Lock, Mutex};
+use forebay_base::lock::Mutex;
 use forebay_base::units::{ByteRange, KIB, MIB};
 
 use crate::engine::Engine;
@@ -18,26 +18,24 @@ use crate::engine::lent::OnUnwind;
 use crate::engine::readers::cores;
 use crate::engine::start::Call;
 use crate::engine::start::{RESIDENT, WRITE_NOT_REQUIRED};
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Result};
 use crate::events::{self, Begin};
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
-use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
-use crate::memory::{Buffer, HostMemory, Purpose, Room};
+use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
+use crate::memory::{Buffer, Keep, Room};
 use crate::plan::{Access, Direction, Reason, Route};
 use crate::queue::{SmallWrite, now_ns};
-use crate::staging::SmallRead;
+use crate::staging::{Cell, Cells, SmallRead};
 use crate::trace::{Span, What};
 use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 
-/// Minimum and maximum number of concurrent small transfers per GPU; further ones use the general
-/// path. The number is that of the cores, because each keeps one busy. On an H200 with 16 cores, 16
-/// or 32 callers that read 64 KiB each moved 11.4 and 10.4 GB/s with 16 lanes, 11.5 and 10.9 with
-/// 64, and 10.1 and 8.1 with 8 (docs/internals/many-requests.md; the driver's limit is 170,000
-/// copies per second).
+/// Minimum and maximum number of concurrent small writes per GPU; further ones use the general
+/// path. The number is that of the cores, because each keeps one busy
+/// (docs/internals/many-requests.md; the driver's limit is 170,000 copies per second).
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
-/// Time after which a failed allocation of a lane is tried again.
-const AGAIN: Duration = Duration::from_secs(10);
+/// Lanes that reads use: while they are busy, further reads leave together.
+const READ_LANES: usize = 4;
 
 /// Whether a small read may do what the first one of a GPU takes: starting its copy thread, and
 /// pinning memory, for which the driver is called.
@@ -57,19 +55,17 @@ pub(in crate::engine) const HERE_MAX: u64 = 64 * KIB;
 /// to wake a thread.
 pub(in crate::engine) const QUEUED_MAX: u64 = MIB;
 
-/// Pinned memory and streams for small transfers of one GPU.
+/// Streams for small transfers of one GPU, whose bytes are in its cells.
 #[derive(Debug)]
 pub(in crate::engine) struct Lanes {
     device: Arc<dyn Device>,
+    cells: Arc<Cells>,
     lanes: Box<[Mutex<Option<SmallLane>>]>,
-    /// When allocating a lane last failed, and why.
-    refused: Lock<Option<(Instant, Error)>>,
 }
 
 #[derive(Debug)]
 struct SmallLane {
     device: Arc<dyn Device>,
-    memory: HostMemory,
     stream: Stream,
 }
 
@@ -82,32 +78,18 @@ impl Drop for SmallLane {
 }
 
 impl SmallLane {
-    /// # Errors
-    /// Errors of the host and the GPU; [`Error::MemoryLimit`].
-    fn new(device: &Arc<dyn Device>, len: u64, room: &Room) -> Result<Self> {
-        let memory = room.pin(len, Purpose::Lasting, device)?;
-        let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
-        let stream = device.create_stream().map_err(failed)?;
-        Ok(Self { device: Arc::clone(device), memory, stream })
+    /// Copies the first `len` bytes of a cell to the GPU; returns as [`end`](Self::end) does.
+    fn copy_in(&self, cell: Cell, address: u64, len: usize) -> Result<bool, NotOver> {
+        // SAFETY: the cell is this transfer's, is registered, and is large enough; the target is
+        // the caller's during the call. The copy is over when this returns, or the lane, the cell
+        // and the target are given up.
+        self.end(unsafe { self.device.copy_to_device(self.stream, address, cell.pointer(), len) })
     }
 
-    /// Copies the first `len` bytes of its memory to the GPU; returns as [`end`](Self::end) does.
-    fn copy_in(&self, address: u64, len: usize) -> Result<bool, NotOver> {
-        // SAFETY: the memory belongs to this lane, is registered, and is large enough; the target
-        // is the caller's during the call. The copy is over when this returns, or the lane and the
-        // target are given up.
-        self.end(unsafe {
-            self.device.copy_to_device(self.stream, address, self.memory.pointer(), len)
-        })
-    }
-
-    /// Copies `len` bytes from the GPU to the start of its memory; returns as [`end`](Self::end)
-    /// does.
-    fn copy_out(&self, address: u64, len: usize) -> Result<bool, NotOver> {
+    /// Copies `len` bytes from the GPU to the start of a cell; returns as [`end`](Self::end) does.
+    fn copy_out(&self, cell: Cell, address: u64, len: usize) -> Result<bool, NotOver> {
         // SAFETY: as in `copy_in`, with source and target exchanged.
-        self.end(unsafe {
-            self.device.copy_to_host(self.stream, self.memory.pointer(), address, len)
-        })
+        self.end(unsafe { self.device.copy_to_host(self.stream, cell.pointer(), address, len) })
     }
 
     /// Waits for the queued copy; returns true if it succeeded, and false if it failed but is over.
@@ -125,58 +107,32 @@ impl SmallLane {
 struct NotOver(DeviceError);
 
 impl Lanes {
-    pub(in crate::engine) fn new(device: Arc<dyn Device>) -> Self {
+    pub(in crate::engine) fn new(device: Arc<dyn Device>, cells: Arc<Cells>) -> Self {
         let count = cores().clamp(*LANES.start(), *LANES.end());
-        let lanes = (0..count).map(|_| Mutex::new(None)).collect();
-        Self { device, lanes, refused: Lock::default() }
+        Self { device, cells, lanes: (0..count).map(|_| Mutex::new(None)).collect() }
     }
 
-    /// Why small transfers of the GPU use the general path, if a lane could not be allocated.
-    pub(in crate::engine) fn refusal(&self) -> Option<(DeviceId, Error)> {
-        self.refused.lock().as_ref().map(|(_, error)| (self.device.id(), error.clone()))
-    }
-
-    /// Allocates a lane; `None` if that fails, or failed a short time ago.
-    fn make(&self, len: u64, room: &Room) -> Option<SmallLane> {
-        if self.refused.lock().as_ref().is_some_and(|(at, _)| at.elapsed() < AGAIN) {
-            return None;
-        }
-        match SmallLane::new(&self.device, len, room) {
-            Ok(lane) => {
-                *self.refused.lock() = None;
-                Some(lane)
-            }
-            Err(error) => {
-                events::memory_refused(&error);
-                *self.refused.lock() = Some((Instant::now(), error));
-                None
-            }
-        }
-    }
-
-    /// Runs `step` with an unused lane; `None` if there is none. A lane that a copy may still
-    /// access is leaked.
+    /// Runs `step` with a cell of `len` bytes and an unused one of the first `most` lanes; `None`
+    /// if there is none. If a copy may still access the cell, both are leaked.
     fn with<T>(
         &self,
+        most: usize,
         (len, room): (u64, &Room),
-        step: impl FnOnce(&mut SmallLane) -> Result<T, NotOver>,
+        step: impl FnOnce(&SmallLane, Cell) -> Result<T, NotOver>,
     ) -> Option<Result<T, NotOver>> {
-        for lane in &self.lanes {
-            // After a panic a copy may still be running, so the lane is given up.
-            let Ok(mut lane) = lane.try_lock() else { continue };
-            if lane.is_none() {
-                *lane = self.make(len, room);
-            }
-            if lane.is_none() {
-                continue; // another one may be allocated already
-            }
-            let done = lane.as_mut().map(step);
-            if matches!(done, Some(Err(_))) {
-                std::mem::forget(lane.take());
-            }
-            return done;
+        // After a panic a copy may still be running, so the lane is given up.
+        let mut lane = self.lanes.iter().take(most).find_map(|lane| lane.try_lock().ok())?;
+        let cell = self.cells.take(len, room)?;
+        if lane.is_none() {
+            let device = Arc::clone(&self.device);
+            *lane = self.device.create_stream().ok().map(|stream| SmallLane { device, stream });
         }
-        None
+        let done = lane.as_ref().map(|lane| step(lane, cell));
+        match &done {
+            Some(Err(_)) => std::mem::forget((lane.take(), Arc::clone(&self.cells))),
+            _ => self.cells.give(cell),
+        }
+        done
     }
 }
 
@@ -251,7 +207,9 @@ impl Engine {
             copy: Duration::ZERO,
         });
         let way = (Route::Cached, reason);
+        let is_ours = call.span.keep.as_ref().is_some_and(Keep::is_ours);
         let read = SmallRead::new(cell, (call.span.address, range.len()), way, &state);
+        let read = read.ours(is_ours);
         if !cells.post(read)
             && let Some(error) = self.inner.core.failure()
         {
@@ -299,16 +257,15 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device, call.started)?;
-                let memory = (self.options().small_size, &**self.inner.tools.arena.room());
-                let done = lanes.with(memory, |lane| {
-                    // SAFETY: the lane's memory can hold a small read, and no other thread uses the
-                    // lane.
-                    if !unsafe { read_all(call, range, lane.memory.pointer()) } {
+                let memory = (len, &**self.inner.tools.arena.room());
+                let done = lanes.with(READ_LANES, memory, |lane, cell| {
+                    // SAFETY: the cell has as many bytes, and nothing else uses it.
+                    if !unsafe { read_all(call, range, cell.pointer()) } {
                         return Ok(None);
                     }
                     let read = Instant::now();
                     let bytes = usize::try_from(len).expect("a small size");
-                    Ok(lane.copy_in(call.span.address, bytes)?.then_some(read))
+                    Ok(lane.copy_in(cell, call.span.address, bytes)?.then_some(read))
                 })?;
                 match done {
                     Ok(Some(read)) => (Route::Cached, Some(read)),
@@ -351,9 +308,9 @@ impl Engine {
             }
             Some(device) => {
                 let lanes = self.idle_lanes(device, call.started)?;
-                let memory = (self.options().small_size, &**self.inner.tools.arena.room());
-                let copied = lanes.with(memory, |lane| {
-                    if !lane.copy_out(call.span.address, len)? {
+                let memory = (range.len(), &**self.inner.tools.arena.room());
+                let copied = lanes.with(usize::MAX, memory, |lane, cell| {
+                    if !lane.copy_out(cell, call.span.address, len)? {
                         return Ok(None);
                     }
                     let copied = Instant::now();
@@ -361,9 +318,8 @@ impl Engine {
                     let Some(_write) = SmallWrite::begin(&self.inner.core, file) else {
                         return Ok(None);
                     };
-                    // SAFETY: the lane's memory can hold a small write, and no other thread uses
-                    // the lane.
-                    let all = unsafe { write_all(call, range, lane.memory.pointer()) };
+                    // SAFETY: the cell has as many bytes, and nothing else uses it.
+                    let all = unsafe { write_all(call, range, cell.pointer()) };
                     Ok(all.then_some(copied))
                 })?;
                 match copied {

@@ -1,13 +1,13 @@
 //! Tests of an engine with unresponsive GPUs: one does not report whether a failed copy is over,
-//! one takes forever to copy to the host or to register memory, and one has a driver that accepts
-//! nothing more while a stream is blocked.
+//! one takes forever to copy to the host or to register memory, one has a driver that accepts
+//! nothing more while a stream is blocked, and one is full, so that no kernel begins.
 
 mod panics;
 
 use std::collections::HashSet;
 use std::fs;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
     AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
-    Stream, sealed::Sealed,
+    Signal, Stream, sealed::Sealed,
 };
 use crate::memory::Target;
 use crate::options::Options;
@@ -52,6 +52,11 @@ struct Silent {
     copies: AtomicUsize,
     /// Number of frees while a copy to the memory was running.
     busy_frees: AtomicUsize,
+    /// Whether it has kernels that gather, and how many were queued.
+    gathers: AtomicBool,
+    gathered: AtomicUsize,
+    /// Kernels begin once this number, if it is registered, is 1.
+    begins: Box<AtomicU32>,
 }
 
 impl Silent {
@@ -72,6 +77,9 @@ impl Silent {
             registering: AtomicUsize::new(0),
             copies: AtomicUsize::new(0),
             busy_frees: AtomicUsize::new(0),
+            gathers: AtomicBool::new(false),
+            gathered: AtomicUsize::new(0),
+            begins: Box::default(),
         })
     }
 
@@ -182,6 +190,32 @@ impl Device for Silent {
         let queued = unsafe { self.inner.copy_batch_to_device(stream, copies) };
         self.copies.fetch_add(copies.len(), Ordering::Relaxed);
         queued
+    }
+    fn has_gather(&self) -> bool {
+        self.gathers.load(Ordering::Relaxed)
+    }
+    fn gathers(&self, _: &[DeviceCopy]) -> bool {
+        self.gathers.load(Ordering::Relaxed)
+    }
+    unsafe fn gather(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+        signal: Signal,
+    ) -> DeviceResult<()> {
+        self.gathered.fetch_add(1, Ordering::Relaxed);
+        let is_full = self.begins.load(Ordering::Relaxed) == 0;
+        // SAFETY: as above; the numbers are registered and used as atomics.
+        unsafe {
+            if is_full {
+                // Withdrawn before it begins, so it copies nothing.
+                self.inner.wait_number(stream, NonNull::from(&*self.begins).cast(), 1)?;
+            } else {
+                self.inner.write_number(stream, signal.words, signal.number)?;
+                self.inner.copy_batch_to_device(stream, copies)?;
+            }
+        }
+        Ok(())
     }
     unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {
         self.outward.lock().unwrap().insert(stream);
@@ -528,4 +562,54 @@ fn the_time_of_a_first_transfer_includes_its_slots() {
         drop(shut);
         assert!(reading.join().unwrap() >= pause, "many: {is_many}");
     }
+}
+
+#[test]
+fn pieces_arrive_although_no_kernel_begins() {
+    const EACH: u64 = 10_000;
+    let gpu = Silent::new("sim");
+    gpu.gathers.store(true, Ordering::Relaxed);
+    // SAFETY: the GPU, which the test keeps, has the number in a box.
+    unsafe { gpu.inner.register(NonNull::from(&*gpu.begins).cast(), 4) }.unwrap();
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let bytes: Vec<u8> = (0..=250).cycle().take(40 * usize::try_from(EACH).unwrap()).collect();
+    fs::write(&path, &bytes).unwrap();
+    let file = engine.open(&path).unwrap();
+    let mut target = engine.allocate(device.id(), 80 * EACH).unwrap();
+    let mut read = || {
+        target.fill(0xEE).unwrap();
+        let piece = |n| Piece::new(&file, n * EACH, EACH, 2 * n * EACH);
+        let pieces: Vec<Piece<'_>> = (0..40).map(piece).collect();
+        let options = RequestOptions::exactly();
+        engine.read_many(&pieces, &mut [Target::from(&mut target)], &options).unwrap();
+        let mut got = vec![0; 80 * usize::try_from(EACH).unwrap()];
+        target.download(0, &mut got).unwrap();
+        let each = usize::try_from(EACH).unwrap();
+        for (got, expected) in got.chunks(2 * each).zip(bytes.chunks(each)) {
+            assert!(got[..each] == *expected && got[each..].iter().all(|&byte| byte == 0xEE));
+        }
+    };
+    read();
+    let late = gpu.gathered.load(Ordering::Relaxed);
+    assert!(late > 0, "a kernel was queued, and withdrawn");
+    read();
+    gpu.begins.store(1, Ordering::Relaxed);
+    let start = std::time::Instant::now();
+    while gpu.gathered.load(Ordering::Relaxed) == late {
+        read();
+        assert!(start.elapsed() < Duration::from_secs(60), "kernels are used again");
+    }
+    read();
+    // Nothing waits for a kernel that never begins.
+    gpu.begins.store(0, Ordering::Relaxed);
+    let start = std::time::Instant::now();
+    let before = gpu.gathered.load(Ordering::Relaxed);
+    while gpu.gathered.load(Ordering::Relaxed) == before {
+        read();
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+    drop((file, target, engine));
+    gpu.begins.store(1, Ordering::Relaxed);
 }

@@ -6,8 +6,9 @@
 #![expect(unsafe_code, reason = "calls the driver")]
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 
-use super::table::{CudaTable, Location, SUCCESS};
+use super::table::{CudaTable, Location, Opaque, SUCCESS};
 use crate::gpu::{AddressKind, DeviceId, DeviceKind};
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
@@ -48,6 +49,26 @@ pub(super) fn kind(cuda: &CudaTable, address: u64, any: DeviceId) -> AddressKind
         return AddressKind::Mapping { device, base, len, accessible };
     }
     AddressKind::Device { device, base, len }
+}
+
+/// The allocation that holds the address, if it is memory of the GPU itself and of `context`, which
+/// is current. Kernels of that context reach it. Mapped virtual memory belongs to no context.
+pub(super) fn of_context(cuda: &CudaTable, address: u64, context: Opaque) -> Option<(u64, u64)> {
+    // `CU_POINTER_ATTRIBUTE_CONTEXT`, `MEMORY_TYPE`, `IS_MANAGED`.
+    let mut wanted: [c_uint; 3] = [1, 2, 8];
+    let (mut owner, mut memory_type, mut managed) = (ptr::null_mut(), 0, 0);
+    let mut outputs: [*mut c_void; 3] = [
+        (&raw mut owner as *mut Opaque).cast(),
+        (&raw mut memory_type as *mut c_uint).cast(),
+        (&raw mut managed as *mut c_uint).cast(),
+    ];
+    // SAFETY: as in `attributes`.
+    let status = unsafe {
+        let (wanted, outputs) = (wanted.as_mut_ptr(), outputs.as_mut_ptr());
+        (cuda.pointer_get_attributes)(3, wanted, outputs, address)
+    };
+    let is_ours = status == SUCCESS && owner == context && memory_type == MEMORY_TYPE_DEVICE;
+    range(cuda, address).filter(|_| is_ours && managed == 0)
 }
 
 /// The attributes that the driver reports for any address, even an unknown one.
@@ -103,7 +124,7 @@ fn range(cuda: &CudaTable, address: u64) -> Option<(u64, u64)> {
 fn is_mapping(cuda: &CudaTable, address: u64) -> bool {
     let mut handle = 0;
     let Ok(number) = usize::try_from(address) else { return false };
-    let pointer = std::ptr::without_provenance_mut(number);
+    let pointer = ptr::without_provenance_mut(number);
     // SAFETY: the output outlives the call; the driver only looks the address up.
     let status = unsafe { (cuda.mem_retain_allocation_handle)(&raw mut handle, pointer) };
     if status == SUCCESS {

@@ -5,6 +5,9 @@
 
 #![expect(unsafe_code, reason = "calls the driver")]
 
+use std::ops::Range;
+
+use super::address;
 use super::device::CudaDevice;
 use super::handles::InUse;
 use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM};
@@ -38,6 +41,21 @@ impl Lists {
 }
 
 impl CudaDevice {
+    /// Whether kernels of the current context, which is ours, reach the targets. An address that
+    /// they do not reach would be the end of the context.
+    pub(super) fn reaches(&self, copies: &[DeviceCopy]) -> bool {
+        let mut known = 0..0;
+        copies.iter().all(|copy| {
+            let Some(end) = copy.device.checked_add(copy.len as u64) else { return false };
+            let is_known = |known: &Range<u64>| known.start <= copy.device && end <= known.end;
+            if !is_known(&known) {
+                let found = address::of_context(self.cuda, copy.device, self.context.0);
+                known = found.map_or(0..0, |(base, len)| base..base.saturating_add(len));
+            }
+            copy.len == 0 || is_known(&known)
+        })
+    }
+
     /// Queues copies in groups, with one call for each group if the driver has batches.
     ///
     /// # Safety

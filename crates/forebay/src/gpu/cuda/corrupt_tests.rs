@@ -41,7 +41,8 @@ fn handles_that_are_none_are_refused() {
     );
     assert_nonsense(
         open(&NO_STREAM).create_stream(),
-        "cuStreamCreate: NONSENSE (-1): the driver reports success, and gives no stream",
+        "cuStreamCreateWithPriority: NONSENSE (-1): the driver reports success, and gives no \
+         stream",
     );
     assert_nonsense(
         open(&NO_EVENT).create_event(),

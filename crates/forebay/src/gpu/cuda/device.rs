@@ -23,7 +23,7 @@ use super::table::{
 use super::{address, info};
 use crate::gpu::{
     AddressKind, CallerStream, CopyDirection, Device, DeviceCopy, DeviceError, DeviceInfo,
-    DeviceResult, Event, Stream, check_home, check_pairs,
+    DeviceResult, Event, Signal, Stream, check_home, check_pairs,
 };
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: pinned for every context.
@@ -33,6 +33,8 @@ const REGISTER_PORTABLE: c_uint = 1;
 const REGISTER_READ_ONLY: c_uint = 8;
 /// `CU_STREAM_NON_BLOCKING`: does not synchronise with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
+/// A priority that the driver clamps to its highest.
+const PRIORITY_MOST: c_int = -1000;
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
 const SAME_ADDRESS_FOR_REGISTERED: c_int = 91;
 /// `CU_STREAM_WAIT_VALUE_GEQ`: wait until the signed difference is not negative.
@@ -54,7 +56,7 @@ pub(super) enum EventKind {
 
 /// A device's context: an opaque pointer that every thread may use.
 #[derive(Debug, Clone, Copy)]
-struct Context(Opaque);
+pub(super) struct Context(pub(super) Opaque);
 
 // SAFETY: the driver's contexts may be used by several threads; the pointer is never dereferenced.
 unsafe impl Send for Context {}
@@ -76,7 +78,7 @@ impl Context {
 pub struct CudaDevice {
     pub(super) cuda: &'static CudaTable,
     pub(super) ordinal: Ordinal,
-    context: Context,
+    pub(super) context: Context,
     /// The driver's number for the context. After a reset (`cudaDeviceReset`) the next primary
     /// context has another number, often at the same address (H200, driver 580).
     context_id: u64,
@@ -174,6 +176,25 @@ impl CudaDevice {
     #[inline]
     pub(super) fn event(&self, call: &'static str, event: Event) -> DeviceResult<InUse<'_>> {
         self.events.enter(event.0).ok_or_else(|| self.unknown(call, "event"))
+    }
+
+    fn new_stream(&self, priority: c_int) -> DeviceResult<Stream> {
+        let call = "cuStreamCreateWithPriority";
+        let _current = self.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the output outlives the call.
+        let status =
+            unsafe { (self.cuda.stream_create)(&raw mut raw, STREAM_NON_BLOCKING, priority) };
+        self.check(call, status)?;
+        if raw.is_null() {
+            // A null handle is the default stream, which waits for other streams.
+            return Err(nonsense(call, "gives no stream"));
+        }
+        self.streams.insert(raw).map(Stream).ok_or_else(|| {
+            // SAFETY: it was just created, and no other code has it.
+            let _ = unsafe { (self.cuda.stream_destroy)(raw) };
+            self.too_many(call, "streams")
+        })
     }
 
     /// # Safety
@@ -314,20 +335,11 @@ impl Device for CudaDevice {
     }
 
     fn create_stream(&self) -> DeviceResult<Stream> {
-        let _current = self.enter()?;
-        let mut raw = ptr::null_mut();
-        // SAFETY: the output outlives the call.
-        let status = unsafe { (self.cuda.stream_create)(&raw mut raw, STREAM_NON_BLOCKING) };
-        self.check("cuStreamCreate", status)?;
-        if raw.is_null() {
-            // A null handle is the default stream, which waits for other streams.
-            return Err(nonsense("cuStreamCreate", "gives no stream"));
-        }
-        self.streams.insert(raw).map(Stream).ok_or_else(|| {
-            // SAFETY: it was just created, and no other code has it.
-            let _ = unsafe { (self.cuda.stream_destroy)(raw) };
-            self.too_many("cuStreamCreate", "streams")
-        })
+        self.new_stream(0)
+    }
+
+    fn create_urgent_stream(&self) -> DeviceResult<Stream> {
+        self.new_stream(PRIORITY_MOST)
     }
 
     fn destroy_stream(&self, stream: Stream) -> DeviceResult<()> {
@@ -502,6 +514,34 @@ impl Device for CudaDevice {
     ) -> DeviceResult<()> {
         // SAFETY: the caller's promise.
         unsafe { self.copy_batch(stream, CopyDirection::ToDevice, copies) }
+    }
+
+    fn has_gather(&self) -> bool {
+        self.cuda.kernels.is_some() && self.no_gates().is_none()
+    }
+
+    fn load_gather(&self) {
+        if let (Some(table), Ok(_current)) = (&self.cuda.kernels, self.enter()) {
+            self.kernels.load_gather(self.cuda, table);
+        }
+    }
+
+    fn gathers(&self, copies: &[DeviceCopy]) -> bool {
+        let Ok(_current) = self.enter() else { return false };
+        self.kernels.can_gather() && self.reaches(copies)
+    }
+
+    unsafe fn gather(
+        &self,
+        stream: Stream,
+        copies: &[DeviceCopy],
+        signal: Signal,
+    ) -> DeviceResult<()> {
+        let stream = self.stream(kernels::LAUNCH, stream)?;
+        let table = self.cuda.kernels.as_ref().ok_or_else(kernels::no_kernels)?;
+        let _current = self.enter()?;
+        // SAFETY: the caller's promise; the stream is alive, and the context is current.
+        unsafe { self.kernels.queue_gather(self.cuda, table, stream.raw, copies, signal) }
     }
 
     unsafe fn copy_batch_to_host(&self, stream: Stream, copies: &[DeviceCopy]) -> DeviceResult<()> {

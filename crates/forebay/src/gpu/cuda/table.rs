@@ -180,7 +180,7 @@ cuda_table! {
     memset_d8_async: c"cuMemsetD8Async" since 3_020 fn(Address, u8, usize, Opaque);
     pointer_get_attributes: c"cuPointerGetAttributes" since 7_000
         fn(c_uint, *mut c_uint, *mut *mut c_void, Address);
-    stream_create: c"cuStreamCreate" since 2_000 fn(*mut Opaque, c_uint);
+    stream_create: c"cuStreamCreateWithPriority" since 5_050 fn(*mut Opaque, c_uint, c_int);
     stream_destroy: c"cuStreamDestroy" since 4_000 fn(Opaque);
     stream_synchronize: c"cuStreamSynchronize" since 2_000 fn(Opaque);
     stream_query: c"cuStreamQuery" since 2_000 fn(Opaque);

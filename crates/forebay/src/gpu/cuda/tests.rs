@@ -9,12 +9,12 @@ use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
 use crate::gpu::sim::table::{
-    Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, TABLE, calls, loaded, push,
-    reset, retained, stack, swap_mode,
+    Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, SimulatedAddress, TABLE,
+    calls, loaded, play, push, reset, retained, stack, swap_mode,
 };
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceError, DeviceKind, Event,
-    Stream,
+    Signal, Stream,
 };
 
 fn open(index: u32) -> CudaDevice {
@@ -277,6 +277,61 @@ fn batches_move_every_byte_with_and_without_the_drivers_help() {
         device.destroy_stream(stream).unwrap();
     }
     assert!(stack().is_empty());
+}
+
+#[test]
+fn a_kernel_gathers_pieces_in_memory_of_its_context() {
+    let lens: Vec<usize> = (0..BATCH_MAX + 300).map(|index| index * 7 % 300 * 16).collect();
+    let len: usize = lens.iter().sum();
+    let device = open(PLAIN[5]);
+    let mut bytes: Vec<u8> = (0..=250).cycle().take(len + 32).collect();
+    let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
+    let words = NonNull::new(Box::into_raw(Box::new([0_u32; 2]))).unwrap().cast::<u32>();
+    let (stream, memory) =
+        (device.create_urgent_stream().unwrap(), device.allocate(len as u64).unwrap());
+    let gathers = |number, copies: &[DeviceCopy]| {
+        let mut got = vec![0_u8; len];
+        let pointer = NonNull::new(got.as_mut_ptr()).unwrap();
+        // SAFETY: all memory outlives the work, which is waited for.
+        unsafe {
+            device.fill(stream, memory, 0xEE, len as u64).unwrap();
+            let is_kernel = device.gathers(copies);
+            if is_kernel {
+                device.gather(stream, copies, Signal { words, number }).unwrap();
+            }
+            device.register(pointer, len).unwrap();
+            device.copy_to_host(stream, pointer, memory, len).unwrap();
+            device.synchronize(stream).unwrap();
+            device.unregister(pointer).unwrap();
+            assert_eq!(words.read_volatile() == number, is_kernel, "{number}");
+            let is_there = copies.iter().all(|copy| {
+                let at = usize::try_from(copy.device - memory).unwrap();
+                got[at..][..copy.len] == *std::slice::from_raw_parts(copy.host.as_ptr(), copy.len)
+            });
+            (is_kernel, is_there)
+        }
+    };
+    // SAFETY: the box outlives the registration, and the place is inside.
+    let even = unsafe {
+        device.register(start, bytes.len()).unwrap();
+        start.add((16 - start.addr().get() % 16) % 16)
+    };
+    let copies = reversed(even, memory, &lens);
+    assert_eq!(gathers(9, &copies), (false, false), "it is not loaded");
+    device.load_gather();
+    assert_eq!(gathers(1, &copies), (true, true));
+    // SAFETY: no kernel runs.
+    unsafe { words.add(1).write_volatile(4) };
+    assert_eq!(gathers(4, &copies), (true, false), "it was withdrawn before it began");
+    // Mapped memory belongs to no context.
+    play(memory, len as u64, SimulatedAddress::Mapping { ordinal: 5, accessible: true });
+    assert_eq!(gathers(5, &copies), (false, false));
+    // SAFETY: nothing is queued on it, and it came from a box.
+    unsafe {
+        device.unregister(start).unwrap();
+        drop(Box::from_raw(words.cast::<[u32; 2]>().as_ptr()));
+    }
+    device.destroy_stream(stream).unwrap();
 }
 
 #[test]

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use forebay_base::lock::Lock;
 
-use super::{GPUS, STACK, put, write};
+use super::{GPUS, STACK, context_of, put, write};
 use crate::gpu::cuda::table::{Address, AllocationHandle, Location, Opaque, Status};
 use crate::gpu::{AddressKind, Device};
 
@@ -74,11 +75,15 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
         Some(SimulatedAddress::Managed) => (managed, ordinal) = (1, NO_GPU),
         None => {}
     }
+    let is_virtual = matches!(simulated(address), Some((_, _, SimulatedAddress::Mapping { .. })));
+    let is_plain = memory_type == 2 && !is_virtual;
+    let owner = usize::try_from(ordinal).ok().filter(|_| is_plain).map(context_of);
     for place in 0..count as usize {
         // SAFETY: the caller passes `count` attributes and as many outputs of the right sizes.
         unsafe {
             let output = *outputs.add(place);
             match *wanted.add(place) {
+                1 => output.cast::<Opaque>().write(owner.unwrap_or(ptr::null_mut())),
                 2 => output.cast::<c_uint>().write(memory_type),
                 8 => output.cast::<c_uint>().write(managed),
                 9 => output.cast::<c_int>().write(ordinal),

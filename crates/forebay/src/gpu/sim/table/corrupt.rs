@@ -50,8 +50,12 @@ unsafe extern "C" fn no_handle(handle: *mut Opaque, _: c_uint) -> Status {
     write(handle, ptr::null_mut())
 }
 
+unsafe extern "C" fn no_stream(stream: *mut Opaque, _: c_uint, _: c_int) -> Status {
+    write(stream, ptr::null_mut())
+}
+
 /// Returns a null stream.
-pub(crate) static NO_STREAM: CudaTable = CudaTable { stream_create: no_handle, ..BEFORE_12_8 };
+pub(crate) static NO_STREAM: CudaTable = CudaTable { stream_create: no_stream, ..BEFORE_12_8 };
 
 /// Returns a null event.
 pub(crate) static NO_EVENT: CudaTable = CudaTable { event_create: no_handle, ..BEFORE_12_8 };
