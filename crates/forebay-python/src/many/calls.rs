@@ -58,9 +58,9 @@ impl Engine {
         let (target, device) = (targets.first(), None);
         let arrays =
             Arrays { files: None, file_of, offsets, lengths, target, at, addresses: None, device };
-        let mut parsed = by_arrays(this, &how, files, &arrays)?;
+        let mut parsed = by_arrays(&how, files, &arrays)?;
         for target in targets.iter().skip(1) {
-            parsed.lent.push(how.lend(this, target)?);
+            parsed.found.push(how.find(target)?);
         }
         parsed.run_to_all(this, &how)
     }

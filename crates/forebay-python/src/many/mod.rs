@@ -135,13 +135,16 @@ impl Requests {
     /// Runs the requests for several targets, and waits for the end.
     fn run_to_all(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<Py<ManyResult>> {
         let (py, this) = (engine.py(), engine.get());
-        this.make_all_ready(py, self.lent.iter(), how.ordering)?;
-        let ((mut buffers, files, wanted), options) = (self.into_parts(), how.options);
+        let Self { files, found, wanted } = self;
+        let (options, ordering) = (how.options, how.ordering);
         let done = interruptible(py, |go_on| {
+            let mut buffers = this.lend(found, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
-            this.engine.read_many_to_all(&pieces, &mut buffers, &options, go_on)
+            let read = this.engine.read_many_to_all(&pieces, &mut buffers, &options, go_on);
+            read.map(|outcome| (outcome, buffers)) // dropped with the interpreter's lock
         })?;
-        Py::new(py, ManyResult { outcome: Arc::new(raised(py, done)?) })
+        let (outcome, _) = raised(py, done)?;
+        Py::new(py, ManyResult { outcome: Arc::new(outcome) })
     }
 
     /// Starts the requests.

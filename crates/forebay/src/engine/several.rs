@@ -2,8 +2,8 @@
 //!
 //! If the GPUs copy to each other, each gets a part of the bytes over its own link and passes it
 //! on. Otherwise the bytes are read into a small ring of pinned blocks, and all links carry them
-//! from there. Concurrent calls share the number of blocks, at least one for each. The copies run on
-//! streams of this call.
+//! from there. Concurrent calls share the number of blocks, at least one for each. The copies run
+//! on streams of this call.
 
 #![expect(unsafe_code, reason = "queues copies between ranges that the call holds")]
 

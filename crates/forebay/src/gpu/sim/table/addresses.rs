@@ -76,8 +76,8 @@ pub(super) unsafe extern "C" fn pointer_get_attributes(
         None => {}
     }
     let is_virtual = matches!(simulated(address), Some((_, _, SimulatedAddress::Mapping { .. })));
-    let is_plain = memory_type == 2 && !is_virtual;
-    let owner = usize::try_from(ordinal).ok().filter(|_| is_plain).map(context_of);
+    let has_owner = memory_type == 2 && !is_virtual;
+    let owner = usize::try_from(ordinal).ok().filter(|_| has_owner).map(context_of);
     for place in 0..count as usize {
         // SAFETY: the caller passes `count` attributes and as many outputs of the right sizes.
         unsafe {
