@@ -52,6 +52,7 @@ int cuMemRetainAllocationHandle(Address *handle, void *at) { return 1; }
 int cuMemGetAccess(uint64_t *flags, void *location, Address at) { *flags = 3; return 0; }
 int cuMemcpyHtoDAsync(Address to, const void *from, size_t length, void *stream) { memcpy((void *)(uintptr_t)to, from, length); return 0; }
 int cuMemcpyDtoHAsync(void *to, Address from, size_t length, void *stream) { memcpy(to, (void *)(uintptr_t)from, length); return 0; }
+int cuMemcpyDtoDAsync(Address to, Address from, size_t length, void *stream) { memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, length); return 0; }
 int cuMemsetD8Async(Address at, unsigned char value, size_t length, void *stream) { memset((void *)(uintptr_t)at, value, length); return 0; }
 int cuPointerGetAttributes(unsigned count, int *attributes, void **values, Address at) {
   int i = find(at), found = i >= 0;
@@ -66,7 +67,7 @@ int cuPointerGetAttributes(unsigned count, int *attributes, void **values, Addre
     }
   return 0;
 }
-int cuStreamCreate(void **stream, unsigned flags) { *stream = malloc(8); return 0; }
+int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) { *stream = malloc(8); return 0; }
 int cuStreamIsCapturing(void *stream, int *captures) { *captures = 0; return 0; }
 int cuEventCreate(void **event, unsigned flags) { *event = malloc(8); return 0; }
 int cuEventElapsedTime(float *ms, void *first, void *last) { *ms = 1; return 0; }
@@ -82,11 +83,12 @@ static const struct { const char *name; void *function; } functions[] = {
   FUNCTION(cuThreadExchangeStreamCaptureMode), FUNCTION(cuMemGetInfo), FUNCTION(cuMemAlloc),
   FUNCTION(cuMemFree), FUNCTION(cuMemGetAddressRange), FUNCTION(cuMemRetainAllocationHandle),
   FUNCTION(cuMemGetAccess), FUNCTION(cuMemcpyHtoDAsync), FUNCTION(cuMemcpyDtoHAsync),
-  FUNCTION(cuMemsetD8Async), FUNCTION(cuPointerGetAttributes), FUNCTION(cuStreamCreate),
+  FUNCTION(cuMemcpyDtoDAsync), FUNCTION(cuMemsetD8Async), FUNCTION(cuPointerGetAttributes),
+  FUNCTION(cuStreamCreateWithPriority),
   FUNCTION(cuStreamIsCapturing), FUNCTION(cuEventCreate), FUNCTION(cuEventElapsedTime),
 };
 static const char *const succeed[] = {
-  "cuInit", "cuDevicePrimaryCtxRelease", "cuMemRelease", "cuMemHostRegister",
+  "cuInit", "cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess", "cuDevicePrimaryCtxRelease", "cuMemRelease", "cuMemHostRegister",
   "cuMemHostUnregister", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWaitEvent",
   "cuStreamWaitValue32", "cuStreamWriteValue32", "cuEventRecord", "cuEventQuery", "cuEventDestroy",
 };
