@@ -166,15 +166,19 @@ impl Engine {
         else {
             return Ok(false);
         };
-        source.upload(0, &sent)?;
-        let both = [source, target];
-        let mut copies = Copies::new(&[Arc::clone(from), Arc::clone(to)], &both)?;
-        copies.queue(Through::Gpu(0), 0, len)?;
-        while copies.await_first(&mut || Ok(()))? {}
-        drop(copies);
-        let mut got = vec![0; TRIED];
-        both[1].download(0, &mut got)?;
-        let arrived = got == sent;
+        let received = || -> Result<Vec<u8>> {
+            source.upload(0, &sent)?;
+            let both = [source, target];
+            let mut copies = Copies::new(&[Arc::clone(from), Arc::clone(to)], &both)?;
+            copies.queue(Through::Gpu(0), 0, len)?;
+            while copies.await_first(&mut || Ok(()))? {}
+            drop(copies);
+            let mut got = vec![0; TRIED];
+            both[1].download(0, &mut got)?;
+            Ok(got)
+        };
+        // If a GPU is lost, the read itself reports it.
+        let arrived = received().is_ok_and(|got| got == sent);
         self.inner.several.peers.lock().push((key.0, key.1, arrived));
         Ok(arrived)
     }

@@ -99,7 +99,8 @@ impl Transfer {
             return Some(Err(error));
         }
         // Without a bound if it exceeds the clock.
-        self.ends_by(Instant::now().checked_add(bound)).then(|| self.state.ended())?
+        self.ends_by(Instant::now().checked_add(bound))
+            .then(|| self.state.wait_for(Duration::ZERO))?
     }
 
     /// Runs `step` when the transfer has ended: on the thread that ends it, or on this one if it

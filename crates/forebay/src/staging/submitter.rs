@@ -54,6 +54,8 @@ const KERNEL_MIN_LONG: usize = 32;
 /// Time after which a kernel that has not begun is withdrawn, and how long copies replace it then.
 const LATE_NS: u64 = 1_000_000;
 const REST_NS: u64 = 100_000_000;
+/// Time after which the numbers of kernels are pinned again if that failed.
+const PIN_AGAIN_NS: u64 = 10_000_000_000;
 
 /// The lanes of groups that a kernel may copy; one group in each. Lower ones are those of a
 /// [`Direction`].
@@ -345,9 +347,20 @@ impl Submitter {
                 };
                 let first = self.lanes[lane].queued.pop_front().expect("it is the first");
                 self.spare.push(event);
+                if failed.is_none() && self.may_have_skipped(lane, first.kernel) {
+                    self.rests_until_ns = now_ns() + REST_NS;
+                    self.queue(first.work);
+                    continue;
+                }
                 self.end(lane, first.work, Some(first.since_ns), failed.as_ref());
             }
         }
+    }
+
+    /// Whether a kernel began while it was being withdrawn: parts of it may have copied nothing.
+    fn may_have_skipped(&self, lane: usize, kernel: Option<u32>) -> bool {
+        let withdrawn = self.signals(lane).map(|[_, withdrawn]| withdrawn.load(Ordering::SeqCst));
+        kernel.is_some() && withdrawn == kernel
     }
 
     /// Withdraws the first kernel of a lane if it is late and has not begun. Its group is copied.
@@ -357,9 +370,14 @@ impl Submitter {
         let is_late = |group: &Group| {
             now.saturating_sub(group.since_ns) > LATE_NS
                 && group.kernel.is_some_and(|number| {
-                    // The kernel writes one number and reads the other, and this thread reversed.
-                    withdrawn.store(number, Ordering::SeqCst);
-                    begun.load(Ordering::SeqCst) != number
+                    let has_begun = || begun.load(Ordering::SeqCst) == number;
+                    // Blocks that begin from here on copy nothing. The kernel writes one number and
+                    // reads the other, and this thread reversed.
+                    let withdraw = || withdrawn.store(number, Ordering::SeqCst);
+                    !has_begun() && {
+                        withdraw();
+                        !has_begun()
+                    }
                 })
         };
         if !self.lanes[lane].queued.front().is_some_and(is_late) {
@@ -544,6 +562,8 @@ impl Submitter {
             && work.direction() == Direction::Read
             && now_ns() >= self.rests_until_ns
             && copies.iter().all(is_even)
+            // All pieces get as many tiles as the longest.
+            && copies.iter().all(|copy| copy.len <= 4 * KERNEL_LEN)
             && self.is_loading()
             && match work {
                 Work::Small(reads) => {
@@ -556,6 +576,9 @@ impl Submitter {
             let len = (self.lanes.len() * size_of::<[AtomicU32; 2]>()) as u64;
             let room = self.arena.as_ref()?.room();
             self.signals = room.pin(len, Purpose::Lasting, &self.device).ok();
+            if self.signals.is_none() {
+                self.rests_until_ns = now_ns() + PIN_AGAIN_NS;
+            }
         }
         let may = may && self.signals.is_some();
         GATHER.filter(|_| may).find(|lane| self.lanes[*lane].queued.is_empty())

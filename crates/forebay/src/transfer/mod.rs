@@ -708,8 +708,7 @@ impl State {
     }
 
     /// Blocks until the transfer has drained, or until `until`, or until its end is left to the
-    /// caller. If its read is in a ring and no
-    /// other thread takes the completions, this one does.
+    /// caller. If its read is in a ring and no other thread takes the completions, this one does.
     fn wait_until(&self, until: Option<Instant>) -> MutexGuard<'_, End> {
         loop {
             if let Some(reaper) = self.reaper() {
