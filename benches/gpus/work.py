@@ -1,8 +1,8 @@
 """One process that measures one package. It reads the names of jobs, and writes their samples as
 lines of JSON.
 
-A job takes one sample of each of its series, or a few: Forebay, and the same by hand. Rates are
-GB/s, calls are thousands a second.
+A job samples its series once or a few times: Forebay and the program by hand. Rates are in GB/s,
+calls in thousands per second.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def small(lab: Lab) -> Found:
 
 
 def large(lab: Lab) -> Found:
-    """Large reads: one, one of 256 MiB, the first of an engine, and 16 at once."""
+    """Large reads: half of the file, 256 MiB, an engine's first, and 16 concurrent ones."""
     import forebay
 
     found: Found = {}

@@ -238,7 +238,7 @@ fn extent(tensor: &DlTensor) -> PyResult<(u64, bool)> {
 fn lists(tensor: &DlTensor) -> (&[i64], &[i64]) {
     let count = usize::try_from(tensor.dimensions).unwrap_or(0);
     let list = |at: *mut i64| match NonNull::new(at) {
-        // SAFETY: by DLPack, the array has one entry for each dimension.
+        // SAFETY: by DLPack, the array has `ndim` entries.
         Some(at) if count > 0 => unsafe { std::slice::from_raw_parts(at.as_ptr(), count) },
         _ => &[],
     };

@@ -432,8 +432,8 @@ impl Copies {
         Ok(copies)
     }
 
-    /// Queues copies of a part: from a target to all others, in a ring so that each gets from one
-    /// at a time; or from a block to all.
+    /// Queues copies of a part from a target to the other targets, or from a block to all targets.
+    /// Ring order keeps every GPU at one incoming copy.
     fn queue(&mut self, source: Through, at: u64, len: u64) -> Result<()> {
         let count = usize::try_from(len).expect("a part is in memory");
         self.queued.push_back((source, Vec::new()));
@@ -545,7 +545,8 @@ fn failed(device: &Arc<dyn Device>, len: u64, source: DeviceError) -> Error {
 }
 
 impl Outcome {
-    /// This one with the bytes of another one's read, maybe to pinned memory, that went on to GPUs.
+    /// The sum of two reads. Bytes of the second that came through pinned memory count as staged or
+    /// cached: their target is a GPU.
     fn plus(mut self, other: &Self) -> Self {
         self.bytes += other.bytes;
         for share in &other.routes {

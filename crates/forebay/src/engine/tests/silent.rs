@@ -1,6 +1,6 @@
-//! Tests of an engine with unresponsive GPUs: one does not report whether a failed copy is over,
-//! one takes forever to copy to the host or to register memory, one has a driver that accepts
-//! nothing more while a stream is blocked, and one is full, so that no kernel begins.
+//! Tests of an engine with unresponsive GPUs: a failed copy without a known end, copies to the host
+//! or registrations that never end, a driver that blocks while a stream is blocked, and a full GPU
+//! on which no kernel begins.
 
 mod panics;
 
