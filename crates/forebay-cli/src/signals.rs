@@ -15,12 +15,13 @@ use std::time::Duration;
 use forebay_measure::cleanup;
 use forebay_measure::failure::Failure;
 use forebay_measure::plain::plain;
+use forebay_measure::ranks;
 use forebay_measure::steps;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXCPU};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, signal_name};
 
 /// Time limit of the cleanup.
 const CLEANUP_MAX: Duration = Duration::from_secs(5);
@@ -44,6 +45,7 @@ pub(crate) fn install() {
                         .print();
                 }
                 announce_if_alive(SILENCE_MAX);
+                ranks::interrupted(signal_name(signal).unwrap_or("a signal"));
                 cleanup::run(CLEANUP_MAX);
                 // It does not return for these signals.
                 let _ = emulate_default_handler(signal);

@@ -34,15 +34,16 @@ use forebay_measure::kv::{Served, Shape};
 use forebay_measure::make::Room;
 use forebay_measure::power::{Meter, Wanted};
 use forebay_measure::program::Program;
+use forebay_measure::ranks::total;
 use forebay_measure::results::file::{Ledger, samples};
 use forebay_measure::results::machine::Environment;
 use forebay_measure::results::{Cache, Direction};
 use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
-use forebay_measure::stats::float;
+use forebay_measure::stats::{Spread, float};
 use forebay_measure::stdio::message;
 use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
-use forebay_measure::workload::measure::Measurer;
+use forebay_measure::workload::measure::{Alone, Measurer, Next, Peers};
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{drive, environment, held, subject};
@@ -84,6 +85,8 @@ const PRECISE: f64 = 0.02;
 const END_MAX: Duration = Duration::from_secs(6);
 /// Records up to which the results so far are shown.
 const SHOWN_MAX: usize = 300;
+/// The share by which the span of all ranks may be longer than that of a rank.
+const LONGER_MAX: f64 = 0.1;
 /// Default capacity of a block store.
 const KV_SIZE: u64 = 4 << 30;
 /// Blocks of the served turns that were stored before, in hundredths: the mix of loads and stores
@@ -370,7 +373,9 @@ impl<'a> Bench<'a> {
     fn try_caches(&mut self, axes: &mut Axes, doubts: &mut Vec<String>) -> Result<()> {
         let direction = first_direction(axes);
         let (is_default, has_cold) = (self.args.cache.is_empty(), self.has_cold_rows());
-        for (index, caches) in axes.caches.iter_mut().enumerate() {
+        // Other ranks of the host would see the pages that this one reads.
+        let probes = self.joined.is_none_or(Joined::probes);
+        for (index, caches) in axes.caches.iter_mut().enumerate().filter(|_| probes) {
             let (place, name) = (&mut self.places[index], &axes.paths[index]);
             if !has_cold || !caches.cold {
                 continue;
@@ -441,7 +446,7 @@ impl<'a> Bench<'a> {
 
     /// The arguments, by which parts of the same run are recognized.
     fn request(&self) -> Value {
-        let rounds = plan::rounds(self.args, &self.planned, self.ranks());
+        let rounds = plan::rounds(self.args, &self.planned);
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut request =
@@ -481,7 +486,7 @@ impl<'a> Bench<'a> {
         let kept = samples(&self.records).map(|(_, sample)| sample).filter(|one| one.is_good());
         let kept: HashSet<(Point, u32)> =
             kept.map(|sample| (sample.point.clone(), sample.repeat)).collect();
-        let rounds = plan::rounds(self.args, &self.planned, self.ranks());
+        let rounds = plan::rounds(self.args, &self.planned);
         let most = rounds.most();
         let all = self.planned.len() * most as usize;
         let mut done = kept.len();
@@ -522,12 +527,10 @@ impl<'a> Bench<'a> {
                     + takes.iter().sum::<Duration>() * (most - repeat - 1);
                 // The first sample of each point also shows how long it takes.
                 let needs = if repeat == 0 { slowest } else { takes[index] };
-                let Some(left) = rounds.left((self.begun.elapsed(), needs), rest) else {
-                    break 'rounds;
-                };
-                let planned = &self.planned[index];
-                let name = if planned.whole.is_some() { bars::name } else { plan::name };
-                let (name, left) = (name(&planned.point), left.as_secs().max(1));
+                let left = rounds.left((self.begun.elapsed(), needs), rest);
+                let left = self.joined.map_or(Ok(left), |joined| joined.decided("time", left))?;
+                let Some(left) = left else { break 'rounds };
+                let (name, left) = (self.planned[index].name(), left.as_secs().max(1));
                 bar.set_message(format!("round {} of {most}: {name}, {left} s left", repeat + 1));
                 bar.tick();
                 let begun = Instant::now();
@@ -566,7 +569,7 @@ impl<'a> Bench<'a> {
 
     /// Ends a run: notes what it lacks, and returns its records.
     fn finish(&mut self) -> Result<Vec<Record>> {
-        self.notes()?.into_iter().try_for_each(|text| self.note(Record::Warning { text }))?;
+        self.notes()?.into_iter().try_for_each(|text| self.warn(text))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
     }
@@ -578,14 +581,35 @@ impl<'a> Bench<'a> {
         model.lines.iter().all(|line| deviation(line).is_none_or(|half| half <= PRECISE))
     }
 
+    /// The rows without a sample.
+    fn missing(&self) -> Option<String> {
+        let known: HashSet<&Point> = samples(&self.records).map(|(_, one)| &one.point).collect();
+        let missing = self.planned.iter().filter(|one| !known.contains(&one.point));
+        let missing: Vec<String> = missing.map(Planned::name).collect();
+        (!missing.is_empty()).then(|| missing.join("; "))
+    }
+
     /// The rows that no time was left for, in a sentence.
     fn unmeasured(&self) -> Option<String> {
-        let known: HashSet<&Point> = samples(&self.records).map(|(_, one)| &one.point).collect();
-        let points = self.planned.iter().map(|one| &one.point);
-        let missing: Vec<String> =
-            points.filter(|point| !known.contains(point)).map(bars::name).collect();
         let text = |names: String| format!("{NO_TIME} {names}; `--repeats 3` measures every row");
-        (!missing.is_empty()).then(|| text(missing.join("; ")))
+        self.missing().map(text)
+    }
+
+    /// The rows in which ranks moved bytes for different times, in a sentence.
+    fn uneven(&self) -> Option<String> {
+        let is_uneven = |planned: &&Planned| {
+            let own = samples(&self.records).filter(|(_, one)| one.point == planned.point);
+            let longer = own.filter_map(|(_, one)| total::longer(one.measured.as_ref()?));
+            Spread::of(longer).is_some_and(|all| self.joined.is_some() && all.median > LONGER_MAX)
+        };
+        let rows: Vec<String> = self.planned.iter().filter(is_uneven).map(Planned::name).collect();
+        let text = |rows: String| {
+            format!(
+                "the spans of ranks differ by more than 10 % ({rows}): totals count from the first \
+                 start to the last end"
+            )
+        };
+        (!rows.is_empty()).then(|| text(rows.join("; ")))
     }
 
     /// The progress over samples. Of several ranks only the first shows it.
@@ -597,7 +621,8 @@ impl<'a> Bench<'a> {
     /// The warnings at the end, of all ranks, which part here.
     fn notes(&self) -> Result<Vec<String>> {
         let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
-        let notes = self.unmeasured().into_iter().chain(self.wrong_predictions()).chain(notes);
+        let notes = self.unmeasured().into_iter().chain(self.uneven()).chain(notes);
+        let notes = notes.chain(self.wrong_predictions());
         let Some(joined) = self.joined else { return Ok(notes.collect()) };
         let noted = self.records.iter().filter_map(|record| match record {
             Record::Warning { text } | Record::Doubt { text } => Some(text.clone()),
@@ -659,6 +684,9 @@ impl<'a> Bench<'a> {
             Some(path) => format!("stopped: `{path}` has {samples}"),
             None => format!("stopped after {samples}"),
         };
+        let missing = self.missing().filter(|_| done > 0);
+        let missing = missing.map(|names| format!("; not measured: {names}"));
+        let message = message + &missing.unwrap_or_default();
         cleanup::set_progress(Some(Progress { results: results.unwrap_or_default(), message }));
     }
 
@@ -685,8 +713,19 @@ impl<'a> Bench<'a> {
 
     /// Notes a warning, once.
     fn warn(&mut self, text: String) -> Result<()> {
-        let record = Record::Warning { text };
-        if self.records.contains(&record) { Ok(()) } else { self.note(record) }
+        if self.knows(&text) { Ok(()) } else { self.note(Record::Warning { text }) }
+    }
+
+    /// Notes, once, that a row is not what its title says.
+    fn doubt(&mut self, text: String) -> Result<()> {
+        if self.knows(&text) { Ok(()) } else { self.note(Record::Doubt { text }) }
+    }
+
+    fn knows(&self, text: &str) -> bool {
+        self.records.iter().any(|record| {
+            matches!(record, Record::Warning { text: known } | Record::Doubt { text: known }
+                if known == text)
+        })
     }
 
     /// Lets each method read once, so that samples do not include the start of its threads.
@@ -743,14 +782,15 @@ impl<'a> Bench<'a> {
     fn moved(&self, planned: &Planned, measurer: &Measurer) -> Result<(Measured, Ran)> {
         let lanes = self.lanes(planned);
         let files: Vec<&Path> = lanes.iter().map(|lane| lane.path.as_path()).collect();
-        for place in planned.paths.iter().map(|index| &self.places[*index]) {
-            match planned.load.writes() {
-                true => place.prepare_writes(&files)?,
-                false => place.make(Direction::Read)?,
-            }
-        }
+        let mut places = planned.paths.iter().map(|index| &self.places[*index]);
+        let made = places.try_for_each(|place| match planned.load.writes() {
+            true => place.prepare_writes(&files),
+            false => place.make(Direction::Read),
+        });
+        let peers = peers(self.joined);
+        peers.meet("files", made.map(|()| Next::Step))?;
         self.meter.mark();
-        measurer.measure(&planned.load, &lanes)
+        measurer.measure(&planned.load, &lanes, peers)
     }
 
     /// Finds the capacity of each root of block stores, and checks that there is room for all.
@@ -786,11 +826,11 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Lets the block store of a point serve turns; opens and fills it before its first sample.
-    fn serve(&mut self, index: usize, bar: &ProgressBar) -> Result<(Measured, Ran)> {
+    /// Opens and fills the block store of a point before its first sample.
+    fn fill(&mut self, index: usize, bar: &ProgressBar) -> Result<()> {
         let planned = &self.planned[index];
-        let model = planned.kv.expect("it has a store");
         if !self.served.contains_key(&index) {
+            let model = planned.kv.expect("it has a store");
             let capacity = self.kv_capacity;
             let count = |number: u32| usize::try_from(number).expect("a small number");
             let shape = Shape {
@@ -806,14 +846,21 @@ impl<'a> Bench<'a> {
             served.fill()?;
             self.served.insert(index, served);
         }
-        let served = self.served.get_mut(&index).expect("it is open");
+        Ok(())
+    }
+
+    /// Lets the block store of a point serve turns.
+    fn serve(&mut self, index: usize, bar: &ProgressBar) -> Result<(Measured, Ran)> {
+        let filled = self.fill(index, bar);
+        let planned = &self.planned[index];
+        let served = filled.map(|()| self.served.get_mut(&index).expect("it is open"));
         self.meter.mark();
-        self.measurers[planned.targets].serve(&planned.load, served)
+        self.measurers[planned.targets].serve(&planned.load, served, peers(self.joined))
     }
 
     /// Waits for the other ranks, so that all measure at the same time.
-    fn begin(&self) -> Result<Instant> {
-        self.joined.map_or_else(|| Ok(Instant::now()), Joined::begin)
+    fn begin(&self) -> Result<()> {
+        self.joined.map_or(Ok(()), Joined::begin)
     }
 
     /// The number of ranks.
@@ -836,12 +883,6 @@ impl<'a> Bench<'a> {
         let mut planned = self.planned[index].clone();
         // A drive may have cached what the last repeat read.
         planned.load.seed = plan::seed_of(planned.load.seed, repeat);
-        if self.joined.is_some() && planned.kv.is_none() {
-            // So that samples begin together. It is done again, and what fails now may succeed
-            // then: other ranks may still compare the bytes of their last sample.
-            let _ = self.measurers[planned.targets].prepare(&planned.load, &self.lanes(&planned));
-        }
-        let begun = self.begin()?;
         let result = match planned.kv {
             Some(_) => self.serve(index, bar),
             None => self.moved(&planned, &self.measurers[planned.targets]),
@@ -852,13 +893,24 @@ impl<'a> Bench<'a> {
         });
         let mix = |ran: &Ran| read_percent(&planned, ran);
         let result = match self.joined {
-            Some(joined) => joined.total(result, mix, begun)?,
-            None => result.map(|(measured, ran)| (measured, mix(&ran))),
+            Some(joined) => joined.total(result, mix)?,
+            None => result.map(|(measured, ran)| (measured, mix(&ran), None)),
         };
-        if let Ok((measured, _)) = &result {
+        if let Ok((measured, _, fetched)) = &result {
             self.raise_limits(&planned, measured)?;
+            let is_cold_read =
+                planned.load.cache == Cache::Cold && planned.load.read_percent == 100;
+            if is_cold_read
+                && let (Some(joined), Some(fetched)) = (self.joined, *fetched)
+                && joined.is_cached(fetched)
+            {
+                let row = planned.name();
+                self.doubt(format!(
+                    "{row}: ranks read pages that others of their host had cached"
+                ))?;
+            }
         }
-        let result = result.map(|(mut measured, mix)| {
+        let result = result.map(|(mut measured, mix, _)| {
             measured.bound = limits::bound(&planned, (&measured, mix), &self.records);
             let bound = self.joined.zip(measured.bound.as_mut());
             bound.into_iter().for_each(|(joined, bound)| {
@@ -875,6 +927,11 @@ impl<'a> Bench<'a> {
             error,
         })
     }
+}
+
+/// The processes that measure together with this one.
+fn peers(joined: Option<&Joined>) -> &dyn Peers {
+    joined.map_or(&Alone, |joined| joined)
 }
 
 /// The direction that is measured first.

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::targets::Together;
 use crate::bench::args::{BenchArgs, RouteChoice, direction_name};
+use crate::report::bars;
 use crate::values::Format;
 
 /// Points of one run at most: at 2 s and three times each, a week.
@@ -90,6 +91,11 @@ impl Planned {
         point.read_percent = load.read_percent;
         point.request_size = load.request_size;
         point.cache = Some(load.cache);
+    }
+
+    /// Its point in a few words.
+    pub(super) fn name(&self) -> String {
+        if self.whole.is_some() { bars::name(&self.point) } else { name(&self.point) }
     }
 
     /// The planned time of one sample.
@@ -307,9 +313,9 @@ impl Rounds {
 }
 
 /// When the run of these points ends: whole files have a time limit unless an argument sets the
-/// time or the number of samples. Several ranks measure the same number of samples.
-pub(super) fn rounds(args: &BenchArgs, planned: &[Planned], ranks: u64) -> Rounds {
-    let is_limited = args.repeats.is_none() && args.time.is_none() && ranks == 1;
+/// time or the number of samples.
+pub(super) fn rounds(args: &BenchArgs, planned: &[Planned]) -> Rounds {
+    let is_limited = args.repeats.is_none() && args.time.is_none();
     if !is_limited || planned.iter().any(|one| one.whole.is_none()) {
         return Rounds::Count(args.repeats.unwrap_or(REPEATS));
     }
@@ -517,7 +523,7 @@ pub(super) fn request(
 }
 
 /// A point of requests in a few words.
-pub(super) fn name(point: &Point) -> String {
+fn name(point: &Point) -> String {
     use forebay_measure::workload::pattern::exact_size;
     let route = point.route.as_ref().map_or_else(String::new, |route| format!(" by `{route}`"));
     let mut words = vec![
@@ -625,20 +631,19 @@ mod tests {
 
     #[test]
     fn a_default_run_has_a_time_limit_for_each_path_and_target() {
-        let of = |args: &BenchArgs, whole: Option<Vec<u64>>, ranks| {
+        let of = |args: &BenchArgs, whole: Option<Vec<u64>>| {
             let paths = vec!["/a".to_owned(), "/b".to_owned()];
             let caches = vec![Caches { cold: true, warm: true, synced: true }; 2];
             let axes = Axes { paths, caches, ..axes(args, whole) };
-            rounds(args, &points(args, &axes).unwrap(), ranks)
+            rounds(args, &points(args, &axes).unwrap())
         };
         let (usual, whole) = (BenchArgs::default(), Some(vec![1 << 30; 2]));
-        assert_eq!(of(&usual, whole.clone(), 1), Rounds::Within(BUDGET * 3));
-        assert_eq!(of(&usual, whole.clone(), 2), Rounds::Count(REPEATS));
-        assert_eq!(of(&usual, None, 1), Rounds::Count(REPEATS));
+        assert_eq!(of(&usual, whole.clone()), Rounds::Within(BUDGET * 3));
+        assert_eq!(of(&usual, None), Rounds::Count(REPEATS));
         let args = BenchArgs { time: Some(TIME), ..usual.clone() };
-        assert_eq!(of(&args, whole.clone(), 1), Rounds::Count(REPEATS));
+        assert_eq!(of(&args, whole.clone()), Rounds::Count(REPEATS));
         let args = BenchArgs { repeats: Some(7), ..usual };
-        assert_eq!(of(&args, whole, 1), Rounds::Count(7));
+        assert_eq!(of(&args, whole), Rounds::Count(7));
         let [one, two, ten] = [1, 2, 10].map(Duration::from_secs);
         assert_eq!(Rounds::Within(ten).left((two, one), two), Some(ten - two));
         assert_eq!(Rounds::Within(ten).left((ten - one, two), two), None, "it would end too late");
@@ -822,7 +827,7 @@ mod tests {
         let paths = ["/data".to_owned()];
         let request_of = |args: &BenchArgs| {
             let planned = of(args);
-            request(args, (&planned, rounds(args, &planned, 1)), &paths, &[])
+            request(args, (&planned, rounds(args, &planned)), &paths, &[])
         };
         let usual = request_of(&BenchArgs::default());
         assert_eq!(
@@ -842,7 +847,7 @@ mod tests {
         }
         let args = BenchArgs::default();
         let planned = of(&args);
-        let points = (planned.as_slice(), rounds(&args, &planned, 1));
+        let points = (planned.as_slice(), rounds(&args, &planned));
         assert_ne!(usual, request(&args, points, &["/elsewhere".into()], &[]));
         assert_ne!(usual, request(&args, points, &paths, &["GPU-2".into()]));
     }

@@ -4,8 +4,9 @@
 //! Records, and each choice that depends on time, memory or the machine, come from one exchange of
 //! all ranks. So all ranks make the same choices after it.
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
@@ -17,14 +18,19 @@ use forebay_measure::results::{Bound, Limit, Measured};
 use forebay_measure::stdio::{leave_out_warnings, say};
 use forebay_measure::subject;
 use forebay_measure::workload::backend::Method;
+use forebay_measure::workload::measure::{Next, Peers};
 use forebay_measure::workload::run::Ran;
 use forebay_topology::{Distance, Resolver, Way};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Axes, Caches};
 use crate::bench::args::{BenchArgs, GpuRows, OneFile};
 use crate::bench::files::{Place as Files, Shared};
 use crate::map::{self, json::MapReport};
+
+/// The share of cold reads that storage delivers at least.
+const FETCHED_MIN: f64 = 0.9;
 
 /// The other ranks of a run.
 #[derive(Debug)]
@@ -33,6 +39,10 @@ pub(crate) struct Joined {
     /// The most that all hosts read, and write, through their network ports: the bytes per second,
     /// and what binds. `None` if a path is on a drive of its host.
     network: [Option<(f64, String)>; 2],
+    /// Whether ranks of a host read the same file.
+    shares_file: bool,
+    /// Why the run cannot go on, once a step of a measurement has found it.
+    broken: OnceCell<Failure>,
 }
 
 /// What a rank can measure, and what it must have in common with the others.
@@ -109,30 +119,27 @@ impl Joined {
                 None => Ok(None),
             };
         };
-        if args.one_file.is_some()
-            && args.direction.iter().any(|percent| !matches!(percent, 0 | 100))
-        {
-            return Err(Failure::usage("`--one-file` takes no mixture of reads and writes"));
-        }
-        let all_of_it = args.one_file == Some(OneFile::All);
-        if all_of_it && args.direction.contains(&0) {
-            return Err(Failure::usage("`--one-file all` only reads")
-                .because("all ranks would write the same bytes")
-                .hint("`--one-file stripes` lets each write a part"));
-        }
+        check_one_file(args)?;
         let folder = args.paths.first().filter(|path| subject::is_folder(path)).cloned();
-        if place.rank != 0 {
+        let ranks = Ranks::meet(place, &format!("{args:#?}"), folder.as_deref())?;
+        if !ranks.is_first() {
             leave_out_warnings();
         }
-        let ranks = Ranks::meet(place, &format!("{args:#?}"), folder.as_deref())?;
         let rank = ranks.place.rank;
         let output = args.output.take().filter(|_| rank == 0);
-        let exists = output.as_deref().is_some_and(Path::exists);
-        ranks.agree("results file", exists, |all| match all[0] {
-            true => Err(Failure::usage("several ranks cannot continue a results file")
+        let kept = output.as_ref().filter(|path| path.exists());
+        let kept = kept.map(|path| path.display().to_string());
+        let share_hosts = ranks.agree("results file", kept, |all| match &all[0] {
+            Some(path) => Err(Failure::usage("several ranks cannot continue a results file")
+                .because(format!("`{path}` exists, and its samples are known to rank 0 alone"))
                 .hint("name a new file with `-o`")),
-            false => Ok(()),
+            None => Ok(ranks.hosts.iter().collect::<BTreeSet<_>>().len() < ranks.hosts.len()),
         })?;
+        let is_file = |path: &PathBuf| !subject::is_folder(path);
+        if share_hosts && args.one_file.is_none() && args.paths.iter().any(is_file) {
+            args.one_file = Some(OneFile::All);
+            check_one_file(args)?;
+        }
         args.output = output;
         args.quiet |= rank != 0;
         if args.one_file == Some(OneFile::Stripes) {
@@ -142,7 +149,7 @@ impl Joined {
             // Methods that use the page cache would find what other ranks of the host have read.
             args.method = vec![Method::Forebay(None)];
         }
-        if all_of_it {
+        if args.one_file == Some(OneFile::All) {
             args.direction = vec![100];
             // Otherwise all would read the same place at the same time.
             args.seed = Some(args.seed.unwrap_or(1).wrapping_add(rank.into()));
@@ -151,7 +158,8 @@ impl Joined {
         let network = ranks.agree("network", network, |all| {
             Ok([0, 1].map(|way| of_hosts(all.iter().map(|own| own[way].as_ref()), &ranks.hosts)))
         })?;
-        Ok(Some(Self { ranks, network }))
+        let (shares_file, broken) = (share_hosts && args.one_file.is_some(), OnceCell::new());
+        Ok(Some(Self { ranks, network, shares_file, broken }))
     }
 
     /// Sets the GPU of this rank: that of its number on its host, or if the host has more GPUs than
@@ -252,20 +260,29 @@ impl Joined {
         self.ranks.agree("machines", gpus, |all| Ok((self.ranks.hosts.clone(), all.concat())))
     }
 
+    /// What rank 0 decides.
+    pub(super) fn decided<T: Serialize + DeserializeOwned>(&self, step: &str, own: T) -> Result<T> {
+        self.ranks.agree(step, own, |mut all| Ok(all.swap_remove(0)))
+    }
+
     /// Waits until all ranks have made their files, or rank 0 the one that all use.
     pub(super) fn share_files(&self, places: &mut [Files]) -> Result<()> {
         let own: Vec<Shared> = places.iter().map(Files::shared).collect();
-        let shared = self.ranks.agree("files", own, |mut all| Ok(all.swap_remove(0)))?;
+        let shared = self.decided("files", own)?;
         if !self.is_first() {
             places.iter_mut().zip(shared).for_each(|(place, shared)| place.use_shared(shared));
         }
         Ok(())
     }
 
-    /// Waits for the others before a measurement; returns when it begins.
-    pub(super) fn begin(&self) -> Result<Instant> {
-        self.ranks.agree("begin", (), |_| Ok(()))?;
-        Ok(Instant::now())
+    /// Waits for the others before a limit is measured.
+    pub(super) fn begin(&self) -> Result<()> {
+        self.ranks.agree("begin", (), |_| Ok(()))
+    }
+
+    /// Whether this rank finds out for those of its host what the files can do.
+    pub(super) fn probes(&self) -> bool {
+        self.ranks.is_first_of_host
     }
 
     /// The limit of all ranks, of those that each measured.
@@ -273,20 +290,20 @@ impl Joined {
         self.of_all("limit", own, |all| total::limit(&all).unwrap_or_default())
     }
 
-    /// The total of the samples of all ranks, which began at `begun`, and the share of reads.
+    /// The total of the samples of all ranks, the share of reads, and the share of the bytes that
+    /// storage delivered.
     pub(super) fn total(
         &self,
         own: Result<(Measured, Ran)>,
         read_percent: impl Fn(&Ran) -> u8,
-        begun: Instant,
-    ) -> Result<Result<(Measured, u8)>> {
-        let own = own.map(|(measured, ran)| {
-            let began_s = ran.from.saturating_duration_since(begun).as_secs_f64();
-            (OfRank::new(measured, &ran, began_s), read_percent(&ran))
-        });
+    ) -> Result<Result<(Measured, u8, Option<f64>)>> {
+        if let Some(failure) = self.broken.get() {
+            return Err(failure.clone());
+        }
+        let own = own.map(|(measured, ran)| (OfRank::new(measured, &ran), read_percent(&ran)));
         self.of_all("sample", own, |all| {
             let (parts, mix): (Vec<OfRank>, Vec<u8>) = all.into_iter().unzip();
-            (total::total(&parts, &self.ranks.hosts), mix[0])
+            (total::total(&parts, &self.ranks.hosts), mix[0], total::fetched(&parts))
         })
     }
 
@@ -298,19 +315,30 @@ impl Joined {
         make: impl FnOnce(Vec<T>) -> U,
     ) -> Result<Result<U>>
     where
-        T: Serialize + serde::de::DeserializeOwned,
-        U: Serialize + serde::de::DeserializeOwned,
+        T: Serialize + DeserializeOwned,
+        U: Serialize + DeserializeOwned,
     {
         let own = own.map_err(|failure| failure.with_remedy());
         let made = self.ranks.agree(step, own, |all| {
-            let named = |(rank, one): (usize, std::result::Result<T, String>)| {
+            // A rank that failed because another one did says nothing.
+            let why = |(rank, one): (usize, &std::result::Result<T, String>)| {
+                let why = one.as_ref().err().filter(|why| !why.is_empty())?;
                 let host = self.ranks.hosts.get(rank).map_or("", String::as_str);
-                one.map_err(|why| format!("rank {rank} on {host}: {why}"))
+                Some(format!("rank {rank} on {host}: {why}"))
             };
-            let all = all.into_iter().enumerate().map(named).collect::<Result<Vec<T>, String>>();
-            Ok(all.map(make))
+            let why = all.iter().enumerate().find_map(why);
+            Ok(all
+                .into_iter()
+                .collect::<Result<Vec<T>, String>>()
+                .map(make)
+                .map_err(|own| why.unwrap_or(own)))
         })?;
         Ok(made.map_err(Failure::new))
+    }
+
+    /// Whether ranks of a host read this share of a cold file from the pages of each other.
+    pub(super) fn is_cached(&self, fetched: f64) -> bool {
+        self.shares_file && fetched < FETCHED_MIN
     }
 
     /// Names what binds if it is storage behind a network: the ports of the hosts if they are
@@ -325,7 +353,6 @@ impl Joined {
     /// Parts from the other ranks; returns the warnings of all.
     pub(super) fn part(&self, own: Vec<String>) -> Result<Vec<String>> {
         let hosts = &self.ranks.hosts;
-        let clocks = clock_notes(&self.ranks.other_clocks(), hosts);
         self.ranks.part(own, |mut all| {
             let mut texts = std::mem::take(&mut all[0]);
             for (rank, own) in all.into_iter().enumerate() {
@@ -334,23 +361,37 @@ impl Joined {
                     new.map(|text| format!("rank {rank} on {}: {text}", hosts[rank])).collect();
                 texts.extend(new);
             }
-            Ok([texts, clocks].concat())
+            Ok(texts)
         })
     }
 }
 
-/// Warnings of clocks that differ: the ends of ranks in the results differ as much.
-fn clock_notes(clocks: &[(u32, f64)], hosts: &[String]) -> Vec<String> {
-    let note = |(rank, ahead): &(u32, f64)| {
-        let host = hosts.get(*rank as usize).map_or("another host", String::as_str);
-        let order = if *ahead > 0.0 { "ahead of" } else { "behind" };
-        format!(
-            "the clock of rank {rank} on {host} is {:.1} s {order} that of rank 0: set the clocks \
-             by NTP",
-            ahead.abs()
-        )
-    };
-    clocks.iter().map(note).collect()
+impl Peers for Joined {
+    fn meet(&self, step: &str, own: Result<Next>) -> Result<Next> {
+        let next = self.ranks.agree(step, own.as_ref().ok().copied(), |all| {
+            let all: Option<Vec<Next>> = all.into_iter().collect();
+            Ok(all.and_then(|all| all.into_iter().max()))
+        });
+        let next = next.map_err(|failure| {
+            let _ = self.broken.set(failure);
+            Failure::new("")
+        });
+        own.and(next?.ok_or_else(|| Failure::new("")))
+    }
+}
+
+/// Refuses what ranks cannot do with one file.
+fn check_one_file(args: &BenchArgs) -> Result<()> {
+    let Some(how) = args.one_file else { return Ok(()) };
+    if args.direction.iter().any(|percent| !matches!(percent, 0 | 100)) {
+        return Err(Failure::usage("`--one-file` takes no mixture of reads and writes"));
+    }
+    if how == OneFile::All && args.direction.contains(&0) {
+        return Err(Failure::usage("`--one-file all` only reads")
+            .because("all ranks would write the same bytes")
+            .hint("`--one-file stripes` lets each write a part"));
+    }
+    Ok(())
 }
 
 /// The most that this host moves through its network ports to what is behind the paths.

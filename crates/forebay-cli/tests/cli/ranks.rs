@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay_measure::results::file::{read, samples};
-use forebay_measure::results::{Record, Run, Sample};
-use forebay_measure::stats::Spread;
+use forebay_measure::results::{Cache, Record, Run, Sample};
+use forebay_measure::stats::{Spread, rate};
 
 use crate::program::program;
 
@@ -75,9 +75,16 @@ fn totals(records: &[Record], ranks: usize) -> Vec<&Sample> {
     assert!(!all.is_empty());
     for sample in &all {
         let measured = sample.measured.as_ref().unwrap();
-        let sum: f64 = measured.shares.iter().map(|share| share.bytes_per_second).sum();
+        let (bytes, seconds) = (measured.bytes.unwrap(), measured.seconds.unwrap());
         assert_eq!(measured.shares.len(), ranks, "each rank made each sample");
-        assert!((measured.bytes_per_second / sum - 1.0).abs() < 1e-9, "{measured:?}");
+        assert_eq!(bytes, measured.shares.iter().map(|share| share.bytes).sum::<u64>());
+        let common = rate(bytes, seconds);
+        assert!((measured.bytes_per_second / common - 1.0).abs() < 1e-9, "{measured:?}");
+        // No rank took longer than all of them, from the first start to the last end.
+        for share in measured.shares.iter().filter(|share| share.bytes > 0) {
+            let own = rate(share.bytes, share.bytes_per_second);
+            assert!(own <= seconds * (1.0 + 1e-9), "{own}, {measured:?}");
+        }
         let latency = measured.latency.unwrap();
         assert!(latency.count.unwrap() >= ranks as u64 && latency.max_ns >= latency.p50_ns);
     }
@@ -160,10 +167,43 @@ fn a_named_file_is_read_whole_by_ranks_together_or_by_each() {
 }
 
 #[test]
+fn ranks_of_a_host_read_no_page_that_another_one_cached() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    fs::write(folder.path().join("file"), vec![7; 24 << 20]).unwrap();
+    let run = |arguments: &[&str]| -> Vec<Record> {
+        let port = port();
+        let ranks = (0..3).map(|number| {
+            let mut command = environment((number, 3, port));
+            command.current_dir(folder.path()).args(["bench", "file", "--gpu=none"]);
+            command.args(["--repeats=2", "--format=json"]).args(arguments);
+            command
+        });
+        let lines = String::from_utf8(succeed(ranks).swap_remove(0).stdout).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let is_doubt = |words: &str, records: &[Record]| {
+        let has = |one: &Record| matches!(one, Record::Doubt { text } if text.contains(words));
+        records.iter().any(has)
+    };
+    let records = run(&[]);
+    let all = totals(&records, 3);
+    let methods: Vec<&str> = all.iter().map(|one| one.point.method.as_str()).collect();
+    assert!(methods.iter().all(|name| *name == "forebay"), "{methods:?}");
+    assert!(!is_doubt("O_DIRECT from the page cache", &records), "{records:?}");
+    if !all.iter().any(|one| one.point.cache == Some(Cache::Cold)) {
+        return println!("skipped: pages of other ranks: this file system has no cold rows");
+    }
+    let words = "pages that others of their host had cached";
+    assert!(!is_doubt(words, &records), "{records:?}");
+    assert!(is_doubt(words, &run(&["--method=standard", "--cache=cold"])));
+}
+
+#[test]
 fn a_lost_rank_ends_the_run_of_all_with_its_name() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let port = port();
-    let arguments = ["--block-size=64K", "--time=2s", "--repeats=20", "-o", "results"];
+    let rows = ["--block-size=64K", "--depth=1,2,4,8,16"];
+    let arguments = [&rows[..], &["--time=2s", "--repeats=20", "-o", "results"]].concat();
     let start = |rank| start(folder.path(), (rank, 3, port), &arguments);
     let (first, mut second, third) = (start(0), start(1), start(2));
     let file = folder.path().join("results");
@@ -186,12 +226,15 @@ fn a_lost_rank_ends_the_run_of_all_with_its_name() {
         assert!(printed(output).contains("rank 1 on "), "{}", printed(output));
         assert!(!printed(output).contains("same command"), "{}", printed(output));
         assert_eq!(output.stdout.is_empty(), number == 1, "one table, of rank 0");
+        let names_rows = printed(output).contains("not measured: forebay read, cold, ");
+        assert_eq!(names_rows, number == 0, "{}", printed(output));
     }
     // It is refused to all at once.
     let begun = Instant::now();
     for output in [0, 1, 2].map(start).map(|rank| rank.wait_with_output().unwrap()) {
         assert!(!output.status.success() && begun.elapsed() < Duration::from_secs(30));
         assert!(printed(&output).contains("several ranks cannot continue a results file"));
+        assert!(printed(&output).contains("`results` exists"), "{}", printed(&output));
     }
     assert!(samples(&read(&file).unwrap()).count() >= 1, "what was measured stays");
     let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -386,6 +429,49 @@ fn a_rank_killed_at_any_stage_is_named_within_ten_seconds() {
     }
 }
 
+#[test]
+fn a_signal_to_a_rank_is_named_by_all() {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    let most = Duration::from_secs(60);
+    for (joins, number, signal, name) in [
+        (false, 0, Signal::INT, "SIGINT"),
+        (false, 1, Signal::TERM, "SIGTERM"),
+        (true, 0, Signal::INT, "SIGINT"),
+        (true, 1, Signal::TERM, "SIGTERM"),
+    ] {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let (port, size) = (port(), if joins { 3 } else { 2 });
+        let arguments = ["--block-size=64K", "--time=300ms", "--repeats=90", "-o", "results"];
+        let log = |rank: usize| folder.path().join(format!("log{rank}"));
+        let printed = |rank: usize| fs::read_to_string(log(rank)).unwrap();
+        let mut ranks = [0, 1].map(|number| {
+            let mut command = rank(folder.path(), (number, size, port), &arguments);
+            let file = fs::File::create(log(number as usize)).unwrap();
+            command.stdout(Stdio::null()).stderr(file).spawn().unwrap()
+        });
+        let missing = "1 of 3 ranks are missing: rank 2";
+        let is_there = |rank: &Child| match joins {
+            true => printed(0).contains(missing),
+            false => has_thread(rank, "beat"),
+        };
+        wait(most, "both ranks", || ranks.iter().all(is_there));
+        kill_process(Pid::from_child(&ranks[number]), signal).unwrap();
+        let most = Duration::from_secs(10);
+        wait(most, name, || ranks.iter_mut().all(|rank| rank.try_wait().unwrap().is_some()));
+        for (rank, end) in ranks.map(|mut rank| rank.wait().unwrap()).iter().enumerate() {
+            let printed = printed(rank);
+            let words = format!(" was interrupted by {name}");
+            assert!(printed.contains(&format!("rank {number} on ")), "{rank}: {printed}");
+            assert!(printed.contains(&words) && !printed.contains("was lost"), "{rank}: {printed}");
+            let own = (rank == number).then_some(signal.as_raw());
+            assert_eq!((end.signal(), end.code()), (own, own.is_none().then_some(1)), "{printed}");
+        }
+    }
+}
+
 fn wait(most: Duration, what: &str, is: impl FnMut() -> bool) {
     let (begun, mut is) = (Instant::now(), is);
     while !is() {
@@ -406,7 +492,8 @@ fn has_thread(process: &Child, name: &str) -> bool {
 fn what_the_environment_holds_and_cannot_be_used_is_named() {
     let folder = tempfile::tempdir_in(".").unwrap();
     for (name, value, words) in [
-        ("WORLD_SIZE", "", "`RANK` is set, and `WORLD_SIZE` is not"),
+        ("WORLD_SIZE", "", "`RANK` is set, and `WORLD_SIZE` is unset or empty"),
+        ("WORLD_SIZE", "0", "`WORLD_SIZE` is `0`"),
         ("RANK", "one", "`RANK` is `one`"),
         ("MASTER_PORT", "70000", "`MASTER_PORT` is `70000`"),
         ("MASTER_ADDR", "[::1]:29500", "`MASTER_ADDR` is `[::1]:29500`"),
@@ -420,6 +507,25 @@ fn what_the_environment_holds_and_cannot_be_used_is_named() {
         assert!(printed(&output).contains(words), "{}", printed(&output));
         assert!(begun.elapsed() < Duration::from_secs(30), "it waits for no rank");
     }
+    // What the hint says, in a shell.
+    let script = |line: &str| {
+        let shell = rank(folder.path(), (2, 2, port()), &[]);
+        let program = shell.get_program().to_owned();
+        let variables: Vec<_> = shell
+            .get_envs()
+            .map(|(name, value)| (name.to_owned(), value.unwrap().to_owned()))
+            .collect();
+        let mut command = Command::new("sh");
+        command.envs(variables).current_dir(folder.path()).arg("-c");
+        let run =
+            "exec \"$0\" bench . --gpu none --size 8M --block-size 64K --time 0.1 --repeats 1";
+        command.arg(format!("{line}\n{run}")).arg(program).output().unwrap()
+    };
+    let refused = printed(&script(""));
+    let hint = refused.lines().find(|line| line.contains("hint: ")).unwrap();
+    let line = hint.split('`').nth(1).unwrap();
+    let output = script(line);
+    assert!(line.starts_with("unset ") && output.status.success(), "{line}: {}", printed(&output));
 }
 
 #[test]
@@ -495,5 +601,5 @@ fn ranks_that_do_not_fit_together_are_named() {
     }
     let alone = start(folder.path(), (2, 2, port), &[]).wait_with_output().unwrap();
     assert_eq!(alone.status.code(), Some(2), "{}", printed(&alone));
-    assert!(printed(&alone).contains("unset `RANK`"), "{}", printed(&alone));
+    assert!(printed(&alone).contains("`unset RANK WORLD_SIZE`"), "{}", printed(&alone));
 }

@@ -231,7 +231,10 @@ impl Served {
             requests: bytes / self.len,
             span: time,
             from,
+            rounds: vec![[from, from, from + time]],
             latencies: tally.loads,
+            firsts: tally.firsts,
+            fetched: None,
             cpu: CpuCost::new(cpu.0.as_secs_f64(), cpu.1.as_secs_f64(), seconds, bytes),
             steady: None,
             shares: Vec::new(),
@@ -245,7 +248,7 @@ impl Served {
         };
         let facts = KvFacts {
             loaded_bytes_per_second: rate(loaded, seconds),
-            first: tally.firsts.summary(false),
+            first: ran.firsts.summary(false),
             ..tally.facts
         };
         Ok((ran, facts, checked))

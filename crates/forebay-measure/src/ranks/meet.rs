@@ -12,9 +12,9 @@ use std::net::{
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -27,11 +27,13 @@ use crate::cleanup;
 use crate::failure::{Failure, Result};
 use crate::output::New;
 use crate::scratch::{self, random};
-use crate::stdio::say;
+use crate::stdio::{message, say};
 
-/// How long ranks wait for each other at the start, and how often rank 0 names the missing ones.
+/// How long ranks wait for each other at the start, and when each says first that it waits.
 const JOIN_MAX: Duration = Duration::from_secs(60);
 const JOIN_LONG: Duration = Duration::from_secs(5);
+/// How often a waiting rank says so.
+const SAY: Duration = Duration::from_secs(8);
 /// How long a connection may take to say who it is.
 const HELLO_MAX: Duration = Duration::from_secs(5);
 /// How long rank 0 hears others once it knows that the run must end.
@@ -60,10 +62,10 @@ enum Message {
     Foreign,
     /// All ranks have come; the number of this one on its host, and the ranks of that host.
     Welcome(u32, u32),
-    /// The run cannot go on.
+    /// The run cannot go on: why, from rank 0, and from another rank what became of it.
     Ended(String),
-    /// The sender lives, and its clock shows this many seconds since 1970.
-    Alive(f64),
+    /// The sender lives.
+    Alive,
     /// A step, and what this rank says in it.
     Own(String, Value),
     /// The answer to all.
@@ -109,8 +111,9 @@ struct Reader {
     seen: usize,
     /// When something came last.
     heard: Instant,
-    /// Why nothing more can come.
+    /// Why nothing more can come, and how the peer ended if it said so.
     closed: Option<String>,
+    ended: Option<String>,
 }
 
 impl Reader {
@@ -120,7 +123,14 @@ impl Reader {
         // A peer that reads nothing must not hold up the others.
         stream.set_write_timeout(Some(SILENT))?;
         let stream = Arc::new(stream);
-        Ok(Self { stream, bytes: Vec::new(), seen: 0, heard: Instant::now(), closed: None })
+        Ok(Self {
+            stream,
+            bytes: Vec::new(),
+            seen: 0,
+            heard: Instant::now(),
+            closed: None,
+            ended: None,
+        })
     }
 
     /// Reads once, and returns the messages that are complete; else why there can be no more.
@@ -150,11 +160,12 @@ impl Reader {
         if self.seen > most { Err(strange()) } else { Ok(messages) }
     }
 
-    /// Why the peer is lost, if it is.
+    /// What became of the peer, if it is lost.
     fn lost(&self) -> Option<String> {
         let silent = || format!("silent for {SILENT:?}");
-        let is_lost = self.heard.elapsed() > SILENT;
-        is_lost.then(|| self.closed.clone().unwrap_or_else(silent))
+        let lost = || format!("was lost: {}", self.closed.clone().unwrap_or_else(silent));
+        let is_lost = self.ended.is_some() || self.heard.elapsed() > SILENT;
+        is_lost.then(|| self.ended.clone().unwrap_or_else(lost))
     }
 }
 
@@ -195,21 +206,18 @@ pub struct Ranks {
     pub place: Place,
     /// Its number on its host, and the number of ranks there.
     pub local: (u32, u32),
+    /// Whether it is the first rank of its host.
+    pub is_first_of_host: bool,
     /// The hosts of all ranks, as rank 0 knows them; of other ranks the own one alone.
     pub hosts: Vec<String>,
     /// Of rank 0 all others in order, else rank 0.
-    peers: Arc<Vec<Peer>>,
+    peers: Arc<Vec<Arc<Peer>>>,
     inbox: Receiver<(u32, Message)>,
     /// Whether the ranks have parted, and may end.
     parted: Arc<AtomicBool>,
-    clocks: Arc<Clocks>,
     /// The note of rank 0; removed with this value.
     _note: Option<New>,
 }
-
-/// By how many seconds the clocks of other ranks are ahead, the least that was seen: a message
-/// takes time too.
-type Clocks = Mutex<BTreeMap<u32, f64>>;
 
 impl Ranks {
     /// Meets the others. `arguments` must be those of all. If neither the launcher nor the user
@@ -223,6 +231,7 @@ impl Ranks {
                 .because("it has a `/`, and is no folder")
                 .hint("set it to the host of rank 0, or to a folder that all ranks see"));
         }
+        let parted = Arc::new(AtomicBool::new(false));
         let hello = Hello {
             token: place.token.clone().unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -232,6 +241,7 @@ impl Ranks {
             boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             arguments: arguments.into(),
         };
+        *this() = Some(Own { name: hello.name(), parted: Arc::clone(&parted), peers: Vec::new() });
         let mut hosts = vec![hello.host.clone()];
         let (connected, note, local) = match place.rank {
             0 => {
@@ -249,36 +259,28 @@ impl Ranks {
                 (vec![connected], None, local)
             }
         };
+        let is_first_of_host = local.0 == 0;
         let local = (place.local.unwrap_or(local.0), local.1);
         let (sender, inbox) = channel();
-        let parted = Arc::new(AtomicBool::new(false));
-        let (peers, readers): (Vec<Peer>, Vec<_>) = connected.into_iter().unzip();
+        let (peers, readers): (Vec<_>, Vec<_>) = connected.into_iter().unzip();
         let peers = Arc::new(peers);
-        let clocks = Arc::default();
-        let all = (Arc::clone(&peers), Arc::clone(&parted), Arc::clone(&clocks));
-        start("ranks", move || listen(readers, &all, &sender))?;
+        let all = (Arc::clone(&peers), Arc::clone(&parted));
+        start("ranks", move || listen(readers, &all.0, &all.1, &sender))?;
         let all = (Arc::clone(&peers), Arc::clone(&parted));
         start("beat", move || {
             while !all.1.load(Ordering::Acquire) {
-                all.0.iter().for_each(|peer| peer.send(&Message::Alive(clock())));
+                all.0.iter().for_each(|peer| peer.send(&Message::Alive));
                 thread::sleep(BEAT);
             }
         })?;
-        Ok(Self { place, local, hosts, peers, inbox, parted, clocks, _note: note })
+        let _note = note;
+        Ok(Self { place, local, is_first_of_host, hosts, peers, inbox, parted, _note })
     }
 
     /// Whether this is rank 0, which prints.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.place.rank == 0
-    }
-
-    /// The ranks whose clocks differ from this one's by more than a second, and how many seconds
-    /// they are ahead.
-    #[must_use]
-    pub fn other_clocks(&self) -> Vec<(u32, f64)> {
-        let clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
-        clocks.iter().map(|(rank, ahead)| (*rank, *ahead)).filter(|one| one.1.abs() > 1.0).collect()
     }
 
     /// Waits until all ranks are at this step with their `own` values, of which rank 0 makes the
@@ -347,7 +349,9 @@ impl Ranks {
     /// Ends the run of the other ranks, because this one fails.
     pub fn fail(&self, failure: &Failure) {
         if !self.parted.swap(true, Ordering::AcqRel) {
-            let ended = Message::Ended(failure.in_one_line());
+            let why = failure.in_one_line();
+            let why = if self.is_first() { why } else { format!("failed: {why}") };
+            let ended = Message::Ended(why);
             self.peers.iter().for_each(|peer| peer.send(&ended));
         }
     }
@@ -369,11 +373,6 @@ impl Ranks {
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = thread::Builder::new().name(name.into());
     thread.spawn(work).map(drop).map_err(|error| Failure::io("cannot start a thread", &error))
-}
-
-/// Seconds since 1970.
-fn clock() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// The names of the hosts of ranks, different ones for different hosts.
@@ -403,62 +402,48 @@ fn locals(hosts: &[String]) -> Vec<(u32, u32)> {
 /// Reads the messages of all peers, until the ranks have parted.
 fn listen(
     mut readers: Vec<Reader>,
-    all: &(Arc<Vec<Peer>>, Arc<AtomicBool>, Arc<Clocks>),
+    peers: &[Arc<Peer>],
+    parted: &AtomicBool,
     inbox: &Sender<(u32, Message)>,
 ) {
-    let (peers, parted, _) = all;
     readers.iter_mut().for_each(|reader| reader.heard = Instant::now());
     // With thousands of peers, one comes every moment: some are read together.
     let pause = Duration::from_micros(2 * readers.len() as u64);
     while !parted.load(Ordering::Acquire) {
         for index in readable(readers.iter(), BEAT) {
             match readers[index].read(LINE_MAX) {
-                Ok(messages) => messages.into_iter().for_each(|one| heard(one, index, all, inbox)),
+                Ok(messages) => messages.into_iter().for_each(|message| match message {
+                    Message::Alive => {}
+                    Message::Ended(why) if peers[index].hello.rank == 0 => end(parted, &why, &[]),
+                    Message::Ended(how) => lost(index, &how, peers, parted),
+                    message => {
+                        if matches!(message, Message::Parted(_)) {
+                            // From now on rank 0 may close the connection.
+                            parted.store(true, Ordering::Release);
+                        }
+                        let _ = inbox.send((peers[index].hello.rank, message));
+                    }
+                }),
                 Err(why) => return lost(index, &format!("was lost: {why}"), peers, parted),
             }
         }
         let silent = (0..).zip(&readers).find_map(|(index, one)| Some((index, one.lost()?)));
         if let Some((index, why)) = silent {
-            return lost(index, &format!("was lost: {why}"), peers, parted);
+            return lost(index, &why, peers, parted);
         }
         thread::sleep(pause);
     }
 }
 
-fn heard(
-    message: Message,
-    index: usize,
-    (peers, parted, clocks): &(Arc<Vec<Peer>>, Arc<AtomicBool>, Arc<Clocks>),
-    inbox: &Sender<(u32, Message)>,
-) {
-    let rank = peers[index].hello.rank;
-    match message {
-        Message::Alive(sent) => {
-            let ahead = sent - clock();
-            let mut clocks = clocks.lock().unwrap_or_else(PoisonError::into_inner);
-            let least = clocks.entry(rank).or_insert(ahead);
-            *least = if ahead.abs() < least.abs() { ahead } else { *least };
-        }
-        Message::Ended(why) if rank == 0 => end(parted, &why, &[]),
-        Message::Ended(why) => lost(index, &format!("failed: {why}"), peers, parted),
-        message => {
-            if matches!(message, Message::Parted(_)) {
-                // From now on rank 0 may close the connection.
-                parted.store(true, Ordering::Release);
-            }
-            let _ = inbox.send((rank, message));
-        }
-    }
-}
-
-fn lost(index: usize, how: &str, peers: &[Peer], parted: &AtomicBool) {
+/// Ends the run for what became of a peer.
+fn lost(index: usize, how: &str, peers: &[Arc<Peer>], parted: &AtomicBool) {
     let peer = &peers[index].hello;
-    let others: &[Peer] = if peer.rank == 0 { &[] } else { peers };
+    let others: &[Arc<Peer>] = if peer.rank == 0 { &[] } else { peers };
     end(parted, &format!("{} {how}", peer.name()), others);
 }
 
 /// Ends the run, also for `others`, unless the ranks have parted.
-fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
+fn end(parted: &AtomicBool, why: &str, others: &[Arc<Peer>]) {
     if parted.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -470,13 +455,50 @@ fn end(parted: &AtomicBool, why: &str, others: &[Peer]) {
     signal_hook::low_level::exit(1);
 }
 
-type Connected = (Peer, Reader);
+/// This rank, for the signal that ends it.
+struct Own {
+    name: String,
+    parted: Arc<AtomicBool>,
+    peers: Vec<Weak<Peer>>,
+}
+
+fn this() -> MutexGuard<'static, Option<Own>> {
+    static OWN: Mutex<Option<Own>> = Mutex::new(None);
+    OWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that a signal ends this rank, to its user and to the other ranks. Does nothing in a process
+/// without others.
+pub fn interrupted(signal: &str) {
+    let Some(Own { name, parted, peers }) = this().take() else { return };
+    // From now on no end of another rank sets the exit code.
+    if parted.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let how = format!("was interrupted by {signal}");
+    message(&format!("{name} {how}"));
+    let (done, is_done) = channel();
+    // A peer that reads nothing must not hold up the signal.
+    let _ = start("interrupted", move || {
+        for peer in peers.iter().filter_map(Weak::upgrade) {
+            let is_to_rank_0 = peer.hello.rank == 0;
+            let how = if is_to_rank_0 { how.clone() } else { format!("{name} {how}") };
+            peer.send(&Message::Ended(how));
+        }
+        let _ = done.send(());
+    });
+    let _ = is_done.recv_timeout(CLEANUP_MAX);
+}
+
+type Connected = (Arc<Peer>, Reader);
 /// Rank 0, and the number of this rank on its host with the ranks there.
 type Joined = (Connected, (u32, u32));
 
 fn connected(hello: Hello, reader: Reader) -> Connected {
     let stream = Mutex::new(Arc::clone(&reader.stream));
-    (Peer { hello, stream }, reader)
+    let peer = Arc::new(Peer { hello, stream });
+    this().iter_mut().for_each(|own| own.peers.push(Arc::downgrade(&peer)));
+    (peer, reader)
 }
 
 /// The address at which rank 0 listens: loopback if `MASTER_ADDR` is that, else any. The name
@@ -580,7 +602,7 @@ struct Joining {
     found: BTreeMap<u32, Connected>,
     /// Connections that have not sent their rank.
     new: Vec<Reader>,
-    /// Why the run ends, and since when. Ranks that come a little later learn it too.
+    /// Why the run ends, and until when ranks that come learn it too.
     wrong: Option<(Failure, Instant)>,
     /// Whether a rank without a token has joined.
     has_warned: bool,
@@ -621,7 +643,7 @@ impl Joining {
         match differs(own, &hello) {
             Some(why) if is_known(&hello) => {
                 let failure = Failure::new("the ranks do not fit together").because(why);
-                self.wrong.get_or_insert((failure, Instant::now()));
+                self.wrong.get_or_insert((failure, Instant::now() + LATE));
             }
             Some(why) => {
                 say(&format!("a connection was refused: {why}"));
@@ -637,7 +659,7 @@ impl Joining {
         }
         let again = format!("{} joined again", hello.name());
         let new = connected(hello, reader);
-        new.0.send(&Message::Alive(clock()));
+        new.0.send(&Message::Alive);
         if let Some((old, _)) = self.found.insert(new.0.hello.rank, new) {
             old.send(&Message::Ended(again));
         }
@@ -647,14 +669,18 @@ impl Joining {
     fn check(&mut self) {
         let mut readers: Vec<&mut Reader> = self.found.values_mut().map(|one| &mut one.1).collect();
         for index in readable(readers.iter().map(|one| &**one), Duration::ZERO) {
-            // Beats; the end of a connection stays in the reader.
-            let _ = readers[index].read(HELLO_LEN_MAX);
+            // Beats, or how it ends. The end of a connection stays in the reader.
+            for message in readers[index].read(HELLO_LEN_MAX).unwrap_or_default() {
+                if let Message::Ended(how) = message {
+                    readers[index].ended = Some(how);
+                }
+            }
         }
-        let alive = line(&Message::Alive(clock()));
+        let alive = line(&Message::Alive);
         self.found.values().for_each(|(peer, _)| peer.send_line(&alive));
         let lost = self.found.values().find_map(|(peer, reader)| Some((peer, reader.lost()?)));
         if let Some((peer, why)) = lost {
-            let why = format!("{} was lost: {why}", peer.hello.name());
+            let why = format!("{} {why}", peer.hello.name());
             let failure = Failure::new("the run ended before all ranks had come").because(why);
             self.wrong.get_or_insert((failure, Instant::now()));
         }
@@ -680,10 +706,10 @@ fn accept(
     let (listener, note) = listener(place, &mut own, folder)?;
     let mut joining = Joining::default();
     let began = Instant::now();
-    let (mut checked, mut said, mut last) = (began, began, String::new());
+    let (mut checked, mut says) = (began, began + JOIN_LONG);
     loop {
         // Before the next messages are read: one more round follows.
-        let is_over = joining.wrong.as_ref().is_some_and(|(_, since)| since.elapsed() > LATE);
+        let is_over = joining.wrong.as_ref().is_some_and(|(_, until)| *until <= Instant::now());
         joining.accept(&listener, &own, place.token.is_none());
         let have_come = joining.found.len() + 1 >= place.size as usize;
         if checked.elapsed() > BEAT {
@@ -691,18 +717,15 @@ fn accept(
             checked = Instant::now();
         }
         let is_complete = have_come && joining.found.values().all(|(_, one)| one.closed.is_none());
-        if !is_complete && said.elapsed() > JOIN_LONG {
-            let missing = joining.missing(place.size);
-            if missing != last {
-                say(&format!("{missing} at {place}"));
-            }
-            (said, last) = (Instant::now(), missing);
+        if !is_complete && says <= Instant::now() {
+            say(&format!("{} at {place}", joining.missing(place.size)));
+            says = Instant::now() + SAY;
         }
         if !is_complete && joining.wrong.is_none() && began.elapsed() > JOIN_MAX {
             let failure = Failure::new(format!("waited {JOIN_MAX:?} at {place}"))
                 .because(joining.missing(place.size))
                 .hint("start all ranks within a minute, and let them reach that port");
-            joining.wrong = Some((failure, Instant::now()));
+            joining.wrong = Some((failure, Instant::now() + LATE));
         }
         match joining.wrong {
             Some((failure, _)) if is_over || have_come => {
@@ -748,11 +771,42 @@ fn refuse(mut stream: &TcpStream, message: &Message) {
     let _ = stream.write_all(&line(message));
 }
 
+/// How long a rank has waited for rank 0.
+struct Waiting {
+    began: Instant,
+    /// When rank 0 was heard last.
+    heard: Option<Instant>,
+    /// When this rank says next that it waits.
+    says: Instant,
+    is_resolved: bool,
+}
+
+impl Waiting {
+    fn say(&mut self, place: &Place, why: &str) {
+        if self.says <= Instant::now() {
+            say(&format!("rank {} waits for rank 0 at {place}: {why}", place.rank));
+            self.says = Instant::now() + SAY;
+        }
+    }
+
+    /// The addresses of rank 0. Other tries may succeed, but the user learns of the first one.
+    fn resolve(&mut self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let found = (host, port).to_socket_addrs().map(Vec::from_iter);
+        found.map_err(|error| {
+            if std::mem::take(&mut self.is_resolved) {
+                self.says = Instant::now();
+            }
+            io::Error::new(error.kind(), format!("`{host}` has no address: {error}"))
+        })
+    }
+}
+
 /// Another rank: connects to rank 0, and waits until all have come.
 fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<Joined> {
-    let (began, mut heard) = (Instant::now(), None);
+    let began = Instant::now();
+    let mut waiting = Waiting { began, heard: None, says: began + JOIN_LONG, is_resolved: true };
     loop {
-        let why = match try_connect(place, &own, folder, &mut heard) {
+        let why = match try_connect(place, &own, folder, &mut waiting) {
             Ok(Ok(joined)) => return Ok(joined),
             Ok(Err(ended)) => {
                 let failure = Failure::new(format!("rank 0 at {place} ended the run"));
@@ -760,47 +814,48 @@ fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<Joined> {
             }
             Err(why) => why,
         };
-        if heard.is_some_and(|heard: Instant| heard.elapsed() > SILENT) {
+        if waiting.heard.is_some_and(|heard: Instant| heard.elapsed() > SILENT) {
             let failure = Failure::new("the run ended before all ranks had come");
             return Err(failure.because(format!("rank 0 at {place} was lost: {why}")));
         }
-        if heard.is_none() && began.elapsed() > JOIN_MAX {
+        if waiting.heard.is_none() && waiting.began.elapsed() > JOIN_MAX {
             let failure = format!("rank {} cannot reach rank 0 at {place}", place.rank);
             return Err(Failure::new(failure)
                 .because(why.to_string())
                 .hint("let rank 0 start, and `MASTER_ADDR` name its host"));
         }
+        waiting.say(place, &why.to_string());
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Connects once; returns why the run ended, or the error after which a rank tries again. Sets when
-/// rank 0 was heard last.
+/// Connects once; returns why the run ended, or the error after which a rank tries again.
 fn try_connect(
     place: &Place,
     own: &Hello,
     folder: Option<&Path>,
-    heard: &mut Option<Instant>,
+    waiting: &mut Waiting,
 ) -> io::Result<std::result::Result<Joined, String>> {
     let (host, port, token) = address(place, own, folder)?;
     let mut stream = Err(io::ErrorKind::AddrNotAvailable.into());
-    for address in (host.as_str(), port).to_socket_addrs()? {
+    for address in waiting.resolve(&host, port)? {
         stream = TcpStream::connect_timeout(&address, HELLO_MAX);
         if stream.is_ok() {
             break;
         }
     }
-    let mut reader = Reader::new(stream?)?;
+    let first = Hello { rank: 0, host: place.address.clone(), ..own.clone() };
+    let (first, mut reader) = connected(first, Reader::new(stream?)?);
     let has_note = token != own.token;
-    let hello = Hello { token, ..own.clone() };
-    (&*reader.stream).write_all(&line(&Message::Hello(hello)))?;
+    first.send(&Message::Hello(Hello { token, ..own.clone() }));
     loop {
         if readable(std::iter::once(&reader), BEAT / 2).is_empty() {
-            (&*reader.stream).write_all(&line(&Message::Alive(clock())))?;
+            first.send(&Message::Alive);
             match reader.lost() {
-                Some(why) => return Err(io::Error::other(why)),
-                None => continue,
+                Some(_) => return Err(io::Error::other(format!("silent for {SILENT:?}"))),
+                None => waiting.say(place, "other ranks are missing"),
             }
+            continue;
         }
         let (mut local, foreign) = (None, "this is another run: its token differs");
         for message in reader.read(HELLO_LEN_MAX).map_err(io::Error::other)? {
@@ -811,12 +866,11 @@ fn try_connect(
                 // A killed run may have left the note; that of this run will follow.
                 Message::Foreign if has_note => return Err(io::Error::other(foreign)),
                 Message::Foreign => return Ok(Err(foreign.into())),
-                _ => *heard = Some(Instant::now()),
+                _ => waiting.heard = Some(Instant::now()),
             }
         }
         if let Some(local) = local {
-            let first = Hello { rank: 0, host: place.address.clone(), ..own.clone() };
-            return Ok(Ok((connected(first, reader), local)));
+            return Ok(Ok(((first, reader), local)));
         }
     }
 }
@@ -988,22 +1042,14 @@ mod tests {
     }
 
     #[test]
-    fn late_ranks_are_waited_for_and_other_clocks_are_noticed() {
+    fn late_ranks_are_waited_for() {
         let (first, mut others) = simulated(300);
         (1..298).for_each(|_| others.come(VERSION));
         thread::sleep(Duration::from_millis(1500));
         (298..300).for_each(|_| others.come(VERSION));
         let first = first.join().unwrap().unwrap();
-        for rank in 1..300 {
-            let ahead = [0.0, 120.0, -7.5][usize::try_from(rank % 100).unwrap().min(2)];
-            others.say(rank, &Message::Alive(clock() + if rank % 100 > 2 { 0.0 } else { ahead }));
-            others.say(rank, &Message::Own("a".into(), Value::Null));
-        }
+        others.all_say(&Message::Own("a".into(), Value::Null));
         first.agree("a", Value::Null, |_| Ok(())).unwrap();
-        let clocks = first.other_clocks();
-        let ranks: Vec<u32> = clocks.iter().map(|(rank, _)| *rank).collect();
-        assert_eq!(ranks, [1, 2, 101, 102, 201, 202]);
-        assert!((clocks[0].1 - 120.0).abs() < 1.0 && (clocks[1].1 + 7.5).abs() < 1.0, "{clocks:?}");
         assert_eq!((first.hosts.len(), first.hosts[299].as_str()), (300, "host-299"));
         let own = thread::spawn(move || first.part(Value::Null, |all| Ok(all.len())).unwrap());
         others.all_say(&Message::Own("end".into(), Value::Null));
@@ -1021,14 +1067,14 @@ mod tests {
         others.streams.push(second);
         let begun = Instant::now();
         while begun.elapsed() < SILENT + BEAT {
-            (1..3).for_each(|rank| others.say(rank, &Message::Alive(clock())));
+            (1..3).for_each(|rank| others.say(rank, &Message::Alive));
             thread::sleep(BEAT / 4);
         }
         assert!(!first.is_finished(), "it has come again");
         drop(others.streams.pop());
         let begun = Instant::now();
         while !first.is_finished() {
-            others.say(1, &Message::Alive(clock()));
+            others.say(1, &Message::Alive);
             thread::sleep(BEAT / 4);
         }
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
@@ -1044,12 +1090,24 @@ mod tests {
         let second = thread::spawn(move || Ranks::meet(place(1, 2, port), "a", None));
         let (mut stream, _) = listener.accept().unwrap();
         drop(listener);
-        stream.write_all(&line(&Message::Alive(0.0))).unwrap();
+        stream.write_all(&line(&Message::Alive)).unwrap();
         drop(stream);
         let begun = Instant::now();
         let failure = second.join().unwrap().unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         assert!(failure.causes[0].starts_with("rank 0 at 127.0.0.1:"), "{failure:?}");
+    }
+
+    #[test]
+    fn a_host_without_an_address_is_reported_at_once() {
+        let (now, later) = (Instant::now(), Instant::now() + JOIN_MAX);
+        let mut waiting = Waiting { began: now, heard: None, says: later, is_resolved: true };
+        let error = waiting.resolve("a..b", 1).unwrap_err();
+        assert!(error.to_string().starts_with("`a..b` has no address: "), "{error}");
+        assert!(waiting.says < later);
+        waiting.says = later;
+        assert!(waiting.resolve("a..b", 1).is_err() && waiting.says == later, "once");
+        assert_eq!(waiting.resolve("::1", 1).unwrap().len(), 1);
     }
 
     #[test]

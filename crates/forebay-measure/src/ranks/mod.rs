@@ -5,5 +5,5 @@ mod meet;
 pub mod place;
 pub mod total;
 
-pub use self::meet::Ranks;
+pub use self::meet::{Ranks, interrupted};
 pub use self::place::{Place, environment};

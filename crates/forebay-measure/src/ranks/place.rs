@@ -72,25 +72,29 @@ impl Place {
         for names in LAUNCHERS {
             let [rank, size, ..] = names;
             match (number(get, rank)?, number(get, size)?) {
+                (_, Some(0)) => return Err(unusable(get, size, "0", &sizes())),
                 (Some(0), Some(1)) => is_alone = true,
                 (Some(own), Some(all)) => return Self::of(get, names, own, all).map(Some),
-                (Some(_), None) if rank != SLURM => return Err(lacks(rank, size)),
+                (Some(_), None) if rank != SLURM => return Err(lacks(get, rank, size)),
                 // Another launcher may use the same number of ranks.
                 (None, Some(_)) => half = half.or(Some((size, rank))),
                 _ => {}
             }
         }
         match half.filter(|_| !is_alone) {
-            Some((size, rank)) => Err(lacks(size, rank)),
+            Some((size, rank)) => Err(lacks(get, size, rank)),
             None => Ok(None),
         }
     }
 
     fn of(get: Get<'_>, names: [&str; 4], rank: u32, size: u32) -> Result<Self> {
-        if rank >= size || size > RANKS_MAX {
+        if size > RANKS_MAX {
+            return Err(unusable(get, names[1], &size.to_string(), &sizes()));
+        }
+        if rank >= size {
             return Err(Failure::usage(format!("`{}` is {rank}", names[0]))
                 .because(format!("`{}` is {size}, and ranks count from 0", names[1]))
-                .hint(alone(names[0])));
+                .hint(alone(get)));
         }
         let is_of_slurm = number(get, SLURM)? == Some(rank);
         let local = match number(get, names[2])? {
@@ -107,13 +111,13 @@ impl Place {
         let address = address.ok_or_else(|| {
             Failure::usage("the host of rank 0 is unknown")
                 .because(format!("`{}` is {size}, and `MASTER_ADDR` is not set", names[1]))
-                .hint(format!("set `MASTER_ADDR`, or {}", alone(names[0])))
+                .hint(format!("set `MASTER_ADDR`, or {}", alone(get)))
         })?;
         let port = match get("MASTER_PORT") {
             None => PORT,
             Some(text) => match text.parse::<u16>() {
                 Ok(port @ 1..=65_534) => port + 1,
-                _ => return Err(unusable("MASTER_PORT", &text, "a number from 1 to 65534")),
+                _ => return Err(unusable(get, "MASTER_PORT", &text, "a number from 1 to 65534")),
             },
         };
         let tokens = TOKENS.into_iter().filter_map(|name| get(name).filter(|it| it != NO_TOKEN));
@@ -162,24 +166,36 @@ pub fn environment(name: &str) -> Option<String> {
 
 fn number(get: Get<'_>, name: &str) -> Result<Option<u32>> {
     let text = get(name).filter(|_| !name.is_empty());
-    let parsed = text.map(|text| text.parse().map_err(|_| unusable(name, &text, "a number")));
+    let parsed = text.map(|text| text.parse().map_err(|_| unusable(get, name, &text, "a number")));
     parsed.transpose()
 }
 
-fn unusable(name: &str, text: &str, takes: &str) -> Failure {
+fn unusable(get: Get<'_>, name: &str, text: &str, takes: &str) -> Failure {
     let failure =
         Failure::usage(format!("`{name}` is `{text}`")).because(format!("it takes {takes}"));
-    failure.hint(format!("correct `{name}`, or unset it"))
+    let is_of_rank = LAUNCHERS.iter().any(|names| names[..2].contains(&name));
+    let unset = if is_of_rank { alone(get) } else { "unset it".into() };
+    failure.hint(format!("correct `{name}`, or {unset}"))
 }
 
-fn lacks(name: &str, other: &str) -> Failure {
-    Failure::usage(format!("`{name}` is set, and `{other}` is not"))
+/// The numbers of ranks that there can be.
+fn sizes() -> String {
+    format!("a number from 1 to {RANKS_MAX}")
+}
+
+fn lacks(get: Get<'_>, name: &str, other: &str) -> Failure {
+    Failure::usage(format!("`{name}` is set, and `{other}` is unset or empty"))
         .because("a rank needs its number and the number of ranks")
-        .hint(format!("set `{other}`, or {}", alone(name)))
+        .hint(format!("set `{other}`, or {}", alone(get)))
 }
 
-fn alone(name: &str) -> String {
-    format!("unset `{name}` to measure without other ranks")
+/// A command of the shell after which a process has no rank.
+fn alone(get: Get<'_>) -> String {
+    let mut names: Vec<&str> = LAUNCHERS.iter().flat_map(|names| &names[..2]).copied().collect();
+    names.sort_unstable();
+    names.dedup();
+    names.retain(|name| get(name).is_some());
+    format!("`unset {}` to measure without other ranks", names.join(" "))
 }
 
 /// The host in `MASTER_ADDR`, without the brackets of an IPv6 address; or a folder.
@@ -290,6 +306,11 @@ mod tests {
             (("RANK", "x"), "`RANK` is `x`"),
             (("RANK", "-1"), "`RANK` is `-1`"),
             (("WORLD_SIZE", "2.0"), "`WORLD_SIZE` is `2.0`"),
+            (("WORLD_SIZE", "0"), "`WORLD_SIZE` is `0`: it takes a number from 1 to 100000"),
+            (
+                ("WORLD_SIZE", "100001"),
+                "`WORLD_SIZE` is `100001`: it takes a number from 1 to 100000",
+            ),
             (("LOCAL_RANK", "first"), "`LOCAL_RANK` is `first`"),
             (("MASTER_PORT", "65535"), "`MASTER_PORT` is `65535`"),
             (("MASTER_PORT", "tcp"), "`MASTER_PORT` is `tcp`"),
@@ -310,11 +331,25 @@ mod tests {
             ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
         ] {
             let failure = of(&[(name, "1")]).unwrap_err();
-            let text = format!("`{name}` is set, and `{other}` is not");
+            let text = format!("`{name}` is set, and `{other}` is unset or empty");
             assert!(failure.usage && failure.message == text, "{failure:?}");
         }
         let failure = of(&two[..2]).unwrap_err();
         assert!(failure.hint.unwrap().contains("`MASTER_ADDR`"));
+    }
+
+    #[test]
+    fn without_the_variables_of_the_hint_a_process_is_alone() {
+        let torch = [("RANK", "5"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "head")];
+        let pmi = [("PMI_RANK", "x"), ("PMI_SIZE", "4"), ("SLURM_PROCID", "0")];
+        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("WORLD_SIZE", "2")];
+        let job = [("JOB_COMPLETION_INDEX", "1"), ("LOCAL_RANK", "0")];
+        for all in [&torch[..], &[&torch[..], &pmi].concat(), &pmi, &step, &job, &torch[1..]] {
+            let hint = of(all).unwrap_err().hint.unwrap();
+            let unset = hint.split('`').find_map(|part| part.strip_prefix("unset ")).unwrap();
+            let rest = all.iter().filter(|(name, _)| !unset.split(' ').any(|one| one == *name));
+            assert_eq!(of(&rest.copied().collect::<Vec<_>>()).unwrap(), None, "{hint}");
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use forebay::gpu::Device;
 use forebay::{Engine, File, Residency};
 use forebay_cufile::Counters;
-use forebay_evidence::{Evidence, Seen};
+use forebay_evidence::{Evidence, Seen, Storage};
+use serde::{Deserialize, Serialize};
 
 use super::backend::Pool;
 use super::check::{Checked, Most};
@@ -70,61 +71,60 @@ impl Measurer {
         &self.targets
     }
 
-    /// Makes the files of `lanes` cold or resident, as a load needs them.
-    ///
-    /// # Errors
-    /// System errors; the files cannot be brought into that state.
-    pub fn prepare(&self, load: &Load, lanes: &[Lane]) -> Result<()> {
-        let files = files_of(&self.engine, lanes)?;
-        make_ready(load, &files, &starts_of(&files, lanes))
-    }
-
-    /// Runs `load` on `lanes`. Returns the measurement, and its details.
+    /// Runs `load` on `lanes`, at the same time as `all`. Returns the measurement, and its details.
     ///
     /// A load that goes over its files once is repeated, with cold files each time, until its time
     /// is reached. If cold reads turn out to go through the page cache, they are repeated in that
     /// form.
     ///
     /// # Errors
-    /// File, GPU and engine errors.
-    pub fn measure(&self, load: &Load, lanes: &[Lane]) -> Result<(Measured, Ran)> {
-        let files = files_of(&self.engine, lanes)?;
+    /// File, GPU and engine errors, of this process or of another one.
+    pub fn measure(&self, load: &Load, lanes: &[Lane], all: &dyn Peers) -> Result<(Measured, Ran)> {
+        let files = done(all, "open", files_of(&self.engine, lanes))?;
         let starts = starts_of(&files, lanes);
         let sources = self
             .provers
             .split_first()
             .map(|(first, others)| first.sources(&self.engine, &files, others));
         let begun = Instant::now();
-        let (mut sum, mut first): (Option<Ran>, _) = (None, None);
-        let (ran, mut ready, seen) = loop {
-            make_ready(load, &files, &starts)?;
-            first.get_or_insert_with(|| resident(&files, &starts));
-            // Prepared before the counters are read, so that they show only the load.
-            let mut ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
-            if load.cache == Cache::Warm {
-                // FUSE may drop the pages of a file when it is opened again.
-                make_ready(load, &files, &starts)?;
-            }
+        let time = load.time().filter(|_| load.once).unwrap_or_default();
+        let (mut sum, mut before): (Option<Ran>, _) = (None, None);
+        let (mut drives, mut of_process) = (Vec::new(), Vec::new());
+        let (mut ran, mut ready, seen, next) = loop {
+            let ready = self.ready(load, lanes, (&files, &starts), &mut before);
+            let mut ready = done(all, "prepare", ready)?;
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
-            let mut ran = ready.run(&self.targets)?;
+            done(all, "begin", Ok(()))?;
+            let at = Instant::now();
+            let own = ready.run(&self.targets).map(|mut ran| {
+                ran.rounds[0][0] = at;
+                if let Some(mut all) = sum.take() {
+                    all.add(ran);
+                    ran = all;
+                }
+                let is_over = ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time;
+                let next = match load.end {
+                    End::Time(_) if ran.requests == 0 => Next::Other,
+                    _ if is_over => Next::Step,
+                    _ => Next::Again,
+                };
+                (ran, next)
+            });
+            let (ran, next) = agreed(all, "run", own)?;
             let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
             if let (Some(before), Some(after)) = (counted, ready.counters()) {
                 let cufile = grown(before, after);
                 seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
             }
-            if let Some(mut all) = sum.take() {
-                all.add(ran);
-                ran = all;
-            }
-            let time = load.time().filter(|_| load.once).unwrap_or_default();
-            if ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time {
-                break (ran, ready, seen);
+            drives.push(seen.first().and_then(drive_bytes));
+            of_process.push(seen.first().and_then(fetched));
+            if next != Next::Again {
+                break (ran, ready, seen, next);
             }
             sum = Some(ran);
         };
-        let before = first.flatten();
-        if let (0, End::Time(time)) = (ran.requests, load.end) {
+        if let (Next::Other, End::Time(time)) = (next, load.end) {
             // No call ended within the span. So each thread makes at least one, and all count.
             drop(ready);
             if load.rate.is_some() {
@@ -132,15 +132,17 @@ impl Measurer {
                 return Err(failure.hint("use a longer `--time`, or a higher `--rate`"));
             }
             let load = Load { end: End::AtLeast(time), warm_up: Duration::ZERO, ..load.clone() };
-            return self.measure(&load, lanes);
+            return self.measure(&load, lanes, all);
         }
-        let after = resident(&files, &starts);
+        let (before, after) = (before.flatten(), resident(&files, &starts));
         if load.cache == Cache::Cold && !load.writes() && !load.once {
             let len = files.iter().zip(&starts).map(|((_, end), start)| end - start).sum();
-            if passed_through(ran.bytes, (before, after), len) {
+            let is_cached = passed_through(ran.bytes, (before, after), len);
+            let own = if is_cached { Next::Other } else { Next::Step };
+            if all.meet("pages", Ok(own))? == Next::Other {
                 drop(ready);
                 let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
-                return self.measure(&load, lanes);
+                return self.measure(&load, lanes, all);
             }
         }
         let checked = ready.check(&self.engine, &self.most)?;
@@ -149,20 +151,53 @@ impl Measurer {
         } else {
             "a second read"
         };
-        let measured = self.measured(load, &ran, (before, after), &seen, (checked, content));
+        let mut measured = self.measured(load, &ran, (before, after), &seen, (checked, content));
+        let sum = |of: fn(DriveBytes) -> u64| drives.iter().map(|own| Some(of((*own)?))).sum();
+        let (read, written): (Option<u64>, _) = (sum(|own| own.read), sum(|own| own.written));
+        measured.drive_bytes =
+            read.zip(written).map(|(read, written)| DriveBytes { read, written });
+        ran.fetched = of_process.into_iter().sum();
         Ok((measured, ran))
+    }
+
+    /// Brings the files of `lanes` into the state that a load needs, and prepares its threads. Sets
+    /// the share of the files that was in the page cache before the first run.
+    fn ready<'a>(
+        &'a self,
+        load: &'a Load,
+        lanes: &'a [Lane],
+        (files, starts): (&[(File, u64)], &[u64]),
+        before: &mut Option<Option<f64>>,
+    ) -> Result<Ready<'a>> {
+        make_ready(load, files, starts)?;
+        before.get_or_insert_with(|| resident(files, starts));
+        // Prepared before the counters are read, so that they show only the load.
+        let ready = Ready::with(&self.engine, load, lanes, &self.pool)?;
+        if load.cache == Cache::Warm {
+            // FUSE may drop the pages of a file when it is opened again.
+            make_ready(load, files, starts)?;
+        }
+        Ok(ready)
     }
 
     /// Lets a block store serve turns for the time of `load`. Returns the measurement, and its
     /// details.
     ///
     /// # Errors
-    /// Errors of the drive, the GPU and the engine.
-    pub fn serve(&self, load: &Load, served: &mut Served) -> Result<(Measured, Ran)> {
+    /// Errors of the drive, the GPU and the engine, of this process or of another one.
+    pub fn serve(
+        &self,
+        load: &Load,
+        served: Result<&mut Served>,
+        all: &dyn Peers,
+    ) -> Result<(Measured, Ran)> {
+        let served = done(all, "begin", served)?;
+        let at = Instant::now();
         let files = served.files(&self.engine)?;
         let sources = self.provers.first().map(|prover| prover.sources(&self.engine, &files, &[]));
         let span = sources.as_ref().map(|sources| sources.begin());
-        let (ran, kv, checked) = served.run(load.warm_up, load.time().unwrap_or_default())?;
+        let (mut ran, kv, checked) = served.run(load.warm_up, load.time().unwrap_or_default())?;
+        ran.rounds[0][0] = at;
         let seen = span.map_or_else(Vec::new, |span| span.end_each());
         let content = (checked, "checksums, and names of blocks");
         let mut measured = self.measured(load, &ran, (None, None), &seen, content);
@@ -209,6 +244,51 @@ impl Measurer {
             ..Measured::default()
         }
     }
+}
+
+/// Processes that measure together.
+pub trait Peers {
+    /// Waits until each has done this step; returns the largest of their values.
+    ///
+    /// # Errors
+    /// The failure of this process; an empty one if only another process failed.
+    fn meet(&self, step: &str, own: Result<Next>) -> Result<Next>;
+}
+
+/// A process without others.
+#[derive(Debug)]
+pub struct Alone;
+
+impl Peers for Alone {
+    fn meet(&self, _step: &str, own: Result<Next>) -> Result<Next> {
+        own
+    }
+}
+
+/// What follows a step of a measurement. The largest that a process needs follows for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Next {
+    /// The next step.
+    Step,
+    /// The same load again.
+    Again,
+    /// A load of another form.
+    Other,
+}
+
+/// Waits for all; returns the own value, and what follows.
+fn agreed<T>(all: &dyn Peers, step: &str, own: Result<(T, Next)>) -> Result<(T, Next)> {
+    let (value, own) = match own {
+        Ok((value, next)) => (Some(value), Ok(next)),
+        Err(failure) => (None, Err(failure)),
+    };
+    let next = all.meet(step, own)?;
+    Ok((value.expect("a failure is returned"), next))
+}
+
+/// Waits until all have done a step.
+fn done<T>(all: &dyn Peers, step: &str, own: Result<T>) -> Result<T> {
+    agreed(all, step, own.map(|own| (own, Next::Step))).map(|(own, _)| own)
 }
 
 /// A load that is repeated with cold files ends after this many times its time: preparing takes
@@ -333,6 +413,12 @@ pub fn proofs_of(
     proofs
 }
 
+/// The bytes that this process read from storage.
+fn fetched(seen: &Evidence) -> Option<u64> {
+    let is_counted = matches!(seen.storage, Storage::Block | Storage::Nfs);
+    seen.process.value().filter(|_| is_counted).map(|process| process.read)
+}
+
 /// The bytes that the physical drives moved.
 fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
     let Seen::Value(drives) = &seen.drives else { return None };
@@ -343,7 +429,66 @@ fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::{Condvar, Mutex};
+    use std::thread;
+
     use super::*;
+    use crate::workload::backend::{Method, Plain};
+    use crate::workload::pattern::Region;
+
+    /// Two processes, simulated by threads.
+    #[derive(Default)]
+    struct Two {
+        /// What has been said in the current step, and the steps that are over.
+        said: Mutex<(Vec<Option<Next>>, usize)>,
+        all: Condvar,
+    }
+
+    impl Peers for Two {
+        fn meet(&self, _step: &str, own: Result<Next>) -> Result<Next> {
+            let mut said = self.said.lock().unwrap();
+            let step = said.1;
+            said.0.push(own.as_ref().ok().copied());
+            if said.0.len() == 2 * (step + 1) {
+                said.1 += 1;
+                self.all.notify_all();
+            }
+            let said = self.all.wait_while(said, |said| said.1 == step).unwrap();
+            let both: Option<Vec<Next>> = said.0[2 * step..][..2].iter().copied().collect();
+            own.and(both.and_then(|both| both.into_iter().max()).ok_or(Failure::new("")))
+        }
+    }
+
+    #[test]
+    fn peers_repeat_together_and_fail_together() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let missing = folder.path().join("missing");
+        let engine = Engine::new(forebay::Options::default()).unwrap();
+        let measured = |peers: &dyn Peers, path: &Path, time: Duration| {
+            let end = End::AtLeast(time);
+            let load = Load::reads(Method::Plain(Plain::Standard), 1 << 20, end);
+            let load = Load { cache: Cache::Warm, once: true, ..load };
+            let region = Region { start: 0, len: 1 << 20 };
+            let lanes = [Lane { path: path.to_owned(), region, ..Lane::default() }];
+            let all = Measurer::all(&engine, &[vec![None]], &Arc::default(), Most::NONE);
+            all[0].measure(&load, &lanes, peers).map(|(_, ran)| ran.rounds.len())
+        };
+        let both = |other: &Path, times: [Duration; 2]| {
+            let two = Two::default();
+            thread::scope(|scope| {
+                let first = scope.spawn(|| measured(&two, &path, times[0]));
+                (measured(&two, other, times[1]), first.join().unwrap())
+            })
+        };
+        let (own, first) = both(&path, [Duration::from_millis(20), Duration::ZERO]);
+        assert!(own.as_ref().unwrap() == first.as_ref().unwrap(), "{own:?}, {first:?}");
+        let (own, first) = both(&missing, [Duration::ZERO; 2]);
+        assert!(own.unwrap_err().message.contains("missing"));
+        assert_eq!(first.unwrap_err(), Failure::new(""), "it leaves the words to the other one");
+    }
 
     #[test]
     fn bytes_in_memory_afterwards_were_read_through_it() {

@@ -36,8 +36,14 @@ pub struct Ran {
     pub span: Duration,
     /// When it began.
     pub from: Instant,
+    /// Of each repetition when all processes were ready, when its span began, and when it ended.
+    pub rounds: Vec<[Instant; 3]>,
     /// Latencies of requests in the span. Each request of a call has the latency of the call.
     pub latencies: Latencies,
+    /// The times to the first block of a block store's turns.
+    pub firsts: Latencies,
+    /// Bytes that this process read from storage, if the kernel counts them.
+    pub fetched: Option<u64>,
     /// The CPU time of the span.
     pub cpu: CpuCost,
     /// Whether the rate was steady.
@@ -68,6 +74,7 @@ impl Ran {
         self.bytes += more.bytes;
         self.requests += more.requests;
         self.span += more.span;
+        self.rounds.extend(more.rounds);
         self.latencies.add_all(&more.latencies);
         let (own, other) = (self.cpu, more.cpu);
         let (user_s, system_s) = (own.user_s + other.user_s, own.system_s + other.system_s);
@@ -238,7 +245,10 @@ impl<'a> Ready<'a> {
             requests: last.requests - first.requests,
             span,
             from: first.at,
+            rounds: vec![[start, first.at, first.at + span]],
             latencies,
+            firsts: Latencies::default(),
+            fetched: None,
             cpu: CpuCost::new(user_s, system_s, span.as_secs_f64(), bytes),
             steady: counted.steady(),
             shares: self.shares(targets, (&first, &last), start),
