@@ -138,7 +138,8 @@ impl Joined {
         let is_file = |path: &PathBuf| !subject::is_folder(path);
         if share_hosts && args.one_file.is_none() && args.paths.iter().any(is_file) {
             args.one_file = Some(OneFile::All);
-            check_one_file(args)?;
+            let own = "that is how ranks of a host use a named file";
+            check_one_file(args).map_err(|failure| failure.because(own))?;
         }
         args.output = output;
         args.quiet |= rank != 0;

@@ -234,6 +234,7 @@ impl Served {
             rounds: vec![[from, from, from + time]],
             latencies: tally.loads,
             firsts: tally.firsts,
+            drives: None,
             fetched: None,
             cpu: CpuCost::new(cpu.0.as_secs_f64(), cpu.1.as_secs_f64(), seconds, bytes),
             steady: None,

@@ -81,7 +81,7 @@ struct Hello {
     rank: u32,
     size: u32,
     host: String,
-    /// A number of this start of the host: hosts may have the same name.
+    /// Hosts may have the same name.
     boot: String,
     /// The arguments in the form of `{:#?}`, which are the same for all.
     arguments: String,
@@ -238,7 +238,7 @@ impl Ranks {
             rank: place.rank,
             size: place.size,
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-            boot: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+            boot: boot(),
             arguments: arguments.into(),
         };
         *this() = Some(Own { name: hello.name(), parted: Arc::clone(&parted), peers: Vec::new() });
@@ -375,6 +375,13 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     thread.spawn(work).map(drop).map_err(|error| Failure::io("cannot start a thread", &error))
 }
 
+/// The number of this start of the host, and of the clock that this process sees.
+fn boot() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let clock = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    format!("{} {}", boot.trim(), clock.display())
+}
+
 /// The names of the hosts of ranks, different ones for different hosts.
 fn names<'a>(all: impl Iterator<Item = &'a Hello>) -> Vec<String> {
     let mut boots: BTreeMap<String, String> = BTreeMap::new();
@@ -444,6 +451,8 @@ fn lost(index: usize, how: &str, peers: &[Arc<Peer>], parted: &AtomicBool) {
 
 /// Ends the run, also for `others`, unless the ranks have parted.
 fn end(parted: &AtomicBool, why: &str, others: &[Arc<Peer>]) {
+    // Until this process ends: a signal must not close its streams before the last words.
+    let _this = this();
     if parted.swap(true, Ordering::AcqRel) {
         return;
     }
@@ -470,7 +479,8 @@ fn this() -> MutexGuard<'static, Option<Own>> {
 /// Says that a signal ends this rank, to its user and to the other ranks. Does nothing in a process
 /// without others.
 pub fn interrupted(signal: &str) {
-    let Some(Own { name, parted, peers }) = this().take() else { return };
+    let mut this = this();
+    let Some(Own { name, parted, peers }) = this.take() else { return };
     // From now on no end of another rank sets the exit code.
     if parted.swap(true, Ordering::AcqRel) {
         return;
@@ -771,14 +781,12 @@ fn refuse(mut stream: &TcpStream, message: &Message) {
     let _ = stream.write_all(&line(message));
 }
 
-/// How long a rank has waited for rank 0.
+/// What a rank that waits for rank 0 knows.
 struct Waiting {
-    began: Instant,
     /// When rank 0 was heard last.
     heard: Option<Instant>,
     /// When this rank says next that it waits.
     says: Instant,
-    is_resolved: bool,
 }
 
 impl Waiting {
@@ -788,23 +796,24 @@ impl Waiting {
             self.says = Instant::now() + SAY;
         }
     }
+}
 
-    /// The addresses of rank 0. Other tries may succeed, but the user learns of the first one.
-    fn resolve(&mut self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        let found = (host, port).to_socket_addrs().map(Vec::from_iter);
-        found.map_err(|error| {
-            if std::mem::take(&mut self.is_resolved) {
-                self.says = Instant::now();
-            }
-            io::Error::new(error.kind(), format!("`{host}` has no address: {error}"))
-        })
-    }
+/// Why the host of rank 0 cannot be reached by its name.
+fn unresolved(place: &Place) -> Option<String> {
+    let address = Some(place.address.as_str()).filter(|_| !place.is_folder())?;
+    let error = (address, place.port).to_socket_addrs().err()?;
+    Some(format!("`{address}` has no address: {error}"))
 }
 
 /// Another rank: connects to rank 0, and waits until all have come.
 fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<Joined> {
     let began = Instant::now();
-    let mut waiting = Waiting { began, heard: None, says: began + JOIN_LONG, is_resolved: true };
+    let mut waiting = Waiting { heard: None, says: began + JOIN_LONG };
+    if let Some(why) = unresolved(place) {
+        // It may have one later.
+        waiting.says = began;
+        waiting.say(place, &why);
+    }
     loop {
         let why = match try_connect(place, &own, folder, &mut waiting) {
             Ok(Ok(joined)) => return Ok(joined),
@@ -818,7 +827,7 @@ fn connect(place: &Place, own: Hello, folder: Option<&Path>) -> Result<Joined> {
             let failure = Failure::new("the run ended before all ranks had come");
             return Err(failure.because(format!("rank 0 at {place} was lost: {why}")));
         }
-        if waiting.heard.is_none() && waiting.began.elapsed() > JOIN_MAX {
+        if waiting.heard.is_none() && began.elapsed() > JOIN_MAX {
             let failure = format!("rank {} cannot reach rank 0 at {place}", place.rank);
             return Err(Failure::new(failure)
                 .because(why.to_string())
@@ -838,7 +847,7 @@ fn try_connect(
 ) -> io::Result<std::result::Result<Joined, String>> {
     let (host, port, token) = address(place, own, folder)?;
     let mut stream = Err(io::ErrorKind::AddrNotAvailable.into());
-    for address in waiting.resolve(&host, port)? {
+    for address in (host.as_str(), port).to_socket_addrs()? {
         stream = TcpStream::connect_timeout(&address, HELLO_MAX);
         if stream.is_ok() {
             break;
@@ -1100,14 +1109,9 @@ mod tests {
 
     #[test]
     fn a_host_without_an_address_is_reported_at_once() {
-        let (now, later) = (Instant::now(), Instant::now() + JOIN_MAX);
-        let mut waiting = Waiting { began: now, heard: None, says: later, is_resolved: true };
-        let error = waiting.resolve("a..b", 1).unwrap_err();
-        assert!(error.to_string().starts_with("`a..b` has no address: "), "{error}");
-        assert!(waiting.says < later);
-        waiting.says = later;
-        assert!(waiting.resolve("a..b", 1).is_err() && waiting.says == later, "once");
-        assert_eq!(waiting.resolve("::1", 1).unwrap().len(), 1);
+        let at = |address: &str| unresolved(&Place { address: address.into(), ..place(1, 2, 1) });
+        assert!(at("a..b").unwrap().starts_with("`a..b` has no address: "));
+        assert_eq!(["::1", "127.0.0.1", "/a..b"].map(at), [None, None, None]);
     }
 
     #[test]

@@ -307,8 +307,8 @@ mod tests {
             ..Measured::default()
         };
         // Each rank begins half a second after it could.
-        let rounds =
-            vec![[0, 500, 500 + (seconds * 1000.0) as u64].map(|ms| READY + ms * 1_000_000)];
+        let at = |seconds| u64::try_from(Duration::from_secs_f64(seconds).as_nanos()).unwrap();
+        let rounds = vec![[0.0, 0.5, 0.5 + seconds].map(|seconds| READY + at(seconds))];
         OfRank {
             measured,
             latencies: vec![(latency, 100)],

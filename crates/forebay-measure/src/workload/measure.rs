@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use forebay::gpu::Device;
 use forebay::{Engine, File, Residency};
 use forebay_cufile::Counters;
-use forebay_evidence::{Evidence, Seen, Storage};
+use forebay_evidence::{Evidence, Seen};
 use serde::{Deserialize, Serialize};
 
 use super::backend::Pool;
@@ -21,7 +21,7 @@ use crate::kv::Served;
 use crate::proof::{Proof, Prover};
 use crate::results::verdict::VerdictFacts;
 use crate::results::{Cache, Direction};
-use crate::results::{DriveBytes, Measured, PageCacheShare};
+use crate::results::{Measured, PageCacheShare};
 use crate::route::describe;
 use crate::stats::rate;
 use crate::steps;
@@ -89,40 +89,38 @@ impl Measurer {
         let begun = Instant::now();
         let time = load.time().filter(|_| load.once).unwrap_or_default();
         let (mut sum, mut before): (Option<Ran>, _) = (None, None);
-        let (mut drives, mut of_process) = (Vec::new(), Vec::new());
-        let (mut ran, mut ready, seen, next) = loop {
+        let (ran, mut ready, seen, next) = loop {
             let ready = self.ready(load, lanes, (&files, &starts), &mut before);
             let mut ready = done(all, "prepare", ready)?;
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
             done(all, "begin", Ok(()))?;
             let at = Instant::now();
-            let own = ready.run(&self.targets).map(|mut ran| {
-                ran.rounds[0][0] = at;
-                if let Some(mut all) = sum.take() {
-                    all.add(ran);
-                    ran = all;
-                }
-                let is_over = ran.span >= time || begun.elapsed() >= ROUNDS_MAX * time;
+            let ran = ready.run(&self.targets).map(|ran| {
+                let spans = ran.span + sum.as_ref().map_or(Duration::ZERO, |sum| sum.span);
                 let next = match load.end {
                     End::Time(_) if ran.requests == 0 => Next::Other,
-                    _ if is_over => Next::Step,
+                    _ if spans >= time || begun.elapsed() >= ROUNDS_MAX * time => Next::Step,
                     _ => Next::Again,
                 };
                 (ran, next)
             });
-            let (ran, next) = agreed(all, "run", own)?;
+            let (mut ran, next) = agreed(all, "run", ran)?;
             let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
             if let (Some(before), Some(after)) = (counted, ready.counters()) {
                 let cufile = grown(before, after);
                 seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
             }
-            drives.push(seen.first().and_then(drive_bytes));
-            of_process.push(seen.first().and_then(fetched));
-            if next != Next::Again {
-                break (ran, ready, seen, next);
+            ran.rounds[0][0] = at;
+            ran.count(&seen);
+            if let Some(all) = &mut sum {
+                all.add(ran);
+            } else {
+                sum = Some(ran);
             }
-            sum = Some(ran);
+            if next != Next::Again {
+                break (sum.expect("it ran"), ready, seen, next);
+            }
         };
         if let (Next::Other, End::Time(time)) = (next, load.end) {
             // No call ended within the span. So each thread makes at least one, and all count.
@@ -151,13 +149,7 @@ impl Measurer {
         } else {
             "a second read"
         };
-        let mut measured = self.measured(load, &ran, (before, after), &seen, (checked, content));
-        let sum = |of: fn(DriveBytes) -> u64| drives.iter().map(|own| Some(of((*own)?))).sum();
-        let (read, written): (Option<u64>, _) = (sum(|own| own.read), sum(|own| own.written));
-        measured.drive_bytes =
-            read.zip(written).map(|(read, written)| DriveBytes { read, written });
-        ran.fetched = of_process.into_iter().sum();
-        Ok((measured, ran))
+        Ok((self.measured(load, &ran, (before, after), &seen, (checked, content)), ran))
     }
 
     /// Brings the files of `lanes` into the state that a load needs, and prepares its threads. Sets
@@ -199,6 +191,7 @@ impl Measurer {
         let (mut ran, kv, checked) = served.run(load.warm_up, load.time().unwrap_or_default())?;
         ran.rounds[0][0] = at;
         let seen = span.map_or_else(Vec::new, |span| span.end_each());
+        ran.count(&seen);
         let content = (checked, "checksums, and names of blocks");
         let mut measured = self.measured(load, &ran, (None, None), &seen, content);
         measured.kv = Some(kv);
@@ -229,7 +222,7 @@ impl Measurer {
             latency: ran.latencies.summary(load.rate.is_some()),
             cpu: Some(ran.cpu),
             page_cache: Some(PageCacheShare { before, after }),
-            drive_bytes: seen.first().and_then(drive_bytes),
+            drive_bytes: ran.drives,
             route,
             reason,
             verdict: VerdictFacts::of(&proofs),
@@ -411,20 +404,6 @@ pub fn proofs_of(
         }
     }
     proofs
-}
-
-/// The bytes that this process read from storage.
-fn fetched(seen: &Evidence) -> Option<u64> {
-    let is_counted = matches!(seen.storage, Storage::Block | Storage::Nfs);
-    seen.process.value().filter(|_| is_counted).map(|process| process.read)
-}
-
-/// The bytes that the physical drives moved.
-fn drive_bytes(seen: &Evidence) -> Option<DriveBytes> {
-    let Seen::Value(drives) = &seen.drives else { return None };
-    let own = || drives.iter().filter(|drive| drive.drive);
-    let (read, written) = (own().map(|d| d.read).sum(), own().map(|d| d.written).sum());
-    Some(DriveBytes { read, written })
 }
 
 #[cfg(test)]

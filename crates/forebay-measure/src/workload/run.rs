@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use forebay::Engine;
 use forebay::units::format_size;
 use forebay_cufile::Counters;
-use forebay_evidence::Seen;
+use forebay_evidence::{Evidence, Seen, Storage};
 
 use super::backend::{self, Context, Method, Pool, Taken, add};
 use super::check::{self, Checked, Most};
@@ -20,7 +20,7 @@ use super::worker::{Counter, Phase, Progress, Worker};
 use super::{Lane, Load};
 use crate::failure::{Failure, Result};
 use crate::results::{Cache, Direction};
-use crate::results::{CpuCost, Share, Steady};
+use crate::results::{CpuCost, DriveBytes, Share, Steady};
 use crate::scratch::random;
 use crate::stats::{float, rate};
 use crate::{cpu, proof};
@@ -42,6 +42,8 @@ pub struct Ran {
     pub latencies: Latencies,
     /// The times to the first block of a block store's turns.
     pub firsts: Latencies,
+    /// Bytes that the drives moved, if they are counted.
+    pub drives: Option<DriveBytes>,
     /// Bytes that this process read from storage, if the kernel counts them.
     pub fetched: Option<u64>,
     /// The CPU time of the span.
@@ -69,12 +71,30 @@ impl Ran {
         all.taken
     }
 
+    /// Takes the bytes of drives and storage from counters.
+    pub(super) fn count(&mut self, seen: &[Evidence]) {
+        let Some(seen) = seen.first() else { return };
+        let is_of_process = matches!(seen.storage, Storage::Block | Storage::Nfs);
+        let own = seen.process.value().filter(|_| is_of_process);
+        self.fetched = own.map(|own| own.read);
+        self.drives = seen.drives.value().map(|drives| {
+            let own = || drives.iter().filter(|drive| drive.drive);
+            let (read, written) = (own().map(|d| d.read).sum(), own().map(|d| d.written).sum());
+            DriveBytes { read, written }
+        });
+    }
+
     /// Adds a repetition of the same load, whose routes and targets are kept.
     pub(super) fn add(&mut self, more: Self) {
         self.bytes += more.bytes;
         self.requests += more.requests;
         self.span += more.span;
         self.rounds.extend(more.rounds);
+        self.fetched = self.fetched.zip(more.fetched).map(|(own, other)| own + other);
+        self.drives = self.drives.zip(more.drives).map(|(own, other)| DriveBytes {
+            read: own.read + other.read,
+            written: own.written + other.written,
+        });
         self.latencies.add_all(&more.latencies);
         let (own, other) = (self.cpu, more.cpu);
         let (user_s, system_s) = (own.user_s + other.user_s, own.system_s + other.system_s);
@@ -248,6 +268,7 @@ impl<'a> Ready<'a> {
             rounds: vec![[start, first.at, first.at + span]],
             latencies,
             firsts: Latencies::default(),
+            drives: None,
             fetched: None,
             cpu: CpuCost::new(user_s, system_s, span.as_secs_f64(), bytes),
             steady: counted.steady(),
