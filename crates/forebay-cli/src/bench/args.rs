@@ -82,7 +82,7 @@ pub struct BenchArgs {
     /// Let several ranks use one file: `stripes`, a part each, or `all` of it, which they only read
     ///
     /// Rank 0 makes the scratch file, in a folder that all of them see. By default each rank has a
-    /// file of its own.
+    /// scratch file of its own, and ranks of one host read all of a named file.
     #[arg(
         long, value_name = "HOW", value_enum, hide_possible_values = true,
         conflicts_with_all = ["kv", "vs"], hide_short_help = true, help_heading = TARGETS

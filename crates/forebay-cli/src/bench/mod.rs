@@ -43,7 +43,7 @@ use forebay_measure::stats::{Spread, float};
 use forebay_measure::stdio::message;
 use forebay_measure::steps::{self, Step};
 use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
-use forebay_measure::workload::measure::{Alone, Measurer, Next, Peers};
+use forebay_measure::workload::measure::{Measurer, Peers};
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{drive, environment, held, subject};
@@ -87,6 +87,8 @@ const END_MAX: Duration = Duration::from_secs(6);
 const SHOWN_MAX: usize = 300;
 /// The share by which the span of all ranks may be longer than that of a rank.
 const LONGER_MAX: f64 = 0.1;
+/// The share of cold reads that storage delivers at least.
+const FETCHED_MIN: f64 = 0.9;
 /// Default capacity of a block store.
 const KV_SIZE: u64 = 4 << 30;
 /// Blocks of the served turns that were stored before, in hundredths: the mix of loads and stores
@@ -787,10 +789,9 @@ impl<'a> Bench<'a> {
             true => place.prepare_writes(&files),
             false => place.make(Direction::Read),
         });
-        let peers = peers(self.joined);
-        peers.meet("files", made.map(|()| Next::Step))?;
         self.meter.mark();
-        measurer.measure(&planned.load, &lanes, peers)
+        let peers = self.joined.map(|joined| joined as &dyn Peers);
+        measurer.measure(&planned.load, (&lanes, made), peers)
     }
 
     /// Finds the capacity of each root of block stores, and checks that there is room for all.
@@ -852,10 +853,11 @@ impl<'a> Bench<'a> {
     /// Lets the block store of a point serve turns.
     fn serve(&mut self, index: usize, bar: &ProgressBar) -> Result<(Measured, Ran)> {
         let filled = self.fill(index, bar);
+        let peers = self.joined.map(|joined| joined as &dyn Peers);
         let planned = &self.planned[index];
         let served = filled.map(|()| self.served.get_mut(&index).expect("it is open"));
         self.meter.mark();
-        self.measurers[planned.targets].serve(&planned.load, served, peers(self.joined))
+        self.measurers[planned.targets].serve(&planned.load, served, peers)
     }
 
     /// Waits for the other ranks, so that all measure at the same time.
@@ -900,10 +902,8 @@ impl<'a> Bench<'a> {
             self.raise_limits(&planned, measured)?;
             let is_cold_read =
                 planned.load.cache == Cache::Cold && planned.load.read_percent == 100;
-            if is_cold_read
-                && let (Some(joined), Some(fetched)) = (self.joined, *fetched)
-                && joined.is_cached(fetched)
-            {
+            let shares_file = self.joined.is_some_and(|joined| joined.shares_file);
+            if is_cold_read && shares_file && fetched.is_some_and(|share| share < FETCHED_MIN) {
                 let row = planned.name();
                 self.doubt(format!(
                     "{row}: ranks read pages that others of their host had cached"
@@ -927,11 +927,6 @@ impl<'a> Bench<'a> {
             error,
         })
     }
-}
-
-/// The processes that measure together with this one.
-fn peers(joined: Option<&Joined>) -> &dyn Peers {
-    joined.map_or(&Alone, |joined| joined)
 }
 
 /// The direction that is measured first.

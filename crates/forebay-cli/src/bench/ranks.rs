@@ -29,9 +29,6 @@ use crate::bench::args::{BenchArgs, GpuRows, OneFile};
 use crate::bench::files::{Place as Files, Shared};
 use crate::map::{self, json::MapReport};
 
-/// The share of cold reads that storage delivers at least.
-const FETCHED_MIN: f64 = 0.9;
-
 /// The other ranks of a run.
 #[derive(Debug)]
 pub(crate) struct Joined {
@@ -40,7 +37,7 @@ pub(crate) struct Joined {
     /// and what binds. `None` if a path is on a drive of its host.
     network: [Option<(f64, String)>; 2],
     /// Whether ranks of a host read the same file.
-    shares_file: bool,
+    pub(super) shares_file: bool,
     /// Why the run cannot go on, once a step of a measurement has found it.
     broken: OnceCell<Failure>,
 }
@@ -335,11 +332,6 @@ impl Joined {
                 .map_err(|own| why.unwrap_or(own)))
         })?;
         Ok(made.map_err(Failure::new))
-    }
-
-    /// Whether ranks of a host read this share of a cold file from the pages of each other.
-    pub(super) fn is_cached(&self, fetched: f64) -> bool {
-        self.shares_file && fetched < FETCHED_MIN
     }
 
     /// Names what binds if it is storage behind a network: the ports of the hosts if they are

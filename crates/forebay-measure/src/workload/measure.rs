@@ -71,7 +71,8 @@ impl Measurer {
         &self.targets
     }
 
-    /// Runs `load` on `lanes`, at the same time as `all`. Returns the measurement, and its details.
+    /// Runs `load` on `lanes`, whose files are `made`, at the same time as `peers`. Returns the
+    /// measurement, and its details.
     ///
     /// A load that goes over its files once is repeated, with cold files each time, until its time
     /// is reached. If cold reads turn out to go through the page cache, they are repeated in that
@@ -79,8 +80,14 @@ impl Measurer {
     ///
     /// # Errors
     /// File, GPU and engine errors, of this process or of another one.
-    pub fn measure(&self, load: &Load, lanes: &[Lane], all: &dyn Peers) -> Result<(Measured, Ran)> {
-        let files = done(all, "open", files_of(&self.engine, lanes))?;
+    pub fn measure(
+        &self,
+        load: &Load,
+        (lanes, made): (&[Lane], Result<()>),
+        peers: Option<&dyn Peers>,
+    ) -> Result<(Measured, Ran)> {
+        let files = made.and_then(|()| files_of(&self.engine, lanes));
+        let files = done(peers, "open", files)?;
         let starts = starts_of(&files, lanes);
         let sources = self
             .provers
@@ -91,10 +98,10 @@ impl Measurer {
         let (mut sum, mut before): (Option<Ran>, _) = (None, None);
         let (ran, mut ready, seen, next) = loop {
             let ready = self.ready(load, lanes, (&files, &starts), &mut before);
-            let mut ready = done(all, "prepare", ready)?;
+            let mut ready = done(peers, "prepare", ready)?;
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
-            done(all, "begin", Ok(()))?;
+            done(peers, "begin", Ok(()))?;
             let at = Instant::now();
             let ran = ready.run(&self.targets).map(|ran| {
                 let spans = ran.span + sum.as_ref().map_or(Duration::ZERO, |sum| sum.span);
@@ -105,7 +112,7 @@ impl Measurer {
                 };
                 (ran, next)
             });
-            let (mut ran, next) = agreed(all, "run", ran)?;
+            let (mut ran, next) = agreed(peers, "run", ran)?;
             let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
             if let (Some(before), Some(after)) = (counted, ready.counters()) {
                 let cufile = grown(before, after);
@@ -130,17 +137,17 @@ impl Measurer {
                 return Err(failure.hint("use a longer `--time`, or a higher `--rate`"));
             }
             let load = Load { end: End::AtLeast(time), warm_up: Duration::ZERO, ..load.clone() };
-            return self.measure(&load, lanes, all);
+            return self.measure(&load, (lanes, Ok(())), peers);
         }
         let (before, after) = (before.flatten(), resident(&files, &starts));
         if load.cache == Cache::Cold && !load.writes() && !load.once {
             let len = files.iter().zip(&starts).map(|((_, end), start)| end - start).sum();
             let is_cached = passed_through(ran.bytes, (before, after), len);
             let own = if is_cached { Next::Other } else { Next::Step };
-            if all.meet("pages", Ok(own))? == Next::Other {
+            if agreed(peers, "pages", Ok(((), own)))?.1 == Next::Other {
                 drop(ready);
                 let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
-                return self.measure(&load, lanes, all);
+                return self.measure(&load, (lanes, Ok(())), peers);
             }
         }
         let checked = ready.check(&self.engine, &self.most)?;
@@ -181,9 +188,9 @@ impl Measurer {
         &self,
         load: &Load,
         served: Result<&mut Served>,
-        all: &dyn Peers,
+        peers: Option<&dyn Peers>,
     ) -> Result<(Measured, Ran)> {
-        let served = done(all, "begin", served)?;
+        let served = done(peers, "begin", served)?;
         let at = Instant::now();
         let files = served.files(&self.engine)?;
         let sources = self.provers.first().map(|prover| prover.sources(&self.engine, &files, &[]));
@@ -248,16 +255,6 @@ pub trait Peers {
     fn meet(&self, step: &str, own: Result<Next>) -> Result<Next>;
 }
 
-/// A process without others.
-#[derive(Debug)]
-pub struct Alone;
-
-impl Peers for Alone {
-    fn meet(&self, _step: &str, own: Result<Next>) -> Result<Next> {
-        own
-    }
-}
-
 /// What follows a step of a measurement. The largest that a process needs follows for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Next {
@@ -270,18 +267,17 @@ pub enum Next {
 }
 
 /// Waits for all; returns the own value, and what follows.
-fn agreed<T>(all: &dyn Peers, step: &str, own: Result<(T, Next)>) -> Result<(T, Next)> {
-    let (value, own) = match own {
-        Ok((value, next)) => (Some(value), Ok(next)),
-        Err(failure) => (None, Err(failure)),
-    };
-    let next = all.meet(step, own)?;
-    Ok((value.expect("a failure is returned"), next))
+fn agreed<T>(peers: Option<&dyn Peers>, step: &str, own: Result<(T, Next)>) -> Result<(T, Next)> {
+    let Some(peers) = peers else { return own };
+    match own {
+        Ok((value, next)) => peers.meet(step, Ok(next)).map(|next| (value, next)),
+        Err(failure) => Err(peers.meet(step, Err(failure)).expect_err("this process failed")),
+    }
 }
 
 /// Waits until all have done a step.
-fn done<T>(all: &dyn Peers, step: &str, own: Result<T>) -> Result<T> {
-    agreed(all, step, own.map(|own| (own, Next::Step))).map(|(own, _)| own)
+fn done<T>(peers: Option<&dyn Peers>, step: &str, own: Result<T>) -> Result<T> {
+    agreed(peers, step, own.map(|own| (own, Next::Step))).map(|(own, _)| own)
 }
 
 /// A load that is repeated with cold files ends after this many times its time: preparing takes
@@ -453,7 +449,7 @@ mod tests {
             let region = Region { start: 0, len: 1 << 20 };
             let lanes = [Lane { path: path.to_owned(), region, ..Lane::default() }];
             let all = Measurer::all(&engine, &[vec![None]], &Arc::default(), Most::NONE);
-            all[0].measure(&load, &lanes, peers).map(|(_, ran)| ran.rounds.len())
+            all[0].measure(&load, (&lanes, Ok(())), Some(peers)).map(|(_, ran)| ran.rounds.len())
         };
         let both = |other: &Path, times: [Duration; 2]| {
             let two = Two::default();
