@@ -376,7 +376,7 @@ impl<'a> Bench<'a> {
         let direction = first_direction(axes);
         let (is_default, has_cold) = (self.args.cache.is_empty(), self.has_cold_rows());
         // Other ranks of the host would see the pages that this one reads.
-        let probes = self.joined.is_none_or(Joined::probes);
+        let probes = self.joined.is_none_or(|joined| joined.ranks.is_first_of_host);
         for (index, caches) in axes.caches.iter_mut().enumerate().filter(|_| probes) {
             let (place, name) = (&mut self.places[index], &axes.paths[index]);
             if !has_cold || !caches.cold {
@@ -862,12 +862,12 @@ impl<'a> Bench<'a> {
 
     /// Waits for the other ranks, so that all measure at the same time.
     fn begin(&self) -> Result<()> {
-        self.joined.map_or(Ok(()), Joined::begin)
+        self.joined.map_or(Ok(()), |joined| joined.ranks.agree("begin", (), |_| Ok(())))
     }
 
     /// The number of ranks.
     fn ranks(&self) -> u64 {
-        self.joined.map_or(1, |joined| joined.size().into())
+        self.joined.map_or(1, |joined| joined.ranks.place.size.into())
     }
 
     /// The part that each rank has of a limit.

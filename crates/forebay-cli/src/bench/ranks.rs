@@ -32,7 +32,7 @@ use crate::map::{self, json::MapReport};
 /// The other ranks of a run.
 #[derive(Debug)]
 pub(crate) struct Joined {
-    ranks: Ranks,
+    pub(super) ranks: Ranks,
     /// The most that all hosts read, and write, through their network ports: the bytes per second,
     /// and what binds. `None` if a path is on a drive of its host.
     network: [Option<(f64, String)>; 2],
@@ -183,11 +183,6 @@ impl Joined {
         self.ranks.is_first()
     }
 
-    /// The number of ranks.
-    pub(super) fn size(&self) -> u32 {
-        self.ranks.place.size
-    }
-
     /// The number of ranks on this host.
     pub(super) fn local_size(&self) -> u32 {
         self.ranks.local.1
@@ -271,16 +266,6 @@ impl Joined {
             places.iter_mut().zip(shared).for_each(|(place, shared)| place.use_shared(shared));
         }
         Ok(())
-    }
-
-    /// Waits for the others before a limit is measured.
-    pub(super) fn begin(&self) -> Result<()> {
-        self.ranks.agree("begin", (), |_| Ok(()))
-    }
-
-    /// Whether this rank finds out for those of its host what the files can do.
-    pub(super) fn probes(&self) -> bool {
-        self.ranks.is_first_of_host
     }
 
     /// The limit of all ranks, of those that each measured.

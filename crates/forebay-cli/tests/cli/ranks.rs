@@ -430,6 +430,19 @@ fn a_rank_killed_at_any_stage_is_named_within_ten_seconds() {
 }
 
 #[test]
+fn a_default_run_of_ranks_has_the_time_limit_of_one_process() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let (port, file) = (port(), folder.path().join("results"));
+    let arguments = ["--method=forebay", "-o", "results"];
+    let mut ranks = [0, 1].map(|number| start(folder.path(), (number, 2, port), &arguments));
+    let is_begun = || fs::read_to_string(&file).is_ok_and(|text| text.contains('\n'));
+    wait(Duration::from_secs(60), "the record of the run", is_begun);
+    ranks.iter_mut().for_each(|rank| rank.kill().unwrap());
+    ranks.iter_mut().for_each(|rank| drop(rank.wait().unwrap()));
+    assert!(run_of(&read(&file).unwrap()).request["repeats"].is_null());
+}
+
+#[test]
 fn a_signal_to_a_rank_is_named_by_all() {
     use std::os::unix::process::ExitStatusExt as _;
 

@@ -123,14 +123,8 @@ impl Reader {
         // A peer that reads nothing must not hold up the others.
         stream.set_write_timeout(Some(SILENT))?;
         let stream = Arc::new(stream);
-        Ok(Self {
-            stream,
-            bytes: Vec::new(),
-            seen: 0,
-            heard: Instant::now(),
-            closed: None,
-            ended: None,
-        })
+        let (bytes, heard) = (Vec::new(), Instant::now());
+        Ok(Self { stream, bytes, seen: 0, heard, closed: None, ended: None })
     }
 
     /// Reads once, and returns the messages that are complete; else why there can be no more.
@@ -243,7 +237,7 @@ impl Ranks {
         };
         *this() = Some(Own { name: hello.name(), parted: Arc::clone(&parted), peers: Vec::new() });
         let mut hosts = vec![hello.host.clone()];
-        let (connected, note, local) = match place.rank {
+        let (connected, _note, local) = match place.rank {
             0 => {
                 let (connected, note) = accept(&place, hello.clone(), folder)?;
                 let others = connected.iter().map(|(peer, _)| &peer.hello);
@@ -273,7 +267,6 @@ impl Ranks {
                 thread::sleep(BEAT);
             }
         })?;
-        let _note = note;
         Ok(Self { place, local, is_first_of_host, hosts, peers, inbox, parted, _note })
     }
 
