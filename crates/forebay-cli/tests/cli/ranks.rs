@@ -430,6 +430,24 @@ fn a_rank_killed_at_any_stage_is_named_within_ten_seconds() {
 }
 
 #[test]
+fn stores_of_ranks_are_filled_before_they_serve_together() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let port = port();
+    let arguments = ["--kv=deepseek-r1:fp8:page1", "--size=32M", "--time=1s", "--repeats=1"];
+    let ranks = (0..2).map(|number| {
+        let mut command = environment((number, 2, port));
+        let common = ["bench", ".", "--gpu=none", "--format=json"];
+        command.current_dir(folder.path()).args(common).args(arguments);
+        command
+    });
+    let lines = String::from_utf8(succeed(ranks).swap_remove(0).stdout).unwrap();
+    let records = lines.lines().map(|line| serde_json::from_str(line).unwrap());
+    let records: Vec<Record> = records.collect();
+    let kv = totals(&records, 2)[0].measured.as_ref().unwrap().kv.unwrap();
+    assert!(kv.hits == 0 || kv.first.is_some_and(|first| first.count > Some(0)), "{kv:?}");
+}
+
+#[test]
 fn a_default_run_of_ranks_has_the_time_limit_of_one_process() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let (port, file) = (port(), folder.path().join("results"));

@@ -190,11 +190,12 @@ impl Measurer {
         served: Result<&mut Served>,
         peers: Option<&dyn Peers>,
     ) -> Result<(Measured, Ran)> {
-        let served = done(peers, "begin", served)?;
-        let at = Instant::now();
-        let files = served.files(&self.engine)?;
+        let files = served.and_then(|served| Ok((served.files(&self.engine)?, served)));
+        let (files, served) = done(peers, "prepare", files)?;
         let sources = self.provers.first().map(|prover| prover.sources(&self.engine, &files, &[]));
         let span = sources.as_ref().map(|sources| sources.begin());
+        done(peers, "begin", Ok(()))?;
+        let at = Instant::now();
         let (mut ran, kv, checked) = served.run(load.warm_up, load.time().unwrap_or_default())?;
         ran.rounds[0][0] = at;
         let seen = span.map_or_else(Vec::new, |span| span.end_each());
