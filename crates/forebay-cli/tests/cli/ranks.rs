@@ -455,8 +455,10 @@ fn a_default_run_of_ranks_has_the_time_limit_of_one_process() {
     let mut ranks = [0, 1].map(|number| start(folder.path(), (number, 2, port), &arguments));
     let is_begun = || fs::read_to_string(&file).is_ok_and(|text| text.contains('\n'));
     wait(Duration::from_secs(60), "the record of the run", is_begun);
-    ranks.iter_mut().for_each(|rank| rank.kill().unwrap());
-    ranks.iter_mut().for_each(|rank| drop(rank.wait().unwrap()));
+    for rank in &mut ranks {
+        rank.kill().unwrap();
+        rank.wait().unwrap();
+    }
     assert!(run_of(&read(&file).unwrap()).request["repeats"].is_null());
 }
 

@@ -60,7 +60,7 @@ fn spans(parts: &[OfRank], hosts: &[String]) -> Vec<Vec<[u64; 2]>> {
             first.entry(host).and_modify(|known| *known = ready.min(*known)).or_insert(ready);
         }
         let all = parts.iter().zip(hosts).map(|(part, host)| (part.rounds[round], first[host]));
-        all.map(|([_, from, to], first)| [from - first, to - first]).collect()
+        all.map(|([_, from, to], first)| [from, to].map(|at| at.saturating_sub(first))).collect()
     };
     (0..rounds).map(round).collect()
 }
