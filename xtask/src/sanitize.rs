@@ -64,11 +64,12 @@ struct Part {
 }
 
 /// The packages with the `unsafe` code of the data path, and of its counters.
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "--package=forebay",
     "--package=forebay-base",
     "--package=forebay-cufile",
     "--package=forebay-evidence",
+    "--package=forebay-gpu",
     "--package=forebay-layers",
     "--package=forebay-topology",
 ];

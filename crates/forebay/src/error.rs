@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use forebay_base::process::Home;
 use forebay_base::units::format_size;
+use forebay_gpu::{DeviceError, DeviceId};
 use rustix::io::Errno;
 
-use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Direction, Route};
 
 /// `Result` with this library's [`Error`].

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use forebay::Route;
 use forebay::gpu::GpuSelector;
-use forebay::gpu::sim::SimConfig;
+use forebay::gpu::sim::{BadSetting, SimConfig};
 use forebay::units::parse_duration;
 use forebay_measure::kv::Model;
 use forebay_measure::results::Cache;
@@ -434,7 +434,7 @@ fn gpus(text: &str) -> Result<GpuList, String> {
             None => (text, "sim".into()),
         };
         let many = number(many).filter(|many| *many > 0).ok_or_else(wrong)?;
-        let config = settings.parse().map_err(|error: forebay::Error| error.to_string());
+        let config = settings.parse().map_err(|error: BadSetting| error.to_string());
         return config.map(|config| GpuList::Simulated(many, config));
     }
     let mut indices: Vec<u32> = Vec::new();

@@ -219,7 +219,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::cuda::CudaDevice;
-    use crate::gpu::sim::table::{PLAIN, TABLE};
+    use crate::gpu::cuda::mock::{PLAIN, TABLE};
     use crate::options::Options;
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use forebay_gpu::DeviceError;
 use rustix::io::Errno;
 
 use super::{Error, Operation};
-use crate::gpu::DeviceError;
 
 const COPY_NOT_OVER: &str = "restart the process, which can no longer use that memory; the \
                              kernel's log (`dmesg`) may show what happened to the GPU";

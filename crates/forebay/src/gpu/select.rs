@@ -7,7 +7,7 @@ use std::sync::Arc;
 use forebay_base::clock::SystemClock;
 
 use super::cuda::{self, CudaDevice};
-use super::sim::{SimConfig, SimDevice};
+use super::sim::{BadSetting, SimConfig, SimDevice};
 use super::{AddressKind, Device, DeviceInfo};
 use crate::error::{Error, Result};
 
@@ -34,7 +34,10 @@ impl FromStr for GpuSelector {
         match text.trim() {
             "auto" => Ok(Self::Auto),
             "none" => Ok(Self::None),
-            sim if sim == "sim" || sim.starts_with("sim:") => sim.parse().map(Self::Sim),
+            sim if sim == "sim" || sim.starts_with("sim:") => {
+                let bad = |bad: BadSetting| Error::bad_option(bad.name, bad.value, bad.expected);
+                sim.parse().map(Self::Sim).map_err(bad)
+            }
             cuda => {
                 Name::read(cuda)?;
                 Ok(Self::Cuda(cuda.into()))

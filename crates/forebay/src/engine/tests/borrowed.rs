@@ -11,8 +11,8 @@ use crate::engine::{Engine, OpenOptions, RequestOptions};
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
+use crate::gpu::cuda::mock::{Capture, PLAIN, SimulatedAddress, TABLE, handles, play, swap_mode};
 use crate::gpu::sim::SimDevice;
-use crate::gpu::sim::table::{Capture, PLAIN, SimulatedAddress, TABLE, handles, play, swap_mode};
 use crate::memory::Buffer;
 use crate::options::Options;
 

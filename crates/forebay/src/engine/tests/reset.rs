@@ -7,7 +7,7 @@ use crate::engine::{Engine, RequestOptions};
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
-use crate::gpu::sim::table::{RESET, TABLE, calls, reset};
+use crate::gpu::cuda::mock::{RESET, TABLE, calls, reset};
 use crate::options::Options;
 
 const LEN: u64 = 4 << 20;

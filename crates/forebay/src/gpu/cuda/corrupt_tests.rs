@@ -12,11 +12,11 @@ use super::info;
 use super::table::CudaTable;
 use crate::engine::{Engine, RequestOptions};
 use crate::error::Error;
-use crate::gpu::sim::table::corrupt::{
+use crate::gpu::cuda::mock::corrupt::{
     ADDRESSES, BLAMED, BLAMES, COUNTS, ENDLESS, EVENTS, HOSTILE, MEMORY, NO_CONTEXT, NO_EVENT,
     NO_FUNCTION, NO_MODULE, NO_STREAM, STATUSES, STREAMS, TINY, answer, seed,
 };
-use crate::gpu::sim::table::{PLAIN, loaded, stack};
+use crate::gpu::cuda::mock::{PLAIN, loaded, stack};
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceId, DeviceKind, check_range};
 use crate::options::Options;
 

@@ -14,6 +14,8 @@ mod events;
 mod handles;
 mod info;
 pub(crate) mod kernels;
+#[cfg(test)]
+pub(crate) mod mock;
 mod peers;
 pub(crate) mod table;
 #[cfg(test)]

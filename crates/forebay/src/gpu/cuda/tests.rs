@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
-use crate::gpu::sim::table::{
+use crate::gpu::cuda::mock::{
     Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, SimulatedAddress, TABLE,
     calls, loaded, play, push, reset, retained, stack, swap_mode,
 };

@@ -3,7 +3,7 @@
 use forebay_topology::{PciDevice, simulated_gpu};
 
 use super::SimConfig;
-use crate::gpu::DeviceInfo;
+use crate::DeviceInfo;
 
 /// The PCI place of a simulated GPU; `None` for a real one.
 #[must_use]
@@ -21,8 +21,8 @@ mod tests {
     use forebay_topology::Distance;
 
     use super::*;
-    use crate::gpu::Device as _;
-    use crate::gpu::sim::SimDevice;
+    use crate::Device as _;
+    use crate::sim::SimDevice;
 
     #[test]
     fn gpus_of_one_uplink_are_below_one_switch() {

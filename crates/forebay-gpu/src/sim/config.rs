@@ -7,7 +7,17 @@ use std::time::Duration;
 use forebay_base::units::{GIB, parse_duration, parse_rate, parse_size};
 use forebay_cufile::SimulatedCuFile;
 
-use crate::error::{Error, Result};
+/// A text that is no [`SimConfig`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` cannot be `{value}`: it takes {expected}")]
+pub struct BadSetting {
+    /// The setting's name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// The values that it accepts.
+    pub expected: String,
+}
 
 /// Settings of a simulated GPU.
 ///
@@ -26,7 +36,7 @@ pub struct SimConfig {
     pub uplink: Option<u64>,
     /// Bytes of device memory. Only address space is used until it is written.
     pub memory: u64,
-    /// Limit in bytes of pinned [read-only memory](crate::gpu::Device::register_read_only), such as
+    /// Limit in bytes of pinned [read-only memory](crate::Device::register_read_only), such as
     /// file pages, shared with sibling GPUs; `None`: no limit.
     pub pages: Option<u64>,
     /// Random seed of the faults.
@@ -102,11 +112,11 @@ impl SimConfig {
 }
 
 impl FromStr for SimConfig {
-    type Err = Error;
+    type Err = BadSetting;
 
-    fn from_str(text: &str) -> Result<Self> {
+    fn from_str(text: &str) -> Result<Self, BadSetting> {
         let bad = |name: &str, value: &str, expected: String| {
-            Err(Error::bad_option(name, value, expected)) //
+            Err(BadSetting { name: name.into(), value: value.into(), expected })
         };
         let settings = match text.strip_prefix("sim") {
             Some("") => return Ok(Self::default()),

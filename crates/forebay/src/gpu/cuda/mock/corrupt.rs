@@ -7,13 +7,13 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use super::super::fault::Dice;
 use super::kernels::KERNELS;
 use super::{BATCH, BEFORE_12_8, TABLE, put, write};
 use crate::gpu::cuda::table::KernelTable;
 use crate::gpu::cuda::table::{
     Address, AllocationHandle, CopyAttributes, CudaTable, Location, Opaque, Ordinal, Status,
 };
+use crate::gpu::sim::Dice;
 
 thread_local! {
     /// The number that this thread's driver returns.

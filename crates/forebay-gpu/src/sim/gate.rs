@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::held::{Held, Number};
 use super::memory::HostAddress;
 use super::timeline::{EventState, SimWork, Timeline, unknown};
-use crate::gpu::DeviceResult;
+use crate::DeviceResult;
 
 impl Timeline {
     /// Queues a wait for a number.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::gpu::CopyDirection;
+use crate::CopyDirection;
 use forebay_base::lock::Lock;
 
 /// The link above several simulated GPUs.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::memory::HostAddress;
-use crate::gpu::{CopyDirection, DeviceCopy};
+use crate::{CopyDirection, DeviceCopy};
 
 /// Work of a stream that is held back.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::hang::{Hang, SimCall};
 use super::memory::{HostAddress, Registrations, copied};
 use super::timeline::Timeline;
 use super::uplink::Uplink;
-use crate::gpu::{
+use crate::{
     AddressKind, BATCH_MAX, CallerStream, CopyDirection, Device, DeviceCopy, DeviceId, DeviceInfo,
     DeviceKind, DeviceResult, Event, Stream, check_home, check_pairs,
 };
@@ -71,8 +71,8 @@ impl SimDevice {
     }
 
     /// Sets its PCI address.
-    #[cfg(test)]
-    pub(crate) fn at(mut self, pci_address: &str) -> Self {
+    #[must_use]
+    pub fn at(mut self, pci_address: &str) -> Self {
         self.info.pci_address = pci_address.into();
         self
     }
@@ -272,7 +272,7 @@ impl SimDevice {
     }
 }
 
-impl crate::gpu::sealed::Sealed for SimDevice {
+impl crate::sealed::Sealed for SimDevice {
     fn home(&self) -> &Home {
         &self.home
     }

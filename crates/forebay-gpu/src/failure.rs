@@ -17,11 +17,12 @@ pub struct DeviceError {
 }
 
 /// Name of the error for a driver that reports success but returns an impossible value.
-pub(crate) const NONSENSE: &str = "NONSENSE";
+pub const NONSENSE: &str = "NONSENSE";
 
 impl DeviceError {
     /// Whether the driver returned an impossible value.
-    pub(crate) fn is_nonsense(&self) -> bool {
+    #[must_use]
+    pub fn is_nonsense(&self) -> bool {
         self.name == NONSENSE
     }
 
@@ -43,7 +44,8 @@ impl DeviceError {
 
     /// Whether every later call of this process to the GPU will fail too, as the driver's reference
     /// says of these errors (`CUresult`).
-    pub(crate) fn is_loss(&self) -> bool {
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
         let name = self.name.strip_prefix("CUDA_ERROR_").unwrap_or(&self.name);
         matches!(
             name,
@@ -75,8 +77,11 @@ impl DeviceError {
 pub type DeviceResult<T> = Result<T, DeviceError>;
 
 /// Refuses the call in a forked child of the process that opened the device.
+///
+/// # Errors
+/// The error that the CUDA driver reports itself when it detects this.
 #[inline]
-pub(crate) fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
+pub fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
     if home.is_here() { Ok(()) } else { Err(forked(home, call)) }
 }
 
@@ -84,13 +89,15 @@ pub(crate) fn check_home(home: &Home, call: &'static str) -> DeviceResult<()> {
 fn forked(home: &Home, call: &'static str) -> DeviceError {
     let process = home.number();
     let detail = format!("it was opened in process {process}, and this one was forked from it");
-    // The error that the CUDA driver reports itself when it detects this.
     DeviceError { call, code: 3, name: "CUDA_ERROR_NOT_INITIALIZED".into(), detail }
 }
 
 /// Refuses a range that does not start and end at a multiple of 16: the kernel works on pairs of
 /// 8-byte words.
-pub(super) fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
+///
+/// # Errors
+/// `UNALIGNED`.
+pub fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceResult<()> {
     if address.is_multiple_of(16) && len.is_multiple_of(16) {
         return Ok(());
     }
@@ -100,7 +107,7 @@ pub(super) fn check_pairs(call: &'static str, address: u64, len: u64) -> DeviceR
 }
 
 /// The error of a device that lacks an operation.
-pub(super) fn unsupported(call: &'static str) -> DeviceError {
+pub(crate) fn unsupported(call: &'static str) -> DeviceError {
     let name = "UNSUPPORTED".to_owned();
     DeviceError { call, code: -1, name, detail: "not on this device".into() }
 }

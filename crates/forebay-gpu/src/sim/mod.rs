@@ -19,14 +19,11 @@ mod timeline;
 mod uplink;
 
 #[cfg(test)]
-pub(crate) mod table;
-#[cfg(test)]
 mod tests;
 
-pub use config::SimConfig;
+pub use config::{BadSetting, SimConfig};
 pub use device::SimDevice;
-#[cfg(test)]
-pub(crate) use fault::Dice;
+pub use fault::Dice;
 pub use forebay_cufile::SimulatedCuFile;
 pub use hang::SimCall;
 pub use place::place;

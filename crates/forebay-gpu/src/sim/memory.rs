@@ -17,7 +17,7 @@ use forebay_base::user_copy::copy_from_user;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::fault::Fault;
-use crate::gpu::{DeviceError, DeviceResult};
+use crate::{DeviceError, DeviceResult};
 
 /// Allocations start at multiples of this, with a gap of at least this size between them.
 const GRANULE: u64 = 2 * MIB;

@@ -4,7 +4,6 @@ use super::DeviceId;
 
 /// The kind of memory at an address, as the driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum AddressKind {
     /// GPU memory: the allocation that holds the address.
     Device {
@@ -56,7 +55,8 @@ impl AddressKind {
     }
 
     /// First address and length in bytes of the allocation or mapping, if there is one.
-    pub(crate) const fn bounds(self) -> Option<(u64, u64)> {
+    #[must_use]
+    pub const fn bounds(self) -> Option<(u64, u64)> {
         match self {
             Self::Device { base, len, .. }
             | Self::Mapping { base, len, .. }

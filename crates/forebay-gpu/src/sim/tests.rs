@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_base::clock::{Clock, ManualClock, SystemClock};
 
 use super::{SimConfig, SimDevice};
-use crate::gpu::{AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, Event, Stream};
+use crate::{AddressKind, BATCH_MAX, Device, DeviceCopy, DeviceError, Event, Stream};
 
 /// Host memory that is registered with a device while it lives.
 struct Pinned<'a> {

@@ -19,7 +19,7 @@ use super::fault::{Dice, Fault};
 use super::held::{Held, Number};
 use super::memory::{DeviceMemory, HostAddress, Registrations};
 use super::uplink::{Uplink, time_of_bytes};
-use crate::gpu::{CopyDirection, DeviceCopy, DeviceError, DeviceResult};
+use crate::{CopyDirection, DeviceCopy, DeviceError, DeviceResult};
 
 /// Handles are unique across all simulated GPUs, so that no device accepts another's.
 static NEXT_HANDLE: AtomicU64 = AtomicU64::new(1);

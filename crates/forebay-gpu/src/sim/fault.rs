@@ -1,6 +1,6 @@
 //! Errors of the simulated GPU, and the random generator for seeded faults.
 
-use crate::gpu::DeviceError;
+use crate::DeviceError;
 
 /// An error of the simulated driver. The numbers are specific to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,16 +56,19 @@ impl Fault {
 
 /// A splitmix64 generator: small, and the same for one seed on every machine.
 #[derive(Debug)]
-pub(crate) struct Dice {
+pub struct Dice {
     state: u64,
 }
 
 impl Dice {
-    pub(crate) const fn new(seed: u64) -> Self {
+    /// A generator with this seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    pub(crate) const fn next(&mut self) -> u64 {
+    /// The next number.
+    pub const fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -75,7 +78,7 @@ impl Dice {
 
     /// True for this fraction of the rolls. Each call uses one roll whatever the fraction, so that
     /// two runs with one seed but different fractions see the same rolls.
-    pub(crate) fn roll(&mut self, share: f64) -> bool {
+    pub fn roll(&mut self, share: f64) -> bool {
         // 32 bits convert to f64 exactly.
         let fraction = f64::from(u32::try_from(self.next() >> 32).expect("32 bits are left"));
         fraction / 4_294_967_296.0 < share
