@@ -124,7 +124,7 @@ const MIRI: [Part; 1] = [Part {
         "queue::kernel_threads::tests::rings_never_have_more_than_there_are",
         "queue::scheduler::link::", "queue::scheduler::turns::", "queue::window::",
         "statistics::", "order::", "schedule::", "slices::", "ties::", "together::",
-        "trace::lanes::", "tune::depth::tests::small_requests_teach_nothing", "units::",
+        "tune::depth::tests::small_requests_teach_nothing", "units::",
     ],
     left_out: &[],
 }];

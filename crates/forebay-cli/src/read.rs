@@ -1,6 +1,9 @@
 //! `forebay read`: moves a range of a file to the target by the engine; prints the checksum, the
 //! route and what verifies it.
 
+mod lanes;
+mod trace;
+
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -77,9 +80,9 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     let mut left_out = 0;
     if let Some(output) = trace {
         let trace = engine.end_trace();
-        left_out = trace.left_out();
+        left_out = trace.left_out;
         let mut out = BufWriter::new(&*output.0.file);
-        let written = trace.write_json(&mut out).and_then(|()| out.flush());
+        let written = trace::write(&trace, &mut out).and_then(|()| out.flush());
         drop(out);
         finish(written, output)?;
     }

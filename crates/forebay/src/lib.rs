@@ -50,7 +50,7 @@ pub mod plan;
 mod queue;
 mod staging;
 mod statistics;
-mod trace;
+pub mod trace;
 mod transfer;
 mod tune;
 
@@ -73,5 +73,4 @@ pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};
 pub use queue::Priority;
 pub use statistics::{Histogram, Statistics};
-pub use trace::Trace;
 pub use transfer::{Completions, Outcome, RouteShare, Stages, SyncMode};

@@ -1,14 +1,16 @@
-//! Writes a trace in Chrome's trace event format, which Perfetto reads. Its processes are used as
-//! groups of tracks, its threads as tracks.
+//! Writes a trace of the engine in Chrome's trace event format, which Perfetto reads. Its processes
+//! are used as groups of tracks, its threads as tracks. Each thread, slot and link has a track, and
+//! so has each concurrent request of a ring. Arrows lead from the request that filled a slot to the
+//! copy that emptied it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use forebay_topology::quoted;
+use forebay::trace::{Recorded, Span, Trace, What};
+use forebay_measure::stats::float;
+use serde_json::{Value, json};
 
 use super::lanes::lanes;
-use super::{Recorded, Span, Trace, What};
 
 /// Groups, in display order. Each ring has its own group after these.
 const TRANSFERS: u64 = 1;
@@ -31,6 +33,7 @@ struct Placed<'a> {
 /// Writes the whole trace.
 pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let mut names = Names::default();
+    names.groups.insert(TRANSFERS, "transfers".to_owned());
     let mut placed = Vec::new();
     threads(trace, &mut names, &mut placed);
     transfers(trace, &mut names, &mut placed);
@@ -38,11 +41,33 @@ pub(super) fn write(trace: &Trace, out: &mut dyn Write) -> io::Result<()> {
     let left_out = trace.left_out;
     write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"left_out\":{left_out}}},")?;
     write!(out, "\"traceEvents\":[")?;
-    names.write(out)?;
-    for one in &placed {
-        write!(out, ",\n{}", complete(one, trace.start_ns))?;
+    let groups = names.groups.iter().map(|(group, name)| ("process", (*group, 0), *group, name));
+    let tracks = names.tracks.iter().map(|(place, name)| ("thread", *place, place.1, name));
+    let named = groups.chain(tracks).flat_map(|(kind, (pid, tid), order, name)| {
+        let event = |what: &str, value: Value| {
+            let arguments = json!({ what: value });
+            json!({"ph": "M", "pid": pid, "tid": tid, "name": format!("{kind}_{what}"),
+                   "args": arguments})
+        };
+        [event("name", json!(name)), event("sort_index", json!(order))]
+    });
+    let slices = placed.iter().map(|one| slice(one, trace.start_ns));
+    let arrows = (1_u64..).zip(arrows(&placed)).flat_map(|(id, (op, copy))| {
+        let end = |(pid, tid): TrackId, at: u64| {
+            json!({"pid": pid, "tid": tid, "ts": micros(at, trace.start_ns), "id": id,
+                   "cat": "bytes", "name": "bytes"})
+        };
+        // The arrow's ends must be inside the slices that it connects.
+        let mut start = end(op.place, op.start_ns.midpoint(op.end_ns));
+        start["ph"] = json!("s");
+        let mut stop = end(copy.place, copy.start_ns);
+        (stop["ph"], stop["bp"]) = (json!("f"), json!("e"));
+        [start, stop]
+    });
+    for (index, event) in named.chain(slices).chain(arrows).enumerate() {
+        out.write_all(if index == 0 { b"\n" } else { b",\n" })?;
+        serde_json::to_writer(&mut *out, &event)?;
     }
-    arrows(&placed, trace.start_ns, out)?;
     writeln!(out, "\n]}}")
 }
 
@@ -57,30 +82,6 @@ impl Names {
     fn add(&mut self, group: &str, place: TrackId, track: impl FnOnce() -> String) {
         self.groups.entry(place.0).or_insert_with(|| group.to_owned());
         self.tracks.entry(place).or_insert_with(track);
-    }
-
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut between = "\n";
-        let mut name = |what: &str, (pid, tid): TrackId, name: &str| {
-            let name = quoted(name);
-            write!(
-                out,
-                "{between}{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}_name\",\
-                 \"args\":{{\"name\":{name}}}}}"
-            )?;
-            between = ",\n";
-            write!(
-                out,
-                ",\n{{\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"name\":\"{what}_sort_index\",\
-                 \"args\":{{\"sort_index\":{}}}}}",
-                if what == "process" { pid } else { tid }
-            )
-        };
-        name("process", (TRANSFERS, 0), "transfers")?;
-        for (&group, group_name) in self.groups.iter().filter(|(group, _)| **group != TRANSFERS) {
-            name("process", (group, 0), group_name)?;
-        }
-        self.tracks.iter().try_for_each(|(&place, track)| name("thread", place, track))
     }
 }
 
@@ -175,8 +176,8 @@ fn slots<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) 
     }
 }
 
-/// Draws an arrow from each request to the copy that took its bytes.
-fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result<()> {
+/// Each request, and the copy that took its bytes.
+fn arrows<'a>(placed: &'a [Placed<'a>]) -> Vec<(&'a Placed<'a>, &'a Placed<'a>)> {
     let mut order: Vec<(u64, &Placed<'_>)> = Vec::new();
     for one in placed {
         match one.span.what {
@@ -187,91 +188,63 @@ fn arrows(placed: &[Placed<'_>], origin: u64, out: &mut dyn Write) -> io::Result
     }
     order.sort_by_key(|(at, _)| *at);
     let mut filled: BTreeMap<u64, &Placed<'_>> = BTreeMap::new();
-    let mut id = 0;
+    let mut arrows = Vec::new();
     for (_, one) in order {
         match one.span.what {
-            What::Op { address, .. } => {
-                filled.insert(address, one);
-            }
+            What::Op { address, .. } => drop(filled.insert(address, one)),
             What::Copy { address, bytes, .. } => {
                 let mut rest = filled.split_off(&address);
                 filled.append(&mut rest.split_off(&(address + bytes.1)));
-                for op in rest.values() {
-                    id += 1;
-                    let mut arrow = |ph: &str, more: &str, (pid, tid): TrackId, at: u64| {
-                        let ts = micros(at, origin);
-                        write!(
-                            out,
-                            ",\n{{\"ph\":\"{ph}\",\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\
-                             \"id\":{id},\"cat\":\"bytes\",\"name\":\"bytes\"{more}}}"
-                        )
-                    };
-                    // The arrow's ends must be inside the slices that it connects.
-                    arrow("s", "", op.place, op.start_ns.midpoint(op.end_ns))?;
-                    arrow("f", ",\"bp\":\"e\"", one.place, one.start_ns)?;
-                }
+                arrows.extend(rest.into_values().map(|op| (op, one)));
             }
             _ => {}
         }
     }
-    Ok(())
+    arrows
 }
 
-fn complete(one: &Placed<'_>, origin: u64) -> String {
+fn slice(one: &Placed<'_>, origin: u64) -> Value {
     let Placed { place: (pid, tid), start_ns, end_ns, span } = one;
-    // A span that started before the trace is cut.
-    let (ts, dur) = (micros(*start_ns, origin), micros(*end_ns, (*start_ns).max(origin)));
-    let mut arguments = String::new();
-    let mut add = |name: &str, value: &dyn std::fmt::Display| {
-        let between = if arguments.is_empty() { "" } else { "," };
-        let _ = write!(arguments, "{between}\"{name}\":{value}");
-    };
-    let (name, bytes) = match &span.what {
+    let (name, bytes, mut arguments) = match &span.what {
         What::Op { name, bytes, reason, failed, .. } => {
-            add("reason", &quoted(&reason.to_string()));
-            add("failed", failed);
-            ((*name).to_owned(), *bytes)
+            let arguments = json!({"reason": reason.to_string(), "failed": failed});
+            ((*name).to_owned(), *bytes, arguments)
         }
-        What::Plan { bytes } => ("plan".to_owned(), *bytes),
-        What::Small { name, bytes } => (format!("small {name}"), *bytes),
+        What::Plan { bytes } => ("plan".to_owned(), *bytes, json!({})),
+        What::Small { name, bytes } => (format!("small {name}"), *bytes, json!({})),
         What::Copy { name, bytes, .. } => {
-            add("queued_us", &micros(one.start_ns, span.start_ns));
-            (format!("copy {name}"), *bytes)
+            let queued = json!({"queued_us": micros(one.start_ns, span.start_ns)});
+            (format!("copy {name}"), *bytes, queued)
         }
         What::Taken { len, bytes, .. } => {
-            add("slot_len", len);
-            (format!("{}+{}", bytes.0, bytes.1), *bytes)
+            (format!("{}+{}", bytes.0, bytes.1), *bytes, json!({"slot_len": len}))
         }
-        What::Given { .. } => (String::new(), (0, 0)),
+        What::Given { .. } => (String::new(), (0, 0), json!({})),
         What::Transfer { path, bytes, failed } => {
-            add("failed", failed);
-            (path.display().to_string(), *bytes)
+            (path.display().to_string(), *bytes, json!({"failed": failed}))
         }
     };
-    add("offset", &bytes.0);
-    add("len", &bytes.1);
-    let name = quoted(&name);
-    format!(
-        "{{\"ph\":\"X\",\"pid\":{pid},\"tid\":{tid},\"ts\":{ts},\"dur\":{dur},\"name\":{name},\
-         \"args\":{{{arguments}}}}}"
-    )
+    (arguments["offset"], arguments["len"]) = (json!(bytes.0), json!(bytes.1));
+    // A span that started before the trace is cut.
+    let (ts, dur) = (micros(*start_ns, origin), micros(*end_ns, (*start_ns).max(origin)));
+    json!({"ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": dur, "name": name,
+           "args": arguments})
 }
 
 /// Microseconds since `origin`.
-pub(crate) fn micros(at: u64, origin: u64) -> String {
-    let ns = at.saturating_sub(origin);
-    format!("{}.{:03}", ns / 1000, ns % 1000)
+fn micros(at: u64, origin: u64) -> f64 {
+    float(at.saturating_sub(origin)) / 1e3
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Reason;
+    use forebay::Reason;
 
     #[test]
-    fn times_have_three_decimals() {
-        assert_eq!(micros(12_345, 1000), "11.345");
-        assert_eq!(micros(1, 2), "0.000");
+    fn times_are_microseconds() {
+        assert_eq!(json!(micros(12_345, 1000)).to_string(), "11.345");
+        assert_eq!(json!(micros(1, 2)).to_string(), "0.0");
     }
 
     fn copy(start_ns: u64, end_ns: u64, address: u64) -> Span {
@@ -294,11 +267,13 @@ mod tests {
         let trace = Trace { start_ns: 1000, end_ns: 9000, threads, ..Trace::default() };
         let mut json = Vec::new();
         write(&trace, &mut json).unwrap();
-        let json = String::from_utf8(json).unwrap();
-        assert_eq!(json.matches("\"ph\":\"s\"").count(), 2, "{json}");
-        assert_eq!(json.matches("\"ph\":\"f\"").count(), 2, "{json}");
-        assert!(json.contains("\"ts\":4.000,\"dur\":2.000,\"name\":\"copy to the GPU\""), "{json}");
-        assert!(json.contains("forebay 7, requests in flight"), "{json}");
+        let json: Value = serde_json::from_slice(&json).unwrap();
+        let events = json["traceEvents"].as_array().unwrap();
+        let count = |phase: &str| events.iter().filter(|event| event["ph"] == phase).count();
+        assert_eq!((count("s"), count("f")), (2, 2), "{json}");
+        let is_second = |event: &&Value| event["ts"] == 4.0 && event["dur"] == 2.0;
+        assert_eq!(events.iter().find(is_second).unwrap()["name"], "copy to the GPU", "{json}");
+        assert!(json.to_string().contains("forebay 7, requests in flight"), "{json}");
     }
 
     #[test]

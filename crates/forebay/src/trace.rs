@@ -1,13 +1,9 @@
-//! Records what an engine's threads, slots and links did and when, and writes it as a trace for
-//! `ui.perfetto.dev`.
+//! Records what an engine's threads, slots and links did and when.
 //!
 //! When off, each recording point costs one load. When on, each thread appends to its own list. The
 //! total is limited, so that a forgotten trace does not fill memory. All times are from one clock
 //! (`CLOCK_MONOTONIC`). This module knows nothing of ops or windows: `queue/spans.rs` describes
 //! them as spans.
-
-pub(crate) mod json;
-mod lanes;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,15 +18,17 @@ const SPANS_MAX: u64 = 1 << 19;
 
 /// An activity with a start and an end time.
 #[derive(Debug, Clone)]
-pub(crate) struct Span {
-    pub(crate) start_ns: u64,
-    pub(crate) end_ns: u64,
-    pub(crate) what: What,
+#[expect(missing_docs, reason = "times of `CLOCK_MONOTONIC`")]
+pub struct Span {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub what: What,
 }
 
-/// The kind of activity; offsets and lengths are the file's.
+/// The kind of activity; `bytes` are an offset and a length in the file.
 #[derive(Debug, Clone)]
-pub(crate) enum What {
+#[expect(missing_docs, reason = "each variant's text names its fields")]
+pub enum What {
     /// A request to the kernel, with its memory at `address`.
     Op { name: &'static str, bytes: (u64, u64), address: u64, reason: Reason, failed: bool },
     /// Planning of a window.
@@ -209,40 +207,31 @@ impl Recorder {
 
 /// The spans of one thread.
 #[derive(Debug, Clone)]
-struct Recorded {
-    number: u64,
-    name: String,
-    overlaps: bool,
-    spans: Vec<Span>,
+pub struct Recorded {
+    /// The kernel's thread id.
+    pub number: u64,
+    /// The thread's name; `caller` for a thread of a caller.
+    pub name: String,
+    /// Whether its spans overlap, like requests in a ring.
+    pub overlaps: bool,
+    /// The spans, in the order of their records.
+    pub spans: Vec<Span>,
 }
 
 /// An engine's activity between [`Engine::start_trace`](crate::Engine::start_trace) and
 /// [`Engine::end_trace`](crate::Engine::end_trace).
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
-    start_ns: u64,
-    end_ns: u64,
-    threads: Vec<Recorded>,
-    others: Vec<Span>,
-    left_out: u64,
-}
-
-impl Trace {
-    /// Writes the trace events as JSON, which `ui.perfetto.dev` and `chrome://tracing` open. Each
-    /// thread, slot and link has a track, and so has each concurrent request of a ring. Arrows lead
-    /// from the request that filled a slot to the copy that emptied it.
-    ///
-    /// # Errors
-    /// I/O errors of `out`.
-    pub fn write_json(&self, out: &mut dyn std::io::Write) -> std::io::Result<()> {
-        json::write(self, out)
-    }
-
+    /// The start of the recording, by `CLOCK_MONOTONIC`. Spans may have begun before it.
+    pub start_ns: u64,
+    /// Its end.
+    pub end_ns: u64,
+    /// The spans of each thread.
+    pub threads: Vec<Recorded>,
+    /// Spans of slots and transfers.
+    pub others: Vec<Span>,
     /// Number of spans dropped because of the limit.
-    #[must_use]
-    pub fn left_out(&self) -> u64 {
-        self.left_out
-    }
+    pub left_out: u64,
 }
 
 #[cfg(test)]
@@ -280,6 +269,6 @@ mod tests {
         Track::default().push(&recorder, false, [span(1), span(2)]);
         let trace = recorder.end(1);
         assert_eq!(trace.threads.len(), 1);
-        assert_eq!((trace.threads[0].spans.len() as u64, trace.left_out()), (SPANS_MAX, 5));
+        assert_eq!((trace.threads[0].spans.len() as u64, trace.left_out), (SPANS_MAX, 5));
     }
 }
