@@ -55,7 +55,7 @@ pub fn answer_from_lines(text: &str) -> Answer {
 }
 
 /// Whether the driver opened in the probe's process and serves any storage without a copy.
-pub fn usable((seen, end): &Answer) -> Result<(), String> {
+pub(super) fn usable((seen, end): &Answer) -> Result<(), String> {
     let version = seen.version.as_deref().unwrap_or("of an unknown version");
     match (end, &seen.failed) {
         (End::TimedOut(limit), _) => {

@@ -3,15 +3,18 @@
 //! `library` finds and loads it, `table` holds its functions, `layout` the structures that it
 //! fills, and `failure` its errors with a hint for each. `probe` reports what it supports on a
 //! machine, `session` is its open driver with registered files, `counting` its counters, and
-//! `sessions` all open sessions. `simulated` is a library without a GPU.
+//! `sessions` all open sessions. `driver` opens it once per process, and `bounded` bounds the time
+//! of registrations. `simulated` is a library without a GPU.
 //!
 //! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
 //! a helper process opens it first ([`probe_cufile`]).
 
 mod answer;
+mod bounded;
 mod child;
 mod counters;
 mod counting;
+mod driver;
 mod failure;
 mod layout;
 mod library;
@@ -31,12 +34,16 @@ mod table;
 
 use std::time::Duration;
 
-pub use answer::{Answer, answer_from_lines, answer_to_lines, usable};
+use answer::usable;
+pub use answer::{Answer, answer_from_lines, answer_to_lines};
+pub use bounded::{BoundedFile, NotRegistered};
 pub use child::{End, Program, run};
 pub use counters::{Counters, GpuCounters, Moves, Paths};
+pub use driver::Driver;
 pub use failure::{CuFileError, CuFileFailure};
 pub use probe::{Seen, look};
-pub use reach::{Compat, configured_compat, unreachable};
+pub use reach::Compat;
+use reach::{configured_compat, unreachable};
 pub use session::{RegisteredFile, Session};
 pub use simulated::SimulatedCuFile;
 

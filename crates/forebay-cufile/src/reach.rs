@@ -46,14 +46,12 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 const CONFIGURATION_MAX: u64 = 1 << 20;
 
 /// The reason why there can be no direct path; `None` if only the driver knows.
-#[must_use]
-pub fn unreachable() -> Option<String> {
+pub(super) fn unreachable() -> Option<String> {
     Configuration::live().missing(Path::new(NVIDIA_FS))
 }
 
 /// Whether the configuration allows the library's compatibility mode.
-#[must_use]
-pub fn configured_compat() -> Compat {
+pub(super) fn configured_compat() -> Compat {
     Configuration::live().compat()
 }
 

@@ -182,13 +182,12 @@ impl Session {
     }
 
     /// Whether a call has not returned in time, so that no more calls are made.
-    #[must_use]
-    pub fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
 
     /// Stops all further calls.
-    pub fn fall_silent(&self) {
+    pub(super) fn fall_silent(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
 
@@ -280,7 +279,7 @@ fn is_direct_only(table: &Table, configured: Compat) -> bool {
 /// A file registered with the driver.
 #[derive(Debug)]
 pub struct RegisteredFile {
-    session: Arc<Session>,
+    pub(super) session: Arc<Session>,
     handle: FileHandle,
     /// Open as long as it is registered.
     file: File,

@@ -1,8 +1,7 @@
 //! The direct route: bytes move between a drive and a GPU without a copy in host memory.
 //!
 //! Each provider has a `Port` for a file and a GPU, or reports why not. The first provider is
-//! cuFile (`forebay-cufile`). Its driver may hang while it opens, so a child process opens it
-//! first, once per process. Until the result is known, transfers are staged.
+//! cuFile (`forebay-cufile`). Until its driver is known to open, transfers are staged.
 
 mod port;
 mod providers;
