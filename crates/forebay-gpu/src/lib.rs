@@ -9,6 +9,8 @@
 
 mod address;
 mod failure;
+mod name;
+mod range;
 pub mod sim;
 
 use std::fmt::{self, Debug, Display};
@@ -19,6 +21,8 @@ use std::time::Duration;
 pub use address::AddressKind;
 use failure::unsupported;
 pub use failure::{DeviceError, DeviceResult, NONSENSE, check_home, check_pairs};
+pub use name::GpuName;
+pub use range::{NotDeviceMemory, check_range};
 
 /// The kind of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

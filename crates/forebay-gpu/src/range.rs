@@ -7,20 +7,47 @@ use super::{AddressKind, Device, DeviceId};
 
 /// Why a range is not memory of the GPU, with a message for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NotDeviceMemory {
+pub enum NotDeviceMemory {
     /// The range is empty or wraps around the address space.
     NoRange,
     /// This address in the range is not GPU memory.
-    Kind { address: u64, kind: AddressKind },
+    Kind {
+        /// The address.
+        address: u64,
+        /// The kind of memory there.
+        kind: AddressKind,
+    },
     /// The range ends after the allocation that it starts in.
-    Beyond { base: u64, len: u64, over: u64 },
+    Beyond {
+        /// First address of the allocation.
+        base: u64,
+        /// Its bytes.
+        len: u64,
+        /// Bytes of the range behind it.
+        over: u64,
+    },
     /// From this address on the range is in another allocation, which is not part of the same
     /// virtual memory.
-    Other { address: u64 },
+    Other {
+        /// The address.
+        address: u64,
+    },
     /// From this address on the range is on another GPU.
-    Elsewhere { address: u64, device: DeviceId },
+    Elsewhere {
+        /// The address.
+        address: u64,
+        /// The GPU.
+        device: DeviceId,
+    },
     /// The GPU has no read and write access to this mapping.
-    NoAccess { base: u64, len: u64, device: DeviceId },
+    NoAccess {
+        /// First address of the mapping.
+        base: u64,
+        /// Its bytes.
+        len: u64,
+        /// The GPU that it is on.
+        device: DeviceId,
+    },
 }
 
 /// Limit of mappings that are followed in one range: at the usual 2 MiB they cover 8 TiB. It
@@ -32,7 +59,7 @@ const MAPPINGS_MAX: u32 = 1 << 22;
 ///
 /// # Errors
 /// Why the range is not memory of `device`.
-pub(crate) fn check_range(
+pub fn check_range(
     device: &dyn Device,
     first: AddressKind,
     address: u64,
