@@ -120,8 +120,9 @@ pub(crate) struct Recorder {
     runs: AtomicU64,
     start_ns: AtomicU64,
     threads: Lock<Vec<Arc<Thread>>>,
-    /// Spans of no particular thread, and spans of small transfers.
+    /// Spans of no particular thread.
     others: Lock<Vec<Span>>,
+    /// Small transfers, with the kernel's ids of their threads.
     small: Lock<Vec<(u64, Span)>>,
     /// Number of spans so far, including those that were dropped.
     seen: AtomicU64,
@@ -153,32 +154,19 @@ impl Recorder {
     }
 
     fn take(&self) -> Trace {
+        let recorded = |thread: Arc<Thread>| Recorded {
+            number: thread.number,
+            name: thread.name.clone(),
+            overlaps: thread.overlaps,
+            spans: std::mem::take(&mut *thread.spans.lock()),
+        };
         let threads = std::mem::take(&mut *self.threads.lock());
-        let mut tracks: Vec<Recorded> = Vec::new();
-        for thread in threads {
-            let spans = std::mem::take(&mut *thread.spans.lock());
-            let same = |other: &&mut Recorded| other.number == thread.number;
-            match tracks.iter_mut().find(same) {
-                Some(known) => known.spans.extend(spans),
-                None => tracks.push(Recorded {
-                    number: thread.number,
-                    name: thread.name.clone(),
-                    overlaps: thread.overlaps,
-                    spans,
-                }),
-            }
+        Trace {
+            threads: threads.into_iter().map(recorded).collect(),
+            small: std::mem::take(&mut *self.small.lock()),
+            others: std::mem::take(&mut *self.others.lock()),
+            ..Trace::default()
         }
-        for (number, span) in std::mem::take(&mut *self.small.lock()) {
-            match tracks.iter_mut().find(|track| track.number == number) {
-                Some(known) => known.spans.push(span),
-                None => {
-                    let name = "caller".to_owned();
-                    tracks.push(Recorded { number, name, overlaps: false, spans: vec![span] });
-                }
-            }
-        }
-        let others = std::mem::take(&mut *self.others.lock());
-        Trace { threads: tracks, others, ..Trace::default() }
     }
 
     /// Records spans of no particular thread.
@@ -226,8 +214,10 @@ pub struct Trace {
     pub start_ns: u64,
     /// Its end.
     pub end_ns: u64,
-    /// The spans of each thread.
+    /// The spans of each thread; a caller's thread may have several entries.
     pub threads: Vec<Recorded>,
+    /// Small transfers, with the kernel's ids of the threads that made them.
+    pub small: Vec<(u64, Span)>,
     /// Spans of slots and transfers.
     pub others: Vec<Span>,
     /// Number of spans dropped because of the limit.
@@ -255,7 +245,8 @@ mod tests {
         track.push(&recorder, false, [span(10)]);
         let [thread] = &trace.threads[..] else { panic!("{trace:?}") };
         let starts: Vec<u64> = thread.spans.iter().map(|span| span.start_ns).collect();
-        assert_eq!((starts, trace.others.len(), trace.left_out), (vec![6, 8], 1, 0));
+        assert_eq!((starts, trace.others.len(), trace.left_out), (vec![6], 1, 0));
+        assert_eq!((trace.small.len(), trace.small[0].1.start_ns), (1, 8));
         recorder.start(11);
         let again = recorder.end(12);
         assert!(again.threads.is_empty() && again.others.is_empty());

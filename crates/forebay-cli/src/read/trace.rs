@@ -125,6 +125,11 @@ fn threads<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>
             placed.push(Placed { place, start_ns, end_ns, span });
         }
     }
+    for (number, span) in &trace.small {
+        let place = (THREADS, *number);
+        names.add("threads", place, || "caller".to_owned());
+        placed.push(Placed { place, start_ns: span.start_ns, end_ns: span.end_ns, span });
+    }
 }
 
 fn transfers<'a>(trace: &'a Trace, names: &mut Names, placed: &mut Vec<Placed<'a>>) {
