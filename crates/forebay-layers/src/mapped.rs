@@ -10,11 +10,11 @@
 use std::sync::Arc;
 
 use forebay::File;
-use forebay::blocks::{FilePages, Stamp};
 use forebay::gpu::Device;
 use forebay_base::units::{ByteRange, align_down, align_up};
 
 use super::layer::{Copy, Unit, add_copy, is_resident};
+use super::pages::{FilePages, Stamp};
 
 /// Minimum average size of a mapping: each costs kernel and driver calls. A guess, which no run has
 /// measured.
@@ -102,7 +102,7 @@ impl Windows {
             if files.iter().any(|(file, _)| file.is_same(&window.file)) {
                 continue;
             }
-            let stamp = window.file.stamp();
+            let stamp = Stamp::of(&window.file);
             let stamp = stamp.map_err(|error| never("inspect", &window.file, &error))?;
             if !stamp.is_settled() {
                 return Err(Refusal::Now("a file was changed just now"));
@@ -117,7 +117,7 @@ impl Windows {
         let mut pages = Pages { device, pinned: Vec::new(), stamps };
         let mut all = Vec::new();
         for window in self.0 {
-            let mapped = window.file.map_pages(window.range);
+            let mapped = FilePages::map(&window.file, window.range);
             let mapped = mapped.map_err(|error| never("map", &window.file, &error))?;
             mapped
                 .bring_in(0..mapped.len())
@@ -155,14 +155,14 @@ impl Pages {
 impl Stamps {
     /// Whether all files are unchanged.
     fn hold(&self) -> bool {
-        self.0.iter().all(|(file, stamp)| file.stamp().is_ok_and(|now| now == *stamp))
+        self.0.iter().all(|(file, stamp)| Stamp::of(file).is_ok_and(|now| now == *stamp))
     }
 
     /// A file whose bytes may have changed.
     pub(super) fn outdated(&self) -> Option<&File> {
         let is_same = |stamp: &Stamp, now: &Stamp| !stamp.is_outdated(now);
         let same =
-            |(file, stamp): &&(File, Stamp)| file.stamp().is_ok_and(|now| is_same(stamp, &now));
+            |(file, stamp): &&(File, Stamp)| Stamp::of(file).is_ok_and(|now| is_same(stamp, &now));
         self.0.iter().find(|one| !same(one)).map(|(file, _)| file)
     }
 }

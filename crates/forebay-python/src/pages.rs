@@ -11,9 +11,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use forebay::blocks::{FilePages, Stamp};
 use forebay::units::ByteRange;
 use forebay::{File as EngineFile, Residency};
+use forebay_layers::{FilePages, Stamp};
 use pyo3::exceptions::PyOSError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -55,7 +55,7 @@ impl Pages {
     fn new(py: Python<'_>, file: &File, size: u64) -> PyResult<Self> {
         let file = file.file()?.into_inner();
         let mapped = py.detach(|| {
-            let pages = file.map_private(size)?;
+            let pages = FilePages::map_private(&file, size)?;
             // The file has been read from its beginning, so this page is there.
             match pages.bring_in(0..1)? {
                 true => Ok(Mapped { pages, file }),
@@ -180,7 +180,7 @@ impl FileStamp {
     #[new]
     fn new(py: Python<'_>, file: &File) -> PyResult<Self> {
         let file = file.file()?;
-        Ok(Self(raised(py, py.detach(|| file.stamp()))?))
+        Ok(Self(raised(py, py.detach(|| Stamp::of(&file)))?))
     }
 
     /// Whether `file` is another file, or its bytes may have changed since then.

@@ -56,10 +56,9 @@ mod tune;
 
 pub use forebay_base::{clock, units};
 
-/// Reads of many pieces, block by block, and pages of files: for schedulers above the engine.
+/// Reads of many pieces, block by block: for schedulers above the engine.
 pub mod blocks {
     pub use crate::engine::BlockRead;
-    pub use crate::file::pages::{FilePages, Stamp};
     pub use crate::plan::{Packed, Packing, SKEW, Wanted};
 }
 

@@ -1,6 +1,5 @@
 //! A file of an engine, and its read and write calls.
 
-use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -16,7 +15,6 @@ use super::start::Call;
 use super::{Engine, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
-use crate::file::pages::{FilePages, Stamp};
 use crate::file::{Handle, Residency};
 use crate::gpu::DeviceId;
 use crate::memory::{Buffer, Source, Span, Target};
@@ -382,32 +380,6 @@ impl File {
     #[must_use]
     pub fn no_pages(&self) -> Option<String> {
         self.handle.no_pages()
-    }
-
-    /// Maps the pages of a page-aligned range.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    pub fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
-        self.handle.map_pages(range)
-    }
-
-    /// Maps the first `len` bytes as private memory, which the process may also write: that does
-    /// not change the file. If the file is truncated, access beyond its end raises SIGBUS.
-    ///
-    /// # Errors
-    /// Errors of the kernel.
-    pub fn map_private(&self, len: u64) -> io::Result<FilePages> {
-        self.handle.map_private(len)
-    }
-
-    /// A stamp that detects later changes of the file.
-    ///
-    /// # Errors
-    /// [`Error::Io`](crate::Error::Io) if the kernel refuses the file's metadata, as NFS does for a
-    /// file that another host has removed.
-    pub fn stamp(&self) -> Result<Stamp> {
-        self.handle.stamp()
     }
 
     /// Fails in a forked child, before any lock that may be held there forever.

@@ -11,13 +11,13 @@
 use std::ffi::{c_long, c_uint};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd as _};
+use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::units::{ByteRange, align_down, align_up};
 use rustix::io::{Errno, ReadWriteFlags};
-
-use super::pages::FilePages;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// How long a call is repeated after EINTR.
 const INTERRUPTED_MAX: Duration = Duration::from_secs(10);
@@ -161,15 +161,18 @@ pub(crate) fn mapped_pages(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<V
     if len == 0 {
         return Ok(answer);
     }
-    let mapping = FilePages::map(fd, start, len)?;
-    let first = mapping.start().as_ptr().cast();
+    // SAFETY: the kernel picks free addresses, and nothing is accessed through them.
+    let first =
+        unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, fd, start)? };
     // SAFETY: the mapping covers `len` bytes from the start of a page, and the answer has one byte
     // per page of it.
-    retried(|| match unsafe { libc::mincore(first, len, answer.as_mut_ptr()) } {
+    let asked = retried(|| match unsafe { libc::mincore(first, len, answer.as_mut_ptr()) } {
         0 => counted(0),
         _ => counted(-1),
-    })?;
-    Ok(answer)
+    });
+    // SAFETY: it was mapped above, and no reference into it exists.
+    unsafe { munmap(first, len) }?;
+    asked.map(|_| answer)
 }
 
 /// Makes a file's bytes durable, with the metadata that is needed to read them.

@@ -8,7 +8,6 @@ mod calls;
 mod given;
 mod kind;
 mod o_direct;
-pub(crate) mod pages;
 mod port;
 mod reopen;
 mod residency;
@@ -416,6 +415,22 @@ impl Handle {
         };
         let flushed = flushed.and(direct);
         flushed.map_err(|e| Error::io(Operation::Close, self.place(0, 0), e))
+    }
+
+    /// Why its pages cannot be used in place, independent of their contents.
+    pub(crate) fn no_pages(&self) -> Option<String> {
+        let path = self.path.display();
+        match self.kind {
+            Kind::BlockDevice => {
+                Some(format!("`{path}` is a device, whose writes the kernel does not report"))
+            }
+            Kind::Regular if !self.readable() => Some(format!("`{path}` is open for writing only")),
+            Kind::Regular if !self.file_system.owns_pages() => Some(format!(
+                "`{path}` is on {}, where it may change unnoticed",
+                self.file_system()
+            )),
+            Kind::Regular => None,
+        }
     }
 
     fn failed(&self, operation: Operation, range: ByteRange, source: Errno) -> Error {

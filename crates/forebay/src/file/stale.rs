@@ -119,13 +119,18 @@ impl Handle {
 
 #[cfg(test)]
 mod tests {
+    #![expect(unsafe_code, reason = "maps pages")]
+
     use std::fs::{self, File};
     use std::os::fd::AsFd;
+    use std::ptr;
+
+    use forebay_base::units::KIB;
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
 
     use super::*;
     use crate::file::OpenOptions;
     use crate::file::tests::lab;
-    use forebay_base::units::KIB;
 
     #[test]
     fn mapped_pages_with_the_new_bytes_pass_where_the_descriptor_cannot_read() {
@@ -141,8 +146,10 @@ mod tests {
         }
         let range = ByteRange::at(0, 64 * KIB);
         let reader = Handle::open(&path, &OpenOptions::default()).unwrap();
-        let pages = reader.map_pages(range).unwrap();
-        pages.bring_in(0..pages.len()).unwrap(); // the kernel drops no page that is mapped
+        // The kernel drops no page that is mapped.
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: the kernel picks free addresses, and nothing is accessed through them.
+        unsafe { mmap(ptr::null_mut(), 64 << 10, ProtFlags::READ, flags, reader.fd(), 0) }.unwrap();
         assert_eq!(handle.drop_stale(range), Ok(()));
         if !reader.is_resident(range) {
             lab::skip("pages that stay: the kernel dropped them");

@@ -1,5 +1,5 @@
-//! Mappings of a file's pages: to query residency, to let a GPU copy from them, or private ones
-//! that a caller uses as memory.
+//! Mappings of a file's pages: to let a GPU copy from them, or private ones that a caller uses as
+//! memory.
 //!
 //! This library never reads through a mapping, so a file that is truncated raises no SIGBUS here.
 
@@ -7,19 +7,15 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::thread;
 use std::time::Duration;
 
+use forebay::{Error, File, Operation, Result};
 use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::time::ClockId;
-
-use super::Handle;
-use super::kind::Kind;
-use crate::error::{Operation, Result};
 
 /// Maximum threads that populate pages, as many as touch fresh memory, and the bytes worth one
 /// thread. Not tuned by measurements.
@@ -54,27 +50,37 @@ pub struct Stamp {
 }
 
 impl FilePages {
-    /// Maps `len` bytes from `offset`, a multiple of the page size.
-    pub(super) fn map(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
-        Self::map_with(fd, offset, len, ProtFlags::READ, MapFlags::SHARED)
+    /// Maps the pages of a page-aligned range.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn map(file: &File, range: ByteRange) -> io::Result<Self> {
+        Self::map_with(file, range, ProtFlags::READ, MapFlags::SHARED)
     }
 
-    /// Maps as `map` does, privately: what the process writes there does not reach the file. No
-    /// memory is reserved for such writes, so the file may be larger than memory.
-    pub(super) fn map_private(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+    /// Maps the first `len` bytes as private memory, which the process may also write: that does
+    /// not change the file. No memory is reserved for such writes, so the file may be larger than
+    /// memory. If the file is truncated, access beyond its end raises SIGBUS.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn map_private(file: &File, len: u64) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        Self::map_with(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE, flags)
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Self::map_with(file, ByteRange::at(0, len), access, flags)
     }
 
     fn map_with(
-        fd: BorrowedFd<'_>,
-        offset: u64,
-        len: usize,
+        file: &File,
+        range: ByteRange,
         access: ProtFlags,
         flags: MapFlags,
     ) -> io::Result<Self> {
+        let len = usize::try_from(range.len()).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
         // SAFETY: the kernel picks free addresses, so no existing mapping is replaced.
-        let start = unsafe { mmap(ptr::null_mut(), len, access, flags, fd, offset)? };
+        let start = unsafe {
+            mmap(ptr::null_mut(), len, access, flags, file.descriptor(), range.start)? //
+        };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at zero");
         Ok(Self { start, len })
     }
@@ -159,56 +165,22 @@ impl Drop for FilePages {
     }
 }
 
-impl Handle {
-    /// Why its pages cannot be used in place, independent of their contents.
-    pub(crate) fn no_pages(&self) -> Option<String> {
-        let path = self.path.display();
-        match self.kind {
-            Kind::BlockDevice => {
-                Some(format!("`{path}` is a device, whose writes the kernel does not report"))
-            }
-            Kind::Regular if !self.readable() => Some(format!("`{path}` is open for writing only")),
-            Kind::Regular if !self.file_system.owns_pages() => Some(format!(
-                "`{path}` is on {}, where it may change unnoticed",
-                self.file_system()
-            )),
-            Kind::Regular => None,
-        }
-    }
-
-    /// Maps a page-aligned range.
+impl Stamp {
+    /// The state of a file now.
     ///
     /// # Errors
-    /// The kernel's error.
-    pub(crate) fn map_pages(&self, range: ByteRange) -> io::Result<FilePages> {
-        let len = usize::try_from(range.len()).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
-        FilePages::map(self.fd(), range.start, len)
-    }
-
-    /// Maps the whole file privately.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub(crate) fn map_private(&self, len: u64) -> io::Result<FilePages> {
-        let len = usize::try_from(len).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
-        FilePages::map_private(self.fd(), 0, len)
-    }
-
-    /// A stamp to detect later whether the file has changed.
-    ///
-    /// # Errors
-    /// The kernel's error.
-    pub(crate) fn stamp(&self) -> Result<Stamp> {
-        let stat = rustix::fs::fstat(&self.fd)
-            .map_err(|errno| self.failed(Operation::Inspect, ByteRange::at(0, 0), errno))?;
+    /// [`Error::Io`] if the kernel refuses the file's metadata, as NFS does for a file that another
+    /// host has removed.
+    pub fn of(file: &File) -> Result<Self> {
+        let stat = rustix::fs::fstat(file.descriptor()).map_err(|source| {
+            Error::Io { operation: Operation::Inspect, place: file.place(0, 0), source } //
+        })?;
         // The sign of these fields depends on the system interface.
         let changed = (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or(0));
         let written = (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0));
-        Ok(Stamp { identity: (stat.st_dev, stat.st_ino), size: stat.st_size, changed, written })
+        Ok(Self { identity: (stat.st_dev, stat.st_ino), size: stat.st_size, changed, written })
     }
-}
 
-impl Stamp {
     /// True if `now` is the state of another file, or the bytes may have changed. The ctime does
     /// not count: new names, owners and permissions change it, and none of the bytes.
     #[must_use]
