@@ -12,7 +12,7 @@
 //!   loader     a thread: reads layers to slots (or to pinned memory) and copies them to the GPU
 //!     together   pure: which streams read a layer together
 //!     reading    one layer being read; `ring` is the slots, small ones for reads from drives
-//!   mapper     a thread: pins and unpins file pages for the GPU (`mapped`)
+//!   mapper     a thread: pins and unpins file pages for the GPU (`mapped`); `pages` maps them
 //!     after      checks that files did not change while their pages were copied
 //! turn       which thread submits work of a stream; the order of the locks
 //! closing    closing a stream, within the watchdog time
