@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -123,9 +124,9 @@ def world() -> Any:
 
 
 def loaded(rank: int, path: Path) -> tuple[Any, Any, int, list[tuple[int, int]]]:
-    from forebay.safetensors import _ranks
+    from forebay.safetensors import _near, _ranks
 
-    _ranks.CHUNK = 1 << 20  # several windows
+    _near.CHUNK = _ranks.CHUNK = 1 << 20  # several windows
     seen: list[tuple[int, int]] = []
     report: dict[str, Any] = {}
     reported: Any = {"progress": lambda *one: seen.append(one), "report": report}
@@ -137,12 +138,31 @@ def loaded(rank: int, path: Path) -> tuple[Any, Any, int, list[tuple[int, int]]]
     return whole, each, report["bytes"], seen
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_each_of_a_group_reads_a_part(files: Any, tmp_path: Path, size: int) -> None:
+def loaded_apart(rank: int, path: Path) -> Any:
+    """One rank cannot map the memory of the others."""
+    from forebay.safetensors._shared import HostMemory
+
+    if rank == 1:
+        HostMemory.map = broken  # type: ignore[method-assign]
+    return loaded(rank, path)
+
+
+def loaded_over_hosts(rank: int, path: Path) -> Any:
+    from forebay.safetensors import _ranks
+
+    _ranks.host = lambda: f"host {rank}"
+    return loaded(rank, path)
+
+
+@pytest.mark.parametrize(
+    ("act", "size"),
+    [(loaded, 1), (loaded, 2), (loaded, 3), (loaded_apart, 3), (loaded_over_hosts, 2)],
+)
+def test_each_of_a_group_reads_a_part(files: Any, tmp_path: Path, act: Any, size: int) -> None:
     folder, arrays = files
     total = sum(array.nbytes for array in arrays.values())
     read = 0
-    for whole, each, own, seen in in_group(tmp_path, size, loaded, folder):
+    for whole, each, own, seen in in_group(tmp_path, size, act, folder):
         assert same(whole, arrays) and same(each, arrays)
         assert seen == sorted(seen) and seen[-1][0] == seen[-1][1] >= total
         assert own <= total // size + (1 << 20)
@@ -177,16 +197,16 @@ def missing(rank: int, path: Path) -> Any:
 
 def cut(rank: int, path: Path) -> Any:
     """The bytes of one rank end before they are read."""
-    from forebay.safetensors import _ranks
+    from forebay.safetensors._near import Near
 
     if rank == 1:
-        start = _ranks.Group.start
+        start = Near.start
 
         def late(*arguments: Any) -> Any:
             os.truncate(path / "2.safetensors", 1_000_000)
             return start(*arguments)
 
-        _ranks.Group.start = late  # type: ignore[method-assign]
+        Near.start = late  # type: ignore[method-assign]
     return load_file(path, names="b", group=world(), **HOST)
 
 
@@ -253,12 +273,17 @@ def replaced(rank: int, path: Path) -> Any:
         wait(was_saved)
         return True
 
+    class Replaced(type(path)):  # type: ignore[misc]
+        def __fspath__(self) -> str:
+            wait(was_opened)
+            if not was_saved.exists():
+                save_file({"b": numpy.full(3_000_000, 2, "uint32")}, path)
+                was_saved.touch()
+            return str(path)
+
     if rank == 0:
         return load_file(path, group=world(), names=is_wanted, **HOST)
-    wait(was_opened)
-    save_file({"b": numpy.full(3_000_000, 2, "uint32")}, path)
-    was_saved.touch()
-    return load_file(path, group=world(), **HOST)
+    return load_file(Replaced(path), group=world(), **HOST)
 
 
 def test_a_group_loads_one_model_if_a_save_replaces_it(tmp_path: Path) -> None:
@@ -280,3 +305,73 @@ def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None
     ours, theirs = in_group(tmp_path, 2, cut, folder)
     assert "EndOfFile" in theirs or "FileTruncated" in theirs
     assert "EndOfFile" in ours or "FileTruncated" in ours or "rank 1 of the group could" in ours
+
+
+def abandoned(rank: int, path: Path) -> Any:
+    tensors = iterate(path, window="4MiB", group=world(), **HOST)
+    if rank == 1:
+        next(tensors)
+        tensors.close()
+        return "closed"
+    return dict(tensors)
+
+
+def test_a_rank_that_ends_early_is_named(files: Any, tmp_path: Path) -> None:
+    ours, theirs = in_group(tmp_path, 2, abandoned, files[0])
+    assert "rank 1 of the group ended its load before the others" in ours and theirs == "closed"
+
+
+STAGES = ["_mesh.Mesh.exchange", "safetensors._near.Near.start", "safetensors._near.Near.finish"]
+
+
+def mortal(rank: int, size: int, port: Path, at: tuple[str, int], found: Any, path: Path) -> None:
+    """Rank 1 is killed in call `number` of a function, counted from 0."""
+    import importlib
+
+    import torch.distributed as dist
+
+    from forebay.safetensors import _near
+
+    _near.CHUNK = 1 << 20
+    store = dist.FileStore(str(port), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    where, number = at
+    module, owner, name = where.rsplit(".", 2)
+    kind = getattr(importlib.import_module(f"forebay.{module}"), owner)
+    before, calls = getattr(kind, name), iter(range(number + 1))
+
+    def last(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return before(*arguments, **options)
+
+    if rank == 1:
+        setattr(kind, name, last)
+    try:
+        made = dict(iterate(path, window="4MiB", group=world(), **HOST))
+        found.put((rank, f"{len(made)} tensors", time.monotonic()))
+    except Exception as error:
+        found.put((rank, str(error), time.monotonic()))
+    found.close()
+    found.join_thread()
+    os._exit(0)
+
+
+@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_rank_is_named(files: Any, tmp_path: Path, stage: str, number: int) -> None:
+    pytest.importorskip("torch")
+    context = multiprocessing.get_context("spawn")
+    found = context.Queue()
+    arguments = (3, tmp_path / "store", (stage, number), found, files[0])
+    each = [context.Process(target=mortal, args=(rank, *arguments)) for rank in range(3)]
+    for process in each:
+        process.start()
+    each[1].join()
+    ended = time.monotonic()
+    for _ in range(2):
+        rank, said, at = found.get(timeout=60)
+        assert "rank 1 of the group was lost: its process ended" in said, (rank, said)
+        assert at - ended < 10
+    for process in each:
+        process.join()

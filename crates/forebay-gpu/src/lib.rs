@@ -193,6 +193,34 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     /// The driver's error.
     unsafe fn free(&self, address: u64) -> DeviceResult<()>;
 
+    /// A handle by which other processes of this host [map](Self::map_shared) memory.
+    ///
+    /// # Errors
+    /// The driver's error, also for memory that is not from [`allocate`](Self::allocate).
+    fn share(&self, _address: u64) -> DeviceResult<[u8; 64]> {
+        Err(unsupported("share"))
+    }
+
+    /// Maps memory that another process [shares](Self::share), which may be on another GPU that
+    /// this one reaches. Copies of this GPU reach it as they reach its own.
+    ///
+    /// # Errors
+    /// The driver's error, also if the process is this one.
+    fn map_shared(&self, _handle: [u8; 64]) -> DeviceResult<u64> {
+        Err(unsupported("map_shared"))
+    }
+
+    /// Undoes [`map_shared`](Self::map_shared).
+    ///
+    /// # Safety
+    /// `address` came from it, is unmapped once, and no queued copy touches it.
+    ///
+    /// # Errors
+    /// The driver's error.
+    unsafe fn unmap_shared(&self, _address: u64) -> DeviceResult<()> {
+        Err(unsupported("unmap_shared"))
+    }
+
     /// Pins `len` bytes of host memory for copies to and from any GPU of this kind.
     ///
     /// # Safety

@@ -114,6 +114,12 @@ impl Buffer {
         format!("<forebay.Buffer of {} bytes on {}>", self.buffer.len(), self.device())
     }
 
+    /// A handle by which another process of this host maps this memory of a GPU.
+    fn _shared(&self, py: Python<'_>) -> PyResult<[u8; 64]> {
+        let shared = py.detach(|| self.buffer.shared());
+        crate::failure::raised(py, shared)
+    }
+
     /// A copy of its bytes, as `bytes`.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
         self.extent()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::gpu::{CallerStream, Device, DeviceId, GpuSelector};
 use forebay::{Error, Options, RingChoice};
 use forebay_cufile::Program;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList};
 
@@ -79,6 +79,20 @@ impl Engine {
             None => self.engine.allocate_pinned(nbytes),
         });
         Ok(Buffer::new(raised(py, made)?))
+    }
+
+    /// Maps `nbytes` bytes of GPU memory that another process shares by `Buffer._shared`.
+    fn _map_shared(
+        &self,
+        py: Python<'_>,
+        handle: [u8; 64],
+        nbytes: u64,
+        device: &Bound<'_, PyAny>,
+    ) -> PyResult<Buffer> {
+        let device = self.device(py, Some(device))?;
+        let device = device.ok_or_else(|| PyValueError::new_err("only GPUs share memory"))?;
+        let mapped = py.detach(|| self.engine.map_shared(device, handle, nbytes));
+        Ok(Buffer::new(raised(py, mapped)?))
     }
 
     /// Reads a whole file into new memory, by default (`"auto"`) on the first GPU, or on the host

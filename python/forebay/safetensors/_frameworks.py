@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .._errors import NoDevice, RequestError, shortened, shown
 from .._memory import require
 from ._header import FormatError, Stored
+from ._shared import GpuMemory, HostMemory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from .._forebay import Engine
+    from ._shared import Memory
 
 
 NAMES = {
@@ -55,6 +59,12 @@ class Framework(Protocol):
         Raises:
             OutOfMemory: a limit has no room for it.
         """
+
+    def shared(self, engine: Engine, nbytes: int) -> Memory:
+        """New memory that other processes of this host can map."""
+
+    def bytes_of(self, buffer: Any) -> Any:
+        """A buffer as memory, with one byte per element."""
 
     def dtype(self, stored: Stored) -> Any:
         """The type of a tensor.
@@ -111,6 +121,14 @@ class Torch:
         if self.is_on_host:
             require(nbytes, "cannot load the tensors")
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+
+    def shared(self, engine: Engine, nbytes: int) -> Memory:
+        if self.is_on_host:
+            return HostMemory(self, nbytes)
+        return GpuMemory(self._torch, engine, self._device, nbytes)
+
+    def bytes_of(self, buffer: Any) -> Any:
+        return self._torch.frombuffer(buffer, dtype=self._torch.uint8)
 
     def dtype(self, stored: Stored) -> Any:
         dtype = self._dtypes.get(stored.dtype)
@@ -193,6 +211,12 @@ class Numpy:
     def memory(self, nbytes: int) -> Any:
         require(nbytes, "cannot load the tensors")
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
+
+    def shared(self, engine: Engine, nbytes: int) -> Memory:
+        return HostMemory(self, nbytes)
+
+    def bytes_of(self, buffer: Any) -> Any:
+        return self._numpy.frombuffer(buffer, self._numpy.uint8)
 
     def check(self, stored: Stored) -> None:
         self.dtype(stored)

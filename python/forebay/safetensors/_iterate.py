@@ -47,7 +47,9 @@ class Ahead:
         self._left = window
         # Bytes of the part that was taken last, and of the one before.
         self._taken = self._before = 0
-        self._coming: deque[tuple[Part, Any, ManyTransfer]] = deque()
+        self._coming: deque[tuple[Part, Any, tuple[int, int], ManyTransfer]] = deque()
+        # The part that was started last, its memory, and its windows that have not been started.
+        self._last: tuple[Part, Any, Iterator[tuple[int, int]]] | None = None
 
     def take(self) -> tuple[Part, Any] | None:
         """The next part and its memory. ``None`` after the last.
@@ -56,28 +58,45 @@ class Ahead:
         """
         self._left += self._before
         self._before, self._taken = self._taken, 0
-        while self._next and (not self._coming or self._next.nbytes <= self._left):
+        while self._start() or self._coming:
+            while self._start():
+                pass
+            part, memory, window, transfer = self._coming.popleft()
+            with naming([part]):
+                self._ranks.finish(transfer, [memory], window)
+                if window[1] == len(memory):
+                    self._ranks.settle()
+            if window[1] == len(memory):
+                self._taken = part.nbytes
+                return part, memory
+        return None
+
+    def _start(self) -> bool:
+        """Starts to fill the next piece of memory, if there is room for it."""
+        if len(self._coming) >= self._ranks.at_once:
+            return False
+        if self._last is None:
+            if not self._next or (self._coming and self._next.nbytes > self._left):
+                return False
             part, self._next = self._next, next(self._wanted, None)
             room = self._ranks.room(part.nbytes)
             with self._ranks.planning():
                 memory = self._framework.memory(room)
-            # It waits for the work on torch's stream that still uses earlier tensors there.
-            transfer = self._ranks.start(self._engine, part.requests, [memory], (0, room))
-            self._coming.append((part, memory, transfer))
             self._left -= part.nbytes
-        if not self._coming:
-            return None
-        part, memory, transfer = self._coming.popleft()
-        self._taken = part.nbytes
-        with naming([part]):
-            self._ranks.finish(transfer, [memory], (0, len(memory)))
-            self._ranks.settle()
-        return part, memory
+            self._last = part, memory, self._ranks.windows(room)
+        part, memory, windows = self._last
+        window = next(windows)
+        # It waits for the work on torch's stream that still uses earlier tensors there.
+        transfer = self._ranks.start(self._engine, part.requests, [memory], window)
+        self._coming.append((part, memory, window, transfer))
+        if window[1] == len(memory):
+            self._last = None
+        return True
 
     def close(self) -> None:
         """Cancels pending reads."""
         while self._coming:
-            self._coming.popleft()[2].cancel()
+            self._coming.popleft()[3].cancel()
 
 
 def iterate(
@@ -119,6 +138,7 @@ def iterate(
     """
     together = ranks(rank, world_size, group, shard)
     with ExitStack() as stack:
+        stack.callback(together.close)
         found = []
         files: dict[File, Opened] = {}
         with together.planning():
@@ -137,6 +157,7 @@ def iterate(
                 found.sort(key=lambda one: place[one[1].name])
         with together.planning(files.values()) as show:
             show([most, *(stored for _, stored, _ in found)])
+        together.prepare(engine, kind)
         if together.is_alone and kind.is_on_host and not copy:
             hosts = {file: HostFile(engine, kind, one, most // PARTS) for file, one in files.items()}
             for file, stored, index in found:

@@ -16,7 +16,7 @@ from ._frameworks import framework as chosen
 from ._pages import mapped
 from ._plan import Names, Opened, Part, Region, can_map, naming, opened, parts, region
 from .._progress import Line
-from ._ranks import Ranks, Wait, merged, ranks, result
+from ._ranks import AT_ONCE, Ranks, Wait, merged, ranks, result
 from ._slices import Shard, of_shard
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ _BACKENDS = ("mmap", "pread")
 
 _LOOK = 0.1
 """Seconds between two reports of the progress."""
-
-_AT_ONCE = 3
-"""Windows that are filled at once: two are read while another is sent to other ranks."""
 
 _CALL = 256 << 20
 """Bytes of whole files that the first call reads, or more. A later one reads more than all before.
@@ -161,6 +158,7 @@ def load_file(
     with ExitStack() as files, ExitStack() as coming:
         loading = _Loading(engine or _process.default_engine(), together, devices, dtype, copy)
         loading.metadata = None if report is None else {}
+        coming.callback(together.close)
         coming.callback(loading.cancel)
         found = loading.run(loading.plan(files, filename, names, framework, shard), progress)
         for one in loading.opened:
@@ -254,6 +252,7 @@ class _Loading:
         with self._ranks.planning(self.opened) as show:
             converted = [(stored, index) for _, stored, index in self._to_convert]
             show([*(part.tensors for part in whole), converted, str(self._dtype)])
+        self._ranks.prepare(self._engine, self._kinds[0])
         yield whole
 
     def run(self, plan: Iterator[list[Part]], progress: Progress) -> dict[str, Any]:
@@ -269,12 +268,12 @@ class _Loading:
                 continue
             self._total += sum(part.nbytes for part in whole)
             later = self._windows(whole, is_converted=False)
-            self._begin(later, _AT_ONCE)
+            self._begin(later, AT_ONCE)
         calls = list(parts(self._to_convert, _CONVERTED))
         self._total += sum(part.nbytes for part in calls)
         self._total += sum(part.nbytes for part in self._mapped)
         later = chain(later, *(self._windows([part], is_converted=True) for part in calls))
-        self._begin(later, _AT_ONCE - len(self._coming))
+        self._begin(later, AT_ONCE - len(self._coming))
         while self._coming:
             call, window, transfer = self._coming[0]
             with naming(call.parts):
@@ -283,7 +282,7 @@ class _Loading:
                     self._ranks.settle()
             self._coming.popleft()
             self._finished += window[1] - window[0]
-            self._begin(later, _AT_ONCE - len(self._coming))
+            self._begin(later, AT_ONCE - len(self._coming))
             if window[1] == call.nbytes:
                 self._keep(call)
         reports += (self._fetched(part, show) for part in self._mapped if part.tensors)

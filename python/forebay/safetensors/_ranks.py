@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from .._errors import Error, RequestError
+from .._mesh import WAIT_MAX, Listener, PeerFailed, host
 from ._plan import ALIGNMENT
 
 if TYPE_CHECKING:
     from .._forebay import Engine, ManyResult, ManyTransfer
+    from ._frameworks import Framework
     from ._plan import Opened
     from ._requests import Requests
     from ._slices import Shard
 
 CHUNK = 64 << 20
 """Bytes that a rank of a group reads before they are sent to the others."""
+
+AT_ONCE = 3
+"""Windows that are filled at once: two are read while another is sent to other ranks."""
 
 Wait: TypeAlias = "Callable[[ManyTransfer], dict[str, Any]]"
 """Waits for a transfer, and returns its report."""
@@ -58,9 +68,11 @@ class Ranks:
         is_alone: whether there is one process only.
         joins_files: whether the tensors of all files share memory, since the processes exchange
             pieces of it.
+        at_once: windows that are filled at once.
     """
 
     joins_files = False
+    at_once: float = math.inf
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.is_alone = size == 1
@@ -76,6 +88,12 @@ class Ranks:
                 in place are the same for all ranks.
         """
         yield lambda plan: None
+
+    def prepare(self, engine: Engine, kind: Framework) -> None:
+        """Runs when all ranks have planned the same read."""
+
+    def close(self) -> None:
+        """Ends the load, whether or not it was successful."""
 
     def room(self, nbytes: int) -> int:
         """Bytes of memory for a part of `nbytes` bytes."""
@@ -109,7 +127,7 @@ class Ranks:
         """Waits until all pieces are full; raises the error of the last one, if that of a group."""
 
 
-class _Failed:
+class Failed:
     """A transfer that could not start; its process still takes part in later group calls."""
 
     def __init__(self, error: Exception) -> None:
@@ -218,7 +236,7 @@ class Group(Ranks):
         try:
             return requests.cut(*self._part(window, self._rank)).start(engine, *memory)
         except Exception as error:
-            return cast("ManyTransfer", _Failed(error))
+            return cast("ManyTransfer", Failed(error))
 
     def finish(
         self,
@@ -249,7 +267,7 @@ class Group(Ranks):
         if failed is not None:
             raise failed
         if states is not None and states.any():
-            raise _of_another(states.tolist().index(1), "could not read its part")
+            raise of_another(states.tolist().index(1), "could not read its part")
 
     def _compare(self, digest: bytes | None) -> None:
         """Raises if another rank failed, or loads other tensors."""
@@ -258,16 +276,63 @@ class Group(Ranks):
         if digest is None:
             return
         if None in found:
-            raise _of_another(found.index(None), "could not start")
+            raise of_another(found.index(None), "could not start")
         others = [rank for rank, other in enumerate(found) if other != digest]
         if others:
             ours = f"the ranks {self._rank} and {others[0]} of the group load different tensors"
             raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
 
 
-def _of_another(rank: int, why: str) -> Error:
+def of_another(rank: int, why: str) -> Error:
+    """The error of a load that fails because another process does."""
     text = f"rank {rank} of the group {why}; its own error has the cause"
     return Error(errno.EIO, f"cannot load the model: {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class OfHost:
+    """Stands for a group of torch: its processes on one host form a group."""
+
+    group: Any
+
+
+def _of_group(group: Any) -> Ranks:
+    from ._near import Near
+
+    is_whole = not isinstance(group, OfHost)
+    own = group if is_whole else group.group
+    listener = Listener()
+    found = _gathered(own, {"host": host(), "address": listener.address}, WAIT_MAX)
+    here = [one["address"] for one in found.values() if one["host"] == host()]
+    if is_whole and len(here) < len(found):
+        return Group(group)
+    try:
+        mesh = listener.connect(here)
+    except PeerFailed as error:
+        raise of_another(error.rank, error.why) from None
+    return Near(mesh, Group(group) if is_whole else Ranks(mesh.rank, mesh.size))
+
+
+_met: Counter[str] = Counter()
+"""How often this process has met the others of each group."""
+
+
+def _gathered(group: Any, own: dict[str, str], seconds: float) -> dict[int, dict[str, str]]:
+    """What the processes of a group give, by rank, in calls that all make."""
+    from torch import distributed
+
+    store = distributed.distributed_c10d._get_default_store()
+    members = distributed.get_process_group_ranks(group)
+    name = "forebay/" + ",".join(map(str, members))
+    _met[name] += 1
+    keys = [f"{name}/{_met[name]}/{rank}" for rank in range(len(members))]
+    store.set(keys[distributed.get_rank(group)], json.dumps(own))
+    try:
+        store.wait(keys, timedelta(seconds=seconds))
+    except distributed.DistStoreError:
+        late = next((rank for rank, key in enumerate(keys) if not store.check([key])), 0)
+        raise of_another(late, f"did not make the same call within {seconds:.0f} s") from None
+    return {rank: json.loads(store.get(key)) for rank, key in enumerate(keys)}
 
 
 def ranks(
@@ -285,7 +350,7 @@ def ranks(
         for name, value in {"rank": rank, "world_size": world_size, "shard": shard}.items():
             if value is not None:
                 raise ValueError(f"`group` and `{name}` cannot be given together")
-        return Group(group)
+        return _of_group(group)
     if rank is None and world_size is None:
         return Ranks()
     try:

@@ -85,6 +85,11 @@ class Requests:
             for numbers in (self._file_of, self._offsets, self._lengths, self._at):
                 del numbers[0]
 
+    def moved(self, by: int) -> Requests:
+        """The same requests for memory further on by `by` bytes."""
+        self._at = array("Q", (at + by for at in self._at))
+        return self
+
     def turned(self, place: int, end: int) -> Requests:
         """The same requests, those of memory from `place` to `end` first."""
         first, last = self.cut(place, end), self.cut(0, place)

@@ -112,7 +112,36 @@ impl Buffer {
     ) -> Result<Self> {
         let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
         let address = device.allocate(len.max(1)).map_err(failed)?;
-        Ok(Self::of(Memory::device(couriers, device, address, true), len))
+        Ok(Self::of(Memory::device(couriers, device, address, Origin::Allocated), len))
+    }
+
+    /// Memory of a GPU that another process shares, `len` bytes of it.
+    pub(crate) fn mapped(
+        couriers: &Arc<Couriers>,
+        device: Arc<dyn Device>,
+        handle: [u8; 64],
+        len: u64,
+    ) -> Result<Self> {
+        let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
+        let address = device.map_shared(handle).map_err(failed)?;
+        Ok(Self::of(Memory::device(couriers, device, address, Origin::Mapped), len))
+    }
+
+    /// A handle by which other processes of this host map the allocation.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`] for memory that the engine did not allocate on a GPU; the GPU's error.
+    pub fn shared(&self) -> Result<[u8; 64]> {
+        self.check_usable(|| None)?;
+        match &self.allocation.memory {
+            Memory::Device { device, address, origin: Origin::Allocated, .. } => {
+                device.share(*address).map_err(|source| self.device_error(source))
+            }
+            _ => {
+                let expected = "memory that the engine allocated on a GPU";
+                Err(Error::bad_option("memory", format!("{self:?}"), expected))
+            }
+        }
     }
 
     /// Borrowed GPU memory; its owner keeps it until this buffer and everything split from it are
@@ -123,7 +152,7 @@ impl Buffer {
         address: u64,
         len: u64,
     ) -> Self {
-        Self::of(Memory::device(couriers, device, address, false), len)
+        Self::of(Memory::device(couriers, device, address, Origin::Borrowed), len)
     }
 
     /// Length in bytes.
@@ -597,20 +626,32 @@ enum Memory {
         device: Arc<dyn Device>,
         couriers: Arc<Couriers>,
         address: u64,
-        /// Whether we allocated it and must free it.
-        ours: bool,
+        origin: Origin,
         /// Error of a failed copy that may still touch the memory at any time.
         lost: OnceLock<DeviceError>,
     },
 }
 
+/// Where memory of a GPU is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Allocated,
+    Mapped,
+    Borrowed,
+}
+
 impl Memory {
-    fn device(couriers: &Arc<Couriers>, device: Arc<dyn Device>, address: u64, ours: bool) -> Self {
+    fn device(
+        couriers: &Arc<Couriers>,
+        device: Arc<dyn Device>,
+        address: u64,
+        origin: Origin,
+    ) -> Self {
         Self::Device {
             device,
             couriers: Arc::clone(couriers),
             address,
-            ours,
+            origin,
             lost: OnceLock::new(),
         }
     }
@@ -639,7 +680,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let Memory::Device { device, address, ours, lost, .. } = &self.memory else { return };
+        let Memory::Device { device, address, origin, lost, .. } = &self.memory else { return };
         if !device.home().is_here() {
             return;
         }
@@ -647,14 +688,18 @@ impl Drop for Allocation {
             // A copy may still touch it at any time, so its owner must not free it either.
             return std::mem::forget(std::mem::take(&mut self.owners));
         }
-        if *ours {
-            // SAFETY: the address came from this device's `allocate` and is freed only here. A
-            // transfer keeps its buffer, and so this allocation, until all copies are done, and
-            // records a copy that may not be.
-            let freed = unsafe { device.free(*address) };
-            // If the driver refuses, the memory is leaked; nothing else can be done.
-            drop(freed);
-        }
+        // SAFETY: the address came from this device and is returned only here. A transfer keeps its
+        // buffer, and so this allocation, until all copies are done, and records a copy that may
+        // not be.
+        let returned = unsafe {
+            match origin {
+                Origin::Allocated => device.free(*address),
+                Origin::Mapped => device.unmap_shared(*address),
+                Origin::Borrowed => Ok(()),
+            }
+        };
+        // If the driver refuses, the memory is leaked; nothing else can be done.
+        drop(returned);
     }
 }
 
@@ -680,7 +725,7 @@ impl Keep {
 
     /// Whether we allocated it on a GPU.
     pub(crate) fn is_ours(&self) -> bool {
-        matches!(self.0.memory, Memory::Device { ours: true, .. })
+        matches!(self.0.memory, Memory::Device { origin: Origin::Allocated, .. })
     }
 
     /// Whether it is GPU memory.

@@ -18,7 +18,7 @@ use super::handles::{Handles, InUse};
 use super::kernels::{self, Kernels};
 use super::table::{
     Address, CudaTable, ERROR_CONTEXT_IS_DESTROYED, ERROR_INVALID_HANDLE, ERROR_NOT_READY, Opaque,
-    Ordinal, SUCCESS, Status, nonsense,
+    Ordinal, SUCCESS, SharedHandle, Status, nonsense,
 };
 use super::{address, info};
 use crate::gpu::{
@@ -31,6 +31,8 @@ const REGISTER_PORTABLE: c_uint = 1;
 
 /// `CU_MEMHOSTREGISTER_READ_ONLY`: for memory that may be mapped read-only (CUDA 11.1).
 const REGISTER_READ_ONLY: c_uint = 8;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag.
+const LAZY_PEER_ACCESS: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`: does not synchronise with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// A priority that the driver clamps to its highest.
@@ -315,6 +317,36 @@ impl Device for CudaDevice {
         // SAFETY: the caller frees an address from `allocate`, once, with nothing queued on it.
         let status = unsafe { (self.cuda.mem_free)(address) };
         self.check("cuMemFree", status)
+    }
+
+    fn share(&self, address: u64) -> DeviceResult<[u8; 64]> {
+        let _current = self.enter()?;
+        let mut handle = SharedHandle([0; 64]);
+        // SAFETY: the output outlives the call.
+        let status = unsafe { (self.cuda.ipc_get_mem_handle)(&raw mut handle, address) };
+        self.check("cuIpcGetMemHandle", status)?;
+        Ok(handle.0)
+    }
+
+    fn map_shared(&self, handle: [u8; 64]) -> DeviceResult<u64> {
+        let (call, _current) = ("cuIpcOpenMemHandle", self.enter()?);
+        let (handle, mut address) = (SharedHandle(handle), 0);
+        // SAFETY: the output outlives the call; the driver checks the handle.
+        let status = unsafe {
+            (self.cuda.ipc_open_mem_handle)(&raw mut address, handle, LAZY_PEER_ACCESS)
+        };
+        self.check(call, status)?;
+        if address == 0 {
+            return Err(nonsense(call, "gives no address"));
+        }
+        Ok(address)
+    }
+
+    unsafe fn unmap_shared(&self, address: u64) -> DeviceResult<()> {
+        let _current = self.enter()?;
+        // SAFETY: the caller unmaps an address from `map_shared`, with nothing queued on it.
+        let status = unsafe { (self.cuda.ipc_close_mem_handle)(address) };
+        self.check("cuIpcCloseMemHandle", status)
     }
 
     unsafe fn register(&self, host: NonNull<u8>, len: usize) -> DeviceResult<()> {

@@ -42,6 +42,11 @@ const LEGACY_STREAM: u64 = 1;
 /// `CU_MEMCPY_SRC_ACCESS_ORDER_STREAM`: sources are read in the stream's order.
 pub(crate) const SOURCE_ORDER_STREAM: c_uint = 1;
 
+/// `CUipcMemHandle`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SharedHandle(pub(crate) [u8; 64]);
+
 /// `CUmemGenericAllocationHandle`.
 pub(crate) type AllocationHandle = u64;
 
@@ -172,6 +177,10 @@ cuda_table! {
     mem_get_access: c"cuMemGetAccess" since 10_020 fn(*mut u64, *const Location, Address);
     mem_host_register: c"cuMemHostRegister" since 6_050 fn(*mut c_void, usize, c_uint);
     mem_host_unregister: c"cuMemHostUnregister" since 4_000 fn(*mut c_void);
+    ipc_get_mem_handle: c"cuIpcGetMemHandle" since 4_010 fn(*mut SharedHandle, Address);
+    ipc_open_mem_handle: c"cuIpcOpenMemHandle" since 11_000
+        fn(*mut Address, SharedHandle, c_uint);
+    ipc_close_mem_handle: c"cuIpcCloseMemHandle" since 4_010 fn(Address);
     memcpy_htod_async: c"cuMemcpyHtoDAsync" since 3_020 fn(Address, *const c_void, usize, Opaque);
     memcpy_dtoh_async: c"cuMemcpyDtoHAsync" since 3_020 fn(*mut c_void, Address, usize, Opaque);
     memcpy_dtod_async: c"cuMemcpyDtoDAsync" since 3_020 fn(Address, Address, usize, Opaque);

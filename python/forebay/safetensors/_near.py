@@ -1,0 +1,167 @@
+"""Processes of one host that each read a part of the bytes, and copy the rest from each other."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, cast
+
+from .._errors import RequestError
+from .._mesh import Mesh, PeerFailed
+from .._threads import log
+from ._plan import ALIGNMENT
+from ._ranks import AT_ONCE, CHUNK, Failed, Ranks, Wait, of_another, result
+
+if TYPE_CHECKING:
+    from .._forebay import Engine, ManyTransfer
+    from ._frameworks import Framework
+    from ._plan import Opened
+    from ._requests import Requests
+    from ._shared import Memory
+
+SLOTS = AT_ONCE + 1
+"""Parts of windows in memory of their own: the others copy one while the next ones are read."""
+
+_kept: list[object] = []
+"""Memory that is never freed, since a process may still map it."""
+
+
+class Near(Ranks):
+    """Processes of one host: each byte is read once, and crosses one link to a GPU once.
+
+    A process reads its part of a window into a slot that the others map, and says so. Then each
+    copies all parts to their places. A slot is filled again when all processes have the next
+    window. If one fails or ends, the others raise an error that names it.
+    """
+
+    joins_files = True
+    at_once = AT_ONCE
+
+    def __init__(self, mesh: Mesh, otherwise: Ranks) -> None:
+        """`otherwise` loads if the processes cannot map each other's memory."""
+        super().__init__(mesh.rank, mesh.size)
+        self._mesh, self._otherwise = mesh, otherwise
+        self._memory: Memory | None = None
+        self._of_all: list[Any] = []
+        self._started = self._finished = 0
+
+    @contextmanager
+    def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
+        digest = sha256()
+        with self._failing("could not start"):
+            for stamp in {one.root for one in opened}:
+                stamp.check_place()
+            yield lambda plan: digest.update(repr(plan).encode())
+        found = self._exchange(digest.digest())
+        others = [rank for rank, other in enumerate(found) if other != digest.digest()]
+        if others:
+            ours = f"the ranks {self._rank} and {others[0]} of the group load different tensors"
+            raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
+
+    def prepare(self, engine: Engine, kind: Framework) -> None:
+        memory, handle, why = None, "", ""
+        try:
+            memory = kind.shared(engine, SLOTS * CHUNK)
+            handle = memory.handle
+        except Exception as error:
+            why = str(error)
+        handles = [other.decode() for other in self._exchange(handle.encode())]
+        try:
+            if memory and all(handles):
+                self._of_all = [
+                    memory.own if rank == self._rank else memory.map(handle)
+                    for rank, handle in enumerate(handles)
+                ]
+        except Exception as error:
+            why = str(error)
+        reasons = [other.decode() for other in self._exchange(why.encode()[:1000])]
+        if not any(reasons):
+            self._memory = memory
+            return
+        self._of_all.clear()
+        self._exchange()  # no process maps the memory any more
+        if self._rank == 0:
+            rank, reason = next(one for one in enumerate(reasons) if one[1])
+            text = f"the {self._size} processes of a load share no memory: rank {rank}: {reason}"
+            log(logging.WARNING, "forebay.safetensors", text)
+
+    def room(self, nbytes: int) -> int:
+        return nbytes if self._memory else self._otherwise.room(nbytes)
+
+    def windows(self, room: int) -> Iterator[tuple[int, int]]:
+        if not self._memory:
+            yield from self._otherwise.windows(room)
+            return
+        step = self._size * CHUNK
+        for begin in range(0, max(room, 1), step):
+            yield begin, min(begin + step, room)
+
+    def _part(self, window: tuple[int, int], rank: int) -> tuple[int, int]:
+        begin, end = window
+        own = -(-(end - begin) // (self._size * ALIGNMENT)) * ALIGNMENT
+        return min(begin + rank * own, end), min(begin + (rank + 1) * own, end)
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
+    ) -> ManyTransfer:
+        if not self._memory:
+            return self._otherwise.start(engine, requests, memory, window)
+        slot = self._started % SLOTS * CHUNK
+        self._started += 1
+        begin, end = self._part(window, self._rank)
+        try:
+            return requests.cut(begin, end).moved(slot - begin).start(engine, self._memory.own)
+        except Exception as error:
+            return cast("ManyTransfer", Failed(error))
+
+    def finish(
+        self,
+        transfer: ManyTransfer,
+        memory: list[Any],
+        window: tuple[int, int],
+        wait: Wait = result,
+    ) -> dict[str, Any]:
+        with self._failing("could not read its part"):
+            if not self._memory:
+                return self._otherwise.finish(transfer, memory, window, wait)
+            report = wait(transfer)
+        self._exchange()
+        slot = self._finished % SLOTS * CHUNK
+        self._finished += 1
+        with self._failing("could not copy the parts of others"):
+            for step in range(self._size):  # each begins with another one
+                rank = (self._rank + step) % self._size
+                begin, end = self._part(window, rank)
+                memory[0][begin:end] = self._of_all[rank][slot : slot + end - begin]
+            self._memory.synchronize()
+        return report
+
+    def settle(self) -> None:
+        if not self._memory:
+            self._otherwise.settle()
+
+    def close(self) -> None:
+        self._of_all.clear()
+        if not self._mesh.close() and self._memory:
+            _kept.append(self._memory)
+        self._memory = None
+
+    def _exchange(self, own: bytes = b"") -> list[bytes]:
+        try:
+            return self._mesh.exchange(own)
+        except PeerFailed as error:
+            self._mesh.fail(error.why, error.rank)
+            raise of_another(error.rank, error.why) from None
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Says what failed to the other processes, if the block does."""
+        try:
+            yield
+        except BaseException:
+            self._mesh.fail(what)
+            raise
