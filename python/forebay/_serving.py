@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from types import UnionType
 from typing import Any
 
@@ -38,21 +39,35 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
     return dict(given)
 
 
-def ranks() -> dict[str, int]:
-    """The arguments `rank` and `world_size` of `iterate`, if ranks load the same tensors."""
+def together(files: Iterable[str], device: str) -> dict[str, Any]:
+    """The argument `group` of `iterate`: the ranks of this host that load the same files.
+
+    On the host each rank maps the pages of the files, which is faster.
+    """
+    if device == "cpu" or rank() is None:
+        return {}
     from torch import distributed  # type: ignore[import-not-found,unused-ignore]
 
+    from .safetensors._ranks import OfHost
+
+    model = sha256("\0".join(files).encode()).hexdigest()
+    return {"group": OfHost(distributed.group.WORLD, model)}
+
+
+def rank() -> int | None:
+    """The rank of this process, if there are several."""
+    from torch import distributed
+
     if not distributed.is_available() or not distributed.is_initialized():
-        return {}
-    size = distributed.get_world_size()
-    return {"rank": distributed.get_rank(), "world_size": size} if size > 1 else {}
+        return None
+    return distributed.get_rank() if distributed.get_world_size() > 1 else None
 
 
 def watched(
-    tensors: Iterator[tuple[str, Any]], files: Iterable[str], own: Mapping[str, int]
+    tensors: Iterator[tuple[str, Any]], files: Iterable[str]
 ) -> Iterator[tuple[str, Any]]:
     """The tensors of files, with a line of progress of the first rank."""
-    if own.get("rank", 0) > 0:
+    if rank():
         yield from tensors
         return
     total, done, line = sum(map(os.path.getsize, files)), 0, Line("loading by forebay")

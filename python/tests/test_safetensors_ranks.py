@@ -307,6 +307,27 @@ def test_all_of_a_group_fail_where_one_fails(files: Any, tmp_path: Path) -> None
     assert "EndOfFile" in ours or "FileTruncated" in ours or "rank 1 of the group could" in ours
 
 
+def served(rank: int, path: Path) -> Any:
+    """As a server loads: the ranks that come in time, if they load the same tensors."""
+    from forebay.safetensors import _ranks
+
+    _ranks._PATIENCE = 2
+    chosen: dict[str, Any] = {"window": "4MiB", **HOST}
+    found = [dict(iterate(path, group=_ranks.OfHost(world(), "all"), **chosen))]
+    names = "b" if rank == 1 else None
+    found.append(dict(iterate(path, names, group=_ranks.OfHost(world(), "other"), **chosen)))
+    if rank != 1:
+        found.append(dict(iterate(path, group=_ranks.OfHost(world(), "two"), **chosen)))
+    return found
+
+
+def test_ranks_of_a_server_share_what_they_load_together(files: Any, tmp_path: Path) -> None:
+    folder, arrays = files
+    first, second, third = in_group(tmp_path, 3, served, folder)
+    assert all(same(found, arrays) for found in [*first, *third, second[0]])
+    assert len(first) == len(third) == 3 and same(second[1], {"b": arrays["b"]})
+
+
 def abandoned(rank: int, path: Path) -> Any:
     tensors = iterate(path, window="4MiB", group=world(), **HOST)
     if rank == 1:

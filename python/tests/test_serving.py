@@ -10,7 +10,7 @@ from pathlib import Path
 
 import forebay
 import pytest
-from forebay._serving import checked, exchanged, ranks
+from forebay._serving import checked, exchanged, rank
 
 
 def test_their_entry_points_import_no_server() -> None:
@@ -116,15 +116,16 @@ def test_a_function_is_exchanged_for_a_while() -> None:
 
 def test_each_process_knows_its_rank(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="no torch")
-    assert ranks() == {}
+    assert rank() is None
     code = """
 import sys
 from torch import distributed
-from forebay._serving import ranks
-rank, size = map(int, sys.argv[1:])
+from forebay._serving import rank, together
+number, size = map(int, sys.argv[1:])
 place = f"file://{sys.argv[0]}/ranks-{size}"
-distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=size)
-print(ranks())
+distributed.init_process_group("gloo", init_method=place, rank=number, world_size=size)
+assert together(["a"], "cpu") == {}
+print(rank(), *together(["a"], "cuda"))
 """
     code = code.replace("{sys.argv[0]}", str(tmp_path))
     each = [
@@ -132,4 +133,4 @@ print(ranks())
         for words in ("0 1", "0 2", "1 2")
     ]
     printed = [process.communicate(timeout=300)[0].decode().strip() for process in each]
-    assert printed == [str({}), *(str({"rank": rank, "world_size": 2}) for rank in range(2))]
+    assert printed == ["None", "0 group", "1 group"]

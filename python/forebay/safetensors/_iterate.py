@@ -157,7 +157,7 @@ def iterate(
                 found.sort(key=lambda one: place[one[1].name])
         with together.planning(files.values()) as show:
             show([most, *(stored for _, stored, _ in found)])
-        together.prepare(engine, kind)
+        together = together.prepare(engine, kind)
         if together.is_alone and kind.is_on_host and not copy:
             hosts = {file: HostFile(engine, kind, one, most // PARTS) for file, one in files.items()}
             for file, stored, index in found:

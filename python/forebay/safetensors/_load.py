@@ -252,7 +252,7 @@ class _Loading:
         with self._ranks.planning(self.opened) as show:
             converted = [(stored, index) for _, stored, index in self._to_convert]
             show([*(part.tensors for part in whole), converted, str(self._dtype)])
-        self._ranks.prepare(self._engine, self._kinds[0])
+        self._ranks = self._ranks.prepare(self._engine, self._kinds[0])
         yield whole
 
     def run(self, plan: Iterator[list[Part]], progress: Progress) -> dict[str, Any]:

@@ -41,10 +41,11 @@ class Near(Ranks):
     joins_files = True
     at_once = AT_ONCE
 
-    def __init__(self, mesh: Mesh, otherwise: Ranks) -> None:
-        """`otherwise` loads if the processes cannot map each other's memory."""
+    def __init__(self, mesh: Mesh, otherwise: Ranks, is_whole: bool) -> None:
+        """`otherwise` loads if the processes share no memory, or unless `is_whole` no tensors."""
         super().__init__(mesh.rank, mesh.size)
-        self._mesh, self._otherwise = mesh, otherwise
+        self._mesh, self._otherwise, self._is_whole = mesh, otherwise, is_whole
+        self._plan = b""
         self._memory: Memory | None = None
         self._of_all: list[Any] = []
         self._started = self._finished = 0
@@ -56,17 +57,20 @@ class Near(Ranks):
             for stamp in {one.root for one in opened}:
                 stamp.check_place()
             yield lambda plan: digest.update(repr(plan).encode())
-        found = self._exchange(digest.digest())
-        others = [rank for rank, other in enumerate(found) if other != digest.digest()]
-        if others:
-            ours = f"the ranks {self._rank} and {others[0]} of the group load different tensors"
-            raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
+        self._plan = digest.digest()
+        self._exchange()
 
-    def prepare(self, engine: Engine, kind: Framework) -> None:
-        memory, handle, why = None, "", ""
+    def prepare(self, engine: Engine, kind: Framework) -> Ranks:
+        found = self._exchange(self._plan)
+        other = next((rank for rank, plan in enumerate(found) if plan != self._plan), None)
+        if other is not None and self._is_whole:
+            ours = f"the ranks {self._rank} and {other} of the group load different tensors"
+            raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
+        memory, handle, why = None, "", "" if other is None else "it loads different tensors"
         try:
-            memory = kind.shared(engine, SLOTS * CHUNK)
-            handle = memory.handle
+            if other is None:
+                memory = kind.shared(engine, SLOTS * CHUNK)
+                handle = memory.handle
         except Exception as error:
             why = str(error)
         handles = [other.decode() for other in self._exchange(handle.encode())]
@@ -81,21 +85,17 @@ class Near(Ranks):
         reasons = [other.decode() for other in self._exchange(why.encode()[:1000])]
         if not any(reasons):
             self._memory = memory
-            return
-        self._of_all.clear()
-        self._exchange()  # no process maps the memory any more
+            return self
         if self._rank == 0:
             rank, reason = next(one for one in enumerate(reasons) if one[1])
-            text = f"the {self._size} processes of a load share no memory: rank {rank}: {reason}"
+            text = f"the {self._size} processes of a load share nothing: rank {rank}: {reason}"
             log(logging.WARNING, "forebay.safetensors", text)
-
-    def room(self, nbytes: int) -> int:
-        return nbytes if self._memory else self._otherwise.room(nbytes)
+        self._of_all.clear()
+        self._exchange()  # no process maps the memory any more
+        self.close()
+        return self._otherwise
 
     def windows(self, room: int) -> Iterator[tuple[int, int]]:
-        if not self._memory:
-            yield from self._otherwise.windows(room)
-            return
         step = self._size * CHUNK
         for begin in range(0, max(room, 1), step):
             yield begin, min(begin + step, room)
@@ -108,8 +108,7 @@ class Near(Ranks):
     def start(
         self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
     ) -> ManyTransfer:
-        if not self._memory:
-            return self._otherwise.start(engine, requests, memory, window)
+        assert self._memory, "prepared"
         slot = self._started % SLOTS * CHUNK
         self._started += 1
         begin, end = self._part(window, self._rank)
@@ -125,9 +124,8 @@ class Near(Ranks):
         window: tuple[int, int],
         wait: Wait = result,
     ) -> dict[str, Any]:
+        assert self._memory, "prepared"
         with self._failing("could not read its part"):
-            if not self._memory:
-                return self._otherwise.finish(transfer, memory, window, wait)
             report = wait(transfer)
         self._exchange()
         slot = self._finished % SLOTS * CHUNK
@@ -139,10 +137,6 @@ class Near(Ranks):
                 memory[0][begin:end] = self._of_all[rank][slot : slot + end - begin]
             self._memory.synchronize()
         return report
-
-    def settle(self) -> None:
-        if not self._memory:
-            self._otherwise.settle()
 
     def close(self) -> None:
         self._of_all.clear()

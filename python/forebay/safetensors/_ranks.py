@@ -6,11 +6,11 @@ import errno
 import json
 import math
 import operator
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
@@ -89,8 +89,9 @@ class Ranks:
         """
         yield lambda plan: None
 
-    def prepare(self, engine: Engine, kind: Framework) -> None:
-        """Runs when all ranks have planned the same read."""
+    def prepare(self, engine: Engine, kind: Framework) -> Ranks:
+        """Runs when all have planned the read; returns the ranks that do it."""
+        return self
 
     def close(self) -> None:
         """Ends the load, whether or not it was successful."""
@@ -291,9 +292,15 @@ def of_another(rank: int, why: str) -> Error:
 
 @dataclass(frozen=True, slots=True)
 class OfHost:
-    """Stands for a group of torch: its processes on one host form a group."""
+    """The processes of a group of torch that run on this host and load the same model.
+
+    Attributes:
+        group: the group.
+        model: identifies the model.
+    """
 
     group: Any
+    model: str
 
 
 def _of_group(group: Any) -> Ranks:
@@ -302,7 +309,9 @@ def _of_group(group: Any) -> Ranks:
     is_whole = not isinstance(group, OfHost)
     own = group if is_whole else group.group
     listener = Listener()
-    found = _gathered(own, {"host": host(), "address": listener.address}, WAIT_MAX)
+    found = _gathered(own, {"host": host(), "address": listener.address}, group)
+    if listener.address not in (one["address"] for one in found.values()):
+        return Ranks()  # too late
     here = [one["address"] for one in found.values() if one["host"] == host()]
     if is_whole and len(here) < len(found):
         return Group(group)
@@ -310,29 +319,42 @@ def _of_group(group: Any) -> Ranks:
         mesh = listener.connect(here)
     except PeerFailed as error:
         raise of_another(error.rank, error.why) from None
-    return Near(mesh, Group(group) if is_whole else Ranks(mesh.rank, mesh.size))
+    if mesh.size == 1:
+        return Ranks()
+    otherwise = Group(group) if is_whole else Ranks(mesh.rank, mesh.size)
+    return Near(mesh, otherwise, is_whole)
 
 
 _met: Counter[str] = Counter()
 """How often this process has met the others of each group."""
 
+_PATIENCE = 60.0
+"""Seconds for which a process of a server waits for others that may not load this model."""
 
-def _gathered(group: Any, own: dict[str, str], seconds: float) -> dict[int, dict[str, str]]:
-    """What the processes of a group give, by rank, in calls that all make."""
+
+def _gathered(group: Any, own: dict[str, str], of: Any) -> dict[int, dict[str, str]]:
+    """What the processes of a group give, by rank, in calls that all of them make.
+
+    With `OfHost`, those that call within `_PATIENCE` seconds decide without the others.
+    """
     from torch import distributed
 
     store = distributed.distributed_c10d._get_default_store()
     members = distributed.get_process_group_ranks(group)
-    name = "forebay/" + ",".join(map(str, members))
+    model, seconds = (of.model, _PATIENCE) if isinstance(of, OfHost) else ("", WAIT_MAX)
+    name = f"forebay/{model}/" + ",".join(map(str, members))
     _met[name] += 1
     keys = [f"{name}/{_met[name]}/{rank}" for rank in range(len(members))]
     store.set(keys[distributed.get_rank(group)], json.dumps(own))
-    try:
-        store.wait(keys, timedelta(seconds=seconds))
-    except distributed.DistStoreError:
-        late = next((rank for rank, key in enumerate(keys) if not store.check([key])), 0)
-        raise of_another(late, f"did not make the same call within {seconds:.0f} s") from None
-    return {rank: json.loads(store.get(key)) for rank, key in enumerate(keys)}
+    until = time.monotonic() + seconds
+    while not store.check(keys) and time.monotonic() < until:
+        time.sleep(0.002)
+    came = [rank for rank, key in enumerate(keys) if store.check([key])]
+    if len(came) < len(keys) and not model:
+        late = next(rank for rank in range(len(keys)) if rank not in came)
+        raise of_another(late, f"did not make the same call within {seconds:.0f} s")
+    decided = store.compare_set(f"{name}/{_met[name]}", "", json.dumps(came))
+    return {rank: json.loads(store.get(keys[rank])) for rank in json.loads(decided)}
 
 
 def ranks(

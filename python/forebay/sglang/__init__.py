@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-from .._serving import checked, exchanged, ranks, watched, without
+from .._serving import checked, exchanged, together, watched, without
 
 __all__ = ["register"]
 
@@ -77,9 +77,9 @@ def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
     from ..safetensors import iterate
 
     def read(files: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        own = ranks()
-        return watched(iterate(files, **{"device": device, **own, **options}), files, own)
+        chosen = {"device": "cuda" if torch.cuda.is_available() else "cpu", **options}
+        group = together(files, chosen["device"])
+        return watched(iterate(files, **group, **chosen), files)
 
     with exchanged(module, read, *_READERS):
         return original(loader, *args, **others)

@@ -12,7 +12,7 @@ from vllm.model_executor.model_loader import default_loader, weight_utils
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.platforms import current_platform
 
-from .._serving import checked, exchanged, ranks, watched
+from .._serving import checked, exchanged, together, watched
 from ..safetensors import iterate
 
 # Without these names this loader cannot work: vLLM then does not get it.
@@ -58,22 +58,28 @@ class Loader(default_loader.DefaultModelLoader):
                 files, progress, strategy, local_expert_ids, **others
             )
             return
+        files = sorted(files)
         options = {"device": current_platform.device_type, **self._options}
-        if local_expert_ids is None:
-            options |= ranks()  # ranks with different experts have little in common
         tables = _engram()
+        is_table = tables.search if tables else lambda _: None
 
-        def is_wanted(name: str, on_host: bool) -> bool:
-            if should_skip_weight(name, local_expert_ids):
-                return False
-            return bool(tables and tables.search(name)) == on_host
+        def is_wanted(name: str, ids: set[int] | None) -> bool:
+            return not is_table(name) and not should_skip_weight(name, ids)
 
-        own = {key: value for key, value in options.items() if key == "rank"}
-        found = iterate(sorted(files), lambda name: is_wanted(name, False), **options)
-        yield from watched(found, files, own) if progress else found
+        def read() -> Iterator[tuple[str, Any]]:
+            # Ranks with different experts have the other tensors in common.
+            of_all = None if local_expert_ids is None else set[int]()
+            group = together(files, options["device"])
+            yield from iterate(files, lambda name: is_wanted(name, of_all), **group, **options)
+            if of_all is None:
+                return
+            own = lambda name: is_wanted(name, local_expert_ids) and not is_wanted(name, of_all)
+            yield from iterate(files, own, **options)
+
+        yield from watched(read(), files) if progress else read()
         if tables:
             options["device"] = "cpu"
-            yield from iterate(sorted(files), lambda name: is_wanted(name, True), **options)
+            yield from iterate(files, lambda name: bool(is_table(name)), **options)
 
 
 def _engram() -> re.Pattern[str] | None:
