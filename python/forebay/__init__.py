@@ -57,7 +57,7 @@ if typing.TYPE_CHECKING:
     from . import safetensors as safetensors
     from . import stream as stream
     from . import torch as torch
-    from .safetensors import save_file, save_sharded
+    from .safetensors import load_into, save_file, save_sharded
     from .safetensors._load import load_file
 
 __version__ = version()
@@ -97,6 +97,7 @@ __all__ = [
     "default_engine",
     "doctor",
     "load_file",
+    "load_into",
     "map",
     "open",
     "read",
@@ -125,7 +126,7 @@ if not typing.TYPE_CHECKING:  # a checker would take any name
                 raise AttributeError(text, name=name) from error
         if name == "load_file":
             return import_module(".safetensors._load", __name__).load_file
-        if name in ("save_file", "save_sharded"):
+        if name in ("load_into", "save_file", "save_sharded"):
             return getattr(import_module(".safetensors", __name__), name)
         text = f"module `forebay` has no attribute `{name}`: `dir(forebay)` lists them"
         raise AttributeError(text, name=name)

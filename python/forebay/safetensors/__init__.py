@@ -16,6 +16,7 @@ from .._errors import publish
 from ._drop_in import load, load_file, save, save_file
 from ._frameworks import NotTensors
 from ._header import FormatError, MissingTensor
+from ._into import load_into
 from ._iterate import iterate
 from ._module import load_model, save_model
 from ._open import Slice, safe_open
@@ -32,6 +33,7 @@ __all__ = [
     "iterate",
     "load",
     "load_file",
+    "load_into",
     "load_model",
     "patched",
     "safe_open",

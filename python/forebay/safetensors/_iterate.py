@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from .._forebay import Engine, File, ManyTransfer
     from .._types import Device
     from ._files import Paths
+    from ._header import Stored
     from ._plan import Opened
+    from ._slices import Index
 
 PARTS = 5
 """Parts of a window: one is in use, one has the tensor that a loop still holds as it requests the
@@ -137,6 +139,22 @@ def iterate(
         As `load_file` does, at the first tensor or at the one that fails.
     """
     together = ranks(rank, world_size, group, shard)
+    yield from iterated(engine, together, paths, names, device, window, copy, framework, shard)
+
+
+def iterated(
+    engine: Engine | None,
+    together: Ranks,
+    paths: Paths,
+    names: Names,
+    device: Device,
+    window: str | int,
+    copy: bool,
+    framework: str,
+    shard: Shard,
+    planned: Callable[[list[tuple[Stored, Index]]], None] = lambda _: None,
+) -> Iterator[tuple[str, Any]]:
+    """As `iterate`; `planned` gets the tensors, and the part of each, before any is read."""
     with ExitStack() as stack:
         stack.callback(together.close)
         found = []
@@ -145,7 +163,7 @@ def iterate(
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
             most = size_of(window, "window")
-            if kind.is_on_host and group is None:  # a group needs the same window everywhere
+            if kind.is_on_host and not together.joins_files:  # a group needs the same window everywhere
                 most = fitting(most)
             for one in opened(engine, paths, names, stack):
                 files[one.file] = one
@@ -155,6 +173,7 @@ def iterate(
             if isinstance(names, list | tuple):
                 place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])
+            planned([(stored, index) for _, stored, index in found])
         with together.planning(files.values()) as show:
             show([most, *(stored for _, stored, _ in found)])
         together = together.prepare(engine, kind)
