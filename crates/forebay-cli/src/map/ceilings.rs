@@ -250,8 +250,7 @@ pub(super) fn shares(
         };
         let Some(leaf) = leaf.map(|leaf| refined(leaf, system, &[])) else { continue };
         for (way, direction) in [(Way::Read, Direction::Read), (Way::Write, Direction::Write)] {
-            let is_of_way = limit.direction.is_none_or(|own| own == direction);
-            if let Some(ceiling) = together(&[&leaf], way).filter(|_| is_of_way) {
+            if let Some(ceiling) = together(&[&leaf], way).filter(|_| limit.holds(direction)) {
                 let share = (limit.bytes_per_second / ceiling.theory).clamp(0.0, 1.0);
                 // Later records have higher rates.
                 shares.retain(|known| (known.part, known.way) != (leaf.part, way));

@@ -253,7 +253,7 @@ pub(super) fn limits(model: &Model, point: &Point) -> Vec<(&'static str, f64)> {
     let find = |name: &str, of: &str| {
         let all = model.limits.iter().map(|(_, limit)| limit);
         let mut same = all.filter(|limit| limit.name == name && limit.of == of);
-        same.find(|limit| limit.direction == Some(direction)).map(|limit| limit.bytes_per_second)
+        same.find(|limit| limit.holds(direction)).map(|limit| limit.bytes_per_second)
     };
     let link = if is_host(point) { "memory copy" } else { "PCIe link" };
     let links = [

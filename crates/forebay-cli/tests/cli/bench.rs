@@ -5,6 +5,7 @@ mod progress;
 mod queues;
 mod stopped;
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -386,6 +387,20 @@ fn a_point_that_fails_is_a_row_and_not_the_end() {
     let messages = stderr(&output);
     assert!(messages.contains("1 sample failed\n  caused by: cannot read"), "{messages}");
     assert_eq!(messages.matches("use a multiple of 4096").count(), 1, "{messages}");
+}
+
+#[test]
+fn copies_in_host_memory_have_one_limit() {
+    let folder = folder();
+    let arguments = ["--gpu=none", "--method=standard", "--cache=warm", "--format=json"];
+    let output = measure(folder.path(), &arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let limits = text.lines().filter_map(|line| match serde_json::from_str(line).unwrap() {
+        Record::Limit(limit) => Some((limit.of, limit.direction)),
+        _ => None,
+    });
+    assert_eq!(limits.collect::<HashSet<_>>(), HashSet::from([("host".into(), None)]));
 }
 
 #[test]

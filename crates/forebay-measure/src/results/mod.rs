@@ -135,7 +135,14 @@ impl Limit {
     pub fn is_of(&self, name: &str, of: &str, direction: Option<Direction>) -> bool {
         let is_storage = |name: &str| name == "storage";
         is_storage(&self.name) == is_storage(name)
-            && (self.of.as_str(), self.direction) == (of, direction)
+            && self.of == of
+            && direction.map_or(self.direction.is_none(), |direction| self.holds(direction))
+    }
+
+    /// Whether this is a limit of this direction.
+    #[must_use]
+    pub fn holds(&self, direction: Direction) -> bool {
+        self.direction.is_none_or(|own| own == direction)
     }
 }
 

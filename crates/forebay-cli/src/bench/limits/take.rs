@@ -54,16 +54,11 @@ impl Bench<'_> {
         for (name, of) in link.into_iter().chain(storage) {
             let known = super::highest(&self.records, &name, &of, direction);
             if let Some(known) = known.filter(|limit| limit.bytes_per_second < rate) {
-                let (name, limit) = (known.name.clone(), known.bytes_per_second);
-                let how = format!(
-                    "reached by `{}`; measured apart it was {}",
-                    planned.point.method,
-                    rate_text(limit)
-                );
-                self.keep(Ok(Limit {
-                    simulated: measured.simulated,
-                    ..super::limit(&name, of, direction, rate, how)
-                }))?;
+                let (method, apart) = (&planned.point.method, rate_text(known.bytes_per_second));
+                let how = format!("reached by `{method}`; measured apart it was {apart}");
+                let simulated = measured.simulated;
+                let raised = Limit { bytes_per_second: rate, how, simulated, ..known.clone() };
+                self.keep(Ok(raised))?;
             }
         }
         Ok(())
@@ -127,18 +122,7 @@ impl Bench<'_> {
             // With many GPUs it takes minutes.
             bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
             self.begin()?;
-            let found = self.of_all(self.links_of(devices, direction))?;
-            if let (Ok(limit), [None]) = (&found, devices.as_slice()) {
-                // A copy in host memory has no direction.
-                let other = match direction {
-                    Direction::Read => Direction::Write,
-                    Direction::Write => Direction::Read,
-                };
-                let is_used = self.planned.iter().any(|one| one.point.part(other) > 0.0);
-                let limit = Limit { direction: Some(other), ..limit.clone() };
-                is_used.then(|| self.keep(Ok(limit))).transpose()?;
-            }
-            self.keep(found)?;
+            self.keep_own(self.links_of(devices, direction))?;
         }
         Ok(())
     }
@@ -163,7 +147,10 @@ impl Bench<'_> {
         };
         let simulated = gpus().any(|info| info.simulated);
         let predicted = self.predicted(devices, &names, direction);
-        Ok(Limit { simulated, predicted, ..limit(name, names.join("+"), direction, found, how) })
+        // A copy in host memory has no direction.
+        let direction = gpus().next().is_some().then_some(direction);
+        let (name, of) = (name.into(), names.join("+"));
+        Ok(Limit { name, of, direction, bytes_per_second: found, how, simulated, predicted })
     }
 
     /// What several GPUs should carry together, by the link of each alone and the links above.

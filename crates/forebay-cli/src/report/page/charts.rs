@@ -239,11 +239,9 @@ fn roofline(model: &Model, xs: &[(f64, Option<&Line>)]) -> (Vec<Named>, Option<S
     };
     let of = |line: &Line, pick: fn(&Limit) -> Option<f64>, name: Option<&str>, of: &str| {
         let is_read = line.point.read_percent > 0;
-        let direction = Some(if is_read { Direction::Read } else { Direction::Write });
+        let direction = if is_read { Direction::Read } else { Direction::Write };
         let is_own = |limit: &&Limit| {
-            limit.of == of
-                && limit.direction == direction
-                && name.is_none_or(|name| limit.name == name)
+            limit.of == of && limit.holds(direction) && name.is_none_or(|name| limit.name == name)
         };
         model.limits.iter().map(|(_, limit)| limit).filter(is_own).find_map(pick)
     };
