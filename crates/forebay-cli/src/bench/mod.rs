@@ -342,7 +342,7 @@ impl<'a> Bench<'a> {
             let rows = rows::judge(&self.resolver, map, 0..len, folder);
             let caches =
                 Caches { cold: rows.no_cold.is_none(), warm: true, synced: rows.no_sync.is_none() };
-            self.is_limited[index] = caches.cold;
+            self.is_limited[index] = caches.cold && rows.unstored.is_empty();
             axes.caches.push(caches);
             let absent = [
                 (reads, rows.no_cold, "no cold rows and no storage limit for", "while it is cold"),
@@ -357,7 +357,8 @@ impl<'a> Bench<'a> {
                 }
                 doubts.push(format!("{without} `{path}`: {why}; give a path on a drive"));
             }
-            doubts.extend(rows.cold.into_iter().filter(|_| reads && caches.cold));
+            let unstored = rows.unstored.iter().map(|text| format!("no storage limit: {text}"));
+            doubts.extend(rows.cold.into_iter().chain(unstored).filter(|_| reads && caches.cold));
             doubts.extend(rows.synced.into_iter().filter(|_| writes && caches.synced));
         }
         self.try_caches(axes, &mut doubts)?;

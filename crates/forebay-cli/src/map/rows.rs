@@ -75,6 +75,8 @@ const SHARE_MIN: f64 = 0.01;
 pub(crate) struct Rows {
     /// Why none is cold, and why the storage has no limit.
     pub(crate) no_cold: Option<String>,
+    /// Warnings about bytes that are not read from a drive as they are: the storage has no limit.
+    pub(crate) unstored: Vec<String>,
     /// Why none is written and synced.
     pub(crate) no_sync: Option<String>,
     /// Warnings about cold reads.
@@ -143,7 +145,7 @@ fn of(path: &Path, root: &Layer, drives: &[Drive], stored: &Stored) -> Rows {
     } else if stored.len > 0 && stored.unwritten == stored.len {
         rows.no_cold = Some("it has only holes and extents that were never written".into());
     } else {
-        rows.cold.extend(unstored(file, stored));
+        rows.unstored = unstored(file, stored);
     }
     rows
 }
@@ -270,8 +272,8 @@ mod tests {
         let half = of(Stored { unwritten: 50, compressed: 20, inline: 10, ..WHOLE });
         assert!(half.no_cold.is_none() && half.no_sync.is_none());
         let starts = ["50 % of 100 B of `/f` are holes", "20 % of 100 B of `/f` are compressed"];
-        assert!(starts.iter().zip(&half.cold).all(|(start, text)| text.starts_with(start)));
-        assert!(half.cold.len() == 3 && half.cold[2].contains("metadata"), "{half:?}");
+        assert!(starts.iter().zip(&half.unstored).all(|(start, text)| text.starts_with(start)));
+        assert!(half.unstored.len() == 3 && half.unstored[2].contains("metadata"), "{half:?}");
         assert_eq!(of(Stored { len: 1000, unwritten: 9, ..WHOLE }), Rows::default());
         assert_eq!(of(Stored { len: 0, ..WHOLE }), Rows::default());
     }

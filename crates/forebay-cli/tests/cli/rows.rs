@@ -68,8 +68,9 @@ fn a_file_without_bytes_on_a_drive_is_not_cold() {
         fs::write(folder.join("half"), &BYTES[..BYTES.len() / 2]).unwrap();
         File::options().write(true).open(folder.join("half")).unwrap().set_len(LEN).unwrap();
         let (rows, doubts, is_limited) = bench(folder, &["half", "--cache=cold"]);
-        assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Cold)][..], true));
-        let is_named = |text: &String| text.starts_with("50 % of 8 MiB of `half` are holes");
+        assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Cold)][..], false));
+        let is_named =
+            |text: &String| text.starts_with("no storage limit: 50 % of 8 MiB of `half` are holes");
         assert!(doubts.iter().any(is_named), "{doubts:?}");
         let text = stderr(&run(folder, &["read", "half", "--gpu=none", "--len=4M"]));
         assert!(!text.contains("holes"), "the rest is not read: {text}");
