@@ -49,11 +49,11 @@ use forebay_measure::workload::{End, Lane, Load};
 use forebay_measure::{drive, environment, held, subject};
 use forebay_topology::{Resolver, StorageMap};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::args::BenchArgs;
 use self::files::Place;
-use self::plan::{Axes, Caches, Planned, Rounds, Turn};
+use self::plan::{Axes, Caches, Found, Planned, Rounds, Turn};
 pub(crate) use self::print::show;
 use self::ranks::Joined;
 use self::targets::Together;
@@ -147,8 +147,8 @@ pub(crate) struct Bench<'a> {
     is_limited: Vec<bool>,
     /// The block stores of points, by their number. They stay full between samples.
     served: HashMap<usize, Served>,
-    /// The capacity of each of their roots.
-    kv_capacity: u64,
+    /// The capacity of each of their roots, once it is known.
+    kv_capacity: Option<u64>,
     /// The other ranks of this run.
     joined: Option<&'a Joined>,
 }
@@ -203,7 +203,7 @@ impl<'a> Bench<'a> {
             storage_depths: HashMap::new(),
             is_limited: vec![true; paths.len()],
             served: HashMap::new(),
-            kv_capacity: 0,
+            kv_capacity: args.size,
             joined,
         };
         let names = paths.iter().map(|path| path.display().to_string());
@@ -216,17 +216,17 @@ impl<'a> Bench<'a> {
             piece_max: u64::MAX,
             caches: Vec::new(),
         };
-        let doubts = bench.judge_rows(&mut axes)?;
-        if let Some(joined) = joined {
-            joined.common(&mut axes, &mut bench.is_limited, paths)?;
-        }
-        if is_whole {
-            bench.find_lens(&mut axes, &mut warnings)?;
-        }
+        let given = bench.given();
+        let opened = args.output.as_ref().map(|path| state::open(path, &given)).transpose()?;
+        let recorded = opened.as_ref().and_then(|(.., recorded)| recorded.as_ref());
+        let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
+            Some(found) => bench.plan_again(found, &mut axes),
+            None => bench.find(&mut axes, &mut warnings)?,
+        };
         bench.plan(&axes)?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        bench.open_results(environment)?;
+        bench.begin_results(environment, bench.request(given, &axes), opened)?;
         doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.warn(text))?;
@@ -237,6 +237,34 @@ impl<'a> Bench<'a> {
     fn plan(&mut self, axes: &Axes) -> Result<()> {
         self.planned = plan::points(self.args, axes)?;
         plan::check_memory(&self.planned, &self.targets)?;
+    /// Finds what the plan follows from; returns the doubts on rows.
+    fn find(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<Vec<String>> {
+        let doubts = self.judge_rows(axes)?;
+        if let Some(joined) = self.joined {
+            joined.common(axes, &mut self.is_limited, &self.args.paths)?;
+        }
+        if !self.is_whole {
+            return Ok(doubts);
+        }
+        if self.args.size.is_none() {
+            let first = first_direction(axes);
+            if axes.caches.iter().any(|it| it.cold) {
+                self.storage(first, false)?;
+            }
+            self.links(first, &ProgressBar::hidden())?;
+        }
+        self.find_lens(axes, warnings).map(|()| doubts)
+    }
+
+    /// Plans what an earlier run has found, of which this is the rest. Its file has the doubts.
+    fn plan_again(&mut self, found: Found, axes: &mut Axes) -> Vec<String> {
+        let named = |name: &String| Method::all().find(|method| method.name() == name);
+        axes.methods = found.methods.iter().filter_map(named).collect();
+        (axes.caches, axes.whole, axes.piece_max) = (found.caches, found.whole, found.piece_max);
+        (self.is_limited, self.kv_capacity) = (found.is_limited, found.kv_capacity);
+        Vec::new()
+    }
+
         for (index, place) in self.places.iter_mut().enumerate() {
             let own = self.planned.iter().filter(|one| one.paths.contains(&index));
             place.fit(self.args, &own.collect::<Vec<_>>())?;
@@ -418,8 +446,13 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Opens the results file and writes the record of the run.
-    fn open_results(&mut self, environment: Environment) -> Result<()> {
+    /// Writes the record of the run to the results file, after what the file has of it.
+    fn begin_results(
+        &mut self,
+        environment: Environment,
+        request: Value,
+        opened: Option<(Ledger, Vec<Record>, Option<Value>)>,
+    ) -> Result<()> {
         let gpus = targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect();
         let (ranks, gpus) = match self.joined {
             Some(joined) => joined.machines(gpus)?,
@@ -433,13 +466,15 @@ impl<'a> Bench<'a> {
             gpus,
             unmetered: self.meter.absent().to_vec(),
             ranks,
-            request: self.request().into(),
+            request: request.into(),
             imported: None,
         };
         let early = std::mem::take(&mut self.records);
-        let opened = self.args.output.as_ref().map(|path| state::open(path, &run.request));
+        if let Some((ledger, _, Some(recorded))) = &opened {
+            state::check(ledger.path(), recorded, &run.request)?;
+        }
         let run = Record::Run(Box::new(run));
-        if let Some((mut ledger, kept)) = opened.transpose()? {
+        if let Some((mut ledger, kept, _)) = opened {
             ledger.append(&run)?;
             (self.ledger, self.records) = (Some(ledger), kept);
         }
@@ -447,17 +482,26 @@ impl<'a> Bench<'a> {
         early.into_iter().try_for_each(|record| self.note(record))
     }
 
-    /// The arguments, by which parts of the same run are recognized.
-    fn request(&self) -> Value {
+    /// The arguments and the machine, by which parts of the same run are recognized.
+    fn given(&self) -> Value {
+        let gpus = targets::gpus(&self.targets).map(|gpu| identity(gpu.info()));
+        let mut given = plan::given(self.args, &real(&self.args.paths), &gpus.collect::<Vec<_>>());
+        given["queues"] = queues::described(&self.maps).into();
+        given
+    }
+
+    /// What was given, with the plan that was made of it.
+    fn request(&self, given: Value, axes: &Axes) -> Value {
         let rounds = plan::rounds(self.args, &self.planned);
-        let identities: Vec<String> =
-            targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
-        let mut request =
-            plan::request(self.args, (&self.planned, rounds), &real(&self.args.paths), &identities);
-        let queues = queues::described(&self.maps);
-        if !queues.is_empty() {
-            request["queues"] = queues.into();
-        }
+        let mut request = plan::request(given, &self.planned, rounds);
+        request["found"] = json!(Found {
+            methods: axes.methods.iter().map(|method| method.name().into()).collect(),
+            caches: axes.caches.clone(),
+            is_limited: self.is_limited.clone(),
+            whole: axes.whole.clone(),
+            piece_max: axes.piece_max,
+            kv_capacity: self.kv_capacity,
+        });
         request
     }
 
@@ -650,7 +694,7 @@ impl<'a> Bench<'a> {
         };
         let kept = match kept {
             0 => String::new(),
-            kept => format!(", {kept} of them kept from an earlier run"),
+            kept => format!(", {} kept from an earlier run", counted(kept, "sample")),
         };
         message(&format!("{of}{kept}; results go to `{path}`"));
     }
@@ -811,11 +855,10 @@ impl<'a> Bench<'a> {
         if let Some(joined) = self.joined {
             [usual] = joined.least([usual])?;
         }
-        let capacity = self.args.size.unwrap_or(usual);
+        let capacity = *self.kv_capacity.get_or_insert(usual);
         for (room, folder, roots) in rooms {
             room.check(folder, capacity.saturating_mul(roots))?;
         }
-        self.kv_capacity = capacity;
         for shorter in self.args.kv.iter().map(|model| Served::shorter(*model, capacity)) {
             if shorter > 1 {
                 let size = format_size(capacity);
@@ -833,7 +876,7 @@ impl<'a> Bench<'a> {
         let planned = &self.planned[index];
         if !self.served.contains_key(&index) {
             let model = planned.kv.expect("it has a store");
-            let capacity = self.kv_capacity;
+            let capacity = self.kv_capacity.expect("it is known");
             let count = |number: u32| usize::try_from(number).expect("a small number");
             let shape = Shape {
                 device: self.targets[planned.targets][0].clone(),

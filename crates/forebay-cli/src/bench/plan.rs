@@ -478,31 +478,43 @@ fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     methods.iter().flat_map(of).collect()
 }
 
-/// The arguments, by which parts of the same run are recognized. `places` are canonical paths,
-/// `targets` identify each GPU.
-pub(super) fn request(
-    args: &BenchArgs,
-    (planned, rounds): (&[Planned], Rounds),
-    places: &[String],
-    targets: &[String],
-) -> Value {
+/// What a plan follows from beyond the arguments. A continued run has it from its file: measured
+/// again, it may differ.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Found {
+    pub(super) methods: Vec<String>,
+    pub(super) caches: Vec<Caches>,
+    /// Whether the storage of each path has a limit.
+    pub(super) is_limited: Vec<bool>,
+    pub(super) whole: Option<Vec<u64>>,
+    pub(super) piece_max: u64,
+    /// The capacity of each root of a block store.
+    pub(super) kv_capacity: Option<u64>,
+}
+
+impl Found {
+    /// That of a recorded request for so many paths; `None` if it has none.
+    pub(super) fn of(request: &Value, paths: usize) -> Option<Self> {
+        let fits = |found: &Self| {
+            let lens = [found.caches.len(), found.is_limited.len()];
+            lens == [paths; 2] && found.whole.as_ref().is_none_or(|whole| whole.len() == paths)
+        };
+        Self::deserialize(request.get("found")?).ok().filter(fits)
+    }
+}
+
+/// The arguments and the machine, by which parts of the same run are recognized. `places` are
+/// canonical paths, `targets` identify each GPU.
+pub(super) fn given(args: &BenchArgs, places: &[String], targets: &[String]) -> Value {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
-    let is_whole = planned.iter().any(|planned| planned.whole.is_some());
-    let largest = planned.iter().filter_map(|planned| planned.whole).max();
+    let is_whole = args.moves_whole_files();
     let seconds = |time: Duration| time.as_secs_f64();
     let end = end(args, is_whole);
     json!({
-        "points": points,
         "host": host,
         "places": places,
         "targets": targets,
         "label": args.label,
-        // Null if time ends the run.
-        "repeats": match rounds {
-            Rounds::Count(count) => Some(count),
-            Rounds::Within(_) => None,
-        },
         "methods": args.method.iter().map(|method| method.name()).collect::<Vec<_>>(),
         // Another version, or other limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
@@ -518,8 +530,19 @@ pub(super) fn request(
         "rate": args.rate,
         "seed": args.seed.unwrap_or(1),
         "whole_files": is_whole,
-        "largest_file": largest,
     })
+}
+
+/// Adds the points to what was given.
+pub(super) fn request(mut given: Value, planned: &[Planned], rounds: Rounds) -> Value {
+    given["points"] = planned.iter().map(|planned| json!(planned.point)).collect();
+    given["largest_file"] = json!(planned.iter().filter_map(|planned| planned.whole).max());
+    given["repeats"] = match rounds {
+        Rounds::Count(count) => count.into(),
+        // Time ends the run.
+        Rounds::Within(_) => Value::Null,
+    };
+    given
 }
 
 /// A point of requests in a few words.
@@ -827,7 +850,7 @@ mod tests {
         let paths = ["/data".to_owned()];
         let request_of = |args: &BenchArgs| {
             let planned = of(args);
-            request(args, (&planned, rounds(args, &planned)), &paths, &[])
+            request(given(args, &paths, &[]), &planned, rounds(args, &planned))
         };
         let usual = request_of(&BenchArgs::default());
         assert_eq!(
@@ -846,10 +869,9 @@ mod tests {
             assert_ne!(usual, request_of(&other), "{other:?}");
         }
         let args = BenchArgs::default();
-        let planned = of(&args);
-        let points = (planned.as_slice(), rounds(&args, &planned));
-        assert_ne!(usual, request(&args, points, &["/elsewhere".into()], &[]));
-        assert_ne!(usual, request(&args, points, &paths, &["GPU-2".into()]));
+        let own = given(&args, &paths, &[]);
+        assert_ne!(own, given(&args, &["/elsewhere".into()], &[]));
+        assert_ne!(own, given(&args, &paths, &["GPU-2".into()]));
     }
 
     /// A file is only recognized as part of the same run if all digits of a time are preserved.
@@ -860,8 +882,7 @@ mod tests {
             let time = Some(Duration::from_millis(ms));
             let rate = time.map(|time| 1e3 / time.as_secs_f64());
             let args = BenchArgs { time, rate, block_size: vec![4096], ..BenchArgs::default() };
-            let planned = of(&args);
-            let first = request(&args, (&planned, Rounds::Count(3)), &paths, &[]);
+            let first = request(given(&args, &paths, &[]), &of(&args), Rounds::Count(3));
             let back: Value = serde_json::from_str(&first.to_string()).unwrap();
             assert_eq!(back, first, "{ms} ms");
         }

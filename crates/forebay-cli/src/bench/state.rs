@@ -24,23 +24,39 @@ pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
         .hint(format!("use `-o {jsonl}`, and `forebay report {jsonl} -o {path}`")))
 }
 
-/// Opens the results file, and returns the existing results of the run with this `request`.
+/// Opens the results file, and returns the existing results of a run with this request, and the
+/// recorded request, whose points were not compared.
 ///
 /// # Errors
 /// The file holds something else; or system errors.
-pub(super) fn open(path: &Path, request: &Value) -> Result<(Ledger, Vec<Record>)> {
+pub(super) fn open(path: &Path, given: &Value) -> Result<(Ledger, Vec<Record>, Option<Value>)> {
     if std::fs::symlink_metadata(path).is_err() {
-        return Ok((Ledger::create(path)?, Vec::new()));
+        return Ok((Ledger::create(path)?, Vec::new(), None));
     }
     let (ledger, records) = Ledger::reopen(path)?;
-    let found = records.iter().find_map(|record| match record {
-        Record::Run(run) if run.verb == "bench" => Some(&*run.request),
+    let recorded = records.iter().find_map(|record| match record {
+        Record::Run(run) if run.verb == "bench" => Some(Value::clone(&run.request)),
         _ => None,
     });
-    if found != Some(request) {
-        return Err(Failure::usage(format!("`{}` exists already", path.display()))
-            .because("it holds the results of something else")
-            .hint("name another file with `-o`"));
+    let recorded = recorded.unwrap_or_default();
+    check(path, &recorded, given)?;
+    Ok((ledger, records, Some(recorded)))
+}
+
+/// Checks that the recorded request of a file has these values.
+///
+/// # Errors
+/// One differs.
+pub(super) fn check(path: &Path, recorded: &Value, own: &Value) -> Result<()> {
+    let own = own.as_object().into_iter().flatten();
+    let differs = own.filter(|(key, value)| recorded.get(key) != Some(value));
+    let names: Vec<String> = differs.map(|(key, _)| format!("`{key}`")).collect();
+    if names.is_empty() {
+        return Ok(());
     }
-    Ok((ledger, records))
+    let verb = if names.len() == 1 { "differs" } else { "differ" };
+    let why = format!("it holds the results of something else: {} {verb}", names.join(", "));
+    Err(Failure::usage(format!("`{}` exists already", path.display()))
+        .because(why)
+        .hint("name another file with `-o`"))
 }

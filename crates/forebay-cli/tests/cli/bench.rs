@@ -271,7 +271,7 @@ fn a_killed_run_is_continued() {
     let output = command(folder.path(), &arguments).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let messages = stderr(&output);
-    assert!(messages.contains(&format!("{kept} of them kept from an earlier run")), "{messages}");
+    assert!(messages.contains(&format!("{kept} samples kept from an earlier run")), "{messages}");
     let after = read(&results).unwrap();
     assert_eq!(after[..before.len()], before[..], "what was there stays as it was");
     let mut all: Vec<(Point, u32)> =
@@ -328,7 +328,7 @@ fn a_failed_point_is_measured_again_and_its_failure_forgotten() {
     fs::write(&path, vec![7; 1 << 20]).unwrap();
     let output = measure(folder.path(), &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stderr(&output).contains("1 of them kept"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 sample kept"), "{}", stderr(&output));
     let records = read(&folder.path().join("results")).unwrap();
     assert_eq!(samples(&records).count(), 3, "one right, one failed, and right then");
 }

@@ -15,7 +15,8 @@ const LISTED_MAX: usize = 64;
 /// Most letters of a value.
 const VALUE_MAX: usize = 200;
 /// Keys of a request that the points or the machine show.
-const SHOWN: [&str; 7] = ["points", "places", "targets", "label", "host", "queues", "variables"];
+const SHOWN: [&str; 8] =
+    ["points", "found", "places", "targets", "label", "host", "queues", "variables"];
 
 /// The machine that measured, as far as it is known.
 #[must_use]

@@ -117,7 +117,7 @@ fn results_on_a_full_disk_stay_whole_and_are_continued() {
     let output = command(folder.path(), &arguments).output().unwrap();
     let reported = stderr(&output);
     assert!(output.status.success(), "{reported}");
-    assert!(reported.contains(&format!("{kept} of them kept from an earlier run")), "{reported}");
+    assert!(reported.contains(&format!("{kept} samples kept from an earlier run")), "{reported}");
     let all = all(&results);
     let each: HashSet<(&Point, u32)> = all.iter().map(|s| (&s.point, s.repeat)).collect();
     assert_eq!((all.len(), each.len()), (60, 60), "each once");

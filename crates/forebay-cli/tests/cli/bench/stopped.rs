@@ -1,10 +1,14 @@
 //! What a sweep that is stopped says, and what a report says of its results.
 
+use std::collections::HashSet;
+use std::fs;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, Stdio};
 
+use forebay_measure::results::Record;
 use forebay_measure::results::file::{read, samples};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use super::{command, folder, stderr, wait_for};
 use crate::program::program;
@@ -45,5 +49,48 @@ fn a_stopped_sweep_says_its_progress_and_a_report_warns() {
         assert!(output.status.success(), "{reported}");
         let expected = format!("warning: `results` is incomplete: {there} of 200 samples");
         assert!(reported.contains(&expected), "{reported}");
+    }
+}
+
+#[test]
+fn a_run_without_a_size_continues_with_the_size_that_its_file_records() {
+    let whole = ["--method=forebay,standard", "--direction=read"];
+    let store = ["--kv=deepseek-r1:fp8:page1,deepseek-r1:fp8:page2", "--time=300ms"];
+    let size = ["--size=24M"];
+    for arguments in [whole, store] {
+        let folder = folder();
+        let arguments = [&["--gpu=none", "--repeats=2", "-o", "results"], &arguments[..]].concat();
+        let output = command(folder.path(), &[&arguments[..], &size].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        // As if the size had been measured, and the run stopped after its first sample.
+        let results = folder.path().join("results");
+        let text = fs::read_to_string(&results).unwrap();
+        let mut stopped = String::new();
+        for line in text.lines() {
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            if record["record"] == "run" {
+                record["request"]["size"] = Value::Null;
+            }
+            stopped += &format!("{record}\n");
+            if record["record"] == "sample" {
+                break;
+            }
+        }
+        fs::write(&results, &stopped).unwrap();
+        let output = command(folder.path(), &arguments).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("1 sample kept"), "{}", stderr(&output));
+        let records = read(&results).unwrap();
+        let mut all: Vec<_> = samples(&records).map(|(_, it)| (&it.point, it.repeat)).collect();
+        let (runs, count) = (records.iter().filter(|it| matches!(it, Record::Run(_))), all.len());
+        all.sort_by_key(|(point, repeat)| (format!("{point:?}"), *repeat));
+        all.dedup();
+        assert_eq!((runs.count(), all.len()), (2, count), "each once");
+        let sizes: HashSet<u64> = all.iter().map(|(point, _)| point.request_size).collect();
+        assert!(arguments.contains(&store[0]) || sizes == HashSet::from([24 << 20]), "{sizes:?}");
+        // With other arguments it is another run, and the difference is named.
+        let other = [&arguments[..], &["--size=8M", "--label=other"]].concat();
+        let reported = stderr(&command(folder.path(), &other).output().unwrap());
+        assert!(reported.contains("something else: `label`, `size` differ"), "{reported}");
     }
 }
