@@ -62,9 +62,7 @@ pub struct BenchArgs {
     )]
     pub together: Option<GpuList>,
 
-    /// Size of the files of a path [default: what the storage reads in 0.05 s]
-    ///
-    /// With `--block-size` and the like, the default is 1G, or what the threads need.
+    /// Size of the files of a path [default: by the rates of storage and link, at most 1G]
     #[arg(
         long, value_name = "SIZE", value_parser = positive_size, allow_negative_numbers = true,
         help_heading = TARGETS

@@ -73,10 +73,14 @@ const TICK: Duration = Duration::from_millis(100);
 const LOG_TICK: Duration = Duration::from_secs(8);
 /// The first part of scratch, which shows how fast the storage is.
 const FIRST_LEN: u64 = 64 * MIB;
-/// Seconds that a cold read of a whole file should take.
-const WHOLE_SECONDS: f64 = 0.05;
+/// Seconds that a whole file takes of the storage and of a link, at least: each call starts within
+/// about 1 ms.
+const STORAGE_SECONDS: f64 = 0.05;
+const LINK_SECONDS: f64 = 0.008;
+/// Seconds that it takes of the slowest limit at most, so that there is time for many samples.
+const SLOWEST_SECONDS: f64 = 0.2;
 /// Bounds of the default size of whole files.
-const WHOLE_LEN: (u64, u64) = (16 * MIB, 512 * MIB);
+const WHOLE_LEN: (u64, u64) = (MIB, 1024 * MIB);
 /// Time after which no further method is warmed up.
 const WARM_UP_MAX: Duration = Duration::from_secs(5);
 /// Half of the interval of each row, as a share of its median, at which a default run may end.
@@ -233,10 +237,6 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// Makes the points, and checks that there is room for their bytes.
-    fn plan(&mut self, axes: &Axes) -> Result<()> {
-        self.planned = plan::points(self.args, axes)?;
-        plan::check_memory(&self.planned, &self.targets)?;
     /// Finds what the plan follows from; returns the doubts on rows.
     fn find(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<Vec<String>> {
         let doubts = self.judge_rows(axes)?;
@@ -265,6 +265,10 @@ impl<'a> Bench<'a> {
         Vec::new()
     }
 
+    /// Makes the points, and checks that there is room for their bytes.
+    fn plan(&mut self, axes: &Axes) -> Result<()> {
+        self.planned = plan::points(self.args, axes)?;
+        plan::check_memory(&self.planned, &self.targets)?;
         for (index, place) in self.places.iter_mut().enumerate() {
             let own = self.planned.iter().filter(|one| one.paths.contains(&index));
             place.fit(self.args, &own.collect::<Vec<_>>())?;
@@ -272,14 +276,10 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Finds the bytes of whole files of each path: as many as `--size` says, or as the storage
-    /// reads in about [`WHOLE_SECONDS`]. Files that have no room in memory are moved in pieces, and
-    /// only read cold if the page cache has no room for them.
+    /// Finds the bytes of whole files of each path: as many as `--size` says, or as the rates of
+    /// storage and links require. Files that have no room in memory are moved in pieces, and only
+    /// read cold if the page cache has no room for them.
     fn find_lens(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
-        let first = first_direction(axes);
-        if self.args.size.is_none() && axes.caches.iter().any(|it| it.cold) {
-            self.storage(first, false)?;
-        }
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
         let memory = environment::memory();
@@ -297,9 +297,7 @@ impl<'a> Bench<'a> {
                 true => (u64::MAX, Room::of(&place.folder)?.usable() / 4 / self.ranks()),
                 false => (place.len, u64::MAX),
             };
-            let rate = self.own_rate("storage", path, first);
-            let timely = rate.map_or(FIRST_LEN, whole_len);
-            let usual = timely.min(fits).min(room).max(64 << 10).min(whole);
+            let usual = self.timely(axes, path).min(fits).min(room).max(64 << 10).min(whole);
             let stripes = self.args.stripe.map_or(1, |(_, of)| u64::from(of));
             let usual = match self.joined {
                 // A file is read whole, by all ranks together or by each.
@@ -348,6 +346,13 @@ impl<'a> Bench<'a> {
         axes.caches.iter_mut().for_each(|it| it.warm &= fits);
         axes.whole = Some(lens);
         Ok(())
+    }
+
+    /// The bytes of a file that storage and links move in time.
+    fn timely(&self, axes: &Axes, path: &str) -> u64 {
+        let rate = |name: &str, of: &str| self.own_rate(name, of, first_direction(axes));
+        let links = axes.targets.iter().flatten().filter_map(|target| rate("link", target));
+        whole_len(rate("storage", path), links)
     }
 
     /// Finds the rows and limits that each path cannot have, and returns why.
@@ -1052,10 +1057,16 @@ fn read_percent(planned: &Planned, ran: &Ran) -> u8 {
     if planned.kv.is_some() { loaded } else { planned.point.read_percent }
 }
 
-/// A power of two of bytes that take about [`WHOLE_SECONDS`] at a rate.
+/// A power of two of bytes: enough to reach the rates of the storage and the links, and few enough
+/// for the slowest of them.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
-fn whole_len(rate: f64) -> u64 {
-    let len = ((rate * WHOLE_SECONDS) as u64).clamp(WHOLE_LEN.0, WHOLE_LEN.1);
+fn whole_len(storage: Option<f64>, links: impl Iterator<Item = f64>) -> u64 {
+    let links = links.map(|rate| (rate, LINK_SECONDS));
+    let all = links.chain(storage.map(|rate| (rate, STORAGE_SECONDS)));
+    let (enough, most) = all.fold((0.0, f64::INFINITY), |(enough, most), (rate, seconds)| {
+        (f64::max(enough, rate * seconds), f64::min(most, rate * SLOWEST_SECONDS))
+    });
+    let len = (enough.min(most) as u64).clamp(WHOLE_LEN.0, WHOLE_LEN.1);
     1 << len.ilog2()
 }
 
@@ -1123,4 +1134,19 @@ fn keep_log(bar: &ProgressBar) {
             message(&format!("{done} of {all}: {}", bar.message()));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_large_enough_for_the_fastest_row_and_small_enough_for_the_slowest() {
+        let of = |storage: Option<f64>, link: f64| whole_len(storage, [link].into_iter()) / MIB;
+        assert_eq!(of(Some(2.8e9), 55e9), 256, "8 ms of the link");
+        assert_eq!(of(Some(2.4e9), 10e9), 64, "0.05 s of the storage");
+        assert_eq!(of(Some(0.15e9), 55e9), 16, "0.2 s of a disk");
+        assert_eq!(of(Some(2.8e9), 5e6), 1);
+        assert_eq!((of(None, 55e9), of(Some(50e9), 55e9)), (256, 1024));
+    }
 }

@@ -591,6 +591,23 @@ fn a_call_that_takes_longer_than_the_time_is_measured() {
 }
 
 #[test]
+fn a_slow_link_has_a_file_that_it_moves_in_time() {
+    let folder = folder();
+    // 4 MB in 0.2 s.
+    let arguments = ["--gpu=sim:bandwidth=20MB/s", "--method=forebay", "--cache=warm"];
+    let more = ["--direction=read", "--repeats=1", "--time=100ms", "--format=json"];
+    let output = command(folder.path(), &[&arguments[..], &more].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let sizes = text.lines().filter_map(|line| match serde_json::from_str(line).unwrap() {
+        Record::Sample(sample) => Some(sample.point.request_size),
+        _ => None,
+    });
+    let sizes: Vec<u64> = sizes.collect();
+    assert!(sizes.len() == 1 && sizes[0] <= 2 << 20, "{sizes:?}");
+}
+
+#[test]
 fn a_rate_at_which_no_call_is_due_is_an_error() {
     let folder = folder();
     // The first call is due at once, and ends within the warm-up.
