@@ -27,7 +27,7 @@ use crate::bench::args::{BenchArgs, GpuRows, RouteChoice};
 use crate::bench::{self, Bench, progress};
 use crate::map::look::Look;
 use crate::report::forms::wrapped;
-use crate::report::numbers::rate;
+use crate::report::model::Metric;
 
 /// Time of a sample.
 const TIME: Duration = Duration::from_millis(500);
@@ -150,6 +150,7 @@ impl Work {
         let by = if self.limit.filled { "the fastest fill" } else { "clock times width" };
         let limit = self.limit.bytes_per_second;
         let [alone, during, read] = [alone, during, read].map(|rates| rates.median);
+        let rate = |rate| Metric::Rate.text(rate);
         let text = wrapped(
             &format!(
                 "Kernel: XOR of {} of the GPU's memory, {} GB/s read and written ({:.0} % of the \

@@ -13,9 +13,8 @@ use forebay_measure::results::{Point, Record};
 use super::compare::{Comparison, compare};
 use super::forms;
 use super::grid::{Cell, Column, Grid, Mark};
-use super::model::{Axis, Line, Metric, Model, gather, grouped, unique};
+use super::model::{Axis, Line, Metric, Model, gather, grouped, is_host, method, unique};
 use super::numbers::counted;
-use super::numbers::rate as gb_per_s;
 use super::ratio::{Ratio, SAMPLES_MIN};
 use super::show::{self, Block, stragglers};
 
@@ -28,18 +27,12 @@ pub fn model(records: &[Record]) -> Model {
     gather::of_own_run(records)
 }
 
-/// Whether a run moved whole files, so that its methods are shown as bars.
-pub(crate) fn has_whole_files(model: &Model) -> bool {
-    let last = model.runs.last();
-    last.is_some_and(|run| run.record.request["whole_files"].as_bool().unwrap_or(false))
-}
-
 /// The results of a run, as wide as a terminal. With `base`, its other path is compared with this
 /// one.
 #[must_use]
 pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
     let mut blocks = vec![Block::Line(head(model))];
-    let is_whole = has_whole_files(model);
+    let is_whole = model.has_whole_files();
     match is_whole {
         true => blocks.extend(sections(model).into_iter().chain(stragglers(model))),
         false => blocks.extend(show::results(model, ROWS_MAX)),
@@ -62,7 +55,7 @@ pub fn render(model: &Model, base: Option<&str>, width: usize) -> String {
 /// A report: of one run of whole files its sections, else as [`show::report`] has it.
 #[must_use]
 pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) -> Vec<Block> {
-    if !found.is_empty() || model.runs.len() != 1 || !has_whole_files(model) {
+    if !found.is_empty() || model.runs.len() != 1 || !model.has_whole_files() {
         return show::report(model, found, metric, rows);
     }
     let mut blocks = vec![Block::Line(head(model))];
@@ -74,7 +67,7 @@ pub fn report(model: &Model, found: &[Comparison], metric: Metric, rows: usize) 
 /// The path, the target, and how much was measured.
 fn head(model: &Model) -> String {
     let mut parts = vec![title(model)];
-    if has_whole_files(model) {
+    if model.has_whole_files() {
         let run = model.runs.last().map(|run| &run.record.request["largest_file"]);
         let largest = run.and_then(|largest| largest.as_u64());
         let requests = model.lines.iter().map(|line| line.point.request_size);
@@ -130,7 +123,7 @@ pub(crate) fn table(model: &Model, rows: usize) -> Grid {
     let mut grid = show::table(model, &model.varying(), rows);
     if let Some(at) = grid.columns.iter().position(|column| column.heading == "method") {
         let cells = grid.rows.iter_mut().map(|row| &mut row[at].text);
-        cells.zip(&model.lines).for_each(|(text, line)| *text = method(&line.point));
+        cells.zip(&model.lines).for_each(|(text, line)| *text = model.method(line));
     }
     grid
 }
@@ -147,10 +140,6 @@ const fn state(point: &Point) -> &'static str {
     }
 }
 
-fn is_host(point: &Point) -> bool {
-    point.targets.iter().all(|target| target == "host")
-}
-
 /// A point of whole files in a few words: `read() + copy, cold`.
 pub(crate) fn name(point: &Point) -> String {
     let state = match (point.read_percent, point.cache) {
@@ -160,23 +149,6 @@ pub(crate) fn name(point: &Point) -> String {
         (_, None) => "reading",
     };
     format!("{}, {state}", method(point))
-}
-
-/// A method's name for people.
-fn method(point: &Point) -> String {
-    let copy = if is_host(point) { "" } else { " + copy" };
-    match point.method.as_str() {
-        "forebay" => match &point.route {
-            Some(route) => format!("forebay --route {route}"),
-            None => "forebay".into(),
-        },
-        "standard" if point.read_percent == 0 => format!("write(){copy}"),
-        "standard" => format!("read(){copy}"),
-        "mmap" => format!("mmap{copy}"),
-        "cufile-compat" => "cuFile compat".into(),
-        "cufile-compat-tuned" => "cuFile compat, tuned".into(),
-        other => plain(other),
-    }
 }
 
 /// Methods as bars, the fastest first, below their limits; then the rows that exceed a limit.
@@ -375,11 +347,17 @@ fn share_of(model: &Model, lines: &[&Line]) -> String {
     names.sort_unstable();
     let names = names.join(", ");
     match range(shares.iter().map(|(_, share)| (share * 100.0).round())) {
+        (_, 0.0) => format!("less than 1 % of the {names}"),
         (low, _) if low > 100.0 * Bound::ABOVE => format!("above the {names} measured"),
         (low, _) if low >= 100.0 => format!("at the limit of the {names}"),
         (low, high) if low == high => format!("{low} % of the {names}"),
         (low, high) => format!("{low} to {high} % of the {names}"),
     }
+}
+
+/// Bytes per second in GB/s, without the unit.
+fn gb_per_s(rate: f64) -> String {
+    Metric::Rate.text(rate)
 }
 
 /// The least and the largest number.
@@ -482,6 +460,22 @@ mod tests {
         );
         assert!(!text.contains("307"), "{text}");
         assert!(text.contains(" 3.00\n"), "the limit is as measured: {text}");
+    }
+
+    #[test]
+    fn a_rate_far_below_its_limit_is_no_zero() {
+        let text = shown(4e9, 1e3, 2e4, 2.0);
+        assert!(
+            text.contains(" 2.0e-5 ") && text.contains("less than 1 % of the storage"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn methods_have_their_names_in_sentences_too() {
+        let model = model_of(&[("a", &made::text(&whole_files(4e9)))]);
+        let names = model.lines.iter().map(|line| model.name(line, &[Axis::Method]));
+        assert_eq!(names.collect::<Vec<_>>(), ["read() + copy", "forebay"]);
     }
 
     #[test]

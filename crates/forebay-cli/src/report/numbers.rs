@@ -14,13 +14,6 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// Bytes per second in GB/s (1e9), without the unit.
-#[must_use]
-pub fn rate(bytes_per_second: f64) -> String {
-    let rate = bytes_per_second * 1e-9;
-    if rate < 1e-3 { format!("{rate:.3}") } else { digits(rate) }
-}
-
 /// Bytes per second with their unit.
 #[must_use]
 pub fn rate_text(bytes_per_second: f64) -> String {
@@ -77,8 +70,6 @@ mod tests {
         let expected = ["0", "0.123", "1.00", "12.3", "123", "99999", "1.00e300", "1.0e-9", "NaN"];
         assert_eq!(texts, expected);
         assert_eq!(rate_text(5.4e9), "5.40 GB/s");
-        let rates = [54.62e9, 5.4e9, 0.1234e9, 123.4e9, 9.999e9, 0.0].map(rate);
-        assert_eq!(rates, ["54.6", "5.40", "0.123", "123", "10.00", "0.000"]);
         assert_eq!(
             [84_394.0, 2.5e6, 950.0, 3.0].map(count_text),
             ["84.4 k", "2.50 M", "950", "3.00"]

@@ -12,6 +12,7 @@ mod notes;
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use forebay_measure::plain::plain;
 use forebay_measure::results::{Bound, Limit, Point, Run};
 
 pub use self::axis::Axis;
@@ -177,17 +178,54 @@ impl Model {
         best.filter(|(_, line)| line.rate().is_some_and(|rate| rate > 0.0))
     }
 
+    /// Whether the last run moved whole files, so that its methods are shown as bars.
+    #[must_use]
+    pub fn has_whole_files(&self) -> bool {
+        self.runs.last().is_some_and(|run| run.record.request["whole_files"] == true)
+    }
+
+    /// The name of a line's method.
+    #[must_use]
+    pub fn method(&self, line: &Line) -> String {
+        if self.has_whole_files() { method(&line.point) } else { line.method.clone() }
+    }
+
     /// The name of a line: its values on these axes.
     #[must_use]
     pub fn name(&self, line: &Line, axes: &[Axis]) -> String {
         // A count needs the axis's name; a size or a word does not.
         let counts = [Axis::Depth, Axis::Batch, Axis::Threads, Axis::Files];
         let named = |axis: &Axis| {
-            let text = axis.text(self, line)?;
+            let text = match axis {
+                Axis::Method => self.method(line),
+                _ => axis.text(self, line)?,
+            };
             Some(if counts.contains(axis) { format!("{} {text}", axis.name()) } else { text })
         };
         let names: Vec<String> = axes.iter().filter_map(named).collect();
-        if names.is_empty() { line.method.clone() } else { names.join(", ") }
+        if names.is_empty() { self.method(line) } else { names.join(", ") }
+    }
+}
+
+/// Whether a point's memory is that of the host.
+pub(crate) fn is_host(point: &Point) -> bool {
+    point.targets.iter().all(|target| target == "host")
+}
+
+/// The name of a method that moves whole files.
+pub(crate) fn method(point: &Point) -> String {
+    let copy = if is_host(point) { "" } else { " + copy" };
+    match point.method.as_str() {
+        "forebay" => match &point.route {
+            Some(route) => format!("forebay --route {route}"),
+            None => "forebay".into(),
+        },
+        "standard" if point.read_percent == 0 => format!("write(){copy}"),
+        "standard" => format!("read(){copy}"),
+        "mmap" => format!("mmap{copy}"),
+        "cufile-compat" => "cuFile compat".into(),
+        "cufile-compat-tuned" => "cuFile compat, tuned".into(),
+        other => plain(other),
     }
 }
 

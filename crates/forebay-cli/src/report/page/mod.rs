@@ -44,7 +44,7 @@ const LONG: usize = 50;
 pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String {
     let title = title(model);
     let charts = Charts::of(model);
-    let is_whole = comparisons.is_empty() && model.runs.len() == 1 && bars::has_whole_files(model);
+    let is_whole = comparisons.is_empty() && model.runs.len() == 1 && model.has_whole_files();
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -154,7 +154,7 @@ fn head(model: &Model, title: &str) -> Markup {
 fn tiles(model: &Model, comparisons: &[Comparison], metric: Metric) -> Markup {
     let tiles: Vec<[String; 3]> = match (comparisons.first(), model.best(|_| true)) {
         (Some(found), _) => compared_tiles(found, metric),
-        (None, Some(_)) if model.runs.len() == 1 && bars::has_whole_files(model) => {
+        (None, Some(_)) if model.runs.len() == 1 && model.has_whole_files() => {
             let tile = |state: State| {
                 let parts = [state.note, state.share].into_iter().filter(|part| !part.is_empty());
                 let label = format!("Forebay, {}", state.name);
