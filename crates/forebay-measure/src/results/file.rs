@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use forebay::units::{MIB, format_size};
 use rustix::fs::{FlockOperation, flock};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use super::{Record, Run, SCHEMA, Sample};
 use crate::failure::{Failure, Result};
@@ -241,7 +241,17 @@ fn records(reader: impl Read, path: &Path, evidence: bool) -> Result<(Vec<Record
 
 /// The record of a line.
 fn record(line: &[u8], number: u64, path: &Path) -> Result<Record> {
-    let wrong = |error: serde_json::Error| foreign(path, format!("line {number}: {error}"));
+    let wrong = |error: serde_json::Error| {
+        if error.is_eof() {
+            return Failure::new(cannot_read(path))
+                .because(format!("line {number}: it ends early"))
+                .hint("the file is truncated: copy it again, or repeat the measurement");
+        }
+        // The line is always the first of what was parsed.
+        let (text, at) = (error.to_string(), error.column());
+        let text = text.split(" at line ").next().unwrap_or_default();
+        foreign(path, format!("line {number}: {text}, column {at}"))
+    };
     let value: Value = serde_json::from_slice(line).map_err(wrong)?;
     let schema = value.get("schema").and_then(Value::as_u64);
     if let Some(schema) = schema.filter(|schema| *schema != u64::from(SCHEMA)) {
@@ -251,7 +261,26 @@ fn record(line: &[u8], number: u64, path: &Path) -> Result<Record> {
             ))
             .hint("read it with the `forebay` that wrote it, or with a newer one"));
     }
-    serde_json::from_value(value).map_err(wrong)
+    if let Some((field, found)) = negative(&value).filter(|_| value["record"] != "run") {
+        return Err(foreign(path, format!("line {number}: `{}` is {found}", &field[1..])));
+    }
+    serde_json::from_value(value).map_err(|error| foreign(path, format!("line {number}: {error}")))
+}
+
+/// The first number below zero, after its field; no rate, time or count is. A slope may be.
+fn negative(value: &Value) -> Option<(String, &Number)> {
+    match value {
+        Value::Number(number) => {
+            number.as_f64().filter(|number| *number < 0.0).map(|_| (String::new(), number))
+        }
+        Value::Array(all) => all.iter().find_map(negative),
+        Value::Object(all) => {
+            let own = all.iter().filter(|(key, _)| !["slope", "evidence"].contains(&key.as_str()));
+            let mut found = own.filter_map(|(key, value)| Some((key, negative(value)?)));
+            found.next().map(|(key, (field, number))| (format!(".{key}{field}"), number))
+        }
+        _ => None,
+    }
 }
 
 /// The samples of records, each with its run.
@@ -357,6 +386,16 @@ mod tests {
         let hint = || read(&path).unwrap_err().hint.unwrap();
         assert!(hint().contains("`forebay` that wrote it, or with a newer one"), "{}", hint());
         assert!(why("hello\n").starts_with("line 1") && hint().contains("is made by"));
+        let of =
+            |line: &str| why(&format!("{}\n{line}\n", serde_json::to_string(&run("a")).unwrap()));
+        let limit = r#""record":"limit","name":"a","of":"a","how":"","simulated":false"#;
+        let limit =
+            |rate: f64| format!("{{{limit},\"direction\":null,\"bytes_per_second\":{rate}}}");
+        assert_eq!(of(&limit(-1.0)), "line 2: `bytes_per_second` is -1");
+        fs::write(&path, &serde_json::to_string(&run("a")).unwrap()[..50]).unwrap();
+        let cut = read(&path).unwrap_err();
+        assert_eq!(cut.causes, ["line 1: it ends early"]);
+        assert!(cut.hint.unwrap().contains("truncated"));
         let middle = format!("{}\n{{\n{}\n", serde_json::to_string(&run("a")).unwrap(), "{}");
         assert!(why(&middle).starts_with("line 2: "));
     }

@@ -198,7 +198,7 @@ pub(crate) fn hostile() -> String {
     first["request"] =
         json!({HARM: [HARM, {HARM: null}], "deep": (0..40).fold(json!(1), |at, _| json!([at]))});
     let mut records = vec![first, json!({"record": "warning", "text": HARM})];
-    for rate in [1.7e308, -5.0, 0.0, 5e-324] {
+    for rate in [1.7e308, 0.0, 5e-324] {
         let mut limit = limit(HARM, HARM, rate);
         limit["how"] = HARM.into();
         records.push(limit);
@@ -211,14 +211,14 @@ pub(crate) fn hostile() -> String {
         }
         sample["point"]["request_size"] = [0, 1, u64::MAX][index % 3].into();
         let measured = &mut sample["measured"];
-        measured["bytes_per_second"] = [1.7e308, -1e308, 0.0, 1e-300, -0.0][index % 5].into();
+        measured["bytes_per_second"] = [1.7e308, 1e308, 0.0, 1e-300, -0.0][index % 5].into();
         measured["bytes"] = u64::MAX.into();
         measured["latency"]["p99_ns"] = u64::MAX.into();
-        measured["cpu"]["s_per_gb"] = (-1.0).into();
+        measured["cpu"]["s_per_gb"] = 1e308.into();
         measured["route"] = HARM.into();
         measured["verdict"]["text"] = HARM.into();
         measured["verdict"]["shares"] = json!([{"route": HARM, "share": 1e308},
-            {"route": "staged", "share": -3}]);
+            {"route": "staged", "share": 3}]);
         measured["verdict"]["missing"] = json!([{"why": HARM, "remedy": HARM}]);
     }
     records.extend(samples);

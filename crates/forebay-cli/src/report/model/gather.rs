@@ -215,7 +215,8 @@ fn joined<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let mut found = unique(texts);
     let more = if found.len() > TEXTS_MAX { " or others" } else { "" };
     found.truncate(TEXTS_MAX);
-    found.sort_unstable();
+    // Limits first.
+    found.sort_by_key(|text| (!BINDING.contains(text), *text));
     found.join(" or ") + more
 }
 

@@ -90,7 +90,7 @@ fn a_sample_names_its_limit_or_its_rate_does() {
     assert_eq!(limit(&[("storage", 6e9)]), Some(("storage".into(), 6e9)));
     assert_eq!(limit(&[("in-flight", 25e9)]), Some(("link".into(), 25e9)));
     assert_eq!(limit(&[("in-flight", 3e9)]), Some(("lowest limit".into(), 3e9)));
-    let several = [("storage", 6e9), ("in-flight", 7e9), ("link", -1.0)];
+    let several = [("storage", 6e9), ("in-flight", 7e9), ("link", 0.0)];
     assert_eq!(limit(&several), Some(("storage".into(), 7e9)));
     assert_eq!(limit(&[("in-flight", 0.0)]), None);
 }
@@ -143,6 +143,10 @@ fn texts_of_a_point_are_bounded_and_absurd_numbers_left_out() {
     let five = ["a", "b", "c", "a", "d", "e"];
     assert_eq!(joined(five.into_iter()), "a or b or c or d or others");
     assert_eq!(joined(five[..5].iter().copied()), "a or b or c or d");
+    assert_eq!(
+        joined(["in-flight", "storage", "link"].into_iter()),
+        "link or storage or in-flight"
+    );
     let model = model_of(&[("a", &made::hostile())]);
     assert!(!model.lines.is_empty());
     for line in &model.lines {
