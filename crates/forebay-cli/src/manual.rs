@@ -13,7 +13,14 @@ const EXTRA: &str = ".SH EXTRA\n";
 pub(crate) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::definition(), "forebay", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    let script = String::from_utf8_lossy(&script);
+    if shell != Shell::Bash {
+        return print(&script);
+    }
+    // The last value of a list is completed.
+    let value = (r#"=($(compgen -W "#, r#" -- "${cur}"))"#);
+    let last = (r#"=($(compgen -P "${cur%"${cur##*,}"}" -W "#, r#" -- "${cur##*,}"))"#);
+    print(&script.replace(value.0, last.0).replace(value.1, last.1))
 }
 
 /// Prints the manual page of the command, or of `verb`.

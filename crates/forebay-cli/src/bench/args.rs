@@ -194,7 +194,8 @@ pub struct BenchArgs {
             "block_size", "method", "route", "direction", "cache", "files", "rate", "bytes",
             "together",
         ],
-        value_parser = Model::from_str, hide_short_help = true, help_heading = WORKLOAD
+        value_parser = listed(Model::from_str, Model::names()), hide_possible_values = true,
+        hide_short_help = true, help_heading = WORKLOAD
     )]
     pub kv: Vec<Model>,
 

@@ -1,5 +1,7 @@
 //! What is made of the command's own definition: the manual page and completions.
 
+use std::process::Command;
+
 use crate::help::stdout;
 
 #[test]
@@ -36,10 +38,28 @@ fn values_are_completed_and_not_files() {
         ("pattern", "random"),
         ("gpu", "sim"),
         ("format", "html"),
+        ("kv", "llama-8b"),
     ] {
         let (_, rest) = bench.split_once(&format!("--{flag})\n")).expect(flag);
         let line = rest.lines().next().unwrap_or_default();
-        assert!(line.contains("compgen -W") && line.contains(value), "{flag}: {line}");
+        assert!(line.contains(" -W \"") && line.contains(value), "{flag}: {line}");
         assert!(!line.contains("compgen -f"), "{flag}: {line}");
     }
+}
+
+#[test]
+fn the_last_value_of_a_list_is_completed() {
+    let script = stdout(&["completions", "bash"]) + "\n_forebay forebay \"$1\" --method\n";
+    let completed = |text: &str| {
+        let ask = format!("COMP_WORDS=(forebay bench --method {text}); COMP_CWORD=3\n");
+        let print = "printf '%s ' \"${COMPREPLY[@]}\"";
+        let mut bash = Command::new("bash");
+        let output = bash.args(["-c", &format!("{ask}{script}{print}"), "bash", text]).output();
+        output.map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    match completed("mm") {
+        Ok(found) => assert_eq!(found, "mmap "),
+        Err(error) => return println!("skipped: completions: no bash: {error}"),
+    }
+    assert_eq!(completed("mmap,cpu-a").unwrap(), "mmap,cpu-async-gpu ");
 }

@@ -43,6 +43,11 @@ pub struct Model {
 }
 
 impl Model {
+    /// The names of the models.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        MODELS.into_iter().map(|shape| shape.name)
+    }
+
     /// Bytes of one block.
     #[must_use]
     pub fn block_len(&self) -> u64 {
