@@ -20,6 +20,9 @@ static DESCRIPTORS: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     Some(Path::new("/proc").join(own).join("fd"))
 });
 
+/// The start of the names of scratch files.
+pub(crate) const SCRATCH: &str = ".forebay-scratch-";
+
 /// The path to the file that `fd` has open, for this process and others of the same user, as long
 /// as `fd` is open. `None` without `/proc`.
 pub fn path(fd: impl AsFd) -> Option<PathBuf> {
@@ -40,11 +43,21 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 /// The current name of a path made by [`path`]; any other path unchanged.
 pub fn name(path: &Path) -> PathBuf {
-    PathBuf::from(named(&path.to_string_lossy()))
+    PathBuf::from(replaced(&path.to_string_lossy(), |name| name))
 }
 
-/// `text` with paths to descriptors replaced by names.
+/// `text` with paths to descriptors replaced by names; of scratch by that of its folder, since the
+/// file will be gone.
 pub fn named(text: &str) -> String {
+    let is_scratch = |name: &Path| name.file_name()?.to_str()?.starts_with(SCRATCH).then_some(());
+    replaced(text, |name| match (is_scratch(&name), name.parent()) {
+        (Some(()), Some(folder)) => folder.to_owned(),
+        _ => name,
+    })
+}
+
+/// `text` with paths to descriptors replaced by what `of` makes of their names.
+fn replaced(text: &str, of: impl Fn(PathBuf) -> PathBuf) -> String {
     let Some(folder) = DESCRIPTORS.as_ref().and_then(|path| path.to_str()) else {
         return text.to_owned();
     };
@@ -55,7 +68,7 @@ pub fn named(text: &str) -> String {
         let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
         match fs::read_link(format!("{folder}/{}", &digits[..end])) {
             Ok(name) if end > 0 => {
-                named.push_str(&name.to_string_lossy());
+                named.push_str(&of(name).to_string_lossy());
                 named.push_str(&digits[end..]);
             }
             _ => {
@@ -111,6 +124,13 @@ mod tests {
         assert_eq!(fs::read(other.join("file")).unwrap(), b"precious");
         let text = format!("cannot read `{}` at 7", file.display());
         assert_eq!(named(&text), format!("cannot read `{}/file` at 7", moved.display()));
+        let scratch = moved.join(format!("{SCRATCH}7"));
+        let made = File::create(&scratch).unwrap();
+        let at = path(&made).unwrap();
+        assert_eq!(
+            (name(&at), named(at.to_str().unwrap())),
+            (scratch, moved.display().to_string())
+        );
         assert_ne!(no_link(&moved, true), 0);
         assert_eq!(no_link(&moved, false), 0);
     }

@@ -19,15 +19,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cleanup::{self, Entry, Undo};
 use crate::failure::{Failure, Result};
-use crate::held;
+use crate::held::{self, SCRATCH as PREFIX};
 use crate::output::{self, New};
 use crate::steps::Step;
 
 /// From this number of files on, the soft limit on open files (1024 on most systems) is raised.
 const MANY: usize = 256;
 
-/// The start of the files' names; [`DIGITS`] hexadecimal digits follow.
-const PREFIX: &str = ".forebay-scratch-";
+/// Hexadecimal digits that follow [`PREFIX`].
 const DIGITS: usize = 16;
 
 /// Allows as many open files as this process may. The error of a file beyond that says what to do.

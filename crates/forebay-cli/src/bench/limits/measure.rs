@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::Engine;
-use forebay::units::{KIB, MIB};
+use forebay::units::{KIB, MIB, format_size};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::host_memory::fitting;
 use forebay_measure::results::{Cache, Direction};
@@ -108,6 +108,10 @@ pub(super) fn storage(
     direction: Direction,
     known: Option<u32>,
 ) -> Result<(f64, u32, String)> {
+    if len < STORAGE_BLOCK {
+        let why = format!("`{}` has {}", file.display(), format_size(len));
+        return Err(Failure::new("the storage is measured by requests of 1 MiB").because(why));
+    }
     let depths = known.map_or_else(|| STORAGE_DEPTHS.to_vec(), |depth| vec![depth]);
     let tried = depths.into_iter().map(|depth| {
         let by = |shape| sample(engine, pool, (file, len), direction, shape);
