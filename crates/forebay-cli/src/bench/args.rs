@@ -79,8 +79,8 @@ pub struct BenchArgs {
 
     /// Let several ranks use one file: `stripes`, a part each, or `all` of it, which they only read
     ///
-    /// Rank 0 makes the scratch file, in a folder that all of them see. By default each rank has a
-    /// scratch file of its own, and ranks of one host read all of a named file.
+    /// By default each rank has a scratch file of its own, and ranks of one host read all of a
+    /// named file.
     #[arg(
         long, value_name = "HOW", value_enum, hide_possible_values = true,
         conflicts_with_all = ["kv", "vs"], hide_short_help = true, help_heading = TARGETS
@@ -101,11 +101,9 @@ pub struct BenchArgs {
 
     /// Methods to compare [default: `standard`, `mmap`, `cufile-compat`, `forebay`]
     ///
-    /// `standard` reads into pageable memory and copies. `mmap` maps the file and copies.
-    /// `cufile-compat` is cuFile's compat mode, with `-tuned` at faster settings. `cpu` uses
-    /// O_DIRECT and host memory; `cpu-gpu` adds a copy to the GPU, `cpu-async-gpu` during the next
-    /// request; `cpu-cached-gpu` uses the page cache instead. `io-uring` keeps `--depth` requests
-    /// in flight, as `fio` does. With `--block-size` and the like, the default is `forebay`.
+    /// Others are `cufile-compat-tuned`, `cpu`, `cpu-gpu`, `cpu-async-gpu`, `cpu-cached-gpu` and
+    /// `io-uring`: docs/bench.md describes each. With `--block-size` and the like, the default is
+    /// `forebay`.
     #[arg(
         long, value_name = "NAME,…", value_delimiter = ',', hide_possible_values = true,
         value_parser = listed(method, Method::all().map(Method::name)),
@@ -121,9 +119,8 @@ pub struct BenchArgs {
     )]
     pub route: Vec<RouteChoice>,
 
-    /// `read`, `write`, or `mixed:70` for 70 % reads [default: read; in a folder read,write]
-    ///
-    /// With `--block-size` and the like, the default is `read`.
+    /// `read`, `write`, or `mixed:70` for 70 % reads [default: read; whole files in a folder also
+    /// write]
     #[arg(
         long, value_name = "WHICH,…", value_delimiter = ',', hide_possible_values = true,
         value_parser = listed(direction, ["read", "write", "mixed:70"]),
@@ -131,10 +128,7 @@ pub struct BenchArgs {
     )]
     pub direction: Vec<u8>,
 
-    /// Page cache before a sample: `warm`, `cold` [default: both; writes cold]
-    ///
-    /// Only the files' own pages are evicted, and that is checked. A cold write ends when its bytes
-    /// are on the drive. With `--block-size` and the like, the default is `cold`.
+    /// Page cache before a sample: `warm`, `cold` [default: cold; reads of whole files also warm]
     #[arg(
         long, value_name = "STATE,…", value_delimiter = ',', hide_possible_values = true,
         value_parser = listed(cache, ["warm", "cold"]),
@@ -181,13 +175,9 @@ pub struct BenchArgs {
 
     /// Serve conversations from a KV block store: `MODEL[:TYPE][:tpN][:pageN]`
     ///
-    /// MODEL is `deepseek-r1`, `llama-8b`, `llama-70b` or `llama-405b`. TYPE is the type of its
-    /// numbers: `fp8`, `int8`, `fp16` or `bf16` (default). `tpN` is the number of GPUs that share a
-    /// layer (default `tp1`). `pageN` is the number of tokens of a block (default `page16`). Each
-    /// thread (default 4) serves a turn: it loads the blocks of its prompt that are stored, and
-    /// stores all others. It keeps `--depth` calls (default 2) of `--batch` blocks (default 16) in
-    /// flight. `--size` is the store's capacity (default: 4G, or a quarter of the free space). All
-    /// conversations together have twice as many bytes.
+    /// MODEL is `deepseek-r1`, `llama-8b`, `llama-70b` or `llama-405b`, TYPE `fp8`, `int8`, `fp16`
+    /// or `bf16` (default). `--size` is the store's capacity (default: 4G, or a quarter of the free
+    /// space).
     #[arg(
         long, value_name = "MODEL…,…", value_delimiter = ',',
         conflicts_with_all = [
@@ -201,8 +191,7 @@ pub struct BenchArgs {
 
     /// Requests per second of all threads together [default: no limit]
     ///
-    /// Requests are due at even intervals, whether or not earlier ones have ended. Latency counts
-    /// from the time when a request was due. So a drive that stalls does not get fewer requests.
+    /// Latency counts from the time when a request was due.
     #[arg(
         long, value_name = "N", value_parser = rate, allow_negative_numbers = true,
         hide_short_help = true, help_heading = WORKLOAD
@@ -233,9 +222,7 @@ pub struct BenchArgs {
     )]
     pub bytes: Option<u64>,
 
-    /// Time before each sample that does not count [default: a tenth of `--time`]
-    ///
-    /// Whole files, cold writes, and cold reads through the page cache have none.
+    /// Time before each sample of requests that does not count [default: a tenth of `--time`]
     #[arg(
         long, value_name = "TIME", value_parser = time_or_none, hide_short_help = true,
         help_heading = DURATION
@@ -245,7 +232,6 @@ pub struct BenchArgs {
     /// Write results to this file, one JSON record per line
     ///
     /// A file with a part of the same run is continued. `-` is stdout, as with `--format json`.
-    /// Names of other forms, such as `.csv` or `.html`, are refused: `report -o` writes these.
     #[arg(short, long, value_name = "FILE", help_heading = OUTPUT)]
     pub output: Option<PathBuf>,
 
@@ -262,14 +248,10 @@ pub struct BenchArgs {
     pub label: Option<String>,
 
     /// Shell command that prints watts; runs once a second
-    ///
-    /// The sensors of the GPUs and the processors are read as well.
     #[arg(long, value_name = "COMMAND", hide_short_help = true, help_heading = OUTPUT)]
     pub power_command: Option<String>,
 
-    /// Form of what is printed [default: table]
-    ///
-    /// `json` is one record per line, `csv` has all values, `html` is a page for a browser.
+    /// Form of what is printed: `table` (default), `json`, `csv`, `md` or `html`
     #[arg(
         long, value_name = "FORMAT", value_enum, hide_possible_values = true, help_heading = OUTPUT
     )]
