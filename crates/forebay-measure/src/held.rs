@@ -49,10 +49,12 @@ pub fn name(path: &Path) -> PathBuf {
 /// `text` with paths to descriptors replaced by names; of scratch by that of its folder, since the
 /// file will be gone.
 pub fn named(text: &str) -> String {
-    let is_scratch = |name: &Path| name.file_name()?.to_str()?.starts_with(SCRATCH).then_some(());
-    replaced(text, |name| match (is_scratch(&name), name.parent()) {
-        (Some(()), Some(folder)) => folder.to_owned(),
-        _ => name,
+    replaced(text, |mut name| {
+        let file = name.file_name().unwrap_or_default().as_encoded_bytes();
+        if file.starts_with(SCRATCH.as_bytes()) {
+            name.pop();
+        }
+        name
     })
 }
 

@@ -56,6 +56,7 @@ use self::files::Place;
 use self::plan::{Axes, Caches, Found, Planned, Rounds, Turn};
 pub(crate) use self::print::show;
 use self::ranks::Joined;
+use self::state::Opened;
 use self::targets::Together;
 use crate::log;
 use crate::map::look::Look;
@@ -220,9 +221,8 @@ impl<'a> Bench<'a> {
             piece_max: u64::MAX,
             caches: Vec::new(),
         };
-        let given = bench.given();
-        let opened = args.output.as_ref().map(|path| state::open(path, &given)).transpose()?;
-        let recorded = opened.as_ref().and_then(|(.., recorded)| recorded.as_ref());
+        let opened = args.output.as_deref().map(state::open).transpose()?;
+        let recorded = opened.as_ref().and_then(|opened| opened.request.as_ref());
         let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
             Some(found) => bench.plan_again(found, &mut axes),
             None => bench.find(&mut axes, &mut warnings)?,
@@ -230,7 +230,7 @@ impl<'a> Bench<'a> {
         bench.plan(&axes)?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        bench.begin_results(environment, bench.request(given, &axes), opened)?;
+        bench.begin_results(environment, bench.request(&axes), opened)?;
         doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.warn(text))?;
@@ -456,13 +456,16 @@ impl<'a> Bench<'a> {
         &mut self,
         environment: Environment,
         request: Value,
-        opened: Option<(Ledger, Vec<Record>, Option<Value>)>,
+        opened: Option<Opened>,
     ) -> Result<()> {
         let gpus = targets::gpus(&self.targets).map(|gpu| environment::gpu(gpu.info())).collect();
         let (ranks, gpus) = match self.joined {
             Some(joined) => joined.machines(gpus)?,
             None => (Vec::new(), gpus),
         };
+        if let Some(Opened { ledger, request: Some(recorded), .. }) = &opened {
+            state::check(ledger.path(), recorded, &request)?;
+        }
         let run = Run {
             schema: SCHEMA,
             verb: "bench".into(),
@@ -475,30 +478,23 @@ impl<'a> Bench<'a> {
             imported: None,
         };
         let early = std::mem::take(&mut self.records);
-        if let Some((ledger, _, Some(recorded))) = &opened {
-            state::check(ledger.path(), recorded, &run.request)?;
-        }
         let run = Record::Run(Box::new(run));
-        if let Some((mut ledger, kept, _)) = opened {
-            ledger.append(&run)?;
-            (self.ledger, self.records) = (Some(ledger), kept);
+        if let Some(mut opened) = opened {
+            opened.ledger.append(&run)?;
+            (self.ledger, self.records) = (Some(opened.ledger), opened.records);
         }
         self.records.push(run);
         early.into_iter().try_for_each(|record| self.note(record))
     }
 
-    /// The arguments and the machine, by which parts of the same run are recognized.
-    fn given(&self) -> Value {
-        let gpus = targets::gpus(&self.targets).map(|gpu| identity(gpu.info()));
-        let mut given = plan::given(self.args, &real(&self.args.paths), &gpus.collect::<Vec<_>>());
-        given["queues"] = queues::described(&self.maps).into();
-        given
-    }
-
-    /// What was given, with the plan that was made of it.
-    fn request(&self, given: Value, axes: &Axes) -> Value {
+    /// The arguments and what was found, by which parts of the same run are recognized.
+    fn request(&self, axes: &Axes) -> Value {
         let rounds = plan::rounds(self.args, &self.planned);
-        let mut request = plan::request(given, &self.planned, rounds);
+        let identities: Vec<String> =
+            targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
+        let mut request =
+            plan::request(self.args, (&self.planned, rounds), &real(&self.args.paths), &identities);
+        request["queues"] = queues::described(&self.maps).into();
         request["found"] = json!(Found {
             methods: axes.methods.iter().map(|method| method.name().into()).collect(),
             caches: axes.caches.clone(),

@@ -478,7 +478,7 @@ fn by_route(args: &BenchArgs, methods: &[Method]) -> Vec<Method> {
     methods.iter().flat_map(of).collect()
 }
 
-/// What a plan follows from beyond the arguments. A continued run has it from its file: measured
+/// What a plan follows from beyond the arguments. A continued run reads it from its file: measured
 /// again, it may differ.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Found {
@@ -503,18 +503,31 @@ impl Found {
     }
 }
 
-/// The arguments and the machine, by which parts of the same run are recognized. `places` are
-/// canonical paths, `targets` identify each GPU.
-pub(super) fn given(args: &BenchArgs, places: &[String], targets: &[String]) -> Value {
+/// The arguments, by which parts of the same run are recognized. `places` are canonical paths,
+/// `targets` identify each GPU.
+pub(super) fn request(
+    args: &BenchArgs,
+    (planned, rounds): (&[Planned], Rounds),
+    places: &[String],
+    targets: &[String],
+) -> Value {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let is_whole = args.moves_whole_files();
+    let points: Vec<&Point> = planned.iter().map(|planned| &planned.point).collect();
+    let is_whole = planned.iter().any(|planned| planned.whole.is_some());
+    let largest = planned.iter().filter_map(|planned| planned.whole).max();
     let seconds = |time: Duration| time.as_secs_f64();
     let end = end(args, is_whole);
     json!({
+        "points": points,
         "host": host,
         "places": places,
         "targets": targets,
         "label": args.label,
+        // Null if time ends the run.
+        "repeats": match rounds {
+            Rounds::Count(count) => Some(count),
+            Rounds::Within(_) => None,
+        },
         "methods": args.method.iter().map(|method| method.name()).collect::<Vec<_>>(),
         // Another version, or other limits, would measure something else.
         "version": env!("CARGO_PKG_VERSION"),
@@ -530,19 +543,8 @@ pub(super) fn given(args: &BenchArgs, places: &[String], targets: &[String]) -> 
         "rate": args.rate,
         "seed": args.seed.unwrap_or(1),
         "whole_files": is_whole,
+        "largest_file": largest,
     })
-}
-
-/// Adds the points to what was given.
-pub(super) fn request(mut given: Value, planned: &[Planned], rounds: Rounds) -> Value {
-    given["points"] = planned.iter().map(|planned| json!(planned.point)).collect();
-    given["largest_file"] = json!(planned.iter().filter_map(|planned| planned.whole).max());
-    given["repeats"] = match rounds {
-        Rounds::Count(count) => count.into(),
-        // Time ends the run.
-        Rounds::Within(_) => Value::Null,
-    };
-    given
 }
 
 /// A point of requests in a few words.
@@ -850,7 +852,7 @@ mod tests {
         let paths = ["/data".to_owned()];
         let request_of = |args: &BenchArgs| {
             let planned = of(args);
-            request(given(args, &paths, &[]), &planned, rounds(args, &planned))
+            request(args, (&planned, rounds(args, &planned)), &paths, &[])
         };
         let usual = request_of(&BenchArgs::default());
         assert_eq!(
@@ -869,9 +871,10 @@ mod tests {
             assert_ne!(usual, request_of(&other), "{other:?}");
         }
         let args = BenchArgs::default();
-        let own = given(&args, &paths, &[]);
-        assert_ne!(own, given(&args, &["/elsewhere".into()], &[]));
-        assert_ne!(own, given(&args, &paths, &["GPU-2".into()]));
+        let planned = of(&args);
+        let points = (planned.as_slice(), rounds(&args, &planned, 1));
+        assert_ne!(usual, request(&args, points, &["/elsewhere".into()], &[]));
+        assert_ne!(usual, request(&args, points, &paths, &["GPU-2".into()]));
     }
 
     /// A file is only recognized as part of the same run if all digits of a time are preserved.
@@ -882,7 +885,8 @@ mod tests {
             let time = Some(Duration::from_millis(ms));
             let rate = time.map(|time| 1e3 / time.as_secs_f64());
             let args = BenchArgs { time, rate, block_size: vec![4096], ..BenchArgs::default() };
-            let first = request(given(&args, &paths, &[]), &of(&args), Rounds::Count(3));
+            let planned = of(&args);
+            let first = request(&args, (&planned, Rounds::Count(3)), &paths, &[]);
             let back: Value = serde_json::from_str(&first.to_string()).unwrap();
             assert_eq!(back, first, "{ms} ms");
         }

@@ -1,6 +1,7 @@
 //! The results file of a run, and the results already there.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::results::Record;
@@ -24,29 +25,36 @@ pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
         .hint(format!("use `-o {jsonl}`, and `forebay report {jsonl} -o {path}`")))
 }
 
-/// Opens the results file, and returns the existing results of a run with this request, and the
-/// recorded request, whose points were not compared.
+/// The results file of a run.
+pub(super) struct Opened {
+    pub(super) ledger: Ledger,
+    /// What the file holds already.
+    pub(super) records: Vec<Record>,
+    /// The request of these records.
+    pub(super) request: Option<Arc<Value>>,
+}
+
+/// Opens or makes a results file.
 ///
 /// # Errors
 /// The file holds something else; or system errors.
-pub(super) fn open(path: &Path, given: &Value) -> Result<(Ledger, Vec<Record>, Option<Value>)> {
+pub(super) fn open(path: &Path) -> Result<Opened> {
     if std::fs::symlink_metadata(path).is_err() {
-        return Ok((Ledger::create(path)?, Vec::new(), None));
+        return Ok(Opened { ledger: Ledger::create(path)?, records: Vec::new(), request: None });
     }
     let (ledger, records) = Ledger::reopen(path)?;
-    let recorded = records.iter().find_map(|record| match record {
-        Record::Run(run) if run.verb == "bench" => Some(Value::clone(&run.request)),
+    let request = records.iter().find_map(|record| match record {
+        Record::Run(run) if run.verb == "bench" => Some(Arc::clone(&run.request)),
         _ => None,
     });
-    let recorded = recorded.unwrap_or_default();
-    check(path, &recorded, given)?;
-    Ok((ledger, records, Some(recorded)))
+    let request = Some(request.unwrap_or_default());
+    Ok(Opened { ledger, records, request })
 }
 
-/// Checks that the recorded request of a file has these values.
+/// Checks that the recorded request of a file is this one.
 ///
 /// # Errors
-/// One differs.
+/// They differ.
 pub(super) fn check(path: &Path, recorded: &Value, own: &Value) -> Result<()> {
     let own = own.as_object().into_iter().flatten();
     let differs = own.filter(|(key, value)| recorded.get(key) != Some(value));
@@ -54,8 +62,7 @@ pub(super) fn check(path: &Path, recorded: &Value, own: &Value) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let verb = if names.len() == 1 { "differs" } else { "differ" };
-    let why = format!("it holds the results of something else: {} {verb}", names.join(", "));
+    let why = format!("it holds the results of something else: other {}", names.join(", "));
     Err(Failure::usage(format!("`{}` exists already", path.display()))
         .because(why)
         .hint("name another file with `-o`"))

@@ -91,6 +91,6 @@ fn a_run_without_a_size_continues_with_the_size_that_its_file_records() {
         // With other arguments it is another run, and the difference is named.
         let other = [&arguments[..], &["--size=8M", "--label=other"]].concat();
         let reported = stderr(&command(folder.path(), &other).output().unwrap());
-        assert!(reported.contains("something else: `label`, `size` differ"), "{reported}");
+        assert!(reported.contains("something else: other `label`, `size`"), "{reported}");
     }
 }
