@@ -109,7 +109,7 @@ pub(super) fn storage(
     known: Option<u32>,
 ) -> Result<(f64, u32, String)> {
     if len < STORAGE_BLOCK {
-        let why = format!("`{}` has {}", file.display(), format_size(len));
+        let why = format!("the file has {}", format_size(len));
         return Err(Failure::new("the storage is measured by requests of 1 MiB").because(why));
     }
     let depths = known.map_or_else(|| STORAGE_DEPTHS.to_vec(), |depth| vec![depth]);
