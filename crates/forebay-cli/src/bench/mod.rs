@@ -249,7 +249,7 @@ impl<'a> Bench<'a> {
         if self.args.size.is_none() {
             let first = first_direction(axes);
             if axes.caches.iter().any(|it| it.cold) {
-                self.storage(first, false)?;
+                self.storage(first)?;
             }
             self.links(first, &ProgressBar::hidden())?;
         }
@@ -562,7 +562,7 @@ impl<'a> Bench<'a> {
             let turns = plan::round(self.args, &self.planned, repeat);
             for (position, turn) in turns.iter().enumerate() {
                 let Some(index) = turn.row() else {
-                    self.limit(*turn, repeat, &bar)?;
+                    self.limit(*turn, &bar)?;
                     continue;
                 };
                 // What has failed or was too short stays so.
@@ -602,15 +602,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures the limits of a turn.
-    fn limit(&mut self, turn: Turn, repeat: u32, bar: &ProgressBar) -> Result<()> {
+    fn limit(&mut self, turn: Turn, bar: &ProgressBar) -> Result<()> {
         match turn {
             Turn::Row(_) => Ok(()),
             Turn::Links(direction) => self.links(direction, bar),
             Turn::Storage(direction) => {
                 bar.set_message("measuring the storage");
-                // fio takes a second, and reads the same: once is enough.
-                let is_first = self.is_whole && repeat == 0;
-                self.storage(direction, is_first && direction == Direction::Read)
+                self.storage(direction)
             }
         }
     }

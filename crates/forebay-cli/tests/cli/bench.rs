@@ -404,18 +404,6 @@ fn copies_in_host_memory_have_one_limit() {
 }
 
 #[test]
-fn a_missing_fio_is_named() {
-    let folder = folder();
-    let arguments = ["--gpu=none", "--cache=cold", "--direction=read", "--time=100ms", "-v"];
-    let mut command = command(folder.path(), &arguments);
-    let output = command.args(SHORT).env("PATH", folder.path()).output().unwrap();
-    let messages = stderr(&output);
-    assert!(output.status.success(), "{messages}");
-    let expected = "`fio` did not check the storage limit: it is not installed";
-    assert!(messages.contains(expected) && !messages.contains("psync"), "{messages}");
-}
-
-#[test]
 fn nothing_is_written_that_was_not_made_for_it() {
     let folder = folder();
     let precious = vec![7; 1 << 20];

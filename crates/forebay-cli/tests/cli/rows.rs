@@ -18,8 +18,7 @@ const LEN: u64 = BYTES.len() as u64;
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program());
     command.current_dir(folder).args(arguments).stdin(Stdio::null());
-    // No `fio`, which takes half a second.
-    command.env("XDG_CACHE_HOME", folder).env("PATH", folder).output().unwrap()
+    command.env("XDG_CACHE_HOME", folder).output().unwrap()
 }
 
 /// The direction and the cache of each point, the doubts, and whether the storage has a limit.

@@ -7,7 +7,6 @@ use std::thread;
 use forebay::gpu::DeviceInfo;
 use forebay::units::MIB;
 use forebay_measure::failure::{Failure, Result};
-use forebay_measure::fio;
 use forebay_measure::make::Room;
 use forebay_measure::results::{Cache, Direction, Limit, Measured, Record};
 use forebay_measure::workload::backend::Method;
@@ -65,7 +64,7 @@ impl Bench<'_> {
     }
 
     /// Measures the storage below the limited paths in this direction. Makes missing scratch.
-    pub(in crate::bench) fn storage(&mut self, direction: Direction, with_fio: bool) -> Result<()> {
+    pub(in crate::bench) fn storage(&mut self, direction: Direction) -> Result<()> {
         for index in 0..self.places.len() {
             if !self.is_limited[index] {
                 continue;
@@ -84,21 +83,10 @@ impl Bench<'_> {
             let known = self.storage_depths.get(&(index, direction)).copied();
             self.begin()?;
             let found = measure::storage(&self.engine, &self.pool, sized, direction, known);
-            let mut found = found.map(|(rate, depth, how)| {
+            let found = found.map(|(rate, depth, how)| {
                 self.storage_depths.insert((index, direction), depth);
                 limit("storage", name, direction, rate, how)
             });
-            if with_fio && let Ok(limit) = &mut found {
-                match fio::read_rate(&file) {
-                    Ok((rate, how)) if rate > limit.bytes_per_second => {
-                        (limit.bytes_per_second, limit.how) = (rate, how);
-                    }
-                    Err(why) if self.args.verbose => {
-                        self.warn(format!("`fio` did not check the storage limit: {why}"))?;
-                    }
-                    _ => {}
-                }
-            }
             self.keep_own(found)?;
         }
         match self.together(direction).transpose() {
