@@ -261,8 +261,11 @@ fn record(line: &[u8], number: u64, path: &Path) -> Result<Record> {
             ))
             .hint("read it with the `forebay` that wrote it, or with a newer one"));
     }
-    if let Some((field, found)) = negative(&value).filter(|_| value["record"] != "run") {
-        return Err(foreign(path, format!("line {number}: `{}` is {found}", &field[1..])));
+    if value["record"] != "run"
+        && let Some((field, found)) = negative(&value)
+        && let Some(field) = field.strip_prefix('.')
+    {
+        return Err(foreign(path, format!("line {number}: `{field}` is {found}")));
     }
     serde_json::from_value(value).map_err(|error| foreign(path, format!("line {number}: {error}")))
 }
@@ -392,6 +395,7 @@ mod tests {
         let limit =
             |rate: f64| format!("{{{limit},\"direction\":null,\"bytes_per_second\":{rate}}}");
         assert_eq!(of(&limit(-1.0)), "line 2: `bytes_per_second` is -1");
+        assert!(of("-1").starts_with("line 2: ") && of("[-1]").starts_with("line 2: "));
         fs::write(&path, &serde_json::to_string(&run("a")).unwrap()[..50]).unwrap();
         let cut = read(&path).unwrap_err();
         assert_eq!(cut.causes, ["line 1: it ends early"]);
