@@ -872,7 +872,7 @@ mod tests {
         }
         let args = BenchArgs::default();
         let planned = of(&args);
-        let points = (planned.as_slice(), rounds(&args, &planned, 1));
+        let points = (planned.as_slice(), rounds(&args, &planned));
         assert_ne!(usual, request(&args, points, &["/elsewhere".into()], &[]));
         assert_ne!(usual, request(&args, points, &paths, &["GPU-2".into()]));
     }
