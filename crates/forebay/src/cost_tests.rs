@@ -18,7 +18,7 @@ use crate::queue::{
     Claim, Completion, Core, Crew, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
     RingWorker, Scheduler, Slot, Tools, Wakeup,
 };
-use crate::staging::Submitter;
+use crate::staging::{Cells, Submitter};
 use crate::transfer::{State, SyncMode};
 use crate::tune::DepthLimits;
 
@@ -101,7 +101,8 @@ impl DataPath {
         core.lock().attach(drive, served);
         let device: Arc<dyn Device> =
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
-        let link = core.add_link(4, bell());
+        let cells = Arc::new(Cells::new(None, 0, 0, Arc::default()));
+        let link = core.add_link(4, Wakeup::List(Arc::clone(&cells.bell)));
         let bytes = usize::try_from(4 * slot).expect("a few slots");
         let mut slots = HostMemory::map(bytes).expect("a few slots");
         slots.register(&device).expect("a simulated GPU");
@@ -119,7 +120,7 @@ impl DataPath {
             tools: NullTools { planner: Planner { segment } },
             reader: Reader::new(ring()),
             worker: RingWorker::new(Crew::Ring(served), ring()),
-            submitter: Submitter::new(link, Arc::clone(&device)).expect("a simulated GPU"),
+            submitter: Submitter::new(link, Arc::clone(&device), cells).expect("a simulated GPU"),
             target: Buffer::on_device(&couriers, device, len).expect("simulated memory"),
             slots,
         }

@@ -2,13 +2,14 @@
 //! transfers.
 //!
 //! Slow driver calls for one GPU (streams, pinned memory) are made under that GPU's lock only, so
-//! they do not delay other GPUs. The list is locked only for lookups.
+//! they do not delay other GPUs. Lookups take no lock: each small read makes one.
 
+use std::iter::successors;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use forebay_base::lock::{Lock, MutexGuard};
+use forebay_base::lock::Lock;
 use forebay_topology::System;
 
 use super::raw::small::{Lanes, QUEUED_MAX};
@@ -19,13 +20,19 @@ use crate::gpu::{Device, DeviceId};
 use crate::options::Options;
 use crate::staging::Cells;
 
-/// The links of an engine's GPUs.
+/// The links of an engine's GPUs: a list that only grows.
 #[derive(Debug, Default)]
 pub(super) struct Links {
-    all: Lock<Vec<Arc<GpuLink>>>,
-    /// Number of those with slots.
+    first: OnceLock<Box<GpuLink>>,
+    /// Held while a link gets its index.
+    numbers: Lock<Numbers>,
+    /// Number of links with slots.
     ready: AtomicUsize,
 }
+
+/// The turn of one thread that numbers a link.
+#[derive(Debug, Default)]
+struct Numbers;
 
 /// The turn of one thread that prepares a GPU.
 #[derive(Debug, Default)]
@@ -35,7 +42,7 @@ struct GpuTurn;
 #[derive(Debug)]
 struct GpuLink {
     device: Arc<dyn Device>,
-    lanes: Arc<Lanes>,
+    lanes: Lanes,
     cells: Arc<Cells>,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
@@ -43,11 +50,25 @@ struct GpuLink {
     has_slots: AtomicBool,
     /// Held by the thread that creates either.
     turn: Lock<GpuTurn>,
+    next: OnceLock<Box<GpuLink>>,
 }
 
 impl Links {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<GpuLink>>> {
-        self.all.lock()
+    fn iter(&self) -> impl Iterator<Item = &GpuLink> {
+        successors(self.first.get(), |link| link.next.get()).map(|link| &**link)
+    }
+
+    /// The first link whose GPU `is_same`, which that of a `new` link is; added if there is none.
+    fn get(
+        &self,
+        is_same: impl Fn(&dyn Device) -> bool,
+        new: impl Fn() -> Box<GpuLink>,
+    ) -> &GpuLink {
+        let mut link = self.first.get_or_init(&new);
+        while !is_same(&*link.device) {
+            link = link.next.get_or_init(&new);
+        }
+        link
     }
 
     /// Number of GPUs that have slots.
@@ -57,16 +78,13 @@ impl Links {
 
     /// The GPUs that are ready.
     pub(super) fn devices(&self) -> Vec<Arc<dyn Device>> {
-        let links = self.lock();
-        let ready = links.iter().filter(|link| link.index.get().is_some());
+        let ready = self.iter().filter(|link| link.index.get().is_some());
         ready.map(|link| Arc::clone(&link.device)).collect()
     }
 
     /// GPUs that have no pinned memory for small transfers, and why.
     pub(super) fn refused_lanes(&self) -> Vec<(DeviceId, Error)> {
-        // Pinning may take long, and the list must stay free for other GPUs.
-        let links = self.lock().clone();
-        links.iter().filter_map(|link| link.cells.refusal()).collect()
+        self.iter().filter_map(|link| link.cells.refusal()).collect()
     }
 }
 
@@ -92,7 +110,7 @@ impl Engine {
     }
 
     /// The link of a GPU, however often the GPU was opened, and its index. Notes that it is used.
-    fn begun(&self, device: &Arc<dyn Device>) -> Result<(Arc<GpuLink>, usize)> {
+    fn begun(&self, device: &Arc<dyn Device>) -> Result<(&GpuLink, usize)> {
         let known = (device.id(), device.registry());
         self.begin(device, |other| (other.id(), other.registry()) == known)
             .inspect(|(_, index)| self.inner.tools.neighbours.note(*index))
@@ -104,29 +122,23 @@ impl Engine {
         &self,
         device: &Arc<dyn Device>,
         is_same: impl Fn(&dyn Device) -> bool,
-    ) -> Result<(Arc<GpuLink>, usize)> {
-        let mut links = self.inner.links.lock();
-        let link = match links.iter().find(|link| is_same(&*link.device)) {
-            Some(link) => Arc::clone(link),
-            None => {
-                let Options { small_size, arena_size, .. } = *self.options();
-                let own = Arc::clone(device);
-                let most = Cells::pinned_max(arena_size);
-                let cells = Arc::new(Cells::new(Some(own), small_size, most, Arc::default()));
-                self.inner.core.ends_on_failure(&cells);
-                let link = Arc::new(GpuLink {
-                    device: Arc::clone(device),
-                    lanes: Arc::new(Lanes::new(Arc::clone(device), Arc::clone(&cells))),
-                    cells,
-                    index: OnceLock::new(),
-                    has_slots: AtomicBool::new(false),
-                    turn: Lock::default(),
-                });
-                links.push(Arc::clone(&link));
-                link
-            }
-        };
-        drop(links);
+    ) -> Result<(&GpuLink, usize)> {
+        let link = self.inner.links.get(is_same, || {
+            let Options { small_size, arena_size, .. } = *self.options();
+            let most = Cells::pinned_max(arena_size);
+            let own = Some(Arc::clone(device));
+            let cells = Arc::new(Cells::new(own, small_size, most, Arc::default()));
+            self.inner.core.ends_on_failure(&cells);
+            Box::new(GpuLink {
+                device: Arc::clone(device),
+                lanes: Lanes::new(Arc::clone(device), Arc::clone(&cells)),
+                cells,
+                index: OnceLock::new(),
+                has_slots: AtomicBool::new(false),
+                turn: Lock::default(),
+                next: OnceLock::new(),
+            })
+        });
         if let Some(&index) = link.index.get() {
             return Ok((link, index));
         }
@@ -142,7 +154,7 @@ impl Engine {
         node.iter().for_each(|node| inner.tools.seats.add(node));
         let arena = &inner.tools.arena;
         let number = |bell| {
-            let _links = inner.links.lock(); // the scheduler and the arena use the same index
+            let _numbers = inner.links.numbers.lock(); // the scheduler and the arena use the same
             inner.core.add_link(arena.add_link(device, node), bell)
         };
         let index =
@@ -158,37 +170,31 @@ impl Engine {
     /// done (measured on an H200: 64 KiB behind 8 GiB took as long as the 8 GiB), while the link's
     /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
     /// keeps the link busy and diverts all that follow.
-    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Arc<Lanes>> {
-        let (link, index) = self.begun(device).ok()?;
+    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<&Lanes> {
+        let (link, _) = self.begun(device).ok()?;
         self.inner.tools.look_for_neighbours(now);
-        (self.queued_len(&link, index) <= QUEUED_MAX).then(|| Arc::clone(&link.lanes))
-    }
-
-    /// Bytes that are queued on a link, by windows and by small reads.
-    fn queued_len(&self, link: &GpuLink, index: usize) -> u64 {
-        self.inner.core.lock().queued_len(index) + link.cells.queued_len()
+        (link.cells.queued_len() <= QUEUED_MAX).then_some(&link.lanes)
     }
 
     /// Bytes that are queued on the link of a GPU.
     #[cfg(test)]
     pub(super) fn queued_on(&self, device: &Arc<dyn Device>) -> u64 {
-        let (link, index) = self.begun(device).unwrap();
-        self.queued_len(&link, index)
+        self.begun(device).unwrap().0.cells.queued_len()
     }
 
     /// The cells for small reads of a GPU; `None` if the GPU is not available.
-    pub(super) fn cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
-        self.begun(device).ok().map(|(link, _)| Arc::clone(&link.cells))
+    pub(super) fn cells(&self, device: &Arc<dyn Device>) -> Option<&Arc<Cells>> {
+        self.begun(device).ok().map(|(link, _)| &link.cells)
     }
 
     /// The cells of a GPU whose copy thread and memory are there already.
-    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>) -> Option<Arc<Cells>> {
+    pub(super) fn ready_cells(&self, device: &Arc<dyn Device>) -> Option<&Arc<Cells>> {
         let known = (device.id(), device.registry());
-        let is_same = |link: &&Arc<GpuLink>| (link.device.id(), link.device.registry()) == known;
-        let link = self.inner.links.lock().iter().find(is_same).cloned()?;
+        let is_same = |link: &&GpuLink| (link.device.id(), link.device.registry()) == known;
+        let link = self.inner.links.iter().find(is_same)?;
         let index = link.index.get().filter(|_| link.cells.is_ready())?;
         self.inner.tools.neighbours.note(*index);
-        Some(Arc::clone(&link.cells))
+        Some(&link.cells)
     }
 
     /// The index of a GPU's link, with slots.
@@ -231,7 +237,7 @@ mod tests {
         engine.add_device(&first).unwrap();
         engine.add_device(&second).unwrap();
         assert_eq!(engine.link(&first).unwrap(), engine.link(&second).unwrap());
-        assert_eq!(engine.inner.links.lock().len(), 1);
+        assert_eq!(engine.inner.links.iter().count(), 1);
     }
 
     #[test]
@@ -249,7 +255,7 @@ mod tests {
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             assert!(devices.iter().all(|device| Arc::ptr_eq(device, &devices[0])));
-            assert_eq!(engine.inner.links.lock().len(), 1);
+            assert_eq!(engine.inner.links.iter().count(), 1);
         }
     }
 }

@@ -67,7 +67,9 @@ pub struct Engine {
     inner: Kept<Inner>,
 }
 
+// Each transfer counts here, beside fields that all threads read.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Inner {
     home: Home,
     options: Options,

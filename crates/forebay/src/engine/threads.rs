@@ -263,15 +263,15 @@ impl Threads {
         number: impl FnOnce(Wakeup) -> usize,
     ) -> Result<usize> {
         let failed = |source| Error::of_device(Operation::Copy, device.id(), 0, source);
-        let submitter = Submitter::new(usize::MAX, Arc::clone(device)).map_err(failed)?;
+        let submitter = Submitter::new(usize::MAX, Arc::clone(device), Arc::clone(cells));
+        let submitter = submitter.map_err(failed)?;
         let (sender, receiver) = sync_channel::<usize>(1);
         let (core, neighbours) = (Arc::clone(&tools.core), Arc::clone(&tools.neighbours));
-        let (arena, own) = (Arc::clone(arena), Arc::clone(cells));
+        let arena = Arc::clone(arena);
         self.spawn(format!("forebay-copy-{}", device.id().index), "copy thread", move || {
             let Ok(link) = receiver.recv() else { return };
-            let bell = Arc::clone(&own.bell);
             let look = |now| look(&neighbours, &core, now);
-            submitter.serving(link, arena, own).run(&core, &bell, look);
+            submitter.serving(link, arena).run(&core, look);
         })?;
         let link = number(Wakeup::List(Arc::clone(&cells.bell)));
         sender.send(link).unwrap_or(());

@@ -17,13 +17,9 @@ use rustix::io::Errno;
 /// Parked threads of one kind. A wake-up without a parked thread is kept for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Parking {
-    state: Lock<ParkingState>,
-}
-
-#[derive(Debug, Default)]
-struct ParkingState {
-    parked: Vec<Arc<ParkedThread>>,
-    pending: usize,
+    parked: Lock<Vec<Arc<ParkedThread>>>,
+    /// Kept wake-ups. Grows under the lock only.
+    pending: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -35,15 +31,21 @@ struct ParkedThread {
 impl Parking {
     /// Wakes one thread: the last to park, whose core is the warmest.
     pub(crate) fn wake(&self) {
-        let mut state = self.state.lock();
-        match state.parked.pop() {
+        let mut parked = self.parked.lock();
+        match parked.pop() {
             Some(thread) => {
-                drop(state);
+                drop(parked);
                 *thread.is_woken.lock() = true;
                 thread.bell.notify_one();
             }
-            None => state.pending += 1,
+            None => drop(self.pending.fetch_add(1, Ordering::AcqRel)),
         }
+    }
+
+    /// Takes a pending wake-up without parking; false if there is none.
+    pub(crate) fn take_pending(&self) -> bool {
+        let less = |pending: usize| pending.checked_sub(1);
+        self.pending.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
     /// Parks until woken.
@@ -61,11 +63,11 @@ impl Parking {
         if !woken(waited).1.timed_out() {
             return;
         }
-        let mut state = self.state.lock();
-        match state.parked.iter().position(|parked| Arc::ptr_eq(parked, &thread)) {
-            Some(at) => drop(state.parked.remove(at)),
+        let mut parked = self.parked.lock();
+        match parked.iter().position(|parked| Arc::ptr_eq(parked, &thread)) {
+            Some(at) => drop(parked.remove(at)),
             None => {
-                drop(state);
+                drop(parked);
                 thread.wait(); // it is being woken
             }
         }
@@ -73,13 +75,12 @@ impl Parking {
 
     /// Adds the calling thread; `None` if a wake-up is pending.
     fn enter(&self) -> Option<Arc<ParkedThread>> {
-        let mut state = self.state.lock();
-        if state.pending > 0 {
-            state.pending -= 1;
+        let mut parked = self.parked.lock();
+        if self.take_pending() {
             return None;
         }
         let thread = Arc::new(ParkedThread::default());
-        state.parked.push(Arc::clone(&thread));
+        parked.push(Arc::clone(&thread));
         Some(thread)
     }
 }
@@ -171,7 +172,9 @@ mod tests {
         parking.wake();
         parking.park(); // the wake-up came first
         parking.park_for(Duration::from_nanos(1));
-        assert!(parking.state.lock().parked.is_empty());
+        assert!(parking.parked.lock().is_empty());
+        parking.wake();
+        assert!(parking.take_pending() && !parking.take_pending());
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| (0..1000).for_each(|_| parking.park()));
@@ -180,7 +183,6 @@ mod tests {
             }
             (0..4000).for_each(|_| parking.wake());
         });
-        let state = parking.state.lock();
-        assert!(state.parked.is_empty() && state.pending == 0);
+        assert!(parking.parked.lock().is_empty() && !parking.take_pending());
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Cells {
     shards: [Shard; SHARDS],
     /// Whether the copy thread is parked, or about to park.
     is_parked: AtomicBool,
+    /// Bytes of all copies that are queued on the link, as the copy thread last published them.
+    queued_len: AtomicU64,
     /// Wakes the link's copy thread.
     pub(crate) bell: Arc<Parking>,
 }
@@ -66,8 +68,6 @@ struct Shard {
     list: Lock<List>,
     /// Posted reads that the copy thread has not taken, to be checked without the lock.
     posted: AtomicUsize,
-    /// Bytes of posted reads that have not ended.
-    queued_len: AtomicU64,
 }
 
 /// The cells in use, and the reads in them.
@@ -172,7 +172,6 @@ impl Cells {
         let shard = |number| Shard {
             list: Lock::new(List::new((count + SHARDS - 1 - number) / SHARDS)),
             posted: AtomicUsize::new(0),
-            queued_len: AtomicU64::new(0),
         };
         Self {
             device,
@@ -182,6 +181,7 @@ impl Cells {
             making: Lock::default(),
             shards: std::array::from_fn(shard),
             is_parked: AtomicBool::new(false),
+            queued_len: AtomicU64::new(0),
             bell,
         }
     }
@@ -252,7 +252,6 @@ impl Cells {
         if list.is_closed {
             return false;
         }
-        shard.queued_len.fetch_add(read.len, Ordering::Relaxed);
         read.key = list.states.insert(Arc::clone(&read.state));
         list.ready.push(read);
         // This thread writes the count and reads the flag, and the copy thread reversed.
@@ -285,23 +284,34 @@ impl Cells {
         if is_free {
             list.give(read.cell.block, read.cell.index);
         }
-        shard.queued_len.fetch_sub(read.len, Ordering::Relaxed);
         list.states.try_remove(read.key); // an engine that has failed has removed it
     }
 
     /// Records that the copy thread parks next; false if something is posted.
     pub(crate) fn parks(&self) -> bool {
         self.is_parked.store(true, Ordering::SeqCst);
-        let is_empty = self.shards.iter().all(|shard| shard.posted.load(Ordering::SeqCst) == 0);
-        if !is_empty {
+        let parks = self.is_empty();
+        if !parks {
             self.is_parked.store(false, Ordering::SeqCst);
         }
-        is_empty
+        parks
     }
 
-    /// Bytes of posted reads that have not ended.
+    /// Whether the copy thread has taken all posted reads.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.posted.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Bytes of copies that are queued on the link. Copies of other streams wait until they are
+    /// done.
     pub(crate) fn queued_len(&self) -> u64 {
-        self.shards.iter().map(|shard| shard.queued_len.load(Ordering::Relaxed)).sum()
+        self.queued_len.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_queued_len(&self, len: u64) {
+        if self.queued_len() != len {
+            self.queued_len.store(len, Ordering::Relaxed);
+        }
     }
 }
 
@@ -355,8 +365,7 @@ impl Outside for Cells {
         let close = |shard: &Shard| {
             let mut list = shard.list.lock();
             list.is_closed = true;
-            let ready: u64 = list.ready.drain(..).map(|read| read.len).sum();
-            shard.queued_len.fetch_sub(ready, Ordering::Relaxed);
+            list.ready.clear();
             shard.posted.store(0, Ordering::Release);
             std::mem::take(&mut list.states).into_iter().map(|(_, state)| state)
         };

@@ -27,7 +27,7 @@ use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Signal, Stream, is_quiet};
 use crate::memory::{HostMemory, Purpose};
 use crate::plan::Direction;
-use crate::queue::{Copy, CopyFailure, Core, Crew, Parking, Scatter, now_ns};
+use crate::queue::{Copy, CopyFailure, Core, Crew, Scatter, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
 use crate::transfer::Over;
 
@@ -65,6 +65,8 @@ const GATHER: std::ops::Range<usize> = 2..4;
 #[derive(Debug)]
 struct Group {
     work: Work,
+    /// Its bytes.
+    len: u64,
     event: Event,
     since_ns: u64,
     /// The number of a kernel that may not have begun.
@@ -202,12 +204,27 @@ pub(crate) struct Submitter {
     /// The slots' memory; never freed once a copy may not be over.
     arena: Option<Arc<Arena>>,
     /// The GPU's small reads, and which of their lists is the first next.
-    cells: Option<Arc<Cells>>,
+    cells: Arc<Cells>,
     turn: usize,
     /// Whether the loss of the GPU has been emitted as an event.
     has_reported_loss: bool,
-    /// Whether the scheduler counts this thread as parked.
+    /// Whether the scheduler counts this thread as parked. It does so while only small reads are
+    /// queued, and wakes it before there are other copies for it.
     parked: bool,
+    /// Whether the thread itself parks, and so was woken at the next step.
+    waits: bool,
+}
+
+/// Numbers of queued groups, and their bytes.
+#[derive(Debug, Default)]
+struct Queued {
+    /// Of windows to the GPU.
+    inward: usize,
+    /// Of small reads.
+    small: usize,
+    /// Of windows from the GPU.
+    outward: usize,
+    len: u64,
 }
 
 /// How the thread waits after a step.
@@ -225,7 +242,11 @@ pub(crate) enum Pause {
 }
 
 impl Submitter {
-    pub(crate) fn new(link: usize, device: Arc<dyn Device>) -> DeviceResult<Self> {
+    pub(crate) fn new(
+        link: usize,
+        device: Arc<dyn Device>,
+        cells: Arc<Cells>,
+    ) -> DeviceResult<Self> {
         let lane = |stream| CopyLane { stream, queued: VecDeque::new(), over_ns: 0 };
         let lanes = [
             lane(device.create_stream()?),
@@ -248,16 +269,17 @@ impl Submitter {
             small_done: Vec::new(),
             track: Track::default(),
             arena: None,
-            cells: None,
+            cells,
             turn: 0,
             has_reported_loss: false,
             parked: false,
+            waits: false,
         })
     }
 
-    /// Sets the link's number, the arena of its slots, and its small reads.
-    pub(crate) fn serving(mut self, link: usize, arena: Arc<Arena>, cells: Arc<Cells>) -> Self {
-        (self.link, self.arena, self.cells) = (link, Some(arena), Some(cells));
+    /// Sets the link's number and the arena of its slots.
+    pub(crate) fn serving(mut self, link: usize, arena: Arc<Arena>) -> Self {
+        (self.link, self.arena) = (link, Some(arena));
         self
     }
 
@@ -271,16 +293,18 @@ impl Submitter {
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
         self.look();
         self.record(core.recorder());
-        loop {
+        let (mut soon, mut ended, mut naps) = (false, false, lingers);
+        let small = loop {
             self.queue_small();
-            let now = now_ns();
-            let link = self.link;
-            let (inward, small, outward) = self.groups();
-            let idle = inward + small + outward == 0;
-            let cells = self.cells.as_deref();
-            let crew = Crew::Link(link);
+            let Queued { inward, small, outward, len } = self.queued();
+            self.cells.set_queued_len(len); // before transfers end
+            let is_woken = std::mem::take(&mut self.waits) || self.cells.bell.take_pending();
+            if self.parked && !is_woken {
+                break small;
+            }
+            let (now, link, crew) = (now_ns(), self.link, Crew::Link(self.link));
             let mut group = self.lists.pop().unwrap_or_default();
-            let (soon, ended) = core.with(|scheduler| {
+            core.with(|scheduler| {
                 if std::mem::take(&mut self.parked) {
                     scheduler.resumes(crew);
                 }
@@ -289,48 +313,52 @@ impl Submitter {
                     scheduler.copied(link, &copy, over_ns.saturating_sub(queued_ns), failed);
                 }
                 scheduler.next_copies(link, (inward, outward), &mut group);
-                let ended = scheduler.has_ended();
-                let naps = lingers && scheduler.fills_soon(link);
-                let waits = group.is_empty() && idle && !ended && !naps;
-                if waits && cells.is_none_or(Cells::parks) {
+                ended = scheduler.has_ended();
+                naps = lingers && scheduler.fills_soon(link);
+                let is_idle = group.is_empty() && inward + outward == 0;
+                if is_idle && !ended && (small > 0 || !naps) {
                     scheduler.parks(crew);
                     self.parked = true;
                 }
-                (!idle && scheduler.is_waited_for(link), ended)
+                soon = inward + small + outward > 0 && scheduler.is_waited_for(link);
             });
-            if !group.is_empty() {
-                self.queue(Work::Windows(group));
-                continue;
+            if group.is_empty() {
+                self.lists.push(group);
+                break small;
             }
-            self.lists.push(group);
-            self.end_small(core);
-            let is_busy = self.cells.as_deref().is_some_and(|cells| cells.queued_len() > 0);
-            let age = |last: &Group| u128::from(now_ns().saturating_sub(last.since_ns));
-            let is_fresh = |lane: &CopyLane| {
-                lane.queued.back().is_some_and(|last| age(last) < WATCH_MAX.as_nanos())
-            };
-            return match () {
-                () if ended && !is_busy => Pause::Stop,
-                () if self.parked => Pause::Wait,
-                // The last copy was queued so recently that it may end soon.
-                () if (soon || is_busy) && self.lanes.iter().any(is_fresh) => Pause::Watch,
-                () => Pause::Nap,
-            };
+            self.queue(Work::Windows(group));
+        };
+        self.end_small(core);
+        let is_busy = small > 0 || !self.cells.is_empty();
+        let age = |last: &Group| u128::from(now_ns().saturating_sub(last.since_ns));
+        let is_fresh = |lane: &CopyLane| {
+            lane.queued.back().is_some_and(|last| age(last) < WATCH_MAX.as_nanos())
+        };
+        self.waits = self.parked && !is_busy && !naps && self.cells.parks();
+        match () {
+            () if ended && !is_busy => Pause::Stop,
+            () if self.waits => Pause::Wait,
+            // The last copy was queued so recently that it may end soon.
+            () if (soon || is_busy) && self.lanes.iter().any(is_fresh) => Pause::Watch,
+            () => Pause::Nap,
         }
     }
 
-    /// The numbers of queued groups: of windows to the GPU, of small reads, and of windows from it.
-    fn groups(&self) -> (usize, usize, usize) {
-        let (mut inward, mut small) = (0, 0);
-        let [read, write, gather @ ..] = &self.lanes;
-        for group in std::iter::once(read).chain(gather).flat_map(|lane| &lane.queued) {
-            match group.work {
-                Work::Windows(_) => inward += 1,
-                Work::Small(_) => small += 1,
-                Work::Withdrawn => {}
+    /// What is queued.
+    fn queued(&self) -> Queued {
+        let mut queued = Queued::default();
+        for (number, lane) in self.lanes.iter().enumerate() {
+            for group in &lane.queued {
+                queued.len += group.len;
+                match group.work {
+                    Work::Windows(_) if number == Direction::Write as usize => queued.outward += 1,
+                    Work::Windows(_) => queued.inward += 1,
+                    Work::Small(_) => queued.small += 1,
+                    Work::Withdrawn => {}
+                }
             }
         }
-        (inward, small, write.queued.len())
+        queued
     }
 
     /// Removes completed and failed groups from their queues.
@@ -385,7 +413,7 @@ impl Submitter {
         }
         self.rests_until_ns = now + REST_NS;
         let group = self.lanes[lane].queued.front_mut().expect("it is late");
-        group.kernel = None;
+        (group.kernel, group.len) = (None, 0);
         let work = std::mem::replace(&mut group.work, Work::Withdrawn);
         self.queue(work);
     }
@@ -400,28 +428,24 @@ impl Submitter {
 
     /// Queues the small reads that are posted: one group while others are queued, else two.
     fn queue_small(&mut self) {
-        let Some(cells) = &self.cells else { return };
-        let (windows, small, _) = self.groups();
-        if small > usize::from(windows == 0) {
+        let Queued { inward, small, .. } = self.queued();
+        if small > usize::from(inward == 0) || self.cells.is_empty() {
             return;
         }
         let mut reads = self.reads.pop().unwrap_or_default();
         self.turn = self.turn.wrapping_add(1);
-        cells.ready(&mut reads, SMALL_MAX, self.turn);
+        self.cells.ready(&mut reads, SMALL_MAX, self.turn);
         match reads.is_empty() {
-            true => self.reads.push(reads),
+            true => self.reads.push(reads), // the engine has failed
             false => self.queue(Work::Small(reads)),
         }
     }
 
     /// Ends the transfers of small reads that are over, whose cells are free by then.
     fn end_small(&mut self, core: &Core) {
-        let Some(cells) = self.cells.clone().filter(|_| !self.small_done.is_empty()) else {
-            return;
-        };
         for SmallDone { read, queued_ns, over_ns, failed } in self.small_done.drain(..) {
             let is_free = failed.as_ref().is_none_or(|failed| failed.lost.is_none());
-            cells.over(&read, is_free);
+            self.cells.over(&read, is_free);
             let SmallRead { len, way, state, .. } = read;
             let result = match failed {
                 None => {
@@ -528,7 +552,7 @@ impl Submitter {
             return CopyFailure { error, lost: None };
         }
         events::copy_not_over(device, &source);
-        std::mem::forget((self.arena.clone(), self.cells.clone()));
+        std::mem::forget((self.arena.clone(), Arc::clone(&self.cells)));
         let lost = Some((device, source.clone()));
         CopyFailure { error: Error::CopyNotOver { device, len, place, source }, lost }
     }
@@ -538,7 +562,8 @@ impl Submitter {
         let lane = self.gather_lane(&work, &copies).unwrap_or(work.direction() as usize);
         match self.start(lane, &copies) {
             Ok((event, kernel)) => {
-                let group = Group { work, event, since_ns: now_ns(), kernel };
+                let len = copies.iter().map(|copy| copy.len as u64).sum();
+                let group = Group { work, len, event, since_ns: now_ns(), kernel };
                 self.lanes[lane].queued.push_back(group);
             }
             // The copies may be queued even though recording their event failed.
@@ -635,7 +660,7 @@ impl Submitter {
     }
 
     /// Repeats the step until the engine ends. During copies it calls `look` with the time.
-    pub(crate) fn run(mut self, core: &Core, parking: &Parking, look: impl Fn(Instant)) {
+    pub(crate) fn run(mut self, core: &Core, look: impl Fn(Instant)) {
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let (mut active, device) = (Instant::now(), Arc::clone(&self.device));
@@ -649,7 +674,7 @@ impl Submitter {
                     Pause::Watch => std::thread::yield_now(),
                     Pause::Nap => std::thread::sleep(NAP),
                     Pause::Wait => {
-                        parking.park();
+                        self.cells.bell.park();
                         active = Instant::now();
                     }
                     Pause::Stop => return,

@@ -66,8 +66,9 @@ impl Engine {
             gpu => {
                 let cells = match gpu {
                     Some(device) => self.cells(device)?,
-                    None => Arc::clone(&reads.bounce),
+                    None => &reads.bounce,
                 };
+                let cells = Arc::clone(cells);
                 let cell = cells.take(covered.len(), self.inner.tools.arena.room())?;
                 (
                     ColdTarget::Cell { cells, cell, skip: range.start - covered.start },

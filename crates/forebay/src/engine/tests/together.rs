@@ -86,6 +86,14 @@ fn they_pay_for_few_copies_and_take_no_section_of_the_scheduler() {
         let took = start.elapsed();
         let outcomes = small.wait(transfers);
         assert_eq!(sections, 0, "{in_flight} in flight");
+        let mut buffer = small.engine.allocate(small.gpu, EACH as u64).unwrap();
+        let mut blocks = |number: usize| {
+            let before = sections_of_this_thread();
+            small.file.read((number * EACH) as u64, &mut buffer).unwrap();
+            sections_of_this_thread() - before
+        };
+        // One looks for other processes now and then.
+        assert_eq!((0..10).map(&mut blocks).min(), Some(0), "blocking reads");
         assert!(took < LATENCY * 40, "{in_flight} in flight: {took:?}");
         for (number, outcome) in outcomes.into_iter().enumerate() {
             let outcome = outcome.unwrap();

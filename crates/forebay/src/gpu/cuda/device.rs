@@ -77,6 +77,7 @@ impl Context {
 
 /// An NVIDIA GPU. It keeps the GPU's primary context alive until dropped.
 #[derive(Debug)]
+#[repr(align(128))] // as the engine has its own
 pub struct CudaDevice {
     pub(super) cuda: &'static CudaTable,
     pub(super) ordinal: Ordinal,

@@ -154,7 +154,6 @@ impl Scheduler {
         let (state, len) = (&mut self.links[link], run.range.len());
         state.begun += 1;
         state.copies += 1;
-        state.queued_len += len;
         state.busy_len += len;
         active.copied = state.begun;
         let request = &active.request;
@@ -186,7 +185,6 @@ impl Scheduler {
         window.copies -= 1;
         let state = &mut self.links[link];
         state.copies -= 1;
-        state.queued_len -= copy.run.range.len();
         if state.copies == 0 {
             state.busy_len = 0;
         }

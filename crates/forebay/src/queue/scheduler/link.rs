@@ -409,8 +409,6 @@ pub(super) struct Link {
     pub(super) begun: u64,
     /// Number of queued copies.
     pub(super) copies: u32,
-    /// Bytes of the queued copies.
-    pub(super) queued_len: u64,
     /// Bytes queued since the link was last idle.
     pub(super) busy_len: u64,
     /// True if the last queued group began with a transfer's first copy, although transfers that
@@ -433,7 +431,6 @@ impl Link {
             waiting: Waiting::default(),
             begun: 0,
             copies: 0,
-            queued_len: 0,
             busy_len: 0,
             overtook: false,
             broken: None,

@@ -240,11 +240,6 @@ impl Scheduler {
         self.drives.get(drive).map_or(0, |drive| drive.depth(direction).window())
     }
 
-    /// Bytes of the queued copies of a link. Copies of other streams wait until they are done.
-    pub(crate) fn queued_len(&self, link: usize) -> u64 {
-        self.links[link].queued_len
-    }
-
     /// Enables statistics, or disables and clears them.
     pub(crate) fn keep_statistics(&mut self, keep: bool) {
         self.statistics = keep.then(|| self.statistics.take().unwrap_or_default());

@@ -27,7 +27,7 @@ use crate::queue::core::Wakeup;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
 use crate::queue::{Core, Crew, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
-use crate::staging::{Pause, Submitter};
+use crate::staging::{Cells, Pause, Submitter};
 use crate::tune::{DepthLimits, DepthRule};
 
 /// Step limit of a run; a run that reaches it is stuck.
@@ -233,7 +233,8 @@ impl Run {
             let (slots, slots_max) = self.shape.slots;
             assert_eq!(self.core.add_link(slots_max, bell), index);
             let gpu: Arc<dyn Device> = Arc::clone(&device) as _;
-            let submitter = Submitter::new(index, gpu).expect("streams cost nothing");
+            let cells = Arc::new(Cells::new(None, 0, 0, Arc::default()));
+            let submitter = Submitter::new(index, gpu, cells).expect("streams cost nothing");
             self.add(ActorKind::Submitter(Box::new(submitter), 0), crew);
             let slots = self.tools.make(index, slots);
             self.core.with(|scheduler| scheduler.add_slots(index, &slots));
