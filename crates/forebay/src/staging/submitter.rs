@@ -367,7 +367,7 @@ impl Submitter {
             while let Some(event) = self.lanes[lane].queued.front().map(|first| first.event) {
                 let failed = match self.device.is_done(event) {
                     Ok(false) => {
-                        self.withdraw(lane);
+                        self.withdraw(lane, LATE_NS);
                         break;
                     }
                     Ok(true) => None,
@@ -391,12 +391,13 @@ impl Submitter {
         kernel.is_some() && withdrawn == kernel
     }
 
-    /// Withdraws the first kernel of a lane if it is late and has not begun. Its group is copied.
-    fn withdraw(&mut self, lane: usize) {
+    /// Withdraws the first kernel of a lane if it was queued so long ago and has not begun. Its
+    /// group is copied.
+    fn withdraw(&mut self, lane: usize, after_ns: u64) {
         let Some([begun, withdrawn]) = self.signals(lane) else { return };
         let now = now_ns();
         let is_late = |group: &Group| {
-            now.saturating_sub(group.since_ns) > LATE_NS
+            now.saturating_sub(group.since_ns) >= after_ns
                 && group.kernel.is_some_and(|number| {
                     let has_begun = || begun.load(Ordering::SeqCst) == number;
                     // Blocks that begin from here on copy nothing. The kernel writes one number and
@@ -535,7 +536,13 @@ impl Submitter {
     }
 
     /// Waits until the device touches no slot any more; false if the device cannot confirm it.
-    fn settle(&self) -> bool {
+    /// Kernels that have not begun are withdrawn first, since the GPU may be full for long.
+    fn settle(&mut self) -> bool {
+        GATHER.for_each(|lane| self.withdraw(lane, 0));
+        self.is_quiet()
+    }
+
+    fn is_quiet(&self) -> bool {
         let mut lanes = self.lanes.iter().filter(|lane| !lane.is_stuck());
         lanes.all(|lane| is_quiet(&*self.device, lane.stream))
     }
@@ -688,7 +695,7 @@ impl Submitter {
 
 impl Drop for Submitter {
     fn drop(&mut self) {
-        if self.lanes.iter().any(CopyLane::is_stuck) || !self.settle() {
+        if self.lanes.iter().any(CopyLane::is_stuck) || !self.is_quiet() {
             std::mem::forget((self.signals.take(), Arc::clone(&self.device)));
             return; // events and streams of work that may still run are leaked
         }

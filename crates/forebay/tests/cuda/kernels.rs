@@ -3,8 +3,9 @@
 #![expect(unsafe_code, reason = "has kernels work on raw addresses")]
 
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use forebay::gpu::{Device, Stream};
+use forebay::gpu::{BATCH_MAX, Device, DeviceCopy, Signal, Stream};
 
 use super::tests::{gpu, random};
 
@@ -133,4 +134,57 @@ fn memory_that_is_no_pairs_of_words_is_refused() {
         device.free(memory).unwrap();
     }
     device.destroy_stream(stream).unwrap();
+}
+
+/// Launches that have begun by then copy everything, later ones nothing.
+#[test]
+fn a_gather_of_several_launches_is_withdrawn_half_way() {
+    const EACH: usize = 256 << 10; // the first launch takes some milliseconds
+    const PLACES: usize = 32;
+    let Some(device) = gpu() else { return };
+    let device = &*device;
+    if !device.has_gather() {
+        return println!("skipped: the driver has no kernel that gathers");
+    }
+    device.load_gather();
+    let (mut source, mut words) = (Window::new(device, PLACES * EACH), Window::new(device, 4096));
+    let bytes = random(PLACES * EACH, 7);
+    source.bytes.copy_from_slice(&bytes);
+    let from = source.start();
+    let len = 2 * BATCH_MAX * EACH;
+    let memory = device.allocate(len as u64).unwrap();
+    let words: NonNull<AtomicU32> = words.start().cast();
+    // SAFETY: the window outlives both numbers, which are used as atomics only.
+    let [begun, withdrawn] = [0, 1].map(|at| unsafe { words.add(at).as_ref() });
+    let copy = |piece: usize| DeviceCopy {
+        // SAFETY: inside the window.
+        host: unsafe { from.add(piece % PLACES * EACH) },
+        device: memory + (piece * EACH) as u64,
+        len: EACH,
+    };
+    let copies: Vec<DeviceCopy> = (0..2 * BATCH_MAX).map(copy).collect();
+    let mut got = Window::new(device, EACH);
+    // The second launch may have begun if this thread is late.
+    let is_half_way = (1..=20).any(|number| {
+        let signal = Signal { words: words.cast(), number };
+        // SAFETY: everything outlives the work, which is waited for.
+        unsafe {
+            device.fill(source.stream, memory, 0xEE, len as u64).unwrap();
+            device.gather(source.stream, &copies, signal).unwrap();
+        }
+        while begun.load(Ordering::SeqCst) != number {
+            std::hint::spin_loop();
+        }
+        withdrawn.store(number, Ordering::SeqCst);
+        device.synchronize(source.stream).unwrap();
+        let mut is_copied = |piece: usize| {
+            let got = got.download(memory + (piece * EACH) as u64, EACH);
+            let place = piece % PLACES * EACH;
+            got == &bytes[place..place + EACH]
+        };
+        (0..2 * BATCH_MAX).all(|piece| is_copied(piece) == (piece < BATCH_MAX))
+    });
+    assert!(is_half_way);
+    // SAFETY: nothing is queued on it.
+    unsafe { device.free(memory) }.unwrap();
 }

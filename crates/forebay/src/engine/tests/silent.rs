@@ -613,3 +613,34 @@ fn pieces_arrive_although_no_kernel_begins() {
     drop((file, target, engine));
     gpu.begins.store(1, Ordering::Relaxed);
 }
+
+#[test]
+fn a_copy_that_fails_waits_for_no_kernel_that_has_not_begun() {
+    const SHORT: u64 = 4096;
+    const LONG: u64 = 300 << 10; // copied by the driver
+    let gpu = Silent::new("sim:copy-faults=0.5,seed=3");
+    gpu.gathers.store(true, Ordering::Relaxed);
+    // SAFETY: the GPU, which the test keeps, has the number in a box.
+    unsafe { gpu.inner.register(NonNull::from(&*gpu.begins).cast(), 4) }.unwrap();
+    let (engine, device) = engine_with(&gpu);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 4 << 20]).unwrap();
+    let file = engine.open(&path).unwrap();
+    let start = |offset, len| {
+        let buffer = engine.allocate(device.id(), len).unwrap();
+        file.start_read(offset, buffer, &RequestOptions::default()).unwrap()
+    };
+    let mut failed = 0;
+    for _ in 0..5 {
+        let short = (0..16).map(|number| start(number * SHORT, SHORT));
+        let reads: Vec<_> = short.chain((0..8).map(|number| start(number * LONG, LONG))).collect();
+        for read in &reads {
+            let ended = read.wait_for(Duration::from_secs(60)).expect("it ends");
+            failed += usize::from(ended.is_err());
+        }
+        std::thread::sleep(Duration::from_millis(110)); // then kernels are used again
+    }
+    assert!(failed > 0 && gpu.gathered.load(Ordering::Relaxed) > 0);
+    gpu.begins.store(1, Ordering::Relaxed);
+}
