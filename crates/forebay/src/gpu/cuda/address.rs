@@ -68,7 +68,7 @@ pub(super) fn of_context(cuda: &CudaTable, address: u64, context: Opaque) -> Opt
         (cuda.pointer_get_attributes)(3, wanted, outputs, address)
     };
     let is_ours = status == SUCCESS && owner == context && memory_type == MEMORY_TYPE_DEVICE;
-    range(cuda, address).filter(|_| is_ours && managed == 0)
+    (is_ours && managed == 0).then(|| range(cuda, address))?
 }
 
 /// The attributes that the driver reports for any address, even an unknown one.

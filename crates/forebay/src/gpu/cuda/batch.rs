@@ -15,6 +15,9 @@ use crate::gpu::{BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceResult
 
 const CALL: &str = "cuMemcpyBatchAsync";
 
+/// Allocations of a group's targets that are queried once; with more, some are queried again.
+const KNOWN_MAX: usize = 32;
+
 /// The parallel arrays that the driver takes, with `count` entries each.
 struct Lists {
     targets: [u64; BATCH_MAX],
@@ -44,15 +47,18 @@ impl CudaDevice {
     /// Whether kernels of the current context, which is ours, reach the targets. An address that
     /// they do not reach would be the end of the context.
     pub(super) fn reaches(&self, copies: &[DeviceCopy]) -> bool {
-        let mut known = 0..0;
+        let mut known: [Range<u64>; KNOWN_MAX] = std::array::from_fn(|_| 0..0);
+        let mut oldest = (0..KNOWN_MAX).cycle();
         copies.iter().all(|copy| {
             let Some(end) = copy.device.checked_add(copy.len as u64) else { return false };
-            let is_known = |known: &Range<u64>| known.start <= copy.device && end <= known.end;
-            if !is_known(&known) {
+            let holds = |range: &Range<u64>| range.start <= copy.device && end <= range.end;
+            copy.len == 0 || known.iter().any(holds) || {
                 let found = address::of_context(self.cuda, copy.device, self.context.0);
-                known = found.map_or(0..0, |(base, len)| base..base.saturating_add(len));
+                let range = found.map_or(0..0, |(base, len)| base..base.saturating_add(len));
+                let is_held = holds(&range);
+                oldest.next().iter().for_each(|&index| known[index] = range.clone());
+                is_held
             }
-            copy.len == 0 || is_known(&known)
         })
     }
 

@@ -323,6 +323,18 @@ fn a_kernel_gathers_pieces_in_memory_of_its_context() {
     // SAFETY: no kernel runs.
     unsafe { words.add(1).write_volatile(4) };
     assert_eq!(gathers(4, &copies), (true, false), "it was withdrawn before it began");
+    // More allocations than are kept, in turn; the bounds of one that is freed are not kept.
+    let mut parts = [(); 50].map(|()| device.allocate(64).unwrap());
+    let in_turn: Vec<DeviceCopy> = (0..BATCH_MAX)
+        .map(|at| DeviceCopy { host: even, device: parts[at % 50], len: 64 })
+        .collect();
+    assert!(device.gathers(&in_turn));
+    // SAFETY: nothing is queued on it.
+    unsafe { device.free(parts[7]) }.unwrap();
+    parts[7] = 0;
+    assert!(!device.gathers(&in_turn));
+    // SAFETY: as above.
+    parts.iter().filter(|at| **at > 0).for_each(|at| unsafe { device.free(*at) }.unwrap());
     // Mapped memory belongs to no context.
     play(memory, len as u64, SimulatedAddress::Mapping { ordinal: 5, accessible: true });
     assert_eq!(gathers(5, &copies), (false, false));
