@@ -89,6 +89,7 @@ impl Completions {
             reaper.iter().for_each(|reaper| reaper.add_waiting());
             ended.waiting += 1;
             let waits = |ended: &mut Ended| {
+                let reaper = queue.reaper.get(); // perhaps since this wait began
                 let may_reap = reaper.is_some_and(|reaper| reaper.has_reads() && reaper.is_free());
                 let waits = ended.tags.is_empty() && !may_reap;
                 if waits && ended.notified > 0 {

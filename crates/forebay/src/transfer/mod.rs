@@ -463,6 +463,10 @@ impl State {
         let mut end = self.end.lock();
         if is_waited_for && end.result.is_none() && end.report.is_none() {
             end.report = Some((queue, tag));
+            drop(end);
+            if self.reaps() {
+                self.wake_to_reap(); // a thread may have waited there before
+            }
             return;
         }
         drop(end);

@@ -259,6 +259,23 @@ fn a_queue_reports_reads_of_several_engines() {
 }
 
 #[test]
+fn a_thread_completes_reads_that_start_while_it_waits() {
+    let Some(cold) = Cold::new() else { return };
+    let completions = Completions::new();
+    for number in 0..4 {
+        cold.file.evict().unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| completions.wait(Some(Instant::now() + BOUND)));
+            std::thread::sleep(Duration::from_millis(20)); // so that it waits most likely
+            let read = cold.start(None, number * 8192, 4096);
+            read.report_to(&completions, number);
+            assert_eq!(waits.join().unwrap(), Some(number), "no other thread completes it");
+            cold.check(read, number * 8192);
+        });
+    }
+}
+
+#[test]
 fn a_read_costs_one_request_however_it_is_waited_for() {
     let Some(cold) = Cold::new() else { return };
     let (completions, options) = (Completions::new(), RequestOptions::default());
