@@ -101,7 +101,7 @@ impl DataPath {
         core.lock().attach(drive, served);
         let device: Arc<dyn Device> =
             Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
-        let cells = Arc::new(Cells::new(None, 0, 0, Arc::default()));
+        let cells = Arc::new(Cells::new(None, 0, 0));
         let link = core.add_link(4, Wakeup::List(Arc::clone(&cells.bell)));
         let bytes = usize::try_from(4 * slot).expect("a few slots");
         let mut slots = HostMemory::map(bytes).expect("a few slots");

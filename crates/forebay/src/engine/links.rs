@@ -5,14 +5,14 @@
 //! they do not delay other GPUs. Lookups take no lock: each small read makes one.
 
 use std::iter::successors;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use forebay_base::lock::Lock;
 use forebay_topology::System;
 
-use super::raw::small::{Lanes, QUEUED_MAX};
+use super::raw::small::{self, Lanes, QUEUED_MAX};
 use super::{Engine, seats};
 use crate::error::{Error, Result};
 use crate::events;
@@ -26,8 +26,6 @@ pub(super) struct Links {
     first: OnceLock<Box<GpuLink>>,
     /// Held while a link gets its index.
     numbers: Lock<Numbers>,
-    /// Number of links with slots.
-    ready: AtomicUsize,
 }
 
 /// The turn of one thread that numbers a link.
@@ -40,10 +38,10 @@ struct GpuTurn;
 
 /// A GPU of the engine.
 #[derive(Debug)]
-struct GpuLink {
-    device: Arc<dyn Device>,
-    lanes: Lanes,
-    cells: Arc<Cells>,
+pub(super) struct GpuLink {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) lanes: Lanes,
+    pub(super) cells: Arc<Cells>,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
     /// Whether it has its first slots.
@@ -73,7 +71,7 @@ impl Links {
 
     /// Number of GPUs that have slots.
     pub(super) fn ready(&self) -> usize {
-        self.ready.load(Ordering::Relaxed)
+        self.iter().filter(|link| link.has_slots.load(Ordering::Relaxed)).count()
     }
 
     /// The GPUs that are ready.
@@ -127,11 +125,11 @@ impl Engine {
             let Options { small_size, arena_size, .. } = *self.options();
             let most = Cells::pinned_max(arena_size);
             let own = Some(Arc::clone(device));
-            let cells = Arc::new(Cells::new(own, small_size, most, Arc::default()));
+            let cells = Arc::new(Cells::new(own, small_size, most));
             self.inner.core.ends_on_failure(&cells);
             Box::new(GpuLink {
                 device: Arc::clone(device),
-                lanes: Lanes::new(Arc::clone(device), Arc::clone(&cells)),
+                lanes: small::lanes(),
                 cells,
                 index: OnceLock::new(),
                 has_slots: AtomicBool::new(false),
@@ -165,15 +163,15 @@ impl Engine {
         Ok((link, index))
     }
 
-    /// The lanes for small transfers of a GPU; `None` if the GPU is not available, or if much is
-    /// queued on the link. A copy on a separate stream waits until the copies queued before it are
+    /// The link of a GPU for small transfers by lanes; `None` if the GPU is not available, or if much
+    /// is queued on the link. A copy on a separate stream waits until the copies queued before it are
     /// done (measured on an H200: 64 KiB behind 8 GiB took as long as the 8 GiB), while the link's
     /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
     /// keeps the link busy and diverts all that follow.
-    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<&Lanes> {
+    pub(super) fn idle_link(&self, device: &Arc<dyn Device>, now: Instant) -> Option<&GpuLink> {
         let (link, _) = self.begun(device).ok()?;
         self.inner.tools.look_for_neighbours(now);
-        (link.cells.queued_len() <= QUEUED_MAX).then_some(&link.lanes)
+        (link.cells.queued_len() <= QUEUED_MAX).then_some(link)
     }
 
     /// Bytes that are queued on the link of a GPU.
@@ -211,7 +209,6 @@ impl Engine {
         if let Ok(slots) = &grown {
             self.inner.core.with(|scheduler| scheduler.add_slots(index, slots));
             link.has_slots.store(true, Ordering::Release);
-            self.inner.links.ready.fetch_add(1, Ordering::Relaxed);
         }
         drop(turn);
         self.inner.tools.arena.report_grown(index, &grown);

@@ -24,8 +24,10 @@ use crate::plan::{Reason, Route};
 use crate::queue::{Outside, Parking};
 use crate::transfer::State;
 
-/// Most bytes of all cells of a GPU: 512 reads of 64 KiB. They stay in a processor's cache.
+/// Most bytes that are allocated at a time: 512 reads of 64 KiB. They stay in a processor's cache.
 const MEMORY_MAX: u64 = 32 * MIB;
+/// How often that is done, while all cells are in use: 512 reads of 256 KiB.
+const TIMES: usize = 4;
 /// Cells have at most this part of the pinned memory that the caller allows.
 const PART: u64 = 8;
 /// The least bytes of a block, which is divided into cells of one size.
@@ -44,25 +46,25 @@ pub(crate) struct Cells {
     device: Option<Arc<dyn Device>>,
     /// Bytes of a block, and so the longest read.
     block_len: u64,
-    /// Bytes of all blocks.
+    /// Bytes of the blocks of one allocation.
     len: u64,
-    memory: OnceLock<HostMemory>,
+    memory: Box<[OnceLock<HostMemory>]>,
     making: Lock<Making>,
     shards: [Shard; SHARDS],
     /// Whether the copy thread is parked, or about to park.
     is_parked: AtomicBool,
-    /// Bytes of all copies that are queued on the link, as the copy thread last published them.
-    queued_len: AtomicU64,
+    /// Bytes of all copies that are queued on the link, which the copy thread counts.
+    pub(super) queued_len: AtomicU64,
     /// Wakes the link's copy thread.
     pub(crate) bell: Arc<Parking>,
 }
 
-/// Held by the thread that allocates the memory: when that last failed, and why.
+/// Held by the thread that allocates memory: when that last failed, and why.
 #[derive(Debug, Default)]
 struct Making(Option<(Instant, Error)>);
 
 /// Every [`SHARDS`]th block, in cache lines of its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
     list: Lock<List>,
@@ -139,104 +141,102 @@ pub(crate) struct SmallRead {
 impl SmallRead {
     pub(crate) fn new(
         cell: Cell,
-        (device, len): (u64, u64),
+        (device, len, is_ours): (u64, u64, bool),
         way: (Route, Reason),
         state: &Arc<State>,
     ) -> Self {
         let (state, key) = (Arc::clone(state), usize::MAX);
-        Self { cell, device, len, way, state, is_ours: false, key }
-    }
-
-    /// Notes whether we allocated the GPU's memory.
-    pub(crate) fn ours(self, is_ours: bool) -> Self {
-        Self { is_ours, ..self }
+        Self { cell, device, len, way, state, is_ours, key }
     }
 }
 
 impl Cells {
-    /// Bytes of the cells of a GPU, if the caller `allowed` as much pinned memory.
+    /// Most bytes of the cells of a GPU, if the caller `allowed` as much pinned memory.
     pub(crate) fn pinned_max(allowed: Option<u64>) -> u64 {
-        allowed.map_or(MEMORY_MAX, |allowed| MEMORY_MAX.min(allowed / PART))
+        let most = MEMORY_MAX * TIMES as u64;
+        allowed.map_or(most, |allowed| most.min(allowed / PART))
     }
 
-    /// Cells for reads of up to `longest` bytes, which the thread that `bell` wakes copies to
-    /// `device`. All cells have `most` bytes at most.
-    pub(crate) fn new(
-        device: Option<Arc<dyn Device>>,
-        longest: u64,
-        most: u64,
-        bell: Arc<Parking>,
-    ) -> Self {
+    /// Cells for reads of up to `longest` bytes, which are copied to `device`. All cells have `most` bytes at most.
+    pub(crate) fn new(device: Option<Arc<dyn Device>>, longest: u64, most: u64) -> Self {
         let block_len = longest.next_power_of_two().max(BLOCK_MIN);
-        let count = usize::try_from(most / block_len).expect("a small number");
-        let shard = |number| Shard {
-            list: Lock::new(List::new((count + SHARDS - 1 - number) / SHARDS)),
-            posted: AtomicUsize::new(0),
-        };
+        let len = most.min(MEMORY_MAX) / block_len * block_len;
+        let times = most.checked_div(len).unwrap_or(0);
         Self {
             device,
             block_len,
-            len: most / block_len * block_len,
-            memory: OnceLock::new(),
+            len,
+            memory: (0..times).map(|_| OnceLock::new()).collect(),
             making: Lock::default(),
-            shards: std::array::from_fn(shard),
+            shards: Default::default(),
             is_parked: AtomicBool::new(false),
             queued_len: AtomicU64::new(0),
-            bell,
+            bell: Arc::default(),
         }
     }
 
     /// Why reads use the general path, if the memory could not be allocated.
     pub(crate) fn refusal(&self) -> Option<(DeviceId, Error)> {
-        let device = self.device.as_ref()?.id();
+        let device = self.device.as_ref().filter(|_| !self.is_ready())?.id();
         self.making.lock().0.as_ref().map(|(_, error)| (device, error.clone()))
     }
 
-    /// A cell for `len` bytes; `None` if all are in use, or if their memory is not allocated.
-    pub(crate) fn take(&self, len: u64, room: &Room) -> Option<Cell> {
-        if self.len == 0 {
-            return None;
-        }
-        let memory = self.memory.get().or_else(|| self.make(room))?;
+    /// A cell for `len` bytes. If all are in use, allocates more in `room`, if it is given. `None`
+    /// if that fails.
+    pub(crate) fn take(&self, len: u64, room: Option<&Room>) -> Option<Cell> {
         let class = (0..CLASSES).rev().find(|class| self.block_len >> class >= len)?;
+        self.free(class).or_else(|| self.make(class, room?))
+    }
+
+    /// A free cell, of the shard of this core if it has one.
+    fn free(&self, class: usize) -> Option<Cell> {
         let own = rustix::thread::sched_getcpu();
         (own..own + SHARDS).map(|shard| shard % SHARDS).find_map(|shard| {
             let (block, index) = self.shards[shard].list.lock().take(class)?;
             let before = (block * SHARDS + shard) as u64 * self.block_len;
-            let at = before + u64::from(index) * (self.block_len >> class);
+            let at = before % self.len + u64::from(index) * (self.block_len >> class);
+            let memory = self.memory[usize::try_from(before / self.len).ok()?].get()?;
             Some(Cell { shard, block, index, address: memory.address() + at })
         })
     }
 
-    /// Whether its memory is allocated.
+    /// Whether it has memory.
     pub(crate) fn is_ready(&self) -> bool {
-        self.memory.get().is_some()
+        self.memory.first().is_some_and(|memory| memory.get().is_some())
     }
 
-    /// Allocates the memory, unless another thread does so just now or it failed recently.
-    fn make(&self, room: &Room) -> Option<&HostMemory> {
+    /// Allocates memory and takes a cell of it, unless another thread does so just now or it failed
+    /// recently.
+    fn make(&self, class: usize, room: &Room) -> Option<Cell> {
         let mut making = self.making.try_lock()?;
-        if self.memory.get().is_none() {
-            if making.0.as_ref().is_some_and(|(failed, _)| failed.elapsed() < AGAIN) {
+        if let Some(cell) = self.free(class) {
+            return Some(cell); // another thread has just done so
+        }
+        let number = self.memory.iter().position(|memory| memory.get().is_none())?;
+        if making.0.as_ref().is_some_and(|(failed, _)| failed.elapsed() < AGAIN) {
+            return None;
+        }
+        let made = match &self.device {
+            Some(device) => room.pin(self.len, Purpose::Lasting, device),
+            None => room.map(self.len, 0, None).map(|(memory, _)| memory),
+        };
+        match made {
+            Ok(memory) => {
+                events::memory_made(self.len, self.device.as_ref().map(|device| device.id()));
+                let _ = self.memory[number].set(memory);
+                making.0 = None;
+            }
+            Err(error) => {
+                events::memory_refused(&error);
+                making.0 = Some((Instant::now(), error));
                 return None;
             }
-            let made = match &self.device {
-                Some(device) => room.pin(self.len, Purpose::Lasting, device),
-                None => room.map(self.len, 0, None).map(|(memory, _)| memory),
-            };
-            match made {
-                Ok(memory) => {
-                    events::memory_made(self.len, self.device.as_ref().map(|device| device.id()));
-                    let _ = self.memory.set(memory);
-                    making.0 = None;
-                }
-                Err(error) => {
-                    events::memory_refused(&error);
-                    making.0 = Some((Instant::now(), error));
-                }
-            }
         }
-        self.memory.get()
+        let blocks = usize::try_from(self.len / self.block_len).expect("a small number");
+        for block in (number * blocks..(number + 1) * blocks).rev() {
+            self.shards[block % SHARDS].list.lock().add(block / SHARDS);
+        }
+        self.free(class)
     }
 
     /// Frees a cell that was not posted.
@@ -307,21 +307,12 @@ impl Cells {
     pub(crate) fn queued_len(&self) -> u64 {
         self.queued_len.load(Ordering::Relaxed)
     }
-
-    pub(super) fn set_queued_len(&self, len: u64) {
-        if self.queued_len() != len {
-            self.queued_len.store(len, Ordering::Relaxed);
-        }
-    }
 }
 
 impl List {
-    fn new(blocks: usize) -> Self {
-        Self {
-            blocks: vec![Block::default(); blocks],
-            free: (0..blocks).rev().collect(),
-            ..Self::default()
-        }
+    fn add(&mut self, block: usize) {
+        self.blocks.resize(self.blocks.len().max(block + 1), Block::default());
+        self.free.push(block);
     }
 
     fn take(&mut self, class: usize) -> Option<(usize, u32)> {
@@ -383,7 +374,7 @@ mod tests {
     fn cells() -> Cells {
         let clock = Arc::new(forebay_base::clock::SystemClock::new());
         let device: Arc<dyn Device> = Arc::new(SimDevice::new(0, SimConfig::default(), clock));
-        Cells::new(Some(device), 256 * KIB, MEMORY_MAX, Arc::default())
+        Cells::new(Some(device), 256 * KIB, MEMORY_MAX)
     }
 
     #[test]
@@ -391,15 +382,19 @@ mod tests {
         let device = cells().device;
         let of = |allowed| {
             let most = Cells::pinned_max(allowed);
-            Cells::new(device.clone(), 256 * KIB, most, Arc::default())
+            Cells::new(device.clone(), 256 * KIB, most)
         };
-        assert_eq!(of(Some(8 * MIB)).len, MIB);
+        let len = |cells: &Cells| (cells.len, cells.memory.len());
+        assert_eq!(len(&of(Some(8 * MIB))), (MIB, 1));
+        assert_eq!(len(&of(None)), (MEMORY_MAX, TIMES));
         let none = of(Some(256 * KIB));
         let room =
             Room::new(forebay_topology::System::live(), crate::memory::Account::new(MIB, None));
-        assert!(none.len == 0 && none.take(1, &room).is_none());
+        assert!(none.take(1, Some(&room)).is_none());
         let few = of(Some(2 * MIB));
-        assert!(few.take(200 * KIB, &room).is_some() && few.take(1, &room).is_none());
+        assert!(few.take(200 * KIB, None).is_none() && !few.is_ready());
+        let take = |len| few.take(len, Some(&room));
+        assert!(take(200 * KIB).is_some() && take(1).is_none());
     }
 
     proptest! {
@@ -409,7 +404,8 @@ mod tests {
             steps in prop::collection::vec(prop::option::of(1_u64..=256 * KIB), 1..300)
         ) {
             const LEN: u64 = 256 * KIB;
-            let mut list = List::new(16);
+            let mut list = List::default();
+            (0..16).for_each(|block| list.add(block));
             let class = |len: u64| (0..CLASSES).rev().find(|c| LEN >> c >= len);
             let mut taken: std::collections::VecDeque<(usize, u32, u64)> = Default::default();
             let place = |&(block, index, size): &(usize, u32, u64)| {

@@ -193,7 +193,7 @@ impl ColdReads {
             waiting: AtomicUsize::new(0),
             thread: Lock::default(),
             wakes: Condvar::new(),
-            bounce: Arc::new(Cells::new(None, options.small_size, BOUNCE_MAX, Arc::default())),
+            bounce: Arc::new(Cells::new(None, options.small_size, BOUNCE_MAX)),
             most: usize::try_from(READS_MAX).expect("small").min(options.in_flight / PART),
             engine,
             core: Arc::clone(core),
@@ -304,7 +304,7 @@ impl ColdReads {
             let from = cell.without(skip);
             if is_whole && span.gpu.is_some() {
                 let way = (Route::Staged, Reason::NotResident);
-                let read = SmallRead::new(from, (span.address, span.len), way, state);
+                let read = SmallRead::new(from, (span.address, span.len, false), way, state);
                 let ColdCall { state, file, .. } = call;
                 drop(file); // as below
                 if !cells.post(read)

@@ -49,7 +49,7 @@ const SMALL_MAX: usize = 512;
 const KERNEL_LEN: usize = 64 << 10;
 const KERNEL_MIN: usize = 4;
 /// The same for small reads of exactly that length.
-const KERNEL_MIN_LONG: usize = 32;
+const KERNEL_MIN_LONG: usize = 8;
 
 /// Time after which a kernel that has not begun is withdrawn, and how long copies replace it then.
 const LATE_NS: u64 = 1_000_000;
@@ -141,19 +141,10 @@ impl Work {
     }
 }
 
-/// A small read whose copy is over.
+/// A copy that is over, of a window or of a small read.
 #[derive(Debug)]
-struct SmallDone {
-    read: SmallRead,
-    queued_ns: u64,
-    over_ns: u64,
-    failed: Option<CopyFailure>,
-}
-
-/// A copy that is over.
-#[derive(Debug)]
-struct Done {
-    copy: Copy,
+struct Done<T> {
+    copy: T,
     /// When its group was queued, and when it was seen to be over.
     queued_ns: u64,
     over_ns: u64,
@@ -198,8 +189,8 @@ pub(crate) struct Submitter {
     /// Empty lists of completed groups, for reuse.
     lists: Vec<Vec<Copy>>,
     reads: Vec<Vec<SmallRead>>,
-    done: Vec<Done>,
-    small_done: Vec<SmallDone>,
+    done: Vec<Done<Copy>>,
+    small_done: Vec<Done<SmallRead>>,
     track: Track,
     /// The slots' memory; never freed once a copy may not be over.
     arena: Option<Arc<Arena>>,
@@ -213,18 +204,6 @@ pub(crate) struct Submitter {
     parked: bool,
     /// Whether the thread itself parks, and so was woken at the next step.
     waits: bool,
-}
-
-/// Numbers of queued groups, and their bytes.
-#[derive(Debug, Default)]
-struct Queued {
-    /// Of windows to the GPU.
-    inward: usize,
-    /// Of small reads.
-    small: usize,
-    /// Of windows from the GPU.
-    outward: usize,
-    len: u64,
 }
 
 /// How the thread waits after a step.
@@ -296,8 +275,7 @@ impl Submitter {
         let (mut soon, mut ended, mut naps) = (false, false, lingers);
         let small = loop {
             self.queue_small();
-            let Queued { inward, small, outward, len } = self.queued();
-            self.cells.set_queued_len(len); // before transfers end
+            let (inward, small, outward) = self.groups();
             let is_woken = std::mem::take(&mut self.waits) || self.cells.bell.take_pending();
             if self.parked && !is_woken {
                 break small;
@@ -344,21 +322,18 @@ impl Submitter {
         }
     }
 
-    /// What is queued.
-    fn queued(&self) -> Queued {
-        let mut queued = Queued::default();
-        for (number, lane) in self.lanes.iter().enumerate() {
-            for group in &lane.queued {
-                queued.len += group.len;
-                match group.work {
-                    Work::Windows(_) if number == Direction::Write as usize => queued.outward += 1,
-                    Work::Windows(_) => queued.inward += 1,
-                    Work::Small(_) => queued.small += 1,
-                    Work::Withdrawn => {}
-                }
+    /// The numbers of queued groups: of windows to the GPU, of small reads, and of windows from it.
+    fn groups(&self) -> (usize, usize, usize) {
+        let (mut inward, mut small) = (0, 0);
+        let [read, write, gather @ ..] = &self.lanes;
+        for group in std::iter::once(read).chain(gather).flat_map(|lane| &lane.queued) {
+            match group.work {
+                Work::Windows(_) => inward += 1,
+                Work::Small(_) => small += 1,
+                Work::Withdrawn => {}
             }
         }
-        queued
+        (inward, small, write.queued.len())
     }
 
     /// Removes completed and failed groups from their queues.
@@ -374,6 +349,7 @@ impl Submitter {
                     Err(source) => Some(source),
                 };
                 let first = self.lanes[lane].queued.pop_front().expect("it is the first");
+                self.cells.queued_len.fetch_sub(first.len, Ordering::Relaxed);
                 self.spare.push(event);
                 if failed.is_none() && self.may_have_skipped(lane, first.kernel) {
                     self.rests_until_ns = now_ns() + REST_NS;
@@ -414,7 +390,8 @@ impl Submitter {
         }
         self.rests_until_ns = now + REST_NS;
         let group = self.lanes[lane].queued.front_mut().expect("it is late");
-        (group.kernel, group.len) = (None, 0);
+        group.kernel = None;
+        self.cells.queued_len.fetch_sub(std::mem::take(&mut group.len), Ordering::Relaxed);
         let work = std::mem::replace(&mut group.work, Work::Withdrawn);
         self.queue(work);
     }
@@ -429,7 +406,7 @@ impl Submitter {
 
     /// Queues the small reads that are posted: one group while others are queued, else two.
     fn queue_small(&mut self) {
-        let Queued { inward, small, .. } = self.queued();
+        let (inward, small, _) = self.groups();
         if small > usize::from(inward == 0) || self.cells.is_empty() {
             return;
         }
@@ -444,7 +421,7 @@ impl Submitter {
 
     /// Ends the transfers of small reads that are over, whose cells are free by then.
     fn end_small(&mut self, core: &Core) {
-        for SmallDone { read, queued_ns, over_ns, failed } in self.small_done.drain(..) {
+        for Done { copy: read, queued_ns, over_ns, failed, .. } in self.small_done.drain(..) {
             let is_free = failed.as_ref().is_none_or(|failed| failed.lost.is_none());
             self.cells.over(&read, is_free);
             let SmallRead { len, way, state, .. } = read;
@@ -498,7 +475,8 @@ impl Submitter {
             Work::Small(mut reads) => {
                 for read in reads.drain(..) {
                     let failed = failed.map(|source| self.failure(read.len, source.clone()));
-                    self.small_done.push(SmallDone { read, queued_ns, over_ns, failed });
+                    let done = Done { copy: read, queued_ns, over_ns, end_ns: over_ns, failed };
+                    self.small_done.push(done);
                 }
                 return self.reads.push(reads);
             }
@@ -523,7 +501,7 @@ impl Submitter {
             return;
         }
         let link = self.link;
-        let span = |&Done { ref copy, queued_ns, end_ns, .. }: &Done| {
+        let span = |&Done { ref copy, queued_ns, end_ns, .. }: &Done<Copy>| {
             let bytes = copy.run.range;
             let name = match copy.direction {
                 Direction::Read => "to the GPU",
@@ -570,6 +548,7 @@ impl Submitter {
         match self.start(lane, &copies) {
             Ok((event, kernel)) => {
                 let len = copies.iter().map(|copy| copy.len as u64).sum();
+                self.cells.queued_len.fetch_add(len, Ordering::Relaxed);
                 let group = Group { work, len, event, since_ns: now_ns(), kernel };
                 self.lanes[lane].queued.push_back(group);
             }

@@ -69,7 +69,7 @@ impl Engine {
                     None => &reads.bounce,
                 };
                 let cells = Arc::clone(cells);
-                let cell = cells.take(covered.len(), self.inner.tools.arena.room())?;
+                let cell = cells.take(covered.len(), Some(self.inner.tools.arena.room()))?;
                 (
                     ColdTarget::Cell { cells, cell, skip: range.start - covered.start },
                     cell.pointer(),

@@ -15,6 +15,7 @@ use forebay_base::units::{ByteRange, KIB, MIB};
 
 use crate::engine::Engine;
 use crate::engine::lent::OnUnwind;
+use crate::engine::links::GpuLink;
 use crate::engine::readers::cores;
 use crate::engine::start::Call;
 use crate::engine::start::{RESIDENT, WRITE_NOT_REQUIRED};
@@ -25,7 +26,7 @@ use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
 use crate::memory::{Buffer, Keep, Room};
 use crate::plan::{Access, Direction, Reason, Route};
 use crate::queue::{SmallWrite, now_ns};
-use crate::staging::{Cell, Cells, SmallRead};
+use crate::staging::{Cell, SmallRead};
 use crate::trace::{Span, What};
 use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 
@@ -56,15 +57,15 @@ pub(in crate::engine) const HERE_MAX: u64 = 64 * KIB;
 pub(in crate::engine) const QUEUED_MAX: u64 = MIB;
 
 /// Streams for small transfers of one GPU, whose bytes are in its cells.
-#[derive(Debug)]
-pub(in crate::engine) struct Lanes {
-    device: Arc<dyn Device>,
-    cells: Arc<Cells>,
-    lanes: Box<[Mutex<Option<SmallLane>>]>,
+pub(in crate::engine) type Lanes = Box<[Mutex<Option<SmallLane>>]>;
+
+/// Lanes without a stream, which the first use of each creates.
+pub(in crate::engine) fn lanes() -> Lanes {
+    (0..cores().clamp(*LANES.start(), *LANES.end())).map(|_| Mutex::new(None)).collect()
 }
 
 #[derive(Debug)]
-struct SmallLane {
+pub(in crate::engine) struct SmallLane {
     device: Arc<dyn Device>,
     stream: Stream,
 }
@@ -106,12 +107,7 @@ impl SmallLane {
 /// Why a copy may still access a lane and the caller's memory.
 struct NotOver(DeviceError);
 
-impl Lanes {
-    pub(in crate::engine) fn new(device: Arc<dyn Device>, cells: Arc<Cells>) -> Self {
-        let count = cores().clamp(*LANES.start(), *LANES.end());
-        Self { device, cells, lanes: (0..count).map(|_| Mutex::new(None)).collect() }
-    }
-
+impl GpuLink {
     /// Runs `step` with a cell of `len` bytes and an unused one of the first `most` lanes; `None`
     /// if there is none. If a copy may still access the cell, both are leaked.
     fn with<T>(
@@ -122,7 +118,7 @@ impl Lanes {
     ) -> Option<Result<T, NotOver>> {
         // After a panic a copy may still be running, so the lane is given up.
         let mut lane = self.lanes.iter().take(most).find_map(|lane| lane.try_lock().ok())?;
-        let cell = self.cells.take(len, room)?;
+        let cell = self.cells.take(len, Some(room))?;
         if lane.is_none() {
             let device = Arc::clone(&self.device);
             *lane = self.device.create_stream().ok().map(|stream| SmallLane { device, stream });
@@ -184,11 +180,11 @@ impl Engine {
         };
         let Some(reason) = resident(call) else { return cold(buffer) };
         let probed = Instant::now();
-        let cells = match first {
-            First::Prepares => self.cells(device)?,
-            First::Waits => self.ready_cells(device)?,
+        let (cells, room) = match first {
+            First::Prepares => (self.cells(device)?, Some(&**self.inner.tools.arena.room())),
+            First::Waits => (self.ready_cells(device)?, None),
         };
-        let cell = cells.take(range.len(), self.inner.tools.arena.room())?;
+        let cell = cells.take(range.len(), room)?;
         // SAFETY: the cell has as many bytes, and nothing else uses it.
         if !unsafe { read_all(call, range, cell.pointer()) } {
             cells.give(cell);
@@ -208,8 +204,8 @@ impl Engine {
         });
         let way = (Route::Cached, reason);
         let is_ours = call.span.keep.as_ref().is_some_and(Keep::is_ours);
-        let read = SmallRead::new(cell, (call.span.address, range.len()), way, &state);
-        let read = read.ours(is_ours);
+        let target = (call.span.address, range.len(), is_ours);
+        let read = SmallRead::new(cell, target, way, &state);
         if !cells.post(read)
             && let Some(error) = self.inner.core.failure()
         {
@@ -256,9 +252,9 @@ impl Engine {
                 (Route::Host, None)
             }
             Some(device) => {
-                let lanes = self.idle_lanes(device, call.started)?;
+                let link = self.idle_link(device, call.started)?;
                 let memory = (len, &**self.inner.tools.arena.room());
-                let done = lanes.with(READ_LANES, memory, |lane, cell| {
+                let done = link.with(READ_LANES, memory, |lane, cell| {
                     // SAFETY: the cell has as many bytes, and nothing else uses it.
                     if !unsafe { read_all(call, range, cell.pointer()) } {
                         return Ok(None);
@@ -307,9 +303,9 @@ impl Engine {
                 (Route::Host, all.then_some(call.started)?)
             }
             Some(device) => {
-                let lanes = self.idle_lanes(device, call.started)?;
+                let link = self.idle_link(device, call.started)?;
                 let memory = (range.len(), &**self.inner.tools.arena.room());
-                let copied = lanes.with(usize::MAX, memory, |lane, cell| {
+                let copied = link.with(usize::MAX, memory, |lane, cell| {
                     if !lane.copy_out(cell, call.span.address, len)? {
                         return Ok(None);
                     }

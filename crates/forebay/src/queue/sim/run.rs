@@ -233,7 +233,7 @@ impl Run {
             let (slots, slots_max) = self.shape.slots;
             assert_eq!(self.core.add_link(slots_max, bell), index);
             let gpu: Arc<dyn Device> = Arc::clone(&device) as _;
-            let cells = Arc::new(Cells::new(None, 0, 0, Arc::default()));
+            let cells = Arc::new(Cells::new(None, 0, 0));
             let submitter = Submitter::new(index, gpu, cells).expect("streams cost nothing");
             self.add(ActorKind::Submitter(Box::new(submitter), 0), crew);
             let slots = self.tools.make(index, slots);
