@@ -12,7 +12,7 @@ use std::time::Instant;
 use forebay_base::lock::Lock;
 use forebay_topology::System;
 
-use super::raw::small::{self, Lanes, QUEUED_MAX};
+use super::raw::small::{Idle, Lanes, QUEUED_MAX, lanes};
 use super::{Engine, seats};
 use crate::error::{Error, Result};
 use crate::events;
@@ -38,10 +38,10 @@ struct GpuTurn;
 
 /// A GPU of the engine.
 #[derive(Debug)]
-pub(super) struct GpuLink {
-    pub(super) device: Arc<dyn Device>,
-    pub(super) lanes: Lanes,
-    pub(super) cells: Arc<Cells>,
+struct GpuLink {
+    device: Arc<dyn Device>,
+    lanes: Lanes,
+    cells: Arc<Cells>,
     /// Its index in the scheduler and in the arena, once its copy thread runs.
     index: OnceLock<usize>,
     /// Whether it has its first slots.
@@ -129,7 +129,7 @@ impl Engine {
             self.inner.core.ends_on_failure(&cells);
             Box::new(GpuLink {
                 device: Arc::clone(device),
-                lanes: small::lanes(),
+                lanes: lanes(),
                 cells,
                 index: OnceLock::new(),
                 has_slots: AtomicBool::new(false),
@@ -163,15 +163,15 @@ impl Engine {
         Ok((link, index))
     }
 
-    /// The link of a GPU for small transfers by lanes; `None` if the GPU is not available, or if much
-    /// is queued on the link. A copy on a separate stream waits until the copies queued before it are
+    /// The lanes for small transfers of a GPU; `None` if the GPU is not available, or if much is
+    /// queued on the link. A copy on a separate stream waits until the copies queued before it are
     /// done (measured on an H200: 64 KiB behind 8 GiB took as long as the 8 GiB), while the link's
     /// own copies take turns. A short backlog is worth waiting for: otherwise one diverted read
     /// keeps the link busy and diverts all that follow.
-    pub(super) fn idle_link(&self, device: &Arc<dyn Device>, now: Instant) -> Option<&GpuLink> {
+    pub(super) fn idle_lanes(&self, device: &Arc<dyn Device>, now: Instant) -> Option<Idle<'_>> {
         let (link, _) = self.begun(device).ok()?;
         self.inner.tools.look_for_neighbours(now);
-        (link.cells.queued_len() <= QUEUED_MAX).then_some(link)
+        (link.cells.queued_len() <= QUEUED_MAX).then_some((&link.lanes, &link.cells))
     }
 
     /// Bytes that are queued on the link of a GPU.

@@ -157,7 +157,8 @@ impl Cells {
         allowed.map_or(most, |allowed| most.min(allowed / PART))
     }
 
-    /// Cells for reads of up to `longest` bytes, which are copied to `device`. All cells have `most` bytes at most.
+    /// Cells for reads of up to `longest` bytes, which are copied to `device`. All cells have
+    /// `most` bytes at most.
     pub(crate) fn new(device: Option<Arc<dyn Device>>, longest: u64, most: u64) -> Self {
         let block_len = longest.next_power_of_two().max(BLOCK_MIN);
         let len = most.min(MEMORY_MAX) / block_len * block_len;

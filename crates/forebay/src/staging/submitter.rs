@@ -50,6 +50,8 @@ const KERNEL_LEN: usize = 64 << 10;
 const KERNEL_MIN: usize = 4;
 /// The same for small reads of exactly that length.
 const KERNEL_MIN_LONG: usize = 8;
+/// Numbers of longer small reads that a kernel copies. The driver copies more of them faster.
+const KERNEL_FEW: std::ops::Range<usize> = 2..32;
 
 /// Time after which a kernel that has not begun is withdrawn, and how long copies replace it then.
 const LATE_NS: u64 = 1_000_000;
@@ -564,7 +566,8 @@ impl Submitter {
         let len = copies.iter().map(|copy| copy.len).sum::<usize>() / copies.len().max(1);
         let is_faster = match work {
             _ if len < KERNEL_LEN => copies.len() >= KERNEL_MIN,
-            Work::Small(_) => len == KERNEL_LEN && copies.len() >= KERNEL_MIN_LONG,
+            Work::Small(_) if len == KERNEL_LEN => copies.len() >= KERNEL_MIN_LONG,
+            Work::Small(_) => KERNEL_FEW.contains(&copies.len()),
             Work::Windows(_) | Work::Withdrawn => false,
         };
         let is_even =

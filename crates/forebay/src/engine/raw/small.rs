@@ -15,7 +15,6 @@ use forebay_base::units::{ByteRange, KIB, MIB};
 
 use crate::engine::Engine;
 use crate::engine::lent::OnUnwind;
-use crate::engine::links::GpuLink;
 use crate::engine::readers::cores;
 use crate::engine::start::Call;
 use crate::engine::start::{RESIDENT, WRITE_NOT_REQUIRED};
@@ -26,7 +25,7 @@ use crate::gpu::{Device, DeviceError, DeviceResult, Stream, is_quiet};
 use crate::memory::{Buffer, Keep, Room};
 use crate::plan::{Access, Direction, Reason, Route};
 use crate::queue::{SmallWrite, now_ns};
-use crate::staging::{Cell, SmallRead};
+use crate::staging::{Cell, Cells, SmallRead};
 use crate::trace::{Span, What};
 use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 
@@ -35,8 +34,10 @@ use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 /// (docs/internals/many-requests.md; the driver's limit is 170,000 copies per second).
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
-/// Lanes that reads use: while they are busy, further reads leave together.
-const READ_LANES: usize = 4;
+/// Lanes that reads shorter than [`LONG`] use, and longer ones. While they are busy, further reads
+/// leave together.
+const READ_LANES: [usize; 2] = [16, 4];
+const LONG: u64 = 64 * KIB;
 
 /// Whether a small read may do what the first one of a GPU takes: starting its copy thread, and
 /// pinning memory, for which the driver is called.
@@ -107,26 +108,30 @@ impl SmallLane {
 /// Why a copy may still access a lane and the caller's memory.
 struct NotOver(DeviceError);
 
-impl GpuLink {
+/// A link's lanes, and the cells of their bytes.
+pub(in crate::engine) type Idle<'a> = (&'a Lanes, &'a Arc<Cells>);
+
+impl SmallLane {
     /// Runs `step` with a cell of `len` bytes and an unused one of the first `most` lanes; `None`
     /// if there is none. If a copy may still access the cell, both are leaked.
     fn with<T>(
-        &self,
+        device: &Arc<dyn Device>,
+        (lanes, cells): Idle<'_>,
         most: usize,
         (len, room): (u64, &Room),
-        step: impl FnOnce(&SmallLane, Cell) -> Result<T, NotOver>,
+        step: impl FnOnce(&Self, Cell) -> Result<T, NotOver>,
     ) -> Option<Result<T, NotOver>> {
         // After a panic a copy may still be running, so the lane is given up.
-        let mut lane = self.lanes.iter().take(most).find_map(|lane| lane.try_lock().ok())?;
-        let cell = self.cells.take(len, Some(room))?;
+        let mut lane = lanes.iter().take(most).find_map(|lane| lane.try_lock().ok())?;
+        let cell = cells.take(len, Some(room))?;
         if lane.is_none() {
-            let device = Arc::clone(&self.device);
-            *lane = self.device.create_stream().ok().map(|stream| SmallLane { device, stream });
+            let stream = device.create_stream().ok();
+            *lane = stream.map(|stream| Self { device: Arc::clone(device), stream });
         }
         let done = lane.as_ref().map(|lane| step(lane, cell));
         match &done {
-            Some(Err(_)) => std::mem::forget((lane.take(), Arc::clone(&self.cells))),
-            _ => self.cells.give(cell),
+            Some(Err(_)) => std::mem::forget((lane.take(), Arc::clone(cells))),
+            _ => cells.give(cell),
         }
         done
     }
@@ -252,9 +257,10 @@ impl Engine {
                 (Route::Host, None)
             }
             Some(device) => {
-                let link = self.idle_link(device, call.started)?;
+                let idle = self.idle_lanes(device, call.started)?;
                 let memory = (len, &**self.inner.tools.arena.room());
-                let done = link.with(READ_LANES, memory, |lane, cell| {
+                let most = READ_LANES[usize::from(len >= LONG)];
+                let done = SmallLane::with(device, idle, most, memory, |lane, cell| {
                     // SAFETY: the cell has as many bytes, and nothing else uses it.
                     if !unsafe { read_all(call, range, cell.pointer()) } {
                         return Ok(None);
@@ -303,9 +309,9 @@ impl Engine {
                 (Route::Host, all.then_some(call.started)?)
             }
             Some(device) => {
-                let link = self.idle_link(device, call.started)?;
+                let idle = self.idle_lanes(device, call.started)?;
                 let memory = (range.len(), &**self.inner.tools.arena.room());
-                let copied = link.with(usize::MAX, memory, |lane, cell| {
+                let copied = SmallLane::with(device, idle, usize::MAX, memory, |lane, cell| {
                     if !lane.copy_out(cell, call.span.address, len)? {
                         return Ok(None);
                     }

@@ -230,14 +230,14 @@ fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
         while !queues_all() && !transfer.is_done() {
             std::thread::yield_now();
         }
-        let goes_short = engine.idle_link(&device, Instant::now()).is_some();
+        let goes_short = engine.idle_lanes(&device, Instant::now()).is_some();
         let asked_in_time = queues_all();
         transfer.wait().0.unwrap();
         asked_in_time.then_some(goes_short)
     };
     let read = |len| (0..50).find_map(|_| once(len)).expect("200 ms are enough once");
     assert!(read(64 << 10) && !read(LEN as u64), "{LEN} bytes are too much to wait for");
-    assert!(engine.idle_link(&device, Instant::now()).is_some(), "nothing is on its way any more");
+    assert!(engine.idle_lanes(&device, Instant::now()).is_some(), "nothing is on its way any more");
 }
 
 #[test]
