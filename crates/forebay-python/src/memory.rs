@@ -17,7 +17,7 @@ use forebay_base::per_process::PerProcess;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyByteArray, PyDict, PyTuple};
+use pyo3::types::{PyBool, PyByteArray, PyDict, PyString, PyTuple};
 use pyo3::{ffi, intern};
 
 use crate::buffer::Buffer;
@@ -269,7 +269,8 @@ pub(crate) fn device_named(device: &Bound<'_, PyAny>) -> PyResult<Option<DeviceI
     if device.is_none() {
         return Ok(None);
     }
-    if !device.is_instance_of::<PyBool>()
+    if !device.is_instance_of::<PyString>()
+        && !device.is_instance_of::<PyBool>()
         && let Ok(index) = device.extract::<u32>()
     {
         return id(DeviceKind::Cuda, index);
@@ -451,8 +452,9 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
     let items: u64 = object.call_method0(intern!(py, "numel"))?.extract()?;
     let len = items.saturating_mul(element_size.call0()?.extract()?);
     let on_gpu: bool = object.getattr(intern!(py, "is_cuda"))?.extract()?;
+    // A tensor may get another storage during the transfer (`.data = …`).
     let keep = match object.getattr_opt(intern!(py, "untyped_storage"))? {
-        Some(storage) => with_storage(object, &storage)?,
+        Some(storage) => storage.call0()?.unbind(),
         None => object.clone().unbind(),
     };
     if !on_gpu {
@@ -480,27 +482,22 @@ fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
 /// A tensor of torch whose type has DLPack's functions. Torch's methods give the interpreter up to
 /// say whether a tensor is a lazy view.
 fn viewed(object: &Bound<'_, PyAny>) -> PyResult<Option<Found>> {
-    let storage = object.getattr_opt(intern!(object.py(), "untyped_storage"))?;
-    let Some(storage) = storage else { return Ok(None) };
     let Some(dlpack::Viewed { address, len, gpu }) = dlpack::viewed(object)? else {
+        return Ok(None);
+    };
+    let Ok(keep) = object.call_method0(intern!(object.py(), "untyped_storage")) else {
         return Ok(None);
     };
     let device = gpu.map(|(index, _)| DeviceId { kind: DeviceKind::Cuda, index });
     let order = gpu.map_or(Order::None, |(_, stream)| Order::Stream(CallerStream(stream)));
-    let keep = with_storage(object, &storage)?;
     Ok(Some(Found {
         range: (address, len),
         parts: None,
         on_gpu: device.is_some(),
         device,
         order,
-        keep,
+        keep: keep.unbind(),
     }))
-}
-
-/// A tensor and its storage, to keep: it may get another one during the transfer (`.data = …`).
-fn with_storage(tensor: &Bound<'_, PyAny>, storage: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    Ok((tensor.clone(), storage.call0()?).into_pyobject(tensor.py())?.into_any().unbind())
 }
 
 /// Torch's current stream on a GPU.
