@@ -1,11 +1,12 @@
 //! Waiting without the interpreter, with signals handled during the wait.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ops::Deref;
 use std::panic::resume_unwind;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use forebay_base::process::Home;
 use pyo3::prelude::*;
 
 use crate::hanging;
@@ -72,25 +73,24 @@ impl Drop for InUse {
 
 thread_local! {
     /// The process in which this was determined for the thread, and the answer.
-    static HANDLES_SIGNALS: Cell<(u32, bool)> = const { Cell::new((0, false)) };
+    static HANDLES_SIGNALS: RefCell<Option<(Home, bool)>> = const { RefCell::new(None) };
 }
 
 /// Whether signal handlers run on this thread. Python runs them only on its main thread, which
 /// after a fork is the one that forked.
 fn handles_signals(py: Python<'_>) -> bool {
-    let process = std::process::id();
-    let (known_for, known) = HANDLES_SIGNALS.get();
-    if known_for == process {
+    let here = |(home, handles): &(Home, bool)| home.is_here().then_some(*handles);
+    if let Some(known) = HANDLES_SIGNALS.with_borrow(|known| known.as_ref().and_then(here)) {
         return known;
     }
-    let is_first = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()) == Ok(process);
+    let is_first = rustix::thread::gettid() == rustix::process::getpid();
     let is_main = || -> PyResult<bool> {
         let main = hanging::call_in(py, "threading", "main_thread", ())?.getattr("ident")?;
         main.eq(hanging::call_in(py, "threading", "get_ident", ())?)
     };
     // If it is unknown, check for signals, as the main thread does.
     let handles = is_first || is_main().unwrap_or(true);
-    HANDLES_SIGNALS.set((process, handles));
+    HANDLES_SIGNALS.set(Some((Home::here(), handles)));
     handles
 }
 
