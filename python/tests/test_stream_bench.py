@@ -206,7 +206,7 @@ def test_half_of_an_odd_number_is_read_from_the_drive() -> None:
     taken = [4, 5, 6, 7, 7, 6, 5, 4]
     assert sources.from_drive("half", taken, 4) == [5, 7, 7, 5]
     assert sources.from_drive("drive", taken, 4) == taken
-    assert sources.from_drive("mapped", taken, 4) == []
+    assert sources.from_drive("slots", taken, 4) == []
 
 
 def test_rounds_alternate() -> None:

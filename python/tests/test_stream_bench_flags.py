@@ -14,7 +14,7 @@ WRONG = [
     ("--tokens 8192,,1", "--tokens: it takes a whole number, 1 or more, not ``"),
     ("--tokens -5", "--tokens: it takes a whole number, 1 or more, not `-5`"),
     ("--order sideways", "--order: it takes one of forward, backward, train, not `sideways`"),
-    ("--from tape", "--from: it takes one of drive, page-cache, pinned, mapped, half, not `tape`"),
+    ("--from tape", "--from: it takes one of drive, page-cache, slots, pinned, half, not `tape`"),
     ("--ways forebay,x", "--ways: it takes one of forebay, two-buffers, mmap, not `x`"),
     ("--buffers 1", "--buffers: it takes a whole number, 2 or more, not `1`"),
     ("--buffers 4", "--buffers: it takes at most --layers, 3, not `4`: each pass begins with none "

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from .ways.way import Way
 
 #: Incremented when a key of the results changes its meaning or is removed.
-SCHEMA = 6
+SCHEMA = 7
 
-# A mapped layer's pages are registered when it is first loaded, except if its file was written just
-# before.
-_WARM = {"mapped": 3}
-_CHECKED = {"mapped": 3, "pinned": 2, "half": 2}
+# Pages of the page cache are pinned when their layer is loaded for the second time, except if its
+# file was written just before.
+_WARM = {"page-cache": 3}
+_CHECKED = {"page-cache": 3, "pinned": 2, "half": 2}
 
 
 def main() -> int:

@@ -73,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         help="order of the layers: forward, backward, or train, which goes forward and then "
         "backward with recompute and gradients (forward)")  # fmt: skip
     add("--from", dest="source", type=_one_of(SOURCES), default="page-cache", metavar="PLACE",
-        help="where Forebay finds the layers: drive, page-cache, pinned, mapped (pages of the page "
-        "cache, registered), or half (half of them pinned, the others on the drive) "
-        "(page-cache)")  # fmt: skip
+        help="where Forebay finds the layers: drive, page-cache (its pages are pinned), slots (in "
+        "the page cache too, but not pinned), pinned, or half (half of them pinned, the others on "
+        "the drive) (page-cache)")  # fmt: skip
     add("--ways", type=_list(_one_of(ALL)), default=list(ALL), metavar="NAME,…",
         help=f"methods, besides compute and transfer alone ({','.join(ALL)})")  # fmt: skip
     add("--buffers", type=_number(2), metavar="N", help="Forebay's layers on the GPU at once (3)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SOURCES = ("drive", "page-cache", "pinned", "mapped", "half")
+SOURCES = ("drive", "page-cache", "slots", "pinned", "half")
 
 #: The sources that read from a drive.
 COLD = ("drive", "half")

@@ -43,11 +43,11 @@ class Forebay(Way):
         # Room for the padding of all layers, but never for one more layer.
         each = model.nbytes + min(1 << 20, model.nbytes // count)
         whole = count * each
-        # Each source has one budget: no layer may come from elsewhere.
+        # Each source has one budget at most: no layer may come from elsewhere.
         budgets: dict[str, Any] = {
             "gpu_budget": buffers * model.nbytes,
             "host_budget": {"pinned": whole, "half": len(pinned) * each}.get(source, 0),
-            "mapped_budget": whole if source == "mapped" else 0,
+            "mapped_budget": None if source == "page-cache" else 0,
         }
         self._stream = LayerStream(
             [[(self._file, model.offset(layer), model.nbytes)] for layer in self._listed],
