@@ -333,9 +333,8 @@ impl Device for CudaDevice {
         let (call, _current) = ("cuIpcOpenMemHandle", self.enter()?);
         let (handle, mut address) = (SharedHandle(handle), 0);
         // SAFETY: the output outlives the call; the driver checks the handle.
-        let status = unsafe {
-            (self.cuda.ipc_open_mem_handle)(&raw mut address, handle, LAZY_PEER_ACCESS)
-        };
+        let status =
+            unsafe { (self.cuda.ipc_open_mem_handle)(&raw mut address, handle, LAZY_PEER_ACCESS) };
         self.check(call, status)?;
         if address == 0 {
             return Err(nonsense(call, "gives no address"));
