@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 
@@ -15,6 +16,9 @@ use crate::program::program;
 struct Group {
     folder: PathBuf,
 }
+
+/// Tests run at the same time, and each group has a folder of its own.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Group {
     fn with_limit(limit: u64) -> Result<Self, String> {
@@ -32,7 +36,8 @@ impl Group {
         });
         let mut refused = "there are no control groups".to_owned();
         for (own, name) in places {
-            let folder = own.join(format!("forebay-test-{}", std::process::id()));
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let folder = own.join(format!("forebay-test-{}-{number}", std::process::id()));
             let made = fs::create_dir(&folder);
             let group = Self { folder };
             match made.and_then(|()| existing(&group.folder.join(name), limit)) {
