@@ -87,7 +87,8 @@ static const struct { const char *name; void *function; } functions[] = {
   FUNCTION(cuMemFree), FUNCTION(cuMemGetAddressRange), FUNCTION(cuMemRetainAllocationHandle),
   FUNCTION(cuMemGetAccess), FUNCTION(cuMemcpyHtoDAsync), FUNCTION(cuMemcpyDtoHAsync),
   FUNCTION(cuMemcpyDtoDAsync), FUNCTION(cuMemsetD8Async), FUNCTION(cuPointerGetAttributes),
-  FUNCTION(cuStreamCreateWithPriority),
+  FUNCTION(cuStreamCreateWithPriority), FUNCTION(cuIpcGetMemHandle), FUNCTION(cuIpcOpenMemHandle),
+  FUNCTION(cuIpcCloseMemHandle),
   FUNCTION(cuStreamIsCapturing), FUNCTION(cuEventCreate), FUNCTION(cuEventElapsedTime),
 };
 static const char *const succeed[] = {
