@@ -9,17 +9,16 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 WAIT_MAX = 600.0
 """Seconds for which a process waits for a message of another one that is alive."""
 
 CLOSE_MAX = 10.0
-"""Seconds for which a process waits until the others have closed, or have connected."""
+"""Seconds for which a process waits until the others have connected, or have closed."""
 
 _LENGTH_MAX = 1 << 16
-_BYTES, _FAILURE, _END = b"+", b"-", b"."
+_BYTES, _FAILURE, _END, _LOST = b"+", b"-", b".", b""
 
 
 class PeerFailed(Exception):
@@ -42,12 +41,12 @@ class Mesh:
 
     Attributes:
         rank: the number of this process.
-        size: the number of processes.
+        names: for each process its rank, by which messages name it.
     """
 
-    def __init__(self, rank: int, size: int, peers: dict[int, socket.socket]) -> None:
-        self.rank, self.size = rank, size
-        self._peers = peers
+    def __init__(self, rank: int, names: list[int], peers: dict[int, socket.socket]) -> None:
+        self.rank, self.names = rank, names
+        self._peers, self._pid = peers, os.getpid()
 
     def exchange(self, own: bytes = b"") -> list[bytes]:
         """Sends bytes to all processes, and returns those of each by rank.
@@ -56,73 +55,81 @@ class Mesh:
             PeerFailed: a process failed, ended, or sent nothing for `WAIT_MAX` seconds.
         """
         self._send(_BYTES + own)
-        found = {self.rank: own, **self._receive(WAIT_MAX, _payload)}
-        return [found[rank] for rank in range(self.size)]
+        found, waiting, until = {self.rank: own}, set(self._peers), time.monotonic() + WAIT_MAX
+        failure: PeerFailed | None = None
+        while waiting:
+            ready = self._receive(waiting, until)
+            if not ready:
+                rank = self.names[min(waiting)]
+                raise failure or PeerFailed(rank, f"sent nothing for {WAIT_MAX:.0f} s")
+            for rank, message in ready:
+                waiting.discard(rank)
+                if message[:1] == _BYTES:
+                    found[rank] = message[1:]
+                elif message[:1] == _FAILURE:
+                    raise PeerFailed(*json.loads(message[1:]))
+                elif message == _LOST:
+                    failure = PeerFailed(self.names[rank], "was lost: its process ended")
+                else:
+                    failure = failure or PeerFailed(self.names[rank], "ended its load early")
+            if failure:
+                until = 0.0  # others may have sent why
+        if failure:
+            raise failure
+        return [found[rank] for rank in range(len(self.names))]
 
     def fail(self, why: str, rank: int | None = None) -> None:
-        """Says why this process, or another one, failed. The others raise `PeerFailed`."""
-        culprit = self.rank if rank is None else rank
+        """Says why this process, or the named one, failed. The others raise `PeerFailed`."""
+        culprit = self.names[self.rank] if rank is None else rank
         self._send(_FAILURE + json.dumps([culprit, why[:1000]]).encode())
 
     def close(self) -> bool:
-        """Closes the connections; returns whether all other processes closed theirs in time."""
-        self._send(_END)
+        """Closes the connections; returns whether all other processes have closed theirs."""
         try:
-            self._receive(CLOSE_MAX, lambda _, message: message if message == _END else None)
-        except PeerFailed:
-            return False
+            if os.getpid() != self._pid:
+                return True
+            self._send(_END)
+            waiting, until = set(self._peers), time.monotonic() + CLOSE_MAX
+            while waiting and (ready := self._receive(waiting, until)):
+                waiting -= {rank for rank, message in ready if message in (_END, _LOST)}
+            return not waiting
         finally:
             for peer in self._peers.values():
                 peer.close()
             self._peers = {}
-        return True
 
     def _send(self, message: bytes) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child does not speak for its parent
         for peer in self._peers.values():
             with suppress(OSError):  # a lost process is noticed by the next `_receive`
                 peer.sendall(message)
 
-    def _receive(
-        self, seconds: float, taken: Callable[[int, bytes], bytes | None]
-    ) -> dict[int, bytes]:
-        """The first message of each process that `taken` returns."""
-        found: dict[int, bytes] = {}
-        until, poll = time.monotonic() + seconds, select.poll()
-        rank_of = {peer.fileno(): rank for rank, peer in self._peers.items()}
+    def _receive(self, ranks: set[int], until: float) -> list[tuple[int, bytes]]:
+        """A message of each rank that has sent one; waits for the first one."""
+        poll = select.poll()
+        rank_of = {self._peers[rank].fileno(): rank for rank in ranks}
         for number in rank_of:
             poll.register(number, select.POLLIN)
-        while rank_of:
-            ready = poll.poll(max(until - time.monotonic(), 0) * 1000)
-            if not ready:
-                raise PeerFailed(min(rank_of.values()), f"sent nothing for {seconds:.0f} s")
-            for number, _ in ready:
-                rank = rank_of[number]
-                try:
-                    message = self._peers[rank].recv(_LENGTH_MAX)
-                except ConnectionError:
-                    message = b""
-                if not message:
-                    raise PeerFailed(rank, "was lost: its process ended")
-                if (own := taken(rank, message)) is not None:
-                    found[rank] = own
-                    poll.unregister(number)
-                    del rank_of[number]
-        return found
+        ready = poll.poll(max(until - time.monotonic(), 0) * 1000)
+        return [(rank_of[number], _message(self._peers[rank_of[number]])) for number, _ in ready]
 
 
-def _payload(rank: int, message: bytes) -> bytes:
-    kind, rest = message[:1], message[1:]
-    if kind == _FAILURE:
-        raise PeerFailed(*json.loads(rest))
-    if kind == _END:
-        raise PeerFailed(rank, "ended its load before the others")
-    return rest
+def _message(peer: socket.socket) -> bytes:
+    for _ in range(2):  # what was sent before a reset can be read after it
+        with suppress(ConnectionError):
+            return peer.recv(_LENGTH_MAX)
+    return _LOST
 
 
 def host() -> str:
-    """Identifies the host, and the network namespace whose sockets its processes share."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        return f"{file.read().strip()} {os.stat('/proc/self/ns/net').st_ino}"
+    """Identifies processes that may share memory: of one host, namespace and user."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            spaces = [os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("net", "pid")]
+            return f"{file.read().strip()} {spaces} {os.geteuid()}"
+    except OSError:
+        return secrets.token_hex(16)
 
 
 class Listener:
@@ -138,36 +145,50 @@ class Listener:
         self._socket.bind("\0" + self.address)
         self._socket.listen(1024)
 
-    def connect(self, addresses: list[str]) -> Mesh:
+    def connect(self, addresses: dict[int, str]) -> Mesh:
         """Connects the processes with these addresses, by rank, which all make this call.
 
         Raises:
             PeerFailed: a process has ended, or did not connect within `CLOSE_MAX` seconds.
         """
-        rank = addresses.index(self.address)
+        names = sorted(addresses)
+        rank = next(one for one, name in enumerate(names) if addresses[name] == self.address)
         peers: dict[int, socket.socket] = {}
-        with self._socket:
-            try:
-                for number, address in enumerate(addresses[:rank]):
-                    peers[number] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                    peers[number].connect("\0" + address)
-                    if not _is_ours(peers[number]):
-                        raise PermissionError
-                    peers[number].sendall(rank.to_bytes(4, "big"))
-                until = time.monotonic() + CLOSE_MAX
-                while len(peers) < len(addresses) - 1:
-                    self._socket.settimeout(max(until - time.monotonic(), 0.001))
-                    peer, _ = self._socket.accept()
-                    if _is_ours(peer):
-                        peer.settimeout(CLOSE_MAX)
-                        peers[int.from_bytes(peer.recv(4), "big")] = peer
-                        peer.settimeout(None)
-            except OSError:
-                for peer in peers.values():
-                    peer.close()
-                lost = next(one for one in range(len(addresses)) if one not in {rank, *peers})
-                raise PeerFailed(lost, "was lost before the load began") from None
-        return Mesh(rank, len(addresses), peers)
+        try:
+            with self._socket, ExitStack() as stack:
+                self._connect([addresses[name] for name in names], rank, peers, stack)
+                stack.pop_all()
+        except OSError:
+            lost = next(one for one in range(len(names)) if one not in {rank, *peers})
+            raise PeerFailed(names[lost], "was lost before the load began") from None
+        return Mesh(rank, names, peers)
+
+    def _connect(
+        self, addresses: list[str], rank: int, peers: dict[int, socket.socket], stack: ExitStack
+    ) -> None:
+        for number, address in enumerate(addresses[:rank]):
+            peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.callback(peer.close)
+            peer.connect("\0" + address)
+            if not _is_ours(peer):
+                raise PermissionError
+            peer.sendall(rank.to_bytes(4, "big"))
+            peers[number] = peer
+        until = time.monotonic() + CLOSE_MAX
+        while len(peers) < len(addresses) - 1:
+            self._socket.settimeout(max(until - time.monotonic(), 0.001))
+            peer, _ = self._socket.accept()
+            stack.callback(peer.close)
+            peer.settimeout(CLOSE_MAX)
+            said = peer.recv(5) if _is_ours(peer) else b""
+            number = int.from_bytes(said, "big")
+            if len(said) == 4 and rank < number < len(addresses) and number not in peers:
+                peer.settimeout(None)
+                peers[number] = peer
+
+    def close(self) -> None:
+        """Ends it without a connection."""
+        self._socket.close()
 
 
 def _is_ours(peer: socket.socket) -> bool:

@@ -317,6 +317,7 @@ def served(rank: int, path: Path) -> Any:
     names = "b" if rank == 1 else None
     found.append(dict(iterate(path, names, group=_ranks.OfHost(world(), "other"), **chosen)))
     if rank != 1:
+        time.sleep(rank / 2)  # one of them decides before the time of the other is over
         found.append(dict(iterate(path, group=_ranks.OfHost(world(), "two"), **chosen)))
     return found
 
@@ -339,7 +340,7 @@ def abandoned(rank: int, path: Path) -> Any:
 
 def test_a_rank_that_ends_early_is_named(files: Any, tmp_path: Path) -> None:
     ours, theirs = in_group(tmp_path, 2, abandoned, files[0])
-    assert "rank 1 of the group ended its load before the others" in ours and theirs == "closed"
+    assert "rank 1 of the group ended its load early" in ours and theirs == "closed"
 
 
 STAGES = ["_mesh.Mesh.exchange", "safetensors._near.Near.start", "safetensors._near.Near.finish"]
@@ -396,3 +397,49 @@ def test_a_killed_rank_is_named(files: Any, tmp_path: Path, stage: str, number: 
         assert at - ended < 10
     for process in each:
         process.join()
+
+
+def of_other_files(rank: int, path: Path) -> Any:
+    """Each rank has a file of its own with tensors of the same names and shapes."""
+    return load_file(path.parent / f"{rank}.safetensors", group=world(), **HOST)
+
+
+def test_ranks_that_load_other_files_are_refused(tmp_path: Path) -> None:
+    for rank in range(2):
+        save_file({"b": numpy.full(3_000_000, rank, "uint32")}, tmp_path / f"{rank}.safetensors")
+    ours, theirs = in_group(tmp_path, 2, of_other_files, tmp_path / "model")
+    assert "the ranks 0 and 1 of the group load different tensors" in ours and ours == theirs
+
+
+def interrupted(rank: int, path: Path) -> Any:
+    """Rank 1 keeps the error of a tensor that it cannot copy."""
+    import forebay
+    import torch
+
+    tensors = {name: torch.zeros_like(one) for name, one in load_file(path, "cpu").items()}
+    if rank == 1:
+        tensors["b"] = _Unwritable(tensors["b"])
+    begun = time.monotonic()
+    try:
+        forebay.load_into(tensors, path, group=world(), window="4MiB")
+    except Exception as error:
+        if rank == 1:
+            time.sleep(3)
+        return f"{time.monotonic() - begun < 2} {error}"
+
+
+class _Unwritable:
+    def __init__(self, tensor: Any) -> None:
+        self.device, self.shape = tensor.device, tensor.shape
+
+    def copy_(self, tensor: Any) -> None:
+        raise MemoryError("none is left")
+
+
+def test_a_rank_that_cannot_copy_ends_the_load_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    arrays = {name: numpy.ones(4_000_000, "uint32") for name in "abcdefgh"}
+    save_file(arrays, path)
+    ours, theirs = in_group(tmp_path, 2, interrupted, path)
+    assert ours.startswith("True") and "rank 1 of the group ended its load early" in ours
+    assert "none is left" in theirs

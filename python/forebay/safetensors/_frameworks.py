@@ -73,6 +73,9 @@ class Framework(Protocol):
             FormatError: the framework does not have it.
         """
 
+    def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of a tensor or of a part, in elements of the framework."""
+
     def check(self, stored: Stored) -> None:
         """Refuses tensors that `tensor` cannot make.
 
@@ -138,7 +141,7 @@ class Torch:
 
     def check(self, stored: Stored) -> None:
         self.dtype(stored)
-        shape = self._shape(stored, stored.shape)
+        shape = self.shape(stored, stored.shape)
         if 0 in shape:
             try:
                 self._torch.empty(shape, device="meta")
@@ -153,7 +156,7 @@ class Torch:
 
     def tensor(self, memory: Any, stored: Stored, shape: Sequence[int]) -> Any:
         dtype = self.dtype(stored)
-        shape = self._shape(stored, shape)
+        shape = self.shape(stored, shape)
         if 0 in shape:
             return self._torch.empty(shape, dtype=dtype, device=self._device)
         if isinstance(memory, memoryview):
@@ -162,7 +165,7 @@ class Torch:
         own = self._torch.from_dlpack(self._torch.utils.dlpack.to_dlpack(memory))
         return own.view(dtype).view(shape)
 
-    def _shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
+    def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
         if stored.dtype != "F4":
             return tuple(shape)
         if not shape or shape[-1] % 2:
@@ -214,6 +217,9 @@ class Numpy:
 
     def shared(self, engine: Engine, nbytes: int) -> Memory:
         return HostMemory(self, nbytes)
+
+    def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:
+        return tuple(shape)
 
     def bytes_of(self, buffer: Any) -> Any:
         return self._numpy.frombuffer(buffer, self._numpy.uint8)
@@ -395,8 +401,10 @@ def torch_device(device: Any) -> Any:
     if kind == "cpu" and (not colon or index.isdecimal()):
         return torch.device("cpu")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        return torch.device("cuda" if gpus else "cpu")
+    if name == "auto" and not gpus:
+        return torch.device("cpu")
+    if name in ("auto", "cuda") and gpus:
+        return torch.device("cuda", torch.cuda.current_device())
     if kind == "cuda" and gpus and (not colon or index in map(str, range(gpus))):
         return torch.device(name)
     found = f"{gpus or 'no'} GPU{'' if gpus == 1 else 's'}"

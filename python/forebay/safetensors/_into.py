@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from .._errors import RequestError, shortened
@@ -14,6 +15,7 @@ from ._slices import Shard, bounds
 if TYPE_CHECKING:
     from .._forebay import Engine
     from ._files import Paths
+    from ._frameworks import Framework
     from ._header import Stored
     from ._slices import Index
 
@@ -60,19 +62,18 @@ def load_into(
     if len(devices) > 1:
         all_ = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"the tensors of one load are on several devices: {all_}")
-    if not devices:
-        return
     name_of = rename or (lambda name: name)
     done = 0
 
-    def planned(found: list[tuple[Stored, Index]]) -> None:
+    def planned(kind: Framework, found: list[tuple[Stored, Index]]) -> None:
         left = set(tensors)
         for stored, index in found:
             name = name_of(stored.name) or ""
             if name not in left:
                 raise _refused(stored, f"another tensor of the files is `{shortened(name)}` too")
             left.remove(name)
-            shape, wanted = bounds(index, stored)[1], tuple(tensors[name].shape)
+            shape = kind.shape(stored, bounds(index, stored)[1])
+            wanted = tuple(tensors[name].shape)
             if shape != wanted:
                 raise _refused(stored, f"it has the shape {shape}, and that in memory {wanted}")
         if left:
@@ -84,7 +85,7 @@ def load_into(
         together,
         filename,
         lambda name: name_of(name) in tensors,
-        devices.pop(),
+        devices.pop() if devices else "cpu",
         window,
         False,
         "torch",
@@ -94,7 +95,7 @@ def load_into(
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), closing(found):
             for name, tensor in found:
                 tensors[name_of(name) or ""].copy_(tensor)
                 done += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -152,8 +152,8 @@ def iterated(
     copy: bool,
     framework: str,
     shard: Shard,
-    planned: Callable[[list[tuple[Stored, Index]]], None] = lambda _: None,
-) -> Iterator[tuple[str, Any]]:
+    planned: Callable[[Framework, list[tuple[Stored, Index]]], None] = lambda *_: None,
+) -> Generator[tuple[str, Any]]:
     """As `iterate`; `planned` gets the tensors, and the part of each, before any is read."""
     with ExitStack() as stack:
         stack.callback(together.close)
@@ -173,10 +173,11 @@ def iterated(
             if isinstance(names, list | tuple):
                 place = {name: number for number, name in reversed(list(enumerate(names)))}
                 found.sort(key=lambda one: place[one[1].name])
-            planned([(stored, index) for _, stored, index in found])
+            planned(kind, [(stored, index) for _, stored, index in found])
         with together.planning(files.values()) as show:
             show([most, *(stored for _, stored, _ in found)])
         together = together.prepare(engine, kind)
+        most -= min(together.extra, most // 2)
         if together.is_alone and kind.is_on_host and not copy:
             hosts = {file: HostFile(engine, kind, one, most // PARTS) for file, one in files.items()}
             for file, stored, index in found:

@@ -156,9 +156,9 @@ def load_file(
     together = ranks(rank, world_size, group, shard, len(devices))
     # Pending reads are cancelled before the files are closed.
     with ExitStack() as files, ExitStack() as coming:
+        coming.callback(together.close)
         loading = _Loading(engine or _process.default_engine(), together, devices, dtype, copy)
         loading.metadata = None if report is None else {}
-        coming.callback(together.close)
         coming.callback(loading.cancel)
         found = loading.run(loading.plan(files, filename, names, framework, shard), progress)
         for one in loading.opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -15,6 +16,7 @@ from .._mesh import Mesh, PeerFailed
 from .._threads import log
 from ._plan import ALIGNMENT
 from ._ranks import AT_ONCE, CHUNK, Failed, Ranks, Wait, of_another, result
+from ._shared import GpuMemory
 
 if TYPE_CHECKING:
     from .._forebay import Engine, ManyTransfer
@@ -40,10 +42,11 @@ class Near(Ranks):
 
     joins_files = True
     at_once = AT_ONCE
+    extra = SLOTS * CHUNK
 
     def __init__(self, mesh: Mesh, otherwise: Ranks, is_whole: bool) -> None:
         """`otherwise` loads if the processes share no memory, or unless `is_whole` no tensors."""
-        super().__init__(mesh.rank, mesh.size)
+        super().__init__(mesh.rank, len(mesh.names))
         self._mesh, self._otherwise, self._is_whole = mesh, otherwise, is_whole
         self._plan = b""
         self._memory: Memory | None = None
@@ -54,8 +57,9 @@ class Near(Ranks):
     def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
         digest = sha256()
         with self._failing("could not start"):
-            for stamp in {one.root for one in opened}:
+            for stamp in dict.fromkeys(one.root for one in opened):
                 stamp.check_place()
+                digest.update(repr(stamp.identity()).encode())
             yield lambda plan: digest.update(repr(plan).encode())
         self._plan = digest.digest()
         self._exchange()
@@ -64,32 +68,37 @@ class Near(Ranks):
         found = self._exchange(self._plan)
         other = next((rank for rank, plan in enumerate(found) if plan != self._plan), None)
         if other is not None and self._is_whole:
-            ours = f"the ranks {self._rank} and {other} of the group load different tensors"
+            both = sorted(self._mesh.names[rank] for rank in (self._rank, other))
+            ours = "the ranks {} and {} of the group load different tensors".format(*both)
             raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
-        memory, handle, why = None, "", "" if other is None else "it loads different tensors"
+        handle, why = "", "" if other is None else "it loads different tensors"
         try:
             if other is None:
-                memory = kind.shared(engine, SLOTS * CHUNK)
-                handle = memory.handle
+                self._memory = kind.shared(engine, SLOTS * CHUNK)
+                handle = self._memory.handle
         except Exception as error:
             why = str(error)
         handles = [other.decode() for other in self._exchange(handle.encode())]
         try:
-            if memory and all(handles):
+            if (memory := self._memory) and all(handles):
                 self._of_all = [
                     memory.own if rank == self._rank else memory.map(handle)
                     for rank, handle in enumerate(handles)
                 ]
         except Exception as error:
             why = str(error)
-        reasons = [other.decode() for other in self._exchange(why.encode()[:1000])]
+        reason = ascii(why)[1:-1][:1000] if why else ""
+        reasons = [other.decode() for other in self._exchange(reason.encode())]
         if not any(reasons):
-            self._memory = memory
             return self
         if self._rank == 0:
             rank, reason = next(one for one in enumerate(reasons) if one[1])
-            text = f"the {self._size} processes of a load share nothing: rank {rank}: {reason}"
-            log(logging.WARNING, "forebay.safetensors", text)
+            who = f"rank {self._mesh.names[rank]} of the group"
+            text = f"forebay: each rank reads the whole model, because of {who}: {reason}"
+            if self._is_whole:
+                log(logging.WARNING, "forebay.safetensors", text)
+            else:
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
         self._of_all.clear()
         self._exchange()  # no process maps the memory any more
         self.close()
@@ -139,10 +148,13 @@ class Near(Ranks):
         return report
 
     def close(self) -> None:
+        memory, self._memory = self._memory, None
+        _kept.append(memory)
+        if memory:
+            memory.synchronize()
         self._of_all.clear()
-        if not self._mesh.close() and self._memory:
-            _kept.append(self._memory)
-        self._memory = None
+        if self._mesh.close() or not isinstance(memory, GpuMemory):
+            _kept.remove(memory)
 
     def _exchange(self, own: bytes = b"") -> list[bytes]:
         try:

@@ -22,6 +22,11 @@ class Stamp:
         self._file = file
         self._stamp = _forebay.FileStamp(file)
 
+    def identity(self) -> tuple[int, int, int]:
+        """What is the same in other processes of this host that open the file."""
+        found = os.stat(self._path)
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
     def check(self) -> None:
         """Raises if the file may have been written to since then.
 

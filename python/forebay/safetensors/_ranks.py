@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import operator
 import time
-from collections import Counter
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 from .._errors import Error, RequestError
-from .._mesh import WAIT_MAX, Listener, PeerFailed, host
+from .._mesh import Listener, PeerFailed, host
 from ._plan import ALIGNMENT
 
 if TYPE_CHECKING:
@@ -69,10 +70,12 @@ class Ranks:
         joins_files: whether the tensors of all files share memory, since the processes exchange
             pieces of it.
         at_once: windows that are filled at once.
+        extra: bytes of memory beyond the windows.
     """
 
     joins_files = False
     at_once: float = math.inf
+    extra = 0
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.is_alone = size == 1
@@ -286,8 +289,8 @@ class Group(Ranks):
 
 def of_another(rank: int, why: str) -> Error:
     """The error of a load that fails because another process does."""
-    text = f"rank {rank} of the group {why}; its own error has the cause"
-    return Error(errno.EIO, f"cannot load the model: {text}")
+    cause = "; its own error has the cause" if why.startswith("could not") else ""
+    return Error(errno.EIO, f"cannot load the model: rank {rank} of the group {why}{cause}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,55 +309,60 @@ class OfHost:
 def _of_group(group: Any) -> Ranks:
     from ._near import Near
 
-    is_whole = not isinstance(group, OfHost)
-    own = group if is_whole else group.group
     listener = Listener()
-    found = _gathered(own, {"host": host(), "address": listener.address}, group)
-    if listener.address not in (one["address"] for one in found.values()):
-        return Ranks()  # too late
-    here = [one["address"] for one in found.values() if one["host"] == host()]
-    if is_whole and len(here) < len(found):
-        return Group(group)
     try:
+        own, is_whole = {"host": host(), "address": listener.address}, not isinstance(group, OfHost)
+        found = _of_all(group, own) if is_whole else _in_time(group, own)
+        here = {rank: one["address"] for rank, one in found.items() if one["host"] == own["host"]}
+        if is_whole and len(here) < len(found):
+            return Group(group)
+        if len(here) == 1 or listener.address not in here.values():
+            return Ranks()
         mesh = listener.connect(here)
     except PeerFailed as error:
         raise of_another(error.rank, error.why) from None
-    if mesh.size == 1:
-        return Ranks()
-    otherwise = Group(group) if is_whole else Ranks(mesh.rank, mesh.size)
+    finally:
+        listener.close()
+    otherwise = Group(group) if is_whole else Ranks(mesh.rank, len(here))
     return Near(mesh, otherwise, is_whole)
 
 
-_met: Counter[str] = Counter()
-"""How often this process has met the others of each group."""
+def _of_all(group: Any, own: dict[str, str]) -> dict[int, dict[str, str]]:
+    """What all processes of a group give, by rank."""
+    from torch import distributed
 
-_PATIENCE = 60.0
+    found: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(found, own, group=group)
+    return dict(enumerate(found))
+
+
+_PATIENCE = 30.0
 """Seconds for which a process of a server waits for others that may not load this model."""
 
 
-def _gathered(group: Any, own: dict[str, str], of: Any) -> dict[int, dict[str, str]]:
-    """What the processes of a group give, by rank, in calls that all of them make.
+def _in_time(of: OfHost, own: dict[str, str]) -> dict[int, dict[str, str]]:
+    """What the processes give that load a model within `_PATIENCE` seconds, by rank.
 
-    With `OfHost`, those that call within `_PATIENCE` seconds decide without the others.
+    The first one whose time is over decides for all which ones these are. No collective of the
+    group would do: some of its processes may not load this model.
     """
     from torch import distributed
 
     store = distributed.distributed_c10d._get_default_store()
-    members = distributed.get_process_group_ranks(group)
-    model, seconds = (of.model, _PATIENCE) if isinstance(of, OfHost) else ("", WAIT_MAX)
-    name = f"forebay/{model}/" + ",".join(map(str, members))
-    _met[name] += 1
-    keys = [f"{name}/{_met[name]}/{rank}" for rank in range(len(members))]
-    store.set(keys[distributed.get_rank(group)], json.dumps(own))
-    until = time.monotonic() + seconds
-    while not store.check(keys) and time.monotonic() < until:
-        time.sleep(0.002)
+    name = f"forebay/{of.model}"
+    number = next(one for one in itertools.count() if not store.check([f"{name}/{one}"]))
+    decision = f"{name}/{number}"
+    keys = [f"{decision}/{rank}" for rank in range(distributed.get_world_size(of.group))]
+    store.set(keys[distributed.get_rank(of.group)], json.dumps(own))
+    until = time.monotonic() + _PATIENCE
+    while not store.check(keys) and not store.check([decision]) and time.monotonic() < until:
+        time.sleep(0.005)
     came = [rank for rank, key in enumerate(keys) if store.check([key])]
-    if len(came) < len(keys) and not model:
-        late = next(rank for rank in range(len(keys)) if rank not in came)
-        raise of_another(late, f"did not make the same call within {seconds:.0f} s")
-    decided = store.compare_set(f"{name}/{_met[name]}", "", json.dumps(came))
-    return {rank: json.loads(store.get(keys[rank])) for rank in json.loads(decided)}
+    decided = json.loads(store.compare_set(decision, "", json.dumps(came)))
+    if absent := sorted({*range(len(keys))} - {*decided}):
+        text = f"forebay loads without the ranks {absent}, which did not load this model in time"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return {rank: json.loads(store.get(keys[rank])) for rank in decided}
 
 
 def ranks(

@@ -78,7 +78,7 @@ def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
 
     def read(files: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
         chosen = {"device": "cuda" if torch.cuda.is_available() else "cpu", **options}
-        group = together(files, chosen["device"])
+        group = together(sorted(files), chosen["device"])
         return watched(iterate(files, **group, **chosen), files)
 
     with exchanged(module, read, *_READERS):
