@@ -939,14 +939,15 @@ impl<'a> Bench<'a> {
         let mix = |ran: &Ran| read_percent(&planned, ran);
         let result = match self.joined {
             Some(joined) => joined.total(result, mix)?,
-            None => result.map(|(measured, ran)| (measured, mix(&ran), None)),
+            None => result.map(|(measured, ran)| (measured, mix(&ran), ran.fetched_share())),
         };
         if let Ok((measured, _, fetched)) = &result {
-            self.raise_limits(&planned, measured)?;
             let is_cold_read =
                 planned.load.cache == Cache::Cold && planned.load.read_percent == 100;
+            let is_cached = is_cold_read && fetched.is_some_and(|share| share < FETCHED_MIN);
+            self.raise_limits(&planned, measured, is_cached)?;
             let shares_file = self.joined.is_some_and(|joined| joined.shares_file);
-            if is_cold_read && shares_file && fetched.is_some_and(|share| share < FETCHED_MIN) {
+            if is_cached && shares_file {
                 let row = planned.name();
                 self.doubt(format!(
                     "{row}: ranks read pages that others of their host had cached"

@@ -63,6 +63,12 @@ impl Ran {
         rate(self.bytes, self.span.as_secs_f64())
     }
 
+    /// The share of the bytes that this process read from storage, if the kernel counts them.
+    #[must_use]
+    pub fn fetched_share(&self) -> Option<f64> {
+        Some(rate(self.fetched?, float(self.bytes.max(1))))
+    }
+
     /// All bytes by route.
     #[must_use]
     pub fn taken(&self) -> Vec<Taken> {

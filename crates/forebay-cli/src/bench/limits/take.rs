@@ -26,7 +26,8 @@ const ALONE: f64 = 0.85;
 const WRONG: f64 = 0.1;
 
 impl Bench<'_> {
-    /// Raises the limits that a sample exceeds: the machine has reached its rate.
+    /// Raises the limits that a sample exceeds: the machine has reached its rate. `is_cached` says
+    /// that the page cache delivered bytes that storage should have delivered.
     ///
     /// # Errors
     /// The results file cannot be written.
@@ -34,6 +35,7 @@ impl Bench<'_> {
         &mut self,
         planned: &Planned,
         measured: &Measured,
+        is_cached: bool,
     ) -> Result<()> {
         let direction = match planned.point.read_percent {
             100 => Direction::Read,
@@ -49,7 +51,8 @@ impl Bench<'_> {
         let link = super::highest(&self.records, "link", &all, direction).filter(|_| !stays);
         let link = link.map(|limit| (limit.name.clone(), all.clone()));
         let is_cold = planned.point.cache == Some(Cache::Cold);
-        let storage = is_cold.then(|| ("storage".to_owned(), planned.point.path.clone()));
+        let storage =
+            (is_cold && !is_cached).then(|| ("storage".to_owned(), planned.point.path.clone()));
         for (name, of) in link.into_iter().chain(storage) {
             let known = super::highest(&self.records, &name, &of, direction);
             if let Some(known) = known.filter(|limit| limit.bytes_per_second < rate) {
