@@ -50,7 +50,7 @@ fn every_transfer_ends_with_an_error_and_nothing_is_touched() {
         std::thread::spawn(move || file.read(0, &mut target))
     };
     let mut idle = memory(100);
-    // Two groups are queued, the second perhaps of the blocking read alone. The rest waits for them.
+    // Two groups are queued; the second may be the blocking read alone. The rest waits for them.
     while engine.queued_on(&gpu) <= 64 << 10 {
         std::thread::yield_now();
     }
