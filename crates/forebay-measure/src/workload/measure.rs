@@ -140,15 +140,17 @@ impl Measurer {
             return self.measure(&load, (lanes, Ok(())), peers);
         }
         let (before, after) = (before.flatten(), resident(&files, &starts));
-        if load.cache == Cache::Cold && !load.writes() && !load.once {
-            let len = files.iter().zip(&starts).map(|((_, end), start)| end - start).sum();
-            let is_cached = passed_through(ran.bytes, (before, after), len);
-            let own = if is_cached { Next::Other } else { Next::Step };
-            if agreed(peers, "pages", Ok(((), own)))?.1 == Next::Other {
-                drop(ready);
-                let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
-                return self.measure(&load, (lanes, Ok(())), peers);
-            }
+        let len = files.iter().zip(&starts).map(|((_, end), start)| end - start).sum();
+        let is_cold_read = load.cache == Cache::Cold && !load.writes() && !load.once;
+        let own = match is_cold_read && passed_through(ran.bytes, (before, after), len) {
+            true => Next::Other,
+            false => Next::Step,
+        };
+        // Nor does a peer compare, which fills the page cache, before all have looked at it.
+        if agreed(peers, "pages", Ok(((), own)))?.1 == Next::Other {
+            drop(ready);
+            let load = Load { once: true, warm_up: Duration::ZERO, ..load.clone() };
+            return self.measure(&load, (lanes, Ok(())), peers);
         }
         let checked = ready.check(&self.engine, &self.most)?;
         let content = if load.writes() || lanes.iter().all(|lane| lane.content.is_some()) {
