@@ -142,10 +142,8 @@ impl Measurer {
         let (before, after) = (before.flatten(), resident(&files, &starts));
         let len = files.iter().zip(&starts).map(|((_, end), start)| end - start).sum();
         let is_cold_read = load.cache == Cache::Cold && !load.writes() && !load.once;
-        let own = match is_cold_read && passed_through(ran.bytes, (before, after), len) {
-            true => Next::Other,
-            false => Next::Step,
-        };
+        let is_cached = is_cold_read && passed_through(ran.bytes, (before, after), len);
+        let own = if is_cached { Next::Other } else { Next::Step };
         // Nor does a peer compare, which fills the page cache, before all have looked at it.
         if agreed(peers, "pages", Ok(((), own)))?.1 == Next::Other {
             drop(ready);
