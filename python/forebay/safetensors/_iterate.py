@@ -163,7 +163,8 @@ def iterated(
             kind = chosen(framework, device)
             engine = engine or _process.default_engine()
             most = size_of(window, "window")
-            if kind.is_on_host and not together.joins_files:  # a group needs the same window everywhere
+            # All processes of a group need the same window.
+            if kind.is_on_host and not together.joins_files:
                 most = fitting(most)
             for one in opened(engine, paths, names, stack):
                 files[one.file] = one

@@ -67,7 +67,7 @@ pub struct Engine {
     inner: Kept<Inner>,
 }
 
-// Each transfer counts here, beside fields that all threads read.
+// Every transfer changes the count of handles: no field that is read shares its cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Inner {
