@@ -1,8 +1,8 @@
 //! `cargo xtask bundle DIR`: a folder from which a machine without cargo runs the same tests and
 //! bars; it can be moved anywhere.
 //!
-//! It holds the test executables (`tests/`), the programs (`bin/`: `forebay`, `forebay-bars`,
-//! `xtask`, a static `fio`), `manifest.json`, the script `run`, and a mark. Without the mark
+//! It holds the test executables (`tests/`), the programs (`bin/`: `forebay`, `xtask`, a static
+//! `fio`), `manifest.json`, the script `run`, and a mark. Without the mark
 //! nothing is ever removed from a folder. [`crate::replay`] runs it.
 
 use std::fs;
@@ -21,7 +21,7 @@ use crate::{test, wheel};
 const BUNDLE_LEN_MAX: u64 = 224 << 20;
 
 /// The programs that are bundled with `fio`.
-const PROGRAMS: [&str; 3] = ["forebay", "forebay-bars", "xtask"];
+const PROGRAMS: [&str; 2] = ["forebay", "xtask"];
 
 /// The file that marks a folder as a bundle, with its contents.
 const MARK: &str = ".forebay-bundle";
@@ -67,7 +67,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     }
     let mut build = process::cargo();
     build.current_dir(root).args(["build", "--release", "--workspace", "--bins"]);
-    process::must_succeed(build.env("FOREBAY_COMMIT", &manifest.commit))?;
+    process::must_succeed(&mut build)?;
     for program in PROGRAMS {
         let file = target.join("release").join(program);
         copy(&file, &folder.join("bin").join(program))?;

@@ -3,7 +3,7 @@
 //! Each chore is a module; this file only chooses between them. The `run` script of a bundle calls
 //! `replay` on a machine without cargo.
 
-mod bench;
+mod bars;
 mod bundle;
 mod cufile;
 mod executables;
@@ -43,11 +43,8 @@ enum Chore {
     },
     /// Check the style rules that rustfmt and clippy do not know.
     Tidy,
-    /// Measure the bars and archive the run; `-- --help` lists its arguments.
-    Bench {
-        #[arg(value_name = "ARGUMENT", allow_hyphen_values = true, trailing_var_arg = true)]
-        arguments: Vec<String>,
-    },
+    /// Measure the project's performance targets (bars), and archive the run.
+    Bench(bars::Arguments),
     /// Compare maps and reads with the storage of a virtual machine.
     Lab(lab::Arguments),
     /// Run the engine under seeded faults for hours.
@@ -93,7 +90,7 @@ impl Chore {
         match self {
             Self::Test { all, install } => test::run(&repository()?, all, install),
             Self::Tidy => tidy::run(&repository()?),
-            Self::Bench { arguments } => bench::run(&repository()?, &arguments),
+            Self::Bench(arguments) => bars::run(arguments),
             Self::Lab(arguments) => reported(|report, root| lab::run(report, root, &arguments)),
             Self::Soak(arguments) => soak::run(&repository()?, arguments),
             Self::Sanitize { tools } => {

@@ -24,8 +24,8 @@ pub(crate) fn run(folder: &Path, arguments: &[String]) -> Result<bool> {
         [] => tests(&folder, &manifest, &[]),
         ["--all"] => tests(&folder, &manifest, &["--include-ignored"]),
         ["bench", rest @ ..] => {
-            let mut bars = Command::new(folder.join("bin/forebay-bars"));
-            bars.args(rest);
+            let mut bars = Command::new(folder.join("bin/xtask"));
+            bars.arg("bench").arg("--program").arg(folder.join("bin/forebay")).args(rest);
             process::succeeds(surround(&mut bars, &folder, &manifest))
         }
         _ => Err("a bundle takes no argument, `--all`, or `bench [ARGUMENT]...`".into()),
