@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import arguments, plot, svg, table
+from . import arguments, table
 from .sources import COLD, part_from_drive
 
 if TYPE_CHECKING:
@@ -178,8 +178,6 @@ def _write(result: dict[str, Any], out: Path | None) -> None:
     if out is None:
         return
     (out / "stream_bench.json").write_text(json.dumps(result, indent=1) + "\n")
-    if result["points"]:
-        (out / "stream_bench.svg").write_text(svg.drawn(result))
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -188,7 +186,7 @@ def _print(result: dict[str, Any]) -> None:
     machine = f"{about['gpu']['name']}, {about['cpus']} cores"
     print(f"{layers}, {result['order']}, from {result['from']}, {machine}\n")
     texts = [table.drawn(result), table.LEGEND, table.plain_reads(result.get("plain_reads"))]
-    texts += [table.free_from(result), table.planned(result), plot.drawn(result)]
+    texts += [table.free_from(result), table.planned(result)]
     for text in filter(None, texts):
         print(text, end="\n\n")
     if stray := table.strays(result):

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--head", type=count, default=128, metavar="N", help="size of a head (128)")
     add("--expert", type=count, default=1536, metavar="N", help="size of an expert (1536)")
     add("--active", type=count, default=8, metavar="N", help="routed experts of a token (8)")
-    add("--out", type=Path, metavar="FOLDER", help="write `stream_bench.json` and `.svg` to it")
+    add("--out", type=Path, metavar="FOLDER", help="write `stream_bench.json` to it")
     return parser
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -53,13 +52,6 @@ def _from_rest(found: Found) -> str:
 def over_line(found: Found) -> float:
     """The time of a pass as a multiple of its line."""
     return float(found["over_line"])
-
-
-def range_over_line(found: Found) -> tuple[float, float] | None:
-    """As `over_line`, of the shortest and the longest pass; ``None`` if each has its own line."""
-    if not math.isclose(over_line(found), found["pass_s"] / found["line_s"], rel_tol=1e-9):
-        return None
-    return found["pass_low_s"] / found["line_s"], found["pass_high_s"] / found["line_s"]
 
 
 def drawn(result: Found) -> str:
