@@ -5,7 +5,7 @@
 use forebay_cufile::{Counters, Moves, Paths};
 
 use super::{
-    DataPath, Direction, How, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, size,
+    DataPath, Direction, Judge, LEN_MIN, MIB, Memory, PageCache, Route, Seen, Storage, size,
 };
 use crate::nvidia_fs::NvidiaFs;
 
@@ -350,13 +350,12 @@ impl Judge<'_> {
         by_nvidia_fs || self.link_has_seen()
     }
 
-    /// Whether the GPU's link saw all bytes. It must have complete counters; staged bytes cross it
-    /// too.
+    /// Whether the GPU's link saw all bytes; staged bytes cross it too.
     fn link_has_seen(&self) -> bool {
         let is_link = self.claim.memory == Memory::Gpu;
         self.evidence.gpu.value().filter(|_| is_link).is_some_and(|link| {
             let moved = self.claim.pick(link.received, link.sent);
-            link.how != How::Windows && moved.saturating_add(self.slack) >= self.claim.bytes
+            moved.saturating_add(self.slack) >= self.claim.bytes
         })
     }
 

@@ -11,7 +11,6 @@ use forebay_base::units::{KIB, MIB, format_size as size};
 
 use super::claim::{Claim, Memory};
 use super::evidence::{Evidence, PageCache, Storage};
-use super::pcie::How;
 use super::seen::{Missing, Seen};
 use super::verdict::{DataPath, Finding, Verdict};
 
@@ -132,11 +131,7 @@ impl<'a> Judge<'a> {
         let bytes = self.claim.bytes;
         let (moved, verb) = self.claim.pick((link.received, "received"), (link.sent, "sent"));
         let text = format!("the GPU {verb} {} over PCIe", size(moved));
-        if link.how == How::Windows {
-            if moved < bytes / 4 {
-                self.doubts.push(format!("{text}, by samples of its rate"));
-            }
-        } else if link.may_have_wrapped && moved.saturating_add(self.slack) < bytes {
+        if link.may_have_wrapped && moved.saturating_add(self.slack) < bytes {
             self.doubts.push(format!("{text}, or more: its counter may have begun anew"));
         } else if moved < bytes / 2 {
             let whole = size(bytes);

@@ -11,7 +11,7 @@ use super::*;
 use crate::drives::DriveBytes;
 use crate::evidence::PageCache;
 use crate::nvidia_fs::NvidiaFs;
-use crate::pcie::PcieBytes;
+use crate::pcie::{How, PcieBytes};
 use crate::process::ProcessBytes;
 
 /// Evidence of a span over 1 GiB on a block device: `fetched` by this process, `others` by other
@@ -360,7 +360,6 @@ fn the_links_counters_are_held_against_every_way() {
     let found = verdict(&seen(enough), &staged);
     assert!(found.doubts.is_empty(), "{found:?}");
     assert!(found.grounds.iter().any(|text| text.contains("over PCIe")), "{found:?}");
-    assert!(doubt(changed(|gpu| gpu.how = How::Windows)).contains("samples of its rate"));
     // A simulated GPU has no link.
     let simulated = Claim { memory: Memory::SimulatedGpu, ..staged.clone() };
     assert_eq!(text(&seen(link(0)), &simulated), "staged");
@@ -413,7 +412,7 @@ prop_compose! {
         process in any_seen(amount()),
         drives in any_seen(proptest::collection::vec((any::<bool>(), amount()), 0..3)),
         page_cache in any_seen([amount(), amount(), amount(), amount(), amount()]),
-        gpu in any_seen((amount(), any::<bool>(), any::<bool>())),
+        gpu in any_seen((amount(), any::<bool>())),
         dram in any_seen(amount()),
     ) -> Evidence {
         let mut evidence = Evidence { storage, cufile, dram, ..Evidence::default() };
@@ -428,10 +427,9 @@ prop_compose! {
             let encoded = ahead ^ holes;
             PageCache { len, looked: len / 2, before, after, ahead, holes, encoded, block: 4096 }
         });
-        evidence.gpu = gpu.map(|(bytes, wrapped, windows)| {
+        evidence.gpu = gpu.map(|(bytes, wrapped)| {
             let Seen::Value(mut link) = link(bytes) else { unreachable!() };
             link.may_have_wrapped = wrapped;
-            link.how = if windows { How::Windows } else { How::Sampled };
             link
         });
         evidence

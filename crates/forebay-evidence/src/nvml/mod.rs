@@ -88,7 +88,6 @@ impl FieldValue {
 
 type FindBy = unsafe extern "C" fn(*const c_char, *mut Opaque) -> Status;
 type FieldValues = unsafe extern "C" fn(Opaque, c_int, *mut FieldValue) -> Status;
-type Throughput = unsafe extern "C" fn(Opaque, c_uint, *mut c_uint) -> Status;
 type ErrorText = unsafe extern "C" fn(Status) -> *const c_char;
 /// A function that writes one number about a GPU.
 type Fill<T> = unsafe extern "C" fn(Opaque, *mut T) -> Status;
@@ -104,7 +103,6 @@ pub(crate) struct Nvml {
     by_address: Option<FindBy>,
     by_uuid: Option<FindBy>,
     field_values: Option<FieldValues>,
-    throughput: Option<Throughput>,
     power_usage: Option<Fill<c_uint>>,
     event_reasons: Option<Fill<c_ulonglong>>,
     throttle_reasons: Option<Fill<c_ulonglong>>,
@@ -144,7 +142,6 @@ impl Nvml {
                 by_address: function(&library, c"nvmlDeviceGetHandleByPciBusId_v2"),
                 by_uuid: function(&library, c"nvmlDeviceGetHandleByUUID"),
                 field_values: function(&library, c"nvmlDeviceGetFieldValues"),
-                throughput: function(&library, c"nvmlDeviceGetPcieThroughput"),
                 power_usage: function(&library, c"nvmlDeviceGetPowerUsage"),
                 event_reasons: function(&library, c"nvmlDeviceGetCurrentClocksEventReasons"),
                 throttle_reasons: function(&library, c"nvmlDeviceGetCurrentClocksThrottleReasons"),
@@ -213,19 +210,6 @@ impl Nvml {
             (0, None) => Err(format!("field {} is a number of kind {}", value.field, value.kind)),
             (status, _) => Err(self.words(&format!("field {} of {CALL}", value.field), status)),
         }))
-    }
-
-    /// A rate of the PCIe link in NVML's KB per second; `which` is an `nvmlPcieUtilCounter_t`.
-    pub(crate) fn throughput(&self, which: u32) -> Result<u32, String> {
-        const CALL: &str = "nvmlDeviceGetPcieThroughput";
-        let function = self.throughput.ok_or_else(|| lacks(CALL))?;
-        let mut rate = 0;
-        // SAFETY: the handle is of this library, which is not shut down, and the output outlives
-        // the call.
-        match unsafe { function(self.handle(), which, &raw mut rate) } {
-            0 => Ok(rate),
-            status => Err(self.words(CALL, status)),
-        }
     }
 
     /// Power in milliwatts. From Ampere on, except GA100, it is an average over a second.

@@ -1,7 +1,5 @@
 //! Sums up readings of counters that may wrap. Pure.
 
-use std::time::Duration;
-
 use crate::nvml::Count;
 
 /// Growth of a counter since an earlier reading, assuming that it wrapped at most once.
@@ -27,45 +25,25 @@ impl Reading {
     }
 }
 
-/// Rates in bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rates {
-    pub(super) received: u64,
-    pub(super) sent: u64,
-}
-
 /// The totals so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Meter {
-    last: Option<Reading>,
+    last: Reading,
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Number of readings, including the first, or of rates.
+    /// Number of readings, including the first.
     pub(super) samples: u64,
 }
 
 impl Meter {
-    pub(super) fn new(first: Option<Reading>) -> Self {
-        Self { last: first, samples: first.is_some().into(), ..Self::default() }
+    pub(super) fn new(first: Reading) -> Self {
+        Self { last: first, received: 0, sent: 0, samples: 1 }
     }
 
     pub(super) fn add(&mut self, reading: Reading) {
-        if let Some(last) = self.last {
-            self.received = self.received.saturating_add(since(reading.received, last.received));
-            self.sent = self.sent.saturating_add(since(reading.sent, last.sent));
-        }
-        self.last = Some(reading);
-        self.samples += 1;
-    }
-
-    /// Adds the bytes of a rate over `time`.
-    pub(super) fn add_rates(&mut self, rates: Rates, time: Duration) {
-        let bytes = |rate: u64| {
-            let bytes = u128::from(rate).saturating_mul(time.as_nanos()) / 1_000_000_000;
-            u64::try_from(bytes).unwrap_or(u64::MAX)
-        };
-        self.received = self.received.saturating_add(bytes(rates.received));
-        self.sent = self.sent.saturating_add(bytes(rates.sent));
+        let last = std::mem::replace(&mut self.last, reading);
+        self.received = self.received.saturating_add(since(reading.received, last.received));
+        self.sent = self.sent.saturating_add(since(reading.sent, last.sent));
         self.samples += 1;
     }
 }
@@ -76,20 +54,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn rates_become_bytes() {
-        let mut meter = Meter::default();
-        let rates = Rates { received: 50_000_000_000, sent: 1000 };
-        meter.add_rates(rates, Duration::from_millis(20));
-        meter.add_rates(rates, Duration::from_millis(20));
-        assert_eq!((meter.received, meter.sent, meter.samples), (2_000_000_000, 40, 2));
-        meter.add_rates(Rates { received: u64::MAX, sent: 0 }, Duration::MAX);
-        assert_eq!(meter.received, u64::MAX);
-    }
-
-    #[test]
     fn a_counter_that_changes_its_width_counts_nothing_there() {
         let at = |received| Reading { received, sent: Count::Wide(7) };
-        let mut meter = Meter::new(Some(at(Count::Narrow(5))));
+        let mut meter = Meter::new(at(Count::Narrow(5)));
         meter.add(at(Count::Wide(1 << 40)));
         meter.add(at(Count::Wide((1 << 40) + 9)));
         assert_eq!((meter.received, meter.sent, meter.samples), (9, 0, 3));
@@ -106,7 +73,7 @@ mod tests {
                 sent: Count::Wide(sent),
             };
             let (mut received, mut sent) = (u64::from(start), 0_u64);
-            let mut meter = Meter::new(Some(reading(received, sent)));
+            let mut meter = Meter::new(reading(received, sent));
             for (more, other) in &steps {
                 received += u64::from(*more);
                 sent += u64::from(*other);

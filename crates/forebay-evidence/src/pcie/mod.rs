@@ -3,8 +3,7 @@
 //! NVML's fields 197 and 198 are cumulative. On an H200 (driver 580.159) a copy of 1 GiB to the GPU
 //! raised 198 by 1.078 GiB, and one from it raised 197 by 1.094 GiB. So they count the payload plus
 //! the link's headers, and are complete as soon as the copy is. They are 32 bits wide there and
-//! wrap after 4 GiB, so a sampling thread also reads them during a span that may move more. If the
-//! fields are missing, that thread sums up rates instead, each over a window of 20 ms.
+//! wrap after 4 GiB, so a sampling thread also reads them during a span that may move more.
 
 mod meter;
 #[cfg(test)]
@@ -20,7 +19,7 @@ use forebay_base::units::GIB;
 
 use serde::Serialize;
 
-use self::meter::{Meter, Rates, Reading};
+use self::meter::{Meter, Reading};
 use super::observers;
 use super::seen::Seen;
 use crate::nvml::{LIBRARY, LOOK, Nvml};
@@ -36,11 +35,6 @@ const SAMPLES_MAX: u64 = 900_000;
 /// `NVML_FI_DEV_PCIE_COUNT_TX_BYTES` and `…_RX_BYTES`: bytes that the GPU sent and received.
 const SENT: u32 = 197;
 const RECEIVED: u32 = 198;
-/// `NVML_PCIE_UTIL_TX_BYTES` and `…_RX_BYTES`.
-const RATE_SENT: u32 = 0;
-const RATE_RECEIVED: u32 = 1;
-/// Bytes in NVML's KB.
-const KB: u64 = 1000;
 
 /// Bytes that crossed a GPU's PCIe link.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -69,8 +63,6 @@ pub enum How {
     Edges,
     /// Counters also read within the span.
     Sampled,
-    /// Sum of rates sampled within the span: an estimate.
-    Windows,
 }
 
 /// A GPU's PCIe link. Any number of spans may use it at once.
@@ -95,8 +87,6 @@ impl GpuLink {
 #[derive(Debug)]
 pub(super) struct Link {
     nvml: Nvml,
-    /// Whether it has cumulative counters, or only rates.
-    counts: bool,
 }
 
 impl Link {
@@ -112,24 +102,20 @@ impl Link {
             Ok(nvml) => nvml,
             Err(missing) => return Seen::Missing(missing),
         };
-        let counts = match read(&nvml) {
-            Ok(_) => true,
-            Err(why) => match rates(&nvml) {
-                Ok(_) => false,
-                Err(rates) => return Seen::missing(format!("{why}; {rates}"), LOOK),
-            },
-        };
-        Seen::Value(Arc::new(Self { nvml, counts }))
+        match read(&nvml) {
+            Ok(_) => Seen::Value(Arc::new(Self { nvml })),
+            Err(why) => Seen::missing(why, LOOK),
+        }
     }
 
     /// Starts counting a span that may move `bytes`.
     pub(super) fn begin(self: &Arc<Self>, bytes: u64) -> Seen<Watch> {
-        let first = match self.counts.then(|| read(&self.nvml)).transpose() {
+        let first = match read(&self.nvml) {
             Ok(first) => first,
             Err(why) => return Seen::missing(why, LOOK),
         };
         let mut sampler = None;
-        if first.is_none() || (bytes > EDGES_MAX && first.is_some_and(Reading::is_narrow)) {
+        if bytes > EDGES_MAX && first.is_narrow() {
             let (stop, stopped) = mpsc::channel();
             let link = Arc::clone(self);
             let work = move || link.watch(first, &stopped);
@@ -145,22 +131,17 @@ impl Link {
         Seen::Value(Watch { link, first, sampler, bytes, begun })
     }
 
-    /// Reads the counters until it is stopped. Without them it sums up rates.
-    fn watch(&self, first: Option<Reading>, stopped: &mpsc::Receiver<()>) -> Sum {
+    /// Reads the counters until it is stopped.
+    fn watch(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Sum {
         let mut sum = Sum { meter: Meter::new(first), wrapped: false, failed: None };
         let mut last = Instant::now();
-        // One query of the rates takes as long as its window.
-        let pause = if first.is_some() { PERIOD } else { Duration::ZERO };
-        while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             if sum.meter.samples >= SAMPLES_MAX {
                 return Sum { wrapped: true, ..sum };
             }
-            let added = match first {
-                Some(_) => read(&self.nvml).map(|reading| sum.meter.add(reading)),
-                None => rates(&self.nvml).map(|rates| sum.meter.add_rates(rates, last.elapsed())),
-            };
-            if let Err(why) = added {
-                return Sum { failed: Some(why), ..sum };
+            match read(&self.nvml) {
+                Ok(reading) => sum.meter.add(reading),
+                Err(why) => return Sum { failed: Some(why), ..sum },
             }
             observers::add();
             sum.wrapped |= last.elapsed() > PAUSE_MAX;
@@ -175,12 +156,6 @@ impl Link {
 fn read(nvml: &Nvml) -> Result<Reading, String> {
     let [received, sent] = nvml.fields([RECEIVED, SENT])?;
     Ok(Reading { received: received?, sent: sent? })
-}
-
-/// Both rates over the last window, in bytes per second.
-fn rates(nvml: &Nvml) -> Result<Rates, String> {
-    let rate = |which| nvml.throughput(which).map(|rate| u64::from(rate) * KB);
-    Ok(Rates { received: rate(RATE_RECEIVED)?, sent: rate(RATE_SENT)? })
 }
 
 /// Whether a 32-bit counter may have wrapped between the edges of a span that may move `bytes`.
@@ -204,7 +179,7 @@ struct Sampler {
 /// A running span on a link. If it is dropped without `end`, its thread stops within a period.
 pub(super) struct Watch {
     link: Arc<Link>,
-    first: Option<Reading>,
+    first: Reading,
     sampler: Option<Sampler>,
     bytes: u64,
     begun: Instant,
@@ -227,7 +202,7 @@ impl Watch {
                 Sum { meter: Meter::new(self.first), wrapped, failed: None }
             }
         };
-        if self.first.is_some() && sum.failed.is_none() {
+        if sum.failed.is_none() {
             match read(&self.link.nvml) {
                 Ok(last) => sum.meter.add(last),
                 Err(why) => sum.failed = Some(why),
@@ -236,19 +211,13 @@ impl Watch {
         if let Some(why) = sum.failed {
             return Seen::missing(why, LOOK);
         }
-        let narrow = self.first.is_some_and(Reading::is_narrow);
-        let how = match (self.first, is_sampled) {
-            (None, _) => How::Windows,
-            (Some(_), true) => How::Sampled,
-            (Some(_), false) => How::Edges,
-        };
         Seen::Value(PcieBytes {
             gpu: self.link.nvml.name.clone(),
             received: sum.meter.received,
             sent: sum.meter.sent,
-            how,
+            how: if is_sampled { How::Sampled } else { How::Edges },
             samples: sum.meter.samples,
-            may_have_wrapped: narrow && sum.wrapped,
+            may_have_wrapped: self.first.is_narrow() && sum.wrapped,
         })
     }
 }
