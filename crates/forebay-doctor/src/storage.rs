@@ -324,10 +324,7 @@ fn device(root: &Layer) -> Option<String> {
     let mut layers = root.walk().map(|(_, layer)| layer);
     layers.find(|layer| layer.kind == LayerKind::FileSystem)?;
     let block = layers.next()?;
-    let is_block = !matches!(
-        block.kind,
-        LayerKind::FileSystem | LayerKind::Network | LayerKind::Memory | LayerKind::BackingFile
-    );
+    let is_block = block.kind.is_block() || block.kind == LayerKind::Unknown;
     block.text("device").filter(|_| is_block).map(str::to_owned)
 }
 

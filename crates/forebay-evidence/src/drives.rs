@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use forebay_base::units::grown;
-use forebay_topology::{Layer, LayerKind, StorageMap, System};
+use forebay_topology::{Layer, StorageMap, System};
 
 use serde::Serialize;
 
@@ -58,8 +58,9 @@ pub(super) fn devices(map: &StorageMap, into: &mut Vec<Device>) {
     }
 }
 
+/// The walk stops at the first block device: it counts the requests of the file system.
 fn front(layer: &Layer, into: &mut Vec<Device>) {
-    let number = layer.text("device").filter(|_| is_block(layer.kind));
+    let number = layer.text("device").filter(|_| layer.kind.is_block());
     if let Some(number) = number.filter(|number| is_number(number)) {
         let (name, number) = (layer.name.clone(), number.to_owned());
         return add(into, Device { name, number, front: true, drive: false });
@@ -74,23 +75,6 @@ fn add(into: &mut Vec<Device>, device: Device) {
     } else if into.len() < DEVICES_MAX {
         into.push(device);
     }
-}
-
-/// Whether a step is a block device. The walk stops at the first one: it counts the requests of the
-/// file system.
-fn is_block(kind: LayerKind) -> bool {
-    matches!(
-        kind,
-        LayerKind::Partition
-            | LayerKind::Md
-            | LayerKind::DeviceMapper
-            | LayerKind::Loop
-            | LayerKind::Stacked
-            | LayerKind::NvmeNamespace
-            | LayerKind::ScsiDisk
-            | LayerKind::VirtioDisk
-            | LayerKind::Disk
-    )
 }
 
 /// Whether `text` is a device number, and thus safe in a path.

@@ -27,7 +27,7 @@ impl Resolve<'_> {
         layer.say("uuid", uuid.as_str());
         let profiles = profiles(&folder, "data");
         let (layout, profile) = match profiles.as_slice() {
-            [one] => (layout(one), one.clone()),
+            [one] => (Layout::of_level(one), one.clone()),
             _ => (Layout::Unknown, String::new()),
         };
         match profiles.len() {
@@ -110,16 +110,5 @@ fn fan(profile: &str, count: usize, slots: usize) -> Fan {
         "raid1c3" => Fan::copied(3, slots, count),
         "raid1c4" => Fan::copied(4, slots, count),
         other => Fan::of_level(other, 1, slots, count),
-    }
-}
-
-fn layout(profile: &str) -> Layout {
-    match profile {
-        "single" | "dup" => Layout::Concatenated,
-        "raid0" => Layout::Striped,
-        "raid1" | "raid1c3" | "raid1c4" => Layout::Mirrored,
-        "raid10" => Layout::StripedMirrors,
-        "raid5" | "raid6" => Layout::Parity,
-        _ => Layout::Unknown,
     }
 }

@@ -98,7 +98,7 @@ fn described(layer: &mut Layer, targets: &[Target<'_>]) -> Layout {
             Layout::Striped
         }
         ["mirror"] => Layout::Mirrored,
-        ["raid"] => raid(first.arguments.first().copied().unwrap_or_default()),
+        ["raid"] => Layout::of_level(level(first)),
         _ => Layout::Unknown,
     };
     if let ["crypt"] = kinds.as_slice() {
@@ -142,6 +142,11 @@ fn spread(targets: &[Target<'_>], layer: &Layer) -> Option<Spread> {
     (!runs.is_empty()).then_some(Spread::Runs(runs))
 }
 
+/// `raid5` of `raid5_ls`.
+fn level<'a>(raid: &Target<'a>) -> &'a str {
+    raid.arguments.first().and_then(|level| level.split('_').next()).unwrap_or_default()
+}
+
 /// The bytes that each device below the volume moves.
 fn fan(targets: &[Target<'_>], layout: Layout, count: usize) -> Fan {
     match (targets, layout) {
@@ -153,23 +158,11 @@ fn fan(targets: &[Target<'_>], layout: Layout, count: usize) -> Fan {
             let copies = find("raid10_copies").and_then(|at| raid.number(at + 1)).unwrap_or(2);
             let slots = raid.number(2_usize.saturating_add(parameters));
             let slots = slots.and_then(|slots| slots.try_into().ok()).unwrap_or(count);
-            let level = raid.arguments.first().copied().unwrap_or_default();
-            let level = level.split('_').next().unwrap_or_default();
-            Fan::of_level(level, copies.try_into().unwrap_or(2), slots, slots)
+            Fan::of_level(level(raid), copies.try_into().unwrap_or(2), slots, slots)
         }
         (_, Layout::Striped) => Fan::striped(count),
         (_, Layout::Mirrored) => Fan::mirrored(),
         _ => Fan::default(),
-    }
-}
-
-fn raid(level: &str) -> Layout {
-    match level.split('_').next().unwrap_or_default() {
-        "raid0" => Layout::Striped,
-        "raid1" => Layout::Mirrored,
-        "raid10" => Layout::StripedMirrors,
-        "raid4" | "raid5" | "raid6" => Layout::Parity,
-        _ => Layout::Unknown,
     }
 }
 

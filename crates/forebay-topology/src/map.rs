@@ -180,6 +180,25 @@ pub enum LayerKind {
     Unknown,
 }
 
+impl LayerKind {
+    /// Whether it is a block device.
+    #[must_use]
+    pub fn is_block(self) -> bool {
+        matches!(
+            self,
+            Self::Partition
+                | Self::Md
+                | Self::DeviceMapper
+                | Self::Loop
+                | Self::Stacked
+                | Self::NvmeNamespace
+                | Self::ScsiDisk
+                | Self::VirtioDisk
+                | Self::Disk
+        )
+    }
+}
+
 /// A fact about a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -285,6 +304,18 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// The layout of a RAID level of md or the device mapper, or of a profile of btrfs.
+    pub(super) fn of_level(level: &str) -> Self {
+        match level {
+            "raid0" => Self::Striped,
+            "raid1" | "raid1c3" | "raid1c4" => Self::Mirrored,
+            "raid10" => Self::StripedMirrors,
+            "raid4" | "raid5" | "raid6" => Self::Parity,
+            "linear" | "single" | "dup" => Self::Concatenated,
+            _ => Self::Unknown,
+        }
+    }
+
     /// Its name, in lower case with underscores.
     #[must_use]
     pub fn name(self) -> &'static str {

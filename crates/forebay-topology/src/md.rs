@@ -11,7 +11,7 @@ impl Resolve<'_> {
     pub(super) fn md(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
         layer.kind = LayerKind::Md;
         let level = folder.text("md/level");
-        let layout = layout(level.as_deref().unwrap_or_default());
+        let layout = Layout::of_level(level.as_deref().unwrap_or_default());
         layer.say("level", text_or_reason(level));
         layer.say("layout", layout.name());
         layer.say_if("chunk_bytes", folder.number("md/chunk_size").filter(|&chunk| chunk > 0));
@@ -148,17 +148,6 @@ fn in_a_row(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
         start = start.checked_add(len)?;
     }
     (!runs.is_empty()).then_some(Spread::Runs(runs))
-}
-
-fn layout(level: &str) -> Layout {
-    match level {
-        "raid0" => Layout::Striped,
-        "raid1" => Layout::Mirrored,
-        "raid10" => Layout::StripedMirrors,
-        "raid4" | "raid5" | "raid6" => Layout::Parity,
-        "linear" => Layout::Concatenated,
-        _ => Layout::Unknown,
-    }
 }
 
 #[cfg(test)]

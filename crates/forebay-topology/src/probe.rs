@@ -182,13 +182,13 @@ impl Probe for Live {
     }
 
     fn trail(&self, path: &Path) -> Answer<Trail> {
-        let Some(patience) = &self.patience else { return trail(path, |_| ()) };
+        let Some(patience) = &self.patience else { return trail("/".as_ref(), path, |_| ()) };
         let so_far = Arc::new(Lock::new(None));
         let (own, noted) = (path.to_owned(), Arc::clone(&so_far));
         let note = move |trail: &Trail| {
             *noted.lock() = Some(trail.clone());
         };
-        match patience.look(path, move || trail(&own, note)) {
+        match patience.look(path, move || trail("/".as_ref(), &own, note)) {
             Ok(answer) => answer,
             // The links found so far still identify the mount that does not answer.
             Err(silent) => {
@@ -361,16 +361,20 @@ fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
 }
 
-/// Follows `path` as the kernel would and collects its links. Before each call, `note` receives the
-/// state so far, as if the rest held no links.
-fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
+/// Follows `path` as the kernel would, with the folder `root` as `/`, and collects its links. `..`
+/// stops at the root. Before each call, `note` receives the state so far, as if the rest held no
+/// links.
+pub(super) fn trail(root: &Path, path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
     let mut rest: Vec<OsString> = reversed(path).collect();
-    let root = PathBuf::from("/");
-    let mut trail = Trail { real: root.clone(), links: Vec::new(), there: root };
+    let top = PathBuf::from("/");
+    let mut trail = Trail { real: top.clone(), links: Vec::new(), there: top };
     let mut missing = false;
     while let Some(name) = rest.pop() {
         if name == ".." {
             trail.real.pop();
+            if !missing {
+                trail.there.clone_from(&trail.real);
+            }
             continue;
         }
         trail.real.push(&name);
@@ -378,7 +382,8 @@ fn trail(path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
             continue;
         }
         note(&Trail { real: joined(&trail.real, &rest), ..trail.clone() });
-        match rustix::fs::readlinkat(CWD, &trail.real, Vec::new()) {
+        let at = root.join(trail.real.strip_prefix("/").unwrap_or(&trail.real));
+        match rustix::fs::readlinkat(CWD, at, Vec::new()) {
             Ok(target) => {
                 let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                 if trail.links.len() == LINKS_MAX {

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::numa::Node;
-use super::probe::{Live, Probe, Refusal, joined, reversed};
+use super::probe::{self, Live, Probe, Refusal, joined, reversed};
 
 /// Maximum bytes read of one file of `/sys`: the kernel's are at most a page, which is up to 64
 /// KiB.
@@ -26,8 +26,6 @@ const FILE_LEN_MAX: usize = 64 << 10;
 const FIRST_READ: usize = 4 << 10;
 /// Maximum bytes read of a mount table: enough for 10,000 overlays with their options.
 const TABLE_LEN_MAX: usize = 64 << 20;
-/// Maximum number of links followed for one path, as in the kernel.
-const LINKS_MAX: usize = 40;
 /// Maximum number of entries read from one folder.
 const ENTRIES_MAX: usize = 32 << 10;
 /// Maximum number of nodes and serial numbers cached.
@@ -101,6 +99,16 @@ impl From<Errno> for Absent {
             Errno::ACCESS | Errno::PERM => Self::Denied,
             Errno::LOOP | Errno::ISDIR => Self::NotAFile,
             errno => Self::Failed(errno),
+        }
+    }
+}
+
+impl From<Refusal> for Absent {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Errno(errno) => errno.into(),
+            Refusal::NotRecorded => Self::Missing,
+            Refusal::Silent => Self::Silent,
         }
     }
 }
@@ -206,35 +214,12 @@ impl System {
         if self.inner.plain {
             return self.real_at_end(path);
         }
-        let mut rest: Vec<OsString> = reversed(path).collect();
-        let mut real = PathBuf::new();
-        let mut links = 0;
-        while let Some(name) = rest.pop() {
-            if name == ".." {
-                real.pop();
-                continue;
-            }
-            real.push(&name);
-            match rustix::fs::readlinkat(CWD, self.inner.root.join(&real), Vec::new()) {
-                Ok(target) => {
-                    links += 1;
-                    if links > LINKS_MAX {
-                        return Err(Absent::NotAFile);
-                    }
-                    let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
-                    self.note(|touched| touched.links.insert(real.clone(), target.clone()));
-                    if target.is_absolute() {
-                        real = PathBuf::new();
-                    } else {
-                        real.pop();
-                    }
-                    rest.extend(reversed(&target));
-                }
-                Err(Errno::INVAL) => {} // it exists and is no link
-                Err(errno) => return Err(errno.into()),
-            }
+        let trail = probe::trail(&self.inner.root, path, |_| ())?;
+        let below = |path: &Path| path.strip_prefix("/").unwrap_or(path).to_owned();
+        for (at, target) in trail.links {
+            self.note(|touched| touched.links.insert(below(&at), target));
         }
-        Ok(real)
+        if trail.there == trail.real { Ok(below(&trail.real)) } else { Err(Absent::Missing) }
     }
 
     /// Resolves `path` in one call if only its last component is a link, as on a live `/sys`.
