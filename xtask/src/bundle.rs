@@ -2,15 +2,13 @@
 //! bars; it can be moved anywhere.
 //!
 //! It holds the test executables (`tests/`), the programs (`bin/`: `forebay`, `xtask`, a static
-//! `fio`), `manifest.json`, the script `run`, and a mark. Without the mark
-//! nothing is ever removed from a folder. [`crate::replay`] runs it.
+//! `fio`), `commit`, `skipped`, the script `run`, and a mark. Without the mark nothing is ever
+//! removed from a folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
-
-use serde::{Deserialize, Serialize};
 
 use crate::executables::{Built, Executable};
 use crate::folders::{self, entries, failed, make, remove};
@@ -27,43 +25,21 @@ const PROGRAMS: [&str; 2] = ["forebay", "xtask"];
 const MARK: &str = ".forebay-bundle";
 const MARK_TEXT: &str = "made by `cargo xtask bundle`, which may replace what is in this folder\n";
 
-const RUN: &str = "\
-#!/usr/bin/env bash
-# Runs this bundle's tests (no argument) or bars (`bench [ARGUMENT]...`) on this machine.
-set -euo pipefail
-here=\"$(cd \"$(dirname \"${BASH_SOURCE[0]}\")\" && pwd)\"
-exec \"$here/bin/xtask\" replay \"$here\" \"$@\"
-";
-
-/// The contents and origin of a bundle.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Manifest {
-    /// The commit that was built, with `+` if files differed from it.
-    pub(crate) commit: String,
-    /// The compiler's version.
-    pub(crate) rustc: String,
-    /// The test executables in execution order: name, and file in `tests/`.
-    pub(crate) tests: Vec<(String, String)>,
-    /// Missing parts, as `WHAT: REASON`.
-    pub(crate) skipped: Vec<String>,
-}
+/// Runs a bundle.
+const RUN: &str = include_str!("../run.sh");
 
 /// Fills `folder`, which is made, or holds an earlier bundle that is replaced.
 pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     clear(folder, &["bin", "tests"])?;
     let target = test::target(root)?;
-    let mut manifest = Manifest {
-        commit: commit(root),
-        rustc: process::output(Command::new("rustc").arg("--version"))?.trim().into(),
-        tests: Vec::new(),
-        skipped: vec!["documentation tests and the README's examples: they need cargo".into()],
-    };
+    let rustc = process::output(Command::new("rustc").arg("--version"))?;
+    write(&folder.join("commit"), &format!("{}\n{rustc}", commit(root)))?;
+    let mut skipped =
+        "skipped: documentation tests and the README's examples: they need cargo\n".to_owned();
     say!(err, "building the tests and programs");
     let built = executables(root, &["--workspace", "--release"])?;
-    for Executable { name, file: source, .. } in built {
-        let file = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        copy(&source, &folder.join("tests").join(&file))?;
-        manifest.tests.push((name, file));
+    for Executable { file, .. } in &built {
+        copy(file, &folder.join("tests").join(file.file_name().unwrap_or_default()))?;
     }
     let mut build = process::cargo();
     build.current_dir(root).args(["build", "--release", "--workspace", "--bins"]);
@@ -79,10 +55,9 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     }
     match fio.join("fio").exists() {
         true => copy(&fio.join("fio"), &folder.join("bin/fio"))?,
-        false => manifest.skipped.push("comparison with fio: `xtask/fio.sh` failed".into()),
+        false => skipped += "skipped: comparison with fio: `xtask/fio.sh` failed\n",
     }
-    let json = serde_json::to_string_pretty(&manifest).map_err(|error| error.to_string())?;
-    write(&folder.join("manifest.json"), &(json + "\n"))?;
+    write(&folder.join("skipped"), &skipped)?;
     write(&folder.join("run"), RUN)?;
     let executable = fs::Permissions::from_mode(0o755);
     fs::set_permissions(folder.join("run"), executable).map_err(failed(folder))?;
@@ -92,7 +67,7 @@ pub(crate) fn run(root: &Path, folder: &Path) -> Result<()> {
     say!(
         "bundle: `{}`: {} test executables, {} MiB of {} MiB",
         folder.display(),
-        manifest.tests.len(),
+        built.len(),
         mib(len),
         mib(BUNDLE_LEN_MAX)
     );
@@ -190,5 +165,42 @@ mod tests {
             assert!(inside("tests/precious").exists());
         }
         assert!(clear(&inside("manifest.json"), &[]).is_err(), "a file is no folder");
+    }
+
+    #[test]
+    fn the_script_sums_results_skips_and_crashes() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = |name: &str| folder.path().join(name);
+        make(&inside("tests")).unwrap();
+        for (name, text) in [("run", RUN), ("commit", "abc\n"), ("skipped", "skipped: fio: no\n")] {
+            fs::write(inside(name), text).unwrap();
+        }
+        let result = |words: &str| {
+            let run = Command::new("bash")
+                .arg(inside("run"))
+                .env("HEEDS_SIGNALS", "1")
+                .args(words.split_whitespace())
+                .output();
+            let run = run.unwrap();
+            let text = String::from_utf8(run.stdout).unwrap();
+            (run.status.code(), text.lines().last().unwrap_or_default().to_owned())
+        };
+        let add = |name: &str, script: &str| {
+            let test = inside("tests").join(name);
+            fs::write(&test, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&test, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        add(
+            "good",
+            "echo 'skipped: gpu: none' >&2; echo 'test result: ok. 7 passed; 0 failed; 1 ignored;'",
+        );
+        assert_eq!(result(""), (Some(0), "7 passed, 0 failed, 3 skipped".into()));
+        add(
+            "bad",
+            "echo \"$2\"; echo 'test result: FAILED. 1 passed; 2 failed; 0 ignored;'; exit 101",
+        );
+        add("crash", "exit 139");
+        assert_eq!(result("--all"), (Some(1), "8 passed, 3 failed, 3 skipped".into()));
+        assert_eq!(result("--none").0, Some(2));
     }
 }

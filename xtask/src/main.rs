@@ -1,7 +1,6 @@
 //! Runs the project's chores: `cargo xtask CHORE`.
 //!
-//! Each chore is a module; this file only chooses between them. The `run` script of a bundle calls
-//! `replay` on a machine without cargo.
+//! Each chore is a module; this file only chooses between them.
 
 mod bars;
 mod bundle;
@@ -12,7 +11,6 @@ mod lab;
 mod prepare;
 mod process;
 mod python;
-mod replay;
 mod report;
 mod sanitize;
 mod servers;
@@ -63,13 +61,6 @@ enum Chore {
         #[arg(long)]
         gpus: bool,
     },
-    /// Run a bundle.
-    #[command(hide = true)]
-    Replay {
-        dir: PathBuf,
-        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
-        arguments: Vec<String>,
-    },
 }
 
 fn main() -> ExitCode {
@@ -99,7 +90,6 @@ impl Chore {
             Self::Wheel => reported(wheel::run),
             Self::Bundle { dir, gpus: true } => bundle::gpus(&repository()?, &dir).map(|()| true),
             Self::Bundle { dir, gpus: false } => bundle::run(&repository()?, &dir).map(|()| true),
-            Self::Replay { dir, arguments } => replay::run(&dir, &arguments),
         }
     }
 }
