@@ -76,7 +76,7 @@ pub(super) const BARS: &[Bar] = &[
             Side::Bench("forebay", "--method forebay --cache warm --direction read"),
             Side::Bench(
                 "read()",
-                "--method standard --cache warm --block-size 1M --threads 1,2,4,8",
+                "--method standard --cache warm --block-size 64M --threads 1,2,4",
             ),
         ],
         loads: &[],
@@ -90,7 +90,7 @@ pub(super) const BARS: &[Bar] = &[
         sides: &[FOREBAY, Side::Fio],
         loads: &DEEP,
         time_ms: 1000,
-        rounds: 9,
+        rounds: 5,
         checks: &[Check::Rate(0.97)],
     },
     Bar {

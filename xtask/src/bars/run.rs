@@ -82,7 +82,7 @@ impl Drives {
             On::Drives(len, rates) => (len, "each", rates),
             On::Striped(len, rates) => (len, "striped", rates),
         };
-        let len = if tools.tiny { (len / 64).clamp(4 * MIB, 16 * MIB) / MIB * MIB } else { len };
+        let len = if tools.tiny { len / if rates.is_empty() { 4 } else { 32 } } else { len };
         let mut made = Self { folder: folder.into(), group: None, files: Vec::new() };
         if !rates.is_empty() {
             if !is_private || !process::is_root() {
