@@ -3,10 +3,9 @@
 //! and kept below the target folder; none of it is in the repository.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::folders::{copy, make, remove};
-use crate::process::{self, Result, say};
+use crate::process::{Result, say};
 use crate::python;
 use crate::report::Report;
 use crate::test;
@@ -50,10 +49,8 @@ fn fetch(folder: &Path, package: &str, version: &str, part: &str) -> Result<()> 
     remove(&work)?;
     let python = python::environment(&python::system()?, &work.join("python"), &[])?;
     let (unpacked, wheel) = (work.join("wheel"), format!("{package}=={version}"));
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    pip.args(["--timeout", "15", "--retries", "1", "--target"]).arg(&unpacked).arg(&wheel);
-    if !process::succeeds(&mut pip)? {
+    let quickly = ["--no-deps", "--timeout", "15", "--retries", "1", "--target"];
+    if !python::pip(&python, &[&quickly[..], &[&unpacked.to_string_lossy(), &wheel]].concat())? {
         return Err(format!("`pip` cannot fetch {wheel}"));
     }
     let home = folder.join(version);

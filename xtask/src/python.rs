@@ -51,9 +51,7 @@ fn install(report: &mut Report, root: &Path) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let wheel = entries(&wheels)?.pop().ok_or("maturin built no wheel")?;
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall"]).arg(&wheel);
-    let installed = process::succeeds(&mut pip)?;
+    let installed = pip(&python, &["--no-deps", "--force-reinstall", &wheel.to_string_lossy()])?;
     report.step("Python wheel installs", installed);
     Ok(installed.then_some(python))
 }
@@ -73,15 +71,17 @@ pub(crate) fn environment(system: &Path, home: &Path, packages: &[&str]) -> Resu
         return Err("`python3 -m venv` fails (on Debian: install `python3-venv`)".into());
     }
     let python = home.join("bin/python");
-    if packages.is_empty() {
-        return Ok(python);
-    }
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
-    match process::succeeds(&mut pip)? {
+    match packages.is_empty() || pip(&python, packages)? {
         true => Ok(python),
         false => Err(format!("`pip` cannot fetch {}", packages.join(", "))),
     }
+}
+
+/// Installs packages by the `pip` of an environment; returns whether it succeeded.
+pub(crate) fn pip(python: &Path, arguments: &[&str]) -> Result<bool> {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    process::succeeds(pip.args(arguments))
 }
 
 /// Kills many writers of checkpoints and changes many files, in the environment of [`run`].

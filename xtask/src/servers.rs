@@ -54,10 +54,7 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
             return Ok(());
         }
     };
-    let pip = |arguments: &[&str]| {
-        let mut pip = Command::new(&python);
-        process::succeeds(pip.args(["-m", "pip", "install", "--quiet"]).args(arguments))
-    };
+    let pip = |arguments: &[&str]| python::pip(&python, arguments);
     report.step("wheel installs with torch", pip(&["--no-deps", &wheel.to_string_lossy()])?);
     let servers = pip(&["--no-deps", VLLM, SGLANG, LMCACHE])? && {
         let of_vllm = process::output(Command::new(&python).args(["-c", REQUIREMENTS]))?;

@@ -36,12 +36,7 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     say!("wheel: {}: {bytes} bytes, at most {WHEEL_MAX}", wheel.display());
     report.step("wheel: size", bytes < WHEEL_MAX);
 
-    let install = |what: &Path, options: &[&str]| {
-        let mut pip = Command::new(&python);
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        process::succeeds(pip.args(options).arg(what))
-    };
-    let installed = install(&wheel, &["--no-index"])?;
+    let installed = python::pip(&python, &["--no-index", &wheel.to_string_lossy()])?;
     report.step("wheel: installs without other packages", installed);
     if !installed {
         return Ok(());
@@ -49,7 +44,7 @@ pub(crate) fn run(report: &mut Report, root: &Path) -> Result<()> {
     let mut smoke = Command::new(&python);
     smoke.arg("-I").arg(root.join("xtask/smoke.py")).current_dir(&home);
     report.step("wheel: smoke", process::succeeds(&mut smoke)?);
-    report.step("wheel: installs pytest", install(Path::new("pytest==9.*"), &[])?);
+    report.step("wheel: installs pytest", python::pip(&python, &["pytest==9.*"])?);
     let mut pytest = Command::new(&python);
     pytest.args(PYTEST).env("FOREBAY_TRANSFERS", TRANSFERS);
     suite(report, "wheel", root, &mut pytest)
