@@ -95,60 +95,47 @@ impl Row {
 
 impl Check {
     fn rows(self, series: &[Series]) -> Vec<Row> {
-        let best = |is_own: bool, load: Option<usize>| {
-            let wanted = |one: &&Series| {
-                (one.side == 0) == is_own && load.is_none_or(|load| one.load == load)
-            };
-            series.iter().filter(wanted).map(Series::rate).fold(f64::NAN, f64::max)
+        let best = |is_own: bool| {
+            let wanted = series.iter().filter(|one| (one.side == 0) == is_own);
+            wanted.map(Series::rate).fold(f64::NAN, f64::max)
         };
         let row = |what: &str, value, bound| vec![Row { what: what.into(), value, bound }];
-        let pairs = || {
+        // The ratio of both sides with each load, or how far it is from 1.
+        let pairs = |what: &str, of: &dyn Fn(&Series) -> f64, is_apart: bool, bound: Bound| {
             let own = series.iter().filter(|one| one.side == 0);
-            own.filter_map(|own| {
-                let other = series.iter().find(|other| other.side == 1 && other.load == own.load);
-                other.map(|other| (own, other))
-            })
-        };
-        let of_pairs = |what: &str, of: &dyn Fn(&Series) -> f64, bound: Option<f64>, share: f64| {
-            let row = |(own, other): (&Series, &Series)| {
-                let (ratio, what) = (of(own) / of(other), format!("{what}, {}", own.name));
-                match bound {
-                    Some(bound) => Row { what, value: ratio, bound: Bound::AtMost(bound) },
-                    None => Row { what, value: (ratio - 1.0).abs(), bound: Bound::AtMost(share) },
-                }
-            };
-            pairs().map(row).collect::<Vec<_>>()
+            let rows = own.filter_map(|own| {
+                let other =
+                    series.iter().find(|other| other.side == 1 && other.load == own.load)?;
+                let ratio = of(own) / of(other);
+                let value = if is_apart { (ratio - 1.0).abs() } else { ratio };
+                Some(Row { what: format!("{what}, {}", own.name), value, bound })
+            });
+            rows.collect::<Vec<_>>()
         };
         match self {
             Self::Rate(bound) => {
-                let ratio = best(true, None) / best(false, None);
-                row("rate of the best other", ratio, Bound::AtLeast(bound))
+                row("rate of the best other", best(true) / best(false), Bound::AtLeast(bound))
             }
-            Self::RateOfEach(bound) => pairs()
-                .map(|(own, other)| Row {
-                    what: format!("rate, {}", own.name),
-                    value: own.rate() / other.rate(),
-                    bound: Bound::AtLeast(bound),
+            Self::RateOfEach(bound) => pairs("rate", &Series::rate, false, Bound::AtLeast(bound)),
+            Self::P99OfEach(bound) => {
+                pairs("p99", &|one| one.quantile(2), false, Bound::AtMost(bound))
+            }
+            Self::RatesAgree(share) => {
+                pairs("rates apart", &Series::rate, true, Bound::AtMost(share))
+            }
+            Self::MediansAgree(share) => [("p50 apart", 0), ("p90 apart", 1)]
+                .into_iter()
+                .flat_map(|(what, place)| {
+                    pairs(what, &|one| one.quantile(place), true, Bound::AtMost(share))
                 })
                 .collect(),
-            Self::P99OfEach(bound) => {
-                of_pairs("p99", &|one| one.quantile(2), Some(bound), f64::NAN)
-            }
-            Self::RatesAgree(share) => of_pairs("rates apart", &Series::rate, None, share),
-            Self::MediansAgree(share) => {
-                let p50 = of_pairs("p50 apart", &|one| one.quantile(0), None, share);
-                let p90 = of_pairs("p90 apart", &|one| one.quantile(1), None, share);
-                p50.into_iter().chain(p90).collect()
-            }
             Self::Sum(bound) => {
                 let (all, alone): (Vec<&Series>, Vec<_>) =
                     series.iter().partition(|one| one.of_several);
                 let sum = |some: &[&Series]| some.iter().map(|one| one.rate()).sum::<f64>();
                 row("sum of the drives", sum(&all) / sum(&alone), Bound::AtLeast(bound))
             }
-            Self::AtLeast(bound) => {
-                row("GB/s", best(true, None) / 1e9, Bound::AtLeast(bound / 1e9))
-            }
+            Self::AtLeast(bound) => row("GB/s", best(true) / 1e9, Bound::AtLeast(bound / 1e9)),
             Self::Cores(bound) => {
                 let most = series.iter().map(|one| one.median(|sample| sample.cores));
                 row("cores", most.fold(f64::NAN, f64::max), Bound::AtMost(bound))
