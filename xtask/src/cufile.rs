@@ -1,5 +1,5 @@
 //! The vendor's cuFile from its Python wheels, for tests: header and library of several versions,
-//! from the first that the engine accepts to one of the newest. They are fetched by package name
+//! from the first that the engine accepts to a recent version. They are fetched by package name
 //! and kept below the target folder; none of it is in the repository.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::test;
 pub(crate) const VARIABLE: &str = "FOREBAY_CUFILE_WHEELS";
 
 /// Packages, versions, and the folders of their files: the oldest, the first that counts, the last
-/// with short counters and the first with longer ones, and one that is new.
+/// with short counters and the first with longer ones, and a recent version.
 const WHEELS: [(&str, &str, &str); 5] = [
     ("nvidia-cufile-cu12", "1.11.1.6", "nvidia/cufile"),
     ("nvidia-cufile", "1.15.1.6", "nvidia/cu13"),
@@ -23,7 +23,7 @@ const WHEELS: [(&str, &str, &str); 5] = [
     ("nvidia-cufile", "1.20.0.107", "nvidia/cu13"),
 ];
 
-/// The files that are kept of each.
+/// The files that are kept of every wheel.
 const FILES: [(&str, &str); 2] = [("include", "cufile.h"), ("lib", "libcufile.so.0")];
 
 /// Their folder.

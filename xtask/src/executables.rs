@@ -41,7 +41,7 @@ impl Built {
     }
 }
 
-/// The test executable in one of cargo's messages.
+/// The test executable in a message of cargo.
 fn executable(message: &serde_json::Value) -> Option<Executable> {
     let is_test = message["profile"]["test"].as_bool() == Some(true);
     let file = message["executable"].as_str().filter(|_| is_test)?;
@@ -53,7 +53,7 @@ fn executable(message: &serde_json::Value) -> Option<Executable> {
     Some(Executable { name, file: file.into(), folder: folder.into() })
 }
 
-/// The engine's library in one of cargo's messages.
+/// The engine's library in a message of cargo.
 fn library(message: &serde_json::Value) -> Option<PathBuf> {
     if message["target"]["name"] != "forebay" || message["profile"]["test"] != false {
         return None;
@@ -62,13 +62,13 @@ fn library(message: &serde_json::Value) -> Option<PathBuf> {
     files.find(|file| file.ends_with(".rlib")).map(PathBuf::from)
 }
 
-/// Runs one executable by `command`, prints its output when it has ended, since others may run at
-/// the same time, and adds its results to `report`.
+/// Runs an executable by `command`, prints its output after its end, since concurrent executables
+/// print too, and adds its results to `report`.
 pub(crate) fn run(report: &mut Report, name: &str, command: &mut Command, options: &[&str]) {
     let (start, mut output) = (Instant::now(), TestOutput::default());
     let mut printed = String::new();
     let succeeded = output.run(command.arg("--show-output").args(options), &mut printed);
-    // One executable that cannot be started must not hide the others' results.
+    // An executable that cannot be started must not hide the results of the rest.
     if let Err(message) = &succeeded {
         printed.push_str(&format!("error: {message}\n"));
     }

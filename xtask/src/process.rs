@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A chore's error is a message for the user; no code matches on the cause.
 pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
 
-/// Writes one line to stdout, or to stderr after `err,`. A closed pipe is no reason to fail.
+/// Writes a line to stdout, or to stderr after `err,`. A closed pipe is no reason to fail.
 macro_rules! say {
     (err, $($text:tt)*) => {{
         use std::io::Write as _;
@@ -88,7 +88,7 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// Runs a command and passes on each line of its output immediately; returns whether it succeeded.
+/// Runs a command and forwards every line of its output immediately; returns whether it succeeded.
 pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str)) -> Result<bool> {
     let name = typed(command);
     let failed = |error| format!("cannot run `{name}`: {error}");
@@ -101,7 +101,7 @@ pub(crate) fn each_line(command: &mut Command, mut take: impl FnMut(Stream, &str
     if let Some(pipe) = child.stderr.take() {
         forward(pipe, Stream::Stderr, sender);
     }
-    // A server that a test left running may keep the pipes open: after the command's end, silence
+    // A test's surviving server may keep the pipes open: after the command's end, silence
     // counts as the end.
     loop {
         match lines.recv_timeout(SILENCE) {

@@ -13,7 +13,7 @@ use crate::process::{self, Result, Stream, say};
 /// The prefix of the line by which a test reports that it did not run.
 const SKIPPED: &str = "skipped: ";
 
-/// Characters of one line of a failed test that are shown again at the end.
+/// Characters of a line of a failed test that are shown again at the end.
 const OUTPUT_MAX: usize = 2000;
 
 /// The results so far.
@@ -28,7 +28,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A step of the chore itself, counted like one test.
+    /// A step of the chore itself, counted like a test.
     pub(crate) fn step(&mut self, name: &str, passed: bool) {
         if passed {
             self.passed += 1;
@@ -43,8 +43,8 @@ impl Report {
         self.skipped.push(what.into());
     }
 
-    /// Adds the counts of one run of a test program. A run that failed without a failed test (an
-    /// executable that crashed or did not compile) counts as one failure.
+    /// Adds the counts of a run of a test program. A run that failed without a failed test (an
+    /// executable that crashed or did not compile) counts as a failure.
     pub(crate) fn add(&mut self, name: &str, output: TestOutput, succeeded: bool) {
         let TestOutput { mut counts, ignored, .. } = output;
         if !succeeded && counts.failed == 0 {
@@ -75,7 +75,7 @@ impl Report {
         self.failed == 0
     }
 
-    /// The lines of [`finish`](Self::finish). Skips of one reason share a line.
+    /// The lines of [`finish`](Self::finish). Skips with the same reason share a line.
     fn lines(&self) -> Vec<String> {
         let mut counted: BTreeMap<&str, u64> = BTreeMap::new();
         for line in &self.skipped {
@@ -98,7 +98,7 @@ impl Report {
     }
 }
 
-/// The output of one run's test executables, read line by line.
+/// The output of a run's test executables, read line by line.
 #[derive(Debug, Default)]
 pub(crate) struct TestOutput {
     pub(crate) counts: Report,
@@ -131,7 +131,7 @@ impl TestOutput {
         true
     }
 
-    /// Processes one line; returns whether to show it.
+    /// Processes a line; returns whether to show it.
     fn take(&mut self, line: &str) -> bool {
         if self.take_skip(line) {
             return false;

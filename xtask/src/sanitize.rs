@@ -1,9 +1,9 @@
 //! `cargo xtask sanitize [address|thread|miri]`: the engine's tests under tools that detect what a
 //! test alone cannot: invalid memory accesses, leaks, data races, and undefined behaviour.
 //!
-//! All need a nightly toolchain; missing tools are reported as skipped. Each tool first runs a
-//! deliberately wrong program, so that a tool that detects nothing is not taken for a clean result.
-//! `xtask/sanitize` holds the suppressions, with reasons.
+//! All need a nightly toolchain; missing tools are reported as skipped. A tool first runs a
+//! deliberately wrong program, so that a tool that detects nothing does not look like a clean
+//! result. `xtask/sanitize` holds the suppressions, with reasons.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ struct Part {
     targets: &'static [&'static str],
     /// Arguments after it.
     tests: &'static [&'static str],
-    /// Tests that do not run, by their whole names, each with the reason.
+    /// Tests that do not run, by their whole names, with reasons.
     left_out: &'static [(&'static str, &'static str)],
 }
 
@@ -92,7 +92,7 @@ const ADDRESS: [Part; 1] = [Part {
     ],
 }];
 
-/// Code that hands memory from thread to thread. The simulation and the tuner have one thread.
+/// Code that hands memory from thread to thread. The simulation and the tuner are single-threaded.
 const THREAD: [Part; 2] = [
     Part { targets: &["--lib"], tests: &["--skip=queue::sim::", "--skip=tune::"], left_out: &[] },
     Part {

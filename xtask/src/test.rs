@@ -1,5 +1,5 @@
-//! `cargo xtask test`: everything that must hold before a change is accepted, in one command and
-//! one last line `N passed, N failed, N skipped`.
+//! `cargo xtask test`: everything that must hold before a change is accepted, in a single
+//! command and a last line `N passed, N failed, N skipped`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const WAITING: [(&str, &str); 3] = [
 /// 60 % of the time.
 const AT_ONCE: usize = 2;
 
-/// Runs every step, also after one failed, so that one run shows everything that is wrong.
+/// Runs every step, also after a failure, so that a single run shows all faults.
 pub(crate) fn run(root: &Path, all: bool, install: bool) -> Result<bool> {
     let start = Instant::now();
     let mut report = Report::default();
@@ -79,7 +79,7 @@ pub(crate) fn run(root: &Path, all: bool, install: bool) -> Result<bool> {
         Ok::<_, String>(())
     })?;
     heading("micro-benchmarks");
-    // Under `cargo test` a benchmark is built quickly and runs each case once, so that all work.
+    // Under `cargo test` a benchmark is built quickly and runs every case once, so that all work.
     let mut benches = cargo(&["test", "--workspace", "--bench", "*", "--", "--test"]);
     report.step("micro-benchmarks", process::succeeds(&mut benches)?);
     readme(&mut report, root, built.library.as_deref())?;
@@ -105,7 +105,7 @@ fn at_once(
     apart: impl FnOnce(),
 ) -> Vec<Report> {
     let threads_of = |test: &Executable| WAITING.iter().find(|(name, _)| *name == test.name);
-    // Those with most threads take longest, so they begin first.
+    // The executables with most threads run longest, so they begin first.
     let (first, others): (Vec<_>, Vec<_>) =
         tests.iter().partition(|test| threads_of(test).is_some());
     let next = Mutex::new(first.into_iter().chain(others));

@@ -15,7 +15,7 @@ use crate::test;
 /// Maximum bytes of a wheel.
 const WHEEL_MAX: u64 = 4_300_000;
 
-/// Transfers that must leak no memory: in a release build they take seconds.
+/// Transfers that must leak no memory: seconds in a release build.
 const TRANSFERS: &str = "1000000";
 
 /// Builds the wheel and checks it.

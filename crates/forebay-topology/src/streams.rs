@@ -1,5 +1,5 @@
-//! The streams of bytes below a path: which drives each reaches, and how many bytes on each drive
-//! for one byte of the stream. Pure.
+//! The streams of bytes below a path: the drives that a stream reaches, and its bytes on every
+//! drive per byte of the stream. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::ceiling::Way;
 use super::drive::DriveId;
 use super::map::Layer;
 
-/// The bytes that each child of a volume moves for one byte of the volume, if all children move
+/// The bytes that every child of a volume moves per byte of the volume, if all children move
 /// the same. `None` where any child can serve a byte alone, so that several files use several
 /// children.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -30,12 +30,12 @@ impl Fan {
         Self { read: Some(read), write: Some(written) }
     }
 
-    /// All bytes on each child; each child can serve a read.
+    /// All bytes on every child; any child can serve a read.
     pub(super) fn mirrored() -> Self {
         Self { read: None, write: Some(1.0) }
     }
 
-    /// Both copies of each byte on one of `count` children.
+    /// Both copies of a byte on the same child of `count`.
     pub(super) fn doubled(count: usize) -> Self {
         Self { read: None, write: Some(part(2, count)) }
     }
@@ -69,7 +69,7 @@ fn part(of: usize, count: usize) -> f64 {
     of as f64 / count.max(1) as f64
 }
 
-/// Bytes on each drive for one byte of a stream.
+/// Bytes on every drive per byte of a stream.
 pub type Stream = BTreeMap<DriveId, f64>;
 
 /// The streams of the path whose steps begin with `root`; `drives` are those of its map, in order.
@@ -88,7 +88,7 @@ pub fn streams(root: &Layer, drives: &[DriveId], way: Way) -> Vec<Stream> {
     let data = root.children.iter().filter(|child| !is_metadata(child));
     let below = data.map(|child| streams(child, drives, way));
     let Some(part) = root.fan.get(way) else {
-        // Several volumes on the same drives, or several paths to one, are one stream.
+        // Several volumes on the same drives, or several paths to a drive, are a single stream.
         let mut seen = BTreeSet::new();
         let is_new = |stream: &Stream| seen.insert(stream.keys().cloned().collect::<Vec<_>>());
         return below.flatten().filter(is_new).collect();

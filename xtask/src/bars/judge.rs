@@ -9,7 +9,7 @@ use super::run::Stop;
 pub(super) const HEAD: &str =
     "bar                 what                                          measured    bound  verdict";
 
-/// One measurement of one side.
+/// A measurement of a side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Sample {
     /// Bytes per second.
@@ -20,7 +20,7 @@ pub(super) struct Sample {
     pub(super) cores: f64,
 }
 
-/// The samples of one row, in the order of measurement.
+/// The samples of a row, in the order of measurement.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) struct Series {
     pub(super) side: usize,
     /// The number of its load.
     pub(super) load: usize,
-    /// Whether it is of several drives at once.
+    /// Whether several drives worked concurrently.
     pub(super) of_several: bool,
     pub(super) samples: Vec<Sample>,
 }
@@ -48,20 +48,20 @@ impl Series {
     }
 }
 
-/// A bound for medians. The first side is the one that is judged.
+/// A bound for medians. The first side is judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Check {
-    /// Its best rate is at least this share of the best rate of the others.
+    /// Its best rate is at least this share of the best rate of all other sides.
     Rate(f64),
-    /// The same for each load.
+    /// The same for every load.
     RateOfEach(f64),
-    /// With each load its p99 is at most this multiple of the second side's.
+    /// With every load its p99 is at most this multiple of the second side's.
     P99OfEach(f64),
-    /// With each load the rates of both sides differ by at most this share.
+    /// With every load the rates of both sides differ by at most this share.
     RatesAgree(f64),
-    /// With each load p50 and p90 of both sides differ by at most this share.
+    /// With every load p50 and p90 of both sides differ by at most this share.
     MediansAgree(f64),
-    /// All drives at once have at least this share of the sum of their own rates.
+    /// All drives together reach at least this share of the sum of their rates.
     Sum(f64),
     /// At least this many bytes per second.
     AtLeast(f64),
@@ -100,7 +100,7 @@ impl Check {
             wanted.map(Series::rate).fold(f64::NAN, f64::max)
         };
         let row = |what: &str, value, bound| vec![Row { what: what.into(), value, bound }];
-        // The ratio of both sides with each load, or how far it is from 1.
+        // The ratio of both sides by load, or its distance from 1.
         let pairs = |what: &str, of: &dyn Fn(&Series) -> f64, is_apart: bool, bound: Bound| {
             let own = series.iter().filter(|one| one.side == 0);
             let rows = own.filter_map(|own| {
@@ -166,7 +166,7 @@ impl Judged {
         self.rows.iter().any(|row| !row.holds())
     }
 
-    /// Its lines in the table: a line for each bound, then the median of each series.
+    /// Its lines in the table: a line per bound, then the medians per series.
     pub(super) fn lines(&self, bar: &str, is_judged: bool) -> Vec<String> {
         if let Some(stop) = &self.stopped {
             let (word, reason) = stop.words();

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Measure bars whose name contains NAME.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Use small files and one round: shows that the bars run, judges nothing.
+    /// Use small files and a single round: shows that the bars run, judges nothing.
     #[arg(long)]
     tiny: bool,
     /// Folder in which test files are made and removed.
@@ -158,7 +158,7 @@ fn scratch_in(parent: &Path) -> Result<(tempfile::TempDir, File)> {
 }
 
 /// The results: a table for the user, and three files that document the run. They are rewritten
-/// after each bar, so that a crash loses nothing.
+/// after every bar, so that a crash loses nothing.
 #[derive(Debug, Default)]
 struct Archive {
     folder: Option<PathBuf>,

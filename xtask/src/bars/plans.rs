@@ -9,13 +9,13 @@ use super::judge::Check;
 pub(super) struct Bar {
     pub(super) name: &'static str,
     pub(super) on: On,
-    /// What is compared; each runs once in a round.
+    /// The compared commands; a round runs every side.
     pub(super) sides: &'static [Side],
-    /// The loads of each side; empty if the sides name their own.
+    /// The loads of all sides; empty if the sides name theirs.
     pub(super) loads: &'static [Load],
     /// Milliseconds of a sample.
     pub(super) time_ms: u32,
-    /// Rounds that count, after one that does not.
+    /// Rounds that count, after a discarded round.
     pub(super) rounds: usize,
     pub(super) checks: &'static [Check],
 }
@@ -25,8 +25,7 @@ pub(super) struct Bar {
 pub(super) enum On {
     /// A file of this many bytes in the scratch folder.
     Scratch(u64),
-    /// A file of this many bytes on each of several drives, which have these rates in bytes per
-    /// second.
+    /// A file of this many bytes on every drive; the drives' rates are in bytes per second.
     Drives(u64, &'static [u64]),
     /// A file of this many bytes that btrfs stripes over such drives.
     Striped(u64, &'static [u64]),
@@ -41,7 +40,7 @@ pub(super) enum Side {
     Fio,
 }
 
-/// Requests of one size.
+/// Requests of equal size.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     pub(super) size: &'static str,
@@ -54,7 +53,7 @@ const fn load(size: &'static str, depth: u32, order: &'static str) -> Load {
     Load { size, depth, order }
 }
 
-/// Bytes per second of a capped drive, and of a slow one.
+/// Bytes per second of a capped and of a slow drive.
 const RATE: u64 = 200_000_000;
 const SLOW: u64 = RATE / 4;
 

@@ -1,4 +1,4 @@
-//! Runs the sides of a bar in turn, each in a process of its own.
+//! Runs the sides of a bar in turn, in separate processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use super::judge::{Sample, Series};
 use super::plans::{Bar, Load, On, Side};
 use crate::{folders, process};
 
-/// Why a bar has no result.
+/// Why a bar ended without a result.
 #[derive(Debug)]
 pub(super) enum Stop {
     /// The machine lacks something.
@@ -42,7 +42,7 @@ impl From<String> for Stop {
 #[derive(Debug)]
 pub(super) struct Tools {
     pub(super) program: PathBuf,
-    /// Small files, one round and short samples.
+    /// Small files, a single round and short samples.
     pub(super) tiny: bool,
 }
 
@@ -138,7 +138,7 @@ impl Drop for Drives {
     }
 }
 
-/// A row of one run: its name, whether it is of several files, and its sample.
+/// A row of a run: its name, whether it is of several files, and its sample.
 type Row = (String, bool, Sample);
 
 /// A bar on its drives.

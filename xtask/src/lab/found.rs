@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::folders::text;
 use crate::process::Result;
 
-/// The reads of each path: the suffix of their file's name, and their names.
+/// The reads of a path: the suffix of their file's name, and their names.
 const READS: [(&str, &str); 3] =
     [("cold", "cold read"), ("gpu", "cold read to a GPU"), ("again", "resident read")];
 
@@ -19,7 +19,7 @@ const READS: [(&str, &str); 3] =
 const KEYS: [&str; 11] =
     ["of", "sum", "drives", "layout", "step", "warn", "nodes", "live", "fails", "placed", "route"];
 
-/// Serial number, MiB, NUMA node and seat of each drive.
+/// Serial number, MiB, NUMA node and seat of every drive.
 const DRIVES: &str = include_str!("../../lab/drives.txt");
 
 /// Columns of the route, whose reason is shown in full elsewhere.
@@ -189,7 +189,7 @@ fn nodes(serial: &str) -> Option<Vec<u64>> {
     }
 }
 
-/// Compares the output of one read.
+/// Compares the output of a read.
 fn read(printed: &str, what: &str, expected: &Expected<'_>, row: &mut Row) {
     let line = |name: &str| {
         let line = printed.lines().find_map(|line| line.strip_prefix(name));
@@ -225,7 +225,7 @@ fn name(drive: &Value) -> String {
     }
 }
 
-/// Whether a step, or one below it, is `KIND` or `KIND:FACT=VALUE`.
+/// Whether a step, or a step below it, is `KIND` or `KIND:FACT=VALUE`.
 fn has_step(step: &Value, wanted: &str) -> bool {
     let (kind, fact) = wanted.split_once(':').unwrap_or((wanted, ""));
     let matches = step["kind"] == kind

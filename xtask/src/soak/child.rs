@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::{self, Result};
 
-/// A seed takes milliseconds, and with real threads seconds: a longer one hangs.
+/// A seed runs for milliseconds, with real threads for seconds: a longer run hangs.
 const SEED_MAX: Duration = Duration::from_secs(300);
 
 /// Counts that are no faults.
@@ -23,12 +23,12 @@ const WORK: [&str; 5] = ["at", "seeds", "failed", "steps", "bytes"];
 pub(super) struct Kind(pub(super) &'static str, pub(super) &'static str, pub(super) &'static str);
 
 impl Kind {
-    /// Whether it has no threads, so that each core runs one.
+    /// Whether it is single-threaded: every core runs a copy.
     pub(super) fn is_simulated(&self) -> bool {
         self.1 == "lib"
     }
 
-    /// The command that runs one seed.
+    /// The command that runs a single seed.
     fn replay(&self, seed: u64) -> String {
         let Self(package, target, test) = self;
         let (stress, target) = match self.is_simulated() {
@@ -132,7 +132,7 @@ impl Drop for Soaking {
     }
 }
 
-/// The counts in the latest line of one process.
+/// The counts in the latest line of a process.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Counts(BTreeMap<String, u64>);
 

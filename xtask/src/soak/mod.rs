@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: the whole engine under seeded faults, for any length of time.
 //!
-//! Each core has a process that runs the simulation (`queue/sim`), seed after seed: one thread
+//! Every core runs the simulation (`queue/sim`) in a process, seed after seed: a single thread
 //! steps all state machines on a simulated clock, so a seed replays exactly. Tests with real
 //! threads run at the same time; their seeds replay the faults only.
 
@@ -100,7 +100,7 @@ fn programs(root: &Path) -> Result<Vec<PathBuf>> {
 
 type Lines = Receiver<(usize, Option<String>)>;
 
-/// Starts all processes; their lines come with their numbers.
+/// Starts all processes; lines arrive with the process's number.
 fn start(root: &Path, programs: &[PathBuf], seed: u64) -> Result<(Vec<Soaking>, Lines)> {
     let folder = test::target(root)?;
     let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;

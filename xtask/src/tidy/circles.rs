@@ -1,7 +1,7 @@
 //! Imports between files of the engine, the measuring core and the command make no circles.
 //!
 //! An import leads to the file that declares its name, through the modules that export it again. A
-//! `pub use` is no import of its own: it gives a name, and uses nothing. Tests are left out.
+//! `pub use` is no import of its own: it gives a name, and uses nothing. Tests are excluded.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::slice::from_ref;
@@ -49,7 +49,7 @@ struct Names {
 
 type Modules<'a> = BTreeMap<Vec<String>, Module<'a>>;
 
-/// Reports each file that imports itself through others.
+/// Reports every file that imports itself through further files.
 pub(crate) fn check(sources: &[Source]) -> Vec<Breach> {
     PACKAGES.iter().flat_map(|package| check_package(sources, package)).collect()
 }
@@ -136,7 +136,7 @@ fn code(tokens: TokenStream) -> String {
     text
 }
 
-/// The paths of a tree such as `a::{b, c as d}`; a renamed one ends with ` as d`.
+/// The paths of a tree such as `a::{b, c as d}`; a renamed path ends with ` as d`.
 fn flatten(before: &str, tree: &UseTree, to: &mut Vec<String>) {
     match tree {
         UseTree::Path(path) => flatten(&format!("{before}{}::", path.ident), &path.tree, to),
@@ -192,7 +192,7 @@ fn resolved<'a>(
         path.ends_with(&format!("::{name}")) || path.ends_with(&format!(" as {name}"))
     };
     let export = found.names.exports.iter().find(gives).filter(|_| depth < modules.len());
-    // An export of another package leads to no file of this one.
+    // An export of a different package leads to no file of this one.
     export.map_or(Some(own), |path| resolved(modules, &at, path, depth + 1))
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn check(root: &Path, source: &Source) -> Vec<Breach> {
         .collect()
 }
 
-/// The files that `text` links to, each with its line; addresses and anchors are left out.
+/// The files that `text` links to, with their lines, without addresses and anchors.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut found = Vec::new();

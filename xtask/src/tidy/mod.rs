@@ -33,7 +33,7 @@ impl Source {
     }
 }
 
-/// Checks every file of the repository; prints each breach and returns whether there is none.
+/// Checks every file of the repository; prints every breach and returns whether there is none.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let sources = read(root)?;
     let mut breaches: Vec<Breach> = sources.iter().flat_map(rules::check).collect();
@@ -46,7 +46,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     Ok(breaches.is_empty())
 }
 
-/// The text files that git tracks or would track. Generated files are left out.
+/// The text files that git tracks or would track. Generated files are excluded.
 fn read(root: &Path) -> Result<Vec<Source>> {
     let mut git = std::process::Command::new("git");
     git.current_dir(root).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);

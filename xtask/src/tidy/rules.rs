@@ -1,4 +1,4 @@
-//! Rules that hold for one file at a time: its head, its names, its white space.
+//! Rules for single files: its head, its names, its white space.
 
 use super::{Breach, Source};
 
@@ -8,14 +8,14 @@ const COLUMNS_MAX: usize = 100;
 /// How lines begin between which a merge left a choice.
 const CONFLICT: [&str; 2] = ["<<<<<<< ", ">>>>>>> "];
 
-/// Marks of unfinished work, each written in two parts so that this file does not hold them.
+/// Marks of unfinished work, written in two parts so that this file does not hold them.
 const MARKERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 
 /// Names that do not describe a module or type.
 const EMPTY_NAMES: [&str; 8] =
     ["util", "utils", "common", "manager", "helper", "helpers", "handler", "handlers"];
 
-/// All breaches of one file.
+/// All breaches of a file.
 pub(crate) fn check(source: &Source) -> Vec<Breach> {
     let mut breaches = Vec::new();
     let is_rust = source.has_extension("rs");
@@ -65,7 +65,7 @@ fn declared<'a>(words: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-/// The first part of `name` (`snake_case` or `CamelCase`) that is one of the empty words.
+/// The first part of `name` (`snake_case` or `CamelCase`) that is an empty word.
 fn empty_word(name: &str) -> Option<&'static str> {
     let mut parts = String::new();
     for letter in name.chars() {

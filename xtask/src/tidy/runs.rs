@@ -1,4 +1,4 @@
-//! Archived runs: documents cite those that are there, each is cited, and all are small.
+//! Archived runs: documents cite existing runs, every run is cited, and all are small.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,7 @@ pub(crate) fn check(root: &Path, sources: &[Source]) -> Vec<Breach> {
     breaches
 }
 
-/// The names of runs in a text, `DATE-MACHINE`, each with its line.
+/// The names of runs in a text, `DATE-MACHINE`, with their lines.
 fn names(text: &str) -> Vec<(usize, &str)> {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
     let is_date = |word: &str| {
