@@ -122,6 +122,17 @@ impl<T: Housed> Kept<T> {
         Self(ManuallyDrop::new(it))
     }
 
+    /// The value if `this` is its last share, otherwise `this`. In the process that made it.
+    ///
+    /// # Errors
+    /// `this`.
+    pub fn into_inner(this: Self) -> Result<T, Self> {
+        let mut this = ManuallyDrop::new(this);
+        // SAFETY: taken once, here, since `this` is not dropped.
+        let share = unsafe { ManuallyDrop::take(&mut this.0) };
+        Arc::try_unwrap(share).map_err(Self::of)
+    }
+
     /// A share that does not keep it.
     #[must_use]
     pub fn downgrade(this: &Self) -> Weak<T> {

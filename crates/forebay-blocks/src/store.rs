@@ -142,6 +142,12 @@ fn without_memory(keys: &[Key]) -> Vec<Block> {
 }
 
 impl Store {
+    /// Its engine.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.lanes[0].engine
+    }
+
     /// Opens a store, and makes its folders if they are missing.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use pyo3::types::{IntoPyDict, PyBytes, PyDict, PyList, PyString};
 
 use crate::callbacks;
 use crate::ended::{self, Ended};
-use crate::engine::Engine;
+use crate::engine::{Engine, make_ready};
 use crate::failure::{noted, raised};
 use crate::memory::{Use, lend};
 use crate::moving::{bound, late};
@@ -25,7 +25,6 @@ use crate::whole;
 #[pyclass(frozen, module = "forebay._forebay", weakref)]
 pub(crate) struct Blocks {
     store: Lock<Option<Arc<Apart<Store>>>>,
-    engine: Py<Engine>,
     /// Calls that ended and were started with a number.
     ended: Arc<Ended<(u64, Batch)>>,
 }
@@ -42,7 +41,7 @@ impl Blocks {
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
-        engine: Py<Engine>,
+        engine: &Bound<'_, Engine>,
         roots: Vec<RootTuple>,
         namespace: &[u8],
         policy: &str,
@@ -79,11 +78,11 @@ impl Blocks {
         options.memory = memory;
         options.threads = whole::within("threads", threads, "a whole number from 1")?;
         let store = {
-            let inner = &*engine.get().engine;
-            raised(py, py.detach(|| Store::open(inner, &options)))?
+            let inner = engine.get().engine.live(py)?;
+            raised(py, py.detach(|| Store::open(&inner, &options)))?
         };
         let ended = Arc::new(Ended::new()?);
-        Ok(Self { store: Lock::new(Some(Arc::new(Apart::new(store)))), engine, ended })
+        Ok(Self { store: Lock::new(Some(Arc::new(Apart::new(store)))), ended })
     }
 
     /// Reads blocks into memory, for a caller that waits for the call.
@@ -232,9 +231,10 @@ impl Blocks {
 
 impl Blocks {
     fn store(&self, py: Python<'_>) -> PyResult<Arc<Apart<Store>>> {
-        raised(py, self.engine.get().engine.check_process(Operation::Open))?;
         let store = self.store.lock().as_ref().map(Arc::clone);
-        store.ok_or_else(|| PyValueError::new_err("the block store is closed"))
+        let store = store.ok_or_else(|| PyValueError::new_err("the block store is closed"))?;
+        raised(py, store.engine().check_process(Operation::Open))?;
+        Ok(store)
     }
 
     fn started(&self, batch: Batch, number: Option<u64>) -> BlockCall {
@@ -253,7 +253,7 @@ impl Blocks {
         memory: &Bound<'_, PyAny>,
         usage: Use,
     ) -> PyResult<Vec<Block>> {
-        let engine = &*self.engine.get().engine;
+        let engine = store.engine();
         let keys = keys_of(store, keys)?;
         let mut blocks = Vec::with_capacity(keys.len());
         for (number, object) in memory.try_iter()?.enumerate() {
@@ -271,7 +271,7 @@ impl Blocks {
                 Err(_) => vec![lent(&object)?],
             };
             for one in &lent {
-                self.engine.get().make_ready(py, one, Ordering::Ready)?;
+                make_ready(py, engine, one, Ordering::Ready)?;
             }
             let memory = lent.into_iter().map(|lent| lent.buffer).collect();
             blocks.push(Block { key, memory });

@@ -20,6 +20,8 @@ use crate::file::{File, opened, path_of};
 use crate::hanging;
 use crate::logs;
 use crate::memory::{self, Found, Lent, Order};
+use crate::moving::bound;
+use crate::quiesce::Resumable;
 use crate::stream::Ordering;
 use crate::waiting::{Apart, interruptible};
 use crate::whole;
@@ -41,7 +43,7 @@ fn probe(py: Python<'_>) -> PyResult<Option<Program>> {
 /// `options()` lists the names, and docs/variables.md of the repository explains them.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct Engine {
-    pub(crate) engine: Apart<forebay::Engine>,
+    pub(crate) engine: Apart<Resumable>,
 }
 
 #[pymethods]
@@ -55,8 +57,22 @@ impl Engine {
             set(&mut limits, &name.extract::<String>()?, &value)?;
         }
         logs::follow(py)?;
+        let options = limits.clone();
         let engine = raised(py, py.detach(|| forebay::Engine::new(limits)).map_err(with_keyword))?;
-        Ok(Self { engine: Apart::new(engine) })
+        Ok(Self { engine: Apart::new(Resumable::new(options, engine)) })
+    }
+
+    /// Waits for running calls, at most `timeout` seconds, then closes all rings, frees pinned
+    /// memory and ends all threads, so that the process can be snapshotted. The next call resumes.
+    /// Open files stay open. If a transfer, a block store or a stream is in use, `TimeoutError` is
+    /// raised, and nothing has changed.
+    #[pyo3(signature = (timeout = Some(30.0)))]
+    fn quiesce(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::timeout)] timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.engine.quiesce(py, bound(timeout)?)
     }
 
     /// Opens a file by its path, or by a descriptor, which stays the caller's.
@@ -73,10 +89,11 @@ impl Engine {
         #[pyo3(from_py_with = whole::nbytes)] nbytes: u64,
         device: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Buffer> {
-        let device = self.device(py, device)?;
+        let engine = self.engine.live(py)?;
+        let device = device_of(py, &engine, device)?;
         let made = py.detach(|| match device {
-            Some(device) => self.engine.allocate(device, nbytes),
-            None => self.engine.allocate_pinned(nbytes),
+            Some(device) => engine.allocate(device, nbytes),
+            None => engine.allocate_pinned(nbytes),
         });
         Ok(Buffer::new(raised(py, made)?))
     }
@@ -89,9 +106,10 @@ impl Engine {
         nbytes: u64,
         device: &Bound<'_, PyAny>,
     ) -> PyResult<Buffer> {
-        let device = self.device(py, Some(device))?;
+        let engine = self.engine.live(py)?;
+        let device = device_of(py, &engine, Some(device))?;
         let device = device.ok_or_else(|| PyValueError::new_err("only GPUs share memory"))?;
-        let mapped = py.detach(|| self.engine.map_shared(device, handle, nbytes));
+        let mapped = py.detach(|| engine.map_shared(device, handle, nbytes));
         Ok(Buffer::new(raised(py, mapped)?))
     }
 
@@ -106,9 +124,10 @@ impl Engine {
     ) -> PyResult<Buffer> {
         let path = path_of(path)?;
         let wanted = device.map_or(Ok(GpuSelector::Auto), selector)?;
-        let device = raised(py, py.detach(|| self.engine.device(&wanted)))?;
+        let engine = self.engine.live(py)?;
+        let device = raised(py, py.detach(|| engine.device(&wanted)))?;
         let device = device.map(|device| device.id());
-        let file = raised(py, py.detach(|| self.engine.open(&path)))?;
+        let file = raised(py, py.detach(|| engine.open(&path)))?;
         // Closes the file as well.
         let read = interruptible(py, move |go_on| file.read_whole_while(device, go_on))?;
         Ok(Buffer::new(raised(py, read)?.0))
@@ -122,7 +141,8 @@ impl Engine {
         name: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let wanted = selector(name)?;
-        let Some(device) = raised(py, py.detach(|| self.engine.device(&wanted)))? else {
+        let engine = self.engine.live(py)?;
+        let Some(device) = raised(py, py.detach(|| engine.device(&wanted)))? else {
             return Ok(None);
         };
         let (info, known) = (device.info(), PyDict::new(py));
@@ -137,18 +157,20 @@ impl Engine {
     }
 
     fn __repr__(&self) -> String {
-        format!("<forebay.Engine, slots of {} bytes>", self.engine.options().slot_size)
+        format!("<forebay.Engine, slots of {} bytes>", self.engine.options.slot_size)
     }
 
     /// Notes on this engine, for example that io_uring was refused or memory is not pinned.
-    fn notes(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.engine.notes())
+    fn notes(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let engine = self.engine.live(py)?;
+        Ok(py.detach(|| engine.notes()))
     }
 
     /// How long the stages of all transfers have taken so far, and the engine's pinned memory, as a
     /// `forebay.Statistics`.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let counted = py.detach(|| self.engine.statistics());
+        let engine = self.engine.live(py)?;
+        let counted = py.detach(|| engine.statistics());
         let module = hanging::import(py, "forebay._statistics")?;
         let durations = module.getattr("Durations")?;
         let stage = |stage: &forebay::Histogram| {
@@ -165,7 +187,7 @@ impl Engine {
 
     /// Its limits by name.
     fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let limits = self.engine.options();
+        let limits = &self.engine.options;
         let known = PyDict::new(py);
         known.set_item("arena_size", limits.arena_size)?;
         known.set_item("slot_size", limits.slot_size)?;
@@ -189,82 +211,78 @@ impl Engine {
     }
 }
 
-impl Engine {
-    /// The GPU that `device` names, opened; `None` is the host.
-    pub(crate) fn device(
-        &self,
-        py: Python<'_>,
-        device: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<DeviceId>> {
-        let Some(device) = device else { return Ok(None) };
-        let wanted = selector(device)?;
-        let found = raised(py, py.detach(|| self.engine.device(&wanted)))?;
-        Ok(found.map(|device| device.id()))
-    }
+/// The GPU that `device` names, opened; `None` is the host.
+fn device_of(
+    py: Python<'_>,
+    engine: &forebay::Engine,
+    device: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<DeviceId>> {
+    let Some(device) = device else { return Ok(None) };
+    Ok(gpu_of(py, engine, device)?.map(|device| device.id()))
+}
 
-    /// The engine's handle of the GPU that `device` names, opened; `None` is the host.
-    pub(crate) fn gpu_of(
-        &self,
-        py: Python<'_>,
-        device: &Bound<'_, PyAny>,
-    ) -> PyResult<Option<Arc<dyn Device>>> {
-        let wanted = selector(device)?;
-        raised(py, py.detach(|| self.engine.device(&wanted)))
-    }
+/// The engine's handle of the GPU that `device` names, opened; `None` is the host.
+pub(crate) fn gpu_of(
+    py: Python<'_>,
+    engine: &forebay::Engine,
+    device: &Bound<'_, PyAny>,
+) -> PyResult<Option<Arc<dyn Device>>> {
+    let wanted = selector(device)?;
+    raised(py, py.detach(|| engine.device(&wanted)))
+}
 
-    /// Borrows memory for a call, once the work of its own libraries on it is done.
-    pub(crate) fn lend(
-        &self,
-        found: Vec<Found>,
-        ordering: Ordering,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Vec<forebay::Buffer>, Error> {
-        let lent = found.into_iter().map(|found| found.borrow(&self.engine));
-        let lent = lent.collect::<Result<Vec<_>, _>>()?;
-        self.wait_until_ready(&lent, ordering, go_on)?;
-        Ok(lent.into_iter().map(|lent| lent.buffer).collect())
-    }
+/// Borrows memory for a call, once the work of its own libraries on it is done.
+pub(crate) fn lend(
+    engine: &forebay::Engine,
+    found: Vec<Found>,
+    ordering: Ordering,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Vec<forebay::Buffer>, Error> {
+    let lent = found.into_iter().map(|found| found.borrow(engine));
+    let lent = lent.collect::<Result<Vec<_>, _>>()?;
+    wait_until_ready(engine, &lent, ordering, go_on)?;
+    Ok(lent.into_iter().map(|lent| lent.buffer).collect())
+}
 
-    /// Waits for the work that the memory's own libraries have queued on it, if the call has the
-    /// order `Ready`.
-    pub(crate) fn wait_until_ready<'a>(
-        &self,
-        lent: impl IntoIterator<Item = &'a Lent>,
-        ordering: Ordering,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Error> {
-        let mut seen: Vec<(DeviceId, CallerStream)> = Vec::new();
-        for one in lent {
-            if let (Ordering::Ready, Order::Stream(stream)) = (ordering, one.order)
-                && let Some(device) = one.buffer.device()
-                && !seen.contains(&(device, stream))
-            {
-                seen.push((device, stream));
-                // SAFETY: the library has just returned the stream, as one of that GPU.
-                unsafe { self.engine.wait_for_stream(device, stream, go_on) }?;
-            }
+/// Waits for the work that the memory's own libraries have queued on it, if the call has the
+/// order `Ready`.
+pub(crate) fn wait_until_ready<'a>(
+    engine: &forebay::Engine,
+    lent: impl IntoIterator<Item = &'a Lent>,
+    ordering: Ordering,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<(), Error> {
+    let mut seen: Vec<(DeviceId, CallerStream)> = Vec::new();
+    for one in lent {
+        if let (Ordering::Ready, Order::Stream(stream)) = (ordering, one.order)
+            && let Some(device) = one.buffer.device()
+            && !seen.contains(&(device, stream))
+        {
+            seen.push((device, stream));
+            // SAFETY: the library has just returned the stream, as one of that GPU.
+            unsafe { engine.wait_for_stream(device, stream, go_on) }?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Like `wait_until_ready`, for a call that holds the interpreter's lock: gives it up only to
-    /// wait.
-    pub(crate) fn make_ready(
-        &self,
-        py: Python<'_>,
-        lent: &Lent,
-        ordering: Ordering,
-    ) -> PyResult<()> {
-        let (Ordering::Ready, Order::Stream(stream)) = (ordering, lent.order) else {
-            return Ok(());
-        };
-        let Some(gpu) = lent.buffer.gpu() else { return Ok(()) };
-        // SAFETY: as above.
-        if raised(py, unsafe { self.engine.is_stream_idle(&**gpu, stream) })? {
-            return Ok(());
-        }
-        raised(py, interruptible(py, |go_on| self.wait_until_ready([lent], ordering, go_on))?)
+/// Like `wait_until_ready`, for a call that holds the interpreter's lock: gives it up only to
+/// wait.
+pub(crate) fn make_ready(
+    py: Python<'_>,
+    engine: &forebay::Engine,
+    lent: &Lent,
+    ordering: Ordering,
+) -> PyResult<()> {
+    let (Ordering::Ready, Order::Stream(stream)) = (ordering, lent.order) else {
+        return Ok(());
+    };
+    let Some(gpu) = lent.buffer.gpu() else { return Ok(()) };
+    // SAFETY: as above.
+    if raised(py, unsafe { engine.is_stream_idle(&**gpu, stream) })? {
+        return Ok(());
     }
+    raised(py, interruptible(py, |go_on| wait_until_ready(engine, [lent], ordering, go_on))?)
 }
 
 /// Parses a device as Python names it: `"cuda"`, `"cuda:1"`, `1`, `"sim"`, `"cpu"`, a UUID, a PCI

@@ -3,21 +3,23 @@
 #![expect(unsafe_code, reason = "queues on callers' streams, and borrows descriptors")]
 
 use std::ffi::OsString;
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use forebay::{OpenOptions, RequestOptions, SyncMode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, lend, make_ready, wait_until_ready};
 use crate::failure::{noted, raised};
 use crate::hanging;
 use crate::memory::{self, Lent, Use};
 use crate::moving;
+use crate::quiesce::{Opened, lock};
 use crate::stream::{Given, Ordering};
 use crate::transfer::Transfer;
 use crate::waiting::{Apart, InUse, interruptible};
@@ -26,7 +28,7 @@ use crate::whole;
 /// A file of an engine. Closing it does not stop transfers in progress.
 #[pyclass(frozen, module = "forebay", subclass, weakref)]
 pub(crate) struct File {
-    file: Apart<Mutex<Option<forebay::File>>>,
+    file: Apart<Arc<Mutex<Opened>>>,
     path: PathBuf,
     mode: String,
     pub(crate) engine: Py<Engine>,
@@ -64,7 +66,7 @@ pub(crate) fn opened(
 ) -> PyResult<File> {
     let py = engine.py();
     let how = how(mode)?;
-    let inner = &engine.get().engine;
+    let inner = engine.get().engine.live(py)?;
     let opened = if whole::is_number(file)? && !file.is_instance_of::<PyBool>() {
         let number: Option<i32> = file.extract().ok().filter(|&number| number >= 0);
         let expected = "a path or an open file descriptor";
@@ -81,7 +83,7 @@ pub(crate) fn opened(
     };
     let file = raised(py, opened)?;
     let path = file.path().to_owned();
-    let (file, mode) = (Apart::new(Mutex::new(Some(file))), mode.to_owned());
+    let (file, mode) = (Apart::new(engine.get().engine.keep(file)), mode.to_owned());
     Ok(File { file, path, mode, engine: engine.clone().unbind() })
 }
 
@@ -162,7 +164,7 @@ impl File {
     /// Whether it is closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.lock().is_none()
+        matches!(*self.lock(), Opened::Closed)
     }
 
     /// Its size in bytes now.
@@ -180,8 +182,8 @@ impl File {
     /// Closes it. Transfers in progress continue; closing it again does nothing. For a file opened
     /// for writing, the last error of the file system is raised, and the file is closed anyway.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let file = self.lock().take();
-        raised(py, py.detach(|| file.map_or(Ok(()), forebay::File::close)))
+        let file = mem::replace(&mut *self.lock(), Opened::Closed);
+        raised(py, py.detach(|| file.close()))
     }
 
     fn __enter__(this: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
@@ -415,14 +417,30 @@ fn at_once(
 }
 
 impl File {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<forebay::File>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Opened> {
+        lock(&self.file)
     }
 
     /// The engine's file, while it is open.
     pub(crate) fn file(&self) -> PyResult<InUse> {
-        let file = self.lock().clone().map(InUse::new);
-        file.ok_or_else(|| PyValueError::new_err(format!("{:?} is closed", self.path)))
+        let mut engine = None;
+        loop {
+            let mut opened = self.lock();
+            *opened = match (mem::replace(&mut *opened, Opened::Closed), engine.take()) {
+                (Opened::Detached(file), Some(live)) => Opened::File(forebay::Engine::attach(&live, file)),
+                (opened, _) => opened,
+            };
+            match &*opened {
+                Opened::File(file) => return Ok(InUse::new(file.clone())),
+                Opened::Detached(_) => {}
+                Opened::Closed => {
+                    return Err(PyValueError::new_err(format!("{:?} is closed", self.path)));
+                }
+            }
+            drop(opened);
+            // Waits, and so without the lock.
+            engine = Some(Python::attach(|py| self.engine.get().engine.live(py))?);
+        }
     }
 
     /// Raises an error about the memory of a call.
@@ -447,20 +465,20 @@ impl File {
             let text = "a list of targets takes no stream: its GPUs have several";
             return Err(PyValueError::new_err(text));
         }
-        let (file, this) = (self.file()?, self.engine.get());
+        let file = self.file()?;
         let find = |memory| memory::find(&memory, call.usage, call.size);
         let found = targets.iter().map(find).collect::<PyResult<Vec<_>>>();
         let found = self.about_memory(py, call, found)?;
         let (offset, options, ordering) = (call.offset, &call.options, call.ordering);
         let read = interruptible(py, |go_on| {
-            let mut buffers = this.lend(found, ordering, go_on)?;
+            let mut buffers = lend(file.engine(), found, ordering, go_on)?;
             file.read_to_all(offset, &mut buffers, options, go_on)
         });
         self.moved(py, call, read?)
     }
 
     fn run(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<forebay::Outcome> {
-        let (file, this) = (self.file()?, self.engine.get());
+        let file = self.file()?;
         if let Ordering::Stream(_) = call.ordering {
             return self.start(py, call)?.outcome(py);
         }
@@ -468,7 +486,7 @@ impl File {
         let found = self.about_memory(py, call, found)?;
         let lent = match found.on_gpu {
             true => Err(found),
-            false => match at_once(&file, call, found.lend(py, &this.engine)?) {
+            false => match at_once(&file, call, found.lend(py, file.engine())?) {
                 Ok(transfer) => return moving::outcome(py, &transfer),
                 Err(back) => Ok(back),
             },
@@ -476,8 +494,8 @@ impl File {
         let (offset, options) = (call.offset, &call.options);
         let (usage, ordering) = (call.usage, call.ordering);
         let moved = interruptible(py, |go_on| {
-            let mut lent = lent.or_else(|found| found.borrow(&this.engine))?;
-            this.wait_until_ready([&lent], ordering, go_on)?;
+            let mut lent = lent.or_else(|found| found.borrow(file.engine()))?;
+            wait_until_ready(file.engine(), [&lent], ordering, go_on)?;
             let moved = match usage {
                 Use::Target => file.read_while(offset, &mut lent.buffer, options, go_on),
                 Use::Source => file.write_while(offset, &lent.buffer, options, go_on),
@@ -500,10 +518,10 @@ impl File {
     }
 
     fn start(&self, py: Python<'_>, call: &Call<'_, '_>) -> PyResult<Transfer> {
-        let (file, engine) = (self.file()?, self.engine.get());
-        let lent = memory::lend(&engine.engine, call.memory, call.usage, call.size);
+        let file = self.file()?;
+        let lent = memory::lend(file.engine(), call.memory, call.usage, call.size);
         let mut lent = self.about_memory(py, call, lent)?;
-        engine.make_ready(py, &lent, call.ordering)?;
+        make_ready(py, file.engine(), &lent, call.ordering)?;
         match at_once(&file, call, lent) {
             Ok(transfer) => return Ok(Transfer::new(transfer, self.engine.clone_ref(py))),
             Err(back) => lent = back,

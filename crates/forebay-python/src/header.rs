@@ -120,9 +120,8 @@ pub(crate) fn filled<'py>(
     let (py, own) = (file.py(), file.get());
     let array = PyByteArray::new_with(py, usize::try_from(length).unwrap_or(0), |_| Ok(()))?;
     if length > 0 {
-        let engine = &own.engine.get().engine;
-        let mut lent = memory::lend(engine, array.as_any(), Use::Target, None)?;
         let (file, options) = (own.file()?, forebay::RequestOptions::exactly());
+        let mut lent = memory::lend(file.engine(), array.as_any(), Use::Target, None)?;
         let read =
             interruptible(py, |go_on| file.read_while(offset, &mut lent.buffer, &options, go_on));
         raised(py, read?)?;

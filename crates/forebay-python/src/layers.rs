@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::buffer::Buffer;
-use crate::engine::{Engine, routes};
+use crate::engine::{self, Engine, routes};
 use crate::failure::raised;
 use crate::file::File;
 use crate::stream::{Given, number};
@@ -59,7 +59,8 @@ impl LayerStream {
         mapped_budget: Option<u64>,
         check: bool,
     ) -> PyResult<Vec<Self>> {
-        let gpu = |device| gpu_of(py, engine.get(), device);
+        let own = &engine.get().engine.live(py)?;
+        let gpu = |device| gpu_of(py, own, device);
         let gpus = devices.iter().map(gpu).collect::<PyResult<Vec<_>>>()?;
         let mut options = StreamOptions::ordered(order_of(order)?);
         (options.passes, options.check) = (passes, check);
@@ -73,7 +74,6 @@ impl LayerStream {
             }
             described.push(layer);
         }
-        let own = &engine.get().engine;
         let made =
             py.detach(move || forebay_layers::LayerStream::group(own, &gpus, &described, options));
         let of = |stream| Self {
@@ -296,7 +296,11 @@ impl TakenLayer {
 }
 
 /// The GPU of the layers.
-fn gpu_of(py: Python<'_>, engine: &Engine, device: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Device>> {
+fn gpu_of(
+    py: Python<'_>,
+    engine: &forebay::Engine,
+    device: &Bound<'_, PyAny>,
+) -> PyResult<Arc<dyn Device>> {
     let refused = |given: String| {
         PyValueError::new_err(format!(
             "`device` cannot be `{given}`: layers need a GPU, such as `cuda:0`, or a simulated \
@@ -306,7 +310,7 @@ fn gpu_of(py: Python<'_>, engine: &Engine, device: &Bound<'_, PyAny>) -> PyResul
     if device.is_none() {
         return Err(refused("None".into()));
     }
-    let found = engine.gpu_of(py, device).inspect_err(|error| {
+    let found = engine::gpu_of(py, engine, device).inspect_err(|error| {
         // The engine's own hint suggests host memory, which cannot hold layers.
         if error.get_type(py).name().is_ok_and(|name| name == "NoDevice") {
             let hint = "layers need a GPU: `forebay doctor` reports why there is none, and \

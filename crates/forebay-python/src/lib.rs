@@ -36,6 +36,7 @@ mod moving;
 mod numbers;
 mod pages;
 mod pickle;
+mod quiesce;
 mod replace;
 mod stream;
 mod transfer;

@@ -63,7 +63,8 @@ pub mod blocks {
 }
 
 pub use engine::{
-    Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, RequestOptions, Transfer,
+    DetachedFile, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, Quiesced,
+    RequestOptions, Transfer,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use forebay::{Error, ManyOutcome, Piece, RequestOptions};
 use pyo3::prelude::*;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, lend};
 use crate::failure::{exception, raised};
 use crate::file::{File, options};
 use crate::memory::{self, Found, Use};
@@ -110,18 +110,18 @@ impl Requests {
 
     /// Runs the requests and waits for the end.
     fn run(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<Py<ManyResult>> {
-        let (py, this) = (engine.py(), engine.get());
+        let (py, live) = (engine.py(), engine.get().engine.live(engine.py())?);
         if let Ordering::Stream(_) = how.ordering {
             return self.start(engine, how)?.outcome(py);
         }
         let Self { files, found, wanted } = self;
         let (usage, options, ordering) = (how.usage, how.options, how.ordering);
         let done = interruptible(py, |go_on| {
-            let mut buffers = this.lend(found, ordering, go_on)?;
+            let mut buffers = lend(&live, found, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
             let outcome = match usage {
-                Use::Target => this.engine.read_many_while(&pieces, &mut buffers, &options, go_on),
-                Use::Source => this.engine.write_many_while(&pieces, &buffers, &options, go_on),
+                Use::Target => live.read_many_while(&pieces, &mut buffers, &options, go_on),
+                Use::Source => live.write_many_while(&pieces, &buffers, &options, go_on),
             };
             outcome.map(|outcome| (outcome, buffers)) // dropped with the interpreter's lock
         })?;
@@ -134,13 +134,13 @@ impl Requests {
 
     /// Runs the requests for several targets, and waits for the end.
     fn run_to_all(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<Py<ManyResult>> {
-        let (py, this) = (engine.py(), engine.get());
+        let (py, live) = (engine.py(), engine.get().engine.live(engine.py())?);
         let Self { files, found, wanted } = self;
         let (options, ordering) = (how.options, how.ordering);
         let done = interruptible(py, |go_on| {
-            let mut buffers = this.lend(found, ordering, go_on)?;
+            let mut buffers = lend(&live, found, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
-            let read = this.engine.read_many_to_all(&pieces, &mut buffers, &options, go_on);
+            let read = live.read_many_to_all(&pieces, &mut buffers, &options, go_on);
             read.map(|outcome| (outcome, buffers)) // dropped with the interpreter's lock
         })?;
         let (outcome, _) = raised(py, done)?;
@@ -149,16 +149,16 @@ impl Requests {
 
     /// Starts the requests.
     fn start(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<ManyTransfer> {
-        let (py, this) = (engine.py(), engine.get());
+        let (py, live) = (engine.py(), engine.get().engine.live(engine.py())?);
         if self.wanted.is_empty() {
-            let nothing = raised(py, this.engine.read_many(&[], &mut [], &how.options))?;
+            let nothing = raised(py, live.read_many(&[], &mut [], &how.options))?;
             return ManyTransfer::nothing(py, nothing);
         }
         let Self { files, found, wanted } = self;
         let (usage, options, ordering) = (how.usage, how.options, how.ordering);
         let started = interruptible(py, |go_on| {
-            let buffers = this.lend(found, ordering, go_on)?;
-            let (engine, pieces) = (&this.engine, pieces(&files, wanted));
+            let buffers = lend(&live, found, ordering, go_on)?;
+            let (engine, pieces) = (&live, pieces(&files, wanted));
             match (usage, ordering) {
                 // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
                 (Use::Target, Ordering::Stream(stream)) => unsafe {

@@ -13,6 +13,7 @@ mod many;
 mod notes;
 mod ordered;
 mod overdue;
+mod quiesce;
 mod raw;
 mod readers;
 mod request;
@@ -35,6 +36,7 @@ use forebay_base::process::{Home, Housed, Kept};
 use forebay_cufile::Session;
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
+pub use quiesce::{DetachedFile, Quiesced};
 pub use request::RequestOptions;
 use rustix::io::Errno;
 pub use transfer::Transfer;
@@ -441,6 +443,7 @@ impl Drop for Inner {
         // Jobs there may hold the core, and with it themselves.
         self.core.finish_aside();
         events::engine_ended(self.threads.wait());
+        self.tools.arena.couriers().clear(); // callers' memory keeps them
     }
 }
 

@@ -302,6 +302,12 @@ impl Handle {
         self.o_direct.get().is_some()
     }
 
+    /// The same open file, for another engine.
+    pub(crate) fn detached(self) -> Self {
+        let (queue, ring_tried) = Default::default();
+        Self { queue, ring_tried, ports: Ports::default(), ..self }
+    }
+
     /// Index of the file's drive in the engine that opened it. The drive stays the same while the
     /// file is open, whatever is mounted over it.
     pub(crate) fn queue(&self) -> &OnceLock<usize> {

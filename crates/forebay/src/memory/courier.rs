@@ -47,6 +47,13 @@ impl Couriers {
     pub(crate) fn new(room: &Arc<Room>) -> Arc<Self> {
         Arc::new(Self { room: Arc::clone(room), kept: Lock::default() })
     }
+
+    /// Frees the couriers and the pinned memory that are not in use.
+    pub(crate) fn clear(&self) {
+        let kept = std::mem::take(&mut *self.kept.lock());
+        drop(kept);
+        self.room.clear();
+    }
 }
 
 impl Courier {

@@ -150,6 +150,12 @@ impl Room {
         }
     }
 
+    /// Frees returned memory.
+    pub(super) fn clear(&self) {
+        let idle = std::mem::take(&mut *self.idle.lock());
+        drop(idle);
+    }
+
     /// Returned memory of this use, of `len` bytes or somewhat more.
     fn returned(
         &self,
