@@ -8,9 +8,11 @@ SGLang finds `register` by the entry point of this package. Options are describe
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from .._forebay import Engine
 from .._serving import checked, exchanged, together, watched, without
 
 __all__ = ["register"]
@@ -68,16 +70,21 @@ def _check(*, extra_config: dict[str, Any], **others: Any) -> tuple[tuple[()], d
 
 def _weights(original: Any, loader: Any, *args: Any, **others: Any) -> Any:
     """Runs around the method that chooses files and reads them."""
-    options = _options(loader.load_config.model_loader_extra_config)
-    if options is None:
-        return original(loader, *args, **others)
     import torch
     from sglang.srt.model_loader import loader as module
 
+    # Updates from disk have an empty configuration.
+    extra = loader.load_config.model_loader_extra_config
+    extra = extra or getattr(module.get_model(), "model_loader_extra_config", None)
+    options = _options(json.loads(extra) if isinstance(extra, str) else extra)
+    if options is None:
+        return original(loader, *args, **others)
     from ..safetensors import iterate
 
     def read(files: list[str], *_: Any, **__: Any) -> Iterator[tuple[str, Any]]:
-        chosen = {"device": "cuda" if torch.cuda.is_available() else "cpu", **options}
+        # The engine ends with the load: a server that sleeps has none of its threads and memory.
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        chosen = {"device": device, "engine": Engine(), **options}
         group = together(sorted(files), chosen["device"])
         return watched(iterate(files, **group, **chosen), files)
 

@@ -12,6 +12,7 @@ from vllm.model_executor.model_loader import default_loader, weight_utils
 from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 from vllm.platforms import current_platform
 
+from .._forebay import Engine
 from .._serving import checked, exchanged, together, watched
 from ..safetensors import iterate
 
@@ -59,7 +60,8 @@ class Loader(default_loader.DefaultModelLoader):
             )
             return
         files = sorted(files)
-        options = {"device": current_platform.device_type, **self._options}
+        # It ends with the load: a server that sleeps has no threads, rings and pinned memory of it.
+        options = {"device": current_platform.device_type, "engine": Engine(), **self._options}
         tables = _engram()
         is_table = tables.search if tables else lambda _: None
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def saved(folder: Path) -> Any:
+def saved(folder: Path, seed: int = 1) -> Any:
     """Writes it to several files, and returns it."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -21,7 +21,7 @@ def saved(folder: Path) -> Any:
         max_position_embeddings=256,
         initializer_range=0.3,  # the tokens depend on each of its numbers
     )
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder, max_shard_size="280KB")
     assert len(list(folder.glob("*.safetensors"))) == 4

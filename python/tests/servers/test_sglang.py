@@ -10,13 +10,28 @@ import pytest
 
 loader = pytest.importorskip("sglang.srt.model_loader.loader", reason="no SGLang")
 
+import forebay.safetensors
 import torch
 from forebay.sglang import register
 from safetensors.torch import save_file
 from sglang.srt.configs.load_config import LoadConfig
+from sglang.srt.model_executor.model_runner_components import weight_updater
 from sglang.srt.plugins import load_plugins
 
 load_plugins()  # by the entry point of the installed package
+
+
+class Parameters(torch.nn.Module):
+    """A model with a parameter for each tensor of a file."""
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.zeros_like(tensor)))
+
+    def load_weights(self, weights: Any) -> None:
+        for name, tensor in weights:
+            self.get_parameter(name).data.copy_(tensor)
 
 
 class Model(torch.nn.Module):
@@ -31,17 +46,25 @@ class Model(torch.nn.Module):
             self.kept[name] = tensor.narrow(0, 0, tensor.shape[0] // 2).clone()
 
 
-def load(folder: Path, extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the loader gives a model."""
+def served(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets what a server has decided from its arguments."""
     settings = {
+        "model_loader_extra_config": extra,
+        "weight_cache_mode": "off",
         "weight_loader_disable_mmap": False,
         "weight_loader_prefetch_checkpoints": False,
         "weight_loader_prefetch_num_threads": 1,
         "weight_loader_drop_cache_after_load": False,
     }
-    # What a server has decided from its arguments.
     monkeypatch.setattr(loader, "get_server_args", lambda: None)
-    monkeypatch.setattr(loader, "get_model", lambda: SimpleNamespace(**settings))
+    monkeypatch.setattr(weight_updater, "get_pp_stage_load_group", lambda: LoadConfig().load_group)
+    for module in (loader, weight_updater):
+        monkeypatch.setattr(module, "get_model", lambda: SimpleNamespace(**settings))
+
+
+def load(folder: Path, extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the loader gives a model."""
+    served("{}", monkeypatch)
     config = SimpleNamespace(
         model_path=str(folder), revision=None, hf_config=SimpleNamespace(architectures=["Fake"])
     )
@@ -75,6 +98,41 @@ def test_forebay_reads_the_files(
     assert kept.keys() == tensors.keys()
     assert all(torch.equal(kept[name], tensor[:2]) for name, tensor in tensors.items())
     assert loader.safetensors_weights_iterator is of_sglang
+
+
+@pytest.mark.parametrize("extra", ['{"forebay": true}', "{}"])
+def test_an_update_from_disk_reads_as_the_server_does(
+    folder: tuple[Path, dict[str, Any]], extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, tensors = folder
+    model = Parameters(tensors)
+    before = {name: value.data_ptr() for name, value in model.named_parameters()}
+    served(extra, monkeypatch)
+    read: list[Any] = []
+    iterate = forebay.safetensors.iterate
+    monkeypatch.setattr("forebay.safetensors.iterate", lambda *a, **o: read.append(a) or iterate(*a, **o))
+    config = SimpleNamespace(
+        model_path="",
+        revision=None,
+        dtype=torch.float32,
+        quantization=None,
+        hf_config=SimpleNamespace(architectures=["Fake"]),
+    )
+    updater = weight_updater.WeightUpdater(
+        tp_rank=0,
+        device="cpu",
+        gpu_id=0,
+        model_config=config,
+        custom_weight_loaders={},
+        get_model=lambda: model,
+        update_model_fields=lambda *_, **__: None,
+        recapture_cuda_graph=lambda: None,
+        get_model_runner=lambda: None,
+    )
+    assert updater.update_weights_from_disk(str(path), "auto") == (True, "Succeeded to update model weights.")
+    assert bool(read) == (extra != "{}")
+    for name, value in model.named_parameters():
+        assert torch.equal(value, tensors[name]) and value.data_ptr() == before[name]
 
 
 @pytest.mark.parametrize("extra", [{}, {"forebay": False}, {"enable_multithread_load": False}])

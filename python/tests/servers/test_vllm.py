@@ -26,11 +26,20 @@ from vllm.model_executor.model_loader import default_loader, weight_utils
 from vllm.plugins import load_general_plugins
 
 PROGRAM = """
+import os
 import sys
+from pathlib import Path
 from vllm import LLM, SamplingParams
 
+
+def left(worker):
+    threads = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    return [name for name in threads + files if "forebay-" in name or "io_uring" in name]
+
+
 if __name__ == "__main__":
-    model, load_format, ranks = sys.argv[1:]
+    model, other, load_format, ranks = sys.argv[1:]
     llm = LLM(
         model,
         load_format=load_format,
@@ -40,44 +49,52 @@ if __name__ == "__main__":
         max_model_len=64,
         model_loader_extra_config={"window": "1MiB"} if load_format == "forebay" else {},
     )
-    [out] = llm.generate(
-        [{"prompt_token_ids": [1, 2, 3, 4, 5]}],
-        SamplingParams(max_tokens=8, temperature=0, detokenize=False),
-    )
-    print("tokens:", out.outputs[0].token_ids)
+    for path in (None, other, model):
+        if path is not None:
+            llm.collective_rpc("reload_weights", kwargs={"weights_path": path})
+        [out] = llm.generate(
+            [{"prompt_token_ids": [1, 2, 3, 4, 5]}],
+            SamplingParams(max_tokens=8, temperature=0, detokenize=False),
+        )
+        print("tokens:", out.outputs[0].token_ids)
+        print("left:", sum(llm.collective_rpc(left), []))
 """
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    llama.saved(folder)
-    return folder
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folders = [tmp_path_factory.mktemp("llama") for _ in range(2)]
+    for seed, folder in enumerate(folders, 1):
+        llama.saved(folder, seed)
+    return folders
 
 
-def tokens(model: Path, load_format: str, ranks: int) -> str:
-    program = model.parent / "serve.py"
+def tokens(models: list[Path], load_format: str, ranks: int) -> list[str]:
+    """Those after the start, and after reloads of the other model and of the first."""
+    program = models[0].parent / "serve.py"
     program.write_text(PROGRAM)
     settings = {
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # runs a function in the workers
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else each rank needs a NUMA node of its own
     }
     done = subprocess.run(
-        [sys.executable, str(program), str(model), load_format, str(ranks)],
+        [sys.executable, str(program), *map(str, models), load_format, str(ranks)],
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
         timeout=3600,
         check=False,
     )
-    found = re.search(r"tokens: (.*)", done.stdout)
-    assert found, done.stdout + done.stderr
-    return found[1]
+    assert re.findall(r"left: (.*)", done.stdout) == ["[]"] * 3, done.stdout + done.stderr
+    return re.findall(r"tokens: (.*)", done.stdout)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_tokens_are_the_same(model: Path, ranks: int) -> None:
-    assert tokens(model, "forebay", ranks) == tokens(model, "safetensors", ranks)
+def test_tokens_are_the_same_also_after_reloads(models: list[Path], ranks: int) -> None:
+    first, other, again = found = tokens(models, "forebay", ranks)
+    assert first == again != other
+    assert found == tokens(models, "safetensors", ranks)
 
 
 def made(**options: Any) -> Any:

@@ -44,7 +44,8 @@ impl Engine {
                 Ok(inner) => {
                     let threads = inner.threads.clone();
                     drop(inner);
-                    return Ok(if threads.wait() { Quiesced::Ended } else { Quiesced::Hangs });
+                    let ended = threads.have_ended();
+                    return Ok(if ended { Quiesced::Ended } else { Quiesced::Hangs });
                 }
                 Err(shared) => shared,
             };

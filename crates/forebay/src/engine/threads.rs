@@ -213,6 +213,10 @@ impl Threads {
         !woken(waited).1.timed_out()
     }
 
+    pub(super) fn have_ended(&self) -> bool {
+        *self.alive.count.lock() == [0, 0]
+    }
+
     /// Starts the thread for small cold reads that are not waited for.
     pub(super) fn start_cold(&self, run: impl FnOnce() + Send + 'static) -> Result<()> {
         self.spawn_as(Quota::Reserved, "forebay-cold".to_owned(), "threads for cold reads", run)

@@ -83,6 +83,40 @@ fn slots_are_moved_by_a_ring_and_by_threads() {
 }
 
 #[test]
+fn a_quiesced_engine_frees_its_memory_and_the_next_one_reads_its_files() {
+    let Some(rig) = Rig::new(RingChoice::Auto) else { return };
+    rig.move_staged();
+    let buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap(); // keeps the pinned memory's list
+    let room = Arc::clone(rig.engine.inner.tools.arena.room());
+    assert!(room.account().used() > 0);
+    let Rig { engine, file, bytes, _folder, .. } = rig;
+    let Ok(Quiesced::InUse(engine)) = engine.quiesce(Duration::ZERO) else { panic!("in use") };
+    let clone = file.clone();
+    let file = file.detach().unwrap_err();
+    drop(clone);
+    let (file, options) = (file.detach().unwrap(), engine.options().clone());
+    assert!(matches!(engine.quiesce(Duration::ZERO), Ok(Quiesced::Ended)));
+    assert_eq!(room.account().used(), 0);
+    drop(buffer);
+    let file = Engine::new(options).unwrap().attach(file);
+    for len in [4096, LEN] {
+        file.evict().unwrap();
+        let mut got = vec![0; len];
+        file.read_exact(0, &mut got).unwrap();
+        assert!(got == bytes[..len]);
+    }
+}
+
+#[test]
+fn an_engine_whose_thread_hangs_is_not_quiesced() {
+    let engine = Engine::new(Options::default()).unwrap();
+    let (gate, shut) = std::sync::mpsc::channel::<()>();
+    engine.inner.core.aside(Chore::Free, move || assert!(shut.recv().is_err()));
+    assert!(matches!(engine.quiesce(Duration::ZERO), Ok(Quiesced::Hangs)));
+    drop(gate);
+}
+
+#[test]
 fn an_engine_ends_during_a_close_that_hangs() {
     let engine = Engine::new(Options::default()).unwrap();
     let (gate, shut) = std::sync::mpsc::channel::<()>();
