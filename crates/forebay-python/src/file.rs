@@ -427,7 +427,9 @@ impl File {
         loop {
             let mut opened = self.lock();
             *opened = match (mem::replace(&mut *opened, Opened::Closed), engine.take()) {
-                (Opened::Detached(file), Some(live)) => Opened::File(forebay::Engine::attach(&live, file)),
+                (Opened::Detached(file), Some(live)) => {
+                    Opened::File(forebay::Engine::attach(&live, file))
+                }
                 (opened, _) => opened,
             };
             match &*opened {

@@ -116,7 +116,8 @@ impl Resumable {
             Ok(Quiesced::InUse(engine)) => (State::Running(engine), None),
             Ok(Quiesced::Ended) => (State::Ended, Some(Ok(()))),
             Ok(Quiesced::Hangs) => {
-                let why = "cannot quiesce the engine: a thread waits for a drive, a server or a GPU";
+                let why =
+                    "cannot quiesce the engine: a thread waits for a drive, a server or a GPU";
                 (State::Ended, Some(Err(PyTimeoutError::new_err(why))))
             }
             Err(error) => (State::Ended, Some(raised(py, Err(error)))),

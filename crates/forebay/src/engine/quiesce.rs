@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use forebay_base::process::Kept;
 
-use super::file::File;
 use super::Engine;
+use super::file::File;
 use crate::error::{Operation, Result};
 use crate::file::Handle;
 
