@@ -423,25 +423,16 @@ impl File {
 
     /// The engine's file, while it is open.
     pub(crate) fn file(&self) -> PyResult<InUse> {
-        let mut engine = None;
         loop {
-            let mut opened = self.lock();
-            *opened = match (mem::replace(&mut *opened, Opened::Closed), engine.take()) {
-                (Opened::Detached(file), Some(live)) => {
-                    Opened::File(forebay::Engine::attach(&live, file))
-                }
-                (opened, _) => opened,
-            };
-            match &*opened {
+            match &*self.lock() {
                 Opened::File(file) => return Ok(InUse::new(file.clone())),
                 Opened::Detached(_) => {}
                 Opened::Closed => {
                     return Err(PyValueError::new_err(format!("{:?} is closed", self.path)));
                 }
             }
-            drop(opened);
-            // Waits, and so without the lock.
-            engine = Some(Python::attach(|py| self.engine.get().engine.live(py))?);
+            let engine = Python::attach(|py| self.engine.get().engine.live(py))?; // may wait
+            self.lock().attach(&engine);
         }
     }
 

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use forebay::{DetachedFile, File, Operation, Options, Quiesced};
+use forebay_base::process::Home;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
@@ -16,8 +17,8 @@ const NAP: Duration = Duration::from_millis(5);
 
 enum State {
     Running(forebay::Engine),
-    /// A thread ends it.
-    Ending,
+    /// A thread of this process ends it or makes another one.
+    Changing(Home),
     /// The next call makes another one.
     Ended,
 }
@@ -51,14 +52,21 @@ impl Resumable {
     pub(crate) fn live(&self, py: Python<'_>) -> PyResult<forebay::Engine> {
         loop {
             let mut state = lock(&self.state);
-            if let State::Ended = *state {
-                *state = State::Running(raised(py, forebay::Engine::new(self.options.clone()))?);
+            match &*state {
+                State::Running(engine) => return Ok(engine.clone()),
+                State::Changing(home) if home.is_here() => {
+                    drop(state);
+                    py.detach(|| sleep(NAP));
+                }
+                State::Changing(_) | State::Ended => {
+                    *state = State::Changing(Home::here());
+                    drop(state);
+                    let made = forebay::Engine::new(self.options.clone());
+                    *lock(&self.state) =
+                        made.as_ref().map_or(State::Ended, |engine| State::Running(engine.clone()));
+                    return raised(py, made);
+                }
             }
-            if let State::Running(engine) = &*state {
-                return Ok(engine.clone());
-            }
-            drop(state);
-            py.detach(|| sleep(NAP));
         }
     }
 
@@ -77,17 +85,21 @@ impl Resumable {
     pub(crate) fn quiesce(&self, py: Python<'_>, bound: Option<Duration>) -> PyResult<()> {
         let start = Instant::now();
         loop {
-            let state = mem::replace(&mut *lock(&self.state), State::Ending);
-            let (next, end) = match state {
-                State::Running(engine) => self.end(py, engine),
-                State::Ending => (State::Ending, None),
-                State::Ended => (State::Ended, Some(Ok(()))),
-            };
-            if !matches!(next, State::Ending) {
-                *lock(&self.state) = next;
-            }
-            if let Some(end) = end {
-                return end;
+            let mut state = lock(&self.state);
+            match mem::replace(&mut *state, State::Changing(Home::here())) {
+                State::Running(engine) => {
+                    drop(state);
+                    let (next, end) = self.end(py, engine);
+                    *lock(&self.state) = next;
+                    if let Some(end) = end {
+                        return end;
+                    }
+                }
+                State::Changing(home) if home.is_here() => drop(state),
+                State::Changing(_) | State::Ended => {
+                    *state = State::Ended;
+                    return Ok(());
+                }
             }
             if bound.is_some_and(|bound| start.elapsed() >= bound) {
                 return Err(PyTimeoutError::new_err(
@@ -105,13 +117,9 @@ impl Resumable {
         if let Err(error) = raised(py, engine.check_process(Operation::Wait)) {
             return (State::Running(engine), Some(Err(error)));
         }
-        for file in lock(&self.files).iter().filter_map(Weak::upgrade) {
-            let mut file = lock(&file);
-            *file = match mem::replace(&mut *file, Opened::Closed) {
-                Opened::File(file) => file.detach().map_or_else(Opened::File, Opened::Detached),
-                other => other,
-            };
-        }
+        let files = lock(&self.files);
+        files.iter().filter_map(Weak::upgrade).for_each(|file| lock(&file).detach());
+        drop(files);
         match py.detach(|| engine.quiesce(Duration::ZERO)) {
             Ok(Quiesced::InUse(engine)) => (State::Running(engine), None),
             Ok(Quiesced::Ended) => (State::Ended, Some(Ok(()))),
@@ -126,6 +134,22 @@ impl Resumable {
 }
 
 impl Opened {
+    /// Detaches it unless a call uses it.
+    fn detach(&mut self) {
+        *self = match mem::replace(self, Self::Closed) {
+            Self::File(file) => file.detach().map_or_else(Self::File, Self::Detached),
+            other => other,
+        };
+    }
+
+    /// Attaches a detached file.
+    pub(crate) fn attach(&mut self, engine: &forebay::Engine) {
+        *self = match mem::replace(self, Self::Closed) {
+            Self::Detached(file) => Self::File(engine.attach(file)),
+            other => other,
+        };
+    }
+
     /// Closes it, and returns the last error of the file system.
     pub(crate) fn close(self) -> forebay::Result<()> {
         match self {

@@ -442,8 +442,11 @@ impl Drop for Inner {
         self.cold.get().iter().flat_map(|reads| reads.iter()).for_each(|reads| reads.finish());
         // Jobs there may hold the core, and with it themselves.
         self.core.finish_aside();
-        events::engine_ended(self.threads.wait());
-        self.tools.arena.couriers().clear(); // callers' memory keeps them
+        let have_ended = self.threads.wait();
+        events::engine_ended(have_ended);
+        if have_ended {
+            self.tools.arena.couriers().clear(); // callers' memory keeps them
+        }
     }
 }
 
