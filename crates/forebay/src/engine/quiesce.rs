@@ -27,7 +27,7 @@ pub enum Quiesced {
 
 /// An open file without an engine.
 #[derive(Debug)]
-pub struct DetachedFile(Handle);
+pub struct DetachedFile(Arc<Handle>);
 
 impl Engine {
     /// Ends the engine once this is its last handle, so that the process can be snapshotted. Waits
@@ -59,7 +59,7 @@ impl Engine {
     /// Makes a detached file a file of this engine.
     #[must_use]
     pub fn attach(&self, file: DetachedFile) -> File {
-        File::new(Arc::new(file.0), self.clone())
+        File::new(file.0, self.clone())
     }
 }
 
@@ -83,7 +83,7 @@ impl File {
             return Err(self);
         }
         match Arc::try_unwrap(self.handle) {
-            Ok(handle) => Ok(DetachedFile(handle.detached())),
+            Ok(handle) => Ok(DetachedFile(Arc::new(handle.detached()))),
             Err(shared) => {
                 self.handle = shared;
                 Err(self)

@@ -86,7 +86,7 @@ fn slots_are_moved_by_a_ring_and_by_threads() {
 fn a_quiesced_engine_frees_its_memory_and_the_next_one_reads_its_files() {
     let Some(rig) = Rig::new(RingChoice::Auto) else { return };
     rig.move_staged();
-    let buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap(); // keeps the pinned memory's list
+    let buffer = rig.engine.allocate(rig.gpu, LEN as u64).unwrap(); // keeps the couriers
     let room = Arc::clone(rig.engine.inner.tools.arena.room());
     assert!(room.account().used() > 0);
     let Rig { engine, file, bytes, _folder, .. } = rig;
