@@ -57,9 +57,8 @@ impl Engine {
             set(&mut limits, &name.extract::<String>()?, &value)?;
         }
         logs::follow(py)?;
-        let options = limits.clone();
         let engine = raised(py, py.detach(|| forebay::Engine::new(limits)).map_err(with_keyword))?;
-        Ok(Self { engine: Apart::new(Resumable::new(options, engine)) })
+        Ok(Self { engine: Apart::new(Resumable::new(engine)) })
     }
 
     /// Waits for running calls, at most `timeout` seconds, then closes all rings, frees pinned
@@ -125,8 +124,7 @@ impl Engine {
         let path = path_of(path)?;
         let wanted = device.map_or(Ok(GpuSelector::Auto), selector)?;
         let engine = self.engine.live(py)?;
-        let device = raised(py, py.detach(|| engine.device(&wanted)))?;
-        let device = device.map(|device| device.id());
+        let device = raised(py, py.detach(|| engine.device(&wanted)))?.map(|device| device.id());
         let file = raised(py, py.detach(|| engine.open(&path)))?;
         // Closes the file as well.
         let read = interruptible(py, move |go_on| file.read_whole_while(device, go_on))?;

@@ -44,7 +44,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Resumable {
-    pub(crate) fn new(options: Options, engine: forebay::Engine) -> Self {
+    pub(crate) fn new(engine: forebay::Engine) -> Self {
+        let options = engine.options().clone();
         Self { options, state: Mutex::new(State::Running(engine)), files: Mutex::default() }
     }
 
