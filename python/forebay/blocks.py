@@ -15,7 +15,9 @@ process is killed, the power is cut, a drive returns wrong bytes or is full.
 
 from __future__ import annotations
 
-import os
+import functools
+import json
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -46,6 +48,18 @@ _OPTIONS = (
     "unwritten",
     "waiting",
 )
+
+COUNTERS = {
+    "hits": ("Blocks read from the store.", "root"),
+    "missed": ("Requested blocks that were not read.", "root", "reason"),
+    "stored": ("Blocks written to the store.", "root"),
+    "present": ("Blocks that were stored already.", "root"),
+    "dropped": ("Blocks that were not written.", "root", "reason"),
+    "evicted": ("Blocks evicted.", "root"),
+    "bytes_read": ("Bytes read from the store.", "root"),
+    "bytes_written": ("Bytes written to the store.", "root"),
+}
+"""The counters of a store: text and labels."""
 
 
 class BlockStore:
@@ -109,6 +123,7 @@ class BlockStore:
             timeout=timeout,
             threads=threads,
         )
+        self._counted: dict[tuple[str, ...], int] = {}
 
     def get(self, keys: Iterable[Key], memory: Iterable[Block]) -> list[bool]:
         """Reads blocks into memory; for each, whether it was there.
@@ -199,6 +214,28 @@ class BlockStore:
         """
         return self._blocks.statistics()
 
+    def increments(self) -> dict[tuple[str, ...], int]:
+        """Increments of the `COUNTERS` since the last call, by name and labels."""
+        counts: dict[tuple[str, ...], int] = {}
+        for root in self.statistics():
+            for name, (_, *labels) in COUNTERS.items():
+                value, at = root[name], (name, str(root["path"]))
+                if "reason" in labels:
+                    counts |= {(*at, reason): count for reason, count in value.items()}
+                else:
+                    counts[at] = value
+        before, self._counted = self._counted, counts
+        return {at: more for at, count in counts.items() if (more := count - before.get(at, 0))}
+
+    def update_metrics(self) -> None:
+        """Updates the counters ``forebay_kv_…`` of ``prometheus_client``, if that is installed.
+
+        Call it periodically, or before the program's metrics are collected.
+        """
+        for (name, *labels), count in self.increments().items():
+            if counter := _counter(name):
+                counter.labels(*labels).inc(count)
+
     def close(self) -> None:
         """Closes the store. What waits is dropped; what is in progress ends."""
         self._blocks.close()
@@ -208,6 +245,16 @@ class BlockStore:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
+
+
+@functools.cache
+def _counter(name: str) -> Any:
+    try:
+        from prometheus_client import Counter  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return None
+    text, *labels = COUNTERS[name]
+    return Counter(f"forebay_kv_{name}", text, labels)
 
 
 def _size(name: str, value: int | str, zero: bool = False) -> int:
@@ -229,8 +276,13 @@ def _roots(
     return [(local(path), _size("capacity", capacity)) for path in paths]
 
 
-def from_config(server: str, config: Mapping[str, Any], namespace: str) -> BlockStore:
+def from_config(
+    server: str, config: Mapping[str, Any], about: Mapping[str, Any], unknown: str = ""
+) -> BlockStore:
     """The store of a server's configuration: ``root`` and the arguments of `BlockStore`.
+
+    Blocks are found by servers with the same ``namespace`` and the same `about`. Without a
+    ``namespace``, warns of what `about` lacks.
 
     Raises:
         ValueError: a key is missing or unknown.
@@ -239,11 +291,16 @@ def from_config(server: str, config: Mapping[str, Any], namespace: str) -> Block
     root = given.pop("root", None)
     if not root:
         raise ValueError(f'forebay for {server}: give "root", the folder for the blocks')
-    unknown = sorted(set(given) - set(_OPTIONS))
-    if unknown:
+    if wrong := sorted(set(given) - set(_OPTIONS)):
         known = ", ".join(f"`{name}`" for name in ("root", *_OPTIONS))
-        raise ValueError(
-            f"forebay for {server}: unknown option `{shown(unknown[0])}`; use {known}"
-        )
+        raise ValueError(f"forebay for {server}: unknown option `{shown(wrong[0])}`; use {known}")
     own = given.pop("namespace", "")
-    return BlockStore(root, **given, namespace=f"{server}\n{own}\n{namespace}")
+    if unknown and not own:
+        text = (
+            f"forebay for {server}: {server} does not pass {unknown}: servers that differ in it "
+            "share blocks; set `namespace` to a name of it"
+        )
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    namespace = f"{server}\n{own}\n{json.dumps(about, sort_keys=True)}"
+    given.setdefault("waiting", 1 << 62)  # what waits is in the server's memory, which is bounded
+    return BlockStore(root, **given, namespace=namespace)

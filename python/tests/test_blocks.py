@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -143,9 +144,12 @@ def test_several_roots_share_the_blocks(tmp_path: Path) -> None:
 
 
 def test_the_client_of_lmcache(tmp_path: Path) -> None:
-    client = Client(root=str(tmp_path), capacity="64MiB", keep_free=0)
+    given = {"root": str(tmp_path), "capacity": "64MiB", "keep_free": 0}
+    with pytest.warns(RuntimeWarning, match="the type of the KV cache"):
+        Client(**given).close()
+    client, other = (Client(**given, namespace=f"main {kind}") for kind in ("bf16", "fp16"))
 
-    def ended(number: int) -> Any:
+    def ended(number: int, client: Client = client) -> Any:
         assert select.select([client.event_fd()], [], [], 20)[0], "no event"
         [result] = client.drain_completions()
         assert result[0] == number
@@ -160,9 +164,23 @@ def test_the_client_of_lmcache(tmp_path: Path) -> None:
     assert got == (True, "", [True, False, True])
     assert parts[0] == views[0] and parts[2] == views[1]
     assert ended(client.submit_batch_exists(["a@1", "c"]))[2] == [True, False]
+    assert ended(other.submit_batch_exists(["a@1"]), other)[2] == [False]
     assert ended(client.submit_batch_delete(["a@1"]))[2] == [True]
     assert ended(client.submit_batch_exists(["a@1"]))[2] == [False]
     client.close()
+
+
+def test_stores_of_a_server_wait_for_the_drive(tmp_path: Path) -> None:
+    root = {"root": str(tmp_path / "root"), "capacity": "4GiB", "keep_free": 0}
+    client = Client(**root, namespace="main bf16", timeout=600)
+    block = memoryview(bytes(4 << 20))
+    keys = [str(number) for number in range(300)]  # 1.2 GB
+    client.submit_batch_set(keys, [block] * len(keys))
+    assert select.select([client.event_fd()], [], [], 600)[0]
+    assert client.drain_completions() == [(0, True, "", [True] * len(keys))]
+    assert client.statistics()[0]["dropped"] == {}
+    client.close()
+    shutil.rmtree(tmp_path / "root")
 
 
 def test_a_forked_child_is_refused(tmp_path: Path) -> None:

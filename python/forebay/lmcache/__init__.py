@@ -24,7 +24,8 @@ class Client:
     """
 
     def __init__(self, **config: Any) -> None:
-        self._store = from_config("LMCache", config, "")
+        unknown = "the revision of the weights and the type of the KV cache"
+        self._store = from_config("LMCache", config, {}, unknown)
         self._numbers = itertools.count()
         self._sets: set[int] = set()
 
@@ -62,6 +63,7 @@ class Client:
 
         A set has failed if one of its blocks was dropped.
         """
+        self._store.update_metrics()
         return [self._result(number, ends) for number, ends in self._store.take_ended()]
 
     def _result(self, number: int, ends: list[bool]) -> tuple[int, bool, str, list[bool]]:

@@ -6,7 +6,10 @@
 # mypy: disable-error-code="import-not-found,unused-ignore,misc"
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,25 +62,32 @@ class ForebayStorage(HiCacheStorage):
                 "dcp": (storage_config.dcp_rank, storage_config.dcp_size, storage_config.tp_size),
                 "page": storage_config.logical_page_size,
             }
+        weights = _weights()
+        is_known = weights["revision"] or weights["weight_version"] not in (None, "default")
+        unknown = "" if is_known else "a revision of the weights"
         self._rank = f"\n{storage_config.tp_rank}/{storage_config.tp_size}"
         # The KV of MLA is the same on all ranks of tensor parallelism: they share one copy.
         self._shares_kv = bool(storage_config.is_mla_model)
-        self._store = from_config("SGLang", config, json.dumps(about, sort_keys=True))
+        self._store = from_config("SGLang", config, about, unknown)
+        whose = json.dumps([config.get("namespace"), about], sort_keys=True)
+        name = f"cleared-{hashlib.sha256(whose.encode()).hexdigest()[:16]}"
+        self._cleared = [os.path.join(root["path"], name) for root in self._store.statistics()]
         self.registered_pools: dict[Any, Any] = {}
-        self._format = ""
 
-    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Names the pool of the KV, whose type and layout become part of the keys."""
-        super().register_mem_pool_host(mem_pool_host)
-        names = ("dtype", "layout", "page_size")
-        about = [str(getattr(mem_pool_host, name, "")) for name in names]
-        self._format = "\n" + " ".join(about)
-
-    def _key(self, key: str, pool: Any = None) -> str:
+    def _keys(self, keys: list[str], pool: Any = None) -> list[str]:
+        """The store's keys for pages of a pool."""
         is_kv = pool is None or pool in ("__default__", PoolName.KV)
-        of_all = self._shares_kv and is_kv and not key.endswith(f".{PoolName.MAMBA.value}")
-        named = (key if is_kv else f"{key}.{pool}") + self._format
-        return named if of_all else named + self._rank
+        memory = getattr(self, "mem_pool_host", None) if is_kv else self.registered_pools.get(pool)
+        about = [getattr(memory, name, None) for name in ("dtype", "layout", "page_size")]
+        about += [*_weights().values(), *map(_changed, self._cleared)]
+        end = "\n".join(["" if is_kv else f".{pool}", *map(str, about)])
+        is_shared = self._shares_kv and is_kv
+
+        def named(key: str) -> str:
+            is_own = not is_shared or key.endswith(f".{PoolName.MAMBA.value}")
+            return key + end + self._rank if is_own else key + end
+
+        return [named(key) for key in keys]
 
     def _pages(self, pool: Any, indices: Any, count: int) -> list[list[tuple[int, int, None]]]:
         """The memory of each page: its pieces in the host pool."""
@@ -89,12 +99,12 @@ class ForebayStorage(HiCacheStorage):
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Reads pages into the host pool; for each, whether it was there."""
         pages = self._pages(self.mem_pool_host, host_indices, len(keys))
-        return self._store.get([self._key(key) for key in keys], pages)
+        return self._store.get(self._keys(keys), pages)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Writes pages from the host pool; for each, whether it is stored now."""
         pages = self._pages(self.mem_pool_host, host_indices, len(keys))
-        return self._store.set([self._key(key) for key in keys], pages)
+        return self._store.set(self._keys(keys), pages)
 
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
         """Reads pages of several pools; for each pool and page, whether it was there."""
@@ -116,7 +126,7 @@ class ForebayStorage(HiCacheStorage):
                 results[transfer.name] = [False] * len(keys)
                 continue
             pages = self._pages(pool, indices, len(keys))
-            results[transfer.name] = move([self._key(it, transfer.name) for it in keys], pages)
+            results[transfer.name] = move(self._keys(keys, transfer.name), pages)
         return results
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
@@ -127,7 +137,7 @@ class ForebayStorage(HiCacheStorage):
         self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
     ) -> Any:
         """Reads pages into tensors; ``None`` for each that is not there."""
-        found = self._store.get([self._key(key) for key in keys], target_locations)
+        found = self._store.get(self._keys(keys), target_locations)
         return [
             target if is_there else None
             for target, is_there in zip(target_locations, found, strict=True)
@@ -148,15 +158,15 @@ class ForebayStorage(HiCacheStorage):
     ) -> bool:
         """Writes pages from tensors; whether all are stored now."""
         memory = [value.contiguous() for value in values]
-        return all(self._store.set([self._key(key) for key in keys], memory))
+        return all(self._store.set(self._keys(keys), memory))
 
     def exists(self, key: str) -> bool:
         """Whether a page is stored."""
-        return self._store.exists([self._key(key)])[0]
+        return self._store.exists(self._keys([key]))[0]
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many pages from the first on are stored."""
-        return _leading(self._store.exists([self._key(key) for key in keys]))
+        return _leading(self._store.exists(self._keys(keys)))
 
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
@@ -168,7 +178,7 @@ class ForebayStorage(HiCacheStorage):
         for transfer in pool_transfers or []:
             if not restorable:
                 break
-            there = self._store.exists([self._key(key, transfer.name) for key in keys[:count]])
+            there = self._store.exists(self._keys(keys[:count], transfer.name))
             if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
                 fit = set(range(1, _leading(there) + 1))
             elif transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
@@ -184,9 +194,17 @@ class ForebayStorage(HiCacheStorage):
         return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
 
     def clear(self) -> bool:
-        """Removes all pages."""
-        self._store.clear()
+        """Hides the pages of all servers with this model's name and ``namespace`` until eviction."""
+        flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        for path in self._cleared:
+            file = os.open(path, flags, 0o600)
+            os.utime(file)
+            os.close(file)
         return True
+
+    def get_stats(self) -> None:
+        """Updates the metrics of Prometheus; SGLang calls it if its own are enabled."""
+        self._store.update_metrics()
 
     def close(self) -> None:
         """Closes the store."""
@@ -195,3 +213,26 @@ class ForebayStorage(HiCacheStorage):
 
 def _leading(there: list[bool]) -> int:
     return next((number for number, is_there in enumerate(there) if not is_there), len(there))
+
+
+def _weights() -> dict[str, Any]:
+    """Identifies the weights; an update in place may change their version."""
+    draft = "speculative_draft_model_"
+    names = ("model_path", "revision", f"{draft}path", f"{draft}revision")
+    try:
+        from sglang.srt.runtime_context import get_server_args, get_serving
+
+        args, version = get_server_args(), get_serving().weight_version
+    except (ImportError, ValueError):  # not in a server
+        args = version = None
+    return {name: getattr(args, name, None) for name in names} | {"weight_version": version}
+
+
+def _changed(path: str) -> int | None:
+    """When pages were cleared. Differs at each call if the drive fails, so that none is found."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return time.time_ns()

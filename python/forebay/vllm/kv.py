@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import time
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,11 +18,14 @@ try:
         OffloadingConnectorStats,
     )
     from vllm.v1.kv_offload.base import (
+        Locality,
         LookupResult,
         Medium,
         OffloadingCounterMetadata,
+        OffloadingEvent,
     )
     from vllm.v1.kv_offload.file_mapper import FileMapper
+    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector, DropStorePolicy
     from vllm.v1.kv_offload.tiering.base import (
         JobResult,
         RequestOffloadingContext,
@@ -33,7 +36,7 @@ except ImportError as error:
         f"forebay.vllm.kv needs a vLLM with secondary tiers (0.32 is tested): {error}"
     ) from error
 
-from ..blocks import from_config
+from ..blocks import COUNTERS, from_config
 
 if TYPE_CHECKING:
     from ..blocks import BlockCall
@@ -41,16 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["ForebayTier"]
 
 _PREFIX = "vllm:kv_offload_forebay_"
-_COUNTERS = {
-    "hits": "Blocks read from the store.",
-    "missed": "Requested blocks that were not read, by reason.",
-    "stored": "Blocks written to the store.",
-    "evicted": "Blocks that left to make room.",
-    "dropped": "Blocks not written, by reason.",
-    "bytes_read": "Bytes read from the store.",
-    "bytes_written": "Bytes written to the store.",
-}
-_BY_REASON = ("missed", "dropped")
 
 
 @dataclass
@@ -59,12 +52,37 @@ class _Job:
     call: BlockCall
     started: float
     is_load: bool
+    request: Any
+
+
+class _Failed(set[Any]):
+    """Keys whose load has failed for a request: its state in vLLM."""
+
+
+class _Unwritten(BackpressureDetector):
+    """Skips stores while half of the primary tier waits to be written."""
+
+    def __init__(self, jobs: dict[int, _Job], chunks: int) -> None:
+        super().__init__(DropStorePolicy())
+        self._jobs, self._chunks = jobs, chunks
+
+    def is_under_pressure(self) -> bool:
+        unwritten = sum(len(job.keys) for job in self._jobs.values() if not job.is_load)
+        return 2 * unwritten > self._chunks
+
+    def on_store_completed(self, elapsed_s: float, num_bytes: int) -> None:
+        """The jobs in progress are enough."""
+
+    def reset(self) -> None:
+        self.policy.reset()
 
 
 class ForebayTier(SecondaryTierManager):
     """Blocks of the primary tier's memory in a store of blocks.
 
     Args:
+        enable_kv_events: emit events of stored blocks, if vLLM's KV cache events are enabled.
+        locality: ``"LOCAL"`` or ``"REMOTE"``: where these events say that the blocks are.
         config: ``root``, ``capacity``, and the other arguments of `forebay.blocks.BlockStore`.
     """
 
@@ -77,9 +95,20 @@ class ForebayTier(SecondaryTierManager):
         tier_type: str,
         backpressure_detector: Any = None,
         module_path: str = "",
+        enable_kv_events: bool = False,
+        locality: str | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        self._jobs: dict[int, _Job] = {}
+        detector = backpressure_detector or _Unwritten(self._jobs, len(primary_kv_view))
+        super().__init__(offloading_spec, primary_kv_view, tier_type, detector)
+        self.locality = Locality(locality) if locality else None
+        is_enabled = offloading_spec.kv_events_config.enable_kv_cache_events
+        self._emits_events = enable_kv_events and is_enabled
+        if enable_kv_events and not is_enabled:
+            text = "forebay for vLLM: no KV events, since vLLM's `kv_events_config` disables them"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self._events: list[Any] = []
         # Blocks of another model, type, layout or rank do not match.
         mapper = FileMapper.from_offloading_spec(
             root_dir="",
@@ -87,15 +116,19 @@ class ForebayTier(SecondaryTierManager):
             blocks_per_file=offloading_spec.blocks_per_chunk,
             parallel_agnostic=True,
         )
-        about = {**mapper.get_run_config(), "rank": mapper.rank}
-        self._store = from_config("vLLM", config, json.dumps(about, sort_keys=True))
+        layout = offloading_spec.config.kv_cache_layout
+        about = {**mapper.get_run_config(), "rank": mapper.rank, "layout": layout}
+        self._store = from_config("vLLM", config, about, "the revision of the weights")
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(primary_kv_view))
-        self._jobs: dict[int, _Job] = {}
         self._lookups: dict[Any, BlockCall] = {}
-        self._counted: dict[tuple[str, ...], int] = {}
 
     def lookup(self, key: Any, req_context: Any) -> Any:
-        """HIT, MISS, or RETRY while the index is read from the drive."""
+        """HIT, MISS, or RETRY while the index is read from the drive.
+
+        A key whose load failed is a MISS for its request from then on: vLLM would load it again.
+        """
+        if key in (req_context.get_state(_Failed) or ()):
+            return LookupResult.MISS
         if call := self._lookups.get(key):
             if not call.done():
                 return LookupResult.RETRY
@@ -113,15 +146,16 @@ class ForebayTier(SecondaryTierManager):
 
     def submit_store(self, job_metadata: Any) -> None:
         """Starts writing a job's blocks. Blocks that are stored already are skipped."""
-        keys = list(job_metadata.keys)
-        call = self._store.start_set(keys, self._memory(job_metadata))
-        self._jobs[job_metadata.job_id] = _Job(keys, call, time.monotonic(), is_load=False)
+        self._submit(job_metadata, self._store.start_set, is_load=False)
 
     def submit_load(self, job_metadata: Any) -> None:
         """Starts reading a job's blocks."""
-        keys = list(job_metadata.keys)
-        call = self._store.start_get(keys, self._memory(job_metadata))
-        self._jobs[job_metadata.job_id] = _Job(keys, call, time.monotonic(), is_load=True)
+        self._submit(job_metadata, self._store.start_get, is_load=True)
+
+    def _submit(self, job: Any, start: Callable[..., BlockCall], is_load: bool) -> None:
+        keys = list(job.keys)
+        call = start(keys, self._memory(job))
+        self._jobs[job.job_id] = _Job(keys, call, time.monotonic(), is_load, job.req_context)
 
     def get_finished_jobs(self) -> Iterable[Any]:
         """The jobs that have ended since the last call."""
@@ -131,6 +165,13 @@ class ForebayTier(SecondaryTierManager):
     def _result(self, number: int, job: _Job) -> Any:
         good = job.call.result()
         some = [key for key, is_good in zip(job.keys, good, strict=True) if is_good]
+        if job.is_load and not all(good):
+            failed = job.request.get_state(_Failed) or _Failed()
+            job.request.set_state(failed)
+            failed.update(set(job.keys).difference(some))
+        if some and self._emits_events and not job.is_load:
+            event = OffloadingEvent(some, self.medium, removed=False, locality=self.locality)
+            self._events.append(event)
         return JobResult(
             job_id=number,
             success=all(good),
@@ -138,6 +179,11 @@ class ForebayTier(SecondaryTierManager):
             transfer_time=time.monotonic() - job.started,
             transfer_bytes=len(some) * self._block_size_bytes,
         )
+
+    def take_events(self) -> Iterable[Any]:
+        """An event for each job that stored blocks since the last call."""
+        events, self._events = self._events, []
+        return events
 
     def touch(self, keys: Iterable[Any], req_context: Any) -> None:
         """Notes that blocks which the primary tier has are in use: they leave the store later."""
@@ -169,25 +215,13 @@ class ForebayTier(SecondaryTierManager):
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
         """The counters that `get_stats` increases, for each root."""
         return {
-            _PREFIX + name: OffloadingCounterMetadata(
-                documentation=text,
-                labelnames=("root", "reason") if name in _BY_REASON else ("root",),
-            )
-            for name, text in _COUNTERS.items()
+            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=tuple(labels))
+            for name, (text, *labels) in COUNTERS.items()
         }
 
     def get_stats(self) -> Any:
         """The counts since the last call."""
         stats = OffloadingConnectorStats()
-        for root in self._store.statistics():
-            path = str(root["path"])
-            counts: dict[tuple[str, ...], int] = {
-                (name, path): root[name] for name in _COUNTERS if name not in _BY_REASON
-            }
-            for name in _BY_REASON:
-                counts |= {(name, path, why): count for why, count in root[name].items()}
-            for at, count in counts.items():
-                if grown := count - self._counted.get(at, 0):
-                    stats.increase_counter(_PREFIX + at[0], grown, at[1:])
-            self._counted |= counts
+        for (name, *labels), count in self._store.increments().items():
+            stats.increase_counter(_PREFIX + name, count, tuple(labels))
         return None if stats.is_empty() else stats

@@ -15,7 +15,7 @@ pytest.importorskip("lmcache.v1.distributed.l2_adapters", reason="no LMCache")
 
 def adapter(root: Path, **options: Any) -> dict[str, Any]:
     """The configuration of `docs/kv-cache.md`."""
-    given = {"root": str(root), "capacity": "256MiB", "keep_free": 0, **options}
+    given = {"root": str(root), "capacity": "256MiB", "keep_free": 0, "namespace": "main bf16", **options}
     return {
         "type": "native_plugin",
         "module_path": "forebay.lmcache",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +35,9 @@ class Pool:
         return places, [size] * len(places)
 
 
-def backend(root: Path, pool: Pool, rank: int = 0, mla: bool = False, **extra: Any) -> Any:
+def backend(
+    root: Path, pool: Pool, rank: int = 0, mla: bool = False, model: str = "llama", **extra: Any
+) -> Any:
     config = storage.HiCacheStorageConfig(
         tp_rank=rank,
         tp_size=2,
@@ -45,7 +48,7 @@ def backend(root: Path, pool: Pool, rank: int = 0, mla: bool = False, **extra: A
         is_mla_model=mla,
         enable_storage_metrics=False,
         is_page_first_layout=True,
-        model_name="llama",
+        model_name=model,
         extra_config={
             "backend_name": "forebay",
             "module_path": "forebay.sglang.hicache",
@@ -54,6 +57,7 @@ def backend(root: Path, pool: Pool, rank: int = 0, mla: bool = False, **extra: A
             "root": str(root),
             "capacity": "64MiB",
             "keep_free": 0,
+            "namespace": "main",
             **extra,
         },
     )
@@ -83,7 +87,61 @@ def test_pages_go_to_and_from_the_host_pool(tmp_path: Path) -> None:
     assert found == [True] * 6 + [False]
     assert torch.equal(pool.kv_buffer[:, 8 * PAGE : 14 * PAGE], before[:, : 6 * PAGE])
     assert torch.equal(pool.kv_buffer[:, : 8 * PAGE], before[:, : 8 * PAGE])
-    assert one.clear() and one.batch_exists(keys) == 0
+
+
+def test_clear_is_for_its_own_pages(tmp_path: Path) -> None:
+    pool = filled(2 * PAGE)
+    servers = [
+        backend(tmp_path, pool, rank=0),
+        backend(tmp_path, pool, rank=1),
+        backend(tmp_path, pool, model="qwen"),
+        backend(tmp_path, pool, namespace="v2"),
+    ]
+    for server in servers:
+        assert server.batch_set_v1(["a", "b"], torch.arange(2 * PAGE)) == [True] * 2
+    assert servers[0].clear() and servers[1].clear()  # as SGLang does, on each rank
+    servers.append(backend(tmp_path, pool, rank=0))
+    assert [server.batch_exists(["a", "b"]) for server in servers] == [0, 0, 2, 2, 0]
+    assert servers[0].batch_set_v1(["a"], torch.arange(PAGE)) == [True]
+    assert [server.batch_exists(["a", "b"]) for server in servers] == [1, 0, 2, 2, 1]
+
+
+def test_other_weights_have_other_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sglang.srt import runtime_context
+
+    weights = SimpleNamespace(model_path="/models/one", revision="main")
+    version = SimpleNamespace(weight_version="default")
+    monkeypatch.setattr(runtime_context, "get_server_args", lambda: weights)
+    monkeypatch.setattr(runtime_context, "get_serving", lambda: version)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        one = backend(tmp_path, Pool(PAGE), namespace="")
+    page = torch.randn(100)
+    assert one.set("a", page) and one.exists("a")
+    version.weight_version = "step 2"  # an update in place
+    assert not one.exists("a")
+    weights.model_path, version.weight_version = "/models/two", "default"
+    assert not backend(tmp_path, Pool(PAGE), namespace="").exists("a")
+    weights.revision = None
+    with pytest.warns(RuntimeWarning, match="does not pass a revision of the weights"):
+        backend(tmp_path, Pool(PAGE), namespace="")
+
+
+def test_counters_reach_prometheus(tmp_path: Path) -> None:
+    from prometheus_client import REGISTRY
+
+    one = backend(tmp_path, Pool(PAGE))
+    page = torch.randn(100)
+    one.batch_set(["a", "b"], [page, page])
+    one.batch_get(["a", "c"], [page, page])
+    for _ in range(2):
+        assert one.get_stats() is None
+
+    def count(name: str, **labels: str) -> float | None:
+        return REGISTRY.get_sample_value(f"forebay_kv_{name}_total", {"root": str(tmp_path), **labels})
+
+    assert count("stored") == 2 and count("hits") == 1 and count("bytes_read") == 400
+    assert count("missed", reason="absent") == 1
 
 
 def test_tensors_of_the_older_calls(tmp_path: Path) -> None:
