@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forebay.blocks import COUNTERS
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["docs/python.md", "docs/layers.md", "docs/models.md", "docs/kvikio.md"]
@@ -88,3 +90,15 @@ def test_an_example_runs(name: str, code: str, tmp_path: Path) -> None:
     if "ModuleNotFoundError: " in done.stderr or "NoDevice: " in done.stderr:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr
+
+
+def test_the_dashboard_shows_the_counters() -> None:
+    page = ROOT / "docs/kv-cache-dashboard.json"
+    if not page.exists():
+        pytest.skip("no pages")
+    asked = [one["expr"] for panel in json.loads(page.read_text())["panels"] for one in panel["targets"]]
+    shown = re.findall(r"\(vllm:kv_offload_forebay\|forebay_kv\)_(\w+)_total", " ".join(asked))
+    assert sorted(shown) == sorted(COUNTERS)
+    for name in shown:
+        [expr] = (expr for expr in asked if f"forebay_kv)_{name}_total" in expr)
+        assert expr.startswith(f"sum by ({', '.join(COUNTERS[name][1:])}) ")

@@ -102,7 +102,7 @@ class ForebayTier(SecondaryTierManager):
         self._jobs: dict[int, _Job] = {}
         detector = backpressure_detector or _Unwritten(self._jobs, len(primary_kv_view))
         super().__init__(offloading_spec, primary_kv_view, tier_type, detector)
-        self.locality = Locality(locality) if locality else None
+        self.locality = None if locality is None else Locality(locality)
         is_enabled = offloading_spec.kv_events_config.enable_kv_cache_events
         self._emits_events = enable_kv_events and is_enabled
         if enable_kv_events and not is_enabled:
