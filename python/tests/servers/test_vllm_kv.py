@@ -212,19 +212,24 @@ def test_events_name_the_stored_blocks(tmp_path: Path) -> None:
     assert list(other.tier.take_events()) == []
 
 
-def test_chunks_that_vllm_uses_leave_last(tmp_path: Path) -> None:
-    one = Tier(tmp_path, capacity=8 * BLOCK)
-    keys = [key(number) for number in range(8)]
-    for number, it in enumerate(keys):
-        assert one.run([it], [number], load=False).success
-        time.sleep(0.005)
-    one.tier.touch(keys[:4], one.request)
-    one.tier.touch([key(99)], one.request)
-    time.sleep(0.2)
-    assert one.run([key(8)], [8], load=False).success
-    time.sleep(0.1)
-    found = [one.lookup(it) for it in keys]
-    assert found[:4] == [LookupResult.HIT] * 4 and LookupResult.MISS in found[4:]
+def test_chunks_that_vllm_uses_are_evicted_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Tier(tmp_path, capacity="8MiB")  # 64 to 84 chunks
+    touches: list[Any] = []
+    start = one.tier._store.start_touch
+    monkeypatch.setattr(one.tier._store, "start_touch", lambda keys: touches.append(start(keys)))
+    keys = [key(number) for number in range(96)]
+    assert one.run(keys[:40], list(range(40)), load=False).success
+    time.sleep(0.01)
+    one.tier.touch(keys[:40:2], one.request)
+    one.tier.touch([key(999)], one.request)
+    assert [sum(call.result()) for call in touches] == [20, 0]
+    time.sleep(0.01)
+    for first in (40, 68):
+        assert one.run(keys[first : first + 28], list(range(28)), load=False).success
+    found = [one.lookup(it) is LookupResult.HIT for it in keys[:40]]
+    assert sum(found[::2]) > sum(found[1::2])
     one.tier.shutdown()
 
 
