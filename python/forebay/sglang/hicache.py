@@ -69,6 +69,7 @@ class ForebayStorage(HiCacheStorage):
         # The KV of MLA is the same on all ranks of tensor parallelism: they share one copy.
         self._shares_kv = bool(storage_config.is_mla_model)
         self._store = from_config("SGLang", config, about, unknown)
+        # The store has hashes of keys, not keys: `clear` touches a file that is part of all keys.
         whose = json.dumps([config.get("namespace"), about], sort_keys=True)
         name = f"cleared-{hashlib.sha256(whose.encode()).hexdigest()[:16]}"
         self._cleared = [os.path.join(root["path"], name) for root in self._store.statistics()]
