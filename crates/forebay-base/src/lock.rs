@@ -1,5 +1,5 @@
 //! Locks whose order is checked in builds with debug assertions
-//! (`docs/decisions/0037-order-of-locks-is-checked.md`).
+//! (`docs/decisions.md#0037-debug-builds-check-the-order-of-locks`).
 //!
 //! [`Lock`] ignores poisoning. It is for values that are valid at every moment: a number, a cache,
 //! a list that each change leaves complete. A thread that panics under such a lock has made its
