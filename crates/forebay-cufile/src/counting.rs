@@ -31,7 +31,7 @@ static COUNTING: Lock<Vec<(Home, StatsStop)>> = Lock::new(Vec::new());
 const STOP_WITHIN: Duration = Duration::from_secs(1);
 
 /// Makes a library stop counting when the process ends. Version 1.15 crashes at exit if it still
-/// counts per GPU (`docs/internals/cufile.md`).
+/// counts per GPU (`docs/internals.md#cufile`).
 pub(super) fn stop_at_end(stop: StatsStop) {
     extern "C" fn stop_all() {
         // A thread that holds the lock now will never release it.

@@ -2,7 +2,7 @@
 //!
 //! Data from the page cache uses whole slots. A drive is slower than the link, so data from drives
 //! uses small slots, no more than it needs at the time. The most recently used free one is taken
-//! first, so that slots are reused while still in the CPU cache (`docs/internals/layers.md`). Both
+//! first, so that slots are reused while still in the CPU cache (`docs/internals.md#layers`). Both
 //! kinds are cut from the same memory.
 
 use std::collections::VecDeque;

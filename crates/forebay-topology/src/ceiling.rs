@@ -39,7 +39,7 @@ const CODED: f64 = 0.8;
 ///
 /// | Part | Reached | Where |
 /// |---|---|---|
-/// | GPU, PCIe 5.0 x16 | 55.6 of 58.4 GB/s: 0.95 | H200, `docs/internals/layers.md` |
+/// | GPU, PCIe 5.0 x16 | 55.6 of 58.4 GB/s: 0.95 | H200, `docs/internals.md#layers` |
 /// | GPU, PCIe 4.0 x16 | 26.4 of 28 GiB/s: 0.94 | published by others |
 /// | four drives, PCIe 5.0 x4 | 53.0 of 58 GB/s: 0.91 | published by others |
 /// | 400 GbE with RDMA | 43.4 of 45 GiB/s: 0.96 | published by others |

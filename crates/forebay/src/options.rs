@@ -65,7 +65,7 @@ pub struct Options {
     /// readers fill 56 GB/s and 12 fill 72; the link carries 55.5.
     pub readers: Option<usize>,
     /// Queue depth per drive (`FOREBAY_DEPTH`), 1 to 1024. `None`: the engine finds the depth, up
-    /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals/tuning.md`).
+    /// to [`DEPTH_MAX`](Self::DEPTH_MAX), and the block size (`docs/internals.md#depth`).
     pub depth: Option<usize>,
     /// Requests in flight on all drives together (`FOREBAY_IN_FLIGHT`), 1 to 65536; each drive may
     /// always have one. The default is full depth for eight drives.

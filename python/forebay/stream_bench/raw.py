@@ -26,7 +26,7 @@ KINDS: list[Kind] = [(threads, mib << 20) for threads in (4, 8, 16, 32, 64) for 
 #: How many of the fastest kinds are tried again, and how often.
 _LIKELY, _AGAIN = 3, 2
 
-# Reads into ordinary pages can be slower than the drive (docs/internals/huge-pages.md).
+# Reads into ordinary pages can be slower than the drive (docs/internals.md#huge-pages).
 _HUGE = 2 << 20
 
 
@@ -37,7 +37,7 @@ class Raw:
         self._path, self._nbytes = path, nbytes
         self._flags = os.O_RDONLY | _direct(path)
         # Kept between reads: a read to memory that was just used can be faster. So new memory would
-        # be another limit each time (docs/internals/layers.md).
+        # be another limit each time (docs/internals.md#layers).
         self._rooms: dict[Kind, list[memoryview]] = {}
         self.tried: dict[Kind, list[float]] = {}
         for kind in KINDS:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds of untimed compute before each turn, so that the GPU has rested equally long before each:
-#: earlier work counts (docs/internals/layers.md). The length is a guess, which no run has measured.
+#: earlier work counts (docs/internals.md#layers). The length is a guess, which no run has measured.
 _BUSY_S = 0.25
 
 

@@ -138,7 +138,7 @@ def _least(
     """The turns' compute alone, or during this method if that took less, for each direction.
 
     A GPU at its power limit changes its speed by itself, and is slowest if it never rests
-    (docs/internals/layers.md).
+    (docs/internals.md#layers).
     """
 
     def to_alone(of: Callable[[Sample], float]) -> float:

@@ -3,7 +3,7 @@
 //!
 //! `xtask/lab/prepare.sh` fetches an emulator and a Debian system as packages and makes the initial
 //! disk, `machine.sh` runs the machine with the drives of `drives.txt`, `found` compares. The
-//! guest's scripts are in `xtask/lab/guest`; see docs/internals/lab.md.
+//! guest's scripts are in `xtask/lab/guest`; see docs/internals.md#the-lab.
 
 mod found;
 mod share;

@@ -6,9 +6,9 @@
 //! A cached write that begins during a direct write may dirty a folio (up to 2 MiB) that both
 //! touch, even if their ranges are disjoint. The kernel then cannot drop that folio after the
 //! direct write. Old bytes stay in the page cache, and the next sync fails with EIO
-//! (`docs/internals/turns-at-a-file.md`). The kernel's lock on the file prevents this only while it
-//! is held. For io_uring and GPU drivers, that is until the request is submitted; for block devices
-//! there is no such lock.
+//! (`docs/internals.md#writes-of-a-file-alternate`). The kernel's lock on the file prevents this
+//! only while it is held: for io_uring and GPU drivers, until the request is submitted. Block
+//! devices have no such lock.
 //!
 //! Callers make small cached writes themselves, without the scheduler's lock.
 

@@ -3,7 +3,7 @@
 //! The rule: depth = rate × (1.25 × least latency + allowance) / block size. A depth above it must
 //! raise the best rate by 6 %, a higher depth up to it by 2 %. A lower depth or another block size
 //! must keep 98 %. Rates are measured over rounds in which the queue was full; completions bring
-//! the time, no clock is read. `docs/internals/tuning.md` gives the reason for each constant.
+//! the time, no clock is read. `docs/internals.md#depth` gives the reason for each constant.
 
 use forebay_base::units::KIB;
 

@@ -31,7 +31,7 @@ use crate::transfer::{Outcome, RouteShare, Stages, State, SyncMode};
 
 /// Minimum and maximum number of concurrent small writes per GPU; further ones use the general
 /// path. The number is that of the cores, because each keeps one busy
-/// (docs/internals/many-requests.md; the driver's limit is 170,000 copies per second).
+/// (docs/internals.md#many-small-requests; the driver's limit is 170,000 copies per second).
 const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 
 /// Lanes that reads shorter than [`LONG`] use, and longer ones. While they are busy, further reads

@@ -31,7 +31,7 @@ const AHEAD_MIN: usize = 4;
 
 /// Or the drive's queue depth divided by this, if that is more, since several ops complete at once.
 /// Beyond that, queued windows only hold memory that then leaves the CPU cache
-/// (`docs/internals/hot-slots.md`).
+/// (`docs/internals.md#hot-slots`).
 const AHEAD_SHARE: usize = 4;
 
 /// The queues of one drive, and its ops in flight.

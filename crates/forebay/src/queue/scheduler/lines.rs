@@ -2,7 +2,7 @@
 //!
 //! The worker of a drive's ring also opens the windows of transfers whose bytes come from the
 //! drive. It opens one only when the drive may have one more request in flight, so only requests
-//! in flight hold memory, which stays in a CPU cache (`docs/internals/hot-slots.md`).
+//! in flight hold memory, which stays in a CPU cache (`docs/internals.md#hot-slots`).
 
 use super::Scheduler;
 use super::active::{Queue, Request};

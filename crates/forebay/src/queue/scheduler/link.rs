@@ -4,7 +4,7 @@
 //! Resident bytes use whole slots, since the link is faster with large copies: as many as readers
 //! and copies need, so that the bytes stay in the processor's cache until they are copied. A drive
 //! is slower than the link, so its bytes use parts: a few, reused while they are still in a cache
-//! (measured: `docs/internals/hot-slots.md`).
+//! (measured: `docs/internals.md#hot-slots`).
 //!
 //! A slot is split into quarters, and these into quarters. The part given back last is taken first.
 //! Larger parts are merged or split only if no part of the wanted size is free. If that fails and
