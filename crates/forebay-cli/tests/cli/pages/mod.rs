@@ -163,10 +163,10 @@ macro_rules! pages {
 }
 
 pages! {
-    bench: "bench.md", doctor: "doctor.md", drives: "drives.md", gdsio: "gdsio.md",
-    gpu_file_benchmark: "gpu-file-benchmark.md", guide: "guide.md", json_schema: "json-schema.md",
-    kv_cache: "kv-cache.md", kvikio: "kvikio.md", layers: "layers.md", models: "models.md",
-    observe: "observe.md",
+    bench: "bench.md", decisions: "decisions.md", doctor: "doctor.md", drives: "drives.md",
+    gdsio: "gdsio.md", gpu_file_benchmark: "gpu-file-benchmark.md", guide: "guide.md",
+    internals: "internals.md", json_schema: "json-schema.md", kv_cache: "kv-cache.md",
+    kvikio: "kvikio.md", layers: "layers.md", models: "models.md", observe: "observe.md",
     peers: "peers.md", proof: "proof.md", python: "python.md", python_torch: "python-torch.md",
     report: "report.md", variables: "variables.md"
 }
