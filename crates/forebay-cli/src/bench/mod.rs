@@ -903,11 +903,6 @@ impl<'a> Bench<'a> {
         self.measurers[planned.targets].serve(&planned.load, served, peers)
     }
 
-    /// Waits for the other ranks, so that all measure at the same time.
-    fn begin(&self) -> Result<()> {
-        self.joined.map_or(Ok(()), |joined| joined.ranks.agree("begin", (), |_| Ok(())))
-    }
-
     /// The number of ranks.
     fn ranks(&self) -> u64 {
         self.joined.map_or(1, |joined| joined.ranks.place.size.into())

@@ -268,7 +268,16 @@ impl Joined {
         Ok(())
     }
 
-    /// The limit of all ranks, of those that each measured.
+    /// The rate of all ranks, of the runs that began together.
+    ///
+    /// # Errors
+    /// The run of a rank failed.
+    pub(super) fn rate(&self, own: Result<Ran>) -> Result<f64> {
+        let own = own.map(|ran| (Measured { bytes: Some(ran.bytes), ..Measured::default() }, ran));
+        Ok(self.total(own, |_| 0)??.0.bytes_per_second)
+    }
+
+    /// The limit of all ranks, of that of each.
     pub(super) fn limit(&self, own: Result<Limit>) -> Result<Result<Limit>> {
         self.of_all("limit", own, |all| total::limit(&all).unwrap_or_default())
     }
@@ -397,7 +406,13 @@ fn of_hosts<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use forebay::gpu::{DeviceId, DeviceKind};
+    use forebay_measure::workload::measure::run_together;
+    use forebay_measure::workload::pattern::Region;
+    use forebay_measure::workload::run::Ready;
+    use forebay_measure::workload::{End, Lane, Load};
     use forebay_topology::{DriveId, PciDevice};
 
     use super::*;
@@ -437,6 +452,36 @@ mod tests {
         }
         assert_eq!(nearest(&visible, &map), [2, 1, 0, 3, 4]);
         assert_eq!(nearest(&visible, &MapReport::default()), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_rate_of_ranks_is_that_of_their_common_span() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let begun = Instant::now().checked_sub(Duration::from_secs(9)).unwrap();
+        let rate = move |rank: u32| {
+            let (address, token) = ("127.0.0.1".to_owned(), Some("t".to_owned()));
+            let place = Place { rank, size: 2, local: None, address, port, token };
+            let ranks = Ranks::meet(place, "", None).unwrap();
+            let broken = OnceCell::new();
+            let joined = Joined { ranks, network: [None, None], shares_file: false, broken };
+            let engine = Engine::new(forebay::Options::default()).unwrap();
+            let load = Load::reads(Method::Link, 4096, End::Bytes(4096));
+            let lanes = [Lane { region: Region { start: 0, len: 4096 }, ..Lane::default() }];
+            let mut ready = Ready::new(&engine, &load, &lanes).unwrap();
+            let mut ran = run_together(Ok(&mut ready), &[String::new()], Some(&joined)).unwrap();
+            // The second begins when the first ends.
+            ran.rounds = vec![[0, rank, rank + 1].map(|s| begun + Duration::from_secs(s.into()))];
+            let found = (joined.rate(Ok(ran)), joined.rate(Err(Failure::new("it broke"))));
+            joined.part(Vec::new()).unwrap();
+            (found.0.unwrap(), found.1.unwrap_err().message)
+        };
+        let other = std::thread::spawn(move || rate(1));
+        let (own, failure) = rate(0);
+        assert!((own - 4096.0).abs() < 1e-3, "{own}");
+        assert!(failure.starts_with("rank 0 on ") && failure.ends_with(": it broke"), "{failure}");
+        assert_eq!(other.join().unwrap(), (own, failure));
     }
 
     #[test]

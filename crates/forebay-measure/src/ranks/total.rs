@@ -258,12 +258,11 @@ fn joined<'a>(all: impl Iterator<Item = &'a str>) -> Option<String> {
     (!found.is_empty()).then(|| found.join(" or "))
 }
 
-/// The limit of all ranks, which each measured at the same time.
+/// The limit of all ranks, which measured its rate together.
 #[must_use]
 pub fn limit(all: &[Limit]) -> Option<Limit> {
     let first = all.first()?;
     Some(Limit {
-        bytes_per_second: all.iter().map(|one| one.bytes_per_second).sum(),
         how: format!("{}, {} ranks at once", first.how, all.len()),
         simulated: all.iter().any(|one| one.simulated),
         predicted: all.iter().map(|one| one.predicted).sum(),
@@ -393,10 +392,10 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_added() {
-        let one = |rate| Limit { bytes_per_second: rate, how: "copies".into(), ..Limit::default() };
-        let all = limit(&[one(1.0), one(2.5)]).unwrap();
-        assert!((all.bytes_per_second - 3.5).abs() < 1e-9);
-        assert_eq!((all.how.as_str(), all.predicted), ("copies, 2 ranks at once", None));
+    fn a_limit_has_the_common_rate_and_all_predictions() {
+        let one = |predicted| Limit { bytes_per_second: 3.0, predicted, ..Limit::default() };
+        let all = limit(&[one(Some(1.0)), one(Some(2.5))]).unwrap();
+        assert!((all.bytes_per_second - 3.0).abs() < 1e-9, "{all:?}");
+        assert_eq!((all.how.as_str(), all.predicted), (", 2 ranks at once", Some(3.5)));
     }
 }

@@ -101,9 +101,7 @@ impl Measurer {
             let mut ready = done(peers, "prepare", ready)?;
             let counted = ready.counters();
             let span = sources.as_ref().map(|sources| sources.begin());
-            done(peers, "begin", Ok(()))?;
-            let at = Instant::now();
-            let ran = ready.run(&self.targets).map(|ran| {
+            let ran = run_together(Ok(&mut ready), &self.targets, peers).map(|ran| {
                 let spans = ran.span + sum.as_ref().map_or(Duration::ZERO, |sum| sum.span);
                 let next = match load.end {
                     End::Time(_) if ran.requests == 0 => Next::Other,
@@ -118,7 +116,6 @@ impl Measurer {
                 let cufile = grown(before, after);
                 seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
             }
-            ran.rounds[0][0] = at;
             ran.count(&seen);
             if let Some(all) = &mut sum {
                 all.add(ran);
@@ -265,6 +262,22 @@ pub enum Next {
     Again,
     /// A load of another form.
     Other,
+}
+
+/// Runs a load at the same time as `peers`.
+///
+/// # Errors
+/// Errors of this process or of another one.
+pub fn run_together(
+    ready: Result<&mut Ready<'_>>,
+    targets: &[String],
+    peers: Option<&dyn Peers>,
+) -> Result<Ran> {
+    let ready = done(peers, "begin", ready)?;
+    let at = Instant::now();
+    let mut ran = ready.run(targets)?;
+    ran.rounds[0][0] = at;
+    Ok(ran)
 }
 
 /// Waits for all; returns the own value, and what follows.

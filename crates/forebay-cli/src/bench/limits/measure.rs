@@ -12,10 +12,12 @@ use forebay_measure::results::{Cache, Direction};
 use forebay_measure::stats::rate;
 use forebay_measure::steps;
 use forebay_measure::workload::backend::{Method, Plain, Pool};
+use forebay_measure::workload::measure::{Peers, run_together};
 use forebay_measure::workload::pattern::Region;
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
 
+use crate::bench::ranks::Joined;
 use crate::bench::targets::Together;
 
 /// From this size on the link of a GPU reaches its full speed.
@@ -41,6 +43,24 @@ const STORAGE_WARM_UP: Duration = Duration::from_millis(25);
 /// A limit is the best of this many samples in each round: the first also touches new memory.
 const SAMPLES: usize = 2;
 
+/// What limits are measured with: all ranks measure each sample together.
+pub(super) type Means<'a> = (&'a Engine, &'a Arc<Pool>, Option<&'a Joined>);
+
+/// The rate of a load: of several ranks, all bytes over the time from the first start to the last
+/// end. `alone` is the rate of one process.
+fn rate_of(
+    ready: Result<&mut Ready<'_>>,
+    names: &[String],
+    joined: Option<&Joined>,
+    alone: impl FnOnce(&Ran) -> f64,
+) -> Result<(f64, Option<String>)> {
+    let ran = run_together(ready, names, joined.map(|joined| joined as &dyn Peers));
+    let how = |ran: &Ran| ran.taken().pop().map(|taken| taken.reason.into_owned());
+    let Some(joined) = joined else { return ran.map(|ran| (alone(&ran), how(&ran))) };
+    let how = ran.as_ref().ok().and_then(how);
+    joined.rate(ran).map(|rate| (rate, how))
+}
+
 /// Measures the links of GPUs that work concurrently, or copies in host memory; returns the rate of
 /// all, and how it was measured. Copies in host memory have at most `host_len` bytes, as those of
 /// the rows have: shorter ones are faster, since they stay in the processor's cache.
@@ -48,7 +68,7 @@ const SAMPLES: usize = 2;
 /// # Errors
 /// GPU errors, and system errors for lack of memory.
 pub(super) fn links(
-    engine: &Engine,
+    (engine, _, joined): Means<'_>,
     devices: &Together,
     direction: Direction,
     host_len: u64,
@@ -58,12 +78,9 @@ pub(super) fn links(
         if is_alone { (LINK_LEN, LINK_TIME_NS) } else { (PART_LEN, PART_TIME_NS) };
     let on_host = devices.iter().all(Option::is_none);
     let most = if on_host { most.min(host_len) } else { most };
-    // Both ends of a copy may be host memory.
-    let mut len = fitting(most, 2 * devices.len() as u64);
-    let pool = Arc::default();
-    let copy = |len: u64, end: End, samples: usize| -> Result<Vec<Ran>> {
+    let (pool, names) = (&Arc::default(), vec![String::new(); devices.len()]);
+    let prepared = |len: u64, end: End| {
         let load = Load::reads(Method::Link, len, end).in_direction(direction);
-        let load = Load { cache: Cache::Warm, ..load };
         let region = Region { start: 0, len };
         let lanes = devices.iter().enumerate().map(|(target, device)| Lane {
             target,
@@ -71,50 +88,51 @@ pub(super) fn links(
             region,
             ..Lane::default()
         });
-        let lanes: Vec<Lane> = lanes.collect();
-        let mut ready = Ready::with(engine, &load, &lanes, &pool)?;
-        let names = vec![String::new(); devices.len()];
-        (0..samples).map(|_| ready.run(&names)).collect()
+        (Load { cache: Cache::Warm, ..load }, lanes.collect::<Vec<_>>())
     };
-    if !on_host {
+    // Both ends of a copy may be host memory.
+    let most = fitting(most, 2 * devices.len() as u64);
+    let timely = || {
+        let (load, lanes) = prepared(LINK_FIRST, End::Bytes(LINK_FIRST));
+        let mut ready = Ready::with(engine, &load, &lanes, pool)?;
         // The slowest link decides. Its first copy is slower than the second.
-        let first = copy(LINK_FIRST, End::Bytes(LINK_FIRST), 2)?;
-        let took = first[1].latencies.summary(false).and_then(|latency| latency.max_ns);
-        len = (LINK_FIRST * time_ns / took.unwrap_or(1).max(1)).clamp(LINK_MIN, len);
-    }
-    let ran = copy(len, End::AtLeast(SAMPLE_TIME), SAMPLES)?;
-    let how = ran[0].taken().pop().map(|taken| taken.reason.into_owned());
-    let how = how.unwrap_or_else(|| "copies of pinned memory, one after the other".into());
-    // Each link until its own end: it is no slower because threads start late or others end later.
-    let sum = |ran: &Ran| match ran.shares.as_slice() {
-        [] => {
-            ran.latencies.summary(false).and_then(|latency| Some(rate(len, latency.mean_ns? / 1e9)))
-        }
-        shares => Some(shares.iter().map(|share| rate(share.bytes, share.last_done_s)).sum()),
+        ready.run(&names)?;
+        let took = ready.run(&names)?.latencies.summary(false).and_then(|latency| latency.max_ns);
+        Ok((LINK_FIRST * time_ns / took.unwrap_or(1).max(1)).clamp(LINK_MIN, most))
     };
-    Ok((ran.iter().filter_map(sum).fold(0.0, f64::max), how))
+    let len = if on_host { Ok(most) } else { timely() };
+    let (load, lanes) = prepared(*len.as_ref().unwrap_or(&LINK_MIN), End::AtLeast(SAMPLE_TIME));
+    let mut ready = len.and_then(|_| Ready::with(engine, &load, &lanes, pool));
+    // Each link until its own end: it is no slower because threads start late or others end later.
+    let alone = |ran: &Ran| match ran.shares.as_slice() {
+        [] => {
+            let mean = ran.latencies.summary(false).and_then(|latency| latency.mean_ns);
+            mean.map_or(0.0, |mean| rate(load.request_size, mean / 1e9))
+        }
+        shares => shares.iter().map(|share| rate(share.bytes, share.last_done_s)).sum(),
+    };
+    let sample = |_| rate_of(ready.as_mut().map_err(|why| why.clone()), &names, joined, alone);
+    let samples = (0..SAMPLES).map(sample).collect::<Result<Vec<_>>>()?;
+    let best = samples.into_iter().max_by(|one, other| one.0.total_cmp(&other.0));
+    let (rate, how) = best.unwrap_or_default();
+    Ok((rate, how.unwrap_or_else(|| "copies of pinned memory, one after the other".into())))
 }
 
-/// Measures the storage below a file, with requests of 1 MiB by O_DIRECT at the best queue depth,
-/// or at the one that was the best before. Returns the rate, the depth, and how it was measured.
-/// Written bytes are on the drive at the end.
+/// Measures the storage below files that are read or written concurrently, with requests of 1 MiB
+/// by O_DIRECT at the best queue depth, or at the one that was the best before. Returns the rate,
+/// the depth, and how it was measured. Written bytes are on the drive at the end.
 ///
 /// # Errors
 /// System errors; a file system without O_DIRECT; a file smaller than a request.
 pub(super) fn storage(
-    engine: &Engine,
-    pool: &Arc<Pool>,
-    (file, len): (&Path, u64),
+    means: Means<'_>,
+    files: &[(&Path, u64)],
     direction: Direction,
     known: Option<u32>,
 ) -> Result<(f64, u32, String)> {
-    if len < STORAGE_BLOCK {
-        let why = format!("the file has {}", format_size(len));
-        return Err(Failure::new("the storage is measured by requests of 1 MiB").because(why));
-    }
     let depths = known.map_or_else(|| STORAGE_DEPTHS.to_vec(), |depth| vec![depth]);
     let tried = depths.into_iter().map(|depth| {
-        let by = |shape| sample(engine, pool, (file, len), direction, shape);
+        let by = |shape| sample(means, files, direction, shape);
         let ring = by((Plain::Uring, depth, 1)).map(|rate| (rate, "io_uring"));
         // Without a ring, each thread has one request in flight.
         let found = ring.or_else(|refused| match by((Plain::Cpu, 1, depth)) {
@@ -129,27 +147,33 @@ pub(super) fn storage(
     best.expect("a depth is tried")
 }
 
-/// The rate of one sample, by a plain method with this depth and number of threads.
+/// The rate of one sample, by a plain method with this depth and number of threads for each file.
 fn sample(
-    engine: &Engine,
-    pool: &Arc<Pool>,
-    (file, len): (&Path, u64),
+    (engine, pool, joined): Means<'_>,
+    files: &[(&Path, u64)],
     direction: Direction,
     (plain, depth, threads): (Plain, u32, u32),
 ) -> Result<f64> {
-    steps::open(engine, file)?.evict()?;
     let load = Load::reads(Method::Plain(plain), STORAGE_BLOCK, End::Time(STORAGE_TIME));
     let load = Load { depth, warm_up: STORAGE_WARM_UP, ..load.in_direction(direction) };
-    let part = len / u64::from(threads) / STORAGE_BLOCK * STORAGE_BLOCK;
-    let lane = |index: u32| {
-        let region = Region { start: u64::from(index) * part, len: part };
-        Lane { path: file.to_owned(), region, ..Lane::default() }
+    let lanes = files.iter().flat_map(|(file, len)| {
+        let part = len / u64::from(threads) / STORAGE_BLOCK * STORAGE_BLOCK;
+        (0..threads).map(move |index| {
+            let region = Region { start: u64::from(index) * part, len: part };
+            Lane { path: file.to_path_buf(), region, ..Lane::default() }
+        })
+    });
+    let lanes: Vec<Lane> = lanes.collect();
+    let cold = |(file, len): &(&Path, u64)| match *len < STORAGE_BLOCK {
+        true => Err(Failure::new("the storage is measured by requests of 1 MiB")
+            .because(format!("the file has {}", format_size(*len)))),
+        false => Ok(steps::open(engine, file)?.evict().map(|_| ())?),
     };
-    let lanes: Vec<Lane> = (0..threads).map(lane).collect();
-    let ran = Ready::with(engine, &load, &lanes, pool)?.run(&[String::new()])?;
-    if ran.requests == 0 {
-        let file = file.display();
-        return Err(Failure::new(format!("no request to `{file}` ended within {STORAGE_TIME:?}")));
+    let cold = files.iter().try_for_each(cold);
+    let mut ready = cold.and_then(|()| Ready::with(engine, &load, &lanes, pool));
+    let ready = ready.as_mut().map_err(|why| why.clone());
+    match rate_of(ready, &[String::new()], joined, Ran::rate)?.0 {
+        0.0 => Err(Failure::new(format!("no request of 1 MiB ended within {STORAGE_TIME:?}"))),
+        rate => Ok(rate),
     }
-    Ok(ran.rate())
 }

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::thread;
 
 use forebay::gpu::DeviceInfo;
 use forebay::units::MIB;
@@ -82,10 +81,9 @@ impl Bench<'_> {
             if direction == Direction::Write {
                 place.prepare_writes(&[&file])?;
             }
-            let sized = (file.as_path(), place.len);
+            let files = [(file.as_path(), place.len)];
             let known = self.storage_depths.get(&(index, direction)).copied();
-            self.begin()?;
-            let found = measure::storage(&self.engine, &self.pool, sized, direction, known);
+            let found = measure::storage(self.means(), &files, direction, known);
             let found = found.map(|(rate, depth, how)| {
                 self.storage_depths.insert((index, direction), depth);
                 limit("storage", name, direction, rate, how)
@@ -112,7 +110,6 @@ impl Bench<'_> {
         for (number, devices) in groups.iter().enumerate() {
             // With many GPUs it takes minutes.
             bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
-            self.begin()?;
             self.keep_own(self.links_of(devices, direction))?;
         }
         Ok(())
@@ -123,11 +120,11 @@ impl Bench<'_> {
         let names: Vec<String> = devices.iter().map(|device| name(device.as_ref())).collect();
         let files = self.places.iter().map(|place| place.len).max().filter(|len| *len > 0);
         let host_len = files.map_or(u64::MAX, |len| len.max(MIB));
-        let (found, how) = measure::links(&self.engine, devices, direction, host_len)?;
+        let (found, how) = measure::links(self.means(), devices, direction, host_len)?;
         let gpus = || devices.iter().flatten().map(|device| device.info());
         let places: Vec<PciDevice> = gpus().filter_map(|info| self.place(info)).collect();
-        let own = |name: &String| self.own_rate("link", name, direction);
-        let alone = || names.iter().map(own).sum::<Option<f64>>();
+        let single = |name: &String| rate(&self.records, "link", name, direction);
+        let alone = || names.iter().map(single).sum::<Option<f64>>();
         let lacks = || Failure::new("the links of these GPUs were not all measured one by one");
         let together = "copies of pinned memory, all GPUs at once";
         let (name, how) = match shared_uplink(&places) {
@@ -195,6 +192,10 @@ impl Bench<'_> {
         known.into_iter().map(text).collect()
     }
 
+    fn means(&self) -> measure::Means<'_> {
+        (&self.engine, &self.pool, self.joined)
+    }
+
     fn place(&self, info: &DeviceInfo) -> Option<PciDevice> {
         let found = || gpu_at(self.resolver.system(), &info.pci_address).map(|gpu| gpu.pci);
         forebay::gpu::sim::place(info).or_else(found)
@@ -237,8 +238,8 @@ impl Bench<'_> {
         let Some(planned) = self.planned.iter().find(|planned| planned.paths.len() > 1) else {
             return Ok(None);
         };
-        let (mut drives, mut alone, mut places) = (HashSet::new(), 0.0, Vec::new());
-        let mut is_shared = false;
+        let (mut drives, mut alone, mut files) = (HashSet::new(), 0.0, Vec::new());
+        let (mut is_shared, mut depth) = (false, None);
         for &index in &planned.paths {
             let own = self.own_rate("storage", &self.path(index), direction);
             let file = self.places[index].file_of(direction);
@@ -246,24 +247,12 @@ impl Bench<'_> {
             let found = &self.maps[index].drives;
             is_shared |= !found.iter().all(|drive| drives.insert(drive.hardware.as_str()));
             alone += own;
-            let depth = self.storage_depths.get(&(index, direction)).copied();
-            places.push(((file, self.places[index].len), depth));
+            depth = depth.max(self.storage_depths.get(&(index, direction)).copied());
+            files.push((file, self.places[index].len));
         }
-        let measured: Result<Vec<f64>> = thread::scope(|scope| {
-            let (engine, pool) = (&self.engine, &self.pool);
-            let each = places.iter().map(|&(file, depth)| {
-                scope.spawn(move || measure::storage(engine, pool, file, direction, depth))
-            });
-            let each: Vec<_> = each.collect();
-            let rate_of = |one: thread::ScopedJoinHandle<'_, Result<(f64, u32, String)>>| {
-                let found = one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                found.map(|(rate, ..)| rate)
-            };
-            each.into_iter().map(rate_of).collect()
-        });
-        let (of, sum) = (planned.point.path.clone(), measured?.iter().sum());
-        let found =
-            limit("storage", of, direction, sum, "the drives at once, as each alone".into());
+        let (sum, _, how) = measure::storage(self.means(), &files, direction, depth)?;
+        let of = planned.point.path.clone();
+        let found = limit("storage", of, direction, sum, format!("{how}, all at once"));
         Ok(Some(Limit { predicted: (!is_shared).then_some(alone), ..found }))
     }
 }
