@@ -239,7 +239,7 @@ impl<'a> Bench<'a> {
 
     /// Finds what the plan follows from; returns the doubts on rows.
     fn find(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<Vec<String>> {
-        let doubts = self.judge_rows(axes)?;
+        let mut doubts = self.judge_rows(axes)?;
         if let Some(joined) = self.joined {
             joined.common(axes, &mut self.is_limited, &self.args.paths)?;
         }
@@ -253,7 +253,7 @@ impl<'a> Bench<'a> {
             }
             self.links(first, &ProgressBar::hidden())?;
         }
-        self.find_lens(axes, warnings).map(|()| doubts)
+        self.find_lens(axes, warnings, &mut doubts).map(|()| doubts)
     }
 
     /// Plans what an earlier run has found, of which this is the rest. Its file has the doubts.
@@ -262,6 +262,7 @@ impl<'a> Bench<'a> {
         axes.methods = found.methods.iter().filter_map(named).collect();
         (axes.caches, axes.whole, axes.piece_max) = (found.caches, found.whole, found.piece_max);
         (self.is_limited, self.kv_capacity) = (found.is_limited, found.kv_capacity);
+        axes.whole.iter().for_each(|lens| self.shorten(lens));
         Vec::new()
     }
 
@@ -279,7 +280,12 @@ impl<'a> Bench<'a> {
     /// Finds the bytes of whole files of each path: as many as `--size` says, or as the rates of
     /// storage and links require. Files that have no room in memory are moved in pieces, and only
     /// read cold if the page cache has no room for them.
-    fn find_lens(&mut self, axes: &mut Axes, warnings: &mut Vec<String>) -> Result<()> {
+    fn find_lens(
+        &mut self,
+        axes: &mut Axes,
+        warnings: &mut Vec<String>,
+        doubts: &mut Vec<String>,
+    ) -> Result<()> {
         let free = targets::gpus(&self.targets).filter_map(|gpu| gpu.memory().ok());
         let on_gpu = free.map(|(free, _)| free / 4).min().unwrap_or(u64::MAX);
         let memory = environment::memory();
@@ -291,7 +297,7 @@ impl<'a> Bench<'a> {
             }
             None => (fits, memory.available),
         };
-        let mut lens = Vec::new();
+        let (mut lens, mut parts) = (Vec::new(), Vec::new());
         for (place, path) in self.places.iter().zip(&axes.paths) {
             let (whole, room) = match place.is_scratch() {
                 true => (u64::MAX, Room::of(&place.folder)?.usable() / 4 / self.ranks()),
@@ -315,9 +321,9 @@ impl<'a> Bench<'a> {
                     .hint(format!("`--size {whole}` reads all of it")));
             }
             if self.args.size.is_none() && !place.is_scratch() && len < whole {
-                warnings.push(format!(
-                    "only the first {shown} of {have} are read, to save time; `--size {whole}` \
-                     reads all"
+                parts.push(format!(
+                    "only the first {shown} of `{path}` are read, to save time; `--size {whole}` \
+                     reads all {have}"
                 ));
             }
             // Each rank moves its stripe.
@@ -326,6 +332,14 @@ impl<'a> Bench<'a> {
                 of => align_down(len / of, files::ALIGN).max(1),
             });
         }
+        if !parts.is_empty() && self.joined.is_none() {
+            // What was found so far was of more bytes.
+            self.shorten(&lens);
+            self.records.clear();
+            axes.caches.clear();
+            *doubts = self.judge_rows(axes)?;
+        }
+        doubts.extend(parts);
         let largest = lens.iter().copied().max().unwrap_or(0);
         let targets = axes.targets.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
         axes.piece_max = fits / targets;
@@ -348,6 +362,13 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
+    /// Uses no more than so many bytes of each of the user's files.
+    fn shorten(&mut self, lens: &[u64]) {
+        let own = self.places.iter_mut().zip(lens).filter(|(place, _)| !place.is_scratch());
+        own.filter(|_| self.args.stripe.is_none())
+            .for_each(|(place, len)| place.len = place.len.min(*len));
+    }
+
     /// The bytes of a file that storage and links move in time.
     fn timely(&self, axes: &Axes, path: &str) -> u64 {
         let rate = |name: &str, of: &str| self.own_rate(name, of, first_direction(axes));
@@ -364,14 +385,17 @@ impl<'a> Bench<'a> {
         let cold = self.has_cold_rows();
         let any = |is: fn(u8) -> bool| cold && axes.directions.iter().any(|percent| is(*percent));
         let (reads, writes) = (any(|percent| percent > 0), any(|percent| percent < 100));
-        // By default, whole files are no longer.
-        let most = if self.is_whole { WHOLE_LEN.1 } else { u64::MAX };
+        // By default, whole files are no longer, but ranks read a file whole.
+        let is_part = self.is_whole && self.joined.is_none();
+        let most = if is_part { WHOLE_LEN.1 } else { u64::MAX };
+        // Other ranks of the host would find the same, and see the pages that this one reads.
+        let probes = self.joined.is_none_or(|joined| joined.ranks.is_first_of_host);
         for (index, (place, path)) in self.places.iter().zip(&axes.paths).enumerate() {
             let map = &self.maps[index];
             let _step = Step::begin("inspect", &map.path);
             let len = self.args.size.unwrap_or(most).min(place.len);
             let is_file = place.is_scratch() || map.root.number("size_bytes").is_some();
-            let folder = Some(place.folder.as_path()).filter(|_| is_file && writes);
+            let folder = Some(place.folder.as_path()).filter(|_| is_file && writes && probes);
             let rows = rows::judge(&self.resolver, map, 0..len, folder);
             let caches =
                 Caches { cold: rows.no_cold.is_none(), warm: true, synced: rows.no_sync.is_none() };
@@ -394,7 +418,9 @@ impl<'a> Bench<'a> {
             doubts.extend(rows.cold.into_iter().chain(unstored).filter(|_| reads && caches.cold));
             doubts.extend(rows.synced.into_iter().filter(|_| writes && caches.synced));
         }
-        self.try_caches(axes, &mut doubts)?;
+        if probes {
+            self.try_caches(axes, &mut doubts)?;
+        }
         Ok(doubts)
     }
 
@@ -409,9 +435,7 @@ impl<'a> Bench<'a> {
     fn try_caches(&mut self, axes: &mut Axes, doubts: &mut Vec<String>) -> Result<()> {
         let direction = first_direction(axes);
         let (is_default, has_cold) = (self.args.cache.is_empty(), self.has_cold_rows());
-        // Other ranks of the host would see the pages that this one reads.
-        let probes = self.joined.is_none_or(|joined| joined.ranks.is_first_of_host);
-        for (index, caches) in axes.caches.iter_mut().enumerate().filter(|_| probes) {
+        for (index, caches) in axes.caches.iter_mut().enumerate() {
             let (place, name) = (&mut self.places[index], &axes.paths[index]);
             if !has_cold || !caches.cold {
                 continue;
@@ -548,6 +572,8 @@ impl<'a> Bench<'a> {
         self.make_scratch(&bar)?;
         self.warm(&bar)?;
         let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
+        let mut rated = HashSet::new();
+        samples(&self.records).for_each(|(_, sample)| _ = ends_row(sample, &mut rated));
         // How long each point takes with its preparation: at first a guess.
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
         'rounds: for repeat in 0..most {
@@ -565,7 +591,7 @@ impl<'a> Bench<'a> {
                     self.limit(*turn, &bar)?;
                     continue;
                 };
-                // What has failed or was too short stays so.
+                // What has failed or has never been long enough stays so.
                 let skips = self.is_whole && failed.contains(&index);
                 if is_kept(&self.planned[index]) || skips {
                     continue;
@@ -586,9 +612,7 @@ impl<'a> Bench<'a> {
                 takes[index] = begun.elapsed();
                 slowest = slowest.max(takes[index]);
                 done += usize::from(sample.is_good());
-                if !sample.is_good()
-                    || !sample.measured.as_ref().is_some_and(Measured::is_long_enough)
-                {
+                if ends_row(&sample, &mut rated) {
                     failed.insert(index);
                 }
                 self.note(Record::Sample(Box::new(sample)))?;
@@ -717,17 +741,22 @@ impl<'a> Bench<'a> {
         }
         let results =
             if is_short { print::text(self.args, &self.records) } else { Ok(String::new()) };
+        let is_kept = samples(&self.records).next().is_some();
         let samples = match rounds {
             Rounds::Count(count) => {
                 format!("{done} of {} samples", self.planned.len() as u64 * u64::from(count))
             }
             Rounds::Within(_) => counted(done, "sample"),
         };
-        let message = match self.ledger.as_ref().map(|ledger| ledger.path().display()) {
-            Some(path) if self.joined.is_none() => {
-                format!("stopped: `{path}` has {samples}; the same command continues from there")
+        let ledger = self.ledger.as_ref().filter(|_| is_kept);
+        let message = match ledger.map(|ledger| ledger.path().display()) {
+            Some(path) => {
+                let next = match self.joined {
+                    None => "the same command continues from there",
+                    Some(_) => "name another file to start again",
+                };
+                format!("stopped: `{path}` has {samples}; {next}")
             }
-            Some(path) => format!("stopped: `{path}` has {samples}"),
             None => format!("stopped after {samples}"),
         };
         let missing = self.missing().filter(|_| done > 0);
@@ -941,12 +970,17 @@ impl<'a> Bench<'a> {
                 planned.load.cache == Cache::Cold && planned.load.read_percent == 100;
             let is_cached = is_cold_read && fetched.is_some_and(|share| share < FETCHED_MIN);
             self.raise_limits(&planned, measured, is_cached)?;
-            let shares_file = self.joined.is_some_and(|joined| joined.shares_file);
-            if is_cached && shares_file {
-                let row = planned.name();
-                self.doubt(format!(
-                    "{row}: ranks read pages that others of their host had cached"
-                ))?;
+            // Of other bytes, such as holes, a doubt says that no drive is read for them.
+            let is_stored = planned.paths.iter().all(|path| self.is_limited[*path]);
+            let why = match self.joined.is_some_and(|joined| joined.shares_file) {
+                true => Some("ranks read pages that others of their host had cached"),
+                false => is_stored.then_some(
+                    "the page cache had more than a tenth of the bytes, as if another program \
+                     reads the same file",
+                ),
+            };
+            if let Some(why) = why.filter(|_| is_cached) {
+                self.doubt(format!("{}: {why}", planned.name()))?;
             }
         }
         let result = result.map(|(mut measured, mix, _)| {
@@ -966,6 +1000,15 @@ impl<'a> Bench<'a> {
             error,
         })
     }
+}
+
+/// Whether whole files are measured no more after this sample: it failed, or they are too small for
+/// a rate. A sample that was once too short, on a busy machine, ends no row that has rates.
+fn ends_row(sample: &Sample, rated: &mut HashSet<Point>) -> bool {
+    if sample.measured.as_ref().is_some_and(Measured::is_long_enough) {
+        rated.insert(sample.point.clone());
+    }
+    !sample.is_good() || !rated.contains(&sample.point)
 }
 
 /// The direction that is measured first.
@@ -1129,6 +1172,23 @@ fn keep_log(bar: &ProgressBar) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_ends_with_a_failure_or_if_no_sample_has_a_rate() {
+        let sample = |seconds: Option<f64>, depth| Sample {
+            point: Point { depth, ..Point::default() },
+            repeat: 0,
+            unix_time: 0.0,
+            measured: seconds
+                .map(|seconds| Measured { seconds: Some(seconds), ..Measured::default() }),
+            error: None,
+        };
+        let mut rated = HashSet::new();
+        let mut ends = |seconds, depth| ends_row(&sample(seconds, depth), &mut rated);
+        assert!(ends(Some(0.05), 1) && !ends(Some(0.1), 2));
+        assert!(!ends(Some(0.05), 2), "it has a rate");
+        assert!(ends(None, 2) && ends(Some(0.05), 3));
+    }
 
     #[test]
     fn files_are_large_enough_for_the_fastest_row_and_small_enough_for_the_slowest() {

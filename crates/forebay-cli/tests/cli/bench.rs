@@ -7,9 +7,11 @@ mod stopped;
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -593,6 +595,68 @@ fn a_slow_link_has_a_file_that_it_moves_in_time() {
     });
     let sizes: Vec<u64> = sizes.collect();
     assert!(sizes.len() == 1 && sizes[0] <= 2 << 20, "{sizes:?}");
+}
+
+#[test]
+fn rows_of_a_part_of_a_file_are_judged_by_that_part() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    // Of 16 MiB the link moves 2 MiB in time.
+    let arguments = ["file", "--gpu=sim:bandwidth=20MB/s", "--method=forebay", "--repeats=1"];
+    let records = |holes_first: bool| -> Vec<Record> {
+        let file = fs::File::create(&path).unwrap();
+        file.write_all_at(&[7; 8 << 20], if holes_first { 8 << 20 } else { 0 }).unwrap();
+        file.set_len(16 << 20).unwrap();
+        file.sync_all().unwrap();
+        let output = command(folder.path(), &arguments).arg("--format=json").output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let has = |records: &[Record], words: &str| {
+        let is = |one: &Record| matches!(one, Record::Doubt { text } if text.contains(words));
+        records.iter().any(is)
+    };
+    let part = "of `file` are read, to save time; `--size 16777216` reads all 16 MiB";
+    let data = records(false);
+    assert!(has(&data, part) && !has(&data, "holes"), "{data:?}");
+    if let Some(reason) = stays_in_memory(&path) {
+        return println!("skipped: a file with holes: {reason}");
+    }
+    let is_storage = |one: &Record| matches!(one, Record::Limit(one) if one.name == "storage");
+    assert!(data.iter().any(is_storage), "{data:?}");
+    let holes = records(true);
+    assert!(has(&holes, part) && has(&holes, "it has only holes"), "{holes:?}");
+    assert!(!holes.iter().any(is_storage), "{holes:?}");
+}
+
+#[test]
+fn cold_rows_of_a_file_that_another_program_reads_are_doubted() {
+    let folder = folder();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 32 << 20]).unwrap();
+    if let Some(reason) = stays_in_memory(&path) {
+        return println!("skipped: cold reads: {reason}");
+    }
+    let arguments = ["file", "--gpu=none", "--method=standard", "--cache=cold", "--format=json"];
+    let is_doubted = |reads: bool| {
+        let stops = AtomicBool::new(!reads);
+        let output = std::thread::scope(|scope| {
+            let read = || {
+                while !stops.load(Ordering::Relaxed) {
+                    fs::read(&path).unwrap();
+                }
+            };
+            (0..3).for_each(|_| drop(scope.spawn(read)));
+            let output = command(folder.path(), &arguments).arg("--repeats=8").output().unwrap();
+            stops.store(true, Ordering::Relaxed);
+            output
+        });
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        text.contains("as if another program reads the same file")
+    };
+    assert!(is_doubted(true) && !is_doubted(false));
 }
 
 #[test]

@@ -421,6 +421,8 @@ fn a_rank_killed_at_any_stage_is_named_within_ten_seconds() {
         let is_done = first.wait().unwrap().success();
         assert!(!is_done || stage == Stage::End, "{stage:?}");
         assert!(is_done || log_has("rank 1"), "{stage:?}: {}", fs::read_to_string(&log).unwrap());
+        let is_left = folder.path().join("results").exists();
+        assert_eq!(is_left, samples() > 0, "{stage:?}");
         let Some(mut third) = third else { continue };
         if stage == Stage::BeforeJoining {
             third.kill().unwrap();

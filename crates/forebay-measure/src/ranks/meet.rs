@@ -450,7 +450,7 @@ fn end(parted: &AtomicBool, why: &str, others: &[Arc<Peer>]) {
         return;
     }
     others.iter().for_each(|peer| peer.send(&Message::Ended(why.into())));
-    let hint = "its own output says why, if it could; start all ranks again, with another `-o`";
+    let hint = "its own output says why, if it could; start all ranks again";
     cleanup::say_progress();
     Failure::new("the run ended early").because(why).hint(hint).print();
     cleanup::run(CLEANUP_MAX);

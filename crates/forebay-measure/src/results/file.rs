@@ -29,7 +29,7 @@ const FILE_MAX: u64 = 1024 * MIB;
 pub struct Ledger {
     path: PathBuf,
     file: Arc<File>,
-    /// The new file: without a first record it could not be continued, and is removed.
+    /// The new file: without a sample it is removed.
     made: Option<New>,
     /// Bytes of whole lines.
     len: u64,
@@ -122,8 +122,8 @@ impl Ledger {
             return Err(self.failed(&error));
         }
         self.len += line.len() as u64 + 1;
-        if let Some(made) = self.made.take() {
-            made.keep();
+        if matches!(record, Record::Sample(_)) {
+            self.made.take().into_iter().for_each(New::keep);
         }
         Ok(())
     }
@@ -144,8 +144,9 @@ impl Ledger {
     ///
     /// # Errors
     /// System errors.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
         self.sync()?;
+        self.made.take().into_iter().for_each(New::keep);
         // The lock is held until the last descriptor is closed.
         let closed = self.file.try_clone().and_then(close);
         closed.map_err(|error| self.failed(&error))

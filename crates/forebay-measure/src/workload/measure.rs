@@ -112,11 +112,13 @@ impl Measurer {
             });
             let (mut ran, next) = agreed(peers, "run", ran)?;
             let mut seen = span.map_or_else(Vec::new, |span| span.end_each());
+            ran.count(&seen);
             if let (Some(before), Some(after)) = (counted, ready.counters()) {
+                // The kernel counted the reads of that process.
+                ran.fetched = None;
                 let cufile = grown(before, after);
                 seen.iter_mut().for_each(|seen| seen.cufile = cufile.clone());
             }
-            ran.count(&seen);
             if let Some(all) = &mut sum {
                 all.add(ran);
             } else {

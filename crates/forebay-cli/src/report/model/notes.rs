@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use forebay_measure::results::{Point, Sample};
+use forebay_measure::results::{Measured, Point, Sample};
 use serde::Deserialize as _;
 
 use super::{Line, Metric, Model, RunFacts, grouped, unique};
@@ -61,7 +61,7 @@ impl Collected {
     }
 
     /// Adds the runs that were stopped: a sweep records its points before the first sample. Rows
-    /// that failed lack no samples.
+    /// that failed lack no samples, nor do whole files that are too small for a rate.
     pub(super) fn incomplete(
         &mut self,
         runs: &[RunFacts],
@@ -77,16 +77,19 @@ impl Collected {
             let is_own = |(key, _): &&((usize, Point), Vec<&Sample>)| {
                 key.0 == number && points.contains(&key.1)
             };
-            let has_failed = |(_, samples): &&((usize, Point), Vec<&Sample>)| {
-                samples.iter().any(|sample| sample.measured.is_none())
+            let has_ended = |(_, samples): &&((usize, Point), Vec<&Sample>)| {
+                let mut all = samples.iter().map(|sample| sample.measured.as_ref());
+                let is_short = |one: Option<&Measured>| one.is_some_and(|it| !it.is_long_enough());
+                all.clone().any(|one| one.is_none())
+                    || request["whole_files"] == true && all.all(is_short)
             };
-            let (failed, others): (Vec<_>, Vec<_>) =
-                groups.iter().filter(is_own).partition(has_failed);
+            let (ended, others): (Vec<_>, Vec<_>) =
+                groups.iter().filter(is_own).partition(has_ended);
             let samples = others.iter().flat_map(|(_, samples)| samples);
             let planned = samples.filter(|sample| u64::from(sample.repeat) < repeats);
             let there: HashSet<_> = planned.map(|one| (&one.point, one.repeat)).collect();
-            let all = ((points.len() - failed.len()) as u64).saturating_mul(repeats);
-            if failed.len() + others.len() > 0 && (there.len() as u64) < all {
+            let all = ((points.len() - ended.len()) as u64).saturating_mul(repeats);
+            if ended.len() + others.len() > 0 && (there.len() as u64) < all {
                 let name = &run.name;
                 // A run of several ranks begins again.
                 let more = match run.record.ranks.is_empty() {
@@ -272,6 +275,16 @@ mod tests {
         assert!(found[0].contains("2 of 2 points have fewer than three samples"), "{found:?}");
         let text = "`a` is incomplete: 4 of 6 samples; the same command continues it";
         assert_eq!(found[1], text);
+        // Whole files that are too small for a rate are measured once.
+        for seconds in [0.5, 0.05] {
+            let mut whole = records[..6].to_vec();
+            whole[0]["request"]["whole_files"] = true.into();
+            for sample in whole[1..].iter_mut().filter(|sample| sample["point"]["depth"] == 8) {
+                sample["measured"]["seconds"] = seconds.into();
+            }
+            let is_incomplete = of(&whole).iter().any(|text| text.contains("incomplete"));
+            assert_eq!(is_incomplete, seconds > 0.1, "{:?}", of(&whole));
+        }
         // Several ranks continue nothing, and rows that failed lack no samples.
         let mut of_rank = records.clone();
         of_rank[0]["ranks"] = json!(["a", "b"]);
