@@ -17,9 +17,12 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
     if shell != Shell::Bash {
         return print(&script);
     }
-    // The last value of a list is completed.
-    let value = (r#"=($(compgen -W "#, r#" -- "${cur}"))"#);
-    let last = (r#"=($(compgen -P "${cur%"${cur##*,}"}" -W "#, r#" -- "${cur##*,}"))"#);
+    // The last value of a list is completed, by those that the list does not have.
+    let value = (r#"=($(compgen -W ""#, r#"" -- "${cur}"))"#);
+    let last = (
+        r#"=($(compgen -P "${cur%"${cur##*,}"}" -W "$(printf '%s\n' "#,
+        r#" | grep -vxF "$(tr , '\n' <<< "${cur%"${cur##*,}"}")")" -- "${cur##*,}"))"#,
+    );
     print(&script.replace(value.0, last.0).replace(value.1, last.1))
 }
 

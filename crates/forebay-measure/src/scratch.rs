@@ -3,8 +3,9 @@
 //! A scratch file has an unpredictable name and mode 0600, and is opened through its descriptor
 //! ([`held`]). So no other user can read it, or have another file written by taking its name. It
 //! has a name at all because cuFile opens files by their names: with cuFile, use a folder that only
-//! you can write to. A run holds a lock on each of its files, which has a byte from then on. A
-//! killed run leaves them unlocked, and the next one that measures in that folder removes them.
+//! you can write to. A run holds a lock on each of its files, and on the note by which ranks meet.
+//! A locked file is never empty. A killed run leaves its files unlocked, and the next one that
+//! measures in that folder removes them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -28,6 +29,9 @@ const MANY: usize = 256;
 
 /// Hexadecimal digits that follow [`PREFIX`].
 const DIGITS: usize = 16;
+
+/// The start of the name of a note by which ranks meet; their number and a word follow.
+pub(crate) const NOTE: &str = ".forebay-ranks-";
 
 /// Allows as many open files as this process may. The error of a file beyond that says what to do.
 pub(crate) fn allow_many_files() {
@@ -106,7 +110,8 @@ pub fn folder(place: &Path) -> Result<Folder> {
     Ok(Folder { path, _entry: entry, _locked: file })
 }
 
-fn lock(file: &File) -> rustix::io::Result<()> {
+/// Locks a file of this run.
+pub(crate) fn lock(file: &File) -> rustix::io::Result<()> {
     flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
@@ -124,8 +129,12 @@ pub fn remove_leftovers(folder: &Path) {
     }
 }
 
-/// Whether scratch has such names.
+/// Whether scratch and notes have such names.
 fn is_name(name: &OsStr) -> bool {
+    let note = name.to_str().and_then(|name| name.strip_prefix(NOTE)?.split_once('-'));
+    if let Some((size, run)) = note {
+        return size.parse::<u32>().is_ok() && run.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    }
     let digits = name.as_bytes().strip_prefix(PREFIX.as_bytes());
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
@@ -188,12 +197,14 @@ mod tests {
         let used = create(place.path(), 1).unwrap();
         fs::write(used[0].path(), "data").unwrap();
         let used = names(place.path());
-        let left = place.path().join(format!("{PREFIX}0123456789abcdef"));
-        fs::write(&left, "data").unwrap();
+        let left = [format!("{PREFIX}0123456789abcdef"), format!("{NOTE}8-29501")];
+        let left = left.map(|name| place.path().join(name));
+        left.iter().for_each(|left| fs::write(left, "data").unwrap());
         remove_leftovers(place.path());
         let more = create(place.path(), 1).unwrap();
         let now = names(place.path());
-        assert!(!left.exists() && now.len() == 2 && now.contains(&used[0]));
+        assert!(left.iter().all(|left| !left.exists()), "{now:?}");
+        assert!(now.len() == 2 && now.contains(&used[0]));
         drop(more);
     }
 
@@ -218,13 +229,16 @@ mod tests {
         for name in ["", "mine", "0123456789abcdef0", "0123456789abcdeg"] {
             fs::write(at(name), "precious").unwrap();
         }
+        for name in ["", "8", "a-1", "8-my notes"] {
+            fs::write(place.path().join(format!("{NOTE}{name}")), "precious").unwrap();
+        }
         fs::create_dir(at("0000000000000001")).unwrap();
         fs::write(place.path().join("other"), "precious").unwrap();
         symlink("other", at("0000000000000002")).unwrap();
         // Another run has just made it.
         fs::write(at("0000000000000003"), "").unwrap();
         remove_leftovers(place.path());
-        assert_eq!(names(place.path()).len(), 8);
+        assert_eq!(names(place.path()).len(), 12);
     }
 
     #[test]

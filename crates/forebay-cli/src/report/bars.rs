@@ -323,7 +323,7 @@ fn state_of(model: &Model, lines: &[&Line]) -> State {
                 if low == high { format!("{low} GB/s") } else { format!("{low} to {high} GB/s") };
             let note = match (few, lines) {
                 (true, _) => "too few samples to compare".into(),
-                (_, [line]) if base(line).is_some() => "too unsteady to compare".into(),
+                (_, [line]) if base(line).is_some() => "too noisy to compare".into(),
                 (_, [_]) => String::new(),
                 _ => rows(),
             };
@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn samples_far_apart_make_no_ratio() {
         let text = spread(4e9, 1e9, 1.5e9, 2.0, 0.4);
-        assert!(!text.contains('×') && text.contains("too unsteady to compare"), "{text}");
+        assert!(!text.contains('×') && text.contains("too noisy to compare"), "{text}");
     }
 
     #[test]

@@ -62,4 +62,7 @@ fn the_last_value_of_a_list_is_completed() {
         Err(error) => return println!("skipped: completions: no bash: {error}"),
     }
     assert_eq!(completed("mmap,cpu-a").unwrap(), "mmap,cpu-async-gpu ");
+    assert_eq!(completed("cpu-gpu,mmap,cpu-a").unwrap(), "cpu-gpu,mmap,cpu-async-gpu ");
+    assert_eq!(completed("mmap,mm").unwrap().trim(), "", "it is given");
+    assert_eq!(completed("mmap,cpu-g,cpu-g").unwrap(), "mmap,cpu-g,cpu-gpu ");
 }

@@ -128,7 +128,11 @@ fn ranks_measure_together_and_each_form_has_the_total() {
                 _ => digits(median * 1e-9),
             };
             assert!(text.contains(&rate), "{form} lacks {rate}: {text}");
-            assert!(form == "csv" || text.contains(&title), "{form}: {text}");
+            let words = [&title, "Ranks differ most in"];
+            assert!(
+                form == "csv" || words.iter().all(|word| text.contains(*word)),
+                "{form}: {text}"
+            );
             assert!(!text.contains("incomplete"), "{text}");
         }
         fs::remove_file(&file).unwrap();
@@ -564,6 +568,19 @@ fn what_the_environment_holds_and_cannot_be_used_is_named() {
 }
 
 #[test]
+fn rank_0_says_that_its_host_has_no_address() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let log = folder.path().join("log");
+    let mut first = rank(folder.path(), (0, 2, port()), &[]);
+    let first = first.env("MASTER_ADDR", "a..b").stderr(fs::File::create(&log).unwrap());
+    let mut first = first.spawn().unwrap();
+    let says = || fs::read_to_string(&log).unwrap().contains("`a..b` has no address");
+    wait(Duration::from_secs(30), "the warning", says);
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+#[test]
 fn ranks_find_each_other_by_a_folder() {
     let folder = tempfile::tempdir_in(".").unwrap();
     let meeting = folder.path().canonicalize().unwrap().join("meeting");
@@ -632,6 +649,13 @@ fn ranks_that_do_not_fit_together_are_named() {
     for output in [first, second].map(|rank| rank.wait_with_output().unwrap()) {
         assert_eq!(output.status.code(), Some(1));
         let words = "other arguments than rank 0: `block-size` differs";
+        assert!(printed(&output).contains(words), "{}", printed(&output));
+    }
+    let ranks = [(0, 2), (1, 3)].map(|(number, size)| {
+        rank(folder.path(), (number, size, port), &[]).env("FOREBAY_TOKEN", "a").spawn().unwrap()
+    });
+    for output in ranks.map(|rank| rank.wait_with_output().unwrap()) {
+        let words = " expects 3 ranks, rank 0 expects 2";
         assert!(printed(&output).contains(words), "{}", printed(&output));
     }
     let alone = start(folder.path(), (2, 2, port), &[]).wait_with_output().unwrap();

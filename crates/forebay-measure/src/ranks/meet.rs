@@ -558,6 +558,7 @@ fn listener(
             // What a killed run left would lead to its port.
             let _ = std::fs::remove_file(&path);
             let note = New::create(&path, 0o600)?;
+            let _ = scratch::lock(&note.file);
             (&*note.file).write_all(format!("{} {port} {token}\n", own.host).as_bytes())?;
             Ok(note)
         };
@@ -707,6 +708,8 @@ fn accept(
 ) -> Result<(Vec<Connected>, Option<New>)> {
     scratch::allow_many_files(); // each rank has a connection
     let (listener, note) = listener(place, &mut own, folder)?;
+    // The address is for the others, and may be known there.
+    unresolved(place).into_iter().for_each(|why| say(&why));
     let mut joining = Joining::default();
     let began = Instant::now();
     let (mut checked, mut says) = (began, began + JOIN_LONG);
@@ -751,7 +754,9 @@ fn differs(own: &Hello, other: &Hello) -> Option<String> {
         () if other.version != own.version => {
             Some(format!("{from} has version {}, rank 0 has {}", other.version, own.version))
         }
-        () if !fits => Some(format!("{from} is one of {}, rank 0 one of {}", other.size, own.size)),
+        () if !fits => {
+            Some(format!("{from} expects {} ranks, rank 0 expects {}", other.size, own.size))
+        }
         () if other.arguments != own.arguments => {
             let field = field(&own.arguments, &other.arguments);
             let field = field.map_or_else(String::new, |name| format!(": `{name}` differs"));
@@ -859,7 +864,8 @@ fn try_connect(
             }
             continue;
         }
-        let (mut local, foreign) = (None, "this is another run: its token differs");
+        let (mut local, foreign) =
+            (None, "it has another token: another run, or `FOREBAY_TOKEN` differs");
         for message in reader.read(HELLO_LEN_MAX).map_err(io::Error::other)? {
             match message {
                 // An end may follow in the same read.

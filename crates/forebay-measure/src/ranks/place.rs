@@ -9,6 +9,7 @@ use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
+use crate::scratch::NOTE;
 use crate::variables::TOKEN;
 
 /// Port of rank 0 if `MASTER_PORT` is not set: one above that of `torchrun`.
@@ -142,12 +143,10 @@ impl Place {
         let run = self.token.as_deref().unwrap_or_default().chars();
         let run: String = run.filter(char::is_ascii_alphanumeric).take(64).collect();
         if self.is_folder() {
-            return Some(
-                Path::new(&self.address).join(format!(".forebay-ranks-{}-{run}", self.size)),
-            );
+            return Some(Path::new(&self.address).join(format!("{NOTE}{}-{run}", self.size)));
         }
         let folder = folder.filter(|_| self.token.is_none())?;
-        Some(folder.join(format!(".forebay-ranks-{}-{}", self.size, self.port)))
+        Some(folder.join(format!("{NOTE}{}-{}", self.size, self.port)))
     }
 
     /// The place of this process.

@@ -67,7 +67,10 @@ pub fn page(model: &Model, comparisons: &[Comparison], metric: Metric) -> String
                     section { (blocks(&show::comparison(found, metric, ROWS_MAX))) }
                 }
                 @if !model.warnings.is_empty() { (warnings(model)) }
-                @if is_whole { section { (blocks(&bars::sections(model))) } }
+                @if is_whole {
+                    @let all = bars::sections(model).into_iter().chain(show::stragglers(model));
+                    section { (blocks(&all.collect::<Vec<_>>())) }
+                }
                 @if !charts.charts.is_empty() { (drawn(&charts)) }
                 @if !model.lines.is_empty() {
                     section {
