@@ -74,12 +74,18 @@ impl Estimate {
         Some((high - low) / 2.0 / self.median)
     }
 
+    /// Whether the deviation is known and below 100 %. Without it, no ratio is shown.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.deviation().is_some_and(|half| half < 1.0)
+    }
+
     /// The deviation for people. It is never empty: a number with an unknown error must not look
     /// better than others.
     #[must_use]
     pub fn spread(&self) -> String {
         let text = match self.deviation() {
-            Some(half) if half >= 1.0 => return "too noisy".into(),
+            Some(_) if !self.is_known() => return "too noisy".into(),
             Some(half) => percent(half),
             None if self.count < SAMPLES_MIN => format!("n = {}", self.count),
             None => "unknown".into(),

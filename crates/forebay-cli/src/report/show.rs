@@ -30,8 +30,6 @@ pub enum Block {
 pub const DETAIL: u8 = 6;
 /// Requests of a sample from which tables show its percentiles above the median.
 const PERCENTILES_MIN: u64 = 100;
-/// A ratio whose interval is wider than this many times says nothing.
-const RATIO_SPREAD_MAX: f64 = 10.0;
 /// Most runs that have a table each.
 const RUNS_MAX: usize = 16;
 /// Most facts of two sides that are listed.
@@ -239,14 +237,15 @@ fn speed_up<'a>(model: &'a Model, line: &Line) -> Option<(String, &'a str)> {
     Some((digits(times(other, line)?.value()), &*other.method))
 }
 
-/// The ratio of two rates; `None` if a side moved wrong data, or has too few samples or samples too
-/// far apart to say how many times faster it is.
+/// The ratio of two rates; `None` if a side moved wrong data, has too few samples, or is too noisy.
 pub(crate) fn times(base: &Line, line: &Line) -> Option<Ratio> {
-    let is_wrong = |line: &Line| line.verified == Some(false);
     let rates = |line| Line::samples(line, Metric::Rate);
+    let is_known = |line: &&Line| {
+        let rate = line.estimate(Metric::Rate);
+        line.verified != Some(false) && rate.is_some_and(|rate| rate.is_known())
+    };
     let ratio = Ratio::of(rates(base), rates(line), ERROR_MIN)?;
-    let is_known = ratio.interval().is_some_and(|(low, high)| high <= RATIO_SPREAD_MAX * low);
-    (!is_wrong(base) && !is_wrong(line) && is_known).then_some(ratio)
+    [base, line].iter().all(is_known).then_some(ratio)
 }
 
 /// The limits of the machines.

@@ -155,7 +155,7 @@ pub(super) fn of(model: &Model, mut collected: Collected) -> (Vec<String>, usize
     let percent = percent(SPREAD_MAX);
     let rest = [
         about(&|line| line.steady == Some(false), ["had"; 2], "no steady rate: measure for longer"),
-        about(&is_apart, ["is", "are"], &format!("known to more than ± {percent} only (marked ~)")),
+        about(&is_apart, HAVE, &format!("a `±` above {percent}: keep the machine idle")),
         about(&above, ["exceeds", "exceed"], "a limit that was measured too low"),
         about(&Line::is_doubtful, HAVE, "no verified path: `forebay doctor` says what is missing"),
         about(&|line| line.since_due, HAVE, "a fixed rate: latency begins when an I/O was due"),
@@ -214,7 +214,7 @@ mod tests {
             "1 of 15 points moved",
         );
         one(changed(|s| s["measured"]["steady"]["reached"] = false.into()), "no steady rate");
-        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "± 25 %");
+        one(changed(|sample| sample["measured"]["bytes_per_second"] = 9.0.into()), "above 25 %");
         one(changed(|sample| sample["measured"]["simulated"] = true.into()), "simulated");
         one(changed(|s| s["measured"]["latency"]["since_due"] = true.into()), "was due");
         one(changed(|s| s["measured"]["verdict"]["text"] = "unproven".into()), "no verified path");
