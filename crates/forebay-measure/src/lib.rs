@@ -10,7 +10,7 @@
 //! [`kv`] knows cache sizes of models.
 //!
 //! [`failure`] is the error of all of these. [`steps`] ends a process whose file never responds,
-//! [`cleanup`] undoes what must not remain, [`program`] and [`shell`] start processes. Text from
+//! [`cleanup`] undoes what must not remain, [`program`] starts processes. Text from
 //! elsewhere is escaped by [`plain`] before [`stdio`] shows it.
 
 pub mod cache;
@@ -38,7 +38,6 @@ pub mod ranks;
 pub mod results;
 pub mod route;
 pub mod scratch;
-pub mod shell;
 pub mod stats;
 pub mod stdio;
 pub mod steps;

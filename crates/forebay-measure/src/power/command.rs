@@ -1,14 +1,27 @@
 //! The power that a command of the user's prints, such as one that queries a server's meter.
+//!
+//! The command may hang, print garbage, or never stop printing. It runs in its own process group,
+//! which is killed as a whole, and its output goes to memory of a fixed size.
 
+use std::fs::File;
+use std::io::Seek as _;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::result::Part;
 use super::track::{About, Reading};
-use super::{Sensor, watts};
+use super::{END_MAX, Sensor, watts};
+use crate::cleanup;
 use crate::failure::{Failure, Result};
-use crate::shell::{self, Rest, shortened};
+use crate::plain::plain;
 
 /// How often it runs.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
@@ -16,6 +29,12 @@ pub(super) const PERIOD: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(2);
 /// More than any server or rack consumes.
 const WATTS_MAX: f64 = 1e6;
+/// The interval of checks whether it has ended.
+const LOOK: Duration = Duration::from_millis(10);
+/// Most bytes of its output: further writes fail.
+const OUTPUT_MAX: u64 = 1 << 20;
+/// The end of the output that is read.
+const TAIL: usize = 4 << 10;
 
 /// Runs `line` once to check that it prints a power; `stop` ends later runs.
 ///
@@ -24,7 +43,7 @@ const WATTS_MAX: f64 = 1e6;
 pub(super) fn sensor(line: &str, stop: &Arc<AtomicBool>) -> Result<Sensor> {
     let (owned, stop) = (line.to_owned(), Arc::clone(stop));
     let read = move || {
-        let text = shell::run(&owned, LIMIT, &stop, Rest::Killed)?;
+        let text = run(&owned, LIMIT, &stop)?;
         watts(parse(&text)?, WATTS_MAX)
     };
     read().map_err(|why| {
@@ -42,6 +61,81 @@ pub(super) fn sensor(line: &str, stop: &Arc<AtomicBool>) -> Result<Sensor> {
         reach: 3 * PERIOD / 2 + LIMIT,
     };
     Ok(Sensor { about, read: Box::new(move || Reading { value: read(), throttle: 0 }) })
+}
+
+/// Runs `line` in a shell, for `limit` at most, or until `stop` is set; returns what it printed. No
+/// process that it started is left.
+///
+/// # Errors
+/// It cannot be started, fails, or takes longer.
+fn run(line: &str, limit: Duration, stop: &AtomicBool) -> Result<String, String> {
+    let memory = || memory().map_err(|errno| format!("no memory for its output: {errno}"));
+    let (output, errors) = (memory()?, memory()?);
+    let stdio = |file: &File| file.try_clone().map_or_else(|_| Stdio::null(), Stdio::from);
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(line).process_group(0);
+    shell.stdin(Stdio::null()).stdout(stdio(&output)).stderr(stdio(&errors));
+    let (mut child, entry) = cleanup::spawn_group(&mut shell)
+        .map_err(|error| format!("`sh` cannot be started: {error}"))?;
+    let begun = Instant::now();
+    // Not reaped, so that its number stays that of its group.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = loop {
+        match waitid(WaitId::Pid(Pid::from_child(&child)), options) {
+            Ok(Some(status)) if status.exit_status() == Some(0) => break Ok(()),
+            Ok(Some(_)) => {
+                let last = last_line(&errors).or_else(|| last_line(&output));
+                break Err(format!("it failed: {}", last.as_deref().unwrap_or("no output")));
+            }
+            // This process ignores SIGCHLD: the number may belong to another process.
+            Err(errno) => {
+                entry.keep();
+                return Err(errno.to_string());
+            }
+            Ok(None) if begun.elapsed() >= limit => {
+                break Err(format!("it takes more than {} s", limit.as_secs_f64()));
+            }
+            Ok(None) if stop.load(Ordering::Relaxed) => break Err("it was stopped".into()),
+            Ok(None) => sleep(LOOK),
+        }
+    };
+    drop(entry);
+    // A process that waits for a server may not end.
+    let killed = Instant::now();
+    while matches!(child.try_wait(), Ok(None)) && killed.elapsed() < END_MAX {
+        sleep(LOOK);
+    }
+    ended.map(|()| tail(&output))
+}
+
+fn memory() -> rustix::io::Result<File> {
+    let memory = memfd_create("output", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, OUTPUT_MAX)?;
+    fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK)?;
+    Ok(memory.into())
+}
+
+/// The end of the output.
+fn tail(mut output: &File) -> String {
+    // The position is shared with the writers.
+    let end = output.stream_position().unwrap_or(0);
+    let mut bytes = [0; TAIL];
+    let from = end.saturating_sub(TAIL as u64);
+    let len = usize::try_from(end - from).unwrap_or(0);
+    let len = output.read_at(&mut bytes[..len], from).unwrap_or(0);
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+/// The last line of the output.
+fn last_line(output: &File) -> Option<String> {
+    let text = tail(output);
+    let last = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    Some(shortened(&plain(last)))
+}
+
+/// The start of a text, short enough for a message.
+fn shortened(text: &str) -> String {
+    text.chars().take(80).collect()
 }
 
 /// A power in watts: one number, with an optional unit.
@@ -62,8 +156,84 @@ fn parse(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::io::Write as _;
+
     use proptest::prelude::*;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+    static NEVER: AtomicBool = AtomicBool::new(false);
+
+    fn ran(line: &str, limit: Duration) -> Result<(), String> {
+        run(line, limit, &NEVER).map(drop)
+    }
+
+    /// Whether a process runs; an ended one may remain until its parent waits for it.
+    fn is_alive(process: &str) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.trim()));
+        stat.is_ok_and(|stat| {
+            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+            state.is_some_and(|state| !"ZX".contains(state))
+        })
+    }
+
+    #[test]
+    fn the_reason_is_the_last_line_of_a_failed_command() {
+        assert_eq!(ran("echo much; echo more >&2", LONG), Ok(()));
+        let why = |line: &str| ran(line, LONG).unwrap_err();
+        assert_eq!(why("exit 3"), "it failed: no output");
+        assert_eq!(why("echo first >&2; echo target is busy >&2; false"), {
+            "it failed: target is busy"
+        });
+        assert_eq!(why("printf 'no end\\n\\n' >&2; kill $$"), "it failed: no end");
+        let many = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done >&2; false";
+        assert_eq!(why(many), "it failed: line 2999");
+        assert!(!why("printf '\\033[2Jgone\\377' >&2; false").contains('\u{1b}'));
+    }
+
+    #[test]
+    fn output_is_bounded_and_processes_left_behind_are_killed() {
+        let run = |line: &str| super::run(line, LONG, &NEVER);
+        assert_eq!(run("echo 5; sleep 1000 &"), Ok("5\n".into()));
+        let why = run("yes").unwrap_err();
+        assert!(why.starts_with("it failed: yes:"), "{why}");
+        let why = super::run("sleep 1000", LONG, &AtomicBool::new(true));
+        assert_eq!(why, Err("it was stopped".into()));
+    }
+
+    #[test]
+    fn a_command_that_hangs_is_ended_with_all_its_processes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pid");
+        let inner = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", path.display());
+        let line = format!("sh -c '{inner}' & sleep 1000");
+        // On a busy machine it may not have set its name at first.
+        let mut limits = [100, 1000, 5000, 20_000].map(Duration::from_millis).into_iter();
+        let begins = limits.any(|limit| {
+            let why = ran(&line, limit).unwrap_err();
+            assert_eq!(why, format!("it takes more than {} s", limit.as_secs_f64()));
+            path.exists()
+        });
+        assert!(begins);
+        let (process, begun) = (std::fs::read_to_string(path).unwrap(), Instant::now());
+        while is_alive(&process) {
+            assert!(begun.elapsed() < LONG);
+            sleep(LOOK);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_line_is_short_and_plain(bytes: Vec<u8>, long in 0_usize..8192) {
+            let mut file = memory().unwrap();
+            file.write_all(&b"x".repeat(long)).unwrap();
+            file.write_all(&bytes).unwrap();
+            let words = last_line(&file).unwrap_or_default();
+            proptest::prop_assert!(words.chars().count() <= 80, "{}", words);
+            proptest::prop_assert!(words.chars().all(|letter| !letter.is_control()), "{}", words);
+        }
+    }
 
     #[test]
     fn a_power_is_one_number_with_or_without_its_unit() {
