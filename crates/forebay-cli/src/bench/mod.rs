@@ -224,7 +224,10 @@ impl<'a> Bench<'a> {
         let opened = args.output.as_deref().map(state::open).transpose()?;
         let recorded = opened.as_ref().and_then(|opened| opened.request.as_ref());
         let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
-            Some(found) => bench.plan_again(found, &mut axes),
+            Some(found) => {
+                bench.plan_again(found, &mut axes);
+                Vec::new()
+            }
             None => bench.find(&mut axes, &mut warnings)?,
         };
         bench.plan(&axes)?;
@@ -257,13 +260,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Plans what an earlier run has found, of which this is the rest. Its file has the doubts.
-    fn plan_again(&mut self, found: Found, axes: &mut Axes) -> Vec<String> {
+    fn plan_again(&mut self, found: Found, axes: &mut Axes) {
         let named = |name: &String| Method::all().find(|method| method.name() == name);
         axes.methods = found.methods.iter().filter_map(named).collect();
         (axes.caches, axes.whole, axes.piece_max) = (found.caches, found.whole, found.piece_max);
         (self.is_limited, self.kv_capacity) = (found.is_limited, found.kv_capacity);
         axes.whole.iter().for_each(|lens| self.shorten(lens));
-        Vec::new()
     }
 
     /// Makes the points, and checks that there is room for their bytes.
@@ -278,8 +280,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Finds the bytes of whole files of each path: as many as `--size` says, or as the rates of
-    /// storage and links require. Files that have no room in memory are moved in pieces, and only
-    /// read cold if the page cache has no room for them.
+    /// storage and links require.
     fn find_lens(
         &mut self,
         axes: &mut Axes,
@@ -298,13 +299,13 @@ impl<'a> Bench<'a> {
             None => (fits, memory.available),
         };
         let (mut lens, mut parts) = (Vec::new(), Vec::new());
+        let stripes = self.args.stripe.map_or(1, |(_, of)| u64::from(of));
         for (place, path) in self.places.iter().zip(&axes.paths) {
             let (whole, room) = match place.is_scratch() {
                 true => (u64::MAX, Room::of(&place.folder)?.usable() / 4 / self.ranks()),
                 false => (place.len, u64::MAX),
             };
             let usual = self.timely(axes, path).min(fits).min(room).max(64 << 10).min(whole);
-            let stripes = self.args.stripe.map_or(1, |(_, of)| u64::from(of));
             let usual = match self.joined {
                 // A file is read whole, by all ranks together or by each.
                 Some(joined) => match joined.least([usual, whole])? {
@@ -340,6 +341,19 @@ impl<'a> Bench<'a> {
             *doubts = self.judge_rows(axes)?;
         }
         doubts.extend(parts);
+        self.fit_memory(axes, (&lens, fits, available), warnings);
+        axes.whole = Some(lens);
+        Ok(())
+    }
+
+    /// Moves files in pieces that fit in memory, and leaves out warm rows of files that the page
+    /// cache has no room for.
+    fn fit_memory(
+        &self,
+        axes: &mut Axes,
+        (lens, fits, available): (&[u64], u64, u64),
+        warnings: &mut Vec<String>,
+    ) {
         let largest = lens.iter().copied().max().unwrap_or(0);
         let targets = axes.targets.iter().map(Vec::len).max().unwrap_or(1).max(1) as u64;
         axes.piece_max = fits / targets;
@@ -358,8 +372,6 @@ impl<'a> Bench<'a> {
             ));
         }
         axes.caches.iter_mut().for_each(|it| it.warm &= fits);
-        axes.whole = Some(lens);
-        Ok(())
     }
 
     /// Uses no more than so many bytes of each of the user's files.
@@ -694,10 +706,7 @@ impl<'a> Bench<'a> {
         let notes = self.unmeasured().into_iter().chain(self.uneven()).chain(notes);
         let notes = notes.chain(self.wrong_predictions());
         let Some(joined) = self.joined else { return Ok(notes.collect()) };
-        let noted = self.records.iter().filter_map(|record| match record {
-            Record::Warning { text } | Record::Doubt { text } => Some(text.clone()),
-            _ => None,
-        });
+        let noted = self.records.iter().filter_map(Record::text).map(str::to_owned);
         joined.part(noted.chain(notes).collect())
     }
 
@@ -788,19 +797,14 @@ impl<'a> Bench<'a> {
 
     /// Notes a warning, once.
     fn warn(&mut self, text: String) -> Result<()> {
-        if self.knows(&text) { Ok(()) } else { self.note(Record::Warning { text }) }
+        self.note_once(Record::Warning { text })
     }
 
-    /// Notes, once, that a row is not what its title says.
-    fn doubt(&mut self, text: String) -> Result<()> {
-        if self.knows(&text) { Ok(()) } else { self.note(Record::Doubt { text }) }
-    }
-
-    fn knows(&self, text: &str) -> bool {
-        self.records.iter().any(|record| {
-            matches!(record, Record::Warning { text: known } | Record::Doubt { text: known }
-                if known == text)
-        })
+    /// Notes a sentence, once.
+    fn note_once(&mut self, record: Record) -> Result<()> {
+        let is_known =
+            self.records.iter().filter_map(Record::text).any(|t| Some(t) == record.text());
+        if is_known { Ok(()) } else { self.note(record) }
     }
 
     /// Lets each method read once, so that samples do not include the start of its threads.
@@ -980,7 +984,8 @@ impl<'a> Bench<'a> {
                 ),
             };
             if let Some(why) = why.filter(|_| is_cached) {
-                self.doubt(format!("{}: {why}", planned.name()))?;
+                let text = format!("{}: {why}", planned.name());
+                self.note_once(Record::Doubt { text })?;
             }
         }
         let result = result.map(|(mut measured, mix, _)| {

@@ -49,6 +49,17 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// The sentence of a warning or a doubt.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Warning { text } | Self::Doubt { text } => Some(text),
+            _ => None,
+        }
+    }
+}
+
 /// A run of the command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
