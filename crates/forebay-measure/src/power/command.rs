@@ -1,11 +1,10 @@
 //! The power that a command of the user's prints, such as one that queries a server's meter.
 //!
 //! The command may hang, print garbage, or never stop printing. It runs in its own process group,
-//! which is killed as a whole, and its output goes to memory of a fixed size.
+//! which is killed as a whole, and blocks if it prints more than a pipe holds.
 
-use std::fs::File;
-use std::io::Seek as _;
-use std::os::unix::fs::FileExt as _;
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::result::Part;
@@ -31,10 +30,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 const WATTS_MAX: f64 = 1e6;
 /// The interval of checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// Most bytes of its output: further writes fail.
-const OUTPUT_MAX: u64 = 1 << 20;
-/// The end of the output that is read.
-const TAIL: usize = 4 << 10;
+/// Most bytes of its output that are read: as many as a pipe holds.
+const OUTPUT_MAX: u64 = 64 << 10;
 
 /// Runs `line` once to check that it prints a power; `stop` ends later runs.
 ///
@@ -69,12 +66,9 @@ pub(super) fn sensor(line: &str, stop: &Arc<AtomicBool>) -> Result<Sensor> {
 /// # Errors
 /// It cannot be started, fails, or takes longer.
 fn run(line: &str, limit: Duration, stop: &AtomicBool) -> Result<String, String> {
-    let memory = || memory().map_err(|errno| format!("no memory for its output: {errno}"));
-    let (output, errors) = (memory()?, memory()?);
-    let stdio = |file: &File| file.try_clone().map_or_else(|_| Stdio::null(), Stdio::from);
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(line).process_group(0);
-    shell.stdin(Stdio::null()).stdout(stdio(&output)).stderr(stdio(&errors));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (mut child, entry) = cleanup::spawn_group(&mut shell)
         .map_err(|error| format!("`sh` cannot be started: {error}"))?;
     let begun = Instant::now();
@@ -82,11 +76,7 @@ fn run(line: &str, limit: Duration, stop: &AtomicBool) -> Result<String, String>
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let ended = loop {
         match waitid(WaitId::Pid(Pid::from_child(&child)), options) {
-            Ok(Some(status)) if status.exit_status() == Some(0) => break Ok(()),
-            Ok(Some(_)) => {
-                let last = last_line(&errors).or_else(|| last_line(&output));
-                break Err(format!("it failed: {}", last.as_deref().unwrap_or("no output")));
-            }
+            Ok(Some(status)) => break Ok(status.exit_status() == Some(0)),
             // This process ignores SIGCHLD: the number may belong to another process.
             Err(errno) => {
                 entry.keep();
@@ -105,30 +95,25 @@ fn run(line: &str, limit: Duration, stop: &AtomicBool) -> Result<String, String>
     while matches!(child.try_wait(), Ok(None)) && killed.elapsed() < END_MAX {
         sleep(LOOK);
     }
-    ended.map(|()| tail(&output))
+    let (is_well, output) = (ended?, printed(child.stdout));
+    if is_well {
+        return Ok(output);
+    }
+    let last = last_line(&printed(child.stderr)).or_else(|| last_line(&output));
+    Err(format!("it failed: {}", last.as_deref().unwrap_or("no output")))
 }
 
-fn memory() -> rustix::io::Result<File> {
-    let memory = memfd_create("output", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&memory, OUTPUT_MAX)?;
-    fcntl_add_seals(&memory, SealFlags::GROW | SealFlags::SHRINK)?;
-    Ok(memory.into())
+/// What was written to a pipe. A process outside the group may still hold its other end.
+fn printed(pipe: Option<impl Read + AsFd>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok()) {
+        let _ = pipe.take(OUTPUT_MAX).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The end of the output.
-fn tail(mut output: &File) -> String {
-    // The position is shared with the writers.
-    let end = output.stream_position().unwrap_or(0);
-    let mut bytes = [0; TAIL];
-    let from = end.saturating_sub(TAIL as u64);
-    let len = usize::try_from(end - from).unwrap_or(0);
-    let len = output.read_at(&mut bytes[..len], from).unwrap_or(0);
-    String::from_utf8_lossy(&bytes[..len]).into_owned()
-}
-
-/// The last line of the output.
-fn last_line(output: &File) -> Option<String> {
-    let text = tail(output);
+/// The last line of a text.
+fn last_line(text: &str) -> Option<String> {
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     Some(shortened(&plain(last)))
 }
@@ -156,8 +141,6 @@ fn parse(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -196,8 +179,8 @@ mod tests {
     fn output_is_bounded_and_processes_left_behind_are_killed() {
         let run = |line: &str| super::run(line, LONG, &NEVER);
         assert_eq!(run("echo 5; sleep 1000 &"), Ok("5\n".into()));
-        let why = run("yes").unwrap_err();
-        assert!(why.starts_with("it failed: yes:"), "{why}");
+        let why = super::run("yes", 10 * LOOK, &NEVER);
+        assert_eq!(why, Err("it takes more than 0.1 s".into()), "it blocks");
         let why = super::run("sleep 1000", LONG, &AtomicBool::new(true));
         assert_eq!(why, Err("it was stopped".into()));
     }
@@ -225,11 +208,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_line_is_short_and_plain(bytes: Vec<u8>, long in 0_usize..8192) {
-            let mut file = memory().unwrap();
-            file.write_all(&b"x".repeat(long)).unwrap();
-            file.write_all(&bytes).unwrap();
-            let words = last_line(&file).unwrap_or_default();
+        fn the_last_line_is_short_and_plain(text: String) {
+            let words = last_line(&text).unwrap_or_default();
             proptest::prop_assert!(words.chars().count() <= 80, "{}", words);
             proptest::prop_assert!(words.chars().all(|letter| !letter.is_control()), "{}", words);
         }
