@@ -52,7 +52,7 @@ fn a_file_without_bytes_on_a_drive_is_not_cold() {
         let flags = rustix::fs::FallocateFlags::empty();
         rustix::fs::fallocate(allocated, flags, 0, LEN).unwrap();
         for name in ["sparse", "allocated"] {
-            let (rows, doubts, is_limited) = bench(folder, &[name]);
+            let (rows, doubts, is_limited) = bench(folder, &[name, "--size=8M"]);
             assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Warm)][..], false), "{name}");
             assert!(doubts.len() == 1 && doubts[0].contains("holes"), "{doubts:?}");
             let text = stderr(&run(folder, &["bench", "--gpu=none", "--cache=cold", name]));
@@ -66,7 +66,7 @@ fn a_file_without_bytes_on_a_drive_is_not_cold() {
         }
         fs::write(folder.join("half"), &BYTES[..BYTES.len() / 2]).unwrap();
         File::options().write(true).open(folder.join("half")).unwrap().set_len(LEN).unwrap();
-        let (rows, doubts, is_limited) = bench(folder, &["half", "--cache=cold"]);
+        let (rows, doubts, is_limited) = bench(folder, &["half", "--size=8M", "--cache=cold"]);
         assert_eq!((rows.as_slice(), is_limited), (&[(100, Cache::Cold)][..], false));
         let is_named =
             |text: &String| text.starts_with("no storage limit: 50 % of 8 MiB of `half` are holes");
