@@ -309,6 +309,7 @@ mod tests {
 
     use super::*;
     use crate::environment::of_machine;
+    use crate::results::Point;
 
     fn run(verb: &str) -> Record {
         let environment = of_machine("forebay bench", Vec::new());
@@ -339,7 +340,7 @@ mod tests {
         ledger.append(&warning("one\nline")).unwrap();
         let again = Ledger::reopen(&path).unwrap_err();
         assert!(again.causes[0].contains("another run"), "{again:?}");
-        drop(ledger);
+        ledger.finish().unwrap();
         let (mut ledger, records) = Ledger::reopen(&path).unwrap();
         assert_eq!(records, [run_of(&records), warning("one\nline")]);
         ledger.append(&warning("two")).unwrap();
@@ -358,7 +359,7 @@ mod tests {
         let mut ledger = Ledger::create(&path).unwrap();
         ledger.append(&run("bench")).unwrap();
         ledger.append(&warning("whole")).unwrap();
-        drop(ledger);
+        ledger.finish().unwrap();
         let whole = fs::read(&path).unwrap();
         for cut in [1, 10, 25] {
             let mut bytes = whole.clone();
@@ -453,6 +454,26 @@ mod tests {
         setrlimit(Resource::Fsize, before).unwrap();
         ledger.append(&warning("room again")).unwrap();
         assert!(fs::read(path).unwrap().starts_with(&whole));
+        ledger.finish().unwrap();
+    }
+
+    #[test]
+    fn a_new_file_without_a_sample_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results");
+        let (point, error) = (Point::default(), Some("it broke".into()));
+        let sample = Sample { point, repeat: 0, unix_time: 0.0, measured: None, error };
+        for more in [warning("early"), Record::Sample(Box::new(sample))] {
+            let mut ledger = Ledger::create(&path).unwrap();
+            ledger.append(&run("bench")).unwrap();
+            ledger.append(&more).unwrap();
+            drop(ledger);
+            assert_eq!(path.exists(), matches!(more, Record::Sample(_)));
+        }
+        // One that was there stays, whatever it holds.
+        fs::write(&path, serde_json::to_string(&run("bench")).unwrap() + "\n").unwrap();
+        drop(Ledger::reopen(&path).unwrap());
+        assert!(path.exists());
     }
 
     proptest::proptest! {
