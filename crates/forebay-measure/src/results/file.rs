@@ -304,12 +304,21 @@ pub fn samples(records: &[Record]) -> impl Iterator<Item = (&Run, &Sample)> {
 mod tests {
     use std::fs;
     use std::process::Command;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
     use crate::environment::of_machine;
     use crate::results::Point;
+
+    /// Held by tests that lock a file again, and while another test starts a process: until that
+    /// runs its program, it holds the locks of this one.
+    static LOCKS: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     fn run(verb: &str) -> Record {
         let environment = of_machine("forebay bench", Vec::new());
@@ -333,6 +342,7 @@ mod tests {
 
     #[test]
     fn appended_records_are_read_back_and_continued() {
+        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let mut ledger = Ledger::create(&path).unwrap();
@@ -354,6 +364,7 @@ mod tests {
 
     #[test]
     fn a_line_that_was_cut_is_left_out_and_taken_away() {
+        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let mut ledger = Ledger::create(&path).unwrap();
@@ -431,6 +442,7 @@ mod tests {
         let mut own = Command::new("sh");
         own.args(["-c", "trap '' XFSZ && exec \"$@\"", "sh"]);
         own.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]);
+        let _alone = alone();
         let output = own.env(LIMITED, &path).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
@@ -459,6 +471,7 @@ mod tests {
 
     #[test]
     fn a_new_file_without_a_sample_is_removed() {
+        let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results");
         let (point, error) = (Point::default(), Some("it broke".into()));
