@@ -202,11 +202,12 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
     }
 
     /// Maps memory that another process [shares](Self::share), which may be on another GPU that
-    /// this one reaches. Copies of this GPU reach it as they reach its own.
+    /// this one reaches; returns its address and length. Copies of this GPU reach it as they reach
+    /// its own.
     ///
     /// # Errors
     /// The driver's error, also if the process is this one.
-    fn map_shared(&self, _handle: [u8; 64]) -> DeviceResult<u64> {
+    fn map_shared(&self, _handle: [u8; 64]) -> DeviceResult<(u64, u64)> {
         Err(unsupported("map_shared"))
     }
 

@@ -189,6 +189,12 @@ impl Stamp {
         bytes(self) != bytes(now)
     }
 
+    /// Inode, size, and mtime in seconds and nanoseconds: the same for every process of a host.
+    #[must_use]
+    pub fn facts(&self) -> (u64, i64, (i64, i64)) {
+        (self.identity.1, self.size, self.written)
+    }
+
     /// True if the last change is old enough that no write that began then is still in progress.
     #[must_use]
     pub fn is_settled(&self) -> bool {

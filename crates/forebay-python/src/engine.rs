@@ -97,18 +97,17 @@ impl Engine {
         Ok(Buffer::new(raised(py, made)?))
     }
 
-    /// Maps `nbytes` bytes of GPU memory that another process shares by `Buffer._shared`.
+    /// Maps memory of a GPU that another process shares by `Buffer._shared`.
     fn _map_shared(
         &self,
         py: Python<'_>,
         handle: [u8; 64],
-        nbytes: u64,
         device: &Bound<'_, PyAny>,
     ) -> PyResult<Buffer> {
         let engine = self.engine.live(py)?;
         let device = device_of(py, &engine, Some(device))?;
         let device = device.ok_or_else(|| PyValueError::new_err("only GPUs share memory"))?;
-        let mapped = py.detach(|| engine.map_shared(device, handle, nbytes));
+        let mapped = py.detach(|| engine.map_shared(device, handle));
         Ok(Buffer::new(raised(py, mapped)?))
     }
 

@@ -183,6 +183,11 @@ impl FileStamp {
         Ok(Self(raised(py, py.detach(|| Stamp::of(&file)))?))
     }
 
+    /// Its inode, size and mtime: the same in every process of the host.
+    fn identity(&self) -> (u64, i64, (i64, i64)) {
+        self.0.facts()
+    }
+
     /// Whether `file` is another file, or its bytes may have changed since then.
     fn is_outdated(&self, py: Python<'_>, file: &File) -> PyResult<bool> {
         Ok(self.0.is_outdated(&Self::new(py, file)?.0))

@@ -33,12 +33,12 @@ class GpuMemory:
     """Memory on a GPU. The GPUs of the other processes have to reach it."""
 
     def __init__(self, torch: Any, engine: Engine, device: Any, nbytes: int) -> None:
-        self._torch, self._engine, self._device, self._nbytes = torch, engine, device, nbytes
+        self._torch, self._engine, self._device = torch, engine, device
         memory = engine.allocate(nbytes, device)
         self.own, self.handle = torch.from_dlpack(memory), memory._shared().hex()
 
     def map(self, handle: str) -> Any:
-        mapped = self._engine._map_shared(bytes.fromhex(handle), self._nbytes, self._device)
+        mapped = self._engine._map_shared(bytes.fromhex(handle), self._device)
         return self._torch.from_dlpack(mapped)
 
     def synchronize(self) -> None:

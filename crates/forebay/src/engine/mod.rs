@@ -214,14 +214,14 @@ impl Engine {
         Buffer::on_device(self.inner.tools.arena.couriers(), self.known(device)?, len)
     }
 
-    /// Maps `len` bytes of memory that another process of this host [shares](Buffer::shared), for
-    /// copies of a GPU. That process must keep it until this buffer is dropped.
+    /// Maps memory that another process of this host [shares](Buffer::shared), for copies of a GPU.
+    /// That process must keep it until this buffer is dropped.
     ///
     /// # Errors
     /// As for [`allocate`](Self::allocate), also if this GPU does not reach the memory.
-    pub fn map_shared(&self, device: DeviceId, handle: [u8; 64], len: u64) -> Result<Buffer> {
+    pub fn map_shared(&self, device: DeviceId, handle: [u8; 64]) -> Result<Buffer> {
         self.check_process(Operation::Allocate)?;
-        Buffer::mapped(self.inner.tools.arena.couriers(), self.known(device)?, handle, len)
+        Buffer::mapped(self.inner.tools.arena.couriers(), self.known(device)?, handle)
     }
 
     /// Allocates host memory on huge pages, touched, and pinned for every kind of GPU in the

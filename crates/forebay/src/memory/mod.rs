@@ -115,15 +115,14 @@ impl Buffer {
         Ok(Self::of(Memory::device(couriers, device, address, Origin::Allocated), len))
     }
 
-    /// Memory of a GPU that another process shares, `len` bytes of it.
+    /// Memory of a GPU that another process shares.
     pub(crate) fn mapped(
         couriers: &Arc<Couriers>,
         device: Arc<dyn Device>,
         handle: [u8; 64],
-        len: u64,
     ) -> Result<Self> {
-        let failed = |source| Error::of_device(Operation::Allocate, device.id(), len, source);
-        let address = device.map_shared(handle).map_err(failed)?;
+        let failed = |source| Error::of_device(Operation::Allocate, device.id(), 0, source);
+        let (address, len) = device.map_shared(handle).map_err(failed)?;
         Ok(Self::of(Memory::device(couriers, device, address, Origin::Mapped), len))
     }
 

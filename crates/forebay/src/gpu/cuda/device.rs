@@ -329,17 +329,21 @@ impl Device for CudaDevice {
         Ok(handle.0)
     }
 
-    fn map_shared(&self, handle: [u8; 64]) -> DeviceResult<u64> {
+    fn map_shared(&self, handle: [u8; 64]) -> DeviceResult<(u64, u64)> {
         let (call, _current) = ("cuIpcOpenMemHandle", self.enter()?);
         let (handle, mut address) = (SharedHandle(handle), 0);
         // SAFETY: the output outlives the call; the driver checks the handle.
         let status =
             unsafe { (self.cuda.ipc_open_mem_handle)(&raw mut address, handle, LAZY_PEER_ACCESS) };
         self.check(call, status)?;
-        if address == 0 {
-            return Err(nonsense(call, "gives no address"));
+        let end = match self.address_kind(address) {
+            AddressKind::Device { base, len, .. } => base.checked_add(len),
+            _ => None,
+        };
+        match end.and_then(|end| end.checked_sub(address)) {
+            Some(len) if len > 0 => Ok((address, len)),
+            _ => Err(nonsense(call, format_args!("gives {address:#x}, memory of unknown length"))),
         }
-        Ok(address)
     }
 
     unsafe fn unmap_shared(&self, address: u64) -> DeviceResult<()> {

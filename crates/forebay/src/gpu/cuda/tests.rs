@@ -455,6 +455,18 @@ fn addresses_are_known_for_what_they_are() {
     assert_eq!(device.address_kind(ptr::null::<u8>().addr() as u64), AddressKind::Unknown);
 }
 
+#[test]
+fn mapped_memory_has_the_length_that_the_driver_knows() {
+    let device = open(PLAIN[4]);
+    let address = device.allocate(4096).unwrap();
+    let handle = device.share(address).unwrap();
+    assert_eq!(device.map_shared(handle).unwrap(), (address, 4096));
+    // SAFETY: nothing is queued on it.
+    unsafe { device.unmap_shared(address).unwrap() };
+    let unknown = device.map_shared([0; 64]).expect_err("no memory begins at 0");
+    assert!(unknown.is_nonsense() && unknown.detail.contains("unknown length"), "{unknown}");
+}
+
 /// Copies patterned bytes to the device and back, with `work` in between; returns both versions.
 fn before_and_after(
     device: &CudaDevice,
