@@ -1,24 +1,29 @@
-"""Messages between the processes of a group that run on one host."""
+"""Messages between the processes of a group."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import secrets
-import select
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection, wait
 
 WAIT_MAX = 600.0
-"""Seconds for which a process waits for a message of another one that is alive."""
+"""Seconds for which a process waits for another one that is alive."""
 
-CLOSE_MAX = 10.0
+CLOSE_MAX = 5.0
 """Seconds for which a process waits until the others have connected, or have closed."""
 
 _LENGTH_MAX = 1 << 16
 _BYTES, _FAILURE, _END, _LOST = b"+", b"-", b".", b""
+
+_DEAD_AFTER = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 7000}
+"""A host without power is noticed after 7 s."""
 
 
 class PeerFailed(Exception):
@@ -44,9 +49,10 @@ class Mesh:
         names: for each process its rank, by which messages name it.
     """
 
-    def __init__(self, rank: int, names: list[int], peers: dict[int, socket.socket]) -> None:
+    def __init__(self, rank: int, names: list[int], peers: dict[int, Connection]) -> None:
         self.rank, self.names = rank, names
         self._peers, self._pid = peers, os.getpid()
+        self._early: dict[int, bytes] = {}
 
     def exchange(self, own: bytes = b"") -> list[bytes]:
         """Sends bytes to all processes, and returns those of each by rank.
@@ -69,7 +75,7 @@ class Mesh:
                 elif message[:1] == _FAILURE:
                     raise PeerFailed(*json.loads(message[1:]))
                 elif message == _LOST:
-                    failure = PeerFailed(self.names[rank], "was lost: its process ended")
+                    failure = self._lost(rank)
                 else:
                     failure = failure or PeerFailed(self.names[rank], "ended its load early")
             if failure:
@@ -77,6 +83,20 @@ class Mesh:
         if failure:
             raise failure
         return [found[rank] for rank in range(len(self.names))]
+
+    def watch(self, seconds: float = 0.0) -> None:
+        """Waits up to `seconds` for messages of the others, which `exchange` returns later.
+
+        Raises:
+            PeerFailed: a process failed or was lost.
+        """
+        ranks = self._peers.keys() - self._early.keys()
+        self._early |= self._arrived(ranks, time.monotonic() + seconds)
+        for rank, message in self._early.items():
+            if message[:1] == _FAILURE:
+                raise PeerFailed(*json.loads(message[1:]))
+            if message == _LOST:
+                raise self._lost(rank)
 
     def fail(self, why: str, rank: int | None = None) -> None:
         """Says why this process, or the named one, failed. The others raise `PeerFailed`."""
@@ -103,22 +123,30 @@ class Mesh:
             return  # a forked child does not speak for its parent
         for peer in self._peers.values():
             with suppress(OSError):  # a lost process is noticed by the next `_receive`
-                peer.sendall(message)
+                peer.send_bytes(message)
 
     def _receive(self, ranks: set[int], until: float) -> list[tuple[int, bytes]]:
         """A message of each rank that has sent one; waits for the first one."""
-        poll = select.poll()
-        rank_of = {self._peers[rank].fileno(): rank for rank in ranks}
-        for number in rank_of:
-            poll.register(number, select.POLLIN)
-        ready = poll.poll(max(until - time.monotonic(), 0) * 1000)
-        return [(rank_of[number], _message(self._peers[rank_of[number]])) for number, _ in ready]
+        if early := ranks & self._early.keys():
+            return [(rank, self._early.pop(rank)) for rank in early]
+        return list(self._arrived(ranks, until).items())
+
+    def _arrived(self, ranks: Iterable[int], until: float) -> dict[int, bytes]:
+        rank_of = {self._peers[rank]: rank for rank in ranks}
+        ready = wait(list(rank_of), max(until - time.monotonic(), 0))
+        return {rank_of[peer]: _message(peer) for peer in ready if isinstance(peer, Connection)}
+
+    def _lost(self, rank: int) -> PeerFailed:
+        return PeerFailed(self.names[rank], "was lost: its process ended")
 
 
-def _message(peer: socket.socket) -> bytes:
+def _message(peer: Connection) -> bytes:
     for _ in range(2):  # what was sent before a reset can be read after it
-        with suppress(ConnectionError):
-            return peer.recv(_LENGTH_MAX)
+        with suppress(ConnectionError, TimeoutError):
+            try:
+                return peer.recv_bytes(_LENGTH_MAX)
+            except EOFError:
+                break
     return _LOST
 
 
@@ -132,18 +160,37 @@ def host() -> str:
         return secrets.token_hex(16)
 
 
+def name_for(server: str, port: int) -> str:
+    """A name or address of this host by which hosts that reach a server reach it too."""
+    family, _, _, _, address = socket.getaddrinfo(server, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        own = str(probe.getsockname()[0])
+    return server if ipaddress.ip_address(own).is_loopback else own
+
+
 class Listener:
     """Waits for the connections of a mesh.
 
     Attributes:
-        address: where the other processes of this host connect.
+        address: where the other processes connect.
     """
 
-    def __init__(self) -> None:
-        self.address = f"forebay-{secrets.token_hex(16)}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.bind("\0" + self.address)
-        self._socket.listen(1024)
+    def __init__(self, name: str | None = None) -> None:
+        """With the name of this host, processes of other hosts connect over TCP."""
+        self._token = secrets.token_hex(16)
+        if name is None:
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.bind(f"\0forebay-{self._token}")
+            self._socket.listen(1024)
+            self.address = self._token
+        else:
+            is_dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if is_dual else socket.AF_INET
+            self._socket = socket.create_server(
+                ("", 0), family=family, backlog=1024, dualstack_ipv6=is_dual
+            )
+            self.address = f"{self._token} {name} {self._socket.getsockname()[1]}"
 
     def connect(self, addresses: dict[int, str]) -> Mesh:
         """Connects the processes with these addresses, by rank, which all make this call.
@@ -153,45 +200,66 @@ class Listener:
         """
         names = sorted(addresses)
         rank = next(one for one, name in enumerate(names) if addresses[name] == self.address)
-        peers: dict[int, socket.socket] = {}
+        peers: dict[int, Connection] = {}
         try:
             with self._socket, ExitStack() as stack:
                 self._connect([addresses[name] for name in names], rank, peers, stack)
                 stack.pop_all()
-        except OSError:
+        except (OSError, EOFError):
             lost = next(one for one in range(len(names)) if one not in {rank, *peers})
             raise PeerFailed(names[lost], "was lost before the load began") from None
         return Mesh(rank, names, peers)
 
     def _connect(
-        self, addresses: list[str], rank: int, peers: dict[int, socket.socket], stack: ExitStack
+        self, addresses: list[str], rank: int, peers: dict[int, Connection], stack: ExitStack
     ) -> None:
         for number, address in enumerate(addresses[:rank]):
-            peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            stack.callback(peer.close)
-            peer.connect("\0" + address)
-            if not _is_ours(peer):
-                raise PermissionError
-            peer.sendall(rank.to_bytes(4, "big"))
+            peer = stack.enter_context(_dial(address))
+            peer.send_bytes(f"{address.split()[0]} {rank}".encode())
             peers[number] = peer
         until = time.monotonic() + CLOSE_MAX
         while len(peers) < len(addresses) - 1:
             self._socket.settimeout(max(until - time.monotonic(), 0.001))
-            peer, _ = self._socket.accept()
-            stack.callback(peer.close)
-            peer.settimeout(CLOSE_MAX)
-            said = peer.recv(5) if _is_ours(peer) else b""
-            number = int.from_bytes(said, "big")
-            if len(said) == 4 and rank < number < len(addresses) and number not in peers:
-                peer.settimeout(None)
-                peers[number] = peer
+            with suppress(PermissionError, ConnectionError, EOFError):  # of a stranger
+                peer = stack.enter_context(_tuned(self._socket.accept()[0]))
+                said = peer.recv_bytes(64) if peer.poll(CLOSE_MAX) else b""
+                for number in range(rank + 1, len(addresses)):
+                    if secrets.compare_digest(said, f"{self._token} {number}".encode()):
+                        peers.setdefault(number, peer)
 
     def close(self) -> None:
         """Ends it without a connection."""
         self._socket.close()
 
 
-def _is_ours(peer: socket.socket) -> bool:
-    """Whether the other process is of the same user."""
-    _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return bool(user == os.geteuid())
+def _dial(address: str) -> Connection:
+    if " " in address:
+        _, name, port = address.split()
+        return _tuned(socket.create_connection((name, int(port)), CLOSE_MAX))
+    peer = socket.socket(socket.AF_UNIX)
+    try:
+        peer.connect(f"\0forebay-{address}")
+    except OSError:
+        peer.close()
+        raise
+    return _tuned(peer)
+
+
+def _tuned(peer: socket.socket) -> Connection:
+    """A connection to a process of the same user, or over TCP.
+
+    Raises:
+        PermissionError: the process is of another user.
+    """
+    with peer:
+        if peer.family == socket.AF_UNIX:
+            about = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            if struct.unpack("3i", about)[1] != os.geteuid():
+                raise PermissionError("a process of another user")
+        else:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for option, value in _DEAD_AFTER.items():
+                peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        peer.settimeout(None)
+        return Connection(peer.detach())

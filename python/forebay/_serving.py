@@ -48,7 +48,7 @@ def together(files: Iterable[str], device: str) -> dict[str, Any]:
         return {}
     from torch import distributed  # type: ignore[import-not-found,unused-ignore]
 
-    from .safetensors._ranks import OfHost
+    from .safetensors._group import OfHost
 
     model = sha256("\0".join(files).encode()).hexdigest()
     return {"group": OfHost(distributed.group.WORLD, model)}

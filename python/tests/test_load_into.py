@@ -98,9 +98,9 @@ def _third(copy: Any) -> Any:
 
 
 def grouped(rank: int, path: Path) -> Any:
-    from forebay.safetensors import _near
+    from forebay.safetensors import _group
 
-    _near.CHUNK = 1 << 16
+    _group.CHUNK = 1 << 16
     tensors = forebay.load_file(path, "cpu")
     found = empty(tensors)
     load_into(found, path, group=world(), window="512KiB")

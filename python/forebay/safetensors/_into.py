@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from .._errors import RequestError, shortened
-from ._iterate import iterated
+from ._iterate import Request, iterated
 from ._ranks import ranks
 from ._slices import Shard, bounds
 
@@ -80,18 +80,10 @@ def load_into(
             raise KeyError(f"no tensor `{shortened(min(left))}` in the files of the model")
 
     together = ranks(rank, world_size, group, shard)
-    found = iterated(
-        engine,
-        together,
-        filename,
-        lambda name: name_of(name) in tensors,
-        devices.pop() if devices else "cpu",
-        window,
-        False,
-        "torch",
-        shard,
-        planned,
-    )
+    device = devices.pop() if devices else "cpu"
+    wanted = lambda name: name_of(name) in tensors
+    load = Request(filename, wanted, device, window, shard=shard, engine=engine)
+    found = iterated(load, together, planned)
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     try:

@@ -278,8 +278,6 @@ class _Loading:
             call, window, transfer = self._coming[0]
             with naming(call.parts):
                 reports.append(self._ranks.finish(transfer, call.memory, window, wait))
-                if window[1] == call.nbytes:
-                    self._ranks.settle()
             self._coming.popleft()
             self._finished += window[1] - window[0]
             self._begin(later, AT_ONCE - len(self._coming))

@@ -21,11 +21,7 @@ class Stamp:
         self._path = os.fsdecode(file.name)
         self._file = file
         self._stamp = _forebay.FileStamp(file)
-
-    def identity(self) -> tuple[int, int, int]:
-        """What is the same in other processes of this host that open the file."""
-        found = os.stat(self._path)
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        self.identity = self._stamp.identity
 
     def check(self) -> None:
         """Raises if the file may have been written to since then.

@@ -336,12 +336,8 @@ impl Device for CudaDevice {
         let status =
             unsafe { (self.cuda.ipc_open_mem_handle)(&raw mut address, handle, LAZY_PEER_ACCESS) };
         self.check(call, status)?;
-        let end = match self.address_kind(address) {
-            AddressKind::Device { base, len, .. } => base.checked_add(len),
-            _ => None,
-        };
-        match end.and_then(|end| end.checked_sub(address)) {
-            Some(len) if len > 0 => Ok((address, len)),
+        match self.address_kind(address) {
+            AddressKind::Device { base, len, .. } if base == address => Ok((address, len)),
             _ => Err(nonsense(call, format_args!("gives {address:#x}, memory of unknown length"))),
         }
     }

@@ -1,0 +1,407 @@
+"""Processes that each read a part of the bytes of a model, and get the rest from the others."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from .. import _mesh
+from .._errors import Error, RequestError
+from .._mesh import Listener, Mesh, PeerFailed, host, name_for
+from .._threads import log
+from ._plan import ALIGNMENT
+from ._ranks import AT_ONCE, CHUNK, Failed, Ranks, Wait, result
+from ._shared import GpuMemory
+
+if TYPE_CHECKING:
+    from .._forebay import Engine, ManyTransfer
+    from ._frameworks import Framework
+    from ._plan import Opened
+    from ._requests import Requests
+
+SLOTS = AT_ONCE + 1
+"""Parts of windows in memory of their own: the others copy one while the next ones are read."""
+
+PATIENCE = 30.0
+"""Seconds for which a process of a server waits for others that may not load this model."""
+
+_SILENT = 10.0
+"""Seconds after which the log names the processes of a group that have not begun a load."""
+
+_LOG = "forebay.safetensors"
+
+_kept: list[object] = []
+"""Memory that is never freed, since a process may still map it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfHost:
+    """The processes of a group of torch that run on this host and load the same model.
+
+    Attributes:
+        group: the group.
+        model: identifies the model.
+    """
+
+    group: Any
+    model: str
+
+
+class Copies(Protocol):
+    """Brings the parts of a window, which one process each has read, to all."""
+
+    extra: int
+    """Bytes of memory beyond the windows."""
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: Any, begin: int
+    ) -> ManyTransfer:
+        """Starts to read the part of this process, which begins at `begin` in `memory`."""
+
+    def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
+        """Fills a window when all processes have read their parts."""
+
+
+class Slots:
+    """Memory of each process that the others map.
+
+    A slot is filled again when all processes have the next window.
+    """
+
+    def __init__(self, engine: Engine, kind: Framework, rank: int) -> None:
+        self.extra = SLOTS * CHUNK
+        self._memory, self._rank = kind.shared(engine, self.extra), rank
+        self._of_all: list[Any] = []
+        self._started = self._copied = 0
+
+    @property
+    def handle(self) -> str:
+        return self._memory.handle
+
+    def map(self, handles: list[str]) -> None:
+        """Maps the memory of the other processes."""
+        for rank, handle in enumerate(handles):
+            is_own = rank == self._rank
+            self._of_all.append(self._memory.own if is_own else self._memory.map(handle))
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: Any, begin: int
+    ) -> ManyTransfer:
+        slot = self._started % SLOTS * CHUNK
+        self._started += 1
+        return requests.moved(slot - begin).start(engine, self._memory.own)
+
+    def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
+        slot = self._copied % SLOTS * CHUNK
+        self._copied += 1
+        for step in range(len(parts)):  # each begins with another one
+            rank = (self._rank + step) % len(parts)
+            begin, end = parts[rank]
+            memory[begin:end] = self._of_all[rank][slot : slot + end - begin]
+        self._memory.synchronize()
+
+    def unmap(self) -> bool:
+        """Unmaps the memory of the others; returns whether they may use freed memory of it."""
+        self._memory.synchronize()
+        self._of_all.clear()
+        return isinstance(self._memory, GpuMemory)
+
+
+class Collective:
+    """The all-gather of a group of torch."""
+
+    extra = 0
+
+    def __init__(self, group: Any, mesh: Mesh) -> None:
+        self._group, self._mesh = group, mesh
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: Any, begin: int
+    ) -> ManyTransfer:
+        return requests.start(engine, memory)
+
+    def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+
+        tensor = torch.as_tensor(memory)
+        whole, own = tensor[parts[0][0] : parts[-1][1]], tensor[slice(*parts[self._mesh.rank])]
+        gather = torch.distributed.all_gather_into_tensor
+        work: Any = gather(whole, own, group=self._group, async_op=True)
+        try:
+            while not work.is_completed():
+                self._mesh.watch()
+                time.sleep(0.0001)
+            work.wait()
+        except RuntimeError:
+            self._mesh.watch(1.0)  # the loss of a process may be the cause
+            raise
+
+
+class Group(Ranks):
+    """Processes that each read a part of a window, and say so; then all copy the other parts.
+
+    No process waits for one that failed or ended: the others raise an error that names it.
+    """
+
+    joins_files = True
+    at_once = AT_ONCE
+
+    def __init__(self, mesh: Mesh, group: Any, is_one_host: bool) -> None:
+        """Without a `group`, processes that share no memory read all bytes each."""
+        super().__init__(mesh.rank, len(mesh.names))
+        self._mesh, self._group, self._is_one_host = mesh, group, is_one_host
+        self._plan = b""
+        self._slots: Slots | None = None
+        self._copies: Copies | None = None
+
+    @contextmanager
+    def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
+        digest = sha256()
+        with self._failing("could not start"):
+            for stamp in dict.fromkeys(one.root for one in opened):
+                stamp.check_place()
+                if self._is_one_host:
+                    digest.update(repr(stamp.identity()).encode())
+            yield lambda plan: digest.update(repr(plan).encode())
+        self._plan = digest.digest()
+        self._exchange()
+
+    def prepare(self, engine: Engine, kind: Framework) -> Ranks:
+        plans = self._exchange(self._plan)
+        other = next((rank for rank, plan in enumerate(plans) if plan != self._plan), None)
+        if other is not None and self._group is not None:
+            both = sorted(self._mesh.names[rank] for rank in (self._rank, other))
+            ours = "the ranks {} and {} of the group load different tensors".format(*both)
+            raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
+        why = "" if other is None else "it loads different tensors"
+        if reason := self._share(engine, kind, why) if self._is_one_host else "":
+            self._say(reason)
+            if self._group is None:
+                self.close()
+                return Ranks(self._rank, self._size)
+            self._unmap()
+        self._copies = self._slots or Collective(self._group, self._mesh)
+        self.extra = self._copies.extra
+        return self
+
+    def _share(self, engine: Engine, kind: Framework, why: str) -> str:
+        """Maps the memory of the others, unless this process cannot, `why` says.
+
+        Returns the reason of the first process that cannot.
+        """
+        handle = ""
+        try:
+            if not why:
+                self._slots = Slots(engine, kind, self._rank)
+                handle = self._slots.handle
+        except Exception as error:
+            why = str(error) or repr(error)
+        handles = [other.decode() for other in self._exchange(handle.encode())]
+        try:
+            if self._slots and all(handles):
+                self._slots.map(handles)
+        except Exception as error:
+            why = str(error) or repr(error)
+        reasons = self._exchange(ascii(why)[1:-1][:1000].encode())
+        told = zip(self._mesh.names, reasons, strict=True)
+        return next((f"rank {rank} of the group: {one.decode()}" for rank, one in told if one), "")
+
+    def _say(self, reason: str) -> None:
+        if self._rank:
+            return
+        if self._group is None:
+            text = f"forebay: each rank reads the whole model, because of {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        else:
+            text = f"the all-gather of the group copies the parts, because of {reason}"
+            log(logging.WARNING, _LOG, text)
+
+    def room(self, nbytes: int) -> int:
+        unit = self._size * ALIGNMENT
+        return max(-(-nbytes // unit), 1) * unit
+
+    def windows(self, room: int) -> Iterator[tuple[int, int]]:
+        step = self._size * CHUNK
+        for begin in range(0, room, step):
+            yield begin, min(begin + step, room)
+
+    def _parts(self, window: tuple[int, int]) -> list[tuple[int, int]]:
+        begin, end = window
+        own = (end - begin) // self._size
+        return [(at, at + own) for at in range(begin, end, own)]
+
+    def start(
+        self, engine: Engine, requests: Requests, memory: list[Any], window: tuple[int, int]
+    ) -> ManyTransfer:
+        assert self._copies, "prepared"
+        begin, end = self._parts(window)[self._rank]
+        try:
+            return self._copies.start(engine, requests.cut(begin, end), memory[0], begin)
+        except Exception as error:
+            return cast("ManyTransfer", Failed(error))
+
+    def finish(
+        self,
+        transfer: ManyTransfer,
+        memory: list[Any],
+        window: tuple[int, int],
+        wait: Wait = result,
+    ) -> dict[str, Any]:
+        assert self._copies, "prepared"
+        with self._failing("could not read its part"):
+            report = wait(transfer)
+        self._exchange()
+        with self._failing("could not copy the parts of the others"):
+            self._copies.copy(memory[0], self._parts(window))
+        return report
+
+    def close(self) -> None:
+        slots, self._slots = self._slots, None
+        _kept.append(slots)
+        is_used = slots is not None and slots.unmap()
+        if self._mesh.close() or not is_used:
+            _kept.remove(slots)
+
+    def _unmap(self) -> None:
+        """Frees the slots."""
+        if self._slots:
+            self._slots.unmap()
+        self._exchange()  # no process maps them any more
+        self._slots = None
+
+    def _exchange(self, own: bytes = b"") -> list[bytes]:
+        with self._failing("was interrupted"):
+            return self._mesh.exchange(own)
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Says what failed to the other processes, if the block does."""
+        try:
+            yield
+        except PeerFailed as error:
+            self._mesh.fail(error.why, error.rank)
+            raise _of_another(error) from None
+        except BaseException:
+            self._mesh.fail(what)
+            raise
+
+
+def _of_another(error: PeerFailed) -> Error:
+    """The error of a load that fails because another process does."""
+    cause = "; its own error has the cause" if error.why.startswith("could not") else ""
+    text = f"cannot load the model: rank {error.rank} of the group {error.why}{cause}"
+    return Error(errno.EIO, text)
+
+
+def of(given: Any) -> Ranks:
+    """The processes of a group of torch, or of an `OfHost`.
+
+    Raises:
+        forebay.Error: a process of the group did not begin the load in time, or has ended.
+    """
+    of_host = isinstance(given, OfHost)
+    place = _Place(given.group if of_host else given)
+    if place.size == 1:
+        return Ranks()
+    listener, here, is_one_host = Listener(), host(), True
+    try:
+        if of_host:
+            found = place.of_host(given.model, here, listener.address)
+            if len(found) == 1 or listener.address not in found.values():
+                return Ranks()
+        else:
+            own = json.dumps([here, listener.address])
+            about = {rank: json.loads(one) for rank, one in place.all("group", own).items()}
+            found = {rank: address for rank, (_, address) in about.items()}
+            is_one_host = all(other == here for other, _ in about.values())
+            if not is_one_host:
+                listener.close()
+                listener = Listener(place.name())
+                found = place.all("hosts", listener.address)
+        mesh = listener.connect(found)
+    except PeerFailed as error:
+        raise _of_another(error) from None
+    finally:
+        listener.close()
+    return Group(mesh, None if of_host else given, is_one_host)
+
+
+class _Place:
+    """The store of a group of torch, where its processes meet. A collective could not end early."""
+
+    def __init__(self, group: Any) -> None:
+        from torch import distributed
+
+        self._store = distributed.distributed_c10d._get_process_group_store(group)
+        self._rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+
+    def all(self, name: str, own: str) -> dict[int, str]:
+        """What all processes of the group give, by rank."""
+        found = self._met(name, own, _mesh.WAIT_MAX, lambda _: True)
+        if absent := sorted({*range(self.size)} - {*found}):
+            text = f"the ranks {absent} of the group did not begin it in {_mesh.WAIT_MAX:.0f} s"
+            raise Error(errno.ETIMEDOUT, f"cannot load the model: {text}")
+        return found
+
+    def of_host(self, model: str, here: str, own: str) -> dict[int, str]:
+        """What the processes of this host give that load a model within `PATIENCE` seconds."""
+        hosts = [f"forebay/host/{rank}" for rank in range(self.size)]
+        self._store.set(hosts[self._rank], here)
+
+        def may_come(rank: int) -> bool:
+            known = self._store.check([hosts[rank]])
+            return not known or self._store.get(hosts[rank]).decode() == here
+
+        found = self._met(f"{here}/{model}", own, PATIENCE, may_come)
+        if absent := [one for one in range(self.size) if one not in found and may_come(one)]:
+            text = f"forebay loads without the ranks {absent}, which did not load this model in time"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return found
+
+    def name(self) -> str:
+        """A name of this host for the others."""
+        store: Any = self._store
+        while hasattr(store, "underlying_store"):
+            store = store.underlying_store
+        try:
+            return name_for(store.host, store.port)
+        except (AttributeError, OSError):
+            return socket.gethostname()
+
+    def _met(
+        self, name: str, own: str, patience: float, may_come: Callable[[int], bool]
+    ) -> dict[int, str]:
+        """What the processes give that come within `patience` seconds, by rank.
+
+        The first process that stops waiting decides for all which ones these are.
+        """
+        store, key = self._store, f"forebay/{name}"
+        number = store.add(f"{key}/decided", 0)
+        while store.check([f"{key}/{number}"]):
+            number += 1
+        decision, absent = f"{key}/{number}", {*range(self.size)}
+        store.set(f"{decision}/{self._rank}", own)
+        begun, says_after = time.monotonic(), _SILENT
+        while True:
+            absent -= {rank for rank in absent if store.check([f"{decision}/{rank}"])}
+            waited = time.monotonic() - begun
+            if waited > patience or store.check([decision]) or not any(map(may_come, absent)):
+                break
+            if waited > says_after:
+                says_after = patience
+                log(logging.WARNING, _LOG, f"waiting for the ranks {sorted(absent)} to begin a load")
+            time.sleep(min(0.005, waited / 10))
+        came = sorted({*range(self.size)} - absent)
+        decided = json.loads(store.compare_set(decision, "", json.dumps(came)))
+        if self._rank == min(decided):
+            store.add(f"{key}/decided", 1)
+        return {rank: store.get(f"{decision}/{rank}").decode() for rank in decided}
