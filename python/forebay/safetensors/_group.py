@@ -68,7 +68,10 @@ class Copies(Protocol):
         """Starts to read the part of this process, which begins at `begin` in `memory`."""
 
     def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
-        """Fills a window when all processes have read their parts."""
+        """Fills a window when all processes have read their parts, in the order of the stream."""
+
+    def settle(self) -> None:
+        """Waits until the copies have ended."""
 
 
 class Slots:
@@ -107,6 +110,9 @@ class Slots:
             rank = (self._rank + step) % len(parts)
             begin, end = parts[rank]
             memory[begin:end] = self._of_all[rank][slot : slot + end - begin]
+        self._memory.mark()
+
+    def settle(self) -> None:
         self._memory.synchronize()
 
     def unmap(self) -> bool:
@@ -145,6 +151,9 @@ class Collective:
             self._mesh.watch(1.0)  # the loss of a process may be the cause
             raise
 
+    def settle(self) -> None:
+        pass  # `copy` has waited
+
 
 class Group(Ranks):
     """Processes that each read a part of a window, and say so; then all copy the other parts.
@@ -166,7 +175,7 @@ class Group(Ranks):
     @contextmanager
     def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
         digest = sha256()
-        with self._failing("could not start"):
+        with self.failing("could not start"):
             for stamp in dict.fromkeys(one.root for one in opened):
                 stamp.check_place()
                 if self._is_one_host:
@@ -230,7 +239,8 @@ class Group(Ranks):
         return max(-(-nbytes // unit), 1) * unit
 
     def windows(self, room: int) -> Iterator[tuple[int, int]]:
-        step = self._size * CHUNK
+        count, unit = -(-room // (self._size * CHUNK)), self._size * ALIGNMENT
+        step = -(-room // (count * unit)) * unit  # of equal length
         for begin in range(0, room, step):
             yield begin, min(begin + step, room)
 
@@ -257,10 +267,11 @@ class Group(Ranks):
         wait: Wait = result,
     ) -> dict[str, Any]:
         assert self._copies, "prepared"
-        with self._failing("could not read its part"):
+        with self.failing("could not read its part"):
             report = wait(transfer)
+            self._copies.settle()  # the exchange lets the others fill their next slots
         self._exchange()
-        with self._failing("could not copy the parts of the others"):
+        with self.failing("could not copy the parts of the others"):
             self._copies.copy(memory[0], self._parts(window))
         return report
 
@@ -279,12 +290,11 @@ class Group(Ranks):
         self._slots = None
 
     def _exchange(self, own: bytes = b"") -> list[bytes]:
-        with self._failing("was interrupted"):
+        with self.failing("was interrupted"):
             return self._mesh.exchange(own)
 
     @contextmanager
-    def _failing(self, what: str) -> Iterator[None]:
-        """Says what failed to the other processes, if the block does."""
+    def failing(self, what: str) -> Iterator[None]:
         try:
             yield
         except PeerFailed as error:

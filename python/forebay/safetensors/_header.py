@@ -102,6 +102,10 @@ class Stored:
     view: tuple[int, tuple[int, ...]] | None = None
     path: str = field(default="", repr=False)
 
+    def facts(self) -> tuple[object, ...]:
+        """All but its path: a `repr` of it is fast."""
+        return self.name, self.dtype, self.shape, self.offset, self.nbytes, self.view
+
 
 class Tensors(Protocol):
     """The tensors of a file by name, in the order of their bytes."""

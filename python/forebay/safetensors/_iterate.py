@@ -67,8 +67,10 @@ class Ahead:
             part, memory, window, transfer = self._coming.popleft()
             with naming([part]):
                 self._ranks.finish(transfer, [memory], window)
+            while self._coming and self._start():
+                pass  # while the tensors are in use
             if not (self._next or self._last or self._coming):
-                self._ranks.close()  # before the last tensors are in use
+                self._ranks.close()
             if window[1] == len(memory):
                 self._taken = part.nbytes
                 return part, memory
@@ -83,7 +85,7 @@ class Ahead:
                 return False
             part, self._next = self._next, next(self._wanted, None)
             room = self._ranks.room(part.nbytes)
-            with self._ranks.planning():
+            with self._ranks.failing("could not start"):
                 memory = self._framework.memory(room)
             self._left -= part.nbytes
             self._last = part, memory, self._ranks.windows(room)
@@ -185,7 +187,7 @@ def iterated(
                 found.sort(key=lambda one: place[one[1].name])
             planned(kind, [(stored, index) for _, stored, index in found])
         with together.planning(files.values()) as show:
-            show([most, *(stored for _, stored, _ in found)])
+            show([most, *(stored.facts() for _, stored, _ in found)])
         together = together.prepare(engine, kind)
         most -= min(together.extra, most // 2)
         if together.is_alone and kind.is_on_host and not load.copy:

@@ -250,8 +250,9 @@ class _Loading:
                     else:
                         whole[-1].put(one.file, wanted)
         with self._ranks.planning(self.opened) as show:
-            converted = [(stored, index) for _, stored, index in self._to_convert]
-            show([*(part.tensors for part in whole), converted, str(self._dtype)])
+            converted = [(stored.facts(), index) for _, stored, index in self._to_convert]
+            placed = [(one.start, one.stored.facts()) for part in whole for one in part.tensors]
+            show([placed, converted, str(self._dtype)])
         self._ranks = self._ranks.prepare(self._engine, self._kinds[0])
         yield whole
 

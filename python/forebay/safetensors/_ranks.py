@@ -81,6 +81,11 @@ class Ranks:
         """
         yield lambda plan: None
 
+    @contextmanager
+    def failing(self, what: str) -> Iterator[None]:
+        """Reports to the other ranks what failed, if the block does."""
+        yield
+
     def prepare(self, engine: Engine, kind: Framework) -> Ranks:
         """Runs when all have planned the read; returns the ranks that do it."""
         return self

@@ -25,8 +25,11 @@ class Memory(Protocol):
     def map(self, handle: str) -> Any:
         """The memory of another process, which keeps it until this one has dropped it."""
 
+    def mark(self) -> None:
+        """Copies between such memory and that of the framework have been queued."""
+
     def synchronize(self) -> None:
-        """Waits until copies between such memory and that of the framework have ended."""
+        """Waits until the copies before the last mark have ended."""
 
 
 class GpuMemory:
@@ -36,13 +39,17 @@ class GpuMemory:
         self._torch, self._engine, self._device = torch, engine, device
         memory = engine.allocate(nbytes, device)
         self.own, self.handle = torch.from_dlpack(memory), memory._shared().hex()
+        self._copied = torch.cuda.Event()
 
     def map(self, handle: str) -> Any:
         mapped = self._engine._map_shared(bytes.fromhex(handle), self._device)
         return self._torch.from_dlpack(mapped)
 
+    def mark(self) -> None:
+        self._copied.record(self._torch.cuda.current_stream(self._device))
+
     def synchronize(self) -> None:
-        self._torch.cuda.current_stream(self._device).synchronize()
+        self._copied.synchronize()
 
 
 class HostMemory:
@@ -58,6 +65,9 @@ class HostMemory:
     def map(self, handle: str) -> Any:
         with open(handle, "r+b", buffering=0) as file:
             return self._kind.bytes_of(mmap.mmap(file.fileno(), self._nbytes))
+
+    def mark(self) -> None:
+        pass
 
     def synchronize(self) -> None:
         pass
