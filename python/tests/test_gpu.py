@@ -10,6 +10,7 @@ from typing import Any
 import forebay
 import pytest
 from conftest import content
+from test_safetensors_ranks import STAGES, in_group, kill, world
 
 torch: Any = pytest.importorskip("torch", reason="no torch")
 
@@ -364,3 +365,42 @@ with forebay.open(path) as file:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def of_its_gpu(rank: int, path: Path) -> Any:
+    """A load to the current GPU, which is not the first one for rank 1 if there are several."""
+    from forebay.safetensors import _group, iterate, load_file
+
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    _group.CHUNK = 1 << 20
+    before, slots = _group.Slots.map, []
+
+    def mapped(self: Any, handles: list[str]) -> None:
+        slots.append(self._memory.own.device.index)
+        before(self, handles)
+
+    _group.Slots.map = mapped  # type: ignore[method-assign]
+    expected, own = load_file(path, "cpu"), torch.cuda.current_device()
+    for found in (
+        load_file(path, "cuda", group=world()),
+        dict(iterate(path, device="cuda", window="16MiB", group=world())),
+    ):
+        assert all(torch.equal(found[name].cpu(), one) for name, one in expected.items())
+        assert {one.device.index for one in found.values()} == {own}
+    return slots == [own, own]
+
+
+def test_ranks_load_to_their_own_gpu(tmp_path: Path) -> None:
+    tensors = {str(number): torch.rand(1000 + number, 3000) for number in range(8)}
+    forebay.save_file(tensors, tmp_path / "model.safetensors")
+    found = in_group(tmp_path, 2, of_its_gpu, tmp_path / "model.safetensors")
+    assert found == [True, True], found
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_rank_that_is_killed_is_named(tmp_path: Path, stage: str) -> None:
+    if "Collective" in stage and torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    tensors = {str(number): torch.rand(1000, 1000) for number in range(8)}
+    forebay.save_file(tensors, tmp_path / "model.safetensors")
+    kill(stage, tmp_path / "model.safetensors", tmp_path, "cuda")

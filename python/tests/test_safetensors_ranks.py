@@ -359,8 +359,10 @@ STAGES = {
 """Functions in which a process is killed, and how often a load calls them, at least."""
 
 
-def mortal(rank: int, size: int, port: Path, at: tuple[str, int], found: Any, path: Path) -> None:
-    """Rank 1 is killed in call `number` of a function, counted from 0."""
+def mortal(
+    rank: int, size: int, port: Path, at: tuple[str, int], found: Any, path: Path, device: str
+) -> None:
+    """Rank 1 is killed in call `number` of a function, counted from 0. Then rank 0 loads alone."""
     import importlib
 
     import torch.distributed as dist
@@ -369,8 +371,9 @@ def mortal(rank: int, size: int, port: Path, at: tuple[str, int], found: Any, pa
     from forebay.safetensors import _group
 
     _group.CHUNK, _mesh.WAIT_MAX = 1 << 18, 4.0
+    backend = backend_of(device, rank)
     store = dist.FileStore(str(port), size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     where, number = at
     if "Collective" in where:
         _group.host = lambda: f"host {rank}"
@@ -389,23 +392,34 @@ def mortal(rank: int, size: int, port: Path, at: tuple[str, int], found: Any, pa
     if rank == 1:
         setattr(kind, name, last)
     try:
-        made = dict(iterate(path, window="4MiB", group=world(), **HOST))
-        found.put((rank, f"{len(made)} tensors", time.monotonic()))
+        said = f"{len(dict(iterate(path, device=device, window='4MiB', group=world())))} tensors"
     except Exception as error:
-        found.put((rank, str(error), time.monotonic()))
+        said = str(error)
+    at_once = time.monotonic()
+    loaded = dict(iterate(path, device=device)) if rank == 0 else {}
+    found.put((rank, f"{said}; {len(loaded)} alone", at_once))
     found.close()
     found.join_thread()
     os._exit(0)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_killed_rank_is_named(files: Any, tmp_path: Path, stage: str) -> None:
-    pytest.importorskip("torch")
+def backend_of(device: str, rank: int) -> str:
+    """The backend for a device, and a GPU for each rank."""
+    import torch
+
+    if device == "cpu":
+        return "gloo"
+    torch.cuda.set_device(rank % torch.cuda.device_count())
+    return "nccl" if torch.cuda.device_count() > 1 else "gloo"
+
+
+def kill(stage: str, path: Path, folder: Path, device: str) -> None:
+    """Kills rank 1 in a function, at a random call of it."""
     random = Random(seed := int(os.environ.get("FOREBAY_SEED", "1")))
     for turn in range(int(os.environ.get("FOREBAY_STRESS", "1"))):
-        size, number = random.choice([2, 3]), random.randrange(STAGES[stage])
-        found = CONTEXT.Queue()
-        arguments = (size, tmp_path / f"store {turn}", (stage, number), found, files[0])
+        size = random.choice([2, 3]) if device == "cpu" else 2
+        number, found = random.randrange(STAGES[stage]), CONTEXT.Queue()
+        arguments = (size, folder / f"store {turn}", (stage, number), found, path, device)
         each = [CONTEXT.Process(target=mortal, args=(rank, *arguments)) for rank in range(size)]
         for process in each:
             process.start()
@@ -414,11 +428,18 @@ def test_a_killed_rank_is_named(files: Any, tmp_path: Path, stage: str) -> None:
             process.join()
         said, begun = ended.pop(1)
         assert said == "killed", (seed, turn, number, said)
+        assert f"; {len(load_file(path, **HOST))} alone" in ended[0][0], (seed, turn, ended)
         for said, at in ended.values():
             assert at - begun < 10, (seed, turn, said)
             is_named = "rank 1 of the group was lost" in said or "the ranks [1]" in said
             # After the last copy, no other process needs it.
             assert is_named or ("Mesh.close" in stage and "tensors" in said), (seed, turn, said)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_rank_is_named(files: Any, tmp_path: Path, stage: str) -> None:
+    pytest.importorskip("torch")
+    kill(stage, files[0], tmp_path, "cpu")
 
 
 def unmet(rank: int, path: Path) -> Any:
