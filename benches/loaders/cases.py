@@ -134,6 +134,40 @@ def _dcp_save(name: str, kind: str, library: str) -> Side:
     return Side(name, load, kind, RESIDENT, use=Use.WRITE)
 
 
+def _of_ranks(ranks: int) -> Case:
+    """All tensors to all ranks."""
+    iterate = partial(loaders.forebay_iterate, options="group")
+    both = {"states": BOTH, "ranks": ranks}
+    peers = [
+        ("safetensors load_file", loaders.safetensors_load_file),
+        ("instanttensor", loaders.instanttensor),
+        ("fastsafetensors", loaders.fastsafetensors),
+        ("runai", loaders.runai),
+    ]
+    return Case(
+        [
+            Side("forebay iterate group=", iterate, "ours", ranks=ranks, use=Use.DROP),
+            _ours("forebay load_file group=", options="group", **both),
+            _ours("forebay load_file rank=", options="rank", **both),
+            _ours("own files in all", kind="limit", options="own", raw=True, **both),
+            *(Side(peer, load, ranks=ranks) for peer, load in peers),
+        ],
+        shards=8,
+    )
+
+
+def _slices(ranks: int) -> Case:
+    """A part of each tensor to each rank, as tensor-parallel servers use them."""
+    slices = Side("safetensors slices", loaders.safetensors_slices, ranks=ranks, shares=True)
+    return Case(
+        [
+            _ours("forebay load_file shard=", options="shard", ranks=ranks, shares=True),
+            Side("all links at once", loaders.link, "limit", RESIDENT, raw=True, ranks=ranks),
+            slices,
+        ]
+    )
+
+
 CASES = {
     "load": Case([OURS, READ_INTO, LINK, DRIVE, *PEERS]),
     "experts": Case([OURS, READ_INTO, *PEERS], tensors=2738, shards=16),
@@ -151,13 +185,8 @@ CASES = {
             Side("safetensors get_tensor", partial(loaders.one_by_one, library="safetensors")),
         ]
     ),
-    "tensor-parallel": Case(
-        [
-            _ours("forebay, 2 shards", options="shard", states=RESIDENT, ranks=2,
-                  shares=True),
-            Side("both links at once", loaders.link, "limit", RESIDENT, raw=True, ranks=2),
-        ]
-    ),
+    **{f"ranks-{ranks}": _of_ranks(ranks) for ranks in (2, 4, 8)},
+    **{f"slices-{ranks}": _slices(ranks) for ranks in (2, 4, 8)},
     "two-processes": Case(
         [
             _ours("forebay rank=, 2 processes", options="rank", states=COLD, ranks=2),

@@ -56,8 +56,8 @@ def _needs_gpu(job: Job) -> None:
         raise Missing("loads to GPUs only")
 
 
-def forebay_load_file(job: Job, options: str = "") -> Load:
-    """`options`: `shard`, `rank` or `group`, the argument that divides the work of processes."""
+def _divided(job: Job, options: str) -> dict[str, Any]:
+    """The argument of Forebay's loaders that divides the work of processes."""
     from forebay.safetensors import load_file
 
     def share(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -72,12 +72,20 @@ def forebay_load_file(job: Job, options: str = "") -> Load:
     chosen = given[options]
     if lacks := chosen.keys() - inspect.signature(load_file).parameters:
         raise Missing(f"`load_file` has no `{min(lacks)}=`")
-    if options == "group":
-        chosen = {"group": _group(job)}
+    return {"group": _group(job)} if options == "group" else chosen
+
+
+def forebay_load_file(job: Job, options: str = "") -> Load:
+    """`options`: `shard`, `rank`, `group`, or `own`, which loads a part of the files."""
+    from forebay.safetensors import load_file
+
+    is_own = options == "own"
+    paths = job.paths[job.rank :: job.ranks] if is_own else job.paths
+    chosen = _divided(job, "" if is_own else options)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
-        yield load_file(job.paths, job.device, **chosen).items()
+        yield load_file(paths, job.device, **chosen).items()
 
     return load
 
@@ -116,12 +124,14 @@ def forebay_read_into(job: Job) -> Load:
     return load
 
 
-def forebay_iterate(job: Job) -> Load:
+def forebay_iterate(job: Job, options: str = "") -> Load:
     from forebay.safetensors import iterate
+
+    chosen = _divided(job, options)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
-        yield iterate(job.paths, device=job.device, window="1GiB")
+        yield iterate(job.paths, device=job.device, window="1GiB", **chosen)
 
     return load
 
@@ -135,6 +145,25 @@ def one_by_one(job: Job, library: str) -> Load:
             with safe_open(path, framework="pt", device=job.device) as file:
                 for name in file.offset_keys():
                     yield name, file.get_tensor(name)
+
+    @contextmanager
+    def load() -> Iterator[Pairs]:
+        yield tensors()
+
+    return load
+
+
+def safetensors_slices(job: Job) -> Load:
+    """Rows of each tensor, as a tensor-parallel server slices them."""
+    from safetensors import safe_open
+
+    def tensors() -> Iterator[tuple[str, Any]]:
+        for path in job.paths:
+            with safe_open(path, framework="pt", device=job.device) as file:
+                for name in file.offset_keys():
+                    part = file.get_slice(name)
+                    rows = part.get_shape()[0] // job.ranks
+                    yield name, part[rows * job.rank : rows * (job.rank + 1)]
 
     @contextmanager
     def load() -> Iterator[Pairs]:
@@ -176,11 +205,13 @@ def safetensors_prefetch(job: Job, threads: int) -> Load:
 def instanttensor(job: Job) -> Load:
     library = _module("instanttensor")
     _needs_gpu(job)
+    given = {} if job.ranks == 1 else {"process_group": _group(job)}
 
     @contextmanager
     def load() -> Iterator[Pairs]:
-        with library.safe_open(job.paths, framework="pt", device=job.device) as file:
-            yield file.tensors()
+        with library.safe_open(job.paths, framework="pt", device=job.device, **given) as file:
+            # With a group, the tensors are views of a buffer that is used again.
+            yield ((name, tensor.clone() if given else tensor) for name, tensor in file.tensors())
 
     return load
 
@@ -194,10 +225,12 @@ def fastsafetensors(job: Job) -> Load:
         except OSError as error:
             raise Missing("it opens `libcudart.so`: link that name to torch's library") from error
 
+    group = library.SingleGroup() if job.ranks == 1 else _group(job)
+
     @contextmanager
     def load() -> Iterator[Pairs]:
-        loader = library.SafeTensorsFileLoader(library.SingleGroup(), job.device, nogds=True)
-        loader.add_filenames({0: job.paths})
+        loader = library.SafeTensorsFileLoader(group, job.device, nogds=True)
+        loader.add_filenames({rank: job.paths[rank :: job.ranks] for rank in range(job.ranks)})
         buffers = loader.copy_files_to_device()
         yield ((name, buffers.get_tensor(name)) for name in loader.get_keys())
         buffers.close()
@@ -207,13 +240,17 @@ def fastsafetensors(job: Job) -> Load:
 
 
 def runai(job: Job) -> Load:
-    """To the host, and each tensor to the GPU by torch."""
+    """To the host, and each tensor to the GPU by torch; of a group, by the library."""
     library = _module("runai_model_streamer")
+    given: dict[str, Any] = {}
+    if job.ranks > 1:
+        _group(job)
+        given = {"device": job.device, "is_distributed": True}
 
     @contextmanager
     def load() -> Iterator[Pairs]:
         with library.SafetensorsStreamer() as streamer:
-            streamer.stream_files(job.paths)
+            streamer.stream_files(job.paths, **given)
             yield ((name, tensor.to(job.device)) for name, tensor in streamer.get_tensors())
 
     return load

@@ -25,7 +25,7 @@ def make(folder: Path, nbytes: int, tensors: int, shards: int) -> None:
 
     if folder.exists():
         return
-    rows = max(nbytes // tensors // 256, 1) * 2
+    rows = max(nbytes // tensors // 1024, 1) * 8  # of 128 bytes, for up to 8 ranks
     names = [f"layer.{number:05}" for number in range(tensors)]
     generator = torch.Generator().manual_seed(1)
     new = folder.with_name(folder.name + ".new")

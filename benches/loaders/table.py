@@ -119,7 +119,10 @@ def answers(rows: list[Row]) -> Iterator[str]:
             first = ours.first / max(one.first for one in of)
             then = ours.then / max(one.then for one in of)
             yield f"  first {first:.2f} x, then {then:.2f} x {what}"
-        if ours.side.ranks > 1 and ours.read:
+        if (ranks := ours.side.ranks) > 1:
+            own = ours.then / ranks if ours.side.shares else ours.then
+            yield f"  each rank {own:.2f} GB/s, all ranks {own * ranks:.2f} GB/s"
+        if ranks > 1 and ours.read:
             yield f"  each process read {ours.read:.2f} x the bytes of its tensors"
     for one in rows:
         yield from (f"doubt: {one.side.name}: {doubt}" for doubt in one.doubts)

@@ -142,11 +142,8 @@ class Mesh:
 
 def _message(peer: Connection) -> bytes:
     for _ in range(2):  # what was sent before a reset can be read after it
-        with suppress(ConnectionError, TimeoutError):
-            try:
-                return peer.recv_bytes(_LENGTH_MAX)
-            except EOFError:
-                break
+        with suppress(OSError, EOFError):
+            return peer.recv_bytes(_LENGTH_MAX)
     return _LOST
 
 

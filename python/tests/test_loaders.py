@@ -56,7 +56,7 @@ def test_loaders_are_compared_on_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["experts", "iterate", "one-by-one", "tensor-parallel", "dcp-load", "dcp-save"]
+    "case", ["experts", "iterate", "one-by-one", "ranks-2", "slices-4", "dcp-load", "dcp-save"]
 )
 def test_every_case_loads_the_bytes_of_its_files(tmp_path: Path, case: str) -> None:
     """Those that are installed; without rounds, tensors are compared and no time is taken."""
