@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from .. import _mesh
 from .._errors import Error, RequestError
 from .._mesh import Listener, Mesh, PeerFailed, host, name_for
 from .._threads import log
 from ._plan import ALIGNMENT
-from ._ranks import AT_ONCE, CHUNK, Failed, Ranks, Wait, result
+from ._ranks import AT_ONCE, CHUNK, Ranks, Wait, result
 from ._shared import GpuMemory
 
 if TYPE_CHECKING:
@@ -56,39 +56,22 @@ class OfHost:
     model: str
 
 
-class Copies(Protocol):
-    """Brings the parts of a window, which one process each has read, to all."""
-
-    extra: int
-    """Bytes of memory beyond the windows."""
-
-    def start(
-        self, engine: Engine, requests: Requests, memory: Any, begin: int
-    ) -> ManyTransfer:
-        """Starts to read the part of this process, which begins at `begin` in `memory`."""
-
-    def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
-        """Fills a window when all processes have read their parts, in the order of the stream."""
-
-    def settle(self) -> None:
-        """Waits until the copies have ended."""
-
-
 class Slots:
     """Memory of each process that the others map.
 
     A slot is filled again when all processes have the next window.
+
+    Attributes:
+        extra: bytes of memory beyond the windows.
+        handle: the text by which the others map the memory.
     """
 
     def __init__(self, engine: Engine, kind: Framework, rank: int) -> None:
         self.extra = SLOTS * CHUNK
         self._memory, self._rank = kind.shared(engine, self.extra), rank
+        self.handle = self._memory.handle
         self._of_all: list[Any] = []
         self._started = self._copied = 0
-
-    @property
-    def handle(self) -> str:
-        return self._memory.handle
 
     def map(self, handles: list[str]) -> None:
         """Maps the memory of the other processes."""
@@ -99,11 +82,13 @@ class Slots:
     def start(
         self, engine: Engine, requests: Requests, memory: Any, begin: int
     ) -> ManyTransfer:
+        """Starts to read the part of this process, which begins at `begin` in `memory`."""
         slot = self._started % SLOTS * CHUNK
         self._started += 1
         return requests.moved(slot - begin).start(engine, self._memory.own)
 
     def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
+        """Fills a window, in the order of the stream. All processes have read their parts."""
         slot = self._copied % SLOTS * CHUNK
         self._copied += 1
         for step in range(len(parts)):  # each begins with another one
@@ -113,6 +98,7 @@ class Slots:
         self._memory.mark()
 
     def settle(self) -> None:
+        """Waits until the copies have ended."""
         self._memory.synchronize()
 
     def unmap(self) -> bool:
@@ -170,7 +156,7 @@ class Group(Ranks):
         self._mesh, self._group, self._is_one_host = mesh, group, is_one_host
         self._plan = b""
         self._slots: Slots | None = None
-        self._copies: Copies | None = None
+        self._copies: Slots | Collective | None = None
 
     @contextmanager
     def planning(self, opened: Iterable[Opened] = ()) -> Iterator[Callable[[object], None]]:
@@ -193,11 +179,14 @@ class Group(Ranks):
             raise RequestError(errno.EINVAL, f"cannot load the model: {ours}")
         why = "" if other is None else "it loads different tensors"
         if reason := self._share(engine, kind, why) if self._is_one_host else "":
-            self._say(reason)
+            self._unmap()
             if self._group is None:
                 self.close()
+                if self._rank == 0:
+                    text = f"forebay: each rank reads the whole model, because of {reason}"
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
                 return Ranks(self._rank, self._size)
-            self._unmap()
+            log(logging.WARNING, _LOG, f"the group's all-gather copies the parts: {reason}")
         self._copies = self._slots or Collective(self._group, self._mesh)
         self.extra = self._copies.extra
         return self
@@ -224,16 +213,6 @@ class Group(Ranks):
         told = zip(self._mesh.names, reasons, strict=True)
         return next((f"rank {rank} of the group: {one.decode()}" for rank, one in told if one), "")
 
-    def _say(self, reason: str) -> None:
-        if self._rank:
-            return
-        if self._group is None:
-            text = f"forebay: each rank reads the whole model, because of {reason}"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-        else:
-            text = f"the all-gather of the group copies the parts, because of {reason}"
-            log(logging.WARNING, _LOG, text)
-
     def room(self, nbytes: int) -> int:
         unit = self._size * ALIGNMENT
         return max(-(-nbytes // unit), 1) * unit
@@ -254,10 +233,8 @@ class Group(Ranks):
     ) -> ManyTransfer:
         assert self._copies, "prepared"
         begin, end = self._parts(window)[self._rank]
-        try:
+        with self.failing("could not read its part"):
             return self._copies.start(engine, requests.cut(begin, end), memory[0], begin)
-        except Exception as error:
-            return cast("ManyTransfer", Failed(error))
 
     def finish(
         self,

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 if TYPE_CHECKING:
     from .._forebay import Engine, ManyResult, ManyTransfer
@@ -120,22 +120,6 @@ class Ranks:
     ) -> dict[str, Any]:
         """Waits until the piece of memory is full."""
         return wait(transfer)
-
-
-class Failed:
-    """A transfer that could not start; its process still takes part in later group calls."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self, timeout: float | None = None) -> NoReturn:
-        raise self._error
-
-    def progress(self) -> tuple[int, int]:
-        return 0, 0
-
-    def cancel(self) -> bool:
-        return False
 
 
 class _ToAll:
