@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._forebay import Engine
-    from ._shared import Memory
 
 
 NAMES = {
@@ -60,7 +59,7 @@ class Framework(Protocol):
             OutOfMemory: a limit has no room for it.
         """
 
-    def shared(self, engine: Engine, nbytes: int) -> Memory:
+    def shared(self, engine: Engine, nbytes: int) -> GpuMemory | HostMemory:
         """New memory that other processes of this host can map."""
 
     def bytes_of(self, buffer: Any) -> Any:
@@ -125,7 +124,7 @@ class Torch:
             require(nbytes, "cannot load the tensors")
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
-    def shared(self, engine: Engine, nbytes: int) -> Memory:
+    def shared(self, engine: Engine, nbytes: int) -> GpuMemory | HostMemory:
         if self.is_on_host:
             return HostMemory(self, nbytes)
         return GpuMemory(self._torch, engine, self._device, nbytes)
@@ -215,7 +214,7 @@ class Numpy:
         require(nbytes, "cannot load the tensors")
         return self._numpy.empty(nbytes, dtype=self._numpy.uint8)
 
-    def shared(self, engine: Engine, nbytes: int) -> Memory:
+    def shared(self, engine: Engine, nbytes: int) -> GpuMemory | HostMemory:
         return HostMemory(self, nbytes)
 
     def shape(self, stored: Stored, shape: Sequence[int]) -> tuple[int, ...]:

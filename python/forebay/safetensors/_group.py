@@ -64,6 +64,7 @@ class Slots:
     Attributes:
         extra: bytes of memory beyond the windows.
         handle: the text by which the others map the memory.
+        settle: waits until the copies have ended.
     """
 
     def __init__(self, engine: Engine, kind: Framework, rank: int) -> None:
@@ -72,6 +73,7 @@ class Slots:
         self.handle = self._memory.handle
         self._of_all: list[Any] = []
         self._started = self._copied = 0
+        self.settle: Callable[[], object] = lambda: None
 
     def map(self, handles: list[str]) -> None:
         """Maps the memory of the other processes."""
@@ -95,15 +97,11 @@ class Slots:
             rank = (self._rank + step) % len(parts)
             begin, end = parts[rank]
             memory[begin:end] = self._of_all[rank][slot : slot + end - begin]
-        self._memory.mark()
-
-    def settle(self) -> None:
-        """Waits until the copies have ended."""
-        self._memory.synchronize()
+        self.settle = self._memory.mark()
 
     def unmap(self) -> bool:
         """Unmaps the memory of the others; returns whether they may use freed memory of it."""
-        self._memory.synchronize()
+        self.settle()
         self._of_all.clear()
         return isinstance(self._memory, GpuMemory)
 
