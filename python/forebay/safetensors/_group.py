@@ -87,7 +87,7 @@ class Slots:
         """Starts to read the part of this process, which begins at `begin` in `memory`."""
         slot = self._started % SLOTS * CHUNK
         self._started += 1
-        return requests.moved(slot - begin).start(engine, self._memory.own)
+        return requests.moved(slot - begin).start(engine, self._memory.target)
 
     def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
         """Fills a window, in the order of the stream. All processes have read their parts."""
@@ -211,6 +211,10 @@ class Group(Ranks):
         told = zip(self._mesh.names, reasons, strict=True)
         return next((f"rank {rank} of the group: {one.decode()}" for rank, one in told if one), "")
 
+    def part(self, nbytes: int) -> int:
+        step = self._size * CHUNK
+        return nbytes // step * step or nbytes
+
     def room(self, nbytes: int) -> int:
         unit = self._size * ALIGNMENT
         return max(-(-nbytes // unit), 1) * unit
@@ -251,7 +255,7 @@ class Group(Ranks):
         return report
 
     def close(self) -> None:
-        slots, self._slots = self._slots, None
+        slots, self._slots, self._copies = self._slots, None, None
         _kept.append(slots)
         is_used = slots is not None and slots.unmap()
         if self._mesh.close() or not is_used:

@@ -195,7 +195,8 @@ def iterated(
             for file, stored, index in found:
                 yield stored.name, hosts[file].tensor(stored, index)
             return
-        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together)
+        wanted = parts(found, together.part(max(most // PARTS, 1)))
+        ahead = Ahead(engine, kind, wanted, most, together)
         stack.callback(ahead.close)
         while taken := ahead.take():
             part, memory = taken
