@@ -11,6 +11,7 @@ import struct
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
 WAIT_MAX = 600.0
@@ -26,6 +27,7 @@ _DEAD_AFTER = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5, "TCP_USE
 """A host without power is noticed after 7 s."""
 
 
+@dataclass(eq=False)
 class PeerFailed(Exception):
     """Another process of the group failed.
 
@@ -34,9 +36,8 @@ class PeerFailed(Exception):
         why: what happened, as ``could not read its part``.
     """
 
-    def __init__(self, rank: int, why: str) -> None:
-        super().__init__(rank, why)
-        self.rank, self.why = rank, why
+    rank: int
+    why: str
 
 
 class Mesh:
@@ -72,13 +73,11 @@ class Mesh:
                 waiting.discard(rank)
                 if message[:1] == _BYTES:
                     found[rank] = message[1:]
-                elif message[:1] == _FAILURE:
-                    raise PeerFailed(*json.loads(message[1:]))
-                elif message == _LOST:
-                    failure = self._lost(rank)
-                else:
-                    failure = failure or PeerFailed(self.names[rank], "ended its load early")
-            if failure:
+                    continue
+                if message[:1] == _FAILURE:
+                    raise self._failure(rank, message)
+                if failure is None or message == _LOST:
+                    failure = self._failure(rank, message)
                 until = 0.0  # others may have sent why
         if failure:
             raise failure
@@ -93,10 +92,8 @@ class Mesh:
         ranks = self._peers.keys() - self._early.keys()
         self._early |= self._arrived(ranks, time.monotonic() + seconds)
         for rank, message in self._early.items():
-            if message[:1] == _FAILURE:
-                raise PeerFailed(*json.loads(message[1:]))
-            if message == _LOST:
-                raise self._lost(rank)
+            if message[:1] not in (_BYTES, _END):
+                raise self._failure(rank, message)
 
     def fail(self, why: str, rank: int | None = None) -> None:
         """Says why this process, or the named one, failed. The others raise `PeerFailed`."""
@@ -136,8 +133,11 @@ class Mesh:
         ready = wait(list(rank_of), max(until - time.monotonic(), 0))
         return {rank_of[peer]: _message(peer) for peer in ready if isinstance(peer, Connection)}
 
-    def _lost(self, rank: int) -> PeerFailed:
-        return PeerFailed(self.names[rank], "was lost: its process ended")
+    def _failure(self, rank: int, message: bytes) -> PeerFailed:
+        if message[:1] == _FAILURE:
+            return PeerFailed(*json.loads(message[1:]))
+        why = "was lost: its process ended" if message == _LOST else "ended its load early"
+        return PeerFailed(self.names[rank], why)
 
 
 def _message(peer: Connection) -> bytes:
