@@ -37,7 +37,7 @@ class GpuMemory:
 
 
 class HostMemory:
-    """The same on the host. The processes have to see each other in `/proc`."""
+    """Memory on the host that other processes map, which see this one in `/proc`."""
 
     def __init__(self, kind: Framework, nbytes: int) -> None:
         self._kind, self._nbytes = kind, nbytes
