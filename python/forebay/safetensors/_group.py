@@ -87,7 +87,7 @@ class Slots:
         """Starts to read the part of this process, which begins at `begin` in `memory`."""
         slot = self._started % SLOTS * CHUNK
         self._started += 1
-        return requests.moved(slot - begin).start(engine, self._memory.target)
+        return requests.moved(slot - begin).start(engine, self._memory.own)
 
     def copy(self, memory: Any, parts: list[tuple[int, int]]) -> None:
         """Fills a window, in the order of the stream. All processes have read their parts."""
@@ -210,10 +210,6 @@ class Group(Ranks):
         reasons = self._exchange(ascii(why)[1:-1][:1000].encode())
         told = zip(self._mesh.names, reasons, strict=True)
         return next((f"rank {rank} of the group: {one.decode()}" for rank, one in told if one), "")
-
-    def part(self, nbytes: int) -> int:
-        step = self._size * CHUNK
-        return nbytes // step * step or nbytes
 
     def room(self, nbytes: int) -> int:
         unit = self._size * ALIGNMENT

@@ -195,8 +195,7 @@ def iterated(
             for file, stored, index in found:
                 yield stored.name, hosts[file].tensor(stored, index)
             return
-        wanted = parts(found, together.part(max(most // PARTS, 1)))
-        ahead = Ahead(engine, kind, wanted, most, together)
+        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together)
         stack.callback(ahead.close)
         while taken := ahead.take():
             part, memory = taken

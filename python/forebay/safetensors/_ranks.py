@@ -93,10 +93,6 @@ class Ranks:
     def close(self) -> None:
         """Ends the load, whether or not it was successful."""
 
-    def part(self, nbytes: int) -> int:
-        """Bytes of tensors that share memory, up to `nbytes`, for the fewest windows."""
-        return nbytes
-
     def room(self, nbytes: int) -> int:
         """Bytes of memory for a part of `nbytes` bytes."""
         return nbytes

@@ -17,14 +17,13 @@ class GpuMemory:
 
     Attributes:
         own: the memory, one byte per element.
-        target: the memory for reads that need not wait for the stream.
         handle: the text by which the others map it.
     """
 
     def __init__(self, torch: Any, engine: Engine, device: Any, nbytes: int) -> None:
         self._torch, self._engine, self._device = torch, engine, device
-        self.target = engine.allocate(nbytes, device)
-        self.own, self.handle = torch.from_dlpack(self.target), self.target._shared().hex()
+        memory = engine.allocate(nbytes, device)
+        self.own, self.handle = torch.from_dlpack(memory), memory._shared().hex()
 
     def map(self, handle: str) -> Any:
         """The memory of another process, which keeps it until this one has dropped it."""
@@ -43,7 +42,7 @@ class HostMemory:
         self._kind, self._nbytes = kind, nbytes
         self._file = os.fdopen(os.memfd_create("forebay"), "r+b", buffering=0)
         self._file.truncate(nbytes)
-        self.own = self.target = kind.bytes_of(mmap.mmap(self._file.fileno(), nbytes))
+        self.own = kind.bytes_of(mmap.mmap(self._file.fileno(), nbytes))
         self.handle = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
     def map(self, handle: str) -> Any:
