@@ -181,8 +181,6 @@ pub(crate) struct Submitter {
     lanes: [CopyLane; 4],
     /// Two numbers for each lane, by which its kernel is withdrawn; `None` if there are no kernels.
     signals: Option<HostMemory>,
-    /// Whether the kernel is being loaded, or is.
-    is_loading: bool,
     /// The number of the last kernel.
     kernels: u32,
     /// No kernel is queued before this time.
@@ -240,7 +238,6 @@ impl Submitter {
             device,
             lanes,
             signals: None,
-            is_loading: false,
             kernels: 0,
             rests_until_ns: 0,
             spare: Vec::new(),
@@ -578,7 +575,6 @@ impl Submitter {
             && copies.iter().all(is_even)
             // All pieces get as many tiles as the longest.
             && copies.iter().all(|copy| copy.len <= 4 * KERNEL_LEN)
-            && self.is_loading()
             && match work {
                 Work::Small(reads) => {
                     let of_others = reads.iter().zip(copies).filter(|(read, _)| !read.is_ours);
@@ -596,17 +592,6 @@ impl Submitter {
         }
         let may = may && self.signals.is_some();
         GATHER.filter(|_| may).find(|lane| self.lanes[*lane].queued.is_empty())
-    }
-
-    /// Whether the kernel is loaded or being loaded; the first call begins that on another thread.
-    /// The driver waits until the GPU is idle.
-    fn is_loading(&mut self) -> bool {
-        if !self.is_loading && self.device.has_gather() {
-            let (device, name) = (Arc::clone(&self.device), "forebay-kernel".to_owned());
-            let load = move || device.load_gather();
-            self.is_loading = std::thread::Builder::new().name(name).spawn(load).is_ok();
-        }
-        self.is_loading
     }
 
     /// Queues copies, and an event behind them. Also returns the kernel's number if one makes them.
@@ -650,6 +635,12 @@ impl Submitter {
 
     /// Repeats the step until the engine ends. During copies it calls `look` with the time.
     pub(crate) fn run(mut self, core: &Core, look: impl Fn(Instant)) {
+        if self.device.has_gather() {
+            // Now, since copies of all threads wait with the driver for kernels that run then.
+            let (device, name) = (Arc::clone(&self.device), "forebay-kernel".to_owned());
+            let load = move || device.load_gather();
+            drop(std::thread::Builder::new().name(name).spawn(load)); // without it, no kernel copies
+        }
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let (mut active, device) = (Instant::now(), Arc::clone(&self.device));
