@@ -185,16 +185,17 @@ impl Scheduler {
             self.add_openable(key);
         } else {
             let priority = self.transfers[key].request.priority;
-            let ticket = self.drives[drive].waiting.push(key, priority);
+            let ticket = self.drives[drive].waiting.push(key, priority, false);
             self.transfers[key].listed = Listed::Drive(ticket);
             self.open_for(drive);
         }
     }
 
     /// Queues a transfer so that a reader opens its next window.
-    fn add_openable(&mut self, key: usize) {
+    pub(super) fn add_openable(&mut self, key: usize) {
         let active = &mut self.transfers[key];
-        active.listed = Listed::Openable(self.readers.openable.push(key, active.request.priority));
+        let (priority, has_slot) = (active.request.priority, active.slot.is_some());
+        active.listed = Listed::Openable(self.readers.openable.push(key, priority, has_slot));
         self.effects.work += 1;
     }
 

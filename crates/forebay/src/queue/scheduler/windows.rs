@@ -290,11 +290,7 @@ impl Scheduler {
         if active.is_ring_to_open() {
             self.offer_to_ring(key, QueueEnd::Front);
         } else {
-            // Before transfers that need no slot, but after urgent ones.
-            let active = &mut self.transfers[key];
-            let ticket = self.readers.openable.push_first(key, active.request.priority);
-            active.listed = Listed::Openable(ticket);
-            self.effects.work += 1;
+            self.add_openable(key);
         }
     }
 
