@@ -460,6 +460,7 @@ impl File {
         // Many callers at once have more small reads than there are lanes.
         if let Some(state) = self.engine.start_small(&call, &mut None, First::Prepares) {
             let _lent = OnUnwind::drained(&self.engine, &state);
+            self.engine.watch(&state);
             return state.wait_awake(on_gpu);
         }
         let state = self.engine.start(&call, None)?;

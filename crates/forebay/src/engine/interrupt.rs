@@ -153,6 +153,7 @@ impl Engine {
             }
         };
         let guard = OnUnwind::new(self, Some(state));
+        self.watch(state);
         let goes_on = has_server || self.help_while(state, &mut go_on);
         let ended = if goes_on && state.wait_near_end(CHECKS_EVERY, &mut go_on) {
             state.wait().0

@@ -8,6 +8,9 @@ use crate::error::{Error, Operation, Result};
 use crate::memory::Buffer;
 use crate::transfer::{Completions, Outcome, RouteShare, Stages, State};
 
+/// How long a thread polls for a small read whose bytes are in pinned memory.
+const SMALL_AWAKE: Duration = Duration::from_micros(200);
+
 /// A transfer in progress. Dropping it cancels what has not started; I/O in flight drains in the
 /// background, and only then is the memory that it owns freed.
 ///
@@ -181,12 +184,9 @@ impl Transfer {
 }
 
 impl Transfer {
-    /// Ends the transfer if the copy thread has left that to this one; whether it has.
     fn settle(&self) -> bool {
-        let is_here = self.engine.home().is_here(); // a forked child takes no lock
-        let over = if is_here { self.state.take_over() } else { None };
-        let core = &self.engine.inner.core;
-        over.map(|over| core.end(Arc::clone(&self.state), Ok(self.state.record(&over)))).is_some()
+        // A forked child takes no lock.
+        self.engine.home().is_here() && self.engine.settle(&self.state)
     }
 
     /// Waits for the end, at most until `until`; whether the transfer has ended.
@@ -204,6 +204,24 @@ impl Transfer {
     fn forked(&self) -> Option<Error> {
         let home = self.engine.home();
         (!home.is_here()).then(|| Error::forked(home, Operation::Wait, self.state.place_unlocked()))
+    }
+}
+
+impl Engine {
+    /// Ends a transfer if the copy thread has left that to this one; whether it has.
+    fn settle(&self, state: &Arc<State>) -> bool {
+        let over = state.take_over();
+        over.map(|over| self.inner.core.end(Arc::clone(state), Ok(state.record(&over)))).is_some()
+    }
+
+    /// Polls a small read for the time that its copy should take, and ends it if that is over.
+    pub(super) fn watch(&self, state: &Arc<State>) {
+        if state.is_in_cell() {
+            state.set_held(true);
+            state.polls(Instant::now() + SMALL_AWAKE);
+            state.set_held(false); // the copy thread ends it from here on
+            self.settle(state);
+        }
     }
 }
 

@@ -34,9 +34,6 @@ const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// Longest time that a waiting thread polls before an expected end.
 const AWAKE_MAX: Duration = Duration::from_millis(1);
 
-/// How long it polls for a small read whose bytes are in pinned memory.
-const SMALL_AWAKE: Duration = Duration::from_micros(200);
-
 /// When a waiting thread checks a transfer's progress for the first time.
 const FIRST_LOOK: Duration = Duration::from_micros(500);
 
@@ -74,6 +71,8 @@ pub(crate) struct State {
     finished: AtomicBool,
     /// Set once `end` holds the result; read without its lock.
     ended: AtomicBool,
+    /// Set once its end is left to the caller's thread, for threads that poll.
+    is_left: AtomicBool,
     end: Lock<End>,
     bell: Condvar,
     /// `Some` between the start event and the end event.
@@ -201,6 +200,7 @@ impl State {
             touches: AtomicUsize::new(0),
             finished: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            is_left: AtomicBool::new(false),
             bell: Condvar::new(),
             span: Lock::default(),
             reaper: OnceLock::new(),
@@ -488,6 +488,7 @@ impl State {
         end.over = Some(over);
         let (waiting, report) = (end.waiting > 0, end.report.take());
         drop(end);
+        self.is_left.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }
@@ -613,10 +614,6 @@ impl State {
     /// whether the transfer has ended.
     pub(crate) fn wait_near_end(&self, every: Duration, go_on: &mut dyn FnMut() -> bool) -> bool {
         let mut checked = Instant::now();
-        let is_small = self.key() == usize::MAX && self.reaper().is_none();
-        if is_small && self.polls(checked + SMALL_AWAKE) {
-            return true;
-        }
         loop {
             let (elapsed, done) = (self.started.elapsed(), self.done());
             let awake = (elapsed / 5).min(AWAKE_MAX);
@@ -644,10 +641,15 @@ impl State {
         }
     }
 
-    /// Polls until `until`; whether the transfer has ended by then.
-    fn polls(&self, until: Instant) -> bool {
+    /// Whether it is a small read whose bytes are in pinned memory.
+    pub(crate) fn is_in_cell(&self) -> bool {
+        self.key() == usize::MAX && self.reaper().is_none()
+    }
+
+    /// Polls until `until`; whether the transfer has ended by then, or its end was left.
+    pub(crate) fn polls(&self, until: Instant) -> bool {
         loop {
-            if self.ended.load(Ordering::Acquire) {
+            if self.ended.load(Ordering::Acquire) || self.is_left.load(Ordering::Acquire) {
                 return true;
             }
             if Instant::now() >= until {
