@@ -52,8 +52,9 @@ struct Silent {
     copies: AtomicUsize,
     /// Number of frees while a copy to the memory was running.
     busy_frees: AtomicUsize,
-    /// Whether it has kernels that gather, and how many were queued.
+    /// Whether it has kernels that gather, whether they are loaded, and how many were queued.
     gathers: AtomicBool,
+    has_loaded: AtomicBool,
     gathered: AtomicUsize,
     /// Kernels begin once this number, if it is registered, is 1.
     begins: Box<AtomicU32>,
@@ -78,6 +79,7 @@ impl Silent {
             copies: AtomicUsize::new(0),
             busy_frees: AtomicUsize::new(0),
             gathers: AtomicBool::new(false),
+            has_loaded: AtomicBool::new(false),
             gathered: AtomicUsize::new(0),
             begins: Box::default(),
         })
@@ -194,8 +196,11 @@ impl Device for Silent {
     fn has_gather(&self) -> bool {
         self.gathers.load(Ordering::Relaxed)
     }
+    fn load_gather(&self) {
+        self.has_loaded.store(true, Ordering::Relaxed);
+    }
     fn gathers(&self, _: &[DeviceCopy]) -> bool {
-        self.gathers.load(Ordering::Relaxed)
+        self.has_loaded.load(Ordering::Relaxed)
     }
     unsafe fn gather(
         &self,
@@ -591,6 +596,11 @@ fn pieces_arrive_although_no_kernel_begins() {
             assert!(got[..each] == *expected && got[each..].iter().all(|&byte| byte == 0xEE));
         }
     };
+    let start = std::time::Instant::now();
+    while !gpu.has_loaded.load(Ordering::Relaxed) {
+        assert!(start.elapsed() < Duration::from_secs(60), "the first reads do not load them");
+        std::thread::yield_now();
+    }
     read();
     let late = gpu.gathered.load(Ordering::Relaxed);
     assert!(late > 0, "a kernel was queued, and withdrawn");
