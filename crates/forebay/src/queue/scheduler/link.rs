@@ -139,14 +139,12 @@ impl Slots {
     /// True if the limits of `drive` allow what it needs, whether or not a slot is free.
     pub(super) fn admits(&self, drive: usize, need: Need) -> bool {
         let len = self.index_of(need.len).map_or(0, |index| len_of(self.size, index));
-        let may = match need.is_first {
-            true => self.is_kept(drive, len) || (!need.others_wait && self.is_share(drive, len)),
-            false => self.is_share(drive, len),
-        };
+        let is_kept = need.is_first && self.is_kept(drive, len);
+        let may = !(need.is_first && need.others_wait) && self.is_share(drive, len);
         let Held { ring, readers, .. } = self.held(drive);
-        may && match need.filler {
+        (is_kept || may) && match need.filler {
             Filler::Other => true,
-            Filler::Readers => need.is_first || readers + len <= self.resident_max,
+            Filler::Readers => is_kept || readers + len <= self.resident_max,
             Filler::Ring if len == self.size => true,
             // One more part, while the drive's limit is this many bytes in flight.
             Filler::Ring => {
@@ -556,6 +554,10 @@ mod tests {
         let held: Vec<Slot> = std::iter::from_fn(|| slots.take(0, resident)).collect();
         assert_eq!(held.len(), 3);
         assert!(slots.admits(0, need(16, u64::MAX)) && slots.admits(1, resident));
+        let short = Need { is_first: true, ..Need { len: 1, ..resident } };
+        let parts: Vec<Slot> = std::iter::from_fn(|| slots.take(0, short)).collect();
+        assert_eq!(parts.len(), 16, "the reserve");
+        parts.iter().for_each(|&part| slots.give(0, part));
         slots.give(0, held[1]);
         assert_eq!(slots.take(0, resident), Some(held[1]), "it may still be in a cache");
         assert!(!slots.set_resident_max(0) && slots.set_resident_max(64));
