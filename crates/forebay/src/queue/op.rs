@@ -71,6 +71,8 @@ pub(crate) struct Op {
     pub(crate) empty: u8,
     /// Consecutive EAGAIN or EINTR results.
     pub(crate) again: u16,
+    /// True if its bytes should leave the cache of the core that reads them.
+    pub(crate) demotes: bool,
     /// Set while it counts as in flight on its drive.
     pub(crate) counted: Option<RunBy>,
     /// Set while a thread or the kernel holds the op.
@@ -107,6 +109,7 @@ impl Op {
             moved: 0,
             empty: 0,
             again: 0,
+            demotes: false,
             counted: None,
             touch: None,
         }

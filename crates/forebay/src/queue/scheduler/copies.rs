@@ -278,6 +278,21 @@ impl Scheduler {
         !filling.is_empty() && (filling.iter().all(is_sent) || is_between())
     }
 
+    /// True if readers fill windows of a link for its only transfer, which is short.
+    pub(crate) fn is_filled_alone(&self, link: usize) -> bool {
+        let first = self.links[link].filling.first();
+        first.is_some_and(|&window| self.is_alone(self.windows[window].transfer))
+    }
+
+    /// True if readers fill a transfer's windows, and it is short and the only one of its link.
+    pub(super) fn is_alone(&self, key: usize) -> bool {
+        let Active { pace, request, .. } = &self.transfers[key];
+        *pace == Line::Readers
+            && request.direction == Direction::Read
+            && request.link.is_some_and(|link| self.links[link].transfers == 1)
+            && self.is_short(key)
+    }
+
     /// True if more slots would help a link. A transfer waits for a slot while the link is idle,
     /// while its drive waits, or while some slots are split into parts.
     pub(super) fn wants_slots(&self, link: &Link) -> bool {

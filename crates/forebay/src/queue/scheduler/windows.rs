@@ -184,8 +184,9 @@ impl Scheduler {
     }
 
     pub(super) fn push_segments(&mut self, key: WindowKey, segments: &[Segment]) {
+        let transfer = self.windows[key].transfer;
+        let demotes = self.is_alone(transfer);
         let window = &mut self.windows[key];
-        let transfer = window.transfer;
         let request = &self.transfers[transfer].request;
         let mut ops = Vec::with_capacity(segments.len());
         for segment in segments {
@@ -205,7 +206,7 @@ impl Scheduler {
             let batch = request.batch.clone().filter(|batch| !batch.is_one(segment.wanted));
             let port = request.peer.as_ref().map(|peer| Arc::clone(&peer.port));
             let op = Op::new(owner, Arc::clone(file), kind, *segment, address);
-            ops.push(Op { shift, batch, port, ..op });
+            ops.push(Op { shift, batch, port, demotes, ..op });
         }
         for op in ops {
             if op.is_write() {
