@@ -186,9 +186,6 @@ pub(crate) struct Submitter {
     /// No kernel is queued before this time.
     rests_until_ns: u64,
     spare: Vec<Event>,
-    /// Empty lists of completed groups, for reuse.
-    lists: Vec<Vec<Copy>>,
-    reads: Vec<Vec<SmallRead>>,
     done: Vec<Done<Copy>>,
     small_done: Vec<Done<SmallRead>>,
     track: Track,
@@ -242,8 +239,6 @@ impl Submitter {
             kernels: 0,
             rests_until_ns: 0,
             spare: Vec::new(),
-            lists: Vec::new(),
-            reads: Vec::new(),
             done: Vec::new(),
             small_done: Vec::new(),
             track: Track::default(),
@@ -281,7 +276,7 @@ impl Submitter {
                 break small;
             }
             let (now, link, crew) = (now_ns(), self.link, Crew::Link(self.link));
-            let mut group = self.lists.pop().unwrap_or_default();
+            let mut group = Vec::new();
             core.with(|scheduler| {
                 if std::mem::take(&mut self.parked) {
                     scheduler.resumes(crew);
@@ -302,7 +297,6 @@ impl Submitter {
                 is_alone = scheduler.is_filled_alone(link);
             });
             if group.is_empty() {
-                self.lists.push(group);
                 break small;
             }
             self.queue(Work::Windows(group));
@@ -412,12 +406,11 @@ impl Submitter {
         if small > usize::from(inward == 0) || self.cells.is_empty() {
             return;
         }
-        let mut reads = self.reads.pop().unwrap_or_default();
+        let mut reads = Vec::new();
         self.turn = self.turn.wrapping_add(1);
         self.cells.ready(&mut reads, SMALL_MAX, self.turn);
-        match reads.is_empty() {
-            true => self.reads.push(reads), // the engine has failed
-            false => self.queue(Work::Small(reads)),
+        if !reads.is_empty() {
+            self.queue(Work::Small(reads)); // there is none if the engine has failed
         }
     }
 
@@ -471,22 +464,22 @@ impl Submitter {
         let over_ns = now_ns();
         let queued_ns = since_ns.unwrap_or(over_ns);
         let last_ns = std::mem::replace(&mut self.lanes[lane].over_ns, over_ns);
-        let mut copies = match work {
+        let copies = match work {
             Work::Windows(copies) => copies,
             Work::Withdrawn => return,
-            Work::Small(mut reads) => {
-                for read in reads.drain(..) {
+            Work::Small(reads) => {
+                for read in reads {
                     let failed = failed.map(|source| self.failure(read.len, source.clone()));
                     let done = Done { copy: read, queued_ns, over_ns, end_ns: over_ns, failed };
                     self.small_done.push(done);
                 }
-                return self.reads.push(reads);
+                return;
             }
         };
         let all = copies.iter().map(|copy| copy.run.range.len()).sum::<u64>().max(1);
         let ran = u128::from(over_ns.saturating_sub(queued_ns.max(last_ns)));
         let mut left = all;
-        for copy in copies.drain(..) {
+        for copy in copies {
             left = left.saturating_sub(copy.run.range.len());
             let early = ran * u128::from(left) / u128::from(all);
             let end_ns = over_ns - u64::try_from(early).unwrap_or(0);
@@ -494,7 +487,6 @@ impl Submitter {
             let failed = failed.map(|source| self.failure(len, source.clone()));
             self.done.push(Done { copy, queued_ns, over_ns, end_ns, failed });
         }
-        self.lists.push(copies);
     }
 
     /// Records trace spans of completed copies.
