@@ -217,9 +217,9 @@ impl Engine {
     /// Polls a small read for the time that its copy should take, and ends it if that is over.
     pub(super) fn watch(&self, state: &Arc<State>) {
         if state.is_in_cell() {
-            state.set_held(true);
+            state.set_watched(true);
             state.polls(Instant::now() + SMALL_AWAKE);
-            state.set_held(false); // the copy thread ends it from here on
+            state.set_watched(false); // the copy thread ends it from here on
             self.settle(state);
         }
     }

@@ -89,7 +89,9 @@ fn demote(first: u64, len: u64) {
     #[cfg(target_arch = "x86_64")]
     for line in (first..first + len).step_by(64) {
         // SAFETY: a hint, which changes no byte. Processors without it do nothing.
-        unsafe { std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags)) };
+        unsafe {
+            std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags))
+        };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (first, len);

@@ -112,6 +112,8 @@ struct End {
     result: Option<Result<Outcome>>,
     /// Whether a caller has a handle, and so takes what is `over`.
     is_held: bool,
+    /// Whether a thread polls for it.
+    is_watched: bool,
     /// The copy, if the copy thread has left it to the caller's thread to end the transfer.
     over: Option<Over>,
     buffers: Vec<Buffer>,
@@ -478,6 +480,12 @@ impl State {
         self.end.lock().is_held = is_held;
     }
 
+    /// Counts a thread that polls and ends the transfer, or counts it no longer.
+    pub(crate) fn set_watched(&self, is_watched: bool) {
+        let mut end = self.end.lock();
+        (end.is_held, end.is_watched) = (is_watched, is_watched);
+    }
+
     /// Leaves the end of the transfer to the thread that waits for it. Returns the copy if there
     /// is none, or if callbacks have to run.
     pub(crate) fn leave(&self, over: Over) -> Option<Over> {
@@ -487,8 +495,10 @@ impl State {
         }
         end.over = Some(over);
         let (waiting, report) = (end.waiting > 0, end.report.take());
+        if end.is_watched {
+            self.is_left.store(true, Ordering::Release); // for others it would be a cache miss
+        }
         drop(end);
-        self.is_left.store(true, Ordering::Release);
         if waiting {
             self.bell.notify_all();
         }

@@ -142,16 +142,17 @@ impl Slots {
         let is_kept = need.is_first && self.is_kept(drive, len);
         let may = !(need.is_first && need.others_wait) && self.is_share(drive, len);
         let Held { ring, readers, .. } = self.held(drive);
-        (is_kept || may) && match need.filler {
-            Filler::Other => true,
-            Filler::Readers => is_kept || readers + len <= self.resident_max,
-            Filler::Ring if len == self.size => true,
-            // One more part, while the drive's limit is this many bytes in flight.
-            Filler::Ring => {
-                let parts = need.in_flight.div_ceil(len);
-                ring + len <= (parts + SPARE.max(parts / 8)).saturating_mul(len)
+        (is_kept || may)
+            && match need.filler {
+                Filler::Other => true,
+                Filler::Readers => is_kept || readers + len <= self.resident_max,
+                Filler::Ring if len == self.size => true,
+                // One more part, while the drive's limit is this many bytes in flight.
+                Filler::Ring => {
+                    let parts = need.in_flight.div_ceil(len);
+                    ring + len <= (parts + SPARE.max(parts / 8)).saturating_mul(len)
+                }
             }
-        }
     }
 
     /// The index of the smallest size that holds `len` bytes.
