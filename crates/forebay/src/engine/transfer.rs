@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use crate::error::{Error, Operation, Result};
 use crate::memory::Buffer;
-use crate::transfer::{Completions, Outcome, RouteShare, Stages, State};
+use crate::transfer::{Completions, Ender, Outcome, RouteShare, Stages, State};
 
 /// How long a thread polls for a small read whose bytes are in pinned memory.
 const SMALL_AWAKE: Duration = Duration::from_micros(200);
@@ -26,7 +26,7 @@ pub struct Transfer {
 
 impl Transfer {
     pub(crate) fn new(state: Arc<State>, engine: Engine) -> Self {
-        state.set_held(true);
+        state.set_ended_by(Ender::Holder);
         Self { state, engine, cancels: true }
     }
 
@@ -217,9 +217,9 @@ impl Engine {
     /// Polls a small read for the time that its copy should take, and ends it if that is over.
     pub(super) fn watch(&self, state: &Arc<State>) {
         if state.is_in_cell() {
-            state.set_watched(true);
+            state.set_ended_by(Ender::Polling);
             state.polls(Instant::now() + SMALL_AWAKE);
-            state.set_watched(false); // the copy thread ends it from here on
+            state.set_ended_by(Ender::CopyThread);
             self.settle(state);
         }
     }
@@ -231,7 +231,7 @@ impl Drop for Transfer {
             self.cancel();
         }
         if self.engine.home().is_here() {
-            self.state.set_held(false);
+            self.state.set_ended_by(Ender::CopyThread);
             self.settle();
             self.state.leave_to_thread();
         }

@@ -106,14 +106,23 @@ pub(crate) struct Over {
     pub(crate) took_ns: u64,
 }
 
+/// The thread that ends a transfer once its copy is over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Ender {
+    #[default]
+    CopyThread,
+    /// A caller that has a handle.
+    Holder,
+    /// A caller that polls for the end.
+    Polling,
+}
+
 /// The result of a transfer, and the memory that it owns until then.
 #[derive(Default)]
 struct End {
     result: Option<Result<Outcome>>,
-    /// Whether a caller has a handle, and so takes what is `over`.
-    is_held: bool,
-    /// Whether a thread polls for it.
-    is_watched: bool,
+    /// Who takes what is `over`.
+    ender: Ender,
     /// The copy, if the copy thread has left it to the caller's thread to end the transfer.
     over: Option<Over>,
     buffers: Vec<Buffer>,
@@ -475,27 +484,21 @@ impl State {
         self.on_end(move || queue.push(tag));
     }
 
-    /// Counts the handle of a caller, or counts it no longer.
-    pub(crate) fn set_held(&self, is_held: bool) {
-        self.end.lock().is_held = is_held;
-    }
-
-    /// Counts a thread that polls and ends the transfer, or counts it no longer.
-    pub(crate) fn set_watched(&self, is_watched: bool) {
-        let mut end = self.end.lock();
-        (end.is_held, end.is_watched) = (is_watched, is_watched);
+    /// Names who ends it once its copy is over.
+    pub(crate) fn set_ended_by(&self, ender: Ender) {
+        self.end.lock().ender = ender;
     }
 
     /// Leaves the end of the transfer to the thread that waits for it. Returns the copy if there
     /// is none, or if callbacks have to run.
     pub(crate) fn leave(&self, over: Over) -> Option<Over> {
         let mut end = self.end.lock();
-        if !end.is_held || !end.steps.is_empty() {
+        if end.ender == Ender::CopyThread || !end.steps.is_empty() {
             return Some(over);
         }
         end.over = Some(over);
         let (waiting, report) = (end.waiting > 0, end.report.take());
-        if end.is_watched {
+        if end.ender == Ender::Polling {
             self.is_left.store(true, Ordering::Release); // for others it would be a cache miss
         }
         drop(end);
