@@ -370,12 +370,8 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         copies: &[DeviceCopy],
     ) -> DeviceResult<()>;
 
-    /// Whether it has a kernel for [`gather`](Self::gather).
-    fn has_gather(&self) -> bool {
-        false
-    }
-
-    /// Loads that kernel. It takes 30 ms, and waits for kernels that run on the GPU.
+    /// Loads the kernel for [`gather`](Self::gather), if it has one. That takes 2 ms, or 50 if the
+    /// driver must compile it, and waits for kernels that run on the GPU.
     fn load_gather(&self) {}
 
     /// Whether the kernel is loaded, and reaches the targets of these copies.

@@ -630,12 +630,8 @@ impl Submitter {
 
     /// Repeats the step until the engine ends. During copies it calls `look` with the time.
     pub(crate) fn run(mut self, core: &Core, look: impl Fn(Instant)) {
-        if self.device.has_gather() {
-            // Now, since copies of all threads wait with the driver for kernels that run then.
-            let (device, name) = (Arc::clone(&self.device), "forebay-kernel".to_owned());
-            let load = move || device.load_gather();
-            drop(std::thread::Builder::new().name(name).spawn(load)); // without it, no kernel copies
-        }
+        // Before the first copies: later those of all threads would wait for kernels that run.
+        self.device.load_gather();
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let (mut active, device) = (Instant::now(), Arc::clone(&self.device));

@@ -193,11 +193,8 @@ impl Device for Silent {
         self.copies.fetch_add(copies.len(), Ordering::Relaxed);
         queued
     }
-    fn has_gather(&self) -> bool {
-        self.gathers.load(Ordering::Relaxed)
-    }
     fn load_gather(&self) {
-        self.has_loaded.store(true, Ordering::Relaxed);
+        self.has_loaded.store(self.gathers.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     fn gathers(&self, _: &[DeviceCopy]) -> bool {
         self.has_loaded.load(Ordering::Relaxed)

@@ -548,12 +548,10 @@ impl Device for CudaDevice {
         unsafe { self.copy_batch(stream, CopyDirection::ToDevice, copies) }
     }
 
-    fn has_gather(&self) -> bool {
-        self.cuda.kernels.is_some() && self.no_gates().is_none()
-    }
-
     fn load_gather(&self) {
-        if let (Some(table), Ok(_current)) = (&self.cuda.kernels, self.enter()) {
+        if let (Some(table), None, Ok(_current)) =
+            (&self.cuda.kernels, self.no_gates(), self.enter())
+        {
             self.kernels.load_gather(self.cuda, table);
         }
     }
