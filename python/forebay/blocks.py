@@ -70,9 +70,11 @@ class BlockStore:
 
     Args:
         roots: a folder, a list of folders, or a dictionary of folders and their capacities. Folders
-            are best on a drive each; a block is on one of them. They are made if missing.
-        capacity: bytes, or a text such as ``"500GiB"``, that the blocks of each root may take. All
-            stores that share a root name the same. Another capacity empties the root.
+            are best on a drive each; a block is on one of them. A missing folder is made, but not
+            its parent.
+        capacity: bytes, or a text such as ``"500GiB"``, that the blocks of each root and their
+            index may take. All stores that share a root name the same. Another capacity empties
+            the root, with a warning.
         namespace: blocks of another namespace are not found: name the model, its types, the page
             size and the share of this rank.
         policy: ``"lru"`` or ``"lfu"``, the eviction policy.
@@ -106,7 +108,7 @@ class BlockStore:
         unwritten: int | str = "256MiB",
         waiting: int | str = "1GiB",
         memory: int | str = "256MiB",
-        threads: int = 4,
+        threads: int = 8,
         engine: Engine | None = None,
     ) -> None:
         free = None if keep_free is None else _size("keep_free", keep_free, zero=True)
@@ -137,10 +139,11 @@ class BlockStore:
         """Writes blocks from memory; for each, whether it is stored now.
 
         A block that is stored already is not written again. A stored block survives the end of the
-        process; `sync` protects it from a power cut. Blocks are dropped where they cannot be
-        written in time, or have no room: `start_set` and `BlockCall.reasons` give the reason.
+        process; `sync` protects it from a power cut. A call waits while the queue is full. Blocks
+        that cannot be written in time, or do not fit, are dropped: `start_set` and
+        `BlockCall.reasons` give the reason.
         """
-        return self._blocks.set(keys, memory).result()
+        return self._blocks.set_here(keys, memory).result()
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
         """Whether each block is stored."""
@@ -194,7 +197,7 @@ class BlockStore:
         return self._blocks.find_at_once(keys)
 
     def sync(self) -> None:
-        """Makes all stored blocks durable: they survive a power loss from then on."""
+        """Makes all stored blocks durable, of all processes: they survive a power loss."""
         self._blocks.sync()
 
     def clear(self) -> None:
@@ -202,7 +205,7 @@ class BlockStore:
         self._blocks.clear()
 
     def usage(self) -> tuple[int, int]:
-        """Number of blocks, and bytes that they take on the drives. Reads all indexes."""
+        """Number of blocks, and bytes that they take on the drives."""
         return self._blocks.usage()
 
     def statistics(self) -> list[dict[str, Any]]:
@@ -237,7 +240,7 @@ class BlockStore:
                 counter.labels(*labels).inc(count)
 
     def close(self) -> None:
-        """Closes the store. What waits is dropped; what is in progress ends."""
+        """Closes the store. All calls end; afterwards nothing touches their memory."""
         self._blocks.close()
 
     def __enter__(self) -> BlockStore:

@@ -28,30 +28,6 @@ def content(number: int, size: int = 5000) -> bytes:
     return (f"{number} ".encode() * size)[:size]
 
 
-MANY_LENGTHS = """
-import os, resource, sys
-from forebay.blocks import BlockStore
-
-resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-store = BlockStore(sys.argv[1], capacity="256MiB", keep_free=0)
-lengths = [4096 * number for number in range(1, 100)]
-calls = [store.start_set([str(length)], [bytes(length)]) for length in lengths]
-good = [call.result()[0] for call in calls]
-reasons = {call.reasons()[0] for call in calls} - {None}
-assert 30 < sum(good) < 99 and reasons == {"no descriptors"}, (good, reasons)
-kept = [os.dup(0) for _ in range(20)]
-first = bytearray(4096)
-assert store.get(["4096"], [first]) == [True]
-assert store.exists(["4096", "none"]) == [True, False]
-"""
-
-
-def test_blocks_of_many_lengths_leave_descriptors_to_the_process(tmp_path: Path) -> None:
-    run = [sys.executable, "-c", MANY_LENGTHS, str(tmp_path)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 def test_blocks_come_back(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         keys: list[str | bytes] = ["a", b"a\0\xff", "ä" * 10_000, "/../x", "\ud800", ""]
@@ -240,7 +216,7 @@ def test_a_killed_writer_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     found = store.get([str(number) for number in recent], targets)
     for number, is_there, target in zip(recent, found, targets, strict=True):
         assert not is_there or target == content(number)
-    # The store has room for 8,192 blocks, so few of the last 4,000 had to leave.
+    # The index has room for 4,096 blocks, and the last ones may have been in two processes.
     assert sum(found) > 0.95 * len(found), (sum(found), len(found))
     assert "damaged" not in store.statistics()[0]["missed"]
     # What killed writers had begun is free again.

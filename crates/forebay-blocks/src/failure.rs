@@ -13,14 +13,6 @@ pub(crate) fn failed(operation: Operation, path: &Path) -> impl Fn(io::Error) ->
     move |error| Error::Io { operation, place: place.clone(), source: errno(&error) }
 }
 
-/// The system's error of a failed call of the engine.
-pub(crate) fn of_system(error: Error) -> io::Error {
-    match error.errno() {
-        Some(errno) => io::Error::from_raw_os_error(errno),
-        None => io::Error::other(error),
-    }
-}
-
 pub(crate) fn errno(error: &io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

@@ -8,6 +8,18 @@ pub struct Key(pub(crate) [u8; Key::LEN]);
 impl Key {
     pub(crate) const LEN: usize = 24;
 
+    /// The part by which the index finds it.
+    pub(crate) fn name(&self) -> &[u8; 16] {
+        self.0.first_chunk().expect("24 bytes")
+    }
+
+    /// A key of the index alone.
+    pub(crate) fn of_name(name: [u8; 16]) -> Self {
+        let mut bytes = [0; Self::LEN];
+        bytes[..16].copy_from_slice(&name);
+        Self(bytes)
+    }
+
     /// Evenly distributed bits; different for each `part` (0 to 2).
     pub(crate) fn bits(&self, part: usize) -> u64 {
         let bytes = self.0[part * 8..][..8].try_into().expect("eight bytes");

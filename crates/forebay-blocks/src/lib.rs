@@ -5,32 +5,35 @@
 //!
 //! ```text
 //! store      calls, queues and threads: reads do not wait for writes; what is late is dropped
-//!   run        reads, checks and delivers blocks; takes, writes and publishes them
-//!     root       one folder: its space, its health; `format` says what it is
-//!       class      an index and data files for blocks of one length; which block leaves
-//!         record     what the index has of a block
+//!   run        reads, checks and delivers blocks; reserves, writes and publishes them
+//!     root       one folder: its bounds and its health
+//!       log        which places are written next, and which block leaves
+//!         volume     the open files, and what makes them
+//!           index      finds a key's record
+//!           locks      keep threads and processes apart
 //!     traffic    reads go before writes
 //!     pool       memory through which blocks pass
 //! work       a call in progress
 //! ```
 
-mod class;
 mod failure;
-mod format;
+mod files;
 mod health;
+mod index;
 mod key;
 mod locks;
+mod log;
 mod pool;
-mod record;
 mod root;
 mod run;
 mod statistics;
 mod store;
 mod traffic;
+mod volume;
 mod work;
 
-pub use class::Policy;
 pub use key::Key;
+pub use log::Policy;
 pub use root::RootOptions;
 pub use statistics::RootStatistics;
 pub use store::{Options, Store};

@@ -1,53 +1,200 @@
-//! Locks on bytes of a file that end with the process that holds them.
+//! Locks on bytes of a root's file `lock`. They belong to the process: the kernel releases them when
+//! it dies, a forked child does not inherit them, and processes of several containers see each
+//! other's.
+//!
+//! The kernel releases all of a process's locks on a file when the process closes any descriptor of
+//! it. So the stores of a process share one.
 
-#![expect(unsafe_code, reason = "no crate at hand has locks of open file descriptions on ranges")]
+#![expect(unsafe_code, reason = "no crate at hand has locks on ranges of a file")]
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// A kind of lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Several holders at a time.
-    Shared,
-    /// One holder.
-    Exclusive,
+use forebay_base::lock::{Lock, MutexGuard};
+use forebay_base::per_process::PerProcess;
+
+use crate::files;
+
+/// Shared by each process that has the root open.
+const OPEN: i64 = 0;
+/// Held while a root is made or opened.
+const SETUP: i64 = 1;
+/// Held while the index changes.
+const INDEX: i64 = 2;
+/// The lock of a key that is being written is at this byte plus a hash of the key.
+const KEYS: i64 = 1 << 40;
+
+/// How long to wait for a lock that another process holds for microseconds. A stopped process may
+/// hold it for longer.
+const WAIT_MAX: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+
+/// The locks of this process on one root.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    file: File,
+    identity: (u64, u64),
+    /// Keys that this process's threads write.
+    keys: Lock<BTreeSet<i64>>,
+    /// Only one thread of the process changes the index at a time.
+    index: Lock<Changing>,
 }
 
-/// Locks `len` bytes from `start`; false if another open file holds a lock that excludes it. All
-/// users of one open file count as one holder.
-pub(crate) fn try_lock(file: &File, kind: Kind, start: u64, len: u64) -> io::Result<bool> {
-    let kind = match kind {
-        Kind::Shared => libc::F_RDLCK,
-        Kind::Exclusive => libc::F_WRLCK,
-    };
-    match set(file, kind, start, len) {
-        Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-            Ok(false)
+/// Guarded by the thread that changes the index.
+#[derive(Debug, Default)]
+struct Changing;
+
+/// A share of the process's locks on a root. The last one to be dropped closes the file.
+#[derive(Debug)]
+pub(crate) struct Share(Option<Arc<Locks>>);
+
+static ALL: PerProcess<Lock<Vec<Arc<Locks>>>> = PerProcess::new();
+
+/// A lock, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Locked<'a> {
+    locks: &'a Locks,
+    byte: i64,
+    _thread: Option<MutexGuard<'a, Changing>>,
+}
+
+/// The right to write a key, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    locks: Share,
+    byte: i64,
+}
+
+impl Share {
+    /// Opens the file, or makes it.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let mut all = ALL.get_or_init(Lock::default).lock();
+        // Not by opening it: closing that descriptor would release the locks.
+        if let Ok(there) = std::fs::symlink_metadata(path)
+            && let Some(locks) = all.iter().find(|it| it.identity == (there.dev(), there.ino()))
+        {
+            return Ok(Self(Some(Arc::clone(locks))));
         }
-        Err(error) => Err(error),
+        let file = files::own(path)?;
+        let made = file.metadata()?;
+        let (identity, keys, index) = ((made.dev(), made.ino()), Lock::default(), Lock::default());
+        let locks = Arc::new(Locks { file, identity, keys, index });
+        all.push(Arc::clone(&locks));
+        Ok(Self(Some(locks)))
+    }
+
+    fn locks(&self) -> &Arc<Locks> {
+        self.0.as_ref().expect("until it is dropped")
+    }
+
+    /// Device and number of the file.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        self.locks().identity
+    }
+
+    /// Waits for the lock under which a root is made.
+    pub(crate) fn set_up(&self, bound: Duration) -> io::Result<Locked<'_>> {
+        self.wait(SETUP, None, bound)
+    }
+
+    /// Waits for the lock under which the index changes.
+    pub(crate) fn index(&self) -> io::Result<Locked<'_>> {
+        let locks = self.locks();
+        self.wait(INDEX, Some(locks.index.lock()), WAIT_MAX)
+    }
+
+    fn wait<'a>(
+        &'a self,
+        byte: i64,
+        thread: Option<MutexGuard<'a, Changing>>,
+        bound: Duration,
+    ) -> io::Result<Locked<'a>> {
+        let (locks, started) = (self.locks(), Instant::now());
+        while !locks.set(libc::F_WRLCK, byte)? {
+            if started.elapsed() > bound {
+                let text = format!("another process has kept its lock for {bound:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        Ok(Locked { locks, byte, _thread: thread })
+    }
+
+    /// Marks the root as open, under the lock of the setup. True if no other process and no other
+    /// store of this one has it open.
+    pub(crate) fn mark_open(&self) -> io::Result<bool> {
+        let locks = self.locks();
+        // This share and the list have it, and claims.
+        let is_only = Arc::strong_count(locks) - locks.keys.lock().len() == 2;
+        let is_alone = is_only && locks.set(libc::F_WRLCK, OPEN)?;
+        locks.set(libc::F_RDLCK, OPEN)?;
+        Ok(is_alone)
+    }
+
+    /// Claims a key for writing; `None` if a writer has it.
+    pub(crate) fn claim(&self, hash: u64) -> io::Result<Option<Claim>> {
+        let locks = self.locks();
+        let byte = KEYS + i64::try_from(hash >> 24).expect("40 bits");
+        if !locks.keys.lock().insert(byte) {
+            return Ok(None);
+        }
+        let claim = Claim { locks: Self(Some(Arc::clone(locks))), byte };
+        Ok(locks.set(libc::F_WRLCK, byte)?.then_some(claim))
     }
 }
 
-/// Ends the lock of `len` bytes from `start`.
-pub(crate) fn unlock(file: &File, start: u64, len: u64) -> io::Result<()> {
-    set(file, libc::F_UNLCK, start, len)
+impl Drop for Share {
+    fn drop(&mut self) {
+        let Some(locks) = self.0.take() else { return };
+        let Some(all) = ALL.get() else { return }; // of the parent of this process
+        // Under the lock: a new descriptor's locks would end with this one.
+        let mut all = all.lock();
+        drop(locks);
+        all.retain(|it| Arc::strong_count(it) > 1);
+    }
 }
 
-fn set(file: &File, kind: libc::c_int, start: u64, len: u64) -> io::Result<()> {
-    let wide = |value: u64| libc::off_t::try_from(value).map_err(io::Error::other);
-    let lock = libc::flock {
-        l_type: libc::c_short::try_from(kind).expect("three small numbers"),
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("zero"),
-        l_start: wide(start)?,
-        l_len: wide(len)?,
-        l_pid: 0,
-    };
-    // SAFETY: the descriptor is open, and the call only reads the structure.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Fails only for a bad argument; the end of the process releases it too.
+        let _ = self.locks.set(libc::F_UNLCK, self.byte);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let locks = self.locks.locks();
+        let _ = locks.set(libc::F_UNLCK, self.byte);
+        locks.keys.lock().remove(&self.byte);
+    }
+}
+
+impl Locks {
+    /// Sets a lock; false if another process holds one that excludes it.
+    fn set(&self, kind: libc::c_int, byte: i64) -> io::Result<bool> {
+        let lock = libc::flock {
+            l_type: libc::c_short::try_from(kind).expect("three small numbers"),
+            l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("zero"),
+            l_start: byte,
+            l_len: 1,
+            l_pid: 0,
+        };
+        // SAFETY: the descriptor is open, and the call only reads the structure.
+        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) } {
+            -1 => match io::Error::last_os_error() {
+                error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+                    Ok(false)
+                }
+                error => Err(error),
+            },
+            _ => Ok(true),
+        }
     }
 }

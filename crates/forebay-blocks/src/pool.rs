@@ -1,5 +1,7 @@
 //! Memory through which blocks pass: pinned, aligned, and bounded.
 
+#![expect(unsafe_code, reason = "shares a part of a buffer with a transfer")]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,14 +9,14 @@ use std::time::{Duration, Instant};
 use forebay::{Buffer, Engine, Result};
 use forebay_base::lock::{Condvar, Lock, woken};
 
-/// Bytes that are allocated at a time: pages are huge, and an allocation takes a millisecond.
-const CHUNK: u64 = 4 << 20;
+/// The shortest buffer.
+const LEAST: u64 = 256 << 10;
 
 /// How often memory is requested again that the process could not have.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Buffers of one direction of a root. A buffer in a transfer that hangs counts until the transfer
-/// has ended.
+/// Buffers of one direction of a root, whose lengths are powers of two. An allocation takes a
+/// millisecond, so they are kept. One in a transfer that hangs counts until the transfer has ended.
 #[derive(Debug)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -31,16 +33,7 @@ struct State {
     used: u64,
 }
 
-impl State {
-    /// Counts up to `wanted` buffers of `len` bytes, at least one, as used; 0 if there is no room.
-    fn count(&mut self, wanted: u64, len: u64, max: u64) -> u64 {
-        let count = wanted.max(1).min(max.saturating_sub(self.used) / len);
-        self.used += count * len;
-        count
-    }
-}
-
-/// Kept by a chunk until its memory is freed.
+/// Kept by a buffer until its memory is freed.
 struct Counted {
     pool: Arc<Shared>,
     len: u64,
@@ -53,34 +46,50 @@ impl Drop for Counted {
     }
 }
 
+/// The length of the buffers for so many bytes.
+fn class(len: u64) -> u64 {
+    len.next_power_of_two().max(LEAST)
+}
+
+/// A part of a buffer for a write.
+pub(crate) fn part(buffer: &Buffer, at: u64, len: u64) -> Buffer {
+    // SAFETY: the part is only given to a write that is waited for, and nothing reads or writes the
+    // buffer meanwhile. If the write is abandoned, the engine refuses the buffer until it ends.
+    unsafe { buffer.share(at, len) }
+}
+
 impl Pool {
     pub(crate) fn new(max: u64) -> Self {
         Self(Arc::new(Shared { max, state: Lock::default(), bell: Condvar::new() }))
     }
 
-    /// A buffer of `len` bytes; `None` if others have to be given back first, because of the bound
-    /// or because the process can have no more memory.
+    /// A buffer of `len` bytes at least; `None` if others have to be given back first, because of
+    /// the bound or because the process can have no more memory.
     ///
     /// # Errors
     /// Those of an allocation, while this pool has no memory that could be given back.
     pub(crate) fn try_take(&self, engine: &Engine, len: u64) -> Result<Option<Buffer>> {
+        let len = class(len);
         let mut refused = None;
-        for (wanted, is_last) in [(CHUNK / len, false), (1, true)] {
-            let count = {
+        for is_last in [false, true] {
+            let is_counted = {
                 let mut state = self.0.state.lock();
                 if let Some(buffer) = state.free.get_mut(&len).and_then(Vec::pop) {
                     return Ok(Some(buffer));
                 }
-                state.count(wanted, len, self.0.max)
+                let fits = state.used + len <= self.0.max;
+                state.used += if fits { len } else { 0 };
+                fits
             };
-            if count > 0 {
-                match self.chunk(engine, count, len) {
+            if is_counted {
+                let counted = Counted { pool: Arc::clone(&self.0), len };
+                match engine.allocate_pinned(len) {
                     Err(error) if error.errno() == Some(libc::ENOMEM) => refused = Some(error),
-                    made => return made.map(Some),
+                    made => return Ok(Some(made?.kept_by(counted))),
                 }
             }
             if !is_last {
-                // Chunks of other lengths are freed, if no buffer of them is in use.
+                // Buffers of other lengths are freed.
                 let unused = std::mem::take(&mut self.0.state.lock().free);
                 drop(unused);
             }
@@ -89,18 +98,6 @@ impl Pool {
             Some(error) if self.0.state.lock().used == 0 => Err(error),
             _ => Ok(None),
         }
-    }
-
-    /// A new chunk of `count` buffers, which is counted already.
-    fn chunk(&self, engine: &Engine, count: u64, len: u64) -> Result<Buffer> {
-        let counted = Counted { pool: Arc::clone(&self.0), len: count * len };
-        let mut rest = engine.allocate_pinned(count * len)?.kept_by(counted);
-        while rest.len() > len {
-            let (buffer, others) = rest.split_at(len);
-            self.give(buffer);
-            rest = others;
-        }
-        Ok(rest)
     }
 
     /// Like [`try_take`](Self::try_take), but waits until `deadline`.
@@ -120,7 +117,7 @@ impl Pool {
             }
             let state = self.0.state.lock();
             let free: u64 = state.free.iter().map(|(len, all)| len * all.len() as u64).sum();
-            let is_full = state.used - free + len > self.0.max;
+            let is_full = state.used - free + class(len) > self.0.max;
             // Nothing says that the process can have memory again.
             let bound = if is_full { left } else { left.min(ASK_AGAIN) };
             drop(woken(self.0.bell.wait_timeout(state, bound)));

@@ -1,40 +1,28 @@
-//! The work of a root's threads: they read, check and deliver blocks, and take, write and publish
-//! them. All bytes pass through memory of the store. So no drive ever touches a caller's memory,
-//! and a hanging drive does not hold it.
+//! The work of a root's threads: they read, check and deliver blocks, and reserve, write and publish
+//! them. The blocks of a call's part pass together through one piece of the store's memory. So no
+//! drive ever touches a caller's memory, and a hanging drive does not hold it.
 
-use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSliceMut};
 use std::mem;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use forebay::error::Operation;
-use forebay::{Buffer, Completions, Direction, Engine, Error, RequestOptions, Transfer};
+use forebay::{Buffer, Direction, Engine, Error, Piece, RequestOptions};
 use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::class::{Claim, Claimed, Class, padded};
-use crate::failure::failed;
-use crate::health::Health;
-use crate::pool::Pool;
-use crate::record::Whole;
+use crate::index::{Record, Wait, padded};
+use crate::key::Key;
+use crate::locks::Claim;
+use crate::log::{Place, Published, Written, now};
+use crate::pool::{self, Pool};
 use crate::root::Root;
-use crate::traffic::Storing;
-use crate::work::{End, Item, Kind, Why, Work};
+use crate::volume::Volume;
+use crate::work::{End, Kind, Side, Why, Work};
 
-/// Blocks that one thread writes at a time. While blocks are read, all threads together write one.
-const STORES: usize = 8;
-/// How often a writer looks whether another writer has finished the same block.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// Part of a resident block, which fits into a core's own cache.
-const PART_LEN: u64 = 256 << 10;
-/// Bytes of memory for such parts: one for each core that copies. It has huge pages, and the
-/// kernel pins these for a copy in less time than the caller's: LMCache's benchmark loads 1 MiB
-/// blocks at 9.1 instead of 5.9 GB/s (two cores, `kv-lmcache-loads.csv` of
-/// `benches/runs/2026-11-28-2-cores-bench`).
-pub(crate) const PARTS_MAX: u64 = 8 << 20;
+/// Bytes of resident blocks that are read before they are checked: they are in a core's own cache.
+const PART: usize = 256 << 10;
 
 /// Some blocks of a call, all of one root.
 #[derive(Debug)]
@@ -49,22 +37,632 @@ pub(crate) struct Runner<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) root: &'a Root,
     pub(crate) pool: &'a Pool,
-    /// Memory for parts of resident blocks.
-    pub(crate) parts: &'a Pool,
 }
 
-struct Load {
-    transfer: Transfer,
-    class: Arc<Class>,
-    slot: u64,
-    whole: Whole,
+/// A block that is found, and where it lies in the memory of its part.
+struct Found {
+    item: usize,
+    record: Record,
+    at: usize,
+    state: Read,
 }
 
-struct Store<'a> {
-    transfer: Transfer,
-    claimed: Claimed,
-    checksum: u64,
-    storing: Storing<'a>,
+#[derive(Debug, PartialEq, Eq)]
+enum Read {
+    Not,
+    Good,
+    Ended,
+}
+
+/// A block that is written.
+struct Put {
+    item: usize,
+    key: Key,
+    len: u32,
+    at: usize,
+    /// Until it is published.
+    _claim: Claim,
+}
+
+fn size(len: u32) -> usize {
+    usize::try_from(padded(len)).expect("64 MiB at most")
+}
+
+/// Moves the end of what is used on, and returns where it was.
+fn advance(end: &mut usize, len: u32) -> usize {
+    let at = *end;
+    *end += size(len);
+    at
+}
+
+fn len_of(len: u64) -> u32 {
+    u32::try_from(len).expect("checked when the call began")
+}
+
+impl Runner<'_> {
+    /// Returns the items that are to be tried again: others are writing their blocks now.
+    pub(crate) fn run(&self, shard: &Shard) -> Vec<usize> {
+        let work = &shard.work;
+        let items: Vec<_> =
+            shard.items.iter().copied().filter(|&item| work.is_waiting(item)).collect();
+        let mut busy = Vec::new();
+        let volume = match self.root.health(work.kind.side()).is_good() {
+            true => self.root.volume().map_err(|error| self.failed(work.kind.side(), &error)),
+            false => Err(End::Not(Why::RootFailed)),
+        };
+        let ran = volume.and_then(|volume| match work.kind {
+            Kind::Get => {
+                let _loading = self.root.traffic.load();
+                self.load(work, &items, &volume)
+            }
+            Kind::Set => self.store(work, &items, &volume).map(|others| busy = others),
+            Kind::Exists | Kind::Touch => self.look(work, &items, &volume),
+            Kind::Delete => self.delete(work, &items, &volume),
+        });
+        if let Err(end) = ran {
+            items.iter().for_each(|&item| work.end(item, end));
+        }
+        self.root.health(work.kind.side()).probed();
+        busy
+    }
+
+    fn look(&self, work: &Work, items: &[usize], volume: &Volume) -> Result<(), End> {
+        let side = work.kind.side();
+        let header = self.root.header(volume).map_err(|error| self.failed(side, &error))?;
+        let mut all = Vec::with_capacity(items.len());
+        for &item in items {
+            let key = &work.items[item].key;
+            let found = volume.find(&header, key, None, Wait::ForDrive, self.root.leaving);
+            all.push(found.map_err(|error| self.failed(side, &self.root.of_index()(error)))?);
+        }
+        self.root.health(side).answered();
+        if work.kind == Kind::Touch {
+            volume.note_uses(all.iter().flatten().map(|record| record.number).collect());
+        }
+        for (&item, found) in items.iter().zip(all) {
+            work.end(item, found.map_or(End::Not(Why::Absent), |_| End::Done));
+        }
+        Ok(())
+    }
+
+    fn delete(&self, work: &Work, items: &[usize], volume: &Volume) -> Result<(), End> {
+        let keys: Vec<_> = items.iter().map(|&item| *work.items[item].key.name()).collect();
+        let removed = volume.remove(&keys, |_| true);
+        let removed =
+            removed.map_err(|error| self.failed(Side::Store, &self.root.of_index()(error)))?;
+        self.root.stores.answered();
+        for (&item, removed) in items.iter().zip(removed) {
+            work.end(item, if removed { End::Done } else { End::Not(Why::Absent) });
+        }
+        Ok(())
+    }
+
+    fn failed(&self, side: Side, error: &Error) -> End {
+        if matches!(side, Side::Store) && is_full(error) {
+            return End::Not(Why::NoRoom);
+        }
+        self.root.health(side).failed(&self.root.path, with_cause(error));
+        End::Not(Why::RootFailed)
+    }
+
+    /// Whether a transfer for some items is to continue.
+    fn goes_on(work: &Work, items: &[usize]) -> bool {
+        Instant::now() < work.deadline && items.iter().any(|&item| work.is_waiting(item))
+    }
+
+    /// A transfer was stopped: its drive is late, or the caller has no more use for it.
+    fn stopped(&self, work: &Work) -> End {
+        if Instant::now() >= work.deadline {
+            let late = format!("no answer from the drive in {:?}", work.started.elapsed());
+            self.root.health(work.kind.side()).failed(&self.root.path, late);
+        }
+        End::Not(Why::Late)
+    }
+
+    fn buffer(&self, work: &Work, len: usize) -> Result<Buffer, End> {
+        match self.pool.take(self.engine, len as u64, work.deadline) {
+            Ok(Some(buffer)) => Ok(buffer),
+            Ok(None) => Err(End::Not(Why::Late)),
+            Err(_) => Err(End::Not(Why::Memory)),
+        }
+    }
+
+    /// Finds the blocks of some items, those next to each other in the log in order.
+    fn find(
+        &self,
+        work: &Work,
+        items: &[usize],
+        volume: &Volume,
+        wait: Wait,
+    ) -> Result<(Vec<Found>, usize), Error> {
+        let of_index = self.root.of_index();
+        let header = match wait {
+            Wait::Never => volume.index.header(wait).map_err(&of_index)?.unwrap_or_default(),
+            Wait::ForDrive => self.root.header(volume)?,
+        };
+        let key = |item: &usize| &work.items[*item].key;
+        let mut found = Vec::with_capacity(items.len());
+        for (number, &item) in items.iter().enumerate() {
+            let len = Some(len_of(work.items[item].len));
+            let mut record = volume.find(&header, key(&item), len, Wait::Never, self.root.leaving);
+            if record.is_err() && wait == Wait::ForDrive {
+                // After a start the index is on the drive: all of it is read at once.
+                if number == 0 {
+                    items.iter().for_each(|item| volume.index.read_ahead(key(item)));
+                }
+                record = volume.find(&header, key(&item), len, wait, self.root.leaving);
+            }
+            match record.map_err(&of_index)? {
+                Some(record) => found.push(Found { item, record, at: 0, state: Read::Not }),
+                None if wait == Wait::ForDrive => work.end(item, End::Not(Why::Absent)),
+                None => {}
+            }
+        }
+        found.sort_unstable_by_key(|found| found.record.place);
+        let mut end = 0;
+        for found in &mut found {
+            found.at = advance(&mut end, found.record.len);
+        }
+        Ok((found, end))
+    }
+
+    fn load(&self, work: &Work, items: &[usize], volume: &Volume) -> Result<(), End> {
+        let found = self.find(work, items, volume, Wait::ForDrive);
+        let (mut found, len) = found.map_err(|error| self.failed(Side::Load, &error))?;
+        self.root.loads.answered();
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut buffer = self.buffer(work, len)?;
+        if !self.root.past_cache {
+            read_resident(volume, &mut buffer, &mut found);
+        }
+        let left: Vec<_> = found.iter().filter(|it| it.state == Read::Not).collect();
+        if !left.is_empty() {
+            let read = self.read(work, volume, &mut buffer, &left);
+            if let Err(end) = &read {
+                let of_left: Vec<_> = left.iter().map(|it| it.item).collect();
+                // The drive may still write to the buffer.
+                of_left.iter().for_each(|&item| work.end(item, *end));
+                if buffer.as_slice().is_none() {
+                    return Err(*end);
+                }
+            }
+            let failures = read.unwrap_or_default();
+            for found in found.iter_mut().filter(|it| it.state == Read::Not) {
+                let bytes = buffer.as_slice().expect("the store's own memory");
+                let len = found.record.len as usize;
+                let is_good = xxh3_64(&bytes[found.at..found.at + len]) == found.record.checksum;
+                found.state = if is_good { Read::Good } else { Read::Ended };
+                if !is_good && work.is_waiting(found.item) {
+                    let failure = failures.iter().find(|(item, _)| *item == found.item);
+                    let end = self.missed(volume, &found.record, failure.map(|(_, it)| it));
+                    work.end(found.item, end);
+                }
+            }
+        }
+        self.deliver(work, volume, &mut buffer, &found);
+        self.pool.give(buffer);
+        Ok(())
+    }
+
+    /// Reads blocks from the drive. Those that are next to each other are one request. Returns the
+    /// errors of single blocks.
+    fn read(
+        &self,
+        work: &Work,
+        volume: &Volume,
+        buffer: &mut Buffer,
+        blocks: &[&Found],
+    ) -> Result<Vec<(usize, Error)>, End> {
+        let items: Vec<_> = blocks.iter().map(|it| it.item).collect();
+        let options = RequestOptions::exactly().urgent();
+        let mut go_on = || Self::goes_on(work, &items);
+        let mut read = |blocks: &[&Found]| {
+            let piece = |it: &&Found| {
+                let (offset, len) = (volume.offset(it.record.place), it.record.len.into());
+                // Whole units of the drive, so that neighbours are one request.
+                let len = if blocks.len() > 1 { padded(it.record.len) } else { len };
+                Piece::new(&volume.data, offset, len, it.at as u64)
+            };
+            let pieces: Vec<_> = blocks.iter().map(piece).collect();
+            let targets = std::slice::from_mut(buffer);
+            let read = self.engine.read_many_while(&pieces, targets, &options, &mut go_on);
+            read.map(|read| read.results)
+        };
+        let mut failures = Vec::new();
+        let results = match read(blocks) {
+            Ok(results) => results,
+            Err(Error::Cancelled { .. } | Error::TimedOut { .. }) => {
+                return Err(self.stopped(work));
+            }
+            Err(error) => return Err(self.failed(Side::Load, &error)),
+        };
+        let bad = results.iter().zip(blocks).filter(|(result, _)| result.is_err());
+        for (_, &block) in bad {
+            // Its neighbours may be the reason.
+            let alone = match read(&[block]) {
+                Ok(mut results) => results.pop().expect("of one piece").map_err(|error| *error),
+                Err(Error::Cancelled { .. } | Error::TimedOut { .. }) => {
+                    return Err(self.stopped(work));
+                }
+                Err(error) => Err(error),
+            };
+            failures.extend(alone.err().map(|error| (block.item, error)));
+        }
+        if failures.len() < blocks.len() {
+            self.root.loads.worked();
+        }
+        Ok(failures)
+    }
+
+    /// The end of a block that was not read as it was written.
+    fn missed(&self, volume: &Volume, record: &Record, failure: Option<&Error>) -> End {
+        let what = match failure {
+            None => "its bytes are not those that were written".to_owned(),
+            Some(error) if is_lost(error) => with_cause(error),
+            Some(error) => return self.failed(Side::Load, error),
+        };
+        if failure.is_some_and(|error| error.errno().is_some()) {
+            self.root.loads.failed(&self.root.path, what.clone());
+        }
+        // So that the next `set` stores it again.
+        let is_it = |now: &Record| now == record;
+        match volume.remove(&[record.key], is_it).as_deref() {
+            Ok([true]) => {
+                let (root, len) = (self.root.path.display(), record.len);
+                tracing::warn!(target: "forebay::blocks", %root, len, "removed a block: {what}");
+                End::Not(Why::Damaged)
+            }
+            // The log has passed it, or another has replaced it.
+            Ok(_) => End::Not(Why::Absent),
+            Err(_) => End::Not(Why::Damaged),
+        }
+    }
+
+    /// Copies good blocks to their callers, all of them together.
+    fn deliver(&self, work: &Work, volume: &Volume, buffer: &mut Buffer, found: &[Found]) {
+        let good = found.iter().filter(|it| it.state == Read::Good);
+        let mut taken: Vec<(&Found, Vec<Buffer>)> =
+            good.filter_map(|it| work.take_memory(it.item).map(|memory| (it, memory))).collect();
+        let mut places: Vec<_> =
+            taken.iter_mut().map(|(it, memory)| (it.at, it.record.len, memory)).collect();
+        let failed = exchange(buffer, &mut places, Direction::Read);
+        volume.note_uses(taken.iter().map(|(it, _)| it.record.number).collect());
+        for (number, (it, memory)) in taken.into_iter().enumerate() {
+            let is_bad = failed.iter().any(|(bad, _)| *bad == number);
+            let end = if is_bad { End::Not(Why::Memory) } else { End::Done };
+            work.end_with(it.item, end, memory);
+        }
+    }
+
+    /// Reads blocks on the caller's thread, which never waits for a drive: those whose records and
+    /// bytes are in memory.
+    pub(crate) fn load_here(&self, work: &Work, items: &[usize]) {
+        if self.root.past_cache || !self.root.loads.is_good() {
+            return;
+        }
+        let Some((volume, _)) = self.root.volume_at_once() else { return };
+        let Ok((mut found, len)) = self.find(work, items, &volume, Wait::Never) else { return };
+        if found.is_empty() {
+            return;
+        }
+        let Ok(Some(mut buffer)) = self.pool.try_take(self.engine, len as u64) else { return };
+        let _loading = self.root.traffic.load();
+        read_resident(&volume, &mut buffer, &mut found);
+        self.deliver(work, &volume, &mut buffer, &found);
+        self.pool.give(buffer);
+    }
+
+    /// Writes blocks; returns the items whose blocks other writers have.
+    fn store(&self, work: &Work, items: &[usize], volume: &Arc<Volume>) -> Result<Vec<usize>, End> {
+        let on_error = |error| self.failed(Side::Store, &self.root.of_index()(error));
+        let (mut busy, mut puts, mut end) = (Vec::new(), Vec::new(), 0);
+        for &item in items {
+            let (key, len) = (work.items[item].key, len_of(work.items[item].len));
+            match volume.locks.claim(key.bits(2)).map_err(on_error)? {
+                Some(claim) => puts.push(Put { item, key, len, at: 0, _claim: claim }),
+                None => busy.push(item),
+            }
+        }
+        let header = self.root.header(volume).map_err(|error| self.failed(Side::Store, &error))?;
+        let mut error = None;
+        puts.retain_mut(|put| {
+            let len = Some(put.len);
+            match volume.find(&header, &put.key, len, Wait::ForDrive, self.root.leaving) {
+                Ok(Some(_)) => work.end(put.item, End::Present),
+                Ok(None) => {
+                    put.at = advance(&mut end, put.len);
+                    return true;
+                }
+                Err(failed) => error = Some(failed),
+            }
+            false
+        });
+        if let Some(error) = error {
+            return Err(on_error(error));
+        }
+        self.root.stores.answered();
+        if !puts.is_empty() {
+            busy.extend(self.write(work, volume, puts, end)?);
+        }
+        Ok(busy)
+    }
+
+    /// Returns the items whose places the log has passed meanwhile.
+    fn write(
+        &self,
+        work: &Work,
+        volume: &Arc<Volume>,
+        mut puts: Vec<Put>,
+        len: usize,
+    ) -> Result<Vec<usize>, End> {
+        let on_error = |error| self.failed(Side::Store, &self.root.of_index()(error));
+        let items: Vec<_> = puts.iter().map(|put| put.item).collect();
+        let _storing = loop {
+            if !Self::goes_on(work, &items) {
+                return Err(End::Not(Why::Late));
+            }
+            match self.root.traffic.store() {
+                Some(storing) => break storing,
+                None => self.root.traffic.wait(),
+            }
+        };
+        let mut buffer = self.buffer(work, len)?;
+        if self.collect(work, &mut buffer, &mut puts).is_err() {
+            mem::forget(buffer); // the GPU may still write to it
+            return Ok(Vec::new());
+        }
+        let Plan { sources, blocks, own, evicted } =
+            self.plan(work, volume, buffer, &puts).map_err(on_error)?;
+        let mut options = RequestOptions::default();
+        options.past_cache = self.root.past_cache;
+        let mut go_on = || Self::goes_on(work, &items);
+        let written = sources.iter().try_for_each(|(buffer, extents)| {
+            extents.iter().try_for_each(|it| {
+                let part = pool::part(buffer, it.at, it.len);
+                volume.data.write_while(it.offset, &part, &options, &mut go_on).map(drop)
+            })
+        });
+        let mut extents = Vec::new();
+        for (buffer, of_buffer) in sources {
+            extents.extend(of_buffer);
+            if buffer.as_slice().is_some() {
+                self.pool.give(buffer);
+            }
+        }
+        match written {
+            Ok(()) => {}
+            Err(Error::Cancelled { .. } | Error::TimedOut { .. }) => {
+                return Err(self.stopped(work));
+            }
+            Err(error) => return Err(self.failed(Side::Store, &error)),
+        }
+        let (published, passed) = volume.publish(&blocks, self.root.leaving).map_err(on_error)?;
+        self.root.stores.worked();
+        let rescued = published[own.len()..].iter();
+        let lost = rescued.filter(|&&it| it != Published::Stored).count() as u64;
+        self.root.counters.evicted(evicted + passed + lost);
+        for extent in extents {
+            self.root.written(volume, extent.offset, extent.len).map_err(on_error)?;
+        }
+        let mut passed = Vec::new();
+        for (item, published) in own.into_iter().zip(published) {
+            match published {
+                Published::Stored => work.end(item, End::Done),
+                Published::There => work.end(item, End::Present),
+                Published::Passed => passed.push(item),
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Reserves places for blocks whose bytes are in `buffer`, and reads those that are rescued.
+    fn plan(
+        &self,
+        work: &Work,
+        volume: &Volume,
+        mut buffer: Buffer,
+        puts: &[Put],
+    ) -> io::Result<Plan> {
+        let wanted: Vec<_> = puts.iter().map(|put| (put.key, put.len)).collect();
+        let Root { keep_free, leaving, .. } = *self.root;
+        let reserved = volume.reserve(&wanted, keep_free, leaving.policy)?;
+        let bytes = buffer.as_mut_slice().expect("the store's own memory");
+        let (mut blocks, mut extents, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        for (put, place) in puts.iter().zip(reserved.places) {
+            let Some(place) = place else {
+                work.end(put.item, End::Not(Why::NoRoom));
+                continue;
+            };
+            let end = put.at + put.len as usize;
+            bytes[end..put.at + size(put.len)].fill(0);
+            let checksum = xxh3_64(&bytes[put.at..end]);
+            let (key, len) = (*put.key.name(), put.len);
+            let (written, replaces) = (now(), None);
+            blocks.push(Written { key, len, checksum, place, written, replaces });
+            own.push(put.item);
+            add_extent(&mut extents, volume, place.at, put.at, len);
+        }
+        let mut sources = vec![(buffer, extents)];
+        // Before anything is written: their places are what this call writes to.
+        let rescued = self.rescue(work, volume, &reserved.rescued);
+        let lost = reserved.rescued.len() - rescued.as_ref().map_or(0, |(_, spared)| spared.len());
+        if let Some((buffer, spared)) = rescued {
+            let mut extents = Vec::new();
+            for (at, block) in spared {
+                add_extent(&mut extents, volume, block.place.at, at, block.len);
+                blocks.push(block);
+            }
+            sources.push((buffer, extents));
+        }
+        Ok(Plan { sources, blocks, own, evicted: reserved.evicted + lost as u64 })
+    }
+
+    /// Collects the bytes of blocks from their callers, all of them together. An error means that a
+    /// GPU may still write to the buffer.
+    fn collect(&self, work: &Work, buffer: &mut Buffer, puts: &mut Vec<Put>) -> Result<(), ()> {
+        let mut taken: Vec<(usize, Vec<Buffer>)> = Vec::new();
+        puts.retain(|put| {
+            let memory = work.take_memory(put.item);
+            let is_there = memory.is_some();
+            taken.extend(memory.map(|memory| (put.item, memory)));
+            is_there
+        });
+        let mut places: Vec<_> = taken
+            .iter_mut()
+            .zip(&*puts)
+            .map(|((_, memory), put)| (put.at, put.len, memory))
+            .collect();
+        let failed = exchange(buffer, &mut places, Direction::Write);
+        let is_open = failed.iter().any(|(_, error)| matches!(error, Error::CopyNotOver { .. }));
+        let mut number = 0;
+        let bad: Vec<_> = failed.iter().map(|(number, _)| taken[*number].0).collect();
+        puts.retain(|put| {
+            let (item, memory) = (put.item, mem::take(&mut taken[number].1));
+            number += 1;
+            let is_bad = is_open || bad.contains(&item);
+            match is_bad {
+                true => work.end_with(item, End::Not(Why::Memory), memory),
+                false => work.give_back(item, memory),
+            }
+            !is_bad
+        });
+        if is_open { Err(()) } else { Ok(()) }
+    }
+
+    /// Reads blocks that are to stay. What cannot be read leaves.
+    fn rescue(
+        &self,
+        work: &Work,
+        volume: &Volume,
+        rescued: &[(Record, Place)],
+    ) -> Option<(Buffer, Vec<(usize, Written)>)> {
+        let len: usize = rescued.iter().map(|(record, _)| size(record.len)).sum();
+        if len == 0 {
+            return None;
+        }
+        let mut buffer = self.pool.try_take(self.engine, len as u64).ok()??;
+        let mut end = 0;
+        let places: Vec<usize> =
+            rescued.iter().map(|(record, _)| advance(&mut end, record.len)).collect();
+        let piece = |((record, _), &at): (&(Record, _), &usize)| {
+            let (offset, len) = (volume.offset(record.place), padded(record.len));
+            Piece::new(&volume.data, offset, len, at as u64)
+        };
+        let pieces: Vec<_> = rescued.iter().zip(&places).map(piece).collect();
+        let mut go_on = || Instant::now() < work.deadline;
+        let (options, targets) = (RequestOptions::exactly(), std::slice::from_mut(&mut buffer));
+        let read = self.engine.read_many_while(&pieces, targets, &options, &mut go_on).ok()?;
+        let bytes = buffer.as_slice()?;
+        let good = |(number, (record, place)): (usize, &(Record, Place))| {
+            let at = places[number];
+            let is_good = read.results[number].is_ok()
+                && xxh3_64(&bytes[at..at + record.len as usize]) == record.checksum;
+            let &Record { key, len, checksum, written, .. } = record;
+            let (place, replaces) = (*place, Some(record.number));
+            is_good.then_some((at, Written { key, len, checksum, place, written, replaces }))
+        };
+        let good = rescued.iter().enumerate().filter_map(good).collect();
+        Some((buffer, good))
+    }
+}
+
+/// What a call's part writes.
+struct Plan {
+    sources: Vec<(Buffer, Vec<Extent>)>,
+    /// Its own blocks, and then those that it rescues.
+    blocks: Vec<Written>,
+    /// The items of its own blocks.
+    own: Vec<usize>,
+    evicted: u64,
+}
+
+/// Bytes of a buffer that are written in one piece.
+#[derive(Debug, Clone, Copy)]
+struct Extent {
+    offset: u64,
+    at: u64,
+    len: u64,
+}
+
+/// Adds a block to the extents of a write: to the last one, if it follows it on both sides.
+fn add_extent(extents: &mut Vec<Extent>, volume: &Volume, place: u64, at: usize, len: u32) {
+    let (offset, len, at) = (volume.offset(place), padded(len), at as u64);
+    match extents.last_mut() {
+        Some(last) if last.offset + last.len == offset && last.at + last.len == at => {
+            last.len += len;
+        }
+        _ => extents.push(Extent { offset, at, len }),
+    }
+}
+
+/// Copies blocks between the store's memory and their callers' pieces. Those without a gap between
+/// them are copied together. Returns the blocks that failed, by number.
+fn exchange(
+    buffer: &mut Buffer,
+    blocks: &mut [(usize, u32, &mut Vec<Buffer>)],
+    direction: Direction,
+) -> Vec<(usize, Error)> {
+    let mut failed = Vec::new();
+    let mut first = 0;
+    let follows = |one: &(usize, u32, _), next: &(usize, u32, _)| one.0 + one.1 as usize == next.0;
+    for row in blocks.chunk_by_mut(|one, next| follows(one, next)) {
+        let mut copy = |row: &mut [(usize, u32, &mut Vec<Buffer>)]| {
+            let at = row[0].0 as u64;
+            let mut pieces: Vec<_> = row.iter_mut().flat_map(|it| it.2.iter_mut()).collect();
+            buffer.exchange(at, &mut pieces, direction)
+        };
+        match copy(row) {
+            Ok(()) => {}
+            Err(error) if row.len() == 1 => failed.push((first, error)),
+            Err(_) => {
+                for (number, block) in row.chunks_mut(1).enumerate() {
+                    failed.extend(copy(block).err().map(|error| (first + number, error)));
+                }
+            }
+        }
+        first += row.len();
+    }
+    failed
+}
+
+/// Reads and checks blocks that are in the page cache. The others stay as they are.
+fn read_resident(volume: &Volume, buffer: &mut Buffer, found: &mut [Found]) {
+    let memory = buffer.as_mut_slice().expect("the store's own memory");
+    let data = volume.data.descriptor();
+    let follows = |one: &Found, next: &Found| {
+        volume.offset(one.record.place) + padded(one.record.len) == volume.offset(next.record.place)
+    };
+    for row in found.chunk_by_mut(|one, next| follows(one, next)) {
+        let (start, offset) = (row[0].at, volume.offset(row[0].record.place));
+        let last = row.last().expect("a row has one");
+        let end = last.at + last.record.len as usize;
+        let mut have = start;
+        for block in row {
+            let (mut hasher, mut at) = (Xxh3::new(), block.at);
+            let stop = at + block.record.len as usize;
+            while at < stop {
+                let to = stop.min(at + PART);
+                if have < to {
+                    let until = end.min(to.max(have + PART));
+                    let from = offset + (have - start) as u64;
+                    if read_at_once(data, &mut memory[have..until], from).is_err() {
+                        break;
+                    }
+                    have = until;
+                }
+                hasher.update(&memory[at..to]);
+                at = to;
+            }
+            if at < stop {
+                break;
+            }
+            if hasher.digest() == block.record.checksum {
+                block.state = Read::Good;
+            }
+        }
+    }
 }
 
 /// Reads bytes that are in the page cache; an error if some have left it, or if the file system
@@ -75,485 +673,18 @@ fn read_at_once(file: BorrowedFd<'_>, part: &mut [u8], at: u64) -> io::Result<()
     if read == len { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }
 
-impl Runner<'_> {
-    pub(crate) fn run(&self, shard: &Shard) {
-        let work = &shard.work;
-        self.root.counters.queued(work.started.elapsed());
-        match work.kind {
-            Kind::Get => {
-                let _loading = self.root.traffic.load();
-                self.load(shard);
-            }
-            Kind::Set => self.store(shard),
-            Kind::Exists | Kind::Touch | Kind::Delete => {
-                for &item in shard.items.iter().filter(|&&item| work.is_waiting(item)) {
-                    let end = match work.kind {
-                        Kind::Delete => self.delete(work, item),
-                        kind => self.exists(work, item, kind == Kind::Touch),
-                    };
-                    work.end(item, end);
-                }
-            }
-        }
-        self.root.health(work.kind.side()).probed();
-    }
-
-    /// Reads a block on the caller's thread, which never waits for a drive; false if its record or
-    /// its bytes are not in memory. That it was used is not noted: a note may wait.
-    pub(crate) fn load_here(&self, work: &Work, item: usize) -> bool {
-        let Item { key, len, .. } = &work.items[item];
-        if self.root.past_cache || !self.root.loads.is_good() {
-            return false;
-        }
-        let _loading = self.root.traffic.load();
-        let find = |class: Arc<Class>| match class.find(key, true) {
-            Ok(Some((slot, whole))) if u64::from(whole.len) == *len => Some((class, slot, whole)),
-            _ => None,
-        };
-        let Some((class, slot, whole)) = self.root.classes(Some(*len)).into_iter().find_map(find)
-        else {
-            return false;
-        };
-        let is_done = self.load_resident(work, item, &class, slot, &whole);
-        if is_done {
-            self.root.counters.queued(Duration::ZERO);
-        }
-        is_done
-    }
-
-    fn exists(&self, work: &Work, item: usize, touches: bool) -> End {
-        let health = self.root.health(work.kind.side());
-        if !health.is_good() {
-            return End::Not(Why::RootFailed);
-        }
-        let found = match self.root.find(self.engine, &work.items[item].key, None) {
-            Ok(found) => found,
-            Err(error) => return self.load_failed(&error),
-        };
-        health.answered();
-        match found {
-            Some((class, slot, _)) if touches => match class.touch(slot) {
-                Ok(()) => End::Done,
-                Err(_) => End::Not(Why::RootFailed),
-            },
-            Some(_) => End::Done,
-            None => End::Not(Why::Absent),
-        }
-    }
-
-    fn delete(&self, work: &Work, item: usize) -> End {
-        if !self.root.stores.is_good() {
-            return End::Not(Why::RootFailed);
-        }
-        loop {
-            match self.root.remove(self.engine, &work.items[item].key) {
-                Ok(Some(removed)) => {
-                    self.root.stores.answered();
-                    return if removed { End::Done } else { End::Not(Why::Absent) };
-                }
-                Ok(None) if Instant::now() >= work.deadline => return End::Not(Why::Late),
-                Ok(None) => std::thread::sleep(LOOK_AGAIN),
-                Err(error) => return self.store_failed(&error),
-            }
-        }
-    }
-
-    fn load_failed(&self, error: &Error) -> End {
-        self.failed(&self.root.loads, error)
-    }
-
-    fn store_failed(&self, error: &Error) -> End {
-        if is_full(error) {
-            return End::Not(Why::NoRoom);
-        }
-        self.failed(&self.root.stores, error)
-    }
-
-    fn failed(&self, health: &Health, error: &Error) -> End {
-        if matches!(error.errno(), Some(libc::EMFILE | libc::ENFILE)) {
-            return End::Not(Why::Descriptors);
-        }
-        health.failed(&self.root.path, with_cause(error));
-        End::Not(Why::RootFailed)
-    }
-
-    /// A buffer for a block. Waits only while this thread has none, so that no two threads wait
-    /// for each other.
-    fn buffer(&self, len: u64, may_wait: bool, work: &Work) -> Result<Option<Buffer>, Error> {
-        if may_wait {
-            self.pool.take(self.engine, padded(len), work.deadline)
-        } else {
-            self.pool.try_take(self.engine, padded(len))
-        }
-    }
-
-    fn load(&self, shard: &Shard) {
-        let work = &*shard.work;
-        let ends = Completions::new();
-        let mut flight: HashMap<usize, Load> = HashMap::new();
-        let mut items = shard.items.iter().copied().peekable();
-        self.root.read_ahead(shard.items.iter().map(|&item| &work.items[item]));
-        while items.peek().is_some() || !flight.is_empty() {
-            match items.peek().map(|&item| self.start_load(work, item, &ends, flight.is_empty())) {
-                Some(Ok(load)) => {
-                    let item = items.next().expect("just seen");
-                    flight.extend(load.map(|load| (item, load)));
-                }
-                Some(Err(WaitForOthers)) | None => self.end_load(work, &ends, &mut flight),
-            }
-        }
-    }
-
-    /// Counts and ends a read: a caller that sees the end finds it counted.
-    fn load_ends(&self, work: &Work, item: usize, end: End) {
-        self.count_load(work, item, end);
-        work.end(item, end);
-    }
-
-    fn count_load(&self, work: &Work, item: usize, end: End) {
-        let end = work.known(item, end);
-        self.root.counters.loaded(end, work.items[item].len, work.started.elapsed());
-    }
-
-    /// Starts reading a block; `None` if the item has ended.
-    fn start_load(
-        &self,
-        work: &Work,
-        item: usize,
-        ends: &Completions,
-        is_first: bool,
-    ) -> Result<Option<Load>, WaitForOthers> {
-        let (key, len) = (work.items[item].key, work.items[item].len);
-        if !work.is_waiting(item) {
-            self.count_load(work, item, End::Not(Why::Late));
-            return Ok(None);
-        }
-        let not = |end| {
-            self.load_ends(work, item, end);
-            Ok(None)
-        };
-        if !self.root.loads.is_good() {
-            return not(End::Not(Why::RootFailed));
-        }
-        let found = match self.root.find(self.engine, &key, Some(len)) {
-            Ok(found) => found,
-            Err(error) => return not(self.load_failed(&error)),
-        };
-        self.root.loads.answered();
-        let Some((class, slot, whole)) = found else { return not(End::Not(Why::Absent)) };
-        if !self.root.past_cache && self.load_resident(work, item, &class, slot, &whole) {
-            let _ = class.touch(slot);
-            return Ok(None);
-        }
-        let buffer = match self.buffer(len, is_first, work) {
-            Ok(Some(buffer)) => buffer,
-            Ok(None) if is_first => return not(End::Not(Why::Late)),
-            Ok(None) => return Err(WaitForOthers),
-            Err(_) => return not(End::Not(Why::Memory)),
-        };
-        let place = class.place(slot).map_err(failed(Operation::Open, &self.root.path));
-        let options = RequestOptions::exactly().urgent();
-        match place.and_then(|(data, offset)| data.start_read(offset, buffer, &options)) {
-            Ok(transfer) => {
-                transfer.report_to(ends, item as u64);
-                Ok(Some(Load { transfer, class, slot, whole }))
-            }
-            Err(error) => not(self.load_failed(&error)),
-        }
-    }
-
-    /// Delivers a block that is in the page cache to host memory, in parts that stay in the
-    /// processor's cache between the two copies. False if the block needs the general path.
-    fn load_resident(
-        &self,
-        work: &Work,
-        item: usize,
-        class: &Class,
-        slot: u64,
-        whole: &Whole,
-    ) -> bool {
-        let Some((data, offset)) = class.place_if_open(slot) else { return false };
-        let Ok(Some(mut buffer)) = self.parts.try_take(self.engine, PART_LEN) else { return false };
-        let Some(mut memory) = work.take_memory(item) else {
-            self.parts.give(buffer);
-            return false;
-        };
-        let (mut hasher, mut at) = (Xxh3::new(), offset);
-        let mut copy = || {
-            let whole_part = buffer.as_mut_slice()?;
-            for piece in memory.iter_mut().filter(|piece| piece.device().is_none()) {
-                for done in (0..piece.len()).step_by(whole_part.len()) {
-                    let len = (piece.len() - done).min(PART_LEN);
-                    let part = &mut whole_part[..usize::try_from(len).expect("a part")];
-                    read_at_once(data.descriptor(), part, at).ok()?;
-                    hasher.update(part);
-                    piece.upload(done, part).ok()?;
-                    at += len;
-                }
-            }
-            Some(())
-        };
-        let copied = copy();
-        self.parts.give(buffer);
-        let is_good = copied.is_some()
-            && at - offset == u64::from(whole.len)
-            && hasher.digest() == whole.checksum;
-        if is_good {
-            self.count_load(work, item, End::Done);
-            work.end_with(item, End::Done, memory);
-        } else {
-            work.give_back(item, memory);
-        }
-        is_good
-    }
-
-    /// Waits for one of the reads in flight, and delivers its block.
-    fn end_load(&self, work: &Work, ends: &Completions, flight: &mut HashMap<usize, Load>) {
-        let Some(item) = ends.wait(Some(work.deadline)) else {
-            let late = format!("no answer from the drive in {:?}", work.started.elapsed());
-            self.root.loads.failed(&self.root.path, late);
-            for (item, load) in flight.drain() {
-                load.transfer.cancel();
-                load.transfer.detach();
-                self.load_ends(work, item, End::Not(Why::Late));
-            }
-            return;
-        };
-        let item = usize::try_from(item).expect("an index");
-        let Some(load) = flight.remove(&item) else { return };
-        let (read, mut buffer) = load.transfer.wait();
-        if let Err(error) = read {
-            let failed = self.load_failed(&error);
-            let is_lost = is_unreadable(&error)
-                && self.remove_damaged(&load.class, load.slot, &load.whole, &with_cause(&error));
-            self.load_ends(work, item, if is_lost { End::Not(Why::Damaged) } else { failed });
-        } else if let Some(buffer) = &mut buffer {
-            self.root.loads.worked();
-            self.deliver(work, item, buffer, &load.class, load.slot, &load.whole);
-        }
-        buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
-    }
-
-    /// Removes a block that the drive does not return as it was written, so that the next `set`
-    /// stores it again. False if another has replaced it.
-    fn remove_damaged(&self, class: &Class, slot: u64, whole: &Whole, what: &str) -> bool {
-        let now = class.find(&whole.key, false);
-        let is_damaged = matches!(now, Ok(Some(now)) if now == (slot, *whole));
-        if is_damaged {
-            let _ = class.remove(&whole.key);
-            let (root, len) = (self.root.path.display(), whole.len);
-            tracing::warn!(target: "forebay::blocks", %root, slot, len, "removed a block: {what}");
-        }
-        is_damaged
-    }
-
-    /// Checks a block and copies it to the caller.
-    fn deliver(
-        &self,
-        work: &Work,
-        item: usize,
-        buffer: &mut Buffer,
-        class: &Class,
-        slot: u64,
-        whole: &Whole,
-    ) {
-        let len = usize::try_from(whole.len).expect("64 MiB at most");
-        let bytes = &buffer.as_slice().expect("the store's own memory")[..len];
-        if xxh3_64(bytes) != whole.checksum {
-            let what = "its bytes are not those that were written";
-            let is_damaged = self.remove_damaged(class, slot, whole, what);
-            let why = if is_damaged { Why::Damaged } else { Why::Absent };
-            return self.load_ends(work, item, End::Not(why));
-        }
-        let Some(mut memory) = work.take_memory(item) else {
-            return self.count_load(work, item, End::Not(Why::Late));
-        };
-        let copied = buffer.exchange(&mut memory, Direction::Read);
-        let end = if copied.is_ok() { End::Done } else { End::Not(Why::Memory) };
-        self.count_load(work, item, end);
-        work.end_with(item, end, memory);
-        let _ = class.touch(slot); // an error costs a worse choice of the block that leaves next
-    }
-
-    fn store(&self, shard: &Shard) {
-        let work = &*shard.work;
-        let ends = Completions::new();
-        let mut flight: HashMap<usize, Store<'_>> = HashMap::new();
-        let mut items: VecDeque<usize> = shard.items.iter().copied().collect();
-        while !items.is_empty() || !flight.is_empty() {
-            let Some(&item) = items.front().filter(|_| flight.len() < STORES) else {
-                self.end_store(work, &ends, &mut flight);
-                continue;
-            };
-            let Some(storing) = self.root.traffic.store() else {
-                if flight.is_empty() {
-                    self.root.traffic.wait();
-                } else {
-                    self.end_store(work, &ends, &mut flight);
-                }
-                continue;
-            };
-            match self.start_store(work, item, &ends, flight.is_empty(), storing) {
-                Ok(Started::Store(store)) => {
-                    flight.insert(items.pop_front().expect("just seen"), store);
-                }
-                Ok(Started::Ended) => drop(items.pop_front()),
-                Ok(Started::Busy) => {
-                    items.rotate_left(1);
-                    if flight.is_empty() {
-                        std::thread::sleep(LOOK_AGAIN);
-                    } else {
-                        self.end_store(work, &ends, &mut flight);
-                    }
-                }
-                Err(WaitForOthers) => self.end_store(work, &ends, &mut flight),
-            }
-        }
-    }
-
-    fn store_ends(&self, work: &Work, item: usize, end: End) {
-        let end = work.known(item, end);
-        self.root.counters.saved(end, work.items[item].len, work.started.elapsed());
-        work.end(item, end);
-    }
-
-    fn start_store<'s>(
-        &self,
-        work: &Work,
-        item: usize,
-        ends: &Completions,
-        is_first: bool,
-        storing: Storing<'s>,
-    ) -> Result<Started<'s>, WaitForOthers> {
-        let (key, len) = (work.items[item].key, work.items[item].len);
-        let not = |end| {
-            self.store_ends(work, item, end);
-            Ok(Started::Ended)
-        };
-        if !work.is_waiting(item) {
-            return not(End::Not(Why::Late));
-        }
-        if !self.root.stores.is_good() {
-            return not(End::Not(Why::RootFailed));
-        }
-        let mut buffer = match self.buffer(len, is_first, work) {
-            Ok(Some(buffer)) => buffer,
-            Ok(None) if is_first => return not(End::Not(Why::Late)),
-            Ok(None) => return Err(WaitForOthers),
-            Err(_) => return not(End::Not(Why::Memory)),
-        };
-        let claim = self.root.claim(self.engine, &key, len);
-        if claim.is_ok() {
-            self.root.stores.answered();
-        }
-        let claimed = match claim {
-            Ok(Claim::Claimed(claimed)) => claimed,
-            other => {
-                self.pool.give(buffer);
-                return match other {
-                    Ok(Claim::Busy) => Ok(Started::Busy),
-                    Ok(Claim::Present) => not(End::Present),
-                    Err(error) => not(self.store_failed(&error)),
-                    Ok(Claim::NoRoom | Claim::Claimed(_)) => not(End::Not(Why::NoRoom)),
-                };
-            }
-        };
-        if claimed.evicted {
-            self.root.counters.evicted();
-        }
-        let Some(mut memory) = work.take_memory(item) else {
-            self.pool.give(buffer);
-            return not(End::Not(Why::Late));
-        };
-        let copied = buffer.exchange(&mut memory, Direction::Write);
-        work.give_back(item, memory);
-        if let Err(error) = copied {
-            match error {
-                Error::CopyNotOver { .. } => mem::forget(buffer), // the GPU may still write to it
-                _ => self.pool.give(buffer),
-            }
-            return not(End::Not(Why::Memory));
-        }
-        let (bytes, rest) = buffer
-            .as_mut_slice()
-            .expect("the store's own memory")
-            .split_at_mut(usize::try_from(len).expect("64 MiB at most"));
-        rest.fill(0);
-        let checksum = xxh3_64(bytes);
-        let place = claimed.class.place(claimed.slot);
-        let place = place.map_err(failed(Operation::Open, &self.root.path));
-        let mut options = RequestOptions::default();
-        options.past_cache = self.root.past_cache;
-        match place.and_then(|(data, offset)| data.start_write(offset, buffer, &options)) {
-            Ok(transfer) => {
-                transfer.report_to(ends, item as u64);
-                Ok(Started::Store(Store { transfer, claimed, checksum, storing }))
-            }
-            Err(error) => not(self.store_failed(&error)),
-        }
-    }
-
-    fn end_store(&self, work: &Work, ends: &Completions, flight: &mut HashMap<usize, Store<'_>>) {
-        let Some(item) = ends.wait(Some(work.deadline)) else {
-            let late = format!("no answer from the drive in {:?}", work.started.elapsed());
-            self.root.stores.failed(&self.root.path, late);
-            for (item, store) in flight.drain() {
-                store.transfer.cancel();
-                // The slot is free when the drive cannot write to it any more.
-                let claimed = store.claimed;
-                store.transfer.on_end(move || drop(claimed));
-                store.transfer.detach();
-                self.store_ends(work, item, End::Not(Why::Late));
-            }
-            return;
-        };
-        let item = usize::try_from(item).expect("an index");
-        let Some(mut store) = flight.remove(&item) else { return };
-        let (written, buffer) = store.transfer.wait();
-        drop(store.storing);
-        buffer.into_iter().for_each(|buffer| self.pool.give(buffer));
-        let (key, len) = (work.items[item].key, work.items[item].len);
-        let (class, slot) = (Arc::clone(&store.claimed.class), store.claimed.slot);
-        let failed = failed(Operation::Write, &self.root.path);
-        let stored = written.and_then(|_| {
-            let short = u32::try_from(len).expect("64 MiB at most");
-            store.claimed.publish(key, store.checksum, short).map_err(&failed)?;
-            self.root.written(&class, slot, padded(len)).map_err(&failed)
-        });
-        // Before the end: the caller's next block finds the slot and its space counted once.
-        drop(store.claimed);
-        let end = match stored {
-            Ok(()) => {
-                self.root.stores.worked();
-                End::Done
-            }
-            Err(error) => self.store_failed(&error),
-        };
-        self.store_ends(work, item, end);
-    }
-}
-
-/// Nothing can start before something in flight has ended.
-struct WaitForOthers;
-
-enum Started<'a> {
-    Store(Store<'a>),
-    Ended,
-    /// Another writer has the block.
-    Busy,
-}
-
 /// An error with the system's own.
 fn with_cause(error: &Error) -> String {
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
     format!("{error}{}", cause.unwrap_or_default())
 }
 
-/// Whether the drive cannot read these bytes, as with a bad sector. EIO may also be a path that was
-/// lost for a moment: then a good block is removed, and has to be stored again.
-fn is_unreadable(error: &Error) -> bool {
+/// Whether the drive has not these bytes, or cannot read them, as with a bad sector. EIO may also be
+/// a path that was lost for a moment: then a good block is removed, and has to be stored again.
+fn is_lost(error: &Error) -> bool {
     use rustix::io::Errno;
-    matches!(error, Error::Io { source: Errno::IO | Errno::NODATA | Errno::ILSEQ, .. })
+    let is_short = matches!(error, Error::EndOfFile { .. } | Error::FileChanged { .. });
+    is_short || matches!(error, Error::Io { source: Errno::IO | Errno::NODATA | Errno::ILSEQ, .. })
 }
 
 fn is_full(error: &Error) -> bool {

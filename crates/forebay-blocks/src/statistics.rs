@@ -67,8 +67,8 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl Counters {
-    pub(crate) fn evicted(&self) {
-        self.evicted.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn evicted(&self, blocks: u64) {
+        self.evicted.fetch_add(blocks, Ordering::Relaxed);
     }
 
     pub(crate) fn queued(&self, time: Duration) {

@@ -1,31 +1,35 @@
 //! The store: its options, its calls, and its threads.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use forebay::{Engine, Error, Result};
+use forebay::{Engine, Error, Operation, Result};
 use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::process::Home;
 use forebay_base::units::format_size;
 
-use crate::class::{Leaving, Policy};
 use crate::key::{Key, Namespace};
+use crate::log::{Leaving, Policy};
 use crate::pool::Pool;
 use crate::root::{Root, RootOptions};
-use crate::run::{PARTS_MAX, Runner, Shard};
+use crate::run::{Runner, Shard};
 use crate::statistics::RootStatistics;
-use crate::work::{BLOCK_MAX, Batch, Block, End, Item, Kind, Side, Why, Work};
+use crate::work::{BLOCK_MAX, Batch, Block, End, Kind, Side, Why, Work};
 
 /// Blocks of a call, and bytes, that one thread takes at a time: other threads take the rest, and
 /// the next call's blocks need not wait for all of a long one.
-const SHARD: usize = 32;
-const SHARD_BYTES: u64 = 8 << 20;
+const SHARD: usize = 256;
+const SHARD_BYTES: RangeInclusive<u64> = 256 << 10..=8 << 20;
 
-/// Most bytes of a call whose resident blocks the caller's thread copies. It takes 20 µs or more to
-/// hand a block to another thread.
-const HERE_MAX: u64 = 256 << 10;
+/// How long `close` waits for copies from and to callers' memory, and then for its threads.
+const CLOSED_IN: Duration = Duration::from_secs(10);
+const ENDED_IN: Duration = Duration::from_secs(2);
+/// How soon a block that another writer has is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Calls that wait on a root before notes of uses are left out.
 const TOUCHES_MAX: usize = 256;
@@ -38,7 +42,7 @@ pub struct Options {
     pub roots: Vec<RootOptions>,
     /// Blocks of other namespaces are not found: name the model, its types and its layout.
     pub namespace: Vec<u8>,
-    /// Which block leaves a full set.
+    /// Which block leaves a full root.
     pub policy: Policy,
     /// Blocks older than this are not found.
     pub ttl: Option<Duration>,
@@ -49,8 +53,7 @@ pub struct Options {
     pub unwritten: u64,
     /// Bytes of blocks that may wait to be written, for each root. More are dropped.
     pub waiting: u64,
-    /// Bytes of memory through which blocks pass, for each root and direction. A root takes up to
-    /// 8 MiB more for blocks in the page cache.
+    /// Bytes of memory through which blocks pass, for each root and direction.
     pub memory: u64,
     /// After this time a call ends, whatever its drive does.
     pub timeout: Duration,
@@ -72,7 +75,7 @@ impl Options {
             waiting: 1 << 30,
             memory: 256 << 20,
             timeout: Duration::from_secs(30),
-            threads: 4,
+            threads: 8,
         }
     }
 }
@@ -83,8 +86,22 @@ pub struct Store {
     lanes: Vec<Arc<Lane>>,
     namespace: Namespace,
     timeout: Duration,
+    threads: u64,
     clock: Arc<Clock>,
+    running: Arc<Running>,
     home: Home,
+}
+
+/// The store's threads.
+#[derive(Debug, Default)]
+struct Running {
+    count: Lock<usize>,
+    bell: Condvar,
+}
+
+thread_local! {
+    /// Whether this is a thread of a store: it cannot wait for its own end.
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// One root with its queues.
@@ -92,8 +109,6 @@ pub struct Store {
 struct Lane {
     engine: Engine,
     root: Root,
-    /// Memory for parts of resident blocks.
-    parts: Pool,
     queues: [Queue; 2],
     waiting_max: u64,
 }
@@ -104,6 +119,8 @@ struct Queue {
     pool: Pool,
     state: Lock<Waiting>,
     bell: Condvar,
+    /// For callers that wait for space in the queue.
+    space: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +143,8 @@ struct Calls {
     works: VecDeque<Weak<Work>>,
     is_closed: bool,
 }
+
+struct Closed;
 
 /// The root to which a key belongs.
 fn lane_of(lanes: &[Arc<Lane>], key: &Key) -> usize {
@@ -163,17 +182,19 @@ impl Store {
                 pool: Pool::new(options.memory.max(BLOCK_MAX)),
                 state: Lock::default(),
                 bell: Condvar::new(),
+                space: Condvar::new(),
             };
             let (engine, queues) = (engine.clone(), [queue(), queue()]);
-            let (parts, waiting_max) = (Pool::new(PARTS_MAX), options.waiting);
-            Ok(Arc::new(Lane { engine, root, parts, queues, waiting_max }))
+            Ok(Arc::new(Lane { engine, root, queues, waiting_max: options.waiting }))
         };
         let lanes = options.roots.iter().map(open).collect::<Result<Vec<_>>>()?;
         let store = Self {
             lanes,
             namespace: Namespace::new(&options.namespace),
             timeout: options.timeout,
+            threads: options.threads as u64,
             clock: Arc::default(),
+            running: Arc::default(),
             home: Home::here(),
         };
         for lane in &store.lanes {
@@ -184,12 +205,12 @@ impl Store {
                         lane.serve(side);
                         clock.look(); // its last call may have ended, and with it the clock
                     };
-                    spawn("forebay-blocks", run)?;
+                    store.running.spawn("forebay-blocks", run)?;
                 }
             }
         }
         let (clock, lanes) = (Arc::clone(&store.clock), store.lanes.clone());
-        spawn("forebay-clock", move || clock.serve(&lanes))?;
+        store.running.spawn("forebay-clock", move || clock.serve(&lanes))?;
         Ok(store)
     }
 
@@ -206,23 +227,11 @@ impl Store {
         self.start(Kind::Get, blocks)
     }
 
-    /// Like [`get`](Self::get), for a caller that waits: this thread copies blocks that are in the
-    /// page cache, if the call is short. Handing them to another thread takes longer.
+    /// Like [`get`](Self::get), for a caller that waits: this thread copies some of the blocks that
+    /// are in the page cache.
     #[must_use]
     pub fn get_here(&self, blocks: Vec<Block>) -> Batch {
-        let work = Work::new(Kind::Get, blocks, self.timeout);
-        let len: u64 = work.items.iter().map(|block| block.len).sum();
-        if self.home.is_here() && len <= HERE_MAX {
-            let is_done = |&(item, block): &(usize, &Item)| {
-                self.lanes[lane_of(&self.lanes, &block.key)]
-                    .runner(Side::Load)
-                    .load_here(&work, item)
-            };
-            let done = work.items.iter().enumerate().filter(is_done);
-            let used: Vec<Key> = done.map(|(_, block)| block.key).collect();
-            drop(self.touch(&used));
-        }
-        self.enqueue(work)
+        self.enqueue(self.work(Kind::Get, blocks), Caller::Waits)
     }
 
     /// Writes blocks from their memory. A block that is stored is not written again. When a block
@@ -233,17 +242,24 @@ impl Store {
         self.start(Kind::Set, blocks)
     }
 
+    /// Like [`set`](Self::set), for a caller that waits: blocks for which the queue has no space
+    /// wait here instead of being dropped.
+    #[must_use]
+    pub fn set_here(&self, blocks: Vec<Block>) -> Batch {
+        self.enqueue(self.work(Kind::Set, blocks), Caller::Waits)
+    }
+
     /// Looks which blocks are stored.
     #[must_use]
     pub fn exists(&self, keys: &[Key]) -> Batch {
-        let work = Work::new(Kind::Exists, without_memory(keys), self.timeout);
+        let work = self.work(Kind::Exists, without_memory(keys));
         // What is in memory needs no thread.
         let found = if self.home.is_here() { self.find_at_once(keys) } else { Vec::new() };
         for (item, found) in found.into_iter().enumerate() {
             let Some(found) = found else { continue };
             work.end(item, if found { End::Done } else { End::Not(Why::Absent) });
         }
-        self.enqueue(work)
+        self.enqueue(work, Caller::Continues)
     }
 
     /// Whether each block is stored, as far as that is known without waiting for a drive.
@@ -265,20 +281,27 @@ impl Store {
         self.start(Kind::Delete, without_memory(keys))
     }
 
-    /// Removes all blocks of all namespaces. Waits for the drives.
+    /// Removes all blocks of all namespaces. Waits for the drives, at most for the timeout.
     ///
     /// # Errors
     /// Errors of the file system.
     pub fn clear(&self) -> Result<()> {
-        self.lanes.iter().try_for_each(|lane| lane.root.clear(&lane.engine))
+        let clear = |lane: &Arc<Lane>| {
+            lane.root.within(self.timeout, Operation::Write, |volume| volume.clear())
+        };
+        self.lanes.iter().try_for_each(clear)
     }
 
-    /// Makes all blocks durable whose writes have ended. Waits for the drives.
+    /// Makes all blocks durable whose writes have ended, of all processes. Waits for the drives, at
+    /// most for the timeout.
     ///
     /// # Errors
     /// Errors of the file system.
     pub fn sync(&self) -> Result<()> {
-        self.lanes.iter().try_for_each(|lane| lane.root.sync())
+        let sync = |lane: &Arc<Lane>| {
+            lane.root.within(self.timeout, Operation::Sync, |volume| volume.sync())
+        };
+        self.lanes.iter().try_for_each(sync)
     }
 
     /// What each root has done since the store was opened.
@@ -292,24 +315,29 @@ impl Store {
         self.lanes.iter().map(of).collect()
     }
 
-    /// Number of blocks, and bytes that they take, on all roots. Reads all indexes.
+    /// Number of blocks, and bytes that they take, on all roots.
     ///
     /// # Errors
     /// Errors of the file system.
     pub fn usage(&self) -> Result<(u64, u64)> {
         let mut sum = (0, 0);
         for lane in &self.lanes {
-            sum.0 += lane.root.count(&lane.engine)?;
-            sum.1 += lane.root.used(&lane.engine)?;
+            let (blocks, bytes) = lane.root.usage()?;
+            sum = (sum.0 + blocks, sum.1 + bytes);
         }
         Ok(sum)
     }
 
-    fn start(&self, kind: Kind, blocks: Vec<Block>) -> Batch {
-        self.enqueue(Work::new(kind, blocks, self.timeout))
+    fn work(&self, kind: Kind, blocks: Vec<Block>) -> Arc<Work> {
+        let counters = |key: &Key| Arc::clone(&self.lanes[lane_of(&self.lanes, key)].root.counters);
+        Work::new(kind, blocks, self.timeout, counters)
     }
 
-    fn enqueue(&self, work: Arc<Work>) -> Batch {
+    fn start(&self, kind: Kind, blocks: Vec<Block>) -> Batch {
+        self.enqueue(self.work(kind, blocks), Caller::Continues)
+    }
+
+    fn enqueue(&self, work: Arc<Work>, caller: Caller) -> Batch {
         let batch = Batch(Arc::clone(&work));
         if !self.home.is_here() {
             work.end_all(End::Not(Why::Forked)); // the threads are in the parent
@@ -317,35 +345,100 @@ impl Store {
         if work.is_over() {
             return batch;
         }
-        self.clock.add(&work);
-        let side = work.kind.side();
-        let mut shards: Vec<Vec<(Vec<usize>, u64)>> = vec![Vec::new(); self.lanes.len()];
+        if self.clock.add(&work).is_err() {
+            work.end_all(End::Not(Why::Cancelled)); // the store is closed
+            return batch;
+        }
+        let mut lanes: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lanes.len()];
         for (item, block) in work.items.iter().enumerate() {
-            if !work.is_waiting(item) {
-                continue;
-            }
             if block.len > BLOCK_MAX {
                 work.end(item, End::Not(Why::TooLong));
-                continue;
-            }
-            let lane = lane_of(&self.lanes, &block.key);
-            match shards[lane].last_mut() {
-                Some((items, bytes))
-                    if items.len() < SHARD && *bytes + block.len <= SHARD_BYTES =>
-                {
-                    items.push(item);
-                    *bytes += block.len;
-                }
-                _ => shards[lane].push((vec![item], block.len)),
+            } else if work.is_waiting(item) {
+                let (items, bytes) = &mut lanes[lane_of(&self.lanes, &block.key)];
+                items.push(item);
+                *bytes += block.len;
             }
         }
-        for (lane, shards) in self.lanes.iter().zip(shards) {
-            for (items, _) in shards {
-                lane.add(side, Shard { work: Arc::clone(&work), items });
+        for (lane, (items, bytes)) in self.lanes.iter().zip(lanes) {
+            let part = (bytes / self.threads).clamp(*SHARD_BYTES.start(), *SHARD_BYTES.end());
+            let mut shards = parts(&work, &items, part.min(lane.root.part_max()));
+            let own = (work.kind == Kind::Get && caller == Caller::Waits).then(|| shards.pop());
+            let side = work.kind.side();
+            for items in shards {
+                lane.add(side, Shard { work: Arc::clone(&work), items }, caller);
+            }
+            if let Some(items) = own.flatten() {
+                lane.runner(side).load_here(&work, &items);
+                let left: Vec<_> =
+                    items.into_iter().filter(|&item| work.is_waiting(item)).collect();
+                if !left.is_empty() {
+                    lane.add(side, Shard { work: Arc::clone(&work), items: left }, caller);
+                }
             }
         }
         batch
     }
+
+    /// Ends all calls, and waits until no thread touches callers' memory. Then it waits some time
+    /// for the store's threads, which may hang in calls of the kernel.
+    pub fn close(&self) {
+        if !self.home.is_here() {
+            return;
+        }
+        let mut shards = Vec::new();
+        for queue in self.lanes.iter().flat_map(|lane| &lane.queues) {
+            {
+                let mut state = queue.state.lock();
+                state.is_closed = true;
+                shards.extend(state.shards.drain(..));
+            }
+            queue.bell.notify_all();
+            queue.space.notify_all();
+        }
+        let calls = {
+            let mut state = self.clock.state.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.works)
+        };
+        self.clock.look();
+        let calls: Vec<_> = calls.iter().filter_map(Weak::upgrade).collect();
+        calls.iter().for_each(|work| work.end_all(End::Not(Why::Cancelled)));
+        drop(shards);
+        if IS_OWN.get() {
+            return; // a callback of a call closes it
+        }
+        let until = Instant::now() + CLOSED_IN;
+        for work in calls {
+            let left = until.saturating_duration_since(Instant::now());
+            let _ = Batch(work).wait_for(left);
+        }
+        let count = self.running.count.lock();
+        let runs = |count: &mut usize| *count > 0;
+        drop(woken(self.running.bell.wait_timeout_while(count, ENDED_IN, runs)));
+    }
+}
+
+/// Whether the caller of a call waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Waits,
+    Continues,
+}
+
+/// Divides a call's blocks among threads.
+fn parts(work: &Work, items: &[usize], most: u64) -> Vec<Vec<usize>> {
+    let mut parts: Vec<(Vec<usize>, u64)> = Vec::new();
+    for &item in items {
+        let len = work.items[item].len;
+        match parts.last_mut() {
+            Some((items, bytes)) if items.len() < SHARD && *bytes + len <= most => {
+                items.push(item);
+                *bytes += len;
+            }
+            _ => parts.push((vec![item], len)),
+        }
+    }
+    parts.into_iter().map(|(items, _)| items).collect()
 }
 
 impl Drop for Store {
@@ -354,40 +447,38 @@ impl Drop for Store {
             std::mem::forget(std::mem::take(&mut self.lanes)); // their locks are the parent's
             return;
         }
-        // Threads end with their current shard; what still waits is not done.
-        for queue in self.lanes.iter().flat_map(|lane| &lane.queues) {
-            let shards = {
-                let mut state = queue.state.lock();
-                state.is_closed = true;
-                std::mem::take(&mut state.shards)
-            };
-            queue.bell.notify_all();
-            for Shard { work, items } in shards {
-                items.into_iter().for_each(|item| work.end(item, End::Not(Why::Cancelled)));
-            }
-        }
-        self.clock.state.lock().is_closed = true;
-        self.clock.look();
+        self.close();
     }
 }
 
 impl Lane {
-    fn add(&self, side: Side, shard: Shard) {
+    fn add(&self, side: Side, shard: Shard, caller: Caller) {
         let queue = &self.queues[side as usize];
         let bytes = shard.bytes();
-        let mut state = queue.state.lock();
-        let is_full = match shard.work.kind {
+        let is_full = |state: &mut Waiting| match shard.work.kind {
             // They have no bytes, and reads of resident blocks go on while a drive hangs.
             Kind::Touch => state.shards.len() >= TOUCHES_MAX,
-            _ => state.bytes > 0 && state.bytes + bytes > self.waiting_max,
+            Kind::Get | Kind::Exists => false,
+            _ => state.bytes > 0 && state.bytes + bytes > self.waiting_max && !state.is_closed,
         };
-        if matches!(side, Side::Store) && is_full {
-            drop(state);
-            return self.refuse(&shard, Why::QueueFull);
+        let mut state = queue.state.lock();
+        if caller == Caller::Waits {
+            let left = shard.work.deadline.saturating_duration_since(Instant::now());
+            state = woken(queue.space.wait_timeout_while(state, left, is_full)).0;
         }
-        if !self.root.health(side).admits(shard.work.deadline) {
+        let refused = if state.is_closed {
+            Some(Why::Cancelled)
+        } else if is_full(&mut state) {
+            Some(if caller == Caller::Waits { Why::Late } else { Why::QueueFull })
+        } else if !self.root.health(side).admits(shard.work.deadline) {
+            Some(Why::RootFailed)
+        } else {
+            None
+        };
+        if let Some(why) = refused {
             drop(state);
-            return self.refuse(&shard, Why::RootFailed);
+            shard.items.iter().for_each(|&item| shard.work.end(item, End::Not(why)));
+            return;
         }
         state.bytes += bytes;
         state.shards.push_back(shard);
@@ -395,21 +486,24 @@ impl Lane {
         queue.bell.notify_one();
     }
 
-    fn refuse(&self, shard: &Shard, why: Why) {
-        for &item in &shard.items {
-            let (end, len) = (End::Not(why), shard.work.items[item].len);
-            match shard.work.kind {
-                Kind::Get => self.root.counters.loaded(end, len, Duration::ZERO),
-                Kind::Set => self.root.counters.saved(end, len, Duration::ZERO),
-                Kind::Exists | Kind::Touch | Kind::Delete => {}
-            }
-            shard.work.end(item, end);
+    /// Queues a shard again whose blocks other writers have.
+    fn add_again(&self, side: Side, shard: Shard) {
+        let queue = &self.queues[side as usize];
+        let mut state = queue.state.lock();
+        if state.shards.is_empty() && !state.is_closed {
+            state = woken(queue.bell.wait_timeout(state, LOOK_AGAIN)).0;
+        }
+        if !state.is_closed {
+            state.bytes += shard.bytes();
+            state.shards.push_back(shard);
+            drop(state);
+            queue.bell.notify_one();
         }
     }
 
     fn runner(&self, side: Side) -> Runner<'_> {
-        let Self { engine, root, parts, queues, .. } = self;
-        Runner { engine, root, pool: &queues[side as usize].pool, parts }
+        let Self { engine, root, queues, .. } = self;
+        Runner { engine, root, pool: &queues[side as usize].pool }
     }
 
     fn serve(&self, side: Side) {
@@ -431,10 +525,14 @@ impl Lane {
                     None => continue,
                 }
             };
+            queue.space.notify_all();
+            self.root.counters.queued(shard.work.started.elapsed());
             let run = AssertUnwindSafe(|| runner.run(&shard));
-            if std::panic::catch_unwind(run).is_err() {
+            match std::panic::catch_unwind(run) {
+                Ok(busy) if busy.is_empty() => {}
+                Ok(busy) => self.add_again(side, Shard { items: busy, ..shard }),
                 // The panic was reported; other shards do not depend on this one.
-                shard.items.iter().for_each(|&item| shard.work.abandon(item));
+                Err(_) => shard.items.iter().for_each(|&item| shard.work.abandon(item)),
             }
         }
     }
@@ -447,8 +545,12 @@ impl Shard {
 }
 
 impl Clock {
-    fn add(&self, work: &Arc<Work>) {
+    /// An error if the store is closed.
+    fn add(&self, work: &Arc<Work>) -> std::result::Result<(), Closed> {
         let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(Closed);
+        }
         // All calls have the same timeout, so the oldest is late first.
         while state.works.front().is_some_and(|work| work.upgrade().is_none_or(|it| it.is_over())) {
             state.works.pop_front();
@@ -459,6 +561,7 @@ impl Clock {
         if is_first {
             self.bell.notify_one();
         }
+        Ok(())
     }
 
     /// Makes its thread look at the calls.
@@ -504,12 +607,26 @@ impl Clock {
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
-    spawned.map(drop).map_err(|error| Error::Resource {
-        what: "thread for blocks",
-        source: crate::failure::errno(&error),
-    })
+impl Running {
+    fn spawn(self: &Arc<Self>, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        let running = Arc::clone(self);
+        *running.count.lock() += 1;
+        let counted = move || {
+            IS_OWN.set(true);
+            run();
+            running.ended();
+        };
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(counted);
+        spawned.map(drop).map_err(|error| {
+            self.ended();
+            Error::Resource { what: "thread for blocks", source: crate::failure::errno(&error) }
+        })
+    }
+
+    fn ended(&self) {
+        *self.count.lock() -= 1;
+        self.bell.notify_all();
+    }
 }
 
 fn check(options: &Options) -> Result<()> {

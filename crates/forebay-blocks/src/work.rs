@@ -9,6 +9,7 @@ use forebay::Buffer;
 use forebay_base::lock::{Condvar, Lock, woken};
 
 use crate::key::Key;
+use crate::statistics::Counters;
 
 /// The longest block.
 pub const BLOCK_MAX: u64 = 64 << 20;
@@ -56,15 +57,12 @@ pub enum Why {
     RootFailed,
     /// The caller's memory could not be accessed.
     Memory,
-    /// Less than an eighth of the process's descriptors are left, and each length of blocks needs
-    /// some: raise `ulimit -n`.
-    Descriptors,
     /// The store was opened in the process from which this one was forked.
     Forked,
 }
 
 impl Why {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Absent,
         Self::Damaged,
         Self::Late,
@@ -74,7 +72,6 @@ impl Why {
         Self::TooLong,
         Self::RootFailed,
         Self::Memory,
-        Self::Descriptors,
         Self::Forked,
     ];
 
@@ -91,7 +88,6 @@ impl Why {
             Self::TooLong => "too long",
             Self::RootFailed => "root failed",
             Self::Memory => "memory",
-            Self::Descriptors => "no descriptors",
             Self::Forked => "forked",
         }
     }
@@ -134,6 +130,8 @@ pub(crate) enum Side {
 pub(crate) struct Item {
     pub(crate) key: Key,
     pub(crate) len: u64,
+    /// Of its root; counts the end of a read and of a write.
+    counters: Option<Arc<Counters>>,
     state: Lock<State>,
 }
 
@@ -182,10 +180,19 @@ impl Kind {
 }
 
 impl Work {
-    pub(crate) fn new(kind: Kind, blocks: Vec<Block>, timeout: Duration) -> Arc<Self> {
+    pub(crate) fn new(
+        kind: Kind,
+        blocks: Vec<Block>,
+        timeout: Duration,
+        counters: impl Fn(&Key) -> Arc<Counters>,
+    ) -> Arc<Self> {
+        let counters = |key: &Key| matches!(kind, Kind::Get | Kind::Set).then(|| counters(key));
         let item = |block: Block| {
-            let len = block.memory.iter().map(Buffer::len).sum();
-            Item { key: block.key, len, state: Lock::new(State::Waiting(block.memory)) }
+            // What is longer than any memory is too long.
+            let lens = block.memory.iter().map(Buffer::len);
+            let (key, len) = (block.key, lens.fold(0, u64::saturating_add));
+            let state = Lock::new(State::Waiting(block.memory));
+            Item { key, len, counters: counters(&key), state }
         };
         let items: Vec<_> = blocks.into_iter().map(item).collect();
         let started = Instant::now();
@@ -203,15 +210,6 @@ impl Work {
 
     pub(crate) fn is_waiting(&self, item: usize) -> bool {
         matches!(*self.items[item].state.lock(), State::Waiting(_))
-    }
-
-    /// The end to count: for an item that was not done, the one that its caller sees, if it has
-    /// ended already.
-    pub(crate) fn known(&self, item: usize, end: End) -> End {
-        match (&*self.items[item].state.lock(), end) {
-            (State::Ended(known, _), End::Not(_)) => *known,
-            _ => end,
-        }
     }
 
     /// Takes an item's memory to copy from or to it; `None` if the item has ended. The caller
@@ -242,32 +240,31 @@ impl Work {
     /// Ends an item whose memory was taken.
     pub(crate) fn end_with(&self, item: usize, end: End, memory: Vec<Buffer>) {
         *self.items[item].state.lock() = State::Ended(end, memory);
-        self.one_less();
+        self.ended(item, end);
     }
 
     /// Ends an item unless it has ended, or its memory is in use.
     pub(crate) fn end(&self, item: usize, end: End) {
-        if let Some(memory) = self.take_memory(item) {
-            self.end_with(item, end, memory);
+        {
+            let mut state = self.items[item].state.lock();
+            let State::Waiting(memory) = &mut *state else { return };
+            let memory = std::mem::take(memory);
+            *state = State::Ended(end, memory);
         }
+        self.ended(item, end);
     }
 
     /// Ends an item of a thread that has panicked, whose memory may have been lost with it.
     pub(crate) fn abandon(&self, item: usize) {
         let end = End::Not(Why::RootFailed);
-        let lost = {
+        {
             let mut state = self.items[item].state.lock();
-            let lost = matches!(*state, State::Copying);
-            if lost {
-                *state = State::Ended(end, Vec::new());
+            if matches!(*state, State::Ended(..)) {
+                return;
             }
-            lost
-        };
-        if lost {
-            self.one_less();
-        } else {
-            self.end(item, end);
+            *state = State::Ended(end, Vec::new());
         }
+        self.ended(item, end);
     }
 
     /// Ends all items that wait.
@@ -275,7 +272,15 @@ impl Work {
         (0..self.items.len()).for_each(|item| self.end(item, end));
     }
 
-    fn one_less(&self) {
+    /// Counts the end that the caller sees, before it sees it.
+    fn ended(&self, item: usize, end: End) {
+        let Item { len, counters, .. } = &self.items[item];
+        if let Some(counters) = counters {
+            match self.kind {
+                Kind::Get => counters.loaded(end, *len, self.started.elapsed()),
+                _ => counters.saved(end, *len, self.started.elapsed()),
+            }
+        }
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
         }
@@ -367,7 +372,8 @@ mod tests {
     #[test]
     fn a_copy_at_the_deadline_leaves_no_item_that_waits() {
         let block = || Block { key: Namespace::new(b"").key(b"a"), memory: Vec::new() };
-        let work = Work::new(Kind::Set, vec![block(), block()], Duration::from_millis(20));
+        let timeout = Duration::from_millis(20);
+        let work = Work::new(Kind::Set, vec![block(), block()], timeout, |_| Arc::default());
         let memory = work.take_memory(0).expect("it waits");
         work.give_back(0, memory);
         assert!(work.is_waiting(0), "its time is not over");

@@ -111,6 +111,18 @@ impl Blocks {
         Ok(self.started(py.detach(|| store.get(blocks)), number))
     }
 
+    /// Writes blocks from memory, for a caller that waits for the call.
+    fn set_here(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        memory: &Bound<'_, PyAny>,
+    ) -> PyResult<BlockCall> {
+        let store = self.store(py)?;
+        let blocks = self.blocks(py, &store, keys, memory, Use::Source)?;
+        Ok(self.started(py.detach(|| store.set_here(blocks)), None))
+    }
+
     /// Starts writing blocks from memory.
     #[pyo3(signature = (keys, memory, number = None))]
     fn set(
@@ -222,10 +234,13 @@ impl Blocks {
         self.ended.take().into_iter().map(ends).collect()
     }
 
-    /// Closes the store: what waits is cancelled, what is in progress continues.
+    /// Closes the store: all calls end, and afterwards nothing touches their memory.
     fn close(&self, py: Python<'_>) {
         let store = self.store.lock().take();
-        py.detach(|| drop(store));
+        py.detach(|| {
+            store.iter().for_each(|store| store.close());
+            drop(store);
+        });
     }
 }
 

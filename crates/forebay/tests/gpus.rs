@@ -59,7 +59,7 @@ mod tests {
         let on = |gpu: usize, len| engine.allocate(gpus[gpu].id(), len).unwrap();
         let host = engine.allocate_pinned(300_000).unwrap();
         let mut pieces = [on(0, 100_000), on(0, 0), on(0, 1), host, on(1, 200_000), on(2, 100_000)];
-        own.exchange(&mut pieces, Direction::Read).unwrap();
+        own.exchange(0, &mut pieces.each_mut(), Direction::Read).unwrap();
         let mut at = 0;
         for piece in &pieces {
             let mut found = vec![0; usize::try_from(piece.len()).unwrap()];
@@ -68,10 +68,10 @@ mod tests {
             at += found.len();
         }
         own.fill(0).unwrap();
-        own.exchange(&mut pieces, Direction::Write).unwrap();
+        own.exchange(0, &mut pieces.each_mut(), Direction::Write).unwrap();
         assert!(own.as_slice().unwrap() == bytes);
         for mut other in [engine.allocate_pinned(700_000).unwrap(), on(0, 700_001)] {
-            let error = other.exchange(&mut pieces, Direction::Read).unwrap_err();
+            let error = other.exchange(0, &mut pieces.each_mut(), Direction::Read).unwrap_err();
             assert!(matches!(error, Error::BadOption { .. }), "{error}");
         }
     }

@@ -26,7 +26,7 @@ use forebay_base::user_copy::{copy_from_user, copy_to_user};
 use rustix::io::Errno;
 
 use crate::error::{Error, Operation, Place, Result};
-use crate::gpu::{Device, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
+use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceId, DeviceResult, Stream, is_quiet};
 use crate::plan::Direction;
 
 pub(crate) use account::{Account, Purpose};
@@ -351,18 +351,22 @@ impl Buffer {
         })
     }
 
-    /// Copies the first bytes to `pieces`, one after the other, as a read does, or as a write does
-    /// the pieces to them. Copies between pinned memory and one GPU are waited for together.
+    /// Copies the bytes from `at` on to `pieces`, one after the other, as a read does, or as a write
+    /// does the pieces to them. Copies between pinned memory and one GPU are waited for together.
     ///
     /// # Errors
     /// As for [`upload`](Self::upload), and [`Error::BadOption`] if the pieces are longer or this
     /// memory is not the engine's own on the host. After [`Error::CopyNotOver`] of a write a GPU
     /// may write to this memory at any time: forget it.
-    pub fn exchange(&mut self, pieces: &mut [Self], direction: Direction) -> Result<()> {
+    pub fn exchange(
+        &mut self,
+        mut at: u64,
+        pieces: &mut [&mut Self],
+        direction: Direction,
+    ) -> Result<()> {
         self.check_usable(|| None)?;
-        let mut at = 0;
         for group in pieces.chunk_by_mut(|one, next| one.device() == next.device()) {
-            let len = group.iter().map(Self::len).sum::<u64>();
+            let len = group.iter().map(|piece| piece.len).sum::<u64>();
             let start = self.checked(at, usize::try_from(len).unwrap_or(usize::MAX))?;
             let is_pinned = |device| match &self.allocation.memory {
                 Memory::Host(own) => own.is_registered(device),
@@ -390,25 +394,27 @@ impl Buffer {
     }
 
     /// For pieces on one GPU, for which this memory is pinned.
-    fn exchange_with_gpu(&self, group: &[Self], start: usize, direction: Direction) -> Result<()> {
+    fn exchange_with_gpu(
+        &self,
+        group: &[&mut Self],
+        start: usize,
+        direction: Direction,
+    ) -> Result<()> {
         group.iter().try_for_each(|piece| piece.check_usable(|| None))?;
-        let queue = |device: &dyn Device, stream| {
-            let mut own = (self.address() + start as u64) as *mut u8;
-            for piece in group.iter().filter(|piece| !piece.is_empty()) {
-                let len = usize::try_from(piece.len).expect("no more than own memory");
-                let host = NonNull::new(own).expect("mapped");
-                // SAFETY: both ranges are checked and ours until the synchronisation that follows.
-                unsafe {
-                    match direction {
-                        Direction::Read => {
-                            device.copy_to_device(stream, piece.address(), host, len)
-                        }
-                        Direction::Write => device.copy_to_host(stream, host, piece.address(), len),
-                    }?;
-                    own = own.add(len);
-                }
+        let mut own = self.address() + start as u64;
+        let copies = group.iter().filter(|piece| !piece.is_empty()).map(|piece| {
+            let host = NonNull::new(own as *mut u8).expect("mapped");
+            own += piece.len;
+            let len = usize::try_from(piece.len).expect("no more than own memory");
+            DeviceCopy { host, device: piece.address(), len }
+        });
+        let copies: Vec<_> = copies.collect();
+        // SAFETY: all ranges are checked and ours until the synchronisation that follows.
+        let queue = |device: &dyn Device, stream| unsafe {
+            match direction {
+                Direction::Read => device.copy_batch_to_device(stream, &copies),
+                Direction::Write => device.copy_batch_to_host(stream, &copies),
             }
-            Ok(())
         };
         let first = &group[0];
         let copied = first.with_courier(|courier, _| first.await_gpu(courier, queue));

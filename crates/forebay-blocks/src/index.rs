@@ -1,0 +1,433 @@
+//! The index of a root: records of blocks in buckets, and a header that says which are current.
+//!
+//! A key has two buckets of eight records. Any process may read them at any time; they change under
+//! a lock. A record and the header have checksums of their own, so what is torn or damaged is not
+//! found. Nothing is loaded at a start: the kernel's page cache has what is in use, for all
+//! processes.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::Advice;
+use rustix::io::{Errno, ReadWriteFlags};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::files;
+use crate::key::Key;
+
+/// Blocks begin at a multiple of it.
+pub(crate) const PAGE: u64 = 4096;
+const RECORD: usize = 64;
+const WAYS: usize = 8;
+const BUCKET: usize = WAYS * RECORD;
+/// The header lies twice in the first page.
+const HEADERS: [u64; 2] = [0, PAGE / 2];
+const FIELDS: usize = 10;
+const HEADER: usize = FIELDS * 8 + 8;
+/// How often a record or a header that is being changed is read. A change takes less than one
+/// read; what stays wrong was damaged.
+const READS: usize = 8;
+
+/// Bytes of a block on the drive.
+pub(crate) fn padded(len: u32) -> u64 {
+    u64::from(len.max(1)).next_multiple_of(PAGE)
+}
+
+/// What is known of a stored block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) key: [u8; 16],
+    /// Where it begins in the log.
+    pub(crate) place: u64,
+    /// Its number in the log.
+    pub(crate) number: u64,
+    /// The XXH3 of its bytes.
+    pub(crate) checksum: u64,
+    pub(crate) len: u32,
+    pub(crate) generation: u32,
+    /// Milliseconds since 1970.
+    pub(crate) written: u64,
+}
+
+/// Which records are current, and where the log goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Header {
+    /// Of new records: 16 random bits that `clear` changes, and a number that rises when the
+    /// machine was started again. A power cut may then have lost an older header's successors.
+    pub(crate) generation: u32,
+    /// Records of older generations count below this number.
+    pub(crate) since: u64,
+    /// Identifies the start of the machine.
+    pub(crate) boot: u64,
+    /// Where the log goes on.
+    pub(crate) head: u64,
+    /// Numbers of the next block, and of the first one whose bytes are still there.
+    pub(crate) next: u64,
+    pub(crate) first: u64,
+    /// Places from `solid` to `until` have no space on the drive yet.
+    pub(crate) solid: u64,
+    pub(crate) until: u64,
+    /// Blocks that are stored, and bytes that they take.
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Header {
+    fn encode(&self) -> [u8; HEADER] {
+        let fields: [u64; FIELDS] = [
+            self.generation.into(),
+            self.since,
+            self.boot,
+            self.head,
+            self.next,
+            self.first,
+            self.solid,
+            self.until,
+            self.blocks,
+            self.bytes,
+        ];
+        let mut bytes = [0; HEADER];
+        for (part, field) in bytes.chunks_exact_mut(8).zip(fields) {
+            part.copy_from_slice(&field.to_le_bytes());
+        }
+        let own = xxh3_64(&bytes[..FIELDS * 8]);
+        bytes[FIELDS * 8..].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (parts, _) = bytes.as_chunks::<8>();
+        let at = |field: usize| u64::from_le_bytes(parts[field]);
+        if at(FIELDS) != xxh3_64(&bytes[..FIELDS * 8]) {
+            return None;
+        }
+        Some(Self {
+            generation: u32::try_from(at(0)).ok()?,
+            since: at(1),
+            boot: at(2),
+            head: at(3),
+            next: at(4),
+            first: at(5),
+            solid: at(6),
+            until: at(7),
+            blocks: at(8),
+            bytes: at(9),
+        })
+    }
+
+    /// Whether a record's block is stored.
+    pub(crate) fn has(&self, record: &Record) -> bool {
+        (self.first..self.next).contains(&record.number)
+            && record.generation >> 16 == self.generation >> 16
+            && (record.generation == self.generation || record.number < self.since)
+    }
+
+    fn add(&mut self, record: &Record) {
+        self.blocks += 1;
+        self.bytes += padded(record.len);
+    }
+
+    pub(crate) fn remove(&mut self, record: &Record) {
+        // A killed process may not have counted its last blocks.
+        self.blocks = self.blocks.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(padded(record.len));
+    }
+}
+
+impl Record {
+    fn encode(&self) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        bytes[..16].copy_from_slice(&self.key);
+        bytes[16..24].copy_from_slice(&self.place.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.number.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.checksum.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.len.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.written.to_le_bytes());
+        let own = xxh3_64(&bytes[..56]);
+        bytes[56..].copy_from_slice(&own.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        (u64_at(56) == xxh3_64(&bytes[..56])).then(|| Self {
+            key: bytes[..16].try_into().expect("sixteen"),
+            place: u64_at(16),
+            number: u64_at(24),
+            checksum: u64_at(32),
+            len: u32_at(40),
+            generation: u32_at(44),
+            written: u64_at(48),
+        })
+    }
+}
+
+/// The index's file.
+#[derive(Debug)]
+pub(crate) struct Index {
+    file: File,
+    buckets: u64,
+    is_in_memory: bool,
+}
+
+/// How a read of the index may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// `WouldBlock` if the drive has to be read.
+    Never,
+    ForDrive,
+}
+
+/// A bucket as it was read.
+struct Bucket {
+    offset: u64,
+    bytes: [u8; BUCKET],
+}
+
+impl Bucket {
+    /// The records; `None` for one that is free, torn or damaged.
+    fn records(&self) -> impl Iterator<Item = (u64, Option<Record>)> {
+        let offsets = (self.offset..).step_by(RECORD);
+        offsets.zip(self.bytes.chunks_exact(RECORD).map(Record::decode))
+    }
+}
+
+impl Index {
+    /// Bytes of an index for so many blocks. It has half as many records again.
+    pub(crate) fn len_for(blocks: u64) -> u64 {
+        let buckets = (blocks + blocks / 2).div_ceil(WAYS as u64).max(2);
+        PAGE + (buckets * BUCKET as u64).next_multiple_of(PAGE)
+    }
+
+    pub(crate) fn open(path: &Path, len: u64) -> io::Result<Self> {
+        let file = files::sized(path, len)?;
+        let kind = rustix::fs::fstatfs(&file)?.f_type;
+        let buckets = (len - PAGE) / BUCKET as u64;
+        Ok(Self { file, buckets, is_in_memory: kind == libc::TMPFS_MAGIC })
+    }
+
+    fn read(&self, wait: Wait, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        if wait == Wait::Never {
+            let len = bytes.len();
+            let parts = &mut [IoSliceMut::new(bytes)];
+            match rustix::io::preadv2(&self.file, parts, offset, ReadWriteFlags::NOWAIT) {
+                Ok(read) if read == len => return Ok(()),
+                // A file system in memory may not know the flag. Others that do not may wait.
+                Err(Errno::OPNOTSUPP) if self.is_in_memory => {}
+                Ok(_) | Err(Errno::OPNOTSUPP) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.file.read_exact_at(bytes, offset)
+    }
+
+    /// The header; `None` if both copies are damaged.
+    pub(crate) fn header(&self, wait: Wait) -> io::Result<Option<Header>> {
+        let mut bytes = [0; HEADER];
+        for attempt in 0..READS {
+            self.read(wait, &mut bytes, HEADERS[attempt % 2])?;
+            if let Some(header) = Header::decode(&bytes) {
+                return Ok(Some(header));
+            }
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn set_header(&self, header: &Header) -> io::Result<()> {
+        let bytes = header.encode();
+        HEADERS.iter().try_for_each(|&at| self.file.write_all_at(&bytes, at))
+    }
+
+    fn offsets(&self, key: &[u8; 16]) -> [u64; 2] {
+        let (parts, _) = key.as_chunks();
+        [0, 1].map(|part: usize| {
+            let wide = u128::from(u64::from_le_bytes(parts[part])) * u128::from(self.buckets);
+            PAGE + u64::try_from(wide >> 64).expect("below the factor") * BUCKET as u64
+        })
+    }
+
+    fn bucket(&self, wait: Wait, offset: u64) -> io::Result<Bucket> {
+        let mut bytes = [0; BUCKET];
+        match self.read(wait, &mut bytes, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.restore()?,
+            read => read?,
+        }
+        Ok(Bucket { offset, bytes })
+    }
+
+    /// The record of a block that is stored, of `len` bytes or of any length. `is_over` says which
+    /// are too old.
+    pub(crate) fn find(
+        &self,
+        header: &Header,
+        key: &Key,
+        len: Option<u32>,
+        wait: Wait,
+        is_over: impl Fn(&Record) -> bool,
+    ) -> io::Result<Option<Record>> {
+        for offset in self.offsets(key.name()) {
+            'again: for _ in 0..READS {
+                let bucket = self.bucket(wait, offset)?;
+                let own = bucket.bytes.chunks_exact(RECORD).filter(|it| it[..16] == *key.name());
+                for bytes in own {
+                    match Record::decode(bytes) {
+                        None => continue 'again, // it is being changed, or damaged
+                        Some(record)
+                            if header.has(&record)
+                                && len.is_none_or(|len| len == record.len)
+                                && !is_over(&record) =>
+                        {
+                            return Ok(Some(record));
+                        }
+                        Some(_) => {}
+                    }
+                }
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Starts reading a key's buckets from the drive, without waiting.
+    pub(crate) fn read_ahead(&self, key: &Key) {
+        for offset in self.offsets(key.name()) {
+            let len = std::num::NonZeroU64::new(BUCKET as u64);
+            // Without it they are read later, in turn.
+            let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);
+        }
+    }
+
+    /// Adds a record, under the lock. Returns the number of blocks that had to leave; `None` if the
+    /// block is stored already, or if the record of the number that it `replaces` was removed.
+    pub(crate) fn insert(
+        &self,
+        header: &mut Header,
+        record: &Record,
+        replaces: Option<u64>,
+        is_over: impl Fn(&Record) -> bool,
+    ) -> io::Result<Option<u64>> {
+        let mut free: Option<(usize, u64)> = None;
+        let mut oldest: Option<(Record, u64)> = None;
+        let mut is_replaced = replaces.is_none();
+        for offset in self.offsets(&record.key) {
+            // Free records, the place of the one that is free for the longest time, and its number.
+            let mut slot = (0, 0, u64::MAX);
+            for (at, there) in self.bucket(Wait::ForDrive, offset)?.records() {
+                let is_same = |it: &Record| it.key == record.key && it.len == record.len;
+                match there {
+                    Some(it) if header.has(&it) && is_same(&it) => {
+                        if !is_over(&it) {
+                            return Ok(None);
+                        }
+                        header.remove(&it);
+                        slot = (WAYS + 1, at, 0); // before any other
+                    }
+                    Some(it) if header.has(&it) => {
+                        if oldest.is_none_or(|(old, _)| it.number < old.number) {
+                            oldest = Some((it, at));
+                        }
+                    }
+                    Some(it) if is_same(&it) && replaces == Some(it.number) => {
+                        is_replaced = true;
+                        slot = (WAYS + 1, at, 0);
+                    }
+                    _ if slot.0 > WAYS => {}
+                    // That of a block that is being rescued is free too.
+                    it => {
+                        let number = it.map_or(0, |it| it.number);
+                        let (number, at) = (slot.2, slot.1).min((number, at));
+                        slot = (slot.0 + 1, at, number);
+                    }
+                }
+            }
+            // The bucket with more free records: so nearly all of them can be used.
+            if slot.0 > free.map_or(0, |(count, _)| count) {
+                free = Some((slot.0, slot.1));
+            }
+        }
+        if !is_replaced {
+            return Ok(None);
+        }
+        let (at, evicted) = match (free, oldest) {
+            (Some((_, at)), _) => (at, 0),
+            (None, Some((old, at))) => {
+                header.remove(&old);
+                (at, 1)
+            }
+            (None, None) => unreachable!("a record is free, or in use"),
+        };
+        self.file.write_all_at(&record.encode(), at)?;
+        header.add(record);
+        Ok(Some(evicted))
+    }
+
+    /// Removes the records of a key that are `unwanted`, under the lock; returns how many blocks
+    /// were stored. A block that is being rescued is not, but its record says that it may return.
+    pub(crate) fn remove(
+        &self,
+        header: &mut Header,
+        key: &[u8; 16],
+        unwanted: impl Fn(&Record) -> bool,
+    ) -> io::Result<usize> {
+        let mut removed = 0;
+        for offset in self.offsets(key) {
+            for (at, record) in self.bucket(Wait::ForDrive, offset)?.records() {
+                let Some(record) = record.filter(|it| it.key == *key && unwanted(it)) else {
+                    continue;
+                };
+                self.file.write_all_at(&[0; RECORD], at)?;
+                if header.has(&record) {
+                    header.remove(&record);
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Gives the file its length again.
+    pub(crate) fn restore(&self) -> io::Result<()> {
+        self.file.set_len(PAGE + (self.buckets * BUCKET as u64))
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_record_is_read_back_and_no_flipped_bit_passes(
+            key: [u8; 16], numbers: [u64; 4], len: u32, generation: u32, bit in 0_usize..512,
+        ) {
+            let [place, number, checksum, written] = numbers;
+            let record = Record { key, place, number, checksum, len, generation, written };
+            let mut bytes = record.encode();
+            prop_assert_eq!(Record::decode(&bytes), Some(record));
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Record::decode(&bytes), None);
+        }
+
+        #[test]
+        fn a_header_is_read_back_and_no_flipped_bit_passes(
+            numbers: [u64; 9], generation: u32, bit in 0_usize..HEADER * 8,
+        ) {
+            let [since, boot, head, next, first, solid, until, blocks, bytes] = numbers;
+            let header =
+                Header { generation, since, boot, head, next, first, solid, until, blocks, bytes };
+            let mut encoded = header.encode();
+            prop_assert_eq!(Header::decode(&encoded), Some(header));
+            encoded[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Header::decode(&encoded), None);
+        }
+    }
+}

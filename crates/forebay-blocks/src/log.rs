@@ -1,0 +1,404 @@
+//! The log of a root: blocks are written in the order of their calls, and the oldest give their
+//! place to new ones. A block that was used since it was written is rescued: it is written again.
+//!
+//! Places count on for ever; the file has them modulo its length. So the order of places is the
+//! order of ages, and a record says by its number alone whether its bytes are still there.
+//!
+//! Nothing here is held while blocks are written. A process that dies before it publishes a block
+//! leaves a gap, which the log passes as it passes blocks.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, SystemTime};
+
+use crate::files;
+use crate::index::{Header, PAGE, Record, Wait, padded};
+use crate::key::Key;
+use crate::volume::{ENTRY, Volume};
+
+/// Space is taken from the drive in steps of this, so that few calls wait for it.
+const GROWTH: u64 = 64 << 20;
+/// Bytes that a call rescues at most, as a multiple of its own.
+const RESCUES: u64 = 3;
+/// The largest count of uses.
+const USES_MAX: u8 = 15;
+
+/// Which block leaves a full root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The oldest that was not used since it was written or last spared.
+    #[default]
+    Lru,
+    /// The oldest whose uses, halved each time it is spared, are none.
+    Lfu,
+}
+
+/// When blocks leave.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Leaving {
+    pub(crate) policy: Policy,
+    pub(crate) ttl: Option<Duration>,
+}
+
+impl Leaving {
+    /// A time that is still to come was noted while the clock was wrong. It is as old as it is far
+    /// away: else its block would stay until then.
+    pub(crate) fn is_over(&self, record: &Record) -> bool {
+        let ttl = self.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+        ttl.is_some_and(|ttl| now().abs_diff(record.written) >= ttl)
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where a block is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) at: u64,
+    pub(crate) number: u64,
+}
+
+/// Places for a call's blocks.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    /// For each block; `None` if there is no room for it.
+    pub(crate) places: Vec<Option<Place>>,
+    /// Blocks that were used and whose place is reserved now, with their new places. Their bytes
+    /// are there until this call writes.
+    pub(crate) rescued: Vec<(Record, Place)>,
+    pub(crate) evicted: u64,
+}
+
+/// A block to which a record is published.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    pub(crate) key: [u8; 16],
+    pub(crate) len: u32,
+    pub(crate) checksum: u64,
+    pub(crate) place: Place,
+    /// When it was stored; for a rescued block, at first.
+    pub(crate) written: u64,
+    /// The number that a rescued block had.
+    pub(crate) replaces: Option<u64>,
+}
+
+/// An entry of the journal.
+struct Entry {
+    key: [u8; 16],
+    at: u64,
+    len: u32,
+}
+
+impl Entry {
+    fn encode(&self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&self.key);
+        bytes[16..24].copy_from_slice(&self.at.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; 32]) -> Self {
+        Self {
+            key: bytes[..16].try_into().expect("sixteen"),
+            at: u64::from_le_bytes(bytes[16..24].try_into().expect("eight")),
+            len: u32::from_le_bytes(bytes[24..28].try_into().expect("four")),
+        }
+    }
+}
+
+impl Volume {
+    /// The offset of a place in the data.
+    pub(crate) fn offset(&self, at: u64) -> u64 {
+        at % self.shape.data
+    }
+
+    /// The record of a stored block, if its header and buckets are whole.
+    pub(crate) fn find(
+        &self,
+        header: &Header,
+        key: &Key,
+        len: Option<u32>,
+        wait: Wait,
+        leaving: Leaving,
+    ) -> io::Result<Option<Record>> {
+        self.index.find(header, key, len, wait, |record| leaving.is_over(record))
+    }
+
+    /// Reserves places for blocks, next to each other, and takes those of the oldest blocks.
+    pub(crate) fn reserve(
+        &self,
+        wanted: &[(Key, u32)],
+        keep_free: u64,
+        policy: Policy,
+    ) -> io::Result<Reserved> {
+        let _changing = self.locks.index()?;
+        let mut header = self.header()?;
+        let first = header.next;
+        let mut reserved = Reserved::default();
+        let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
+        // Calls in flight should not pass each other.
+        let left = (own * RESCUES).min(self.shape.data / 2);
+        let mut rescue = Rescue { left, policy, records: Vec::new(), uses: Vec::new() };
+        for (key, len) in wanted {
+            let place = self.place(&mut header, *key.name(), *len, keep_free, &mut rescue)?;
+            reserved.places.push(place.0);
+            reserved.evicted += place.1;
+        }
+        let mut uses = vec![0; usize::try_from(header.next - first).expect("blocks of a call")];
+        let mut next = 0;
+        while let Some(&record) = rescue.records.get(next) {
+            let (place, evicted) =
+                self.place(&mut header, record.key, record.len, keep_free, &mut rescue)?;
+            reserved.evicted += evicted;
+            match place {
+                Some(place) => {
+                    uses.push(rescue.uses[next]);
+                    reserved.rescued.push((record, place));
+                }
+                None => reserved.evicted += 1,
+            }
+            next += 1;
+        }
+        self.set_uses(first, &uses);
+        self.index.set_header(&header)?;
+        Ok(reserved)
+    }
+
+    /// Reserves one place, and returns the number of blocks that had to leave for it.
+    fn place(
+        &self,
+        header: &mut Header,
+        key: [u8; 16],
+        len: u32,
+        keep_free: u64,
+        rescue: &mut Rescue,
+    ) -> io::Result<(Option<Place>, u64)> {
+        let (needed, size) = (padded(len), self.shape.data);
+        let Some(at) = self.room(header, needed, keep_free)? else { return Ok((None, 0)) };
+        let mut evicted = 0;
+        // A block whose bytes would be overwritten, or whose entry.
+        while header.first < header.next {
+            let entry = self.entry(header.first)?;
+            let is_passed = entry.at.saturating_add(size) < at + needed;
+            if !is_passed && header.next - header.first < self.shape.blocks {
+                break;
+            }
+            evicted += self.pass(header, &entry, rescue)?;
+        }
+        let number = header.next;
+        let entry = Entry { key, at, len }.encode();
+        self.journal.write_all_at(&entry, number % self.shape.blocks * ENTRY)?;
+        (header.head, header.next) = (at + needed, number + 1);
+        Ok((Some(Place { at, number }), evicted))
+    }
+
+    /// The next place with so many bytes in one piece and with space on the drive.
+    fn room(&self, header: &mut Header, needed: u64, keep_free: u64) -> io::Result<Option<u64>> {
+        let size = self.shape.data;
+        if needed > size {
+            return Ok(None);
+        }
+        let (mut at, mut is_full) = (header.head, false);
+        loop {
+            if at % size + needed > size {
+                at = at.next_multiple_of(size);
+            }
+            if header.solid == header.until {
+                (header.solid, header.until) = (u64::MAX, u64::MAX);
+            }
+            if at >= header.until {
+                // A lap later the rest of the space has to be taken.
+                (header.solid, header.until) = (header.solid + size, header.until + size);
+            }
+            if at + needed <= header.solid {
+                return Ok(Some(at));
+            }
+            if self.grow(header, at + needed, keep_free)? {
+                continue;
+            }
+            // The drive is full: the log goes on where its own space begins.
+            if is_full || header.solid - (header.until - size) < needed {
+                return Ok(None);
+            }
+            (at, is_full) = (header.until, true);
+        }
+    }
+
+    /// Takes space from the drive up to a place at least. False if that is more than there is.
+    fn grow(&self, header: &mut Header, least: u64, keep_free: u64) -> io::Result<bool> {
+        let space = rustix::fs::statvfs(&self.path)?;
+        let free = (space.f_bavail * space.f_frsize).saturating_sub(keep_free);
+        let least = least.min(header.until);
+        for end in [least.max((header.solid + GROWTH).min(header.until)), least] {
+            if end - header.solid > free {
+                continue;
+            }
+            let (start, size) = (self.offset(header.solid), self.shape.data);
+            let len = (end - header.solid).min(size - start);
+            let data = self.data.descriptor();
+            if files::allocate(data, start, len)?
+                && (start + len < size
+                    || end - header.solid == len
+                    || files::allocate(data, 0, end - header.solid - len)?)
+            {
+                header.solid = end;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn entry(&self, number: u64) -> io::Result<Entry> {
+        let mut bytes = [0; 32];
+        match self.journal.read_exact_at(&mut bytes, number % self.shape.blocks * ENTRY) {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+            // What was cut off is the entry of no block, at a place that is passed.
+            _ => Ok(Entry::decode(&bytes)),
+        }
+    }
+
+    /// Passes the oldest block, which is rescued if it was used. Returns how many are lost.
+    fn pass(&self, header: &mut Header, entry: &Entry, rescue: &mut Rescue) -> io::Result<u64> {
+        let number = header.first;
+        let key = Key::of_name(entry.key);
+        let is_other = |record: &Record| record.number != number;
+        let found = self.index.find(header, &key, Some(entry.len), Wait::ForDrive, is_other)?;
+        header.first += 1;
+        let Some(record) = found else { return Ok(0) };
+        header.remove(&record);
+        let mut used = [0];
+        self.uses.get(number % self.shape.blocks, &mut used);
+        Ok(u64::from(!rescue.takes(record, used[0])))
+    }
+
+    /// Notes that blocks are in use.
+    pub(crate) fn note_uses(&self, mut numbers: Vec<u64>) {
+        numbers.sort_unstable();
+        for row in numbers.chunk_by(|one, next| next - one <= 1) {
+            let (first, last) = (row[0], row[row.len() - 1]);
+            let mut uses = vec![0; usize::try_from(last - first).expect("a call's") + 1];
+            let at = first % self.shape.blocks;
+            self.uses.get(at, &mut uses);
+            row.iter().for_each(|number| {
+                let used = &mut uses[usize::try_from(number - first).expect("in the row")];
+                *used = (*used + 1).min(USES_MAX);
+            });
+            self.set_uses(first, &uses);
+        }
+    }
+
+    fn set_uses(&self, first: u64, uses: &[u8]) {
+        let at = first % self.shape.blocks;
+        let before = usize::try_from(self.shape.blocks - at).unwrap_or(usize::MAX);
+        let (here, wrapped) = uses.split_at(uses.len().min(before));
+        self.uses.set(at, here);
+        self.uses.set(0, wrapped);
+    }
+
+    /// Makes blocks visible to all processes: their bytes are in their places. For each, whether it
+    /// is stored now; and the number of blocks that had to leave.
+    pub(crate) fn publish(
+        &self,
+        blocks: &[Written],
+        leaving: Leaving,
+    ) -> io::Result<(Vec<Published>, u64)> {
+        let _changing = self.locks.index()?;
+        let mut header = self.header()?;
+        let (mut published, mut evicted) = (Vec::with_capacity(blocks.len()), 0);
+        // Rescued blocks first: their old records are free for others.
+        for block in blocks.iter().rev() {
+            let &Written { key, len, checksum, place, written, replaces } = block;
+            let Place { at, number } = place;
+            let generation = header.generation;
+            let record = Record { key, place: at, number, checksum, len, generation, written };
+            if !header.has(&record) {
+                published.push(Published::Passed);
+                continue;
+            }
+            let is_over = |it: &Record| leaving.is_over(it);
+            let inserted = self.index.insert(&mut header, &record, replaces, is_over)?;
+            evicted += inserted.unwrap_or(0);
+            published.push(inserted.map_or(Published::There, |_| Published::Stored));
+        }
+        self.index.set_header(&header)?;
+        published.reverse();
+        Ok((published, evicted))
+    }
+
+    /// Removes the records of keys; for each, whether there was one.
+    pub(crate) fn remove(
+        &self,
+        keys: &[[u8; 16]],
+        unwanted: impl Fn(&Record) -> bool,
+    ) -> io::Result<Vec<bool>> {
+        let _changing = self.locks.index()?;
+        let mut header = self.header()?;
+        let removed = keys
+            .iter()
+            .map(|key| Ok(self.index.remove(&mut header, key, &unwanted)? > 0))
+            .collect::<io::Result<_>>()?;
+        self.index.set_header(&header)?;
+        Ok(removed)
+    }
+
+    /// Removes all blocks, and gives their space back.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        let _changing = self.locks.index()?;
+        let before = self.header()?;
+        let tag = u32::from(u16::MAX) << 16;
+        let generation = before.generation.wrapping_add(1 << 16) & tag | before.generation & !tag;
+        let (head, size) = (before.head.next_multiple_of(PAGE), self.shape.data);
+        let header = Header {
+            generation,
+            first: before.next,
+            since: before.next,
+            solid: head,
+            until: head + size,
+            blocks: 0,
+            bytes: 0,
+            ..before
+        };
+        self.index.set_header(&header)?;
+        files::empty(self.data.descriptor(), size)
+    }
+}
+
+/// How the publishing of a block ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Published {
+    Stored,
+    /// Another writer stored it, or it was deleted while it was rescued.
+    There,
+    /// The log passed its place, or the root was cleared: it has to be written again.
+    Passed,
+}
+
+/// Blocks that a call spares.
+struct Rescue {
+    left: u64,
+    policy: Policy,
+    records: Vec<Record>,
+    /// What remains of their uses.
+    uses: Vec<u8>,
+}
+
+impl Rescue {
+    fn takes(&mut self, record: Record, used: u8) -> bool {
+        let len = padded(record.len);
+        if used == 0 || len > self.left {
+            return false;
+        }
+        self.left -= len;
+        self.records.push(record);
+        self.uses.push(match self.policy {
+            Policy::Lru => 0,
+            Policy::Lfu => used / 2,
+        });
+        true
+    }
+}
