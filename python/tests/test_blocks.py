@@ -223,6 +223,39 @@ def test_a_killed_writer_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     assert all(store.set([f"new {number}" for number in range(2000)], [content(0)] * 2000))
 
 
+FORKED_WRITER = """
+import os, sys, time
+from forebay.blocks import BlockStore
+
+store = BlockStore(sys.argv[1], capacity="256MiB", keep_free=0)
+store.set(["first"], [bytes(1 << 20)])
+if child := os.fork():
+    print(child, flush=True)
+    while True:
+        store.delete([str(number) for number in range(16)])
+        store.set([str(number) for number in range(16)], [bytes(1 << 20)] * 16)
+else:
+    time.sleep(60)
+"""
+
+
+def test_a_forked_child_keeps_no_lock_of_a_killed_writer(tmp_path: Path) -> None:
+    for _ in range(5):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", FORKED_WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert writer.stdout
+        child = int(writer.stdout.readline())
+        time.sleep(0.2)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        with BlockStore(tmp_path, capacity="256MiB", keep_free=0) as store:
+            keys = [str(number) for number in range(16)]
+            call = store.start_set(keys, [bytes(1 << 20)] * 16)
+            assert call.result(20) == [True] * 16, call.reasons()
+        os.kill(child, signal.SIGKILL)
+
+
 def test_two_processes_write_a_block_once(tmp_path: Path) -> None:
     program = """
 import sys

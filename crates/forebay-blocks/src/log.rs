@@ -18,18 +18,21 @@ use crate::volume::{ENTRY, Volume};
 
 /// Space is taken from the drive in steps of this, so that few calls wait for it.
 const GROWTH: u64 = 64 << 20;
-/// Bytes that a call rescues at most, as a multiple of its own.
-const RESCUES: u64 = 3;
+/// Bytes that a call's part rescues at most: a multiple of its own, and all in all.
+const RESCUES: (u64, u64) = (8, 32 << 20);
 /// The largest count of uses.
 const USES_MAX: u8 = 15;
+/// Steps of the clock of uses in one lap of the log, and all of them.
+const LAP: u64 = 64;
+const STEPS: u64 = 250;
 
 /// Which block leaves a full root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The oldest that was not used since it was written or last spared.
+    /// The oldest that was not used within the last half of the log's lap.
     #[default]
     Lru,
-    /// The oldest whose uses, halved each time it is spared, are none.
+    /// The oldest without uses. They are halved each time that it is rescued.
     Lfu,
 }
 
@@ -142,8 +145,9 @@ impl Volume {
         let mut reserved = Reserved::default();
         let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
         // Calls in flight should not pass each other.
-        let left = (own * RESCUES).min(self.shape.data / 2);
-        let mut rescue = Rescue { left, policy, records: Vec::new(), uses: Vec::new() };
+        let left = (own * RESCUES.0).min(RESCUES.1).min(self.shape.data / 2);
+        let now = self.tick(header.head);
+        let mut rescue = Rescue { left, policy, now, records: Vec::new(), uses: Vec::new() };
         for (key, len) in wanted {
             let place = self.place(&mut header, *key.name(), *len, keep_free, &mut rescue)?;
             reserved.places.push(place.0);
@@ -276,8 +280,15 @@ impl Volume {
         Ok(u64::from(!rescue.takes(record, used[0])))
     }
 
+    /// The clock of uses, which the log's growth moves; 0 stands for no use.
+    fn tick(&self, head: u64) -> u8 {
+        let step = head / (self.shape.data / LAP).max(1) % STEPS;
+        u8::try_from(step + 1).expect("at most the steps")
+    }
+
     /// Notes that blocks are in use.
-    pub(crate) fn note_uses(&self, mut numbers: Vec<u64>) {
+    pub(crate) fn note_uses(&self, header: &Header, policy: Policy, mut numbers: Vec<u64>) {
+        let now = self.tick(header.head);
         numbers.sort_unstable();
         for row in numbers.chunk_by(|one, next| next - one <= 1) {
             let (first, last) = (row[0], row[row.len() - 1]);
@@ -286,7 +297,10 @@ impl Volume {
             self.uses.get(at, &mut uses);
             row.iter().for_each(|number| {
                 let used = &mut uses[usize::try_from(number - first).expect("in the row")];
-                *used = (*used + 1).min(USES_MAX);
+                *used = match policy {
+                    Policy::Lru => now,
+                    Policy::Lfu => (*used).min(USES_MAX - 1) + 1,
+                };
             });
             self.set_uses(first, &uses);
         }
@@ -382,6 +396,7 @@ pub(crate) enum Published {
 struct Rescue {
     left: u64,
     policy: Policy,
+    now: u8,
     records: Vec<Record>,
     /// What remains of their uses.
     uses: Vec<u8>,
@@ -390,7 +405,9 @@ struct Rescue {
 impl Rescue {
     fn takes(&mut self, record: Record, used: u8) -> bool {
         let len = padded(record.len);
-        if used == 0 || len > self.left {
+        let age = (u64::from(self.now) + 2 * STEPS - u64::from(used)) % STEPS;
+        let is_old = self.policy == Policy::Lru && age > LAP / 2;
+        if used == 0 || is_old || len > self.left {
             return false;
         }
         self.left -= len;

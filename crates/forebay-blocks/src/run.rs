@@ -12,7 +12,7 @@ use forebay::{Buffer, Direction, Engine, Error, Piece, RequestOptions};
 use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::index::{Record, Wait, padded};
+use crate::index::{Header, Record, Wait, padded};
 use crate::key::Key;
 use crate::locks::Claim;
 use crate::log::{Place, Published, Written, now};
@@ -117,7 +117,8 @@ impl Runner<'_> {
         }
         self.root.health(side).answered();
         if work.kind == Kind::Touch {
-            volume.note_uses(all.iter().flatten().map(|record| record.number).collect());
+            let numbers = all.iter().flatten().map(|record| record.number).collect();
+            volume.note_uses(&header, self.root.leaving.policy, numbers);
         }
         for (&item, found) in items.iter().zip(all) {
             work.end(item, found.map_or(End::Not(Why::Absent), |_| End::Done));
@@ -174,7 +175,7 @@ impl Runner<'_> {
         items: &[usize],
         volume: &Volume,
         wait: Wait,
-    ) -> Result<(Vec<Found>, usize), Error> {
+    ) -> Result<(Header, Vec<Found>, usize), Error> {
         let of_index = self.root.of_index();
         let header = match wait {
             Wait::Never => volume.index.header(wait).map_err(&of_index)?.unwrap_or_default(),
@@ -203,12 +204,12 @@ impl Runner<'_> {
         for found in &mut found {
             found.at = advance(&mut end, found.record.len);
         }
-        Ok((found, end))
+        Ok((header, found, end))
     }
 
     fn load(&self, work: &Work, items: &[usize], volume: &Volume) -> Result<(), End> {
         let found = self.find(work, items, volume, Wait::ForDrive);
-        let (mut found, len) = found.map_err(|error| self.failed(Side::Load, &error))?;
+        let (header, mut found, len) = found.map_err(|error| self.failed(Side::Load, &error))?;
         self.root.loads.answered();
         if found.is_empty() {
             return Ok(());
@@ -241,7 +242,7 @@ impl Runner<'_> {
                 }
             }
         }
-        self.deliver(work, volume, &mut buffer, &found);
+        self.deliver(work, volume, &header, &mut buffer, &found);
         self.pool.give(buffer);
         Ok(())
     }
@@ -321,14 +322,22 @@ impl Runner<'_> {
     }
 
     /// Copies good blocks to their callers, all of them together.
-    fn deliver(&self, work: &Work, volume: &Volume, buffer: &mut Buffer, found: &[Found]) {
+    fn deliver(
+        &self,
+        work: &Work,
+        volume: &Volume,
+        header: &Header,
+        buffer: &mut Buffer,
+        found: &[Found],
+    ) {
         let good = found.iter().filter(|it| it.state == Read::Good);
         let mut taken: Vec<(&Found, Vec<Buffer>)> =
             good.filter_map(|it| work.take_memory(it.item).map(|memory| (it, memory))).collect();
         let mut places: Vec<_> =
             taken.iter_mut().map(|(it, memory)| (it.at, it.record.len, memory)).collect();
         let failed = exchange(buffer, &mut places, Direction::Read);
-        volume.note_uses(taken.iter().map(|(it, _)| it.record.number).collect());
+        let numbers = taken.iter().map(|(it, _)| it.record.number).collect();
+        volume.note_uses(header, self.root.leaving.policy, numbers);
         for (number, (it, memory)) in taken.into_iter().enumerate() {
             let is_bad = failed.iter().any(|(bad, _)| *bad == number);
             let end = if is_bad { End::Not(Why::Memory) } else { End::Done };
@@ -343,14 +352,16 @@ impl Runner<'_> {
             return;
         }
         let Some((volume, _)) = self.root.volume_at_once() else { return };
-        let Ok((mut found, len)) = self.find(work, items, &volume, Wait::Never) else { return };
+        let Ok((header, mut found, len)) = self.find(work, items, &volume, Wait::Never) else {
+            return;
+        };
         if found.is_empty() {
             return;
         }
         let Ok(Some(mut buffer)) = self.pool.try_take(self.engine, len as u64) else { return };
         let _loading = self.root.traffic.load();
         read_resident(&volume, &mut buffer, &mut found);
-        self.deliver(work, &volume, &mut buffer, &found);
+        self.deliver(work, &volume, &header, &mut buffer, &found);
         self.pool.give(buffer);
     }
 

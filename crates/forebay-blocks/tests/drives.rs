@@ -28,7 +28,7 @@ fn fill_drive(rounds: usize) {
     let engine = engine();
     for (keep_free, page_cache) in [(0, true), (0, false), (20 * MIB, false)].repeat(rounds) {
         let path = drive.path().join(format!("{keep_free}{page_cache}"));
-        let mut options = Options::new(vec![root(&path, 1 << 30)]);
+        let mut options = Options::new(vec![root(&path, 256 * MIB)]);
         options.roots[0].keep_free = Some(keep_free);
         options.page_cache = page_cache;
         let store = Store::open(&engine, &options).unwrap();
@@ -170,6 +170,33 @@ fn a_hanging_drive_costs_its_own_blocks() {
     while all().0 != [End::Done; 40] {
         assert!(Instant::now() < until, "{:?}", store.statistics());
         std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_store_that_is_closed_touches_no_memory() {
+    let len = usize::try_from(256 * MIB).unwrap();
+    let Some(drive) = or_skip(HangingDrive::new(len)) else { return };
+    let engine = engine();
+    let store = Store::open(&engine, &options(drive.path(), 64 * MIB)).unwrap();
+    (0..10).for_each(|number| assert_eq!(set(&engine, &store, number, LEN), End::Done));
+    store.sync().unwrap();
+    drive.hang(true);
+    let block = |number| {
+        let memory = vec![engine.allocate_pinned(LEN as u64).unwrap()];
+        Block { key: key(&store, number), memory }
+    };
+    let batch = store.get((0..10).map(block).collect());
+    std::thread::sleep(Duration::from_millis(100)); // its threads wait for the drive
+    store.close();
+    assert_eq!(batch.wait_for(Duration::ZERO), Some(vec![End::Not(Why::Cancelled); 10]));
+    let mut memory = batch.take_memory();
+    memory.iter_mut().for_each(|pieces| pieces[0].fill(7).unwrap());
+    assert_eq!(store.get((0..10).map(block).collect()).wait(), [End::Not(Why::Cancelled); 10]);
+    drive.hang(false);
+    std::thread::sleep(Duration::from_millis(500));
+    for pieces in &memory {
+        assert!(pieces[0].as_slice().unwrap().iter().all(|&byte| byte == 7));
     }
 }
 
@@ -337,7 +364,7 @@ fn a_block_that_the_drive_cannot_read_is_stored_again() {
     let Some(drive) = or_skip(LoopDrive::new(&options_of_drive)) else { return };
     let engine = engine();
     let store = Store::open(&engine, &options(drive.path(), 64 * MIB)).unwrap();
-    (0..150).for_each(|it| assert_eq!(set(&engine, &store, it, LEN), End::Done));
+    (0..200).for_each(|it| assert_eq!(set(&engine, &store, it, LEN), End::Done));
     store.sync().unwrap();
     // The end of the drive becomes unreadable, a little more each time, until a block is there.
     let mut len = size;
@@ -348,7 +375,7 @@ fn a_block_that_the_drive_cannot_read_is_stored_again() {
             Ok(bytes) => bytes != content(it, LEN),
             Err(why) => why == Why::Damaged || panic!("block {it}: {why}"),
         };
-        if let Some(lost) = (0..150).find(is_lost) {
+        if let Some(lost) = (0..200).find(is_lost) {
             break lost;
         }
     };

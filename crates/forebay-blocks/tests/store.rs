@@ -427,6 +427,123 @@ fn another_namespace_does_not_match() {
 }
 
 #[test]
+fn a_root_is_used_up_to_its_capacity() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let (capacity, len) = (64 * MIB, 65_536);
+    let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
+    let count = capacity * 97 / 100 / len as u64;
+    for number in 0..count {
+        assert_eq!(set(&engine, &store, number, len), End::Done);
+    }
+    let keys: Vec<_> = (0..count).map(|number| key(&store, number)).collect();
+    assert_eq!(store.exists(&keys).wait(), vec![End::Done; keys.len()]);
+    assert_eq!(store.usage().unwrap(), (count, count * len as u64));
+    // The oldest are evicted, and the newest stay.
+    for number in count..2 * count {
+        assert_eq!(set(&engine, &store, number, len), End::Done);
+    }
+    let keys: Vec<_> = (count..2 * count).map(|number| key(&store, number)).collect();
+    assert_eq!(store.exists(&keys).wait(), vec![End::Done; keys.len()]);
+    let taken: u64 = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|it| std::os::unix::fs::MetadataExt::blocks(&it.unwrap().metadata().unwrap()) * 512)
+        .sum();
+    assert!(taken <= capacity + MIB / 4, "{taken} bytes"); // and what the file system notes
+}
+
+#[test]
+fn a_key_has_a_block_of_each_length() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let store = Store::open(&engine, &options(folder.path(), 64 * MIB)).unwrap();
+    for len in [100, 200, 70_000] {
+        assert_eq!(set(&engine, &store, 1, len), End::Done);
+    }
+    for len in [100, 200, 70_000] {
+        assert_eq!(get(&engine, &store, 1, len).unwrap(), content(1, len));
+    }
+    assert_eq!(store.delete(&[key(&store, 1)]).wait(), [End::Done]);
+    for len in [100, 200, 70_000] {
+        assert_eq!(get(&engine, &store, 1, len), Err(Why::Absent));
+    }
+}
+
+#[test]
+fn what_was_cut_off_is_a_miss_and_is_stored_again() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    for page_cache in [true, false] {
+        let mut options = options(&folder.path().join(page_cache.to_string()), 64 * MIB);
+        options.page_cache = page_cache;
+        let store = Store::open(&engine, &options).unwrap();
+        for name in ["data", "index", "journal"] {
+            for number in 0..50 {
+                assert!(set(&engine, &store, number, 65_536).is_good());
+            }
+            let file = fs::File::options().write(true).open(options.roots[0].path.join(name));
+            file.unwrap().set_len(0).unwrap();
+            let keys: Vec<_> = (0..50).map(|number| key(&store, number)).collect();
+            for number in 0..50 {
+                let read = get(&engine, &store, number, 65_536);
+                let is_miss = matches!(read, Err(Why::Damaged | Why::Absent));
+                assert!(name == "journal" || is_miss, "{name}: {:?}", read.err());
+            }
+            if name != "journal" {
+                assert_eq!(store.exists(&keys).wait(), vec![End::Not(Why::Absent); 50]);
+                assert_eq!(store.find_at_once(&keys), vec![Some(false); 50]);
+            }
+            for number in 0..50 {
+                assert!(set(&engine, &store, number, 65_536).is_good(), "{name}");
+                let bytes = get(&engine, &store, number, 65_536).unwrap();
+                assert!(bytes == content(number, 65_536));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_is_emptied_or_replaced_is_made_again() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let root = folder.path().join("root");
+    let open = || Store::open(&engine, &options(&root, 64 * MIB)).unwrap();
+    let stores = [open(), open()];
+    for round in 0..3 {
+        assert!(set(&engine, &stores[0], 1, 5000).is_good());
+        match round {
+            0 => fs::rename(&root, folder.path().join("other")).unwrap(),
+            1 => fs::remove_dir_all(&root).unwrap(),
+            _ => fs::read_dir(&root).unwrap().for_each(|it| {
+                fs::remove_file(it.unwrap().path()).unwrap();
+            }),
+        }
+        if round < 2 {
+            assert_eq!(get(&engine, &stores[0], 1, 5000), Err(Why::RootFailed));
+            fs::create_dir(&root).unwrap();
+        }
+        for store in stores.iter().chain(&[open()]) {
+            assert!(
+                set(&engine, store, 2, 5000).is_good(),
+                "{:?}",
+                store.statistics()[0].last_error
+            );
+            assert_eq!(get(&engine, store, 1, 5000), Err(Why::Absent));
+            assert_eq!(get(&engine, store, 2, 5000).unwrap(), content(2, 5000));
+        }
+    }
+}
+
+#[test]
+fn a_caller_that_waits_is_not_refused() {
+    let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
+    let mut options = options(folder.path(), 256 * MIB);
+    options.waiting = 4 * MIB;
+    let store = Store::open(&engine, &options).unwrap();
+    let block = |number| {
+        let memory = vec![memory(&engine, &content(number, 1 << 20))];
+        Block { key: key(&store, number), memory }
+    };
+    assert_eq!(store.set_here((0..64).map(block).collect()).wait(), [End::Done; 64]);
+}
+
+#[test]
 fn flipped_bits_are_misses() {
     flip_bits(1_000);
 }
