@@ -43,13 +43,15 @@ pub(crate) struct Locks {
     identity: (u64, u64),
     /// Keys that this process's threads write.
     keys: Lock<BTreeSet<i64>>,
-    /// Only one thread of the process changes the index at a time.
-    index: Lock<Changing>,
+    /// The threads of the process make the root and change its index in turn: its locks are the
+    /// process's.
+    setup: Lock<Turn<SETUP>>,
+    index: Lock<Turn<INDEX>>,
 }
 
-/// Guarded by the thread that changes the index.
+/// The turn of a thread.
 #[derive(Debug, Default)]
-struct Changing;
+struct Turn<const BYTE: i64>;
 
 /// A share of the process's locks on a root. The last one to be dropped closes the file.
 #[derive(Debug)]
@@ -59,10 +61,9 @@ static ALL: PerProcess<Lock<Vec<Arc<Locks>>>> = PerProcess::new();
 
 /// A lock, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Locked<'a> {
+pub(crate) struct Locked<'a, const BYTE: i64> {
     locks: &'a Locks,
-    byte: i64,
-    _thread: Option<MutexGuard<'a, Changing>>,
+    _turn: MutexGuard<'a, Turn<BYTE>>,
 }
 
 /// The right to write a key, until it is dropped.
@@ -84,8 +85,9 @@ impl Share {
         }
         let file = files::own(path)?;
         let made = file.metadata()?;
-        let (identity, keys, index) = ((made.dev(), made.ino()), Lock::default(), Lock::default());
-        let locks = Arc::new(Locks { file, identity, keys, index });
+        let (identity, keys) = ((made.dev(), made.ino()), Lock::default());
+        let (setup, index) = (Lock::default(), Lock::default());
+        let locks = Arc::new(Locks { file, identity, keys, setup, index });
         all.push(Arc::clone(&locks));
         Ok(Self(Some(locks)))
     }
@@ -100,31 +102,15 @@ impl Share {
     }
 
     /// Waits for the lock under which a root is made.
-    pub(crate) fn set_up(&self, bound: Duration) -> io::Result<Locked<'_>> {
-        self.wait(SETUP, None, bound)
+    pub(crate) fn set_up(&self, bound: Duration) -> io::Result<Locked<'_, SETUP>> {
+        let locks = self.locks();
+        locks.wait(locks.setup.lock(), bound)
     }
 
     /// Waits for the lock under which the index changes.
-    pub(crate) fn index(&self) -> io::Result<Locked<'_>> {
+    pub(crate) fn index(&self) -> io::Result<Locked<'_, INDEX>> {
         let locks = self.locks();
-        self.wait(INDEX, Some(locks.index.lock()), WAIT_MAX)
-    }
-
-    fn wait<'a>(
-        &'a self,
-        byte: i64,
-        thread: Option<MutexGuard<'a, Changing>>,
-        bound: Duration,
-    ) -> io::Result<Locked<'a>> {
-        let (locks, started) = (self.locks(), Instant::now());
-        while !locks.set(libc::F_WRLCK, byte)? {
-            if started.elapsed() > bound {
-                let text = format!("another process has kept its lock for {bound:?}");
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            thread::sleep(LOOK_AGAIN);
-        }
-        Ok(Locked { locks, byte, _thread: thread })
+        locks.wait(locks.index.lock(), WAIT_MAX)
     }
 
     /// Marks the root as open, under the lock of the setup. True if no other process and no other
@@ -161,10 +147,10 @@ impl Drop for Share {
     }
 }
 
-impl Drop for Locked<'_> {
+impl<const BYTE: i64> Drop for Locked<'_, BYTE> {
     fn drop(&mut self) {
         // Fails only for a bad argument; the end of the process releases it too.
-        let _ = self.locks.set(libc::F_UNLCK, self.byte);
+        let _ = self.locks.set(libc::F_UNLCK, BYTE);
     }
 }
 
@@ -177,6 +163,22 @@ impl Drop for Claim {
 }
 
 impl Locks {
+    fn wait<'a, const BYTE: i64>(
+        &'a self,
+        turn: MutexGuard<'a, Turn<BYTE>>,
+        bound: Duration,
+    ) -> io::Result<Locked<'a, BYTE>> {
+        let started = Instant::now();
+        while !self.set(libc::F_WRLCK, BYTE)? {
+            if started.elapsed() > bound {
+                let text = format!("another process has kept its lock for {bound:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        Ok(Locked { locks: self, _turn: turn })
+    }
+
     /// Sets a lock; false if another process holds one that excludes it.
     fn set(&self, kind: libc::c_int, byte: i64) -> io::Result<bool> {
         let lock = libc::flock {

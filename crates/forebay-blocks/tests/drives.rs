@@ -366,10 +366,10 @@ fn a_block_that_the_drive_cannot_read_is_stored_again() {
     let store = Store::open(&engine, &options(drive.path(), 64 * MIB)).unwrap();
     (0..200).for_each(|it| assert_eq!(set(&engine, &store, it, LEN), End::Done));
     store.sync().unwrap();
-    // The end of the drive becomes unreadable, a little more each time, until a block is there.
+    // The end of the drive becomes unreadable, more each time, until a block is there.
     let mut len = size;
     let lost = loop {
-        len -= MIB / 4;
+        len -= MIB;
         drive.cut_writable(len);
         let is_lost = |&it: &u64| match get(&engine, &store, it, LEN) {
             Ok(bytes) => bytes != content(it, LEN),

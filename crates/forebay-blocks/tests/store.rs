@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_blocks::{Block, End, Policy, RootStatistics, Store, Why};
+use lab::seeds::index;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stores::{INDEX, MIB, content, engine, get, key, memory, options, set};
 
@@ -184,7 +185,9 @@ fn blocks_wait_for_memory_that_the_process_cannot_have() {
     }
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
-    let store = Store::open(&engine, &options(folder.path(), 256 * MIB)).unwrap();
+    let mut options = options(folder.path(), 256 * MIB);
+    options.threads = 4; // each needs 8 MiB
+    let store = Store::open(&engine, &options).unwrap();
     let len = 1 << 20;
     assert!((0..64).all(|number| set(&engine, &store, number, len) == End::Done));
     assert!(get(&engine, &store, 1, len).is_ok());
@@ -196,7 +199,7 @@ fn blocks_wait_for_memory_that_the_process_cannot_have() {
     let statm = fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split(' ').next().unwrap().parse().unwrap();
     let before = getrlimit(Resource::As);
-    let most = Some(pages * 4096 + 48 * MIB);
+    let most = Some(pages * 4096 + 20 * MIB);
     setrlimit(Resource::As, Rlimit { current: most, ..before }).unwrap();
     let ends = store.get(blocks).wait();
     setrlimit(Resource::As, before).unwrap();
@@ -518,6 +521,13 @@ fn a_folder_that_is_emptied_or_replaced_is_made_again() {
             assert_eq!(get(&engine, &stores[0], 1, 5000), Err(Why::RootFailed));
             fs::create_dir(&root).unwrap();
         }
+        // Several threads make it at once.
+        thread::scope(|scope| {
+            for number in 10..18 {
+                let (engine, store) = (&engine, &stores[index(number % 2)]);
+                scope.spawn(move || assert!(set(engine, store, number, 5000).is_good()));
+            }
+        });
         for store in stores.iter().chain(&[open()]) {
             assert!(
                 set(&engine, store, 2, 5000).is_good(),
