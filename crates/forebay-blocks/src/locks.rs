@@ -1,5 +1,5 @@
-//! Locks on bytes of a root's file `lock`. They belong to the process: the kernel releases them when
-//! it dies, a forked child does not inherit them, and processes of several containers see each
+//! Locks on bytes of a root's file `lock`. They belong to the process: the kernel releases them
+//! when it dies, a forked child does not inherit them, and processes of several containers see each
 //! other's.
 //!
 //! The kernel releases all of a process's locks on a file when the process closes any descriptor of

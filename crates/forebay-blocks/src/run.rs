@@ -1,5 +1,5 @@
-//! The work of a root's threads: they read, check and deliver blocks, and reserve, write and publish
-//! them. The blocks of a call's part pass together through one piece of the store's memory. So no
+//! The work of a root's threads: they read, check and deliver blocks, and reserve, write and
+//! publish them. The blocks of a call's part pass together through one piece of the store's memory. So no
 //! drive ever touches a caller's memory, and a hanging drive does not hold it.
 
 use std::io::{self, IoSliceMut};
@@ -690,8 +690,8 @@ fn with_cause(error: &Error) -> String {
     format!("{error}{}", cause.unwrap_or_default())
 }
 
-/// Whether the drive has not these bytes, or cannot read them, as with a bad sector. EIO may also be
-/// a path that was lost for a moment: then a good block is removed, and has to be stored again.
+/// Whether the drive lacks these bytes or cannot read them, as with a bad sector. EIO may also be a
+/// path that was lost for a moment: then a good block is removed, and has to be stored again.
 fn is_lost(error: &Error) -> bool {
     use rustix::io::Errno;
     let is_short = matches!(error, Error::EndOfFile { .. } | Error::FileChanged { .. });
