@@ -1,6 +1,6 @@
 //! The work of a root's threads: they read, check and deliver blocks, and reserve, write and
-//! publish them. The blocks of a call's part pass together through one piece of the store's memory. So no
-//! drive ever touches a caller's memory, and a hanging drive does not hold it.
+//! publish them. The blocks of a call's part pass together through one piece of the store's
+//! memory. So no drive ever touches a caller's memory, and a hanging drive does not hold it.
 
 use std::io::{self, IoSliceMut};
 use std::mem;

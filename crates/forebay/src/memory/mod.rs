@@ -351,8 +351,8 @@ impl Buffer {
         })
     }
 
-    /// Copies the bytes from `at` on to `pieces`, in their order, as a read does, or as a write does
-    /// the pieces to them. Copies between pinned memory and one GPU are waited for together.
+    /// Copies the bytes from `at` on to `pieces`, in their order, as a read does, or as a write
+    /// does the pieces to them. Copies between pinned memory and one GPU are waited for together.
     ///
     /// # Errors
     /// As for [`upload`](Self::upload), and [`Error::BadOption`] if the pieces are longer or this
