@@ -1,6 +1,6 @@
 //! The index of a root: records of blocks in buckets, and a header that says which are current.
 //!
-//! A key has two buckets of eight records. Any process may read them at any time; they change under
+//! A key has two buckets of eight records in one page. Any process may read them at any time; they change under
 //! a lock. A record and the header have checksums of their own, so what is torn or damaged is not
 //! found. Nothing is loaded at a start: the kernel's page cache has what is in use, for all
 //! processes.
@@ -242,12 +242,14 @@ impl Index {
         HEADERS.iter().try_for_each(|&at| self.file.write_all_at(&bytes, at))
     }
 
+    /// The places of a key's two buckets, in one page: after a start it is one read of the drive.
     fn offsets(&self, key: &[u8; 16]) -> [u64; 2] {
+        let of_page = PAGE / BUCKET as u64;
         let (parts, _) = key.as_chunks();
-        [0, 1].map(|part: usize| {
-            let wide = u128::from(u64::from_le_bytes(parts[part])) * u128::from(self.buckets);
-            PAGE + u64::try_from(wide >> 64).expect("below the factor") * BUCKET as u64
-        })
+        let [high, low] = [0, 1].map(|part: usize| u64::from_le_bytes(parts[part]));
+        let page = u128::from(high) * u128::from(self.buckets / of_page) >> 64;
+        let start = PAGE + u64::try_from(page).expect("below the factor") * PAGE;
+        [low, low >> 32].map(|bits| start + bits % of_page * BUCKET as u64)
     }
 
     fn bucket(&self, wait: Wait, offset: u64) -> io::Result<Bucket> {
