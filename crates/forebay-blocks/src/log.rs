@@ -145,7 +145,7 @@ impl Volume {
         let mut reserved = Reserved::default();
         let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
         // Calls in flight should not pass each other.
-        let left = (own * RESCUES.0).min(RESCUES.1).min(self.shape.data / 2);
+        let left = (own * RESCUES.0).min(RESCUES.1).min(self.shape.data / 16);
         let now = self.tick(header.head);
         let mut rescue = Rescue { left, policy, now, records: Vec::new(), uses: Vec::new() };
         for (key, len) in wanted {

@@ -120,29 +120,29 @@ fn several_stores_share_the_capacity() {
 fn the_oldest_block_leaves_and_the_capacity_holds() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
-    let len = 64 << 10;
-    let capacity = 8 * len as u64 + INDEX;
+    let len = 32 << 10;
+    let capacity = 32 * len as u64 + INDEX;
     let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
-    for number in 0..8 {
+    for number in 0..32 {
         assert_eq!(set(&engine, &store, number, len), End::Done);
     }
     assert!(get(&engine, &store, 0, len).is_ok());
     let used = [1, 99].map(|number| key(&store, number));
     assert_eq!(store.touch(&used).wait(), [End::Done, End::Not(Why::Absent)]);
-    assert_eq!(set(&engine, &store, 8, len), End::Done);
+    assert_eq!(set(&engine, &store, 32, len), End::Done);
     assert_eq!(get(&engine, &store, 2, len), Err(Why::Absent));
-    for number in [0, 1, 3, 4, 5, 6, 7, 8] {
+    for number in (0..2).chain(3..33) {
         assert!(get(&engine, &store, number, len).is_ok(), "{number}");
     }
     assert_eq!(store.statistics()[0].evicted, 1);
     // Another length pushes these out.
-    for number in 100..104 {
+    for number in 100..116 {
         assert_eq!(set(&engine, &store, number, 2 * len), End::Done, "{number}");
     }
     let (count, bytes) = store.usage().unwrap();
     assert!(bytes <= capacity, "{count} blocks in {bytes} bytes");
-    assert!(get(&engine, &store, 103, 2 * len).is_ok());
-    assert_eq!(set(&engine, &store, 200, 9 * len), End::Not(Why::NoRoom));
+    assert!(get(&engine, &store, 115, 2 * len).is_ok());
+    assert_eq!(set(&engine, &store, 200, 33 * len), End::Not(Why::NoRoom));
 }
 
 /// A model that is not used any more leaves its space to one with blocks of another length.
@@ -227,19 +227,19 @@ fn a_folder_without_locks_is_refused_with_the_remedy() {
 fn blocks_that_are_used_more_often_stay() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
-    let mut options = options(folder.path(), 4 * 8192 + INDEX);
+    let mut options = options(folder.path(), 32 * 8192 + INDEX);
     options.policy = Policy::Lfu;
     let store = Store::open(&engine, &options).unwrap();
-    for number in 0..4 {
+    for number in 0..32 {
         assert_eq!(set(&engine, &store, number, 5000), End::Done);
     }
     for number in [0, 0, 1, 3, 3] {
         assert!(get(&engine, &store, number, 5000).is_ok());
     }
-    assert_eq!(set(&engine, &store, 4, 5000), End::Done);
+    assert_eq!(set(&engine, &store, 32, 5000), End::Done);
     let there: Vec<_> =
-        (0..5).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
-    assert_eq!(there, [0, 1, 3, 4]);
+        (0..33).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
+    assert_eq!(there, (0..2).chain(3..33).collect::<Vec<_>>());
 }
 
 #[test]
