@@ -50,9 +50,10 @@ impl Health {
         }
     }
 
-    /// Whether a thread may go on with blocks that were admitted.
+    /// False while it rests: lookups miss, and blocks that were admitted end. Afterwards a lookup
+    /// finds blocks again, and the first call that follows probes the drive.
     pub(crate) fn is_good(&self) -> bool {
-        !matches!(self.0.lock().state, State::RestsUntil(_))
+        !matches!(self.0.lock().state, State::RestsUntil(until) if Instant::now() < until)
     }
 
     /// The index answered. It may be in memory while the drive hangs.

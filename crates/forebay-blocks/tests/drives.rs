@@ -167,6 +167,11 @@ fn a_hanging_drive_costs_its_own_blocks() {
     drive.hang(false);
     drive.hang_writes(false);
     let until = Instant::now() + Duration::from_secs(30);
+    // A server looks before it reads.
+    while store.find_at_once(&used) != [Some(true); 40] {
+        assert!(Instant::now() < until, "{:?}", store.exists(&used).wait());
+        std::thread::sleep(Duration::from_millis(200));
+    }
     while all().0 != [End::Done; 40] {
         assert!(Instant::now() < until, "{:?}", store.statistics());
         std::thread::sleep(Duration::from_millis(200));
