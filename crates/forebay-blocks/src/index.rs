@@ -1,9 +1,9 @@
 //! The index of a root: records of blocks in buckets, and a header that says which are current.
 //!
-//! A key has two buckets of eight records in one page. Any process may read them at any time; they change under
-//! a lock. A record and the header have checksums of their own, so what is torn or damaged is not
-//! found. Nothing is loaded at a start: the kernel's page cache has what is in use, for all
-//! processes.
+//! A key has two buckets of eight records in one page. Any process may read them at any time; they
+//! change under a lock. A record and the header have checksums of their own, so what is torn or
+//! damaged is not found. Nothing is loaded at a start: the kernel's page cache has what is in use,
+//! for all processes.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
