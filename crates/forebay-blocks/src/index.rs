@@ -247,7 +247,7 @@ impl Index {
         let of_page = PAGE / BUCKET as u64;
         let (parts, _) = key.as_chunks();
         let [high, low] = [0, 1].map(|part: usize| u64::from_le_bytes(parts[part]));
-        let page = u128::from(high) * u128::from(self.buckets / of_page) >> 64;
+        let page = (u128::from(high) * u128::from(self.buckets / of_page)) >> 64;
         let start = PAGE + u64::try_from(page).expect("below the factor") * PAGE;
         [low, low >> 32].map(|bits| start + bits % of_page * BUCKET as u64)
     }
