@@ -336,10 +336,16 @@ impl Device for CudaDevice {
         let status =
             unsafe { (self.cuda.ipc_open_mem_handle)(&raw mut address, handle, LAZY_PEER_ACCESS) };
         self.check(call, status)?;
-        match self.address_kind(address) {
-            AddressKind::Device { base, len, .. } if base == address => Ok((address, len)),
-            _ => Err(nonsense(call, format_args!("gives {address:#x}, memory of unknown length"))),
+        // The driver may map a larger allocation that the memory is a part of.
+        if let AddressKind::Device { base, len, .. } = self.address_kind(address)
+            && let Some(left) = address.checked_sub(base).and_then(|at| len.checked_sub(at))
+            && left > 0
+        {
+            return Ok((address, left));
         }
+        // SAFETY: just mapped, with nothing queued on it.
+        let _ = unsafe { self.unmap_shared(address) };
+        Err(nonsense(call, format_args!("gives {address:#x}, memory of unknown length")))
     }
 
     unsafe fn unmap_shared(&self, address: u64) -> DeviceResult<()> {

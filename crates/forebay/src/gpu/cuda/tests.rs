@@ -10,7 +10,7 @@ use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
 use crate::gpu::cuda::mock::{
     Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, SimulatedAddress, TABLE,
-    calls, loaded, play, push, reset, retained, stack, swap_mode,
+    calls, loaded, mapped, play, push, reset, retained, stack, swap_mode,
 };
 use crate::gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceError, DeviceKind, Event,
@@ -461,10 +461,15 @@ fn mapped_memory_has_the_length_that_the_driver_knows() {
     let address = device.allocate(4096).unwrap();
     let handle = device.share(address).unwrap();
     assert_eq!(device.map_shared(handle).unwrap(), (address, 4096));
-    // SAFETY: nothing is queued on it.
-    unsafe { device.unmap_shared(address).unwrap() };
+    let part = device.share(address + 512).unwrap();
+    assert_eq!(device.map_shared(part).unwrap(), (address + 512, 3584));
+    for mapped in [address, address + 512] {
+        // SAFETY: nothing is queued on it.
+        unsafe { device.unmap_shared(mapped).unwrap() };
+    }
     let unknown = device.map_shared([0; 64]).expect_err("no memory begins at 0");
     assert!(unknown.is_nonsense() && unknown.detail.contains("unknown length"), "{unknown}");
+    assert_eq!(mapped(), 0, "also what was refused is closed");
 }
 
 /// Copies patterned bytes to the device and back, with `work` in between; returns both versions.
