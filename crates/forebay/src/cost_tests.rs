@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forebay_base::clock::SystemClock;
+use forebay_base::clock::{ManualClock, SystemClock};
 use forebay_base::units::{ByteRange, KIB, MIB};
 use rustix::io::Errno;
 
@@ -18,7 +18,7 @@ use crate::queue::{
     Claim, Completion, Core, Crew, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
     RingWorker, Scheduler, Slot, Tools, Wakeup,
 };
-use crate::staging::{Cells, Submitter};
+use crate::staging::{Cells, Pause, Submitter, WATCH_MAX};
 use crate::transfer::{State, SyncMode};
 use crate::tune::DepthLimits;
 
@@ -84,6 +84,11 @@ impl DataPath {
     /// For transfers of up to `len` bytes, with slots of `slot` bytes and segments of `segment`
     /// bytes. None of the file's bytes is read.
     fn new(len: u64, slot: u64, segment: u64) -> Self {
+        let device = SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new()));
+        Self::with(device, len, slot, segment)
+    }
+
+    fn with(device: SimDevice, len: u64, slot: u64, segment: u64) -> Self {
         let limits = Limits {
             slot_size: slot,
             segment,
@@ -99,8 +104,7 @@ impl DataPath {
         let drive = core.add_drive(DepthLimits::fixed(32, MIB), &[]);
         let served = core.add_ring(bell());
         core.lock().attach(drive, served);
-        let device: Arc<dyn Device> =
-            Arc::new(SimDevice::new(0, SimConfig::default(), Arc::new(SystemClock::new())));
+        let device: Arc<dyn Device> = Arc::new(device);
         let cells = Arc::new(Cells::new(None, 0, 0));
         let link = core.add_link(4, Wakeup::List(Arc::clone(&cells.bell)));
         let bytes = usize::try_from(4 * slot).expect("a few slots");
@@ -137,6 +141,25 @@ impl DataPath {
     }
 
     fn run(&mut self, len: u64, address: u64, link: Option<usize>, io: Io, reason: Reason) -> u64 {
+        let state = self.start(len, address, link, io, reason);
+        while !state.is_done() {
+            self.reader.step(&self.core, &self.tools);
+            match link {
+                None => drop(self.worker.step(&self.core, false, |claim| self.tools.plan(claim))),
+                Some(_) => drop(self.submitter.step(&self.core, true)),
+            }
+        }
+        state.wait().0.expect("a whole read").bytes
+    }
+
+    fn start(
+        &mut self,
+        len: u64,
+        address: u64,
+        link: Option<usize>,
+        io: Io,
+        reason: Reason,
+    ) -> Arc<State> {
         let range = ByteRange::at(0, len);
         let state = Arc::new(State::new(
             Instant::now(),
@@ -170,14 +193,7 @@ impl DataPath {
             let (piece, segments) = self.tools.plan(&claim);
             self.core.with(|scheduler| scheduler.opened(claim.window, piece, segments));
         }
-        while !state.is_done() {
-            self.reader.step(&self.core, &self.tools);
-            match link {
-                None => drop(self.worker.step(&self.core, false, |claim| self.tools.plan(claim))),
-                Some(_) => drop(self.submitter.step(&self.core, true)),
-            }
-        }
-        state.wait().0.expect("a whole read").bytes
+        state
     }
 }
 
@@ -224,6 +240,26 @@ fn run_for(bound: Duration) {
 #[test]
 fn every_case_of_our_own_cost_works() {
     run_for(Duration::ZERO);
+}
+
+#[test]
+fn a_lone_short_read_is_polled_only_while_its_copy_is_new() {
+    let (clock, latency) = (Arc::new(ManualClock::new()), Duration::from_secs(1));
+    let config = SimConfig { latency, ..SimConfig::default() };
+    let gpu = SimDevice::new(0, config, Arc::<ManualClock>::clone(&clock));
+    let mut path = DataPath::with(gpu, 64 * KIB, 256 * KIB, 64 * KIB);
+    let address = path.target.address();
+    let state = path.start(64 * KIB, address, Some(0), Io::Buffered, Reason::InMemory);
+    assert_eq!(path.submitter.step(&path.core, true), Pause::Watch, "readers fill its window");
+    while !path.submitter.is_copying() {
+        path.reader.step(&path.core, &path.tools);
+        path.submitter.step(&path.core, true);
+    }
+    std::thread::sleep(2 * WATCH_MAX);
+    assert_eq!(path.submitter.step(&path.core, true), Pause::Nap);
+    clock.advance(latency);
+    path.submitter.step(&path.core, true);
+    assert!(state.is_done());
 }
 
 #[test]

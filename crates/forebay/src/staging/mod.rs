@@ -9,6 +9,6 @@ mod submitter;
 pub(crate) use arena::Arena;
 pub(crate) use cells::{Cell, Cells, SmallRead};
 pub(crate) use cold::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
-#[cfg(test)]
-pub(crate) use submitter::Pause;
 pub(crate) use submitter::Submitter;
+#[cfg(test)]
+pub(crate) use submitter::{Pause, WATCH_MAX};

@@ -36,7 +36,7 @@ use crate::transfer::Over;
 const NAP: Duration = Duration::from_micros(20);
 
 /// How long last copies are polled without sleeping: the time of three full slots on a fast link.
-const WATCH_MAX: Duration = Duration::from_millis(1);
+pub(crate) const WATCH_MAX: Duration = Duration::from_millis(1);
 
 /// How long to nap after the last copy before parking: waking a parked thread on an idle core takes
 /// longer than a nap.
@@ -311,9 +311,9 @@ impl Submitter {
         match () {
             () if ended && !is_busy => Pause::Stop,
             () if self.waits => Pause::Wait,
-            () if is_alone => Pause::Watch,
+            () if is_alone && !self.is_copying() => Pause::Watch,
             // The last copy was queued so recently that it may end soon.
-            () if (soon || is_busy) && self.lanes.iter().any(is_fresh) => Pause::Watch,
+            () if (soon || is_busy || is_alone) && self.lanes.iter().any(is_fresh) => Pause::Watch,
             () => Pause::Nap,
         }
     }
@@ -630,8 +630,6 @@ impl Submitter {
 
     /// Repeats the step until the engine ends. During copies it calls `look` with the time.
     pub(crate) fn run(mut self, core: &Core, look: impl Fn(Instant)) {
-        // Before the first copies: later those of all threads would wait for kernels that run.
-        self.device.load_gather();
         // Otherwise the kernel may delay each nap by 50 µs.
         rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)).unwrap_or(());
         let (mut active, device) = (Instant::now(), Arc::clone(&self.device));
@@ -652,8 +650,12 @@ impl Submitter {
                 }
             }
         };
-        // The context stays current, so that the calls need not exchange it.
-        core.guard(|| device.within(&mut repeat).unwrap_or_else(|_| repeat()));
+        core.guard(|| {
+            // Before the first copies: later those of all threads would wait for kernels that run.
+            device.load_gather();
+            // The context stays current, so that the calls need not exchange it.
+            device.within(&mut repeat).unwrap_or_else(|_| repeat());
+        });
     }
 }
 

@@ -194,7 +194,10 @@ impl Device for Silent {
         queued
     }
     fn load_gather(&self) {
-        self.has_loaded.store(self.gathers.load(Ordering::Relaxed), Ordering::Relaxed);
+        if self.gathers.load(Ordering::Relaxed) {
+            self.panic_if_requested();
+            self.has_loaded.store(true, Ordering::Relaxed);
+        }
     }
     fn gathers(&self, _: &[DeviceCopy]) -> bool {
         self.has_loaded.load(Ordering::Relaxed)

@@ -47,6 +47,22 @@ fn a_panic_in_a_copy_fails_the_engine_and_wakes_all() {
 }
 
 #[test]
+fn a_panic_as_the_kernel_is_loaded_fails_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let gpu = Silent::new("sim");
+    let (engine, device) = engine_with(&gpu);
+    let target = engine.allocate(device.id(), 1 << 20).unwrap();
+    gpu.gathers.store(true, Ordering::Relaxed);
+    gpu.panics.store(true, Ordering::Relaxed);
+    let read = engine.open(&path).unwrap().start_read(0, target, &RequestOptions::exactly());
+    // The bound only separates late from never.
+    let end = read.and_then(|read| read.wait_for(Duration::from_secs(60)).expect("an end"));
+    assert!(matches!(end, Err(Error::EngineFailed { .. })), "{end:?}");
+}
+
+#[test]
 fn a_driver_that_panics_does_not_say_that_copies_are_over() {
     let gpu = Silent::new("sim");
     let stream = gpu.create_stream().unwrap();
