@@ -169,7 +169,7 @@ fn call_everything(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say:
     refused(file.start_write(0, on_host, &RequestOptions::default()));
     let [first, second, third, fourth] = under_way;
     assert!(first.is_done() && first.progress().1 == LEN as u64);
-    assert!(first.routes().len() < 9 && first.stages().copy < Duration::MAX);
+    assert!(first.routes().is_empty() && first.stages().copy < Duration::MAX);
     first.wait_for(Duration::MAX).into_iter().for_each(refused);
     first.cancel();
     refused(first.wait().0);

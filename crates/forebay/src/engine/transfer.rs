@@ -163,10 +163,11 @@ impl Transfer {
         (self.state.done(), self.state.wanted())
     }
 
-    /// Bytes by route and reason so far.
+    /// Bytes by route and reason so far. None in a forked child.
     #[must_use]
     pub fn routes(&self) -> Vec<RouteShare> {
-        self.state.routes(u64::MAX)
+        let is_here = self.engine.home().is_here(); // a forked child takes no lock
+        if is_here { self.state.routes(u64::MAX) } else { Vec::new() }
     }
 
     /// Why bytes are not transferred directly between drive and GPU, as far as known by now: see
