@@ -15,6 +15,7 @@ use forebay::{Error, File, Operation, Result};
 use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Resource, getrlimit};
 use rustix::time::ClockId;
 
 /// Maximum threads that populate pages, as many as touch fresh memory, and the bytes worth one
@@ -107,6 +108,8 @@ impl FilePages {
         // The number of processors is read from files of the control group.
         let count = match (part.len() / WORTH_A_THREAD).clamp(1, THREADS) {
             1 => 1,
+            // A new thread that finds no memory for its signal handlers' stack aborts the process.
+            _ if getrlimit(Resource::As).current.is_some() => 1,
             several => several.min(thread::available_parallelism().map_or(1, usize::from)),
         };
         let share = part.len().div_ceil(count).next_multiple_of(rustix::param::page_size());

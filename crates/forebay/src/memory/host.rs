@@ -13,6 +13,7 @@ use std::sync::Arc;
 use forebay_base::process::Home;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
 
 use super::account::{Lease, Purpose};
 use super::node::Node;
@@ -119,7 +120,10 @@ impl HostMemory {
     /// all threads.
     fn touch(&self, node: Option<&Node>) -> bool {
         let page = rustix::param::page_size();
-        let threads = if self.len < TOUCH_ALONE {
+        // Under this limit a new thread may abort the process: it may find no memory for the stack
+        // of its signal handlers, after `spawn` has succeeded.
+        let is_limited = getrlimit(Resource::As).current.is_some();
+        let threads = if self.len < TOUCH_ALONE || is_limited {
             1
         } else {
             std::thread::available_parallelism().map_or(1, usize::from).min(8)
@@ -140,7 +144,8 @@ impl HostMemory {
         };
         std::thread::scope(|scope| {
             // With a node the caller's thread does not help, so that its affinity stays unchanged.
-            let own = if node.is_some() { 0 } else { share.min(self.len) };
+            let is_alone = node.is_none() || is_limited;
+            let own = if is_alone { share.min(self.len) } else { 0 };
             let spawned = (own..self.len).step_by(share).map(|start| {
                 let end = (start + share).min(self.len);
                 // If no thread can be spawned, the pages are allocated on first use.
@@ -152,7 +157,7 @@ impl HostMemory {
             let is_near = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, bool>>| {
                 thread.is_ok_and(|thread| thread.join().unwrap_or(false))
             };
-            spawned.into_iter().all(is_near)
+            spawned.into_iter().all(is_near) && (node.is_none() || !is_limited)
         })
     }
 
