@@ -230,13 +230,16 @@ fn read_text(path: &Path) -> io::Result<Option<String>> {
 /// Makes a root's files, and removes all blocks.
 fn make(path: &Path, capacity: u64, shape: Shape) -> io::Result<u64> {
     let (journal, data) = (shape.blocks * ENTRY, shape.data);
+    let drive = rustix::fs::statvfs(path)?;
+    // Otherwise most of the index would stay empty: its pages get space when they are written.
+    let can_fill = capacity <= drive.f_blocks * drive.f_frsize;
     for (name, len, space) in
         [("index", shape.index, shape.index), ("journal", journal, journal), ("data", data, 0)]
     {
         let file = files::own(&path.join(name))?;
         file.set_len(0)?;
         file.set_len(len)?;
-        if space > 0 && !files::allocate(file.as_fd(), 0, space)? {
+        if space > 0 && can_fill && !files::allocate(file.as_fd(), 0, space)? {
             return Err(Errno::NOSPC.into());
         }
         file.sync_all()?;

@@ -7,6 +7,7 @@ mod lab;
 mod stores;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -203,6 +204,20 @@ fn blocks_wait_for_memory_that_the_process_cannot_have() {
         let ends = store.get(blocks).wait();
         setrlimit(Resource::As, before).unwrap();
         assert_eq!(ends, [End::Done; 64], "{left}");
+    }
+}
+
+#[test]
+fn a_capacity_above_the_drive_takes_no_space_for_its_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let drive = rustix::fs::statvfs(folder.path()).unwrap();
+    let engine = engine();
+    let options = options(folder.path(), drive.f_blocks * drive.f_frsize * 2);
+    let store = Store::open(&engine, &options).unwrap();
+    assert_eq!(set(&engine, &store, 1, 5000), End::Done);
+    for name in ["index", "journal"] {
+        let file = fs::metadata(folder.path().join(name)).unwrap();
+        assert!(file.blocks() * 512 <= MIB, "{name} takes {} blocks", file.blocks());
     }
 }
 
