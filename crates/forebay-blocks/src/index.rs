@@ -252,9 +252,9 @@ impl Index {
         [low, low >> 32].map(|bits| start + bits % of_page * BUCKET as u64)
     }
 
-    fn bucket(&self, wait: Wait, offset: u64) -> io::Result<Bucket> {
+    fn bucket(&self, offset: u64) -> io::Result<Bucket> {
         let mut bytes = [0; BUCKET];
-        match self.read(wait, &mut bytes, offset) {
+        match self.read(Wait::ForDrive, &mut bytes, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.restore()?,
             read => read?,
         }
@@ -271,23 +271,34 @@ impl Index {
         wait: Wait,
         is_over: impl Fn(&Record) -> bool,
     ) -> io::Result<Option<Record>> {
-        for offset in self.offsets(key.name()) {
-            'again: for _ in 0..READS {
-                let bucket = self.bucket(wait, offset)?;
-                let own = bucket.bytes.chunks_exact(RECORD).filter(|it| it[..16] == *key.name());
-                for bytes in own {
-                    match Record::decode(bytes) {
-                        None => continue 'again, // it is being changed, or damaged
-                        Some(record)
-                            if header.has(&record)
-                                && len.is_none_or(|len| len == record.len)
-                                && !is_over(&record) =>
-                        {
-                            return Ok(Some(record));
-                        }
-                        Some(_) => {}
+        // Both buckets by one read.
+        let [one, two] = self.offsets(key.name());
+        let (first, last) = (one.min(two), one.max(two));
+        let second = usize::try_from(last - first).expect("in one page");
+        let mut page = [0; 8 * BUCKET];
+        for _ in 0..READS {
+            match self.read(wait, &mut page[..second + BUCKET], first) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.restore()?,
+                read => read?,
+            }
+            let mut is_torn = false;
+            let buckets = [0, second].map(|at| &page[at..at + BUCKET]);
+            let records = buckets.iter().flat_map(|bucket| bucket.chunks_exact(RECORD));
+            for bytes in records.filter(|it| it[..16] == *key.name()) {
+                match Record::decode(bytes) {
+                    // It is being changed, or damaged. Another record may be whole.
+                    None => is_torn = true,
+                    Some(record)
+                        if header.has(&record)
+                            && len.is_none_or(|len| len == record.len)
+                            && !is_over(&record) =>
+                    {
+                        return Ok(Some(record));
                     }
+                    Some(_) => {}
                 }
+            }
+            if !is_torn {
                 break;
             }
         }
@@ -296,11 +307,10 @@ impl Index {
 
     /// Starts reading a key's buckets from the drive, without waiting.
     pub(crate) fn read_ahead(&self, key: &Key) {
-        for offset in self.offsets(key.name()) {
-            let len = std::num::NonZeroU64::new(BUCKET as u64);
-            // Without it they are read later, in turn.
-            let _ = rustix::fs::fadvise(&self.file, offset, len, Advice::WillNeed);
-        }
+        let [first, last] = self.offsets(key.name());
+        let len = std::num::NonZeroU64::new(first.abs_diff(last) + BUCKET as u64);
+        // Without it they are read later, in turn.
+        let _ = rustix::fs::fadvise(&self.file, first.min(last), len, Advice::WillNeed);
     }
 
     /// Adds a record, under the lock. Returns the number of blocks that had to leave; `None` if the
@@ -318,7 +328,7 @@ impl Index {
         for offset in self.offsets(&record.key) {
             // Free records, the place of the one that is free for the longest time, and its number.
             let mut slot = (0, 0, u64::MAX);
-            for (at, there) in self.bucket(Wait::ForDrive, offset)?.records() {
+            for (at, there) in self.bucket(offset)?.records() {
                 let is_same = |it: &Record| it.key == record.key && it.len == record.len;
                 match there {
                     Some(it) if header.has(&it) && is_same(&it) => {
@@ -377,7 +387,7 @@ impl Index {
     ) -> io::Result<usize> {
         let mut removed = 0;
         for offset in self.offsets(key) {
-            for (at, record) in self.bucket(Wait::ForDrive, offset)?.records() {
+            for (at, record) in self.bucket(offset)?.records() {
                 let Some(record) = record.filter(|it| it.key == *key && unwanted(it)) else {
                     continue;
                 };
@@ -417,6 +427,33 @@ mod tests {
             prop_assert_eq!(Record::decode(&bytes), Some(record));
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(Record::decode(&bytes), None);
+        }
+
+        #[test]
+        fn a_damaged_record_hides_no_other_of_its_key(key: [u8; 16], bit in 128_usize..512) {
+            let folder = tempfile::tempdir().unwrap();
+            let index = Index::open(&folder.path().join("index"), Index::len_for(64)).unwrap();
+            let mut header = Header { next: 2, ..Header::default() };
+            let record = |number, len| Record {
+                key, place: 0, number, checksum: 0, len, generation: 0, written: 0,
+            };
+            for (number, len) in [(0, 1), (1, 2)] {
+                index.insert(&mut header, &record(number, len), None, |_| false).unwrap();
+            }
+            let found = |len| {
+                let key = Key::of_name(key);
+                index.find(&header, &key, Some(len), Wait::ForDrive, |_| false).unwrap()
+            };
+            prop_assert_eq!((found(1), found(2)), (Some(record(0, 1)), Some(record(1, 2))));
+            for offset in index.offsets(&key) {
+                let mut bucket = index.bucket(offset).unwrap();
+                let first = bucket.records().find(|(_, it)| it.is_some_and(|it| it.len == 1));
+                let Some((at, _)) = first else { continue };
+                let of_bucket = usize::try_from(at - offset).unwrap();
+                bucket.bytes[of_bucket + bit / 8] ^= 1 << (bit % 8);
+                index.file.write_all_at(&bucket.bytes, offset).unwrap();
+            }
+            prop_assert_eq!((found(1), found(2)), (None, Some(record(1, 2))));
         }
 
         #[test]
