@@ -7,7 +7,7 @@
 
 #![expect(unsafe_code, reason = "no crate at hand has locks on ranges of a file")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -30,6 +30,8 @@ const SETUP: i64 = 1;
 const INDEX: i64 = 2;
 /// The lock of a key that is being written is at this byte plus a hash of the key.
 const KEYS: i64 = 1 << 40;
+/// Bytes of the data that are being written are locked at this byte plus their offset.
+const DATA: i64 = 1 << 41;
 
 /// How long to wait for a lock that another process holds for microseconds. A stopped process may
 /// hold it for longer.
@@ -43,6 +45,8 @@ pub(crate) struct Locks {
     identity: (u64, u64),
     /// Keys that this process's threads write.
     keys: Lock<BTreeSet<i64>>,
+    /// Starts and ends of the data that this process's threads write.
+    data: Lock<BTreeMap<u64, u64>>,
     /// The threads of the process make the root and change its index in turn: its locks are the
     /// process's.
     setup: Lock<Turn<SETUP>>,
@@ -86,8 +90,8 @@ impl Share {
         let file = files::own(path)?;
         let made = file.metadata()?;
         let (identity, keys) = ((made.dev(), made.ino()), Lock::default());
-        let (setup, index) = (Lock::default(), Lock::default());
-        let locks = Arc::new(Locks { file, identity, keys, setup, index });
+        let (setup, index, data) = (Lock::default(), Lock::default(), Lock::default());
+        let locks = Arc::new(Locks { file, identity, keys, data, setup, index });
         all.push(Arc::clone(&locks));
         Ok(Self(Some(locks)))
     }
@@ -133,6 +137,52 @@ impl Share {
         }
         let claim = Claim { locks: Self(Some(Arc::clone(locks))), byte };
         Ok(locks.set(libc::F_WRLCK, byte)?.then_some(claim))
+    }
+
+    /// Claims bytes of the data for writing; otherwise returns the end of those that a writer has.
+    pub(crate) fn claim_data(&self, start: u64, end: u64) -> io::Result<Result<(), u64>> {
+        let locks = self.locks();
+        let mut data = locks.data.lock();
+        if let Some((_, &other)) = data.range(..end).next_back()
+            && other > start
+        {
+            return Ok(Err(other));
+        }
+        let bytes = |kind| lock_of(kind, offset_of(start), offset_of(end) - offset_of(start));
+        while !locks.change(&mut bytes(libc::F_WRLCK), libc::F_SETLK)? {
+            let mut other = bytes(libc::F_WRLCK);
+            locks.change(&mut other, libc::F_GETLK)?;
+            // Its writer may have ended just now.
+            if libc::c_int::from(other.l_type) != libc::F_UNLCK {
+                let end = other.l_start - DATA + other.l_len;
+                return Ok(Err(u64::try_from(end).unwrap_or(u64::MAX)));
+            }
+        }
+        data.insert(start, end);
+        Ok(Ok(()))
+    }
+
+    /// Ends a claim of data.
+    pub(crate) fn release_data(&self, start: u64, end: u64) {
+        let locks = self.locks();
+        let mut data = locks.data.lock();
+        let mut bytes = lock_of(libc::F_UNLCK, offset_of(start), offset_of(end) - offset_of(start));
+        let _ = locks.change(&mut bytes, libc::F_SETLK);
+        data.remove(&start);
+    }
+}
+
+fn offset_of(at: u64) -> i64 {
+    DATA + i64::try_from(at).expect("below the longest file")
+}
+
+fn lock_of(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
+    libc::flock {
+        l_type: libc::c_short::try_from(kind).expect("three small numbers"),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("zero"),
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
     }
 }
 
@@ -181,15 +231,12 @@ impl Locks {
 
     /// Sets a lock; false if another process holds one that excludes it.
     fn set(&self, kind: libc::c_int, byte: i64) -> io::Result<bool> {
-        let lock = libc::flock {
-            l_type: libc::c_short::try_from(kind).expect("three small numbers"),
-            l_whence: libc::c_short::try_from(libc::SEEK_SET).expect("zero"),
-            l_start: byte,
-            l_len: 1,
-            l_pid: 0,
-        };
-        // SAFETY: the descriptor is open, and the call only reads the structure.
-        match unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_SETLK, &raw const lock) } {
+        self.change(&mut lock_of(kind, byte, 1), libc::F_SETLK)
+    }
+
+    fn change(&self, lock: &mut libc::flock, command: libc::c_int) -> io::Result<bool> {
+        // SAFETY: the descriptor is open, and the call reads and writes the structure only.
+        match unsafe { libc::fcntl(self.file.as_raw_fd(), command, &raw mut *lock) } {
             -1 => match io::Error::last_os_error() {
                 error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
                     Ok(false)

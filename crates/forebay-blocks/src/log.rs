@@ -4,11 +4,12 @@
 //! Places count on for ever; the file has them modulo its length. So the order of places is the
 //! order of ages, and a record says by its number alone whether its bytes are still there.
 //!
-//! Nothing here is held while blocks are written. A process that dies before it publishes a block
-//! leaves a gap, which the log passes as it passes blocks.
+//! Places that are being written are locked, and the log skips them. The kernel releases the locks
+//! of a process that dies: its places are a gap, which the log passes as it passes blocks.
 
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::files;
@@ -65,15 +66,50 @@ pub(crate) struct Place {
     pub(crate) number: u64,
 }
 
+/// Why a block gets no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The drive has no space, or the block is longer than the log.
+    Drive,
+    /// Other calls are writing to all places.
+    Writers,
+}
+
+/// Data that a call writes to or rescues blocks from: no other call writes there until this is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Space {
+    volume: Arc<Volume>,
+    claimed: Vec<(u64, u64)>,
+}
+
+impl Space {
+    /// Claims data, or returns the end of what another call has claimed.
+    fn claim(&mut self, start: u64, len: u64) -> io::Result<Result<(), u64>> {
+        let claimed = self.volume.locks.claim_data(start, start + len)?;
+        self.claimed.extend(claimed.is_ok().then_some((start, start + len)));
+        Ok(claimed)
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        for &(start, end) in &self.claimed {
+            self.volume.locks.release_data(start, end);
+        }
+    }
+}
+
 /// Places for a call's blocks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reserved {
-    /// For each block; `None` if there is no room for it.
-    pub(crate) places: Vec<Option<Place>>,
+    /// For each block.
+    pub(crate) places: Vec<Result<Place, Full>>,
     /// Blocks that were used and whose place is reserved now, with their new places. Their bytes
     /// are there until this call writes.
     pub(crate) rescued: Vec<(Record, Place)>,
     pub(crate) evicted: u64,
+    pub(crate) space: Space,
 }
 
 /// A block to which a record is published.
@@ -134,7 +170,7 @@ impl Volume {
 
     /// Reserves places for blocks, next to each other, and takes those of the oldest blocks.
     pub(crate) fn reserve(
-        &self,
+        self: &Arc<Self>,
         wanted: &[(Key, u32)],
         keep_free: u64,
         policy: Policy,
@@ -142,14 +178,17 @@ impl Volume {
         let _changing = self.locks.index()?;
         let mut header = self.header()?;
         let first = header.next;
-        let mut reserved = Reserved::default();
+        let space = Space { volume: Arc::clone(self), claimed: Vec::new() };
+        let mut reserved = Reserved { places: Vec::new(), rescued: Vec::new(), evicted: 0, space };
+        let space = &mut reserved.space;
         let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
-        // Calls in flight should not pass each other.
+        // The rest of the log is for other calls.
         let left = (own * RESCUES.0).min(RESCUES.1).min(self.shape.data / 16);
         let now = self.tick(header.head);
         let mut rescue = Rescue { left, policy, now, records: Vec::new(), uses: Vec::new() };
         for (key, len) in wanted {
-            let place = self.place(&mut header, *key.name(), *len, keep_free, &mut rescue)?;
+            let place =
+                self.place(&mut header, *key.name(), *len, keep_free, &mut rescue, space)?;
             reserved.places.push(place.0);
             reserved.evicted += place.1;
         }
@@ -157,16 +196,25 @@ impl Volume {
         let mut next = 0;
         while let Some(&record) = rescue.records.get(next) {
             let (place, evicted) =
-                self.place(&mut header, record.key, record.len, keep_free, &mut rescue)?;
+                self.place(&mut header, record.key, record.len, keep_free, &mut rescue, space)?;
             reserved.evicted += evicted;
             match place {
-                Some(place) => {
+                Ok(place) => {
                     uses.push(rescue.uses[next]);
                     reserved.rescued.push((record, place));
                 }
-                None => reserved.evicted += 1,
+                Err(_) => reserved.evicted += 1,
             }
             next += 1;
+        }
+        // What lies behind the new head is where the next call would write.
+        for (record, _) in &reserved.rescued {
+            let there = record.place + self.shape.data;
+            let (start, end) = (there.max(header.head), there + padded(record.len));
+            if start < end {
+                // A writer there has overwritten it: its checksum says so.
+                let _ = space.claim(self.offset(start), end - start)?;
+            }
         }
         self.set_uses(first, &uses);
         self.index.set_header(&header)?;
@@ -181,14 +229,19 @@ impl Volume {
         len: u32,
         keep_free: u64,
         rescue: &mut Rescue,
-    ) -> io::Result<(Option<Place>, u64)> {
+        space: &mut Space,
+    ) -> io::Result<(Result<Place, Full>, u64)> {
         let (needed, size) = (padded(len), self.shape.data);
-        let Some(at) = self.room(header, needed, keep_free)? else { return Ok((None, 0)) };
+        let at = match self.room(header, needed, keep_free, space)? {
+            Ok(at) => at,
+            Err(full) => return Ok((Err(full), 0)),
+        };
         let mut evicted = 0;
         // A block whose bytes would be overwritten, or whose entry.
         while header.first < header.next {
             let entry = self.entry(header.first)?;
-            let is_passed = entry.at.saturating_add(size) < at + needed;
+            // No place is behind the head: the entry is damaged.
+            let is_passed = entry.at >= header.head || entry.at.saturating_add(size) < at + needed;
             if !is_passed && header.next - header.first < self.shape.blocks {
                 break;
             }
@@ -198,14 +251,20 @@ impl Volume {
         let entry = Entry { key, at, len }.encode();
         self.journal.write_all_at(&entry, number % self.shape.blocks * ENTRY)?;
         (header.head, header.next) = (at + needed, number + 1);
-        Ok((Some(Place { at, number }), evicted))
+        Ok((Ok(Place { at, number }), evicted))
     }
 
-    /// The next place with so many bytes in one piece and with space on the drive.
-    fn room(&self, header: &mut Header, needed: u64, keep_free: u64) -> io::Result<Option<u64>> {
+    /// The next place with so many bytes in one piece, with space on the drive, and without a writer.
+    fn room(
+        &self,
+        header: &mut Header,
+        needed: u64,
+        keep_free: u64,
+        space: &mut Space,
+    ) -> io::Result<Result<u64, Full>> {
         let size = self.shape.data;
         if needed > size {
-            return Ok(None);
+            return Ok(Err(Full::Drive));
         }
         let (mut at, mut is_full) = (header.head, false);
         loop {
@@ -220,14 +279,20 @@ impl Volume {
                 (header.solid, header.until) = (header.solid + size, header.until + size);
             }
             if at + needed <= header.solid {
-                return Ok(Some(at));
+                let start = self.offset(at);
+                let Err(end) = space.claim(start, needed)? else { return Ok(Ok(at)) };
+                at += end.saturating_sub(start).min(size);
+                if at - header.head >= size {
+                    return Ok(Err(Full::Writers));
+                }
+                continue;
             }
             if self.grow(header, at + needed, keep_free)? {
                 continue;
             }
             // The drive is full: the log goes on where its own space begins.
             if is_full || header.solid - (header.until - size) < needed {
-                return Ok(None);
+                return Ok(Err(Full::Drive));
             }
             (at, is_full) = (header.until, true);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay::error::Operation;
-use forebay::{Engine, Error, Result};
+use forebay::{Buffer, Engine, Error, Result};
 use forebay_base::lock::Lock;
 use forebay_base::timeout;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
@@ -18,7 +18,7 @@ use crate::files::{self, Out};
 use crate::health::Health;
 use crate::index::{Header, Wait};
 use crate::key::Key;
-use crate::log::Leaving;
+use crate::log::{Leaving, Space};
 use crate::statistics::Counters;
 use crate::traffic::Traffic;
 use crate::volume::Volume;
@@ -47,6 +47,8 @@ pub(crate) struct Root {
     volume: Lock<Arc<Volume>>,
     unwritten: Lock<Unwritten>,
     unwritten_max: u64,
+    /// Buffers of writes that were given up and have not ended, with the data that they write.
+    pub(crate) hanging: Lock<Vec<(Vec<Buffer>, Space)>>,
     pub(crate) past_cache: bool,
     pub(crate) loads: Health,
     pub(crate) stores: Health,
@@ -111,6 +113,7 @@ impl Root {
             volume: Lock::new(Arc::new(volume)),
             unwritten: Lock::default(),
             unwritten_max,
+            hanging: Lock::default(),
             past_cache,
             loads: Health::default(),
             stores: Health::default(),
@@ -225,6 +228,14 @@ impl Root {
             let Some((volume, offset, len)) = oldest else { return Ok(()) };
             files::write_out(volume.data.descriptor(), offset, len, Out::Wait)?;
         }
+    }
+
+    /// Frees the data of hanging writes that have ended.
+    pub(crate) fn end_of_hanging(&self) {
+        let hangs = |buffers: &[Buffer]| buffers.iter().any(|it| it.as_slice().is_none());
+        let over: Vec<_> =
+            self.hanging.lock().extract_if(.., |(buffers, _)| !hangs(buffers)).collect();
+        drop(over); // not under the lock
     }
 
     /// Number of blocks, and bytes that they take.

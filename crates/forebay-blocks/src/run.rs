@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::index::{Header, Record, Wait, padded};
 use crate::key::Key;
 use crate::locks::Claim;
-use crate::log::{Place, Published, Written, now};
+use crate::log::{Full, Place, Published, Space, Written, now};
 use crate::pool::{self, Pool};
 use crate::root::Root;
 use crate::volume::Volume;
@@ -400,7 +400,8 @@ impl Runner<'_> {
         Ok(busy)
     }
 
-    /// Returns the items whose places the log has passed meanwhile.
+    /// Returns the items that found no place because of other writers, or whose places the log has
+    /// passed meanwhile.
     fn write(
         &self,
         work: &Work,
@@ -424,7 +425,7 @@ impl Runner<'_> {
             mem::forget(buffer); // the GPU may still write to it
             return Ok(Vec::new());
         }
-        let Plan { sources, blocks, own, evicted } =
+        let Plan { sources, blocks, own, mut busy, evicted, space } =
             self.plan(work, volume, buffer, &puts).map_err(on_error)?;
         let mut options = RequestOptions::default();
         options.past_cache = self.root.past_cache;
@@ -435,12 +436,17 @@ impl Runner<'_> {
                 volume.data.write_while(it.offset, &part, &options, &mut go_on).map(drop)
             })
         });
-        let mut extents = Vec::new();
+        let (mut extents, mut hanging) = (Vec::new(), Vec::new());
         for (buffer, of_buffer) in sources {
             extents.extend(of_buffer);
-            if buffer.as_slice().is_some() {
-                self.pool.give(buffer);
+            match buffer.as_slice() {
+                Some(_) => self.pool.give(buffer),
+                None => hanging.push(buffer),
             }
+        }
+        if !hanging.is_empty() {
+            self.root.hanging.lock().push((hanging, space));
+            return Err(self.stopped(work));
         }
         match written {
             Ok(()) => {}
@@ -457,34 +463,42 @@ impl Runner<'_> {
         for extent in extents {
             self.root.written(volume, extent.offset, extent.len).map_err(on_error)?;
         }
-        let mut passed = Vec::new();
         for (item, published) in own.into_iter().zip(published) {
             match published {
                 Published::Stored => work.end(item, End::Done),
                 Published::There => work.end(item, End::Present),
-                Published::Passed => passed.push(item),
+                Published::Passed => busy.push(item),
             }
         }
-        Ok(passed)
+        Ok(busy)
     }
 
     /// Reserves places for blocks whose bytes are in `buffer`, and reads those that are rescued.
     fn plan(
         &self,
         work: &Work,
-        volume: &Volume,
+        volume: &Arc<Volume>,
         mut buffer: Buffer,
         puts: &[Put],
     ) -> io::Result<Plan> {
         let wanted: Vec<_> = puts.iter().map(|put| (put.key, put.len)).collect();
         let Root { keep_free, leaving, .. } = *self.root;
+        self.root.end_of_hanging();
         let reserved = volume.reserve(&wanted, keep_free, leaving.policy)?;
         let bytes = buffer.as_mut_slice().expect("the store's own memory");
-        let (mut blocks, mut extents, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut blocks, mut extents) = (Vec::new(), Vec::new());
+        let (mut own, mut busy) = (Vec::new(), Vec::new());
         for (put, place) in puts.iter().zip(reserved.places) {
-            let Some(place) = place else {
-                work.end(put.item, End::Not(Why::NoRoom));
-                continue;
+            let place = match place {
+                Ok(place) => place,
+                Err(Full::Drive) => {
+                    work.end(put.item, End::Not(Why::NoRoom));
+                    continue;
+                }
+                Err(Full::Writers) => {
+                    busy.push(put.item);
+                    continue;
+                }
             };
             let end = put.at + put.len as usize;
             bytes[end..put.at + size(put.len)].fill(0);
@@ -507,7 +521,8 @@ impl Runner<'_> {
             }
             sources.push((buffer, extents));
         }
-        Ok(Plan { sources, blocks, own, evicted: reserved.evicted + lost as u64 })
+        let evicted = reserved.evicted + lost as u64;
+        Ok(Plan { sources, blocks, own, busy, evicted, space: reserved.space })
     }
 
     /// Collects the bytes of blocks from their callers, all of them together. An error means that a
@@ -586,7 +601,11 @@ struct Plan {
     blocks: Vec<Written>,
     /// The items of its own blocks.
     own: Vec<usize>,
+    /// Items for which other writers left no place.
+    busy: Vec<usize>,
     evicted: u64,
+    /// What it writes to, until the blocks are published.
+    space: Space,
 }
 
 /// Bytes of a buffer that are written in one piece.
