@@ -208,6 +208,36 @@ fn blocks_wait_for_memory_that_the_process_cannot_have() {
 }
 
 #[test]
+fn calls_whose_bytes_exceed_the_root_do_not_overwrite_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let options = options(folder.path(), 8 * MIB);
+    let stores = [(); 2].map(|()| Store::open(&engine, &options).unwrap());
+    let write = |thread: u64| {
+        let (engine, store) = (&engine, &stores[index(thread % 2)]);
+        for round in 0..15 {
+            let numbers = (0..4).map(|it| thread * 1000 + round * 4 + it);
+            let blocks = |bytes: fn(u64) -> Vec<u8>| {
+                let block = |number| {
+                    let memory = vec![memory(engine, &bytes(number))];
+                    Block { key: key(store, number), memory }
+                };
+                numbers.clone().map(block).collect()
+            };
+            assert_eq!(store.set(blocks(|number| content(number, 500_000))).wait(), [End::Done; 4]);
+            for end in store.get(blocks(|_| vec![0; 500_000])).wait() {
+                assert!(matches!(end, End::Done | End::Not(Why::Absent)), "{round}: {end:?}");
+            }
+        }
+    };
+    let write = &write;
+    thread::scope(|scope| {
+        (0..8).for_each(|it| drop(scope.spawn(move || write(it))));
+    });
+    assert!(stores.iter().any(|store| store.statistics()[0].hits > 0));
+}
+
+#[test]
 fn a_capacity_above_the_drive_takes_no_space_for_its_index() {
     let folder = tempfile::tempdir().unwrap();
     let drive = rustix::fs::statvfs(folder.path()).unwrap();
