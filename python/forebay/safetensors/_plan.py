@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fnmatch
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -198,7 +197,9 @@ class Region:
     nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nbytes = math.prod((count for count, _ in self.repeats), start=self.run)
+        self.nbytes = self.run
+        for count, _ in self.repeats:
+            self.nbytes *= count
 
     def placed(self, start: int) -> Placed:
         """The part in memory that its runs fill from `start` on."""

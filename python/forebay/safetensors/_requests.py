@@ -44,15 +44,15 @@ class Requests:
         if not self.files or self.files[-1] is not file:
             self.files.append(file)
         number = len(self.files) - 1
-        starts = [first]
-        for count, step in repeats[:-1]:
-            starts = [start + step * turn for start in starts for turn in range(count)]
-        count, step = repeats[-1] if repeats else (1, run)
-        if repeats == [] and self._offsets and self._file_of[-1] == number:
+        if not repeats and self._offsets and self._file_of[-1] == number:
             before = self._offsets[-1] + self._lengths[-1]
             if before == first and self._at[-1] + self._lengths[-1] == at:
                 self._lengths[-1] += run
                 return
+        starts = [first]
+        for count, step in repeats[:-1]:
+            starts = [start + step * turn for start in starts for turn in range(count)]
+        count, step = repeats[-1] if repeats else (1, run)
         for start in starts:
             self._offsets.extend(range(start, start + count * step, step))
         total = len(starts) * count
