@@ -216,10 +216,12 @@ class Listener:
             peers[number] = peer
         until = time.monotonic() + CLOSE_MAX
         while len(peers) < len(addresses) - 1:
-            self._socket.settimeout(max(until - time.monotonic(), 0.001))
-            with suppress(PermissionError, ConnectionError, EOFError):  # of a stranger
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            self._socket.settimeout(left)
+            with suppress(OSError, EOFError):  # of a stranger
                 peer = stack.enter_context(_tuned(self._socket.accept()[0]))
-                said = peer.recv_bytes(64) if peer.poll(CLOSE_MAX) else b""
+                said = peer.recv_bytes(64) if peer.poll(CLOSE_MAX / 5) else b""
                 for number in range(rank + 1, len(addresses)):
                     if secrets.compare_digest(said, f"{self._token} {number}".encode()):
                         peers.setdefault(number, peer)
