@@ -9,7 +9,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -292,6 +292,7 @@ def of(given: Any) -> Ranks:
 
     Raises:
         forebay.Error: a process of the group did not begin the load in time, or has ended.
+        ValueError: this process is not in the group.
     """
     of_host = isinstance(given, OfHost)
     place = _Place(given.group if of_host else given)
@@ -315,6 +316,10 @@ def of(given: Any) -> Ranks:
         mesh = listener.connect(found)
     except PeerFailed as error:
         raise _of_another(error) from None
+    except RuntimeError as error:
+        why = str(error).partition("\n")[0]
+        text = f"cannot load the model: the store of the group failed: {why}"
+        raise Error(errno.EIO, text) from None
     finally:
         listener.close()
     return Group(mesh, None if of_host else given, is_one_host)
@@ -326,14 +331,16 @@ class _Place:
     def __init__(self, group: Any) -> None:
         from torch import distributed
 
-        self._store = distributed.distributed_c10d._get_process_group_store(group)
         self._rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        if self._rank < 0:
+            raise ValueError("this process is not in the `group`")
+        self._store = distributed.distributed_c10d._get_process_group_store(group)
 
     def all(self, name: str, own: str) -> dict[int, str]:
         """What all processes of the group give, by rank."""
         found = self._met(name, own, _mesh.WAIT_MAX, lambda _: True)
         if absent := sorted({*range(self.size)} - {*found}):
-            text = f"the ranks {absent} of the group did not begin it in {_mesh.WAIT_MAX:.0f} s"
+            text = f"the ranks {absent} of the group did not begin it in time, or failed"
             raise Error(errno.ETIMEDOUT, f"cannot load the model: {text}")
         return found
 
@@ -371,22 +378,34 @@ class _Place:
         """
         store, key = self._store, f"forebay/{name}"
         number = store.add(f"{key}/decided", 0)
-        while store.check([f"{key}/{number}"]):
+
+        def is_free(number: int) -> bool:  # and not of another thread of this process
+            place = f"{key}/{number}/{self._rank}"
+            is_decided = store.check([f"{key}/{number}"])
+            return not is_decided and store.compare_set(place, "", own).decode() == own
+
+        while not is_free(number):
             number += 1
         decision, absent = f"{key}/{number}", {*range(self.size)}
-        store.set(f"{decision}/{self._rank}", own)
         begun, says_after = time.monotonic(), _SILENT
-        while True:
-            absent -= {rank for rank in absent if store.check([f"{decision}/{rank}"])}
-            waited = time.monotonic() - begun
-            if waited > patience or store.check([decision]) or not any(map(may_come, absent)):
-                break
-            if waited > says_after:
-                says_after = patience
-                log(logging.WARNING, _LOG, f"waiting for the ranks {sorted(absent)} to begin a load")
-            time.sleep(min(0.005, waited / 10))
+        try:
+            while True:
+                absent -= {rank for rank in absent if store.check([f"{decision}/{rank}"])}
+                waited = time.monotonic() - begun
+                if waited > patience or store.check([decision]) or not any(map(may_come, absent)):
+                    break
+                if waited > says_after:
+                    says_after = patience
+                    text = f"waiting for the ranks {sorted(absent)} to begin a load"
+                    log(logging.WARNING, _LOG, text)
+                time.sleep(min(0.005, waited / 10))
+        except BaseException:
+            others = sorted({*range(self.size)} - absent - {self._rank})
+            with suppress(RuntimeError):  # of the store
+                store.compare_set(decision, "", json.dumps(others))
+            raise
         came = sorted({*range(self.size)} - absent)
         decided = json.loads(store.compare_set(decision, "", json.dumps(came)))
-        if self._rank == min(decided):
+        if self._rank == min(decided, default=None):
             store.add(f"{key}/decided", 1)
         return {rank: store.get(f"{decision}/{rank}").decode() for rank in decided}
