@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -451,7 +453,70 @@ def unmet(rank: int, path: Path) -> Any:
 
 def test_ranks_that_do_not_begin_a_load_are_named(files: Any, tmp_path: Path) -> None:
     first, _, third = in_group(tmp_path, 3, unmet, files[0])
-    assert "the ranks [1] of the group did not begin it in 1 s" in first and first == third
+    assert "the ranks [1] of the group did not begin it in time" in first and first == third
+
+
+def interrupted_early(rank: int, path: Path) -> Any:
+    """Rank 0 stops waiting for rank 2, which never comes."""
+    from forebay.safetensors import _group
+
+    if rank == 0:
+        _group.time = _Interrupting()  # type: ignore[assignment]
+    try:
+        return None if rank == 2 else load_file(path, group=world(), **HOST)
+    except KeyboardInterrupt:
+        return "interrupted"
+
+
+class _Interrupting:
+    monotonic = staticmethod(time.monotonic)
+
+    def sleep(self, seconds: float) -> None:
+        if seconds == 0.005:  # rank 1 is there
+            raise KeyboardInterrupt
+
+
+def test_no_rank_waits_where_another_stopped_waiting(files: Any, tmp_path: Path) -> None:
+    first, second, _ = in_group(tmp_path, 3, interrupted_early, files[0])
+    assert first == "interrupted" and "did not begin it in time, or failed" in second
+
+
+def of_threads(rank: int, path: Path) -> Any:
+    with ThreadPoolExecutor() as threads:
+        loads = [threads.submit(load_file, path, group=world(), **HOST) for _ in range(3)]
+        return [one.result() for one in loads]
+
+
+def test_threads_load_in_one_group(files: Any, tmp_path: Path) -> None:
+    for found in in_group(tmp_path, 2, of_threads, files[0]):
+        assert all(same(one, files[1]) for one in found)
+
+
+def outside(rank: int, path: Path) -> Any:
+    import torch.distributed as dist
+
+    return load_file(path, group=dist.new_group([1]), **HOST)
+
+
+def test_a_process_outside_the_group_is_refused(files: Any, tmp_path: Path) -> None:
+    refused, found = in_group(tmp_path, 2, outside, files[0])
+    assert refused == "ValueError: this process is not in the `group`" and same(found, files[1])
+
+
+def test_connections_of_strangers_do_not_count() -> None:
+    from forebay._mesh import Listener
+
+    listeners = {rank: Listener("127.0.0.1") for rank in range(2)}
+    addresses = {rank: one.address for rank, one in listeners.items()}
+    port = int(addresses[0].split()[2])
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+    strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")  # the other one is silent
+    with ThreadPoolExecutor() as threads:
+        first, second = threads.map(lambda one: one.connect(addresses), listeners.values())
+        assert list(threads.map(lambda one: one.exchange(b"x"), [first, second])) == [[b"x"] * 2] * 2
+        assert all(threads.map(lambda one: one.close(), [first, second]))
+    for stranger in strangers:
+        stranger.close()
 
 
 def served_by_hosts(rank: int, path: Path) -> Any:
@@ -497,20 +562,22 @@ def test_ranks_that_load_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def interrupted(rank: int, path: Path) -> Any:
-    """Rank 1 keeps the error of a tensor that it cannot copy."""
+    """Rank 1 keeps the error of a tensor that it cannot copy, until rank 0 has ended."""
     import forebay
     import torch
 
     tensors = {name: torch.zeros_like(one) for name, one in load_file(path, "cpu").items()}
     if rank == 1:
         tensors["b"] = _Unwritable(tensors["b"])
-    begun = time.monotonic()
     try:
         forebay.load_into(tensors, path, group=world(), window="4MiB")
     except Exception as error:
-        if rank == 1:
-            time.sleep(3)
-        return f"{time.monotonic() - begun < 2} {error}"
+        ended, until = path.with_name("ended"), time.monotonic() + 60
+        if rank == 0:
+            ended.touch()
+        while not ended.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        return f"{ended.exists()} {error}"
 
 
 class _Unwritable:
@@ -526,5 +593,5 @@ def test_a_rank_that_cannot_copy_ends_the_load_of_all(tmp_path: Path) -> None:
     arrays = {name: numpy.ones(4_000_000, "uint32") for name in "abcdefgh"}
     save_file(arrays, path)
     ours, theirs = in_group(tmp_path, 2, interrupted, path)
-    assert ours.startswith("True") and "rank 1 of the group ended its load early" in ours
-    assert "none is left" in theirs
+    assert "rank 1 of the group ended its load early" in ours
+    assert "True none is left" in theirs
