@@ -261,4 +261,6 @@ def _tuned(peer: socket.socket) -> Connection:
             for option, value in _DEAD_AFTER.items():
                 peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         peer.settimeout(None)
+        # For a message that does not end; `wait` and `poll` precede each.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 1, 0))
         return Connection(peer.detach())

@@ -509,8 +509,9 @@ def test_connections_of_strangers_do_not_count() -> None:
     listeners = {rank: Listener("127.0.0.1") for rank in range(2)}
     addresses = {rank: one.address for rank, one in listeners.items()}
     port = int(addresses[0].split()[2])
-    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
-    strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")  # the other one is silent
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    strangers[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
+    strangers[1].sendall(b"\0")  # the third one is silent
     with ThreadPoolExecutor() as threads:
         first, second = threads.map(lambda one: one.connect(addresses), listeners.values())
         assert list(threads.map(lambda one: one.exchange(b"x"), [first, second])) == [[b"x"] * 2] * 2
