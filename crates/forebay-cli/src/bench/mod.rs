@@ -254,7 +254,7 @@ impl<'a> Bench<'a> {
             if axes.caches.iter().any(|it| it.cold) {
                 self.storage(first)?;
             }
-            self.links(first, &ProgressBar::hidden())?;
+            self.links(first, &|_| ())?;
         }
         self.find_lens(axes, warnings, &mut doubts).map(|()| doubts)
     }
@@ -599,8 +599,17 @@ impl<'a> Bench<'a> {
             }
             let turns = plan::round(self.args, &self.planned, repeat);
             for (position, turn) in turns.iter().enumerate() {
+                let rest = turns[position..].iter().filter_map(Turn::row);
+                let rest = rest.map(|index| takes[index]).sum::<Duration>()
+                    + takes.iter().sum::<Duration>() * (most - repeat - 1);
+                let round = repeat + 1;
+                let say = |what: &str, left: Duration| {
+                    let left = left.as_secs().max(1);
+                    bar.set_message(format!("round {round} of {most}: {what}, {left} s left"));
+                };
                 let Some(index) = turn.row() else {
-                    self.limit(*turn, &bar)?;
+                    let left = rounds.left((self.begun.elapsed(), Duration::ZERO), rest);
+                    self.limit(*turn, &|what| say(what, left.unwrap_or_default()))?;
                     continue;
                 };
                 // What has failed or has never been long enough stays so.
@@ -608,16 +617,12 @@ impl<'a> Bench<'a> {
                 if is_kept(&self.planned[index]) || skips {
                     continue;
                 }
-                let rest = turns[position..].iter().filter_map(Turn::row);
-                let rest = rest.map(|index| takes[index]).sum::<Duration>()
-                    + takes.iter().sum::<Duration>() * (most - repeat - 1);
                 // The first sample of each point also shows how long it takes.
                 let needs = if repeat == 0 { slowest } else { takes[index] };
                 let left = rounds.left((self.begun.elapsed(), needs), rest);
                 let left = self.joined.map_or(Ok(left), |joined| joined.decided("time", left))?;
                 let Some(left) = left else { break 'rounds };
-                let (name, left) = (self.planned[index].name(), left.as_secs().max(1));
-                bar.set_message(format!("round {} of {most}: {name}, {left} s left", repeat + 1));
+                say(&self.planned[index].name(), left);
                 bar.tick();
                 let begun = Instant::now();
                 let sample = self.sample(index, repeat, &bar)?;
@@ -638,12 +643,12 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures the limits of a turn.
-    fn limit(&mut self, turn: Turn, bar: &ProgressBar) -> Result<()> {
+    fn limit(&mut self, turn: Turn, say: &dyn Fn(&str)) -> Result<()> {
         match turn {
             Turn::Row(_) => Ok(()),
-            Turn::Links(direction) => self.links(direction, bar),
+            Turn::Links(direction) => self.links(direction, say),
             Turn::Storage(direction) => {
-                bar.set_message("measuring the storage");
+                say("measuring the storage");
                 self.storage(direction)
             }
         }

@@ -11,7 +11,6 @@ use forebay_measure::results::{Cache, Direction, Limit, Measured, Record};
 use forebay_measure::workload::backend::Method;
 use forebay_measure::workload::measure::name;
 use forebay_topology::{Leaf, PciDevice, Way, gpu_at, together};
-use indicatif::ProgressBar;
 
 use super::{limit, measure, rate};
 use crate::bench::plan::Planned;
@@ -100,7 +99,7 @@ impl Bench<'_> {
     pub(in crate::bench) fn links(
         &mut self,
         direction: Direction,
-        bar: &ProgressBar,
+        say: &dyn Fn(&str),
     ) -> Result<()> {
         let host = self.targets.iter().flatten().any(Option::is_none).then_some(None);
         let gpus = targets::gpus(&self.targets).cloned().map(Some);
@@ -109,7 +108,7 @@ impl Bench<'_> {
         let groups: Vec<Together> = single.chain(several).collect();
         for (number, devices) in groups.iter().enumerate() {
             // With many GPUs it takes minutes.
-            bar.set_message(format!("measuring links, {} of {}", number + 1, groups.len()));
+            say(&format!("measuring links, {} of {}", number + 1, groups.len()));
             self.keep_own(self.links_of(devices, direction))?;
         }
         Ok(())

@@ -81,12 +81,15 @@ fn a_terminal_shows_how_far_a_sweep_is_and_the_time_left() {
     let arguments = ["--gpu=none", "--block-size=64K", "--depth=1,2", "--time=300ms"];
     let rest = ["--repeats=2", "--size=8M", "--warm-up=0s", "-o", "results"];
     let Some(shown) = shown(&[&arguments[..], &rest].concat(), &[]) else { return };
-    for done in ["0/4 ", "3/4 "] {
+    for (done, what) in [
+        ("0/4 ", "measuring the storage"),
+        ("0/4 ", "forebay read, cold, "),
+        ("3/4 ", "forebay read, cold, "),
+    ] {
         let left = shown.match_indices(done).find_map(|(at, _)| {
             let (name, _) = shown[at + done.len()..].split_once(" left")?;
             let (name, left) = name.rsplit_once(", ")?;
-            let is_named =
-                name.starts_with("round ") && name.contains(" of 2: forebay read, cold, ");
+            let is_named = name.starts_with("round ") && name.contains(&format!(" of 2: {what}"));
             (left.len() < 9 && is_named).then(|| left.trim())
         });
         let left = left.unwrap_or_else(|| panic!("no {done}with the time left: {shown:?}"));
