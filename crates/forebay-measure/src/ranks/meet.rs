@@ -5,6 +5,7 @@
 //! names it to them. While ranks still join, it may connect again within that time.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{
     IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _,
@@ -17,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -581,7 +583,9 @@ fn listener(
 fn address(place: &Place, own: &Hello, folder: Option<&Path>) -> io::Result<(String, u16, String)> {
     let read = |path: &Path| {
         let mut text = String::new();
-        std::fs::File::open(path)?.take(NOTE_MAX).read_to_string(&mut text)?;
+        // A pipe with its name must not block.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        File::from(open(path, flags, Mode::empty())?).take(NOTE_MAX).read_to_string(&mut text)?;
         let found = text.strip_suffix('\n').and_then(|line| {
             let (host, rest) = line.split_once(' ')?;
             let (port, token) = rest.split_once(' ')?;
@@ -1142,6 +1146,26 @@ mod tests {
         assert_eq!(std::fs::metadata(&note).unwrap().permissions().mode() & 0o777, 0o600);
         drop(all);
         assert!(!note.exists());
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_note_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { token: None, ..place(1, 2, 1) };
+        let note = place.note(Some(folder.path())).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, note, kind, Mode::from_raw_mode(0o600), 0).unwrap();
+        let own = Hello {
+            token: String::new(),
+            version: String::new(),
+            rank: 1,
+            size: 2,
+            host: String::new(),
+            boot: String::new(),
+            arguments: String::new(),
+        };
+        let found = address(&place, &own, Some(folder.path())).unwrap();
+        assert_eq!(found, ("127.0.0.1".into(), 1, String::new()));
     }
 
     #[test]
