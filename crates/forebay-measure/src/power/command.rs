@@ -61,7 +61,7 @@ pub(super) fn sensor(line: &str, stop: &Arc<AtomicBool>) -> Result<Sensor> {
 }
 
 /// Runs `line` in a shell, for `limit` at most, or until `stop` is set; returns what it printed. No
-/// process that it started is left.
+/// process of its group is left.
 ///
 /// # Errors
 /// It cannot be started, fails, or takes longer.
