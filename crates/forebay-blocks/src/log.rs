@@ -254,7 +254,7 @@ impl Volume {
         Ok((Ok(Place { at, number }), evicted))
     }
 
-    /// The next place with so many bytes in one piece, with space on the drive, and without a writer.
+    /// The next place with so many contiguous bytes, space on the drive, and no writer.
     fn room(
         &self,
         header: &mut Header,
