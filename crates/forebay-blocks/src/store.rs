@@ -640,8 +640,9 @@ fn check(options: &Options) -> Result<()> {
         return refuse("threads", options.threads.to_string(), "1 to 64");
     }
     for root in &options.roots {
-        if root.capacity < 4096 {
-            return refuse("capacity", format_size(root.capacity), "4 KiB at least");
+        // The index of a larger root would exceed ext4's largest file.
+        if !(4096..=1 << 50).contains(&root.capacity) {
+            return refuse("capacity", format_size(root.capacity), "4 KiB to 1 PiB");
         }
     }
     Ok(())
