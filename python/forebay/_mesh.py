@@ -123,7 +123,7 @@ class Mesh:
                 peer.send_bytes(message)
 
     def _receive(self, ranks: set[int], until: float) -> list[tuple[int, bytes]]:
-        """A message of each rank that has sent one; waits for the first one."""
+        """The messages that have arrived, by rank; waits for the first."""
         if early := ranks & self._early.keys():
             return [(rank, self._early.pop(rank)) for rank in early]
         return list(self._arrived(ranks, until).items())

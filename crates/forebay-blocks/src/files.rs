@@ -12,7 +12,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 /// Opens a file of this store, or makes it. A link, a pipe or a file with another name is refused:
-/// it may be somebody else's.
+/// it may belong to another program.
 pub(crate) fn own(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);

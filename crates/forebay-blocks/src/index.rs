@@ -51,7 +51,7 @@ pub(crate) struct Record {
     pub(crate) written: u64,
 }
 
-/// Which records are current, and where the log goes on.
+/// Which records are current, and the next place of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Header {
     /// Of new records: 16 random bits that `clear` changes, and a number that rises when the
@@ -61,7 +61,7 @@ pub(crate) struct Header {
     pub(crate) since: u64,
     /// Identifies the start of the machine.
     pub(crate) boot: u64,
-    /// Where the log goes on.
+    /// The next place of the log.
     pub(crate) head: u64,
     /// Numbers of the next block, and of the first one whose bytes are still there.
     pub(crate) next: u64,

@@ -1,7 +1,7 @@
 //! The log of a root: blocks are written in the order of their calls, and the oldest give their
 //! place to new ones. A block that was used since it was written is rescued: it is written again.
 //!
-//! Places count on for ever; the file has them modulo its length. So the order of places is the
+//! Places grow without limit; the file has them modulo its length. So the order of places is the
 //! order of ages, and a record says by its number alone whether its bytes are still there.
 //!
 //! Places that are being written are locked, and the log skips them. The kernel releases the locks
@@ -290,7 +290,7 @@ impl Volume {
             if self.grow(header, at + needed, keep_free)? {
                 continue;
             }
-            // The drive is full: the log goes on where its own space begins.
+            // The drive is full: the log continues at the start of its allocated space.
             if is_full || header.solid - (header.until - size) < needed {
                 return Ok(Err(Full::Drive));
             }

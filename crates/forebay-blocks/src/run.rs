@@ -315,7 +315,7 @@ impl Runner<'_> {
                 tracing::warn!(target: "forebay::blocks", %root, len, "removed a block: {what}");
                 End::Not(Why::Damaged)
             }
-            // The log has passed it, or another has replaced it.
+            // Evicted, or replaced by another process.
             Ok(_) => End::Not(Why::Absent),
             Err(_) => End::Not(Why::Damaged),
         }

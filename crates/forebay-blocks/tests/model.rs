@@ -118,7 +118,7 @@ impl User<'_> {
         for ((end, pieces), at) in ends.into_iter().zip(batch.take_memory()).zip(wanted) {
             match end {
                 End::Done => {
-                    let version = *self.there.get(&at).expect("nobody stored it");
+                    let version = *self.there.get(&at).expect("not stored");
                     let bytes: Vec<u8> =
                         pieces.iter().flat_map(|it| it.as_slice().unwrap().to_vec()).collect();
                     assert!(bytes == content(version, at.1), "other bytes of {at:?}");

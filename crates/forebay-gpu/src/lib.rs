@@ -370,7 +370,7 @@ pub trait Device: Send + Sync + Debug + sealed::Sealed {
         copies: &[DeviceCopy],
     ) -> DeviceResult<()>;
 
-    /// Loads the kernel for [`gather`](Self::gather), if it has one. That takes 2 ms, or 50 if the
+    /// Loads the kernel for [`gather`](Self::gather), if there is one. Needs 2 ms, or 50 if the
     /// driver must compile it, and waits for kernels that run on the GPU.
     fn load_gather(&self) {}
 

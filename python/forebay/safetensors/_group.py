@@ -93,7 +93,7 @@ class Slots:
         """Fills a window, in the order of the stream. All processes have read their parts."""
         slot = self._copied % SLOTS * CHUNK
         self._copied += 1
-        for step in range(len(parts)):  # each begins with another one
+        for step in range(len(parts)):  # every rank starts at a different part
             rank = (self._rank + step) % len(parts)
             begin, end = parts[rank]
             memory[begin:end] = self._of_all[rank][slot : slot + end - begin]
@@ -208,8 +208,8 @@ class Group(Ranks):
         except Exception as error:
             why = str(error) or repr(error)
         reasons = self._exchange(ascii(why)[1:-1][:1000].encode())
-        told = zip(self._mesh.names, reasons, strict=True)
-        return next((f"rank {rank} of the group: {one.decode()}" for rank, one in told if one), "")
+        by_rank = zip(self._mesh.names, reasons, strict=True)
+        return next((f"rank {rank} of the group: {why.decode()}" for rank, why in by_rank if why), "")
 
     def room(self, nbytes: int) -> int:
         unit = self._size * ALIGNMENT

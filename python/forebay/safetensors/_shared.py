@@ -26,7 +26,7 @@ class GpuMemory:
         self.own, self.handle = torch.from_dlpack(memory), memory._shared().hex()
 
     def map(self, handle: str) -> Any:
-        """The memory of another process, which keeps it until this one has dropped it."""
+        """Maps the memory of another process, which keeps it until this mapping is dropped."""
         mapped = self._engine._map_shared(bytes.fromhex(handle), self._device)
         return self._torch.from_dlpack(mapped)
 

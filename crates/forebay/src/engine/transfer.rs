@@ -209,7 +209,7 @@ impl Transfer {
 }
 
 impl Engine {
-    /// Ends a transfer if the copy thread has left that to this one; whether it has.
+    /// Ends a transfer whose end the copy thread has only marked. False if it is not marked.
     fn settle(&self, state: &Arc<State>) -> bool {
         let over = state.take_over();
         over.map(|over| self.inner.core.end(Arc::clone(state), Ok(state.record(&over)))).is_some()
