@@ -208,9 +208,8 @@ pub(crate) struct Submitter {
 pub(crate) enum Pause {
     /// A copy is in flight: poll again after a nap.
     Nap,
-    /// The last copies of all reads are in flight, a short transfer waits behind a long one, or it
-    /// is the link's only one: poll again at once. A nap of 20 µs ended up to 600 µs late on
-    /// virtual machines.
+    /// The last copies are queued, few bytes are left, or a short transfer waits behind a long one:
+    /// poll again at once. A nap of 20 µs ended up to 600 µs late on virtual machines.
     Watch,
     /// Nothing is queued: wait until a slot is filled.
     Wait,
@@ -267,7 +266,7 @@ impl Submitter {
     pub(crate) fn step(&mut self, core: &Core, lingers: bool) -> Pause {
         self.look();
         self.record(core.recorder());
-        let (mut soon, mut ended, mut naps, mut is_alone) = (false, false, lingers, false);
+        let (mut soon, mut ended, mut naps, mut is_ending) = (false, false, lingers, false);
         let small = loop {
             self.queue_small();
             let (inward, small, outward) = self.groups();
@@ -294,7 +293,7 @@ impl Submitter {
                     self.parked = true;
                 }
                 soon = inward + small + outward > 0 && scheduler.is_waited_for(link);
-                is_alone = scheduler.is_filled_alone(link);
+                is_ending = scheduler.is_ending(link);
             });
             if group.is_empty() {
                 break small;
@@ -311,9 +310,9 @@ impl Submitter {
         match () {
             () if ended && !is_busy => Pause::Stop,
             () if self.waits => Pause::Wait,
-            () if is_alone && !self.is_copying() => Pause::Watch,
+            () if is_ending && !self.is_copying() => Pause::Watch,
             // The last copy was queued so recently that it may end soon.
-            () if (soon || is_busy || is_alone) && self.lanes.iter().any(is_fresh) => Pause::Watch,
+            () if (soon || is_busy || is_ending) && self.lanes.iter().any(is_fresh) => Pause::Watch,
             () => Pause::Nap,
         }
     }

@@ -223,6 +223,8 @@ pub(super) struct Active {
     pub(super) writes_waiting: BTreeMap<u64, (u64, u64)>,
     /// Number of its last copy; zero before the first.
     pub(super) copied: u64,
+    /// Bytes of a read that are not copied to its link yet.
+    pub(super) left: u64,
     /// Ops for the drive's ring.
     pub(super) for_ring: Queue,
     /// Ops for the drive's pool: they use the page cache but may wait for the drive.
@@ -258,6 +260,7 @@ impl Active {
     pub(super) fn new(request: Request, key: usize, serial: u64, pace: Line) -> Self {
         let first = request.parts.front();
         let writes = request.direction == Direction::Write;
+        let bytes = request.parts.iter().map(|part| part.0.len()).sum();
         let around = request.parts.iter().find(|part| writes && part.1 == Io::ODirect);
         Self {
             serial,
@@ -278,6 +281,7 @@ impl Active {
             promised: 0,
             writes_waiting: BTreeMap::new(),
             copied: 0,
+            left: if writes || request.link.is_none() { 0 } else { bytes },
             for_ring: Queue::default(),
             for_pool: Queue::default(),
             for_readers: Queue::default(),

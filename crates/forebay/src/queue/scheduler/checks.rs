@@ -146,6 +146,8 @@ impl Scheduler {
             let windows =
                 || self.windows.iter().filter(|(_, w)| of_link(&self.transfers[w.transfer]));
             let own = self.transfers.iter().filter(|(_, a)| of_link(a));
+            let left: u64 = own.clone().map(|(_, a)| a.left).sum();
+            assert_eq!(link.left, left, "bytes left of link {index}");
             let mut slots: Vec<(u64, u64)> = link
                 .slots
                 .free()

@@ -4,7 +4,7 @@ use forebay_base::units::{ByteRange, MIB};
 
 use super::Scheduler;
 use super::active::Active;
-use super::link::{COPIES_QUEUED_MAX, Link};
+use super::link::{COPIES_QUEUED_MAX, Link, PRIVATE_CACHES};
 use super::work::{Copy, CopyFailure};
 use crate::error::{Error, Operation};
 use crate::gpu::{DeviceError, DeviceId};
@@ -191,7 +191,12 @@ impl Scheduler {
         }
         let key = window.transfer;
         let segments = std::mem::take(&mut window.waiting);
-        let active = &self.transfers[key];
+        let active = &mut self.transfers[key];
+        if copy.direction == Direction::Read {
+            let len = copy.run.range.len().min(active.left);
+            active.left -= len;
+            state.left -= len;
+        }
         active.request.state.add_time(Stage::Copy, took_ns);
         let failed = failed.map(|mut failure| {
             if let Error::Device { place, .. } | Error::CopyNotOver { place, .. } =
@@ -278,19 +283,13 @@ impl Scheduler {
         !filling.is_empty() && (filling.iter().all(is_sent) || is_between())
     }
 
-    /// True if readers fill windows of a link for its only transfer, which is short.
-    pub(crate) fn is_filled_alone(&self, link: usize) -> bool {
-        let first = self.links[link].filling.first();
-        first.is_some_and(|&window| self.is_alone(self.windows[window].transfer))
-    }
-
-    /// True if readers fill a transfer's windows, and it is short and the only one of its link.
-    pub(super) fn is_alone(&self, key: usize) -> bool {
-        let Active { pace, request, .. } = &self.transfers[key];
-        *pace == Line::Readers
-            && request.direction == Direction::Read
-            && request.link.is_some_and(|link| self.links[link].transfers == 1)
-            && self.is_short(key)
+    /// True if readers fill the windows of a link, and few bytes are left until it is idle.
+    pub(crate) fn is_ending(&self, link: usize) -> bool {
+        let Link { left, filling, .. } = &self.links[link];
+        let by_readers = |&key: &WindowKey| {
+            self.transfers[self.windows[key].transfer].pace == Line::Readers
+        };
+        *left <= PRIVATE_CACHES && filling.first().is_some_and(by_readers)
     }
 
     /// True if more slots would help a link. A transfer waits for a slot while the link is idle,

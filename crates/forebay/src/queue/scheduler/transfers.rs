@@ -78,14 +78,20 @@ impl Scheduler {
         let entry = self.transfers.vacant_entry();
         let key = entry.key();
         let link = request.link;
-        entry.insert(Active::new(request, key, self.begun, pace));
-        link.into_iter().for_each(|link| self.use_link(link, true));
+        let left = entry.insert(Active::new(request, key, self.begun, pace)).left;
+        if let Some(link) = link {
+            self.links[link].left += left;
+            self.use_link(link, true);
+        }
         key
     }
 
     fn remove(&mut self, key: usize) -> Active {
         let active = self.transfers.remove(key);
-        active.request.link.into_iter().for_each(|link| self.use_link(link, false));
+        if let Some(link) = active.request.link {
+            self.links[link].left -= active.left;
+            self.use_link(link, false);
+        }
         active
     }
 

@@ -185,9 +185,10 @@ impl Scheduler {
 
     pub(super) fn push_segments(&mut self, key: WindowKey, segments: &[Segment]) {
         let transfer = self.windows[key].transfer;
-        let demotes = self.is_alone(transfer);
-        let window = &mut self.windows[key];
         let request = &self.transfers[transfer].request;
+        let reads = request.direction == Direction::Read;
+        let demotes = reads && request.link.is_some_and(|link| self.is_ending(link));
+        let window = &mut self.windows[key];
         let mut ops = Vec::with_capacity(segments.len());
         for segment in segments {
             let first = if segment.bounce { segment.wanted.start } else { segment.covered.start };
