@@ -13,6 +13,7 @@
 //! `simulated` gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network
 //! ports (`nic`) and `memory` carry, `streams` how many bytes each drive moves for those of a file.
 
+mod answers;
 mod block;
 mod btrfs;
 mod cache;
@@ -49,7 +50,6 @@ mod probe;
 mod quota;
 mod quoted;
 mod record;
-mod replay;
 mod resolve;
 mod simulated;
 mod stored;
@@ -75,8 +75,7 @@ pub use pci::{Bridge, Link, PciDevice, is_address, payload};
 pub use placement::Piece;
 pub use probe::Extent;
 pub use quoted::quoted;
-pub use record::{record, record_with};
-pub use replay::read_record;
+pub use record::{read_record, record, record_with};
 pub use resolve::Below;
 pub use simulated::simulated_gpu;
 pub use stored::Stored;

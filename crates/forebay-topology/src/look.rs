@@ -7,13 +7,12 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 
 use super::groups::Version;
-use super::probe::{Extent, Live, Refusal, Trail};
+use super::probe::{Extent, Refusal, Trail};
 use super::system::{Absent, System, clean, read_with};
 
 /// Maximum number of environment variables, and maximum bytes read of an environment.
@@ -29,11 +28,6 @@ const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
 
 impl System {
-    /// This machine, without timeouts: for files that are open and thus have answered already.
-    pub fn of_open_files() -> Self {
-        Self::made("/".into(), true, Arc::new(Live::default()), false)
-    }
-
     /// Whether `path` exists; it is not opened.
     pub fn is_there(&self, path: &str) -> bool {
         let path = Path::new(path);

@@ -84,12 +84,12 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
         }
         let is_device = stat.kind() == FileType::BlockDevice;
         root.say("device", device_text(if is_device { stat.rdev } else { stat.device }));
-        if let Some((memory, offset)) = stat.direct {
-            root.say("direct_memory_align_bytes", memory);
-            root.say("direct_offset_align_bytes", offset);
+        if let Some(direct) = stat.direct {
+            root.say("direct_memory_align_bytes", direct.memory);
+            root.say("direct_offset_align_bytes", direct.offset);
         }
         for (flag, name) in ATTRIBUTES {
-            if stat.attributes & flag != 0 {
+            if stat.attributes.0 & flag != 0 {
                 root.say(name, true);
             }
         }

@@ -11,17 +11,13 @@ use std::time::Duration;
 use forebay_base::lock::Lock;
 use forebay_base::timeout::within;
 
-use super::probe::Trail;
+use super::probe::{Answer, Refusal, Trail};
 
 /// Timeout of one probe. A drive in standby answers within a few seconds, and most probes need no
 /// read from the drive.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of unresponsive paths kept; further ones time out again.
 const SILENT_MAX: usize = 1024;
-
-/// The probe timed out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Silent;
 
 /// The paths that did not answer, with the link targets noted for them.
 #[derive(Debug, Default)]
@@ -36,14 +32,14 @@ impl Patience {
         &self,
         path: &Path,
         look: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Silent> {
+    ) -> Answer<T> {
         if self.is_silent(path) {
-            return Err(Silent);
+            return Err(Refusal::Silent);
         }
         // If no thread can be spawned, the path counts as unresponsive.
         within(LOOK_MAX, "forebay-look", look).ok().flatten().ok_or_else(|| {
             self.pass_over(path);
-            Silent
+            Refusal::Silent
         })
     }
 
@@ -90,9 +86,13 @@ mod tests {
         let patience = Patience::default();
         let (hold, held) = sync_channel::<()>(0);
         let answer = patience.look(Path::new("/a/b"), move || held.recv().is_ok());
-        assert_eq!(answer, Err(Silent));
+        assert_eq!(answer, Err(Refusal::Silent));
         let start = Instant::now();
-        assert_eq!(patience.look(Path::new("/a/b/c"), || true), Err(Silent), "below it as well");
+        assert_eq!(
+            patience.look(Path::new("/a/b/c"), || true),
+            Err(Refusal::Silent),
+            "below it as well"
+        );
         assert!(start.elapsed() < LOOK_MAX, "no thread waited again");
         assert_eq!(patience.look(Path::new("/a/bc"), || true), Ok(true));
         assert_eq!(patience.look(Path::new("/a"), || true), Ok(true));
@@ -103,6 +103,6 @@ mod tests {
     fn a_look_that_panics_is_no_answer() {
         let patience = Patience::default();
         let answer = patience.look(Path::new("/a"), || -> u8 { panic!("on purpose") });
-        assert_eq!(answer, Err(Silent));
+        assert_eq!(answer, Err(Refusal::Silent));
     }
 }

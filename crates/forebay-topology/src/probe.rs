@@ -1,7 +1,8 @@
 //! Answers that only a kernel can give and no folder can hold: `statx`, the targets of links,
 //! `statfs`, FIEMAP, and the tables behind device nodes.
 //!
-//! [`Live`] queries the kernel; `replay` answers from a record; `record` queries and records.
+//! A [`Kernel`] queries the running kernel, queries it and records, or answers from a record
+//! (`answers`).
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,9 +15,11 @@ use std::sync::Arc;
 use forebay_base::lock::Lock;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
+use super::answers::{self, Answers, Hex};
 use super::calls;
-use super::patience::{LOOK_MAX, Patience, Silent};
+use super::patience::{LOOK_MAX, Patience};
 use super::resolve::device_text;
 use super::stored;
 
@@ -57,33 +60,44 @@ impl From<Refusal> for io::Error {
     }
 }
 
-impl From<Silent> for Refusal {
-    fn from(Silent: Silent) -> Self {
-        Self::Silent
-    }
-}
-
 impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
         Self::Errno(errno)
     }
 }
 
-/// The `statx` result for a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The `statx` result for a file, also in records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stat {
+    #[serde(rename = "dev", with = "answers::device")]
     pub(super) device: u64,
+    #[serde(default, with = "answers::device")]
     pub(super) rdev: u64,
+    #[serde(with = "answers::octal")]
     pub(super) mode: u32,
+    #[serde(rename = "ino")]
     pub(super) inode: u64,
+    #[serde(default)]
     pub(super) size: u64,
+    #[serde(default, rename = "blksize")]
     pub(super) block_size: u64,
     /// The id of the mount it was reached through (Linux 5.8; before that from the descriptor).
+    #[serde(rename = "mnt_id")]
     pub(super) mount: Option<u64>,
-    /// Required alignment of memory and offset for direct I/O (Linux 6.1).
-    pub(super) direct: Option<(u32, u32)>,
+    #[serde(flatten)]
+    pub(super) direct: Option<Direct>,
     /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
-    pub(super) attributes: u64,
+    #[serde(default)]
+    pub(super) attributes: Hex,
+}
+
+/// Required alignment for direct I/O (Linux 6.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Direct {
+    #[serde(rename = "dio_mem_align")]
+    pub(super) memory: u32,
+    #[serde(rename = "dio_offset_align")]
+    pub(super) offset: u32,
 }
 
 impl Stat {
@@ -117,52 +131,94 @@ pub struct Extent {
     pub flags: u32,
 }
 
-/// A source of kernel answers.
-pub(super) trait Probe: fmt::Debug + Send + Sync {
-    /// `statx`, following links.
-    fn stat(&self, path: &Path) -> Answer<Stat>;
-    /// Follows an absolute path link by link, even if its end does not exist.
-    fn trail(&self, path: &Path) -> Answer<Trail>;
-    /// The file system type from `statfs`.
-    fn file_system(&self, path: &Path) -> Answer<u32>;
-    /// Opens a file or folder and closes it again; anything else is not opened.
-    fn opens(&self, _path: &Path) -> Answer<()> {
-        Err(Refusal::NotRecorded)
-    }
-    /// FIEMAP, or `SEEK_DATA` without it: the first `max` extents.
-    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>>;
-    /// The table of a device-mapper volume, one target per line, without its keys.
-    fn dm_table(&self, device: u64) -> Answer<String>;
-    /// Device and inode of the file behind the loop device `name`.
-    fn loop_file(&self, name: &str) -> Answer<(u64, u64)>;
-    /// Checks whether this process may open a device for reading and writing: file modes and the
-    /// device control group. The device is not opened.
-    fn access(&self, device: &Path) -> Answer<()>;
-    /// A `stat` of any file on this mount, for systems that cannot answer for every file.
-    fn sample(&self, _mount: u64) -> Option<Stat> {
-        None
-    }
-    /// The timeouts of file probes; `None` if no kernel is queried or no timeout is needed.
-    fn patience(&self) -> Option<&Patience> {
-        None
-    }
-    /// The paths that this system was recorded for.
-    fn paths(&self) -> Vec<PathBuf> {
-        Vec::new()
-    }
-}
-
-/// The kernel that this process runs on.
-#[derive(Debug, Default)]
-pub(super) struct Live {
-    /// `None` if the files are known to answer.
+/// The kernel that a system belongs to.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    source: Source,
+    /// The timeouts of file probes; `None` if the files are known to answer.
     patience: Option<Patience>,
 }
 
-impl Live {
+/// Where answers come from.
+#[derive(Debug)]
+enum Source {
+    /// The kernel that this process runs on.
+    Live,
+    /// The same, and each answer is recorded.
+    Recording(Lock<Answers>),
+    /// A record.
+    Replay(Answers),
+}
+
+impl Kernel {
     /// A live kernel whose file probes time out.
-    pub(super) fn patient() -> Self {
-        Self { patience: Some(Patience::default()) }
+    pub(super) fn live() -> Self {
+        Self { source: Source::Live, patience: Some(Patience::default()) }
+    }
+
+    /// A live kernel, for files that are known to answer.
+    pub(super) fn of_open_files() -> Self {
+        Self { source: Source::Live, patience: None }
+    }
+
+    /// A live kernel whose answers are recorded. Paths that did not answer `known` are skipped.
+    pub(super) fn recording(known: &Self) -> Self {
+        let patience = Patience::default();
+        if let Some(known) = &known.patience {
+            patience.inherit(known);
+        }
+        Self { source: Source::Recording(Lock::default()), patience: Some(patience) }
+    }
+
+    pub(super) fn replay(answers: Answers) -> Self {
+        Self { source: Source::Replay(answers), patience: None }
+    }
+
+    /// Whether this is a live kernel, and nothing is recorded.
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.source, Source::Live)
+    }
+
+    pub(super) fn is_recording(&self) -> bool {
+        matches!(self.source, Source::Recording(_))
+    }
+
+    /// The lines of a record about `paths`.
+    pub(super) fn recorded(&self, paths: &[PathBuf]) -> String {
+        let Source::Recording(answers) = &self.source else { return String::new() };
+        let mut answers = answers.lock();
+        answers.paths = paths.to_vec();
+        answers.lines()
+    }
+
+    /// The paths that this kernel was recorded for.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        match &self.source {
+            Source::Replay(answers) => answers.paths.clone(),
+            Source::Live | Source::Recording(_) => Vec::new(),
+        }
+    }
+
+    pub(super) fn patience(&self) -> Option<&Patience> {
+        self.patience.as_ref()
+    }
+
+    /// Replays an answer, or queries the kernel for it and records it.
+    fn ask<T>(
+        &self,
+        replay: impl FnOnce(&Answers) -> Answer<T>,
+        live: impl FnOnce() -> Answer<T>,
+        note: impl FnOnce(&mut Answers, &Answer<T>),
+    ) -> Answer<T> {
+        match &self.source {
+            Source::Live => live(),
+            Source::Recording(answers) => {
+                let answer = live();
+                note(&mut answers.lock(), &answer);
+                answer
+            }
+            Source::Replay(answers) => replay(answers),
+        }
     }
 
     fn look<T: Send + 'static>(
@@ -174,14 +230,26 @@ impl Live {
         let own = path.to_owned();
         patience.look(path, move || look(&own))?
     }
-}
 
-impl Probe for Live {
-    fn stat(&self, path: &Path) -> Answer<Stat> {
-        self.look(path, stat)
+    /// `statx`, following links.
+    pub(super) fn stat(&self, path: &Path) -> Answer<Stat> {
+        self.ask(
+            |answers| answers.stat(path),
+            || self.look(path, stat),
+            |answers, answer| answers.note_stat(path, answer),
+        )
     }
 
-    fn trail(&self, path: &Path) -> Answer<Trail> {
+    /// Follows an absolute path link by link, even if its end does not exist.
+    pub(super) fn trail(&self, path: &Path) -> Answer<Trail> {
+        self.ask(
+            |answers| answers.trail(path),
+            || self.live_trail(path),
+            |answers, answer| answers.note_trail(path, answer),
+        )
+    }
+
+    fn live_trail(&self, path: &Path) -> Answer<Trail> {
         let Some(patience) = &self.patience else { return trail("/".as_ref(), path, |_| ()) };
         let so_far = Arc::new(Lock::new(None));
         let (own, noted) = (path.to_owned(), Arc::clone(&so_far));
@@ -195,40 +263,73 @@ impl Probe for Live {
                 if let Some(known) = so_far.lock().take() {
                     patience.note(path, known);
                 }
-                patience.known(path).ok_or_else(|| silent.into())
+                patience.known(path).ok_or(silent)
             }
         }
     }
 
-    fn file_system(&self, path: &Path) -> Answer<u32> {
-        self.look(path, file_system)
+    /// The file system type from `statfs`.
+    pub(super) fn file_system(&self, path: &Path) -> Answer<u32> {
+        self.ask(
+            |answers| answers.file_system(path),
+            || self.look(path, file_system),
+            |answers, answer| answers.note_file_system(path, *answer),
+        )
     }
 
-    fn opens(&self, path: &Path) -> Answer<()> {
-        self.look(path, opens)
+    /// Opens a file or folder and closes it again; anything else is not opened. Not recorded.
+    pub(super) fn opens(&self, path: &Path) -> Answer<()> {
+        let replay = |_: &Answers| Err(Refusal::NotRecorded);
+        self.ask(replay, || self.look(path, opens), |_, _| ())
     }
 
-    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
-        self.look(path, move |path| extents(path, max))
+    /// FIEMAP, or `SEEK_DATA` without it: the first `max` extents.
+    pub(super) fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
+        self.ask(
+            |answers| answers.extents(path, max),
+            || self.look(path, move |path| extents(path, max)),
+            |answers, answer| answers.note_extents(path, answer),
+        )
     }
 
-    fn dm_table(&self, device: u64) -> Answer<String> {
+    /// The table of a device-mapper volume, one target per line, without its keys.
+    pub(super) fn dm_table(&self, device: u64) -> Answer<String> {
         let node = format!("/dev/block/{}", device_text(device));
-        self.look(node.as_ref(), move |_| Ok(calls::dm_table(device)?))
+        self.ask(
+            |answers| answers.dm_table(device),
+            || self.look(node.as_ref(), move |_| Ok(calls::dm_table(device)?)),
+            |answers, answer| answers.note_dm_table(device, answer),
+        )
     }
 
-    fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
-        // The kernel may query the image's file system for the inode number.
+    /// Device and inode of the file behind the loop device `name`. The kernel may query the image's
+    /// file system for the inode number.
+    pub(super) fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         let own = name.to_owned();
-        self.look(&Path::new("/dev").join(name), move |_| Ok(calls::loop_file(&own)?))
+        let node = Path::new("/dev").join(name);
+        self.ask(
+            |answers| answers.loop_file(name),
+            || self.look(&node, move |_| Ok(calls::loop_file(&own)?)),
+            |answers, answer| answers.note_loop_file(name, *answer),
+        )
     }
 
-    fn access(&self, device: &Path) -> Answer<()> {
-        self.look(device, access)
+    /// Checks whether this process may open a device for reading and writing: file modes and the
+    /// device control group. The device is not opened.
+    pub(super) fn access(&self, device: &Path) -> Answer<()> {
+        self.ask(
+            |answers| answers.access(device),
+            || self.look(device, access),
+            |answers, answer| answers.note_access(device, *answer),
+        )
     }
 
-    fn patience(&self) -> Option<&Patience> {
-        self.patience.as_ref()
+    /// A `stat` of any file on this mount, for a record, which cannot answer for every file.
+    pub(super) fn sample(&self, mount: u64) -> Option<Stat> {
+        match &self.source {
+            Source::Replay(answers) => answers.sample(mount),
+            Source::Live | Source::Recording(_) => None,
+        }
     }
 }
 
@@ -334,9 +435,11 @@ fn from_statx(answer: &rustix::fs::Statx) -> Stat {
         size: answer.stx_size,
         block_size: answer.stx_blksize.into(),
         mount: is_given(StatxFlags::MNT_ID).then_some(answer.stx_mnt_id),
-        direct: is_given(StatxFlags::DIOALIGN)
-            .then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align)),
-        attributes: answer.stx_attributes.bits(),
+        direct: is_given(StatxFlags::DIOALIGN).then_some(Direct {
+            memory: answer.stx_dio_mem_align,
+            offset: answer.stx_dio_offset_align,
+        }),
+        attributes: Hex(answer.stx_attributes.bits()),
     }
 }
 
@@ -350,7 +453,7 @@ fn from_stat(answer: &rustix::fs::Stat) -> Stat {
         block_size: u64::try_from(answer.st_blksize).unwrap_or(0),
         mount: None,
         direct: None,
-        attributes: 0,
+        attributes: Hex::default(),
     }
 }
 

@@ -4,17 +4,16 @@ use super::system::moves_cursor;
 
 /// `text` as a JSON string, without characters that move a terminal's cursor.
 pub fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if moves_cursor(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+    printable(&serde_json::Value::from(text).to_string())
+}
+
+/// JSON with such characters escaped; they occur in its strings only.
+pub(super) fn printable(json: &str) -> String {
+    let escaped = |c: char| match c {
+        c if moves_cursor(c) => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    json.chars().map(escaped).collect()
 }
 
 #[cfg(test)]

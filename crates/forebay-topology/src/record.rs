@@ -1,5 +1,5 @@
-//! Records a system for replay elsewhere: the files of `/sys` and `/proc` that were read for some
-//! paths, and the kernel's answers about them.
+//! Records a system for replay elsewhere: below `root/` the files of `/sys` and `/proc` that were
+//! read for some paths, and in `expected/probe.jsonl` the kernel's answers about them.
 //!
 //! Personal data and credentials are left out: user names and passwords in mount options, names of
 //! file servers. Serial numbers of drives stay, because they identify drives. No existing file is
@@ -11,24 +11,23 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use forebay_base::lock::Lock;
-
+use super::answers::Answers;
 use super::cache::Resolver;
 use super::file_systems::{self, Ground, look_up};
 use super::gpu;
 use super::memory;
 use super::nic;
-use super::patience::Patience;
 use super::pci;
-use super::probe::{Answer, Extent, Live, Probe, Refusal, Stat, Trail};
-use super::quoted::quoted;
-use super::resolve::device_text;
-use super::system::{System, Touched};
+use super::probe::Kernel;
+use super::system::{Absent, System, Touched, read_file};
 
 /// Maximum number of extents recorded per file.
 const EXTENTS_MAX: usize = 4096;
+/// Maximum length of the kernel's answers.
+const ANSWERS_LEN_MAX: usize = 64 << 20;
+/// The file of the kernel's answers.
+const ANSWERS: &str = "expected/probe.jsonl";
 
 /// Resolves `paths` on this machine and writes everything read into the new folder `dir`, which
 /// [`System::fixture`] replays. Paths that did not answer `system`, the live one, are skipped.
@@ -49,11 +48,7 @@ pub fn record_with(
     let absolute: io::Result<Vec<PathBuf>> = paths.iter().map(std::path::absolute).collect();
     let paths = absolute?;
     std::fs::create_dir(dir)?;
-    let notes = Arc::new(Recording { live: Live::patient(), ..Recording::default() });
-    if let (Some(own), Some(known)) = (notes.patience(), known.probe().patience()) {
-        own.inherit(known);
-    }
-    let system = System::recorded(Arc::clone(&notes) as Arc<dyn Probe>);
+    let system = System::made("/".into(), Kernel::recording(known.probe()));
     let resolver = Resolver::new(system.clone());
     for path in &paths {
         let map = resolver.resolve(path);
@@ -62,7 +57,7 @@ pub fn record_with(
             let _ = nic::ports(&system, &map.root, drive);
         }
         // Extents are read only for the record, so that a replay can map files to drives.
-        let _ = notes.extents(&map.path, EXTENTS_MAX);
+        let _ = system.probe().extents(&map.path, EXTENTS_MAX);
     }
     // These read their files for the record.
     let _ = memory::Channels::read(&system);
@@ -73,7 +68,44 @@ pub fn record_with(
     let root = dir.join("root");
     std::fs::create_dir(&root)?;
     write_touched(&root, &system.touched())?;
-    write_new(dir, Path::new("expected/probe.jsonl"), notes.lines(&paths).as_bytes())
+    write_new(dir, Path::new(ANSWERS), system.probe().recorded(&paths).as_bytes())
+}
+
+impl System {
+    /// A system that was recorded into the folder `dir`.
+    ///
+    /// # Errors
+    /// An I/O error if the record cannot be read.
+    pub fn fixture(dir: &Path) -> io::Result<Self> {
+        let root = dir.join("root");
+        if !std::fs::metadata(&root)?.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        let bytes = read_record(&dir.join(ANSWERS), ANSWERS_LEN_MAX)?;
+        let answers = Answers::parse(&String::from_utf8_lossy(&bytes));
+        Ok(Self::made(root, Kernel::replay(answers)))
+    }
+
+    /// The paths that this system was recorded for; empty for a live one.
+    #[must_use]
+    pub fn recorded_paths(&self) -> Vec<PathBuf> {
+        self.probe().paths()
+    }
+}
+
+/// Reads at most `max` bytes of a file of a record. A record may come from elsewhere, so the open
+/// does not block, and links and special files are rejected.
+///
+/// # Errors
+/// An I/O error of the file, or an error if it is not a regular file.
+pub fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    read_file(path, false, max).map_err(|absent| match absent {
+        Absent::Missing | Absent::Denied | Absent::Failed(_) => absent.into(),
+        other => {
+            let name = path.file_name().unwrap_or_default().display().to_string();
+            io::Error::other(format!("`{name}`: {other}"))
+        }
+    })
 }
 
 /// Writes everything read to the same place below `root`.
@@ -179,169 +211,6 @@ impl Names {
         let next = format!("host{}", self.known.len() + 1);
         let name = self.known.entry(server.to_owned()).or_insert(next);
         format!("{before}{name}{path}")
-    }
-}
-
-/// Probes the live system and records each answer.
-#[derive(Debug, Default)]
-struct Recording {
-    live: Live,
-    files: Lock<BTreeMap<PathBuf, Answers>>,
-    tables: Lock<BTreeMap<u64, Answer<String>>>,
-    loops: Lock<BTreeMap<String, (u64, u64)>>,
-    devices: Lock<BTreeMap<PathBuf, Answer<()>>>,
-}
-
-#[derive(Debug, Default)]
-struct Answers {
-    stat: Option<Answer<Stat>>,
-    trail: Option<Trail>,
-    file_system: Option<u32>,
-    extents: Option<Answer<Vec<Extent>>>,
-}
-
-impl Recording {
-    fn note(&self, path: &Path, action: impl FnOnce(&mut Answers)) {
-        let mut files = self.files.lock();
-        action(files.entry(path.to_owned()).or_default());
-    }
-
-    /// The recorded answers as JSON lines.
-    fn lines(&self, paths: &[PathBuf]) -> String {
-        let mut text = String::new();
-        for (path, answers) in &*self.files.lock() {
-            answers.write(&mut text, path, paths.contains(path));
-        }
-        for (device, table) in &*self.tables.lock() {
-            let answer = match table {
-                Ok(table) => format!("\"table\":{}", quoted(table)),
-                Err(Refusal::Errno(errno)) => format!("\"errno\":{}", errno.raw_os_error()),
-                Err(Refusal::NotRecorded | Refusal::Silent) => continue,
-            };
-            let _ = writeln!(text, "{{\"dm\":\"{}\",{answer}}}", device_text(*device));
-        }
-        for (name, (device, inode)) in &*self.loops.lock() {
-            let (name, device) = (quoted(name), device_text(*device));
-            let _ = writeln!(text, "{{\"loop\":{name},\"dev\":\"{device}\",\"ino\":{inode}}}");
-        }
-        for (path, answer) in &*self.devices.lock() {
-            let errno = match answer {
-                Err(Refusal::Errno(errno)) => format!(",\"errno\":{}", errno.raw_os_error()),
-                _ => String::new(),
-            };
-            let _ = writeln!(text, "{{\"access\":{}{errno}}}", quoted(&path.to_string_lossy()));
-        }
-        text
-    }
-}
-
-impl Probe for Recording {
-    fn stat(&self, path: &Path) -> Answer<Stat> {
-        let answer = self.live.stat(path);
-        self.note(path, |answers| answers.stat = Some(answer));
-        answer
-    }
-
-    fn trail(&self, path: &Path) -> Answer<Trail> {
-        let answer = self.live.trail(path);
-        self.note(path, |answers| answers.trail = answer.as_ref().ok().cloned());
-        answer
-    }
-
-    fn file_system(&self, path: &Path) -> Answer<u32> {
-        let answer = self.live.file_system(path);
-        self.note(path, |answers| answers.file_system = answer.ok());
-        answer
-    }
-
-    fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
-        let answer = self.live.extents(path, max);
-        self.note(path, |answers| answers.extents = Some(answer.clone()));
-        answer
-    }
-
-    fn dm_table(&self, device: u64) -> Answer<String> {
-        let answer = self.live.dm_table(device);
-        self.tables.lock().insert(device, answer.clone());
-        answer
-    }
-
-    fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
-        let answer = self.live.loop_file(name);
-        if let Ok(file) = answer {
-            self.loops.lock().insert(name.to_owned(), file);
-        }
-        answer
-    }
-
-    fn access(&self, device: &Path) -> Answer<()> {
-        let answer = self.live.access(device);
-        self.devices.lock().insert(device.to_owned(), answer);
-        answer
-    }
-
-    fn patience(&self) -> Option<&Patience> {
-        self.live.patience()
-    }
-}
-
-impl Answers {
-    fn write(&self, text: &mut String, path: &Path, wanted: bool) {
-        let name = |path: &Path| quoted(&path.to_string_lossy());
-        let _ = write!(text, "{{\"path\":{}", name(path));
-        if !wanted {
-            text.push_str(",\"asked\":false");
-        }
-        if let Some(trail) = &self.trail {
-            let (real, there) = (name(&trail.real), name(&trail.there));
-            let _ = write!(text, ",\"realpath\":{real},\"there\":{there}");
-            let links = trail.links.iter();
-            let links: Vec<String> =
-                links.map(|(at, to)| format!("[{},{}]", name(at), name(to))).collect();
-            let _ = write!(text, ",\"links\":[{}]", links.join(","));
-        }
-        match &self.stat {
-            Some(Ok(stat)) => write_stat(text, stat),
-            Some(Err(Refusal::Errno(errno))) => {
-                let _ = write!(text, ",\"errno\":{}", errno.raw_os_error());
-            }
-            Some(Err(Refusal::Silent)) => text.push_str(",\"silent\":true"),
-            _ => {}
-        }
-        if let Some(kind) = self.file_system {
-            let _ = write!(text, ",\"statfs_type\":\"{kind:#x}\"");
-        }
-        match &self.extents {
-            Some(Ok(extents)) => {
-                let extents = extents.iter().map(|e| {
-                    format!("[{},{},{},\"{:#x}\"]", e.logical, e.physical, e.len, e.flags)
-                });
-                let extents = extents.collect::<Vec<_>>().join(",");
-                let _ = write!(text, ",\"fiemap\":{{\"extents\":[{extents}]}}");
-            }
-            Some(Err(Refusal::Errno(errno))) => {
-                let _ = write!(text, ",\"fiemap\":{{\"errno\":{}}}", errno.raw_os_error());
-            }
-            _ => {}
-        }
-        text.push_str("}\n");
-    }
-}
-
-fn write_stat(text: &mut String, stat: &Stat) {
-    let (device, rdev) = (device_text(stat.device), device_text(stat.rdev));
-    let _ = write!(
-        text,
-        ",\"dev\":\"{device}\",\"rdev\":\"{rdev}\",\"mode\":\"{:o}\",\"ino\":{},\"size\":{}",
-        stat.mode, stat.inode, stat.size
-    );
-    let _ = write!(text, ",\"blksize\":{}", stat.block_size);
-    let _ = write!(text, ",\"attributes\":\"{:#x}\"", stat.attributes);
-    if let Some(mount) = stat.mount {
-        let _ = write!(text, ",\"mnt_id\":{mount}");
-    }
-    if let Some((memory, offset)) = stat.direct {
-        let _ = write!(text, ",\"dio_mem_align\":{memory},\"dio_offset_align\":{offset}");
     }
 }
 

@@ -16,8 +16,9 @@ use forebay_base::lock::Lock;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::answers::Answers;
 use super::numa::Node;
-use super::probe::{self, Live, Probe, Refusal, joined, reversed};
+use super::probe::{self, Kernel, Refusal, joined, reversed};
 
 /// Maximum bytes read of one file of `/sys`: the kernel's are at most a page, which is up to 64
 /// KiB.
@@ -42,9 +43,7 @@ pub struct System {
 #[derive(Debug)]
 struct Inner {
     root: PathBuf,
-    /// Whether the root is `/` and nothing is recorded, so that the kernel may resolve paths.
-    plain: bool,
-    probe: Arc<dyn Probe>,
+    probe: Kernel,
     touched: Option<Lock<Touched>>,
     /// Facts about NUMA nodes, which do not change while a machine runs.
     nodes: Lock<BTreeMap<Option<u32>, Node>>,
@@ -124,24 +123,25 @@ impl System {
     /// server, times out after a few seconds and is skipped from then on.
     #[must_use]
     pub fn live() -> Self {
-        Self::made("/".into(), true, Arc::new(Live::patient()), false)
+        Self::made("/".into(), Kernel::live())
     }
 
-    /// A system whose `/sys` and `/proc` are folders in `root`, with `probe` in place of the
-    /// kernel.
-    pub(super) fn with_probe(root: impl Into<PathBuf>, probe: Arc<dyn Probe>) -> Self {
-        Self::made(root.into(), false, probe, false)
+    /// This machine, without timeouts: for files that are open and thus have answered already.
+    pub fn of_open_files() -> Self {
+        Self::made("/".into(), Kernel::of_open_files())
     }
 
-    /// This machine, with everything read recorded.
-    pub(super) fn recorded(probe: Arc<dyn Probe>) -> Self {
-        Self::made("/".into(), false, probe, true)
+    /// A system whose `/sys` is in `root`, with no kernel answers.
+    #[must_use]
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self::made(root.into(), Kernel::replay(Answers::default()))
     }
 
-    pub(super) fn made(root: PathBuf, plain: bool, probe: Arc<dyn Probe>, record: bool) -> Self {
-        let touched = record.then(Lock::default);
+    /// A system whose `/sys` and `/proc` are folders in `root`.
+    pub(super) fn made(root: PathBuf, probe: Kernel) -> Self {
+        let touched = probe.is_recording().then(Lock::default);
         let (nodes, serials) = (Lock::default(), Lock::default());
-        Self { inner: Arc::new(Inner { root, plain, probe, touched, nodes, serials }) }
+        Self { inner: Arc::new(Inner { root, probe, touched, nodes, serials }) }
     }
 
     /// The facts about a NUMA node, or about the only node if the device names none.
@@ -154,15 +154,10 @@ impl System {
         nodes.entry(node).or_insert_with(|| Node::read(self, node)).clone()
     }
 
-    /// A system whose `/sys` is in `root`, with no kernel answers.
-    #[must_use]
-    pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self::with_probe(root, Arc::new(super::replay::Replay::default()))
-    }
-
-    /// Whether this is the running machine.
+    /// Whether this is the running machine, so that the kernel may resolve paths, and nothing is
+    /// recorded.
     pub fn is_live(&self) -> bool {
-        self.inner.plain
+        self.inner.probe.is_live()
     }
 
     /// The folder that stands for `/`.
@@ -170,8 +165,8 @@ impl System {
         &self.inner.root
     }
 
-    pub(super) fn probe(&self) -> &dyn Probe {
-        &*self.inner.probe
+    pub(super) fn probe(&self) -> &Kernel {
+        &self.inner.probe
     }
 
     /// Everything read so far; empty unless recording.
@@ -211,7 +206,7 @@ impl System {
 
     /// Resolves the links of `path`, below the root. The target need not be a folder.
     pub(super) fn real(&self, path: &Path) -> Result<PathBuf, Absent> {
-        if self.inner.plain {
+        if self.is_live() {
             return self.real_at_end(path);
         }
         let trail = probe::trail(&self.inner.root, path, |_| ())?;
@@ -237,7 +232,7 @@ impl System {
     /// The last component of the target of the link at `path`.
     pub(super) fn link_name(&self, path: &Path) -> Option<String> {
         let (parent, name) = (path.parent()?, path.file_name()?);
-        let plain = self.inner.plain;
+        let plain = self.is_live();
         let path = if plain { path.to_owned() } else { self.real(parent).ok()?.join(name) };
         let target = rustix::fs::readlinkat(CWD, self.inner.root.join(&path), Vec::new()).ok()?;
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
@@ -248,7 +243,7 @@ impl System {
 
     /// Whether `path` exists.
     pub fn exists(&self, path: &Path) -> bool {
-        if !self.inner.plain {
+        if !self.is_live() {
             let found = self.real(path);
             // A record needs the file itself, so that it also exists in the replay.
             if let Ok(real) = &found
@@ -272,8 +267,8 @@ impl System {
 
     /// Reads at most `max` bytes of a file.
     pub fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
-        let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
-        let bytes = read_file(&self.inner.root.join(&real), self.inner.plain, max)?;
+        let real = if self.is_live() { path.to_owned() } else { self.real(path)? };
+        let bytes = read_file(&self.inner.root.join(&real), self.is_live(), max)?;
         self.note(|touched| touched.files.insert(real, bytes.clone()));
         Ok(bytes)
     }
@@ -293,7 +288,7 @@ impl System {
 
     /// The names in a folder, sorted; names that are not text are left out.
     pub fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
-        let real = if self.inner.plain { path.to_owned() } else { self.real(path)? };
+        let real = if self.is_live() { path.to_owned() } else { self.real(path)? };
         let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
             Errno::from_io_error(&error).map_or(Absent::Failed(Errno::IO), Absent::from)
         })?;
