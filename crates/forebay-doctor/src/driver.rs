@@ -1,6 +1,6 @@
 //! Checks of the GPU, its driver, and nvidia-fs.
 
-use forebay_topology::System;
+use forebay_topology::{Absent, NvidiaFsModule, System};
 
 use super::GpuWish;
 use super::facts::Facts;
@@ -58,14 +58,14 @@ pub(super) struct Driver {
     /// The version of nvidia-fs, if it is loaded.
     pub(super) nvidia_fs: Option<String>,
     /// The storage drivers registered with nvidia-fs.
-    users: Result<Vec<String>, String>,
+    users: Result<Vec<String>, Absent>,
     /// The kernel's lockdown mode, if it is on: it restricts even root (`kernel_lockdown(7)`).
     lockdown: Option<String>,
 }
 
 impl Driver {
     pub(super) fn read(system: &System, gpu: Option<&str>) -> Self {
-        let text = |path: &str| system.text(path.as_ref());
+        let text = |path: &str| system.text(path);
         let line = text("proc/driver/nvidia/version")
             .map(|text| text.lines().next().unwrap_or_default().to_owned())
             .map_err(|absent| format!("/proc/driver/nvidia/version: {absent}"));
@@ -82,11 +82,7 @@ impl Driver {
             }
             text(&format!("{folder}/size")).ok()?.parse().ok()
         });
-        let nvidia_fs = text("sys/module/nvidia_fs/version")
-            .or_else(|_| text("proc/driver/nvidia-fs/version"))
-            .ok();
-        let users = text("proc/driver/nvidia-fs/modules").map_err(|absent| absent.to_string());
-        let users = users.map(|text| words(&text));
+        let NvidiaFsModule { version: nvidia_fs, users, .. } = NvidiaFsModule::read(system);
         let lockdown = text("sys/kernel/security/lockdown").ok().and_then(|text| {
             let chosen = text.split_once('[')?.1.split_once(']')?.0.to_owned();
             (chosen != "none").then_some(chosen)
@@ -347,12 +343,6 @@ fn options(line: &str) -> Vec<String> {
     options.map(str::to_owned).collect()
 }
 
-/// The words of a text, whatever separates them.
-fn words(text: &str) -> Vec<String> {
-    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
-    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +356,5 @@ mod tests {
         assert_eq!(options(line), ["RMForceStaticBar1=1", "RmForceDisableIomapWC=1"]);
         assert!(options("RegistryDwordsPerDevice: \"\"").is_empty());
         assert!(options("").is_empty());
-        assert_eq!(words("nvme: 1\n rpcrdma,\n"), ["nvme", "1", "rpcrdma"]);
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Kernel {
 
 impl Kernel {
     pub(super) fn read(system: &System) -> Self {
-        let release = system.text("proc/sys/kernel/osrelease".as_ref()).ok();
+        let release = system.text("proc/sys/kernel/osrelease").ok();
         // The rest of that line is private: it may hold passwords.
         let line = system.masked("proc/cmdline".as_ref(), LINE_MAX, booted).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);

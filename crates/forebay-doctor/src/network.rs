@@ -1,6 +1,6 @@
 //! Checks of storage behind a network: NFS over RDMA, RDMA devices, and their access to GPU memory.
 
-use forebay_topology::System;
+use forebay_topology::{RdmaPort, System};
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, NVIDIA_FS, P2PDMA, Topic};
@@ -19,14 +19,11 @@ const PEERS: Topic = Topic {
     why: "`nvidia_peermem` (or DMA-BUF in newer drivers) lets a network card reach a GPU's memory",
 };
 
-/// Maximum number of cards, and of ports of each, that are read.
-const CARDS_MAX: usize = 64;
-
 /// The facts about the network.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// Ports, each with its state: `mlx5_0/1`, `4: ACTIVE`; `None` if unknown.
-    ports: Option<Vec<(String, String)>>,
+    /// `None` if unknown.
+    ports: Option<Vec<RdmaPort>>,
     has_peermem: bool,
     has_rpcrdma: bool,
     /// The version of VAST's client, if it is in use.
@@ -35,26 +32,14 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn read(system: &System) -> Self {
-        let cards = system.names("sys/class/infiniband", |_| true).ok();
         // A kernel without the module has no such folder, and so no such card.
-        let cards = cards.or_else(|| system.is_there("sys/class").then(Vec::new));
-        let ports = cards.map(|cards| {
-            let ports = cards.iter().take(CARDS_MAX).flat_map(|card| {
-                let folder = format!("sys/class/infiniband/{card}/ports");
-                let numbers = system.list(folder.as_ref()).unwrap_or_default();
-                numbers.into_iter().take(CARDS_MAX).map(move |number| {
-                    let state = system.text(format!("{folder}/{number}/state").as_ref());
-                    let state = state.unwrap_or_else(|absent| absent.to_string());
-                    (format!("{card}/{number}"), state)
-                })
-            });
-            ports.collect()
-        });
+        let none = || system.exists("sys/class").then(Vec::new);
+        let ports = system.rdma_ports().ok().or_else(none);
         Self {
             ports,
-            has_peermem: system.is_there("sys/module/nvidia_peermem"),
-            has_rpcrdma: system.is_there("sys/module/rpcrdma"),
-            vast: system.text("sys/module/sunrpc/parameters/nfs_bundle_version".as_ref()).ok(),
+            has_peermem: system.exists("sys/module/nvidia_peermem"),
+            has_rpcrdma: system.exists("sys/module/rpcrdma"),
+            vast: system.text("sys/module/sunrpc/parameters/nfs_bundle_version").ok(),
         }
     }
 
@@ -108,15 +93,15 @@ impl Network {
         };
         let up: Vec<&str> = ports
             .iter()
-            .filter(|(_, state)| state.starts_with("4:"))
-            .map(|(name, _)| name.as_str())
+            .filter(|port| port.state.starts_with("4:"))
+            .map(|port| port.name.as_str())
             .collect();
         if !up.is_empty() {
             return DEVICES.ok(format!("{} up", up.join(", ")));
         }
         let seen = match ports.first() {
             None => "/sys/class/infiniband is empty".to_owned(),
-            Some((name, state)) => format!("no port is up: {name} is `{state}`"),
+            Some(port) => format!("no port is up: {} is `{}`", port.name, port.state),
         };
         DEVICES
             .problem(seen, NVIDIA_FS)

@@ -75,11 +75,11 @@ impl Pcie {
         let groups = devices.iter().filter_map(|pci| {
             let group = pci.iommu_group.as_ref()?;
             let file = format!("sys/kernel/iommu_groups/{group}/type");
-            Some((pci.address.clone(), system.text(file.as_ref()).ok()))
+            Some((pci.address.clone(), system.text(file).ok()))
         });
         let bridges = devices.iter().flat_map(|pci| &pci.bridges).map(|bridge| {
             let file = format!("sys/bus/pci/devices/{}/config", bridge.address);
-            let register = match system.bytes(file.as_ref(), CONFIG_LEN) {
+            let register = match system.bytes(file, CONFIG_LEN) {
                 Ok(bytes) => control(&bytes),
                 Err(_) => Err("its registers cannot be read"),
             };

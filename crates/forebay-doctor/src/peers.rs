@@ -15,8 +15,6 @@ const PEERS: Topic = Topic {
           by way of the processor",
 };
 
-/// Maximum length of each file: more than a machine with 64 GPUs and 64 peers needs.
-const LEN_MAX: usize = 1 << 20;
 const ROWS_MAX: usize = 4096;
 /// From this distance on, two devices have no common root port; twice this distance means different
 /// sockets (`BASE_PCI_DISTANCE_CROSSRP`).
@@ -48,11 +46,7 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn read(system: &System) -> Self {
-        let text = |name: &str| {
-            let path = format!("proc/driver/nvidia-fs/{name}");
-            let bytes = system.bytes(path.as_ref(), LEN_MAX).ok()?;
-            Some(String::from_utf8_lossy(&bytes).into_owned())
-        };
+        let text = |name: &str| system.table(format!("proc/driver/nvidia-fs/{name}")).ok();
         Self {
             bridges: text("bridges").map(|text| bridges(&text)),
             distances: text("peer_distance").map(|text| distances(&text)).unwrap_or_default(),

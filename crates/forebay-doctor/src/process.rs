@@ -62,7 +62,7 @@ impl Process {
         let rights = status.ok().and_then(|lines| {
             u64::from_str_radix(lines.first()?.strip_prefix("CapEff:")?.trim(), 16).ok()
         });
-        let mark = MARKS.into_iter().find(|mark| system.is_there(mark));
+        let mark = MARKS.into_iter().find(|mark| system.exists(mark));
         let variable = system.environment(|name| name == "container").remove("container");
         let container = mark.map(|mark| format!("/{mark} is there"));
         let container = container.or_else(|| variable.map(|name| format!("`container={name}`")));
@@ -79,8 +79,8 @@ impl Process {
                 .map(|limit| (limit.available, limit.file.display().to_string())),
             container,
             has_nvidia_fs: devices("nvidia-fs"),
-            has_infiniband: system.is_there("dev/infiniband"),
-            has_modules: system.is_there("proc/modules"),
+            has_infiniband: system.exists("dev/infiniband"),
+            has_modules: system.exists("proc/modules"),
         }
     }
 

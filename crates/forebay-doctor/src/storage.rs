@@ -3,8 +3,6 @@
 //!
 //! `volumes` checks the devices below the file system.
 
-use std::path::PathBuf;
-
 use forebay_topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
 
 use super::facts::Facts;
@@ -64,9 +62,7 @@ impl Storage {
         let heads = system.names("sys/block", |name| name.starts_with("nvme") && is_path(name));
         let heads = heads.unwrap_or_default().iter().filter_map(|name| head(name)).collect();
         let protected = map.drives.iter().take(64).filter_map(|drive| {
-            let text = |file: &str| {
-                system.text(PathBuf::from(format!("sys/block/{}/{file}", drive.name)).as_path())
-            };
+            let text = |file: &str| system.text(format!("sys/block/{}/{file}", drive.name));
             let capable = text("integrity/device_is_integrity_capable").ok()?;
             let format = text("integrity/format").unwrap_or_default();
             (capable == "1").then(|| format!("{} ({format})", drive.name))
@@ -84,7 +80,7 @@ impl Storage {
             heads,
             protected: protected.collect(),
             device,
-            has_udev: system.is_there("run/udev/data"),
+            has_udev: system.exists("run/udev/data"),
             map,
         }
     }

@@ -1,8 +1,6 @@
 //! Bytes moved by the memory controllers, as `resctrl` counts them for all processes
 //! (Documentation/filesystems/resctrl.rst).
 
-use std::path::Path;
-
 use forebay_topology::System;
 
 use super::seen::Seen;
@@ -14,33 +12,34 @@ pub(super) const DOMAINS_MAX: usize = 64;
 /// The counter file of each domain.
 pub(super) fn domains(system: &System) -> Vec<String> {
     let folder = format!("{ROOT}/mon_data");
-    let names = system.list(Path::new(&folder)).unwrap_or_default();
+    let names = system.list(&folder).unwrap_or_default();
     let domains = names.into_iter().take(DOMAINS_MAX);
     domains.map(|name| format!("{folder}/{name}/mbm_total_bytes")).collect()
 }
 
-/// The bytes of each domain so far.
-pub(super) fn look(system: &System, domains: &[String]) -> Seen<Vec<u64>> {
+/// The bytes of all domains so far.
+pub(super) fn look(system: &System, domains: &[String]) -> Seen<u64> {
     if domains.is_empty() {
-        return if system.exists(Path::new(ROOT)) {
+        return if system.exists(ROOT) {
             let remedy = "`mount -t resctrl resctrl /sys/fs/resctrl` as root";
             Seen::missing("the memory's bandwidth is not counted: resctrl is not mounted", remedy)
         } else {
             Seen::Nothing("this kernel or processor does not count the memory's bandwidth".into())
         };
     }
-    domains
+    let bytes: Seen<Vec<u64>> = domains
         .iter()
         .map(|path| {
             let remedy = "a processor with MBM counts it";
             let none = || Seen::missing(format!("there is no `/{path}`"), remedy);
-            Seen::read(&format!("/{path}"), system.text(Path::new(path)), none).and_then(|text| {
+            Seen::read(path, system.text(path), none).and_then(|text| {
                 // The file says `Unavailable`, `Error` or `Unassigned` if no counter is available.
                 let why = format!("`/{path}` says `{text}`");
                 Seen::of(text.parse().ok(), why, "free a counter of resctrl, and repeat")
             })
         })
-        .collect()
+        .collect();
+    bytes.map(|bytes| bytes.into_iter().fold(0, u64::saturating_add))
 }
 
 #[cfg(test)]
@@ -61,7 +60,7 @@ mod tests {
             fs::create_dir_all(&folder).unwrap();
             fs::write(folder.join("mbm_total_bytes"), count).unwrap();
         }
-        assert_eq!(seen(), Seen::Value(vec![1000, 24]));
+        assert_eq!(seen(), Seen::Value(1024));
         let file = root.path().join(ROOT).join("mon_data/mon_L3_01/mbm_total_bytes");
         fs::write(&file, "Unavailable\n").unwrap();
         assert!(seen().absence().unwrap().contains("says `Unavailable`"), "{:?}", seen());

@@ -6,11 +6,11 @@
 
 use std::path::Path;
 
-use forebay_base::units::grown;
 use forebay_topology::{Layer, StorageMap, System};
 
 use serde::Serialize;
 
+use super::counts::{Counts, since};
 use super::seen::Seen;
 
 /// Bytes of a sector in these counters, whatever the device's block size
@@ -18,8 +18,6 @@ use super::seen::Seen;
 const SECTOR: u64 = 512;
 /// Maximum number of devices read at each edge; 128 devices of a larger volume are evidence enough.
 pub(super) const DEVICES_MAX: usize = 128;
-/// Maximum length of a line of counters.
-const LINE_MAX: usize = 4096;
 
 /// A block device whose counters are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,13 +87,20 @@ impl Device {
         self.front
     }
 
-    /// Sectors read and written so far.
-    pub(super) fn read(&self, system: &System) -> Seen<(u64, u64)> {
+    /// The bytes that it has moved so far.
+    pub(super) fn read(&self, system: &System) -> Seen<DriveBytes> {
         let path = format!("sys/dev/block/{}/stat", self.number);
-        let read = system.bytes(Path::new(&path), LINE_MAX);
-        Seen::read(&path, read, || self.missing()).and_then(|text| {
+        Seen::read(&path, system.table(&path), || self.missing()).and_then(|text| {
+            let Self { name, front, drive, .. } = self.clone();
             let remedy = "read `/proc/diskstats` to see what this kernel counts";
-            Seen::of(parse(&text), format!("`{path}` holds no counters"), remedy)
+            let bytes = parse(&text).map(|[read, written]| DriveBytes {
+                name,
+                front,
+                drive,
+                read,
+                written,
+            });
+            Seen::of(bytes, format!("`/{path}` holds no counters"), remedy)
         })
     }
 
@@ -103,13 +108,13 @@ impl Device {
     /// within a span.
     pub(super) fn counts_nothing(&self, system: &System) -> bool {
         let folder = Path::new("sys/dev/block").join(&self.number);
-        let flag = |file: &str| system.text(&folder.join(file)).ok();
+        let flag = |file: &str| system.text(folder.join(file)).ok();
         // A partition uses the queue of its drive.
         let flag = flag("queue/iostats").or_else(|| flag("../queue/iostats"));
         flag.as_deref() == Some("0")
     }
 
-    pub(super) fn silent(&self) -> Seen<(u64, u64)> {
+    pub(super) fn silent(&self) -> Seen<DriveBytes> {
         let name = &self.name;
         Seen::missing(
             format!("`{name}` counts nothing: its `queue/iostats` is 0"),
@@ -125,31 +130,34 @@ impl Device {
     /// The bytes it moved between two readings.
     pub(super) fn between(
         &self,
-        earlier: Seen<(u64, u64)>,
-        later: Seen<(u64, u64)>,
+        earlier: Seen<DriveBytes>,
+        later: Seen<DriveBytes>,
     ) -> Seen<DriveBytes> {
-        let Self { name, front, drive, .. } = self.clone();
         // Mounting alone causes reads, so 0 means no counting. On older kernels the head of a
         // multipath namespace does not count.
-        if later == Seen::Value((0, 0)) {
-            let why = format!("`{name}` has counted nothing since it is there");
+        if later.value().is_some_and(|bytes| (bytes.read, bytes.written) == (0, 0)) {
+            let why = format!("`{}` has counted nothing since it is there", self.name);
             return Seen::missing(why, "a newer kernel counts for drives with several paths");
         }
-        later.since(earlier, |earlier, later| {
-            let count = |earlier: u64, later: u64| {
-                let sectors = grown(&format!("the counter of `{name}`"), earlier, later)?;
-                Ok::<_, String>(sectors.saturating_mul(SECTOR))
-            };
-            let (read, written) = (count(earlier.0, later.0)?, count(earlier.1, later.1)?);
-            Ok(DriveBytes { name: name.clone(), front, drive, read, written })
-        })
+        since(later, earlier)
     }
 }
 
-/// Sectors read and written: the third and seventh number of a line of counters.
-fn parse(line: &str) -> Option<(u64, u64)> {
-    let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
-    Some((numbers.nth(2)??, numbers.nth(3)??))
+impl Counts for DriveBytes {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        vec![&mut self.read, &mut self.written]
+    }
+
+    fn name(&self) -> String {
+        format!("the counter of `{}`", self.name)
+    }
+}
+
+/// Bytes read and written: the third and seventh number of a line of counters, in sectors.
+fn parse(line: &str) -> Option<[u64; 2]> {
+    let mut numbers = line.split_ascii_whitespace().map(|number| number.parse::<u64>().ok());
+    let sectors = [numbers.nth(2)??, numbers.nth(3)??];
+    Some(sectors.map(|sectors| sectors.saturating_mul(SECTOR)))
 }
 
 #[cfg(test)]
@@ -178,7 +186,8 @@ mod tests {
         let (root, system) = system(LINE);
         let device = device();
         let earlier = device.read(&system);
-        assert_eq!(earlier, Seen::Value((2048, 4096)));
+        let bytes = earlier.value().unwrap();
+        assert_eq!((bytes.read, bytes.written), (2048 * SECTOR, 4096 * SECTOR));
         let more = LINE.replace("2048", "2050").replace("4096", "4099");
         fs::write(root.path().join("sys/dev/block/8:1/stat"), more).unwrap();
         let between = device.between(earlier.clone(), device.read(&system));
@@ -186,7 +195,8 @@ mod tests {
         assert_eq!((moved.read, moved.written, moved.front), (1024, 1536, true));
         let back = device.between(device.read(&system), earlier.clone()).absence().unwrap();
         assert!(back.contains("went back"), "{back}");
-        let none = device.between(Seen::Value((0, 0)), Seen::Value((0, 0))).absence().unwrap();
+        let zero = earlier.map(|bytes| DriveBytes { read: 0, written: 0, ..bytes });
+        let none = device.between(zero.clone(), zero).absence().unwrap();
         assert!(none.contains("has counted nothing since it is there"), "{none}");
     }
 

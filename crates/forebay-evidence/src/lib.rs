@@ -37,6 +37,7 @@
 pub mod observers;
 
 mod claim;
+mod counts;
 mod cufile;
 mod divide;
 mod dram;

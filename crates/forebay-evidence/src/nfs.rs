@@ -6,21 +6,20 @@
 
 use std::path::Path;
 
-use forebay_base::units::grown;
-use forebay_topology::{LayerKind, StorageMap, System, clean, part_of};
+use forebay_topology::{LayerKind, StorageMap, System, clean, nfs_entries};
 
 use serde::Serialize;
 
+use super::counts::{Counts, all_since};
 use super::seen::Seen;
 
-const TABLE: &str = "mountstats";
+const TABLE: &str = "proc/self/mountstats";
 const VAST: &str = "proc/fs/nfsfs/cbstats";
 /// Maximum length of VAST's text.
 const VAST_LEN_MAX: usize = 8 << 10;
-/// Maximum number of mounts read, and of operations and connections kept for each.
+/// Maximum number of mounts read, and of operations kept for each.
 pub(super) const MOUNTS_MAX: usize = 16;
 const OPERATIONS_MAX: usize = 128;
-const CONNECTIONS_MAX: usize = 512;
 
 /// The counters of one mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -40,7 +39,7 @@ pub struct NfsMount {
     pub server_read: u64,
     /// Bytes sent to the server.
     pub server_written: u64,
-    /// Operations with at least one request.
+    /// Operations; those without a request are left out of the result of a span.
     pub operations: Vec<Operation>,
     /// Totals of its connections over RDMA; `None` without any.
     pub rdma: Option<RdmaConnections>,
@@ -96,14 +95,15 @@ pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
     if points.is_empty() {
         return Seen::Nothing("no NFS".into());
     }
-    let shown = format!("/proc/self/{TABLE}");
-    let none = || Seen::missing(format!("there is no `{shown}`"), "mount `/proc`");
-    Seen::read(&shown, system.own_table(TABLE), none).and_then(|text| {
+    let none = || Seen::missing(format!("there is no `/{TABLE}`"), "mount `/proc`");
+    let table = system.own_table("mountstats");
+    let table = table.map(|table| String::from_utf8_lossy(&table).into_owned());
+    Seen::read(TABLE, table, none).and_then(|text| {
         let mounts = points.iter().map(|point| {
-            let counts = parse(part_of(&text, Path::new(point))?)?;
+            let counts = parse(&nfs_entries(&text, Path::new(point))?)?;
             Some(NfsMount { point: point.clone(), ..counts })
         });
-        let why = format!("`{shown}` has no counters of `{}`", points.join("`, `"));
+        let why = format!("`/{TABLE}` has no counters of `{}`", points.join("`, `"));
         Seen::of(mounts.collect(), why, "look from the mount namespace that the mount is in")
     })
 }
@@ -111,35 +111,31 @@ pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
 /// VAST's text, truncated to the maximum length.
 pub(super) fn vast(system: &System) -> Seen<String> {
     let none = || Seen::Nothing("no client of VAST".into());
-    Seen::read(&format!("/{VAST}"), system.bytes(Path::new(VAST), VAST_LEN_MAX), none)
-        .map(|text| text.lines().map(clean).collect::<Vec<_>>().join("\n"))
+    Seen::read(VAST, system.table(VAST), none).map(|text| {
+        let text = &text[..text.floor_char_boundary(VAST_LEN_MAX)];
+        text.lines().map(clean).collect::<Vec<_>>().join("\n")
+    })
 }
 
-fn parse(part: &str) -> Option<NfsMount> {
+fn parse(entries: &[(&str, &str)]) -> Option<NfsMount> {
     let mut mount = NfsMount::default();
     let mut bytes = None;
-    let mut rdma: Option<RdmaConnections> = None;
-    let mut connections = 0;
-    for line in part.lines() {
-        let Some((name, rest)) = line.trim().split_once(':') else { continue };
-        let words = || rest.split_ascii_whitespace();
-        let numbers = || words().map_while(|word| word.parse::<u64>().ok()).collect::<Vec<_>>();
+    for &(name, rest) in entries {
+        let numbers = |skipped: usize| {
+            let words = rest.split_ascii_whitespace().skip(skipped);
+            words.map_while(|word| word.parse::<u64>().ok()).collect::<Vec<_>>()
+        };
         match name {
-            "bytes" => bytes = bytes.or(Some(numbers())),
-            "xprt" if words().next() == Some("rdma") && connections < CONNECTIONS_MAX => {
-                connections += 1;
-                let sum = rdma.get_or_insert_default();
+            "bytes" => bytes = bytes.or(Some(numbers(0))),
+            "xprt" if rest.trim_start().starts_with("rdma ") => {
+                let sum = mount.rdma.get_or_insert_default();
                 sum.connections += 1;
-                let RdmaConnections { requested, replied, pulled_up, fixed_up, .. } = sum;
-                let counts = words().skip(14).map_while(|word| word.parse().ok());
-                for (sum, count) in
-                    [requested, replied, pulled_up, fixed_up].into_iter().zip(counts)
-                {
+                for (sum, count) in sum.bytes().into_iter().zip(numbers(14)) {
                     *sum = sum.saturating_add(count);
                 }
             }
             name if is_operation(name) && mount.operations.len() < OPERATIONS_MAX => {
-                if let [count, _, _, sent, received, ..] = numbers()[..] {
+                if let [count, _, _, sent, received, ..] = numbers(0)[..] {
                     let name = name.to_owned();
                     mount.operations.push(Operation { name, count, sent, received });
                 }
@@ -147,22 +143,26 @@ fn parse(part: &str) -> Option<NfsMount> {
             _ => {}
         }
     }
-    mount.rdma = rdma;
     let bytes = bytes?;
     mount.bytes().into_iter().zip(&bytes).for_each(|(count, found)| *count = *found);
     (bytes.len() >= 6).then_some(mount)
 }
 
-fn is_operation(name: &str) -> bool {
-    name.len() < 32 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+/// The growth of the counters since an earlier reading.
+pub(super) fn since(
+    later: Seen<Vec<NfsMount>>,
+    earlier: Seen<Vec<NfsMount>>,
+) -> Seen<Vec<NfsMount>> {
+    all_since(later, earlier).map(|mut mounts| {
+        for mount in &mut mounts {
+            mount.operations.retain(|operation| operation.count > 0);
+        }
+        mounts
+    })
 }
 
-/// The counts of the mounts between two readings.
-pub(super) fn since(earlier: Vec<NfsMount>, later: Vec<NfsMount>) -> Result<Vec<NfsMount>, String> {
-    if earlier.len() != later.len() {
-        return Err("an NFS mount came or went".into());
-    }
-    earlier.into_iter().zip(later).map(|(earlier, later)| later.since(earlier)).collect()
+fn is_operation(name: &str) -> bool {
+    name.len() < 32 && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
 }
 
 impl NfsMount {
@@ -177,34 +177,38 @@ impl NfsMount {
             &mut self.server_written,
         ]
     }
+}
 
-    fn since(mut self, mut earlier: Self) -> Result<Self, String> {
-        let point = self.point.clone();
-        let grow = |what: &str, earlier: u64, later: &mut u64| {
-            *later = grown(&format!("the {what} of `{point}`"), earlier, *later)?;
-            Ok::<_, String>(())
-        };
-        for (earlier, later) in earlier.bytes().into_iter().zip(self.bytes()) {
-            grow("bytes", *earlier, later)?;
-        }
-        match (&mut self.rdma, earlier.rdma) {
-            (Some(now), Some(before)) => {
-                grow("RDMA requests", before.requested, &mut now.requested)?;
-                grow("RDMA replies", before.replied, &mut now.replied)?;
-                grow("RDMA copies", before.pulled_up, &mut now.pulled_up)?;
-                grow("RDMA copies", before.fixed_up, &mut now.fixed_up)?;
-            }
-            (rdma, _) => *rdma = None,
-        }
-        for now in &mut self.operations {
-            let before = earlier.operations.iter().find(|before| before.name == now.name);
-            let Some(before) = before else { continue };
-            grow("operations", before.count, &mut now.count)?;
-            grow("bytes sent", before.sent, &mut now.sent)?;
-            grow("bytes received", before.received, &mut now.received)?;
-        }
-        self.operations.retain(|operation| operation.count > 0);
-        Ok(self)
+impl RdmaConnections {
+    fn bytes(&mut self) -> [&mut u64; 4] {
+        [&mut self.requested, &mut self.replied, &mut self.pulled_up, &mut self.fixed_up]
+    }
+}
+
+impl Counts for NfsMount {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        let Self {
+            cached_read,
+            direct_read,
+            cached_written,
+            direct_written,
+            server_read,
+            server_written,
+            operations,
+            rdma,
+            ..
+        } = self;
+        let bytes =
+            [cached_read, direct_read, cached_written, direct_written, server_read, server_written];
+        let rdma = rdma.iter_mut().flat_map(RdmaConnections::bytes);
+        let operations = operations.iter_mut();
+        let operations =
+            operations.flat_map(|own| [&mut own.count, &mut own.sent, &mut own.received]);
+        bytes.into_iter().chain(rdma).chain(operations).collect()
+    }
+
+    fn name(&self) -> String {
+        format!("a counter of `{}`", self.point)
     }
 }
 
@@ -241,8 +245,8 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
     fn bytes_operations_and_copies_of_a_mount_are_counted() {
         let (root, system) = system(STATS);
         let points = ["/mnt/a".to_owned()];
-        let earlier = counters(look(&system, &points));
-        let mount = &earlier[0];
+        let earlier = look(&system, &points);
+        let mount = &counters(earlier.clone())[0];
         assert_eq!((mount.cached_read, mount.direct_read, mount.server_read), (1, 3, 5));
         assert_eq!((mount.cached_written, mount.direct_written, mount.server_written), (2, 4, 6));
         let rdma = mount.rdma.unwrap();
@@ -253,14 +257,15 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
             .replace("READ: 10 10 0 2000 4096000", "READ: 11 11 0 2200 8192000")
             .replace("100 200 3", "100 200 9");
         fs::write(root.path().join("proc/self/mountstats"), more).unwrap();
-        let later = counters(look(&system, &points));
-        let grown = since(earlier.clone(), later.clone()).unwrap();
+        let later = look(&system, &points);
+        let grown = counters(since(later.clone(), earlier.clone()));
         assert_eq!((grown[0].direct_read, grown[0].server_read, grown[0].cached_read), (5, 4, 0));
         let [read] = grown[0].operations.as_slice() else { panic!("{grown:?}") };
         assert_eq!((read.name.as_str(), read.count, read.sent), ("READ", 1, 200));
         assert_eq!(grown[0].rdma.unwrap().pulled_up, 6);
-        assert!(since(later, earlier.clone()).unwrap_err().contains("went back"));
-        assert!(since(earlier, Vec::new()).unwrap_err().contains("came or went"));
+        assert!(since(earlier.clone(), later).absence().unwrap().contains("went back"));
+        let none = since(Seen::Value(Vec::new()), earlier).absence().unwrap();
+        assert!(none.contains("came or went"), "{none}");
     }
 
     #[test]
@@ -290,7 +295,7 @@ device s:/e mounted on /mnt/a with fstype nfs4 statvers=1.1
         fn no_table_is_too_strange(
             text in "(bytes:|xprt:|rdma|READ:|device | mounted on /mnt/a|[0-9]| |\n){0,60}",
         ) {
-            let _ = (parse(&text), part_of(&text, Path::new("/mnt/a")));
+            let _ = nfs_entries(&text, Path::new("/mnt/a")).and_then(|entries| parse(&entries));
         }
     }
 }

@@ -4,20 +4,15 @@
 //! holds the requests in flight (the module decrements it as they end), so it shows nothing at the
 //! edges of a span and is not read.
 
-use std::path::Path;
-
-use forebay_base::units::{MIB, grown};
-use forebay_topology::{System, clean};
+use forebay_base::units::MIB;
+use forebay_topology::{NvidiaFsModule, System};
 
 use serde::Serialize;
 
+use super::counts::Counts;
 use super::seen::Seen;
 
 const FOLDER: &str = "proc/driver/nvidia-fs";
-/// Maximum length of the file: a page of totals, then one line per GPU.
-const LEN_MAX: usize = 64 << 10;
-/// Maximum number of module names kept.
-const MODULES_MAX: usize = 64;
 
 /// Requests and bytes of nvidia-fs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -44,24 +39,14 @@ impl NvidiaFs {
     pub(super) fn look(system: &System) -> Seen<Self> {
         let path = format!("{FOLDER}/stats");
         let none = || Seen::Nothing("nvidia-fs is not loaded".into());
-        let read = system.bytes(Path::new(&path), LEN_MAX);
-        Seen::read(&format!("/{path}"), read, none).and_then(|text| Self::parse(&text))
+        Seen::read(&path, system.table(&path), none).and_then(|text| Self::parse(&text))
     }
 
     /// Adds the facts that do not change while the module is loaded.
     pub(super) fn describe(&mut self, system: &System) {
-        let text = |name: &str| {
-            let bytes = system.bytes(Path::new(&format!("{FOLDER}/{name}")), LEN_MAX).ok()?;
-            Some(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        if let Some(version) = text("version") {
-            let version = version.trim();
-            let version = version.strip_prefix("version:").unwrap_or(version);
-            self.version = Some(clean(version.trim()));
-        }
-        let modules = text("modules").unwrap_or_default();
-        let names = modules.split(|c: char| c.is_whitespace() || c == ',').map(clean);
-        self.modules = names.filter(|name| !name.is_empty()).take(MODULES_MAX).collect();
+        let module = NvidiaFsModule::read(system);
+        self.version = module.version;
+        self.modules = module.users.unwrap_or_default();
     }
 
     fn parse(text: &str) -> Seen<Self> {
@@ -87,24 +72,23 @@ impl NvidiaFs {
         let remedy = "`echo 1 > /sys/module/nvidia_fs/parameters/rw_stats_enabled` as root";
         Seen::of(counted(), "nvidia-fs counts no requests", remedy)
     }
+}
 
-    pub(super) fn since(self, earlier: Self) -> Result<Self, String> {
-        let count =
-            |what: &str, earlier, later| grown(&format!("nvidia-fs's {what}"), earlier, later);
-        Ok(Self {
-            reads: count("reads", earlier.reads, self.reads)?,
-            read: count("bytes of reads", earlier.read, self.read)?,
-            writes: count("writes", earlier.writes, self.writes)?,
-            written: count("bytes of writes", earlier.written, self.written)?,
-            batches: count("batches", earlier.batches, self.batches)?,
-            ..self
-        })
+impl Counts for NvidiaFs {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        let Self { reads, read, writes, written, batches, .. } = self;
+        vec![reads, read, writes, written, batches]
+    }
+
+    fn name(&self) -> String {
+        "a counter of nvidia-fs".into()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::growth;
     use proptest::prelude::*;
     use std::fs;
 
@@ -140,9 +124,9 @@ mod tests {
         let more = COUNTING.replace("n=40", "n=50").replace("readMiB=160", "readMiB=170");
         fs::write(root.path().join(FOLDER).join("stats"), more).unwrap();
         let later = NvidiaFs::look(&system).value().cloned().unwrap();
-        let grown = later.clone().since(seen.clone()).unwrap();
+        let grown = growth(seen.clone(), later.clone()).unwrap();
         assert_eq!((grown.reads, grown.read, grown.writes), (10, 10 * MIB, 0));
-        assert!(seen.since(later).unwrap_err().contains("went back"));
+        assert!(growth(later, seen).unwrap_err().contains("went back"));
     }
 
     #[test]

@@ -6,19 +6,17 @@
 //! this process's bytes from those of all processes. `write_bytes` counts pages when they become
 //! dirty.
 
-use std::path::Path;
 use std::time::Duration;
 
-use forebay_base::units::grown;
-use forebay_topology::System;
+use forebay_topology::{System, entry};
 use rustix::time::{ClockId, clock_gettime};
 
 use serde::Serialize;
 
+use super::counts::Counts;
 use super::seen::Seen;
 
 const IO: &str = "proc/self/io";
-const LEN_MAX: usize = 4096;
 
 /// Storage bytes of this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -36,27 +34,25 @@ impl ProcessBytes {
             let remedy = "mount `/proc`, with a kernel that has CONFIG_TASK_IO_ACCOUNTING";
             Seen::missing(format!("there is no `/{IO}`"), remedy)
         };
-        let read = system.bytes(Path::new(IO), LEN_MAX);
-        Seen::read(&format!("/{IO}"), read, none).and_then(|text| {
+        Seen::read(IO, system.table(IO), none).and_then(|text| {
             let remedy = "a kernel with CONFIG_TASK_IO_ACCOUNTING counts them";
             Seen::of(Self::parse(&text), format!("`/{IO}` has no `read_bytes`"), remedy)
         })
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let number = |name: &str| {
-            let value =
-                |line: &str| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok();
-            text.lines().find_map(value)
-        };
-        Some(Self { read: number("read_bytes")?, written: number("write_bytes")? })
+        let number = |name: &str| entry(text, name)?.parse().ok();
+        Some(Self { read: number("read_bytes:")?, written: number("write_bytes:")? })
+    }
+}
+
+impl Counts for ProcessBytes {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        vec![&mut self.read, &mut self.written]
     }
 
-    pub(super) fn since(self, earlier: Self) -> Result<Self, String> {
-        Ok(Self {
-            read: grown("the process's `read_bytes`", earlier.read, self.read)?,
-            written: grown("the process's `write_bytes`", earlier.written, self.written)?,
-        })
+    fn name(&self) -> String {
+        format!("a counter in `/{IO}`")
     }
 }
 
@@ -70,6 +66,7 @@ pub(super) fn processor_time(clock: ClockId) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::growth;
     use proptest::prelude::*;
 
     #[test]
@@ -79,8 +76,8 @@ mod tests {
         let earlier = ProcessBytes::parse(text).unwrap();
         assert_eq!(earlier, ProcessBytes { read: 4096, written: 512 });
         let later = ProcessBytes { read: 5000, written: 512 };
-        assert_eq!(later.since(earlier), Ok(ProcessBytes { read: 904, written: 0 }));
-        assert!(earlier.since(later).unwrap_err().contains("went back"));
+        assert_eq!(growth(earlier, later), Ok(ProcessBytes { read: 904, written: 0 }));
+        assert!(growth(later, earlier).unwrap_err().contains("went back"));
         assert_eq!(ProcessBytes::parse("rchar: 1\n"), None);
     }
 

@@ -1,19 +1,14 @@
 //! Bytes moved by the ports of RDMA network cards (`/sys/class/infiniband`), for all processes.
 
-use std::path::Path;
-
-use forebay_base::units::grown;
-use forebay_topology::System;
+use forebay_topology::{RdmaPort, System};
 
 use serde::Serialize;
 
+use super::counts::Counts;
 use super::seen::Seen;
 
-const FOLDER: &str = "sys/class/infiniband";
 /// Bytes per count (IBTA, PortCounters): the counters count 4-byte words.
 const WORD: u64 = 4;
-/// Maximum number of ports read.
-pub(super) const PORTS_MAX: usize = 64;
 
 /// Bytes moved by one port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,69 +22,57 @@ pub struct PortBytes {
     pub sent: u64,
 }
 
-/// Lists the ports of all cards.
-pub(super) fn ports(system: &System) -> Vec<String> {
-    let cards = system.list(Path::new(FOLDER)).unwrap_or_default();
-    let ports = cards.iter().flat_map(|card| {
-        let ports = system.list(&Path::new(FOLDER).join(card).join("ports")).unwrap_or_default();
-        ports.into_iter().map(move |port| format!("{card}/{port}"))
-    });
-    ports.take(PORTS_MAX).collect()
-}
-
-/// The counts of the ports so far, in words.
-pub(super) fn look(system: &System, ports: &[String]) -> Seen<Vec<PortBytes>> {
+/// The bytes of the ports so far.
+pub(super) fn look(system: &System, ports: &[RdmaPort]) -> Seen<Vec<PortBytes>> {
     if ports.is_empty() {
         return Seen::Nothing("no RDMA network card".into());
     }
-    ports
-        .iter()
-        .map(|name| {
-            let (card, port) = name.split_once('/').unwrap_or((name, ""));
-            let folder = format!("{FOLDER}/{card}/ports/{port}/counters");
-            let count = |file: &str| count(system, &format!("{folder}/{file}"));
-            count("port_rcv_data").and_then(|received| {
-                let bytes = |sent| PortBytes { name: name.clone(), received, sent };
-                count("port_xmit_data").map(bytes)
-            })
+    let look = |port: &RdmaPort| {
+        let count = |file: &str| count(system, &format!("{}/counters/{file}", port.folder));
+        count("port_rcv_data").and_then(|received| {
+            let name = port.name.clone();
+            count("port_xmit_data").map(|sent| PortBytes { name, received, sent })
         })
-        .collect()
+    };
+    ports.iter().map(look).collect()
 }
 
+/// A counter in bytes.
 fn count(system: &System, path: &str) -> Seen<u64> {
-    let shown = format!("/{path}");
-    let none = || Seen::missing(format!("there is no `{shown}`"), "look at its driver");
-    let text = Seen::read(&shown, system.text(Path::new(path)), none);
-    text.and_then(|text| match text.parse::<u64>() {
+    let none = || Seen::missing(format!("there is no `/{path}`"), "look at its driver");
+    Seen::read(path, system.text(path), none).and_then(|text| match text.parse::<u64>() {
         // Old cards stop at this value instead of wrapping.
         Ok(count) if count == u64::from(u32::MAX) => {
-            let why = format!("`{shown}` is at its end and counts no more");
+            let why = format!("`/{path}` is at its end and counts no more");
             Seen::missing(why, "reset it: `perfquery -R` as root")
         }
-        count => Seen::of(count.ok(), format!("`{shown}` holds no number"), "look at its driver"),
+        Ok(words) => Seen::Value(words.saturating_mul(WORD)),
+        Err(_) => Seen::missing(format!("`/{path}` holds no number"), "look at its driver"),
     })
 }
 
-/// The bytes that the ports moved between two readings.
-pub(super) fn since(earlier: &[PortBytes], later: &[PortBytes]) -> Result<Vec<PortBytes>, String> {
-    let pairs = earlier.iter().zip(later);
-    let moved = pairs.map(|(earlier, later)| {
-        let what = format!("the counter of `{}`", later.name);
-        let bytes =
-            |earlier, later| grown(&what, earlier, later).map(|words| words.saturating_mul(WORD));
-        Ok(PortBytes {
-            name: later.name.clone(),
-            received: bytes(earlier.received, later.received)?,
-            sent: bytes(earlier.sent, later.sent)?,
-        })
-    });
-    moved.collect()
+impl Counts for PortBytes {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        vec![&mut self.received, &mut self.sent]
+    }
+
+    fn name(&self) -> String {
+        format!("the counter of `{}`", self.name)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::all_since;
     use std::fs;
+    use std::path::Path;
+
+    const FOLDER: &str = "sys/class/infiniband";
+
+    fn ports(system: &System) -> Vec<RdmaPort> {
+        system.rdma_ports().unwrap_or_default()
+    }
 
     fn put(root: &Path, port: &str, received: &str, sent: &str) {
         let folder = root.join(FOLDER).join("mlx5_0/ports").join(port).join("counters");
@@ -106,13 +89,14 @@ mod tests {
         put(root.path(), "1", "100\n", "200\n");
         put(root.path(), "2", "5\n", "6\n");
         let found = ports(&system);
-        assert_eq!(found, ["mlx5_0/1", "mlx5_0/2"]);
-        let earlier = look(&system, &found).value().cloned().unwrap();
+        let names: Vec<&str> = found.iter().map(|port| port.name.as_str()).collect();
+        assert_eq!(names, ["mlx5_0/1", "mlx5_0/2"]);
+        let earlier = look(&system, &found);
         put(root.path(), "1", "110\n", "201\n");
-        let later = look(&system, &found).value().cloned().unwrap();
-        let moved = since(&earlier, &later).unwrap();
+        let later = look(&system, &found);
+        let moved = all_since(later.clone(), earlier.clone()).value().cloned().unwrap();
         assert_eq!((moved[0].received, moved[0].sent, moved[1].received), (40, 4, 0));
-        assert!(since(&later, &earlier).unwrap_err().contains("went back"));
+        assert!(all_since(earlier, later).absence().unwrap().contains("went back"));
     }
 
     #[test]

@@ -24,21 +24,20 @@ pub enum Seen<T> {
 const NOT_QUERIED: &str = "not queried";
 
 impl Seen<String> {
-    /// The text of a system file, as far as it was read; `missing` makes the result if it does not
-    /// exist.
+    /// The text of a file of `/proc` or `/sys`; `missing` makes the result if it does not exist.
     pub(super) fn read(
         path: &str,
-        read: Result<impl Into<Vec<u8>>, Absent>,
+        text: Result<String, Absent>,
         missing: impl FnOnce() -> Self,
     ) -> Self {
-        match read {
-            Ok(bytes) => Self::Value(String::from_utf8_lossy(&bytes.into()).into_owned()),
+        match text {
+            Ok(text) => Self::Value(text),
             Err(Absent::Missing) => missing(),
             Err(Absent::Denied) => {
-                Self::missing(format!("`{path}` may not be read"), "run as root")
+                Self::missing(format!("`/{path}` may not be read"), "run as root")
             }
             Err(other) => {
-                Self::missing(format!("`{path}`: {other}"), "try to read that file as this user")
+                Self::missing(format!("`/{path}`: {other}"), "try to read that file as this user")
             }
         }
     }

@@ -275,7 +275,7 @@ fn line(disk: &Folder, link: &str) -> Option<u64> {
     let system = disk.system();
     let rate = |file: String| {
         // `6.0 Gbps` and `12.0 Gbit`.
-        let text = system.text(file.as_ref()).ok()?;
+        let text = system.text(file).ok()?;
         let (number, unit) = text.split_once(' ')?;
         let number: f64 = number.parse().ok().filter(|rate| (0.1..1000.0).contains(rate))?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]

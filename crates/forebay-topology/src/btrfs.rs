@@ -76,7 +76,7 @@ fn folder_of(system: &System, mount: &Mount) -> Option<Folder> {
         let real = system.real(below).ok();
         name_of(real.as_deref().unwrap_or(below).file_name()?)
     })?;
-    let folders = system.list(ROOT.as_ref()).ok()?;
+    let folders = system.list(ROOT).ok()?;
     folders.iter().find_map(|uuid| {
         let folder = system.folder(format!("{ROOT}/{uuid}")).ok()?;
         folder.has(format!("devices/{name}")).then_some(folder)

@@ -133,7 +133,7 @@ impl Resolver {
         }
         // A loop device keeps its number when it is reattached, but its sequence number increases.
         let folder = format!("sys/dev/block/{}", resolve::device_text(stat.rdev));
-        let count = |path: String| self.system.text(path.as_ref()).ok()?.parse().ok();
+        let count = |path: String| self.system.text(path).ok()?.parse().ok();
         let count =
             count(format!("{folder}/diskseq")).or_else(|| count(format!("{folder}/../diskseq")))?;
         Some(Key { mount: count, device: stat.rdev, file: Some(u64::MAX) })

@@ -20,7 +20,7 @@ pub struct Gpu {
 /// Lists the GPUs of a system in the order of their addresses.
 #[must_use]
 pub fn gpus(system: &System) -> Vec<Gpu> {
-    let Ok(names) = system.list("sys/bus/pci/devices".as_ref()) else { return Vec::new() };
+    let Ok(names) = system.list("sys/bus/pci/devices") else { return Vec::new() };
     let gpus = names.iter().filter(|name| pci::is_address(name)).filter_map(|name| {
         let folder = system.folder(format!("sys/bus/pci/devices/{name}")).ok()?;
         // The cheapest check comes first: some machines have thousands of other functions.

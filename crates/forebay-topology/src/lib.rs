@@ -9,8 +9,7 @@
 //! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
 //! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
 //! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
-//! serves the doctor, `stored` reports holes, `files` serves callers outside this package, and
-//! `simulated` gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network
+//! serves the doctor, `stored` reports holes, and `simulated` gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network
 //! ports (`nic`) and `memory` carry, `streams` how many bytes each drive moves for those of a file.
 
 mod answers;
@@ -24,7 +23,6 @@ mod distance;
 mod dm;
 mod drive;
 mod file_systems;
-mod files;
 mod gpu;
 mod groups;
 mod look;
@@ -40,6 +38,7 @@ mod network;
 mod nfs;
 mod nic;
 mod numa;
+mod nvidia_fs;
 mod nvme;
 mod overlay;
 mod path;
@@ -69,8 +68,9 @@ pub use map::{Fact, Layer, LayerKind, Layout, Queue, QueueId, StorageMap, Value}
 pub use memory::Channels;
 pub use memory_limit::{MemoryLeft, MemoryLimit};
 pub use neighbours::Neighbours;
-pub use nfs::part_of;
-pub use nic::{Nic, ports};
+pub use nfs::nfs_entries;
+pub use nic::{Nic, RdmaPort, ports};
+pub use nvidia_fs::NvidiaFsModule;
 pub use pci::{Bridge, Link, PciDevice, is_address, payload};
 pub use placement::Piece;
 pub use probe::Extent;
@@ -82,4 +82,4 @@ pub use stored::Stored;
 pub use streams::{Stream, streams};
 pub use system::System;
 pub use system::moves_cursor;
-pub use system::{Absent, clean, shown};
+pub use system::{Absent, clean, entry, shown};

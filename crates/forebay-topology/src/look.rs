@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::groups::Version;
@@ -28,23 +28,9 @@ const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
 
 impl System {
-    /// Whether `path` exists; it is not opened.
-    pub fn is_there(&self, path: &str) -> bool {
-        let path = Path::new(path);
-        if self.root() == Path::new("/") {
-            let there = rustix::fs::statat(CWD, Path::new("/").join(path), AtFlags::empty());
-            let there = there.is_ok();
-            if there {
-                self.note(|touched| touched.names.insert(path.to_owned()));
-            }
-            return there;
-        }
-        self.real(path).is_ok()
-    }
-
     /// The names in a folder that `keeps` accepts, at most 512.
     pub fn names(&self, folder: &str, keeps: impl Fn(&str) -> bool) -> Result<Vec<String>, Absent> {
-        let mut names = self.list(Path::new(folder))?;
+        let mut names = self.list(folder)?;
         names.retain(|name| keeps(name));
         names.truncate(NAMES_MAX);
         self.note(|touched| {
@@ -187,7 +173,7 @@ impl System {
             });
             return found;
         }
-        let bytes = self.bytes(Path::new(ENVIRONMENT), ENVIRONMENT_LEN_MAX).unwrap_or_default();
+        let bytes = self.bytes(ENVIRONMENT, ENVIRONMENT_LEN_MAX).unwrap_or_default();
         let found = bytes.split(|&byte| byte == 0).filter_map(|line| {
             let at = line.iter().position(|&byte| byte == b'=')?;
             let text = |part: &[u8]| OsString::from_vec(part.to_vec());

@@ -7,8 +7,6 @@ use super::system::System;
 /// What udev's `dmi_memory_id` reads from the DMI tables as root, and leaves for all users (systemd
 /// 248 or later). Containers rarely have it.
 pub(super) const DATABASE: &str = "run/udev/data/+dmi:id";
-/// More than 256 modules with all their keys need.
-const DATABASE_LEN_MAX: usize = 256 << 10;
 /// The keys of a module that are read, after `E:MEMORY_DEVICE_` and its number.
 const KEYS: [&str; 6] =
     ["PRESENT", "LOCATOR", "BANK_LOCATOR", "DATA_WIDTH", "SPEED_MTS", "CONFIGURED_SPEED_MTS"];
@@ -29,8 +27,7 @@ impl Channels {
     /// Reads them; `None` unless all slots name their channel and all modules have a speed.
     #[must_use]
     pub fn read(system: &System) -> Option<Self> {
-        let bytes = system.bytes(DATABASE.as_ref(), DATABASE_LEN_MAX).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
+        let text = system.table(DATABASE).ok()?;
         let mut modules: BTreeMap<u32, BTreeMap<&str, &str>> = BTreeMap::new();
         for (module, key, value) in text.lines().filter_map(entry) {
             modules.entry(module).or_default().insert(key, value);

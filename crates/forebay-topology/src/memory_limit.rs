@@ -9,13 +9,10 @@
 use std::path::{Path, PathBuf};
 
 use super::groups::{Group, Version};
-use super::system::System;
+use super::system::{System, entry};
 
 /// Values of this size and above mean "no limit"; version 1 writes a number even then.
 const NO_LIMIT: u64 = 1 << 60;
-
-/// Maximum bytes read of `memory.stat`, which has one line for each of about 80 counters.
-const STAT_LEN_MAX: usize = 64 << 10;
 
 /// A limit of a control group on memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,12 +106,8 @@ impl System {
     /// Upper bound on the pinned page-cache pages of all processes: the lower of all pinned pages
     /// and the page cache. The kernel counts these pages as available.
     fn pinned_pages(&self) -> u64 {
-        let table = self.bytes(Path::new("proc/vmstat"), STAT_LEN_MAX).unwrap_or_default();
-        let table = String::from_utf8_lossy(&table);
-        let count = |name: &str| {
-            let line = table.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse::<u64>().ok()
-        };
+        let table = self.table("proc/vmstat").unwrap_or_default();
+        let count = |name: &str| entry(&table, name)?.parse::<u64>().ok();
         let page = rustix::param::page_size() as u64;
         let times = ["nr_foll_pin_acquired ", "nr_foll_pin_released "].map(count);
         let [Some(acquired), Some(released)] = times else { return 0 };
@@ -124,10 +117,8 @@ impl System {
 
     /// A line of `/proc/meminfo`, in bytes.
     fn meminfo(&self, name: &str) -> Option<u64> {
-        let table = self.bytes(Path::new("proc/meminfo"), STAT_LEN_MAX).ok()?;
-        let table = String::from_utf8_lossy(&table);
-        let line = table.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib = line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?;
+        let table = self.table("proc/meminfo").ok()?;
+        let kib = entry(&table, name)?.strip_suffix(" kB")?.parse::<u64>().ok()?;
         Some(kib.saturating_mul(1024))
     }
 
@@ -155,19 +146,15 @@ struct Stat {
 
 impl Stat {
     fn of(system: &System, group: &Group) -> Self {
-        let text = system.bytes(&group.path.join("memory.stat"), STAT_LEN_MAX).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let table = system.table(group.path.join("memory.stat")).unwrap_or_default();
         // In version 1 the plain names count the group without its descendants.
         let names = match group.version {
             Version::One => "total_",
             Version::Two => "",
         };
-        let count = |wanted: &str| {
-            let line = text.lines().find_map(|line| {
-                let (name, count) = line.split_once(' ')?;
-                (name.strip_prefix(names)? == wanted).then_some(count)
-            });
-            line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+        let count = |name: &str| {
+            let count = entry(&table, &format!("{names}{name} "));
+            count.and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
         };
         // Shared memory counts as anonymous. Dirty pages must be written back first, and the kernel
         // may give up before that.

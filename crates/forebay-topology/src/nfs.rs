@@ -41,22 +41,24 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
         }
     };
     let text = String::from_utf8_lossy(&stats);
-    let Some(part) = part_of(&text, &mount.point) else {
+    let Some(entries) = nfs_entries(&text, &mount.point) else {
         layer.unknown("connections", "`/proc/self/mountstats` does not have this mount");
         return;
     };
-    let connections: Vec<&str> =
-        part.lines().filter_map(|line| line.trim().strip_prefix("xprt:")).collect();
-    layer.say("connections", connections.len() as u64);
+    let of = |name: &'static str| {
+        let own = entries.iter().filter(move |(own, _)| *own == name);
+        own.map(|(_, words)| words.split_whitespace())
+    };
+    layer.say("connections", of("xprt").count() as u64);
     let mut kinds: Vec<String> =
-        connections.iter().filter_map(|line| line.split_whitespace().next().map(clean)).collect();
+        of("xprt").filter_map(|mut words| words.next().map(clean)).collect();
     kinds.sort_unstable();
     kinds.dedup();
     layer.say("carried_by", kinds);
-    if let Some(bytes) = part.lines().find_map(|line| line.trim().strip_prefix("bytes:")) {
+    if let Some(bytes) = of("bytes").next() {
         // The fields: bytes through the page cache, bytes by O_DIRECT, bytes from and to the
         // server.
-        let counts: Vec<u64> = bytes.split_whitespace().map_while(|n| n.parse().ok()).collect();
+        let counts = bytes.map_while(|n| n.parse::<u64>().ok());
         let names = [
             "cached_read_bytes",
             "cached_written_bytes",
@@ -71,8 +73,16 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
     }
 }
 
+/// The lines of `mountstats` about the mount at `point`: each with its name, and the words after
+/// the colon.
+#[must_use]
+pub fn nfs_entries<'a>(stats: &'a str, point: &Path) -> Option<Vec<(&'a str, &'a str)>> {
+    let lines = part_of(stats, point)?.lines();
+    Some(lines.filter_map(|line| line.trim().split_once(':')).collect())
+}
+
 /// The part of `mountstats` about the mount at `point`; the last one if there are several.
-pub fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
+fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
     let wanted = format!(" mounted on {} with fstype nfs", escaped(point));
     let mut found = None;
     let mut rest = stats;

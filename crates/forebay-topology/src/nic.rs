@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::drive::{Drive, Transport};
 use super::map::Layer;
 use super::pci::{self, PciDevice};
-use super::system::{Folder, System};
+use super::system::{Absent, Folder, System};
 
 /// A port of a network card.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +21,39 @@ pub struct Nic {
     pub bytes_per_second: f64,
     /// Its PCI device.
     pub pci: Option<PciDevice>,
+}
+
+/// A port of a network card with RDMA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RdmaPort {
+    /// Card and port: `mlx5_0/1`.
+    pub name: String,
+    /// Its folder in `/sys`.
+    pub folder: String,
+    /// Its state, such as `4: ACTIVE`, or why it is unknown.
+    pub state: String,
+}
+
+/// Most ports that are read.
+const RDMA_PORTS_MAX: usize = 64;
+
+impl System {
+    /// The ports of all network cards with RDMA, if the kernel lists such cards.
+    pub fn rdma_ports(&self) -> Result<Vec<RdmaPort>, Absent> {
+        let cards = self.names("sys/class/infiniband", |_| true)?;
+        let ports = cards.iter().flat_map(|card| {
+            let folder = format!("sys/class/infiniband/{card}/ports");
+            let numbers = self.list(&folder).unwrap_or_default();
+            numbers.into_iter().map(move |number| {
+                let folder = format!("{folder}/{number}");
+                let state = self.text(format!("{folder}/state"));
+                let state = state.unwrap_or_else(|absent| absent.to_string());
+                RdmaPort { name: format!("{card}/{number}"), folder, state }
+            })
+        });
+        Ok(ports.take(RDMA_PORTS_MAX).collect())
+    }
 }
 
 /// The other end of a network.

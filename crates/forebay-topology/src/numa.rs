@@ -17,20 +17,15 @@ impl Node {
     /// Reads the facts of a node. Without a number it reads the only node: kernels name no node on
     /// machines with just one.
     pub(super) fn read(system: &System, node: Option<u32>) -> Self {
-        let text = |path: &str| system.text(path.as_ref()).ok();
-        let only = || text("sys/devices/system/node/online").filter(|nodes| nodes == "0");
-        let Some(number) = node.or_else(|| only().map(|_| 0)) else { return Self::default() };
-        let folder = format!("sys/devices/system/node/node{number}");
+        let only = || (system.numa_nodes() == [0]).then_some(0);
+        let Some(number) = node.or_else(only) else { return Self::default() };
         let package = || {
-            let cpus = text(&format!("{folder}/cpulist"))?;
-            let end = cpus.find(|c: char| !c.is_ascii_digit()).unwrap_or(cpus.len());
-            let cpu: u32 = cpus[..end].parse().ok()?;
-            text(&format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"))?
-                .parse()
-                .ok()
+            let cpu = *system.numa_cpus(number).first()?;
+            let file = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
+            system.text(file).ok()?.parse().ok()
         };
-        let row = if node.is_some() { text(&format!("{folder}/distance")) } else { None };
-        let row = row.unwrap_or_default();
+        let row = || system.text(format!("sys/devices/system/node/node{number}/distance")).ok();
+        let row = node.and_then(|_| row()).unwrap_or_default();
         let distances = row.split_whitespace().map_while(|number| number.parse().ok());
         Self { package: package(), distances: distances.collect() }
     }
@@ -42,7 +37,7 @@ const NUMBERS_MAX: usize = 1 << 16;
 impl System {
     /// The online NUMA nodes; empty if the kernel has no NUMA support.
     pub fn numa_nodes(&self) -> Vec<u32> {
-        self.text("sys/devices/system/node/online".as_ref()).map_or_else(|_| Vec::new(), numbers)
+        self.numbers("sys/devices/system/node/online".into())
     }
 
     /// The NUMA node of a PCI device; `None` if the kernel reports none.
@@ -50,13 +45,13 @@ impl System {
         let address = pci_address.to_ascii_lowercase();
         let path = format!("sys/bus/pci/devices/{address}/numa_node");
         // The file holds -1 if the node is unknown.
-        pci::is_address(&address).then(|| self.text(path.as_ref()).ok()?.parse().ok())?
+        pci::is_address(&address).then(|| self.text(path).ok()?.parse().ok())?
     }
 
     /// Bytes of all last-level caches of the online CPUs together, if the kernel knows them
     /// (`Documentation/ABI/testing/sysfs-devices-system-cpu`). Each is as large as the first.
     pub fn last_level_cache(&self) -> Option<u64> {
-        let text = |name: &str| self.text(format!("sys/devices/system/cpu/{name}").as_ref()).ok();
+        let text = |name: &str| self.text(format!("sys/devices/system/cpu/{name}")).ok();
         let last = (0..8).rev().find_map(|index| {
             let part = |name: &str| text(&format!("cpu0/cache/index{index}/{name}"));
             Some((part("size")?, part("shared_cpu_list")?))
@@ -69,8 +64,12 @@ impl System {
 
     /// The CPUs of a NUMA node.
     pub fn numa_cpus(&self, node: u32) -> Vec<u32> {
-        let path = format!("sys/devices/system/node/node{node}/cpulist");
-        self.text(path.as_ref()).map_or_else(|_| Vec::new(), numbers)
+        self.numbers(format!("sys/devices/system/node/node{node}/cpulist"))
+    }
+
+    /// The numbers in a file; empty if it cannot be read.
+    fn numbers(&self, path: String) -> Vec<u32> {
+        self.text(path).map_or_else(|_| Vec::new(), numbers)
     }
 }
 

@@ -148,7 +148,7 @@ pub fn payload(system: &System, pci: &PciDevice) -> Option<u32> {
     let addresses = pci.bridges.iter().map(|bridge| &bridge.address).chain([&pci.address]);
     let sizes = addresses.filter(|address| is_address(address)).filter_map(|address| {
         let file = format!("sys/bus/pci/devices/{address}/config");
-        payload_in(&system.bytes(file.as_ref(), CONFIG_LEN).ok()?)
+        payload_in(&system.bytes(file, CONFIG_LEN).ok()?)
     });
     sizes.min()
 }

@@ -111,12 +111,6 @@ pub fn read_record(path: &Path, max: usize) -> io::Result<Vec<u8>> {
 /// Writes everything read to the same place below `root`.
 fn write_touched(root: &Path, touched: &Touched) -> io::Result<()> {
     let mut names = Names::default();
-    for folder in &touched.folders {
-        // A listed entry may be a file, which is written below.
-        if !touched.files.contains_key(folder) && Path::new("/").join(folder).is_dir() {
-            std::fs::create_dir_all(root.join(folder))?;
-        }
-    }
     for (path, bytes) in &touched.files {
         let bytes = match path.to_str() {
             Some("proc/self/mountinfo") => names.mounts(bytes),
@@ -134,8 +128,12 @@ fn write_touched(root: &Path, touched: &Touched) -> io::Result<()> {
         }
     }
     for name in &touched.names {
-        if root.join(name).symlink_metadata().is_err() {
-            write_new(root, name, b"")?;
+        if root.join(name).symlink_metadata().is_ok() {
+            continue;
+        }
+        match Path::new("/").join(name).is_dir() {
+            true => std::fs::create_dir_all(root.join(name))?,
+            false => write_new(root, name, b"")?,
         }
     }
     Ok(())

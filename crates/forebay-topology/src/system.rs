@@ -25,8 +25,10 @@ use super::probe::{self, Kernel, Refusal, joined, reversed};
 const FILE_LEN_MAX: usize = 64 << 10;
 /// Bytes requested first: more than nearly every file of `/sys` has.
 const FIRST_READ: usize = 4 << 10;
+/// Maximum bytes read of a table: those of nvidia-fs with 64 GPUs and 64 peers have half of it.
+const TABLE_LEN_MAX: usize = 1 << 20;
 /// Maximum bytes read of a mount table: enough for 10,000 overlays with their options.
-const TABLE_LEN_MAX: usize = 64 << 20;
+const OWN_TABLE_LEN_MAX: usize = 64 << 20;
 /// Maximum number of entries read from one folder.
 const ENTRIES_MAX: usize = 32 << 10;
 /// Maximum number of nodes and serial numbers cached.
@@ -56,8 +58,7 @@ struct Inner {
 pub(super) struct Touched {
     pub(super) files: BTreeMap<PathBuf, Vec<u8>>,
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
-    pub(super) folders: BTreeSet<PathBuf>,
-    /// Names that exist but were not read.
+    /// Files and folders that exist.
     pub(super) names: BTreeSet<PathBuf>,
 }
 
@@ -108,6 +109,17 @@ impl From<Refusal> for Absent {
             Refusal::Errno(errno) => errno.into(),
             Refusal::NotRecorded => Self::Missing,
             Refusal::Silent => Self::Silent,
+        }
+    }
+}
+
+impl From<Absent> for std::io::Error {
+    fn from(absent: Absent) -> Self {
+        match absent {
+            Absent::Missing => Errno::NOENT.into(),
+            Absent::Denied => Errno::ACCESS.into(),
+            Absent::Failed(errno) => errno.into(),
+            Absent::NotAFile | Absent::NotText | Absent::Silent => Self::other(absent.to_string()),
         }
     }
 }
@@ -241,32 +253,33 @@ impl System {
         last
     }
 
-    /// Whether `path` exists.
-    pub fn exists(&self, path: &Path) -> bool {
-        if !self.is_live() {
-            let found = self.real(path);
-            // A record needs the file itself, so that it also exists in the replay.
-            if let Ok(real) = &found
-                && self.inner.touched.is_some()
-                && self.bytes(path, FILE_LEN_MAX).is_err()
-            {
-                self.note(|touched| touched.folders.insert(real.clone()));
-            }
-            return found.is_ok();
+    /// Whether `path` exists; it is not opened.
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
+        if self.is_live() {
+            let path = self.inner.root.join(path);
+            return rustix::fs::statat(CWD, path, AtFlags::empty()).is_ok();
         }
-        rustix::fs::statat(CWD, self.inner.root.join(path), AtFlags::empty()).is_ok()
+        let found = self.real(path.as_ref());
+        found.map(|real| self.note(|touched| touched.names.insert(real))).is_ok()
     }
 
     /// The text of a small file without surrounding white space; never empty.
-    pub fn text(&self, path: &Path) -> Result<String, Absent> {
+    pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Absent> {
         let bytes = self.bytes(path, FILE_LEN_MAX)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| Absent::NotText)?;
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
         if text.is_empty() { Err(Absent::NotText) } else { Ok(clean(text)) }
     }
 
+    /// The text of a file with several lines, as far as it is text: at most 1 MiB.
+    pub fn table(&self, path: impl AsRef<Path>) -> Result<String, Absent> {
+        let bytes = self.bytes(path, TABLE_LEN_MAX)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
     /// Reads at most `max` bytes of a file.
-    pub fn bytes(&self, path: &Path, max: usize) -> Result<Vec<u8>, Absent> {
+    pub fn bytes(&self, path: impl AsRef<Path>, max: usize) -> Result<Vec<u8>, Absent> {
+        let path = path.as_ref();
         let real = if self.is_live() { path.to_owned() } else { self.real(path)? };
         let bytes = read_file(&self.inner.root.join(&real), self.is_live(), max)?;
         self.note(|touched| touched.files.insert(real, bytes.clone()));
@@ -277,22 +290,23 @@ impl System {
     pub fn own_table(&self, name: &str) -> Result<Vec<u8>, Absent> {
         let own = Path::new("proc/self").join(name);
         if self.inner.root != Path::new("/") {
-            return self.bytes(&own, TABLE_LEN_MAX);
+            return self.bytes(&own, OWN_TABLE_LEN_MAX);
         }
         // A thread may have a separate mount namespace, which only `thread-self` shows.
-        let bytes = read_file(&Path::new("/proc/thread-self").join(name), true, TABLE_LEN_MAX)
-            .or_else(|_| read_file(&Path::new("/").join(&own), true, TABLE_LEN_MAX))?;
+        let bytes = read_file(&Path::new("/proc/thread-self").join(name), true, OWN_TABLE_LEN_MAX)
+            .or_else(|_| read_file(&Path::new("/").join(&own), true, OWN_TABLE_LEN_MAX))?;
         self.note(|touched| touched.files.insert(own, bytes.clone()));
         Ok(bytes)
     }
 
     /// The names in a folder, sorted; names that are not text are left out.
-    pub fn list(&self, path: &Path) -> Result<Vec<String>, Absent> {
+    pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Absent> {
+        let path = path.as_ref();
         let real = if self.is_live() { path.to_owned() } else { self.real(path)? };
         let entries = std::fs::read_dir(self.inner.root.join(&real)).map_err(|error| {
             Errno::from_io_error(&error).map_or(Absent::Failed(Errno::IO), Absent::from)
         })?;
-        self.note(|touched| touched.folders.insert(real));
+        self.note(|touched| touched.names.insert(real));
         let names = entries.take(ENTRIES_MAX).flatten();
         let mut names: Vec<String> =
             names.filter_map(|entry| name_of(&entry.file_name())).collect();
@@ -343,15 +357,15 @@ impl Folder {
     }
 
     pub(super) fn has(&self, name: impl AsRef<Path>) -> bool {
-        self.system.exists(&self.path.join(name))
+        self.system.exists(self.path.join(name))
     }
 
     pub fn text(&self, name: impl AsRef<Path>) -> Result<String, Absent> {
-        self.system.text(&self.path.join(name))
+        self.system.text(self.path.join(name))
     }
 
     pub(super) fn bytes(&self, name: impl AsRef<Path>) -> Result<Vec<u8>, Absent> {
-        self.system.bytes(&self.path.join(name), FILE_LEN_MAX)
+        self.system.bytes(self.path.join(name), FILE_LEN_MAX)
     }
 
     /// The lines of a small file; empty if it cannot be read.
@@ -373,7 +387,7 @@ impl Folder {
     }
 
     pub(super) fn list(&self, name: impl AsRef<Path>) -> Result<Vec<String>, Absent> {
-        self.system.list(&self.path.join(name))
+        self.system.list(self.path.join(name))
     }
 
     pub(super) fn link_name(&self, name: impl AsRef<Path>) -> Option<String> {
@@ -431,6 +445,11 @@ pub(super) fn read_with(
     }
 }
 
+/// What follows `name` in the first line of `table` that begins with it.
+pub fn entry<'a>(table: &'a str, name: &str) -> Option<&'a str> {
+    Some(table.lines().find_map(|line| line.strip_prefix(name))?.trim())
+}
+
 /// `name` as text that is safe in reports and paths; `None` if it is not.
 pub(super) fn name_of(name: &OsStr) -> Option<String> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
@@ -455,4 +474,30 @@ pub fn shown(path: &Path) -> String {
 pub fn moves_cursor(c: char) -> bool {
     c.is_control()
         || matches!(u32::from(c), 0x61c | 0x200e | 0x200f | 0x2028..=0x202e | 0x2066..=0x2069)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_below_a_root_are_read_and_nothing_beyond() {
+        let folder = tempfile::tempdir().unwrap();
+        let (outside, root) = (folder.path().join("outside"), folder.path().join("root"));
+        std::fs::create_dir_all(root.join("sys/class")).unwrap();
+        std::fs::write(&outside, "secret").unwrap();
+        std::fs::write(root.join("sys/class/name"), " package-0\n").unwrap();
+        std::fs::write(root.join("sys/class/empty"), "\n").unwrap();
+        std::os::unix::fs::symlink("../../../outside", root.join("sys/class/link")).unwrap();
+        let system = System::at(&root);
+        assert_eq!(system.text("sys/class/name").unwrap(), "package-0");
+        assert_eq!(system.text("/sys/class/name").unwrap(), "package-0");
+        assert_eq!(system.list("sys/class").unwrap(), ["empty", "link", "name"]);
+        assert!(system.exists("sys/class") && !system.exists("proc"));
+        assert_eq!(system.text("sys/class/none"), Err(Absent::Missing));
+        assert_eq!(system.text("sys/class/link"), Err(Absent::Missing));
+        assert_eq!(system.text("sys/class/empty"), Err(Absent::NotText));
+        assert_eq!(system.text("sys/class"), Err(Absent::NotAFile));
+        assert!(system.list("sys/class/name").is_err());
+    }
 }

@@ -82,6 +82,6 @@ pub(crate) fn is_concatenated(step: &Layer) -> bool {
 /// The names of network cards with RDMA. A record without the folder does not show whether there
 /// are cards; a live system without it has none.
 fn rdma_devices(system: &System) -> Option<Vec<String>> {
-    let cards = system.list(Path::new("sys/class/infiniband")).ok();
+    let cards = system.list("sys/class/infiniband").ok();
     cards.or_else(|| system.is_live().then(Vec::new))
 }

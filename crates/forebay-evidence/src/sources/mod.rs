@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use forebay::{Engine, File};
 use forebay_base::units::grown;
 use forebay_cufile::Counters;
-use forebay_topology::{DriveKind, StorageMap, System};
+use forebay_topology::{DriveKind, RdmaPort, StorageMap, System};
 use rustix::time::ClockId;
 
+use super::counts;
 use super::cufile::cufile_counters;
 use super::dram;
 use super::drives::{self, Device, DriveBytes};
@@ -36,7 +37,7 @@ pub struct Sources {
     block: u64,
     devices: Vec<(Device, bool)>,
     points: Vec<String>,
-    ports: Vec<String>,
+    ports: Vec<RdmaPort>,
     domains: Vec<String>,
     gpus: Vec<GpuLink>,
     cufile: Option<QueryCufile>,
@@ -52,7 +53,8 @@ impl Sources {
     /// The counters of `system` that need no file and no GPU.
     #[must_use]
     pub fn new(system: &System) -> Self {
-        let (ports, domains) = (rdma::ports(system), dram::domains(system));
+        let ports = system.rdma_ports().unwrap_or_default();
+        let domains = dram::domains(system);
         Self {
             system: system.clone(),
             storage: None,
@@ -159,7 +161,7 @@ struct Outer {
     nfs: Seen<Vec<NfsMount>>,
     vast: Seen<String>,
     rdma: Seen<Vec<PortBytes>>,
-    dram: Seen<Vec<u64>>,
+    dram: Seen<u64>,
     pages: Seen<Pages>,
 }
 
@@ -179,7 +181,7 @@ impl Outer {
 
 /// Counters read last before the work and first after it.
 struct Inner {
-    drives: Vec<Seen<(u64, u64)>>,
+    drives: Vec<Seen<DriveBytes>>,
     cufile: Seen<Counters>,
     process: Seen<ProcessBytes>,
     processor: Duration,
@@ -235,7 +237,7 @@ impl Span<'_> {
         let last = Inner::read(sources);
         let gpus = self.gpus.into_iter().map(|gpu| gpu.and_then(Watch::end)).collect::<Vec<_>>();
         let after = Outer::read(sources);
-        let mut nvidia_fs = after.nvidia_fs.since(before.nvidia_fs, |a, b| b.since(a));
+        let mut nvidia_fs = counts::since(after.nvidia_fs, before.nvidia_fs);
         if let Seen::Value(counts) = &mut nvidia_fs {
             counts.describe(&sources.system);
         }
@@ -243,16 +245,16 @@ impl Span<'_> {
             storage: sources.storage.unwrap_or_default(),
             cufile: last.cufile.since(first.cufile, |a, b| Counters::since(&b, &a)),
             nvidia_fs,
-            process: last.process.since(first.process, |a, b| b.since(a)),
+            process: counts::since(last.process, first.process),
             drives: between(&sources.devices, first.drives, last.drives),
             page_cache: after
                 .pages
                 .since(before.pages, |a, b| Ok(a.until(b, sources.encoded, sources.block))),
             gpu: Seen::Nothing(String::new()),
-            nfs: after.nfs.since(before.nfs, nfs::since),
+            nfs: nfs::since(after.nfs, before.nfs),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
-            rdma: after.rdma.since(before.rdma, |a, b| rdma::since(&a, &b)),
-            dram: after.dram.since(before.dram, |a, b| memory(&a, &b)),
+            rdma: counts::all_since(after.rdma, before.rdma),
+            dram: after.dram.since(before.dram, |a, b| grown("the memory's counter", a, b)),
             processor: last.processor.saturating_sub(first.processor),
             elapsed,
             read_in: self.read_in + ending.elapsed(),
@@ -264,19 +266,14 @@ impl Span<'_> {
 /// The bytes of the devices; missing if any device is missing.
 fn between(
     devices: &[(Device, bool)],
-    first: Vec<Seen<(u64, u64)>>,
-    last: Vec<Seen<(u64, u64)>>,
+    first: Vec<Seen<DriveBytes>>,
+    last: Vec<Seen<DriveBytes>>,
 ) -> Seen<Vec<DriveBytes>> {
     if devices.is_empty() {
         return Seen::Nothing("no block device".into());
     }
     let edges = devices.iter().zip(first).zip(last);
     edges.map(|(((device, _), first), last)| device.between(first, last)).collect()
-}
-
-fn memory(before: &[u64], after: &[u64]) -> Result<u64, String> {
-    let pairs = before.iter().zip(after);
-    pairs.map(|(before, after)| grown("the memory's counter", *before, *after)).sum()
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn an_edge_reads_a_bounded_number_of_files() {
     let root = tempfile::tempdir().unwrap();
     let sources = Sources::new(&crowded(root.path(), 300));
     let evidence = sources.begin().end();
-    assert_eq!(evidence.rdma.value().map(Vec::len), Some(rdma::PORTS_MAX));
+    assert_eq!(evidence.rdma.value().map(Vec::len), Some(64));
     assert_eq!(evidence.dram, Seen::Value(0));
     assert_eq!(evidence.nvidia_fs.value().map(|counts| counts.reads), Some(0));
 }

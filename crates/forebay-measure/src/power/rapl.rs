@@ -6,10 +6,9 @@
 //! packages. Counters are in microjoules, wrap after `max_energy_range_uj`, and since Linux 5.10
 //! only root can read them.
 
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use forebay_topology::System;
+use forebay_topology::{Absent as Unread, System};
 
 use super::result::{Absent, Part};
 use super::track::{About, Reading};
@@ -67,7 +66,7 @@ impl Joules {
 
 /// Finds the counters.
 pub(super) fn find(system: &System, found: &mut Found) {
-    let names = match system.names_in(FOLDER) {
+    let names = match system.list(FOLDER) {
         Ok(names) => names,
         Err(error) => {
             let why = format!("`/{FOLDER}`: {error}; virtual machines have none");
@@ -95,7 +94,7 @@ pub(super) fn find(system: &System, found: &mut Found) {
 
 /// The zone in the folder of this name, if it should be counted.
 fn zone(system: &System, folder: &str) -> Option<Zone> {
-    let own_name = |folder: &str| system.small_file(format!("{FOLDER}/{folder}/name")).ok();
+    let own_name = |folder: &str| system.text(format!("{FOLDER}/{folder}/name")).ok();
     let own = own_name(folder).filter(|name| name.len() <= 64)?;
     let parent = folder.rsplit_once(':').map(|(parent, _)| parent).filter(|p| p.contains(':'));
     let (name, part) = match parent {
@@ -108,7 +107,7 @@ fn zone(system: &System, folder: &str) -> Option<Zone> {
         }
         _ => return None,
     };
-    let end = system.small_file(format!("{FOLDER}/{folder}/max_energy_range_uj")).ok();
+    let end = system.text(format!("{FOLDER}/{folder}/max_energy_range_uj")).ok();
     Some(Zone {
         system: system.clone(),
         folder: folder.to_owned(),
@@ -124,9 +123,9 @@ fn zone(system: &System, folder: &str) -> Option<Zone> {
 impl Zone {
     fn counter(&self) -> Result<u64, Absent> {
         let path = format!("{FOLDER}/{}/energy_uj", self.folder);
-        let text = self.system.small_file(&path).map_err(|error| {
-            let remedy = match error.kind() {
-                ErrorKind::PermissionDenied => "run as root: only root may read this counter",
+        let text = self.system.text(&path).map_err(|error| {
+            let remedy = match error {
+                Unread::Denied => "run as root: only root may read this counter",
                 _ => OTHERS,
             };
             let why = format!("cannot read `/{path}`: {error}");
@@ -251,7 +250,7 @@ mod tests {
         let tree = server();
         let denied = ["intel-rapl:1", "intel-rapl:1:1"];
         denied.iter().for_each(|zone| tree.forbid(&format!("sys/class/powercap/{zone}/energy_uj")));
-        if tree.system().small_file("sys/class/powercap/intel-rapl:1/energy_uj").is_ok() {
+        if tree.system().text("sys/class/powercap/intel-rapl:1/energy_uj").is_ok() {
             println!("skipped: a counter that may not be read: this user may read everything");
             return;
         }
