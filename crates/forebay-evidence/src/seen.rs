@@ -179,13 +179,12 @@ mod tests {
 
     #[test]
     fn why_a_file_gives_no_answer_decides_what_to_do() {
-        let read = Err::<Vec<u8>, _>;
-        let seen = |absent| Seen::read("p", read(absent), || Seen::Nothing("no p".into()));
+        let seen = |absent| Seen::read("p", Err(absent), || Seen::Nothing("no p".into()));
         assert_eq!(seen(Absent::Missing), Seen::Nothing("no p".into()));
-        assert_eq!(seen(Absent::Denied), Seen::missing("`p` may not be read", "run as root"));
+        assert_eq!(seen(Absent::Denied), Seen::missing("`/p` may not be read", "run as root"));
         assert_eq!(
             seen(Absent::NotText).absence().unwrap(),
-            "`p`: no readable text (try to read that file as this user)"
+            "`/p`: no readable text (try to read that file as this user)"
         );
     }
 }

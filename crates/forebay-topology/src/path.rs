@@ -11,7 +11,7 @@ use super::resolve::{Below, device_text};
 use super::system::{System, shown};
 
 /// Bits of `stx_attributes` (`STATX_ATTR_…`), and the names of their facts.
-const ATTRIBUTES: [(u64, &str); 4] =
+const ATTRIBUTES: [(u32, &str); 4] =
     [(0x4, "compressed"), (0x800, "encrypted"), (0x10_0000, "verity"), (0x20_0000, "dax")];
 
 /// The target of a path, before anything below it is read.
@@ -89,7 +89,7 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
             root.say("direct_offset_align_bytes", direct.offset);
         }
         for (flag, name) in ATTRIBUTES {
-            if stat.attributes.0 & flag != 0 {
+            if stat.attributes & flag != 0 {
                 root.say(name, true);
             }
         }

@@ -15,9 +15,10 @@ use std::sync::Arc;
 use forebay_base::lock::Lock;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::answers::{self, Answers, Hex};
+use super::answers::{self, Answers, Extents, FileSystemType, Granted, LoopFile, PATH, Table};
 use super::calls;
 use super::patience::{LOOK_MAX, Patience};
 use super::resolve::device_text;
@@ -87,8 +88,8 @@ pub(super) struct Stat {
     #[serde(flatten)]
     pub(super) direct: Option<Direct>,
     /// Compressed, encrypted and the like, as bits (`STATX_ATTR_…`).
-    #[serde(default)]
-    pub(super) attributes: Hex,
+    #[serde(default, with = "answers::hex")]
+    pub(super) attributes: u32,
 }
 
 /// Required alignment for direct I/O (Linux 6.1).
@@ -107,9 +108,10 @@ impl Stat {
 }
 
 /// The target of a path, with its links.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trail {
     /// The path without links; missing components stay as they were written.
+    #[serde(rename = "realpath")]
     pub(super) real: PathBuf,
     /// The links in the path: the path of each link, and its text.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
@@ -118,7 +120,7 @@ pub(super) struct Trail {
 }
 
 /// A contiguous run of a file's bytes, as FIEMAP reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Extent {
     /// Its offset in the file, in bytes.
@@ -128,6 +130,7 @@ pub struct Extent {
     /// Its length in bytes.
     pub len: u64,
     /// The kernel's flags (`FIEMAP_EXTENT_…` in `linux/fiemap.h`).
+    #[serde(with = "answers::hex")]
     pub flags: u32,
 }
 
@@ -186,15 +189,13 @@ impl Kernel {
     /// The lines of a record about `paths`.
     pub(super) fn recorded(&self, paths: &[PathBuf]) -> String {
         let Source::Recording(answers) = &self.source else { return String::new() };
-        let mut answers = answers.lock();
-        answers.paths = paths.to_vec();
-        answers.lines()
+        answers.lock().lines(paths)
     }
 
     /// The paths that this kernel was recorded for.
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         match &self.source {
-            Source::Replay(answers) => answers.paths.clone(),
+            Source::Replay(answers) => answers.paths(),
             Source::Live | Source::Recording(_) => Vec::new(),
         }
     }
@@ -204,20 +205,19 @@ impl Kernel {
     }
 
     /// Replays an answer, or queries the kernel for it and records it.
-    fn ask<T>(
+    fn ask<T: Serialize + DeserializeOwned>(
         &self,
-        replay: impl FnOnce(&Answers) -> Answer<T>,
+        about: (&'static str, &Path),
         live: impl FnOnce() -> Answer<T>,
-        note: impl FnOnce(&mut Answers, &Answer<T>),
     ) -> Answer<T> {
         match &self.source {
             Source::Live => live(),
             Source::Recording(answers) => {
                 let answer = live();
-                note(&mut answers.lock(), &answer);
+                answers.lock().note(about, &answer);
                 answer
             }
-            Source::Replay(answers) => replay(answers),
+            Source::Replay(answers) => answers.get(about),
         }
     }
 
@@ -233,20 +233,20 @@ impl Kernel {
 
     /// `statx`, following links.
     pub(super) fn stat(&self, path: &Path) -> Answer<Stat> {
-        self.ask(
-            |answers| answers.stat(path),
-            || self.look(path, stat),
-            |answers, answer| answers.note_stat(path, answer),
-        )
+        self.ask((PATH, path), || self.look(path, stat))
     }
 
     /// Follows an absolute path link by link, even if its end does not exist.
     pub(super) fn trail(&self, path: &Path) -> Answer<Trail> {
-        self.ask(
-            |answers| answers.trail(path),
-            || self.live_trail(path),
-            |answers, answer| answers.note_trail(path, answer),
-        )
+        match &self.source {
+            Source::Replay(answers) => answers.trail(path),
+            Source::Live => self.live_trail(path),
+            Source::Recording(answers) => {
+                let trail = self.live_trail(path)?;
+                answers.lock().note((PATH, path), &Ok(&trail));
+                Ok(trail)
+            }
+        }
     }
 
     fn live_trail(&self, path: &Path) -> Answer<Trail> {
@@ -270,58 +270,53 @@ impl Kernel {
 
     /// The file system type from `statfs`.
     pub(super) fn file_system(&self, path: &Path) -> Answer<u32> {
-        self.ask(
-            |answers| answers.file_system(path),
-            || self.look(path, file_system),
-            |answers, answer| answers.note_file_system(path, *answer),
-        )
+        let of = |statfs_type| FileSystemType { statfs_type };
+        let found = self.ask((PATH, path), || self.look(path, file_system).map(of));
+        found.map(|found| found.statfs_type)
     }
 
     /// Opens a file or folder and closes it again; anything else is not opened. Not recorded.
     pub(super) fn opens(&self, path: &Path) -> Answer<()> {
-        let replay = |_: &Answers| Err(Refusal::NotRecorded);
-        self.ask(replay, || self.look(path, opens), |_, _| ())
+        match self.source {
+            Source::Replay(_) => Err(Refusal::NotRecorded),
+            _ => self.look(path, opens),
+        }
     }
 
     /// FIEMAP, or `SEEK_DATA` without it: the first `max` extents.
     pub(super) fn extents(&self, path: &Path, max: usize) -> Answer<Vec<Extent>> {
-        self.ask(
-            |answers| answers.extents(path, max),
-            || self.look(path, move |path| extents(path, max)),
-            |answers, answer| answers.note_extents(path, answer),
-        )
+        let live =
+            || Ok(Extents { fiemap: self.look(path, move |path| extents(path, max)).into() });
+        let mut extents: Vec<Extent> = Answer::from(self.ask((PATH, path), live)?.fiemap)?;
+        extents.truncate(max);
+        Ok(extents)
     }
 
     /// The table of a device-mapper volume, one target per line, without its keys.
     pub(super) fn dm_table(&self, device: u64) -> Answer<String> {
-        let node = format!("/dev/block/{}", device_text(device));
-        self.ask(
-            |answers| answers.dm_table(device),
-            || self.look(node.as_ref(), move |_| Ok(calls::dm_table(device)?)),
-            |answers, answer| answers.note_dm_table(device, answer),
-        )
+        let (name, node) = (device_text(device), format!("/dev/block/{}", device_text(device)));
+        let look = move |_: &Path| Ok(Table { table: calls::dm_table(device)? });
+        Ok(self.ask(("dm", name.as_ref()), || self.look(node.as_ref(), look))?.table)
     }
 
     /// Device and inode of the file behind the loop device `name`. The kernel may query the image's
     /// file system for the inode number.
     pub(super) fn loop_file(&self, name: &str) -> Answer<(u64, u64)> {
         let own = name.to_owned();
-        let node = Path::new("/dev").join(name);
-        self.ask(
-            |answers| answers.loop_file(name),
-            || self.look(&node, move |_| Ok(calls::loop_file(&own)?)),
-            |answers, answer| answers.note_loop_file(name, *answer),
-        )
+        let look = move |_: &Path| {
+            let (dev, ino) = calls::loop_file(&own)?;
+            Ok(LoopFile { dev, ino })
+        };
+        let live = || self.look(&Path::new("/dev").join(name), look);
+        let LoopFile { dev, ino } = self.ask(("loop", name.as_ref()), live)?;
+        Ok((dev, ino))
     }
 
     /// Checks whether this process may open a device for reading and writing: file modes and the
     /// device control group. The device is not opened.
     pub(super) fn access(&self, device: &Path) -> Answer<()> {
-        self.ask(
-            |answers| answers.access(device),
-            || self.look(device, access),
-            |answers, answer| answers.note_access(device, *answer),
-        )
+        let live = || self.look(device, access).map(|()| Granted {});
+        self.ask(("access", device), live).map(|Granted {}| ())
     }
 
     /// A `stat` of any file on this mount, for a record, which cannot answer for every file.
@@ -439,7 +434,7 @@ fn from_statx(answer: &rustix::fs::Statx) -> Stat {
             memory: answer.stx_dio_mem_align,
             offset: answer.stx_dio_offset_align,
         }),
-        attributes: Hex(answer.stx_attributes.bits()),
+        attributes: u32::try_from(answer.stx_attributes.bits()).unwrap_or(0),
     }
 }
 
@@ -453,7 +448,7 @@ fn from_stat(answer: &rustix::fs::Stat) -> Stat {
         block_size: u64::try_from(answer.st_blksize).unwrap_or(0),
         mount: None,
         direct: None,
-        attributes: Hex::default(),
+        attributes: 0,
     }
 }
 
