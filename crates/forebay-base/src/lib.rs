@@ -2,6 +2,7 @@
 //!
 //! - [`units`]: byte ranges, sizes, rates and durations, read and shown
 //! - [`clock`]: time that tests can set
+//! - [`counts`]: the growth of counters
 //! - [`lock`]: locks that ignore poisoning
 //! - [`per_process`]: statics that a forked child makes anew
 //! - [`process`]: detects forked children
@@ -10,6 +11,7 @@
 //! - [`user_copy`]: copies to and from a caller's memory, which may be a truncated mapping
 
 pub mod clock;
+pub mod counts;
 pub mod lock;
 pub mod per_process;
 pub mod process;

@@ -5,6 +5,7 @@
 //! record for each. Checked with version 1.15 in compatibility mode on an H200: calls are counted
 //! per GPU, batches only in the totals.
 
+use forebay_base::counts::Counts;
 use forebay_base::units::grown;
 
 use crate::Session;
@@ -57,21 +58,15 @@ impl Paths {
     pub const fn total(self) -> u64 {
         self.p2pdma.saturating_add(self.nvidia_fs).saturating_add(self.posix)
     }
+}
 
-    fn since(self, earlier: Self, what: &str) -> Result<Self, String> {
-        Ok(Self {
-            p2pdma: grown(&format!("{what} by p2pdma"), earlier.p2pdma, self.p2pdma)?,
-            nvidia_fs: grown(&format!("{what} by nvidia-fs"), earlier.nvidia_fs, self.nvidia_fs)?,
-            posix: grown(&format!("{what} by POSIX"), earlier.posix, self.posix)?,
-        })
+impl Counts for Paths {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        vec![&mut self.p2pdma, &mut self.nvidia_fs, &mut self.posix]
     }
 
-    fn plus(self, other: Self) -> Self {
-        Self {
-            p2pdma: self.p2pdma.saturating_add(other.p2pdma),
-            nvidia_fs: self.nvidia_fs.saturating_add(other.nvidia_fs),
-            posix: self.posix.saturating_add(other.posix),
-        }
+    fn name(&self) -> String {
+        "a counter of cuFile's batches".into()
     }
 }
 
@@ -86,25 +81,10 @@ pub struct Moves {
     pub by: Paths,
 }
 
-impl Moves {
-    fn since(self, earlier: Self, what: &str) -> Result<Self, String> {
-        Ok(Self {
-            bytes: grown(&format!("cuFile's {what} bytes"), earlier.bytes, self.bytes)?,
-            operations: grown(
-                &format!("cuFile's {what} operations"),
-                earlier.operations,
-                self.operations,
-            )?,
-            by: self.by.since(earlier.by, &format!("cuFile's {what} operations"))?,
-        })
-    }
-
-    fn plus(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.saturating_add(other.bytes),
-            operations: self.operations.saturating_add(other.operations),
-            by: self.by.plus(other.by),
-        }
+impl Counts for Moves {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        let Self { bytes, operations, by } = self;
+        [bytes, operations].into_iter().chain(by.counts()).collect()
     }
 }
 
@@ -119,6 +99,18 @@ pub struct GpuCounters {
     pub writes: Moves,
     /// Reads that began or ended within a block.
     pub unaligned_reads: u64,
+}
+
+impl Counts for GpuCounters {
+    fn counts(&mut self) -> Vec<&mut u64> {
+        let Self { reads, writes, unaligned_reads, .. } = self;
+        let moves = [reads, writes].into_iter().flat_map(Counts::counts);
+        moves.chain([unaligned_reads]).collect()
+    }
+
+    fn name(&self) -> String {
+        "a counter of cuFile".into()
+    }
 }
 
 impl Counters {
@@ -186,17 +178,7 @@ impl Counters {
         }
         let gpus = self.gpus.iter().map(|gpu| {
             let before = earlier.gpus.iter().find(|other| other.uuid == gpu.uuid);
-            let before = before.copied().unwrap_or_default();
-            Ok(GpuCounters {
-                uuid: gpu.uuid,
-                reads: gpu.reads.since(before.reads, "read")?,
-                writes: gpu.writes.since(before.writes, "written")?,
-                unaligned_reads: grown(
-                    "cuFile's unaligned reads",
-                    before.unaligned_reads,
-                    gpu.unaligned_reads,
-                )?,
-            })
+            gpu.since(before.copied().unwrap_or_default())
         });
         let gpus = gpus.collect::<Result<_, String>>()?;
         let batch_bytes = match (earlier.batch_bytes, self.batch_bytes) {
@@ -207,7 +189,7 @@ impl Counters {
             level: self.level.min(earlier.level),
             batches: grown("cuFile's batches", earlier.batches, self.batches)?,
             batch_bytes,
-            batches_by: self.batches_by.since(earlier.batches_by, "cuFile's batches")?,
+            batches_by: self.batches_by.since(earlier.batches_by)?,
             gpus,
         })
     }

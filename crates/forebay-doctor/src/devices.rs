@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use forebay_topology::{Absent, System};
+use forebay_topology::{Absent, System, is_number};
 
 use super::GpuWish;
 use super::facts::Facts;
@@ -143,10 +143,6 @@ fn is_gpu(name: &str) -> bool {
 fn is_device(name: &str) -> bool {
     let lends = name.strip_prefix("nvidia-fs").is_some_and(is_number);
     name == FIRST || name == MEMORY || lends || is_gpu(name)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Checks of the kernel: its support of peer-to-peer DMA, and known problems of its version.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 
-use flate2::Compression;
 use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
 use forebay_topology::System;
 
 use super::facts::Facts;
@@ -52,9 +50,11 @@ impl Kernel {
         let line = String::from_utf8_lossy(&line);
         let booted = line.split_whitespace().map(str::to_owned).collect();
         let mut kernel = Self { release, booted, ..Self::default() };
-        let packed = system.masked("proc/config.gz".as_ref(), PACKED_MAX, shrunk);
-        if let Some(settings) = packed.ok().and_then(|packed| unpack(&packed, SETTINGS_MAX)) {
-            kernel.settings(&String::from_utf8_lossy(&settings), "/proc/config.gz");
+        let settings = system.masked("proc/config.gz".as_ref(), PACKED_MAX, settings);
+        if let Ok(settings) = settings.as_ref().map(|bytes| String::from_utf8_lossy(bytes))
+            && !settings.is_empty()
+        {
+            kernel.settings(&settings, "/proc/config.gz");
             return kernel;
         }
         let name = kernel.release.as_deref().filter(|name| !name.contains(['/', '\0']));
@@ -174,12 +174,12 @@ fn wanted(line: &str) -> bool {
     line.contains("PCI_P2PDMA") || line.contains("ZONE_DEVICE")
 }
 
-/// A packed configuration reduced to the settings in use; the rest would bloat a record.
-fn shrunk(packed: &[u8]) -> Vec<u8> {
-    let Some(settings) = unpack(packed, SETTINGS_MAX) else { return Vec::new() };
-    let settings = String::from_utf8_lossy(&settings);
-    let kept = settings.lines().filter(|line| wanted(line)).map(|line| format!("{line}\n"));
-    pack(kept.collect::<String>().as_bytes())
+/// The settings in use of a packed configuration, or of one that a record has unpacked.
+fn settings(bytes: &[u8]) -> Vec<u8> {
+    let unpacked = unpack(bytes, SETTINGS_MAX);
+    let text = String::from_utf8_lossy(unpacked.as_deref().unwrap_or(bytes));
+    let kept = text.lines().filter(|line| wanted(line)).map(|line| format!("{line}\n"));
+    kept.collect::<String>().into_bytes()
 }
 
 /// The kernel parameters that concern IOMMUs and bridges
@@ -211,20 +211,21 @@ fn unpack(packed: &[u8], most: usize) -> Option<Vec<u8>> {
     (bytes.len() <= most).then_some(bytes)
 }
 
-/// Packs bytes; a write to memory does not fail.
-fn pack(bytes: &[u8]) -> Vec<u8> {
-    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
-    if packed.write_all(bytes).is_err() {
-        return Vec::new();
-    }
-    packed.finish().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
     use proptest::prelude::*;
 
     use super::*;
+
+    fn pack(bytes: &[u8]) -> Vec<u8> {
+        let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+        packed.write_all(bytes).expect("memory");
+        packed.finish().expect("memory")
+    }
 
     #[test]
     fn addresses_of_symbols_are_left_out() {
@@ -237,12 +238,11 @@ mod tests {
 
     #[test]
     fn only_relevant_settings_are_kept() {
-        let settings = "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n";
-        let kept = shrunk(&pack(settings.as_bytes()));
-        let text = unpack(&kept, SETTINGS_MAX).unwrap();
-        assert_eq!(text, b"CONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n");
-        assert_eq!(shrunk(&kept), kept, "a record says the same");
-        assert_eq!(shrunk(b"no gzip"), b"");
+        let all = "CONFIG_PCI=y\nCONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n";
+        let kept = settings(&pack(all.as_bytes()));
+        assert_eq!(kept, b"CONFIG_PCI_P2PDMA=y\n# CONFIG_ZONE_DEVICE is not set\n");
+        assert_eq!(settings(&kept), kept, "a record says the same");
+        assert_eq!(settings(b"no gzip"), b"");
     }
 
     #[test]

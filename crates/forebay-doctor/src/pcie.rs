@@ -6,7 +6,7 @@ use super::facts::Facts;
 use super::peers::Peers;
 use super::report::{BOTH, Check, P2PDMA, Topic};
 use forebay::units::{MIB, format_size};
-use forebay_topology::{Distance, Gpu, Link, PciDevice, StorageMap, System};
+use forebay_topology::{Distance, Drive, Gpu, Link, PciDevice, StorageMap, System};
 
 const BAR1: Topic = Topic {
     name: "bar1",
@@ -40,18 +40,9 @@ const CONFIG_LEN: usize = 4096;
 /// Maximum number of drives checked for one path.
 const DRIVES_MAX: usize = 64;
 
-/// A drive on PCI.
-#[derive(Debug)]
-struct Drive {
-    name: String,
-    pci: Option<PciDevice>,
-    distance: Option<Distance>,
-}
-
 /// The facts about the PCI path.
 #[derive(Debug)]
 pub(super) struct Pcie {
-    drives: Vec<Drive>,
     /// The IOMMUs of the machine; `None` if unknown.
     units: Option<Vec<String>>,
     /// The IOMMU translation type of each device's group, as the kernel reports it.
@@ -63,15 +54,8 @@ pub(super) struct Pcie {
 
 impl Pcie {
     pub(super) fn read(system: &System, gpu: Option<&Gpu>, map: &StorageMap) -> Self {
-        let drives = map.drives.iter().take(DRIVES_MAX).map(|drive| Drive {
-            name: drive.name.clone(),
-            pci: drive.pci().cloned(),
-            distance: gpu.map(|gpu| Distance::to_drive(&gpu.pci, drive)),
-        });
-        let drives: Vec<Drive> = drives.collect();
-        let devices = gpu.map(|gpu| &gpu.pci).into_iter();
-        let devices: Vec<&PciDevice> =
-            devices.chain(drives.iter().filter_map(|drive| drive.pci.as_ref())).collect();
+        let drives = map.drives.iter().take(DRIVES_MAX).filter_map(Drive::pci);
+        let devices: Vec<&PciDevice> = gpu.map(|gpu| &gpu.pci).into_iter().chain(drives).collect();
         let groups = devices.iter().filter_map(|pci| {
             let group = pci.iommu_group.as_ref()?;
             let file = format!("sys/kernel/iommu_groups/{group}/type");
@@ -90,18 +74,25 @@ impl Pcie {
             bridges: bridges.collect(),
             peers: Peers::read(system),
             units: system.names("sys/class/iommu", |_| true).ok(),
-            drives,
         }
     }
 
     pub(super) fn checks(&self, facts: &Facts) -> Vec<Check> {
-        let Ok(gpu) = &facts.gpu else { return self.drive_links() };
-        let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci, facts)];
+        let drives: Vec<&Drive> = facts.storage.map.drives.iter().take(DRIVES_MAX).collect();
+        let on_pci = drives.iter().filter_map(|drive| Some((&drive.name, drive.pci()?)));
+        let links = on_pci.clone().filter_map(|(name, pci)| link(name, pci, false));
+        let Ok(gpu) = &facts.gpu else { return links.collect() };
+        let distances: Vec<(&str, Distance)> = drives
+            .iter()
+            .map(|drive| (&*drive.name, Distance::to_drive(&gpu.pci, drive)))
+            .collect();
+        let is_near = distances.iter().any(|(_, distance)| *distance == Distance::SameSwitch);
+        let mut checks = vec![bar1(gpu), self.iommu(facts), self.acs(&gpu.pci, facts, is_near)];
         // The farthest drive matters most.
-        checks.extend(self.drives.iter().map(distance).min_by_key(|check| check.state));
-        checks.extend(self.peers.check(facts, self.drives.iter().filter_map(|d| d.pci.as_ref())));
+        checks.extend(distances.iter().map(distance).min_by_key(|check| check.state));
+        checks.extend(self.peers.check(facts, on_pci.map(|(_, pci)| pci)));
         checks.extend(link("the GPU", &gpu.pci, true));
-        checks.extend(self.drive_links());
+        checks.extend(links);
         checks
     }
 
@@ -144,13 +135,13 @@ impl Pcie {
         }
     }
 
-    fn acs(&self, gpu: &PciDevice, facts: &Facts) -> Check {
+    /// `is_near` if a drive is below the GPU's switch.
+    fn acs(&self, gpu: &PciDevice, facts: &Facts, is_near: bool) -> Check {
         if self.bridges.is_empty() {
             return ACS
                 .unknown("no bridge above the GPU or the drives is shown")
                 .step("of a virtual machine look at the host: `lspci -vv` as root shows `ACSCtl`");
         }
-        let shares = |drive: &Drive| drive.distance == Some(Distance::SameSwitch);
         let redirects: Vec<&str> = self
             .bridges
             .iter()
@@ -165,7 +156,7 @@ impl Pcie {
             .map(|(address, _)| address.as_str())
             .collect();
         if let Some(first) = redirects.first().or(listed.first()) {
-            let where_to = match self.drives.iter().any(shares) {
+            let where_to = match is_near {
                 true => "",
                 false => "; the way of this path leads by the processor anyway",
             };
@@ -188,11 +179,6 @@ impl Pcie {
             Some(unseen) => ACS.unknown(unseen).step("run `forebay doctor` as root"),
             None => ACS.ok(format!("no bridge above {} or a drive redirects", gpu.address)),
         }
-    }
-
-    fn drive_links(&self) -> Vec<Check> {
-        let on_pci = self.drives.iter().filter_map(|drive| Some((drive, drive.pci.as_ref()?)));
-        on_pci.flat_map(|(drive, pci)| link(&drive.name, pci, false)).collect()
     }
 }
 
@@ -217,19 +203,16 @@ fn bar1(gpu: &Gpu) -> Check {
     }
 }
 
-fn distance(drive: &Drive) -> Check {
-    let name = &drive.name;
-    match &drive.distance {
-        Some(found @ Distance::AcrossSockets) => DISTANCE.warning(format!("{name}: {found}")).step(
+fn distance((name, distance): &(&str, Distance)) -> Check {
+    let seen = format!("{name}: {distance}");
+    match distance {
+        Distance::AcrossSockets => DISTANCE.warning(seen).step(
             "use a drive and a GPU of one socket (`forebay doctor --tree` shows the distances)",
         ),
-        Some(Distance::Unknown(reason)) => DISTANCE
+        Distance::Unknown(reason) => DISTANCE
             .unknown(format!("{name}: {reason}"))
             .step("`forebay doctor --tree` shows the known devices on the way"),
-        Some(found) => DISTANCE.ok(format!("{name}: {found}")),
-        None => DISTANCE
-            .unknown("there is no GPU to measure from")
-            .step("look for the GPU first (`gpu_class`)"),
+        _ => DISTANCE.ok(seen),
     }
 }
 

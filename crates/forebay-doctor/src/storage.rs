@@ -3,7 +3,7 @@
 //!
 //! `volumes` checks the devices below the file system.
 
-use forebay_topology::{Layer, LayerKind, StorageMap, System, Transport, Value, shown};
+use forebay_topology::{Layer, LayerKind, StorageMap, System, Transport, Value, is_number, shown};
 
 use super::facts::Facts;
 use super::report::{BOTH, Check, Topic};
@@ -311,8 +311,7 @@ fn is_path(name: &str) -> bool {
 fn head(name: &str) -> Option<String> {
     let (before, rest) = name.strip_prefix("nvme")?.split_once('c')?;
     let (number, after) = rest.split_once('n')?;
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    (digits(before) && digits(number) && digits(after)).then(|| format!("nvme{before}n{after}"))
+    [before, number, after].into_iter().all(is_number).then(|| format!("nvme{before}n{after}"))
 }
 
 /// The device number of the block device that the file system is on.

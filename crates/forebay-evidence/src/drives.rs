@@ -6,11 +6,11 @@
 
 use std::path::Path;
 
-use forebay_topology::{Layer, StorageMap, System};
+use forebay_base::counts::Counts;
+use forebay_topology::{Layer, StorageMap, System, is_number};
 
 use serde::Serialize;
 
-use super::counts::{Counts, since};
 use super::seen::Seen;
 
 /// Bytes of a sector in these counters, whatever the device's block size
@@ -22,12 +22,9 @@ pub(super) const DEVICES_MAX: usize = 128;
 /// A block device whose counters are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Device {
-    name: String,
     number: String,
-    /// Whether a file system is on it, or the file is the device itself.
-    front: bool,
-    /// Whether it is a drive at the bottom.
-    drive: bool,
+    /// Its roles, without counts.
+    roles: DriveBytes,
 }
 
 /// Bytes that a block device has moved.
@@ -52,54 +49,52 @@ pub(super) fn devices(map: &StorageMap, into: &mut Vec<Device>) {
     for drive in &map.drives {
         let Some(number) = drive.device else { continue };
         let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-        add(into, Device { name: drive.name.clone(), number, front: false, drive: true });
+        add(into, Device::new(&drive.name, &number, [false, true]));
     }
 }
 
 /// The walk stops at the first block device: it counts the requests of the file system.
 fn front(layer: &Layer, into: &mut Vec<Device>) {
     let number = layer.text("device").filter(|_| layer.kind.is_block());
-    if let Some(number) = number.filter(|number| is_number(number)) {
-        let (name, number) = (layer.name.clone(), number.to_owned());
-        return add(into, Device { name, number, front: true, drive: false });
+    if let Some(number) = number.filter(|number| is_device_number(number)) {
+        return add(into, Device::new(&layer.name, number, [true, false]));
     }
     layer.children.iter().for_each(|child| front(child, into));
 }
 
 fn add(into: &mut Vec<Device>, device: Device) {
     if let Some(known) = into.iter_mut().find(|known| known.number == device.number) {
-        known.front |= device.front;
-        known.drive |= device.drive;
+        known.roles.front |= device.roles.front;
+        known.roles.drive |= device.roles.drive;
     } else if into.len() < DEVICES_MAX {
         into.push(device);
     }
 }
 
 /// Whether `text` is a device number, and thus safe in a path.
-fn is_number(text: &str) -> bool {
-    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    text.split_once(':').is_some_and(|(major, minor)| digits(major) && digits(minor))
+fn is_device_number(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(major, minor)| is_number(major) && is_number(minor))
 }
 
 impl Device {
+    fn new(name: &str, number: &str, [front, drive]: [bool; 2]) -> Self {
+        let roles = DriveBytes { name: name.into(), front, drive, read: 0, written: 0 };
+        Self { number: number.into(), roles }
+    }
+
     /// Whether a file system is on it, or the file is the device itself.
     pub(super) fn is_front(&self) -> bool {
-        self.front
+        self.roles.front
     }
 
     /// The bytes that it has moved so far.
     pub(super) fn read(&self, system: &System) -> Seen<DriveBytes> {
         let path = format!("sys/dev/block/{}/stat", self.number);
         Seen::read(&path, system.table(&path), || self.missing()).and_then(|text| {
-            let Self { name, front, drive, .. } = self.clone();
             let remedy = "read `/proc/diskstats` to see what this kernel counts";
-            let bytes = parse(&text).map(|[read, written]| DriveBytes {
-                name,
-                front,
-                drive,
-                read,
-                written,
-            });
+            let bytes = parse(&text);
+            let bytes =
+                bytes.map(|[read, written]| DriveBytes { read, written, ..self.roles.clone() });
             Seen::of(bytes, format!("`/{path}` holds no counters"), remedy)
         })
     }
@@ -115,7 +110,7 @@ impl Device {
     }
 
     pub(super) fn silent(&self) -> Seen<DriveBytes> {
-        let name = &self.name;
+        let name = &self.roles.name;
         Seen::missing(
             format!("`{name}` counts nothing: its `queue/iostats` is 0"),
             format!("`echo 1 > /sys/block/{name}/queue/iostats` as root"),
@@ -123,7 +118,8 @@ impl Device {
     }
 
     fn missing<T>(&self) -> Seen<T> {
-        let why = format!("there is no block device `{}` ({}) in `/sys`", self.name, self.number);
+        let why =
+            format!("there is no block device `{}` ({}) in `/sys`", self.roles.name, self.number);
         Seen::missing(why, "mount `/sys`, and repeat while the drive is attached")
     }
 
@@ -136,10 +132,10 @@ impl Device {
         // Mounting alone causes reads, so 0 means no counting. On older kernels the head of a
         // multipath namespace does not count.
         if later.value().is_some_and(|bytes| (bytes.read, bytes.written) == (0, 0)) {
-            let why = format!("`{}` has counted nothing since it is there", self.name);
+            let why = format!("`{}` has counted nothing since it is there", self.roles.name);
             return Seen::missing(why, "a newer kernel counts for drives with several paths");
         }
-        since(later, earlier)
+        later.since(earlier, |earlier, later| later.since(earlier))
     }
 }
 
@@ -169,7 +165,7 @@ mod tests {
     const LINE: &str = "  100 2 2048 30 40 5 4096 70 0 80 90 0 0 0 0 6 7\n";
 
     fn device() -> Device {
-        Device { name: "d".into(), number: "8:1".into(), front: true, drive: false }
+        Device::new("d", "8:1", [true, false])
     }
 
     fn system(line: &str) -> (tempfile::TempDir, System) {
@@ -218,14 +214,14 @@ mod tests {
     #[test]
     fn a_device_is_read_once_in_both_roles() {
         let mut all = vec![device()];
-        add(&mut all, Device { front: false, drive: true, ..device() });
-        assert_eq!(all, [Device { drive: true, ..device() }]);
+        add(&mut all, Device::new("d", "8:1", [false, true]));
+        assert_eq!(all, [Device::new("d", "8:1", [true, true])]);
         for number in 0..1000 {
             add(&mut all, Device { number: format!("9:{number}"), ..device() });
         }
         assert_eq!(all.len(), DEVICES_MAX);
         for bad in ["", "8", "8:", "../x:1", "8:1/..", ":1"] {
-            assert!(!is_number(bad), "{bad}");
+            assert!(!is_device_number(bad), "{bad}");
         }
     }
 

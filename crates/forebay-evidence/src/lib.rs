@@ -37,7 +37,6 @@
 pub mod observers;
 
 mod claim;
-mod counts;
 mod cufile;
 mod divide;
 mod dram;

@@ -6,11 +6,11 @@
 
 use std::path::Path;
 
+use forebay_base::counts::{Counts, all_since};
 use forebay_topology::{LayerKind, StorageMap, System, clean, nfs_entries};
 
 use serde::Serialize;
 
-use super::counts::{Counts, all_since};
 use super::seen::Seen;
 
 const TABLE: &str = "proc/self/mountstats";
@@ -153,7 +153,7 @@ pub(super) fn since(
     later: Seen<Vec<NfsMount>>,
     earlier: Seen<Vec<NfsMount>>,
 ) -> Seen<Vec<NfsMount>> {
-    all_since(later, earlier).map(|mut mounts| {
+    later.since(earlier, |earlier, later| all_since(later, earlier)).map(|mut mounts| {
         for mount in &mut mounts {
             mount.operations.retain(|operation| operation.count > 0);
         }

@@ -4,12 +4,12 @@
 //! holds the requests in flight (the module decrements it as they end), so it shows nothing at the
 //! edges of a span and is not read.
 
+use forebay_base::counts::Counts;
 use forebay_base::units::MIB;
 use forebay_topology::{NvidiaFsModule, System};
 
 use serde::Serialize;
 
-use super::counts::Counts;
 use super::seen::Seen;
 
 const FOLDER: &str = "proc/driver/nvidia-fs";
@@ -88,7 +88,6 @@ impl Counts for NvidiaFs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counts::growth;
     use proptest::prelude::*;
     use std::fs;
 
@@ -124,9 +123,9 @@ mod tests {
         let more = COUNTING.replace("n=40", "n=50").replace("readMiB=160", "readMiB=170");
         fs::write(root.path().join(FOLDER).join("stats"), more).unwrap();
         let later = NvidiaFs::look(&system).value().cloned().unwrap();
-        let grown = growth(seen.clone(), later.clone()).unwrap();
+        let grown = later.clone().since(seen.clone()).unwrap();
         assert_eq!((grown.reads, grown.read, grown.writes), (10, 10 * MIB, 0));
-        assert!(growth(later, seen).unwrap_err().contains("went back"));
+        assert!(seen.since(later).unwrap_err().contains("went back"));
     }
 
     #[test]

@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 
+use forebay_base::counts::Counts;
 use forebay_topology::{System, entry};
 use rustix::time::{ClockId, clock_gettime};
 
 use serde::Serialize;
 
-use super::counts::Counts;
 use super::seen::Seen;
 
 const IO: &str = "proc/self/io";
@@ -66,7 +66,6 @@ pub(super) fn processor_time(clock: ClockId) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counts::growth;
     use proptest::prelude::*;
 
     #[test]
@@ -76,8 +75,8 @@ mod tests {
         let earlier = ProcessBytes::parse(text).unwrap();
         assert_eq!(earlier, ProcessBytes { read: 4096, written: 512 });
         let later = ProcessBytes { read: 5000, written: 512 };
-        assert_eq!(growth(earlier, later), Ok(ProcessBytes { read: 904, written: 0 }));
-        assert!(growth(later, earlier).unwrap_err().contains("went back"));
+        assert_eq!(later.since(earlier), Ok(ProcessBytes { read: 904, written: 0 }));
+        assert!(earlier.since(later).unwrap_err().contains("went back"));
         assert_eq!(ProcessBytes::parse("rchar: 1\n"), None);
     }
 

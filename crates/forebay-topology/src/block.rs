@@ -83,10 +83,11 @@ impl Resolve<'_> {
 
     /// Describes a stacked device of another kind, such as a cache, from its `slaves` folder.
     fn stacked(&mut self, folder: &Folder, layer: &mut Layer) -> Option<Span> {
-        let names = folder.list("slaves").ok().filter(|names| !names.is_empty())?;
+        let members = folder.folders("slaves");
+        if members.is_empty() {
+            return None;
+        }
         layer.kind = LayerKind::Stacked;
-        let members: Vec<_> =
-            names.into_iter().map(|name| (name.clone(), folder.folder(slave(&name)))).collect();
         let spans = self.members(layer, &members);
         let key = || folder.name();
         Some(Span::joined(spans, key, Layout::Unknown))
@@ -181,6 +182,12 @@ impl Resolve<'_> {
 }
 
 impl Folder {
+    /// The smallest unit in bytes that the block device reads or writes.
+    pub(super) fn logical_block_size(&self) -> Option<u32> {
+        let size = self.number("queue/logical_block_size")?;
+        u32::try_from(size).ok().filter(|size| size.is_power_of_two())
+    }
+
     /// Reads the serial number from a disk's folder. The driver may block on the disk to answer.
     pub(super) fn serial(&self) -> Option<String> {
         let Some(patience) = self.system().probe().patience() else {
@@ -195,9 +202,7 @@ impl Folder {
 pub(super) fn fill(drive: &mut Drive, folder: &Folder, layer: &Layer, number: u64) {
     drive.device = Some(number).filter(|&number| number != 0);
     drive.size = layer.number("size_bytes");
-    let size = folder.number("queue/logical_block_size");
-    drive.logical_block_size =
-        size.and_then(|size| u32::try_from(size).ok()).filter(|size| size.is_power_of_two());
+    drive.logical_block_size = folder.logical_block_size();
     drive.rotational = folder.flag("queue/rotational");
 }
 
@@ -214,11 +219,6 @@ fn number_in(event: &Event) -> Option<u64> {
 
 fn sectors(folder: &Folder, name: &str) -> Option<u64> {
     folder.number(name)?.checked_mul(SECTOR)
-}
-
-/// The link to an underlying device in the `slaves` folder.
-pub(super) fn slave(name: &str) -> String {
-    format!("slaves/{name}")
 }
 
 /// Derives the kind of disk and its transport from the folders above its device.

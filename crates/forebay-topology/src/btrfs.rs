@@ -45,14 +45,8 @@ impl Resolve<'_> {
             .collect();
         let missing_count = missing.len();
         layer.say("degraded", missing_count > 0);
-        if missing_count > 0 {
-            layer.say("missing_members", missing);
-        }
-        let names = folder.list("devices").unwrap_or_default();
-        let members: Vec<_> = names
-            .into_iter()
-            .map(|name| (name.clone(), folder.folder(format!("devices/{name}"))))
-            .collect();
+        layer.say_all("missing_members", missing);
+        let members = folder.folders("devices");
         let count = members.len();
         layer.fan = fan(&profile, count, count + missing_count);
         let spans = self.members(layer, &members);

@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 use super::drive::{Drive, Transport};
 use super::memory::Channels;
 use super::nic::Nic;
-use super::pci::{Bridge, Link, PciDevice};
+use super::pci::{Link, PciDevice};
 
 /// Bytes of the header of a packet: writes to host memory have one of 16 bytes with 64-bit
 /// addresses, completions of reads one of 12 (PCI Express Base Specification, 2.2).
@@ -215,7 +215,12 @@ impl Leaf {
         };
         let is_known = link(Place::Link, end, &pci.address, own_link(pci)).is_some();
         for (depth, bridge) in above.iter().enumerate().rev() {
-            link(Place::Bridge(depth), &bridge.address, &bridge.address, trained(bridge));
+            link(
+                Place::Bridge(depth),
+                &bridge.address,
+                &bridge.address,
+                trained(bridge.link, bridge.link_max, None),
+            );
         }
         (is_known || self.line.is_some()).then_some(passed)
     }
@@ -245,24 +250,19 @@ fn carries(link: &Link, to_host: bool, payload: u32) -> Option<f64> {
     Some(rate * whole * payload / (payload + header + framed))
 }
 
-/// The link that a device trains when it works: the narrowest width, and the highest speed of both
-/// ends. Devices at rest lower their speed.
+/// The link that a device trains when it works.
 fn own_link(pci: &PciDevice) -> Option<Link> {
-    let port = pci.bridges.last().and_then(|bridge| bridge.link_max);
-    let max = pci.link_max.or(pci.link)?;
-    let width = [pci.link.and_then(|link| link.width), max.width, port.and_then(|port| port.width)];
-    let speed = [max.megatransfers_per_s, port.and_then(|port| port.megatransfers_per_s)];
-    let found = Link::new(width.into_iter().flatten().min(), speed.into_iter().flatten().min());
-    // A simulated link has a rate alone.
-    found.filter(|found| found.bytes_per_second.is_some()).or(Some(max))
+    trained(pci.link, pci.link_max, pci.bridges.last().and_then(|bridge| bridge.link_max))
 }
 
-/// The link of a bridge with the width that it has now and its highest speed. The bridge at the
-/// other end may be slower, and then binds itself.
-fn trained(bridge: &Bridge) -> Option<Link> {
-    let max = bridge.link_max.or(bridge.link)?;
-    let width = [bridge.link.and_then(|link| link.width), max.width].into_iter().flatten().min();
-    let found = Link::new(width, max.megatransfers_per_s);
+/// A link with the narrowest width and the highest speed of its ends, of which the one below may be
+/// at rest with a lower speed. The `other` end of a bridge's link binds itself.
+fn trained(now: Option<Link>, max: Option<Link>, other: Option<Link>) -> Option<Link> {
+    let max = max.or(now)?;
+    let width = [now, Some(max), other].into_iter().filter_map(|link| link?.width).min();
+    let speeds = [Some(max), other].into_iter().filter_map(|link| link?.megatransfers_per_s);
+    let found = Link::new(width, speeds.min());
+    // A simulated link has a rate alone.
     found.filter(|found| found.bytes_per_second.is_some()).or(Some(max))
 }
 
@@ -449,6 +449,7 @@ fn listed(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Bridge;
     use crate::drive::DrivePath;
 
     const GIB: f64 = (1_u64 << 30) as f64;

@@ -46,26 +46,17 @@ impl BlockDevice {
 
     /// Its logical block size in bytes, the smallest unit that it reads or writes.
     pub fn logical_block_size(&self) -> Option<u32> {
-        let size = self.text("queue/logical_block_size")?.parse().ok();
-        size.filter(|size: &u32| size.is_power_of_two())
+        self.folder.as_ref()?.logical_block_size()
     }
 
     /// Whether the kernel treats it as a spinning disk.
     pub fn rotational(&self) -> Option<bool> {
-        match self.text("queue/rotational")?.as_str() {
-            "0" => Some(false),
-            "1" => Some(true),
-            _ => None,
-        }
+        self.folder.as_ref()?.flag("queue/rotational")
     }
 
     /// Its model name.
     pub fn model(&self) -> Option<String> {
-        self.text("device/model").filter(|text| is_name(text))
-    }
-
-    fn text(&self, file: &str) -> Option<String> {
-        self.folder.as_ref()?.text(file).ok()
+        self.folder.as_ref()?.text("device/model").ok().filter(|text| is_name(text))
     }
 }
 

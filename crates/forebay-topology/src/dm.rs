@@ -4,7 +4,6 @@
 //! in the table, which needs `CAP_SYS_ADMIN`. Without the table, the kind is derived from the name
 //! and the queue limits; if those do not prove it, it is unknown.
 
-use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
 use super::placement::{Run, Spread};
 use super::probe::Refusal;
@@ -26,19 +25,17 @@ impl Resolve<'_> {
         if folder.flag("dm/suspended") == Some(true) {
             layer.say("suspended", true);
         }
-        let names = folder.list("slaves").unwrap_or_default();
+        let members = folder.folders("slaves");
         let table = self.system.probe().dm_table(super::block::number(folder));
         let targets: Vec<Target> = match &table {
             Ok(table) => table.lines().filter_map(Target::parse).collect(),
             Err(_) => Vec::new(),
         };
         let layout = if targets.is_empty() {
-            derived(folder, layer, made_by, &names, table.as_ref().err().copied())
+            derived(folder, layer, made_by, table.as_ref().err().copied())
         } else {
             described(layer, &targets)
         };
-        let members: Vec<_> =
-            names.into_iter().map(|name| (name.clone(), folder.folder(slave(&name)))).collect();
         if members.is_empty() {
             let number = super::block::number(folder);
             return self.unknown_drive(layer, number, "no device below the volume is named");
@@ -171,7 +168,6 @@ fn derived(
     folder: &Folder,
     layer: &mut Layer,
     made_by: Option<&'static str>,
-    names: &[String],
     refusal: Option<Refusal>,
 ) -> Layout {
     let reason = match refusal {
@@ -193,11 +189,11 @@ fn derived(
         }
         _ => {}
     }
-    match stripes(folder, names) {
-        Some(chunk) => {
+    match stripes(folder) {
+        Some((count, chunk)) => {
             layer.say("target", "striped");
             layer.say("from", "its queue limits");
-            layer.say("stripes", names.len() as u64);
+            layer.say("stripes", count);
             layer.say("chunk_bytes", chunk);
             layer.say("layout", Layout::Striped.name());
             Layout::Striped
@@ -209,23 +205,24 @@ fn derived(
     }
 }
 
-/// The chunk size in bytes, if the queue limits prove that the volume is striped.
+/// The number of stripes and their size in bytes, if the queue limits prove that the volume is
+/// striped.
 ///
 /// A volume inherits the largest `minimum_io_size` of the devices below it. A larger value is its
 /// own. If `optimal_io_size` is then that value times the number of devices, it is a full stripe
 /// (`stripe_io_hints` in `dm-stripe.c`; RAID-0 of `dm-raid.c` sets the same).
-fn stripes(folder: &Folder, names: &[String]) -> Option<u64> {
+fn stripes(folder: &Folder) -> Option<(u64, u64)> {
+    let names = folder.list("slaves").ok()?;
     let limit = |name: &str| folder.number(format!("queue/{name}"));
     let (least, best) = (limit("minimum_io_size")?, limit("optimal_io_size")?);
     let is_own = names.iter().all(|name| {
-        let slave = slave(name);
-        let own = folder.number(format!("{slave}/queue/minimum_io_size"));
+        let own = folder.number(format!("slaves/{name}/queue/minimum_io_size"));
         // A partition has the limits of its drive.
-        let drive = || folder.number(format!("{slave}/../queue/minimum_io_size"));
+        let drive = || folder.number(format!("slaves/{name}/../queue/minimum_io_size"));
         own.or_else(drive).is_some_and(|below| below < least)
     });
     let count = names.len() as u64;
-    (count > 1 && is_own && least.checked_mul(count) == Some(best)).then_some(least)
+    (count > 1 && is_own && least.checked_mul(count) == Some(best)).then_some((count, least))
 }
 
 /// The tool that created a volume, from the prefix of its UUID.
@@ -277,9 +274,7 @@ fn say_down_paths(layer: &mut Layer, resolve: &Resolve<'_>, spans: &[Span]) {
         .collect();
     down.sort_unstable();
     down.dedup();
-    if !down.is_empty() {
-        layer.say("paths_down", down);
-    }
+    layer.say_all("paths_down", down);
 }
 
 #[cfg(test)]

@@ -82,4 +82,4 @@ pub use stored::Stored;
 pub use streams::{Stream, streams};
 pub use system::System;
 pub use system::moves_cursor;
-pub use system::{Absent, clean, entry, shown};
+pub use system::{Absent, clean, entry, is_number, shown};

@@ -5,23 +5,18 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::groups::Version;
-use super::probe::{Extent, Refusal, Trail};
+use super::probe::{Refusal, Trail};
 use super::system::{Absent, System, clean, read_with};
 
 /// Maximum number of environment variables, and maximum bytes read of an environment.
 const VARIABLES_MAX: usize = 64;
 const ENVIRONMENT_LEN_MAX: usize = 1 << 20;
-/// Maximum number of extents examined for encoded bytes; btrfs has one per 128 KiB of them.
-const ENCODED_MAX: usize = 4096;
-/// `FIEMAP_EXTENT_ENCODED` of `linux/fiemap.h`.
-const ENCODED: u32 = 0x8;
 const LIST_LEN_MAX: usize = 64 << 10;
 /// Maximum number of names read from one folder.
 const NAMES_MAX: usize = 512;
@@ -161,34 +156,25 @@ impl System {
             let (name, value) = (name.into_string().ok()?, value.to_string_lossy().into_owned());
             keeps(&name).then(|| (name, clean(&value)))
         };
-        if self.root() == Path::new("/") {
-            let found = std::env::vars_os().filter_map(|(name, value)| pair(name, value));
-            let found: BTreeMap<_, _> = found.take(VARIABLES_MAX).collect();
-            let text = found.iter().map(|(name, value)| format!("{name}={value}\0"));
-            let text = text.collect::<String>();
-            // An earlier call may have recorded other variables.
-            self.note(|touched| {
-                let known = touched.files.entry(PathBuf::from(ENVIRONMENT)).or_default();
-                known.extend_from_slice(text.as_bytes());
-            });
-            return found;
+        if self.root() != Path::new("/") {
+            let bytes = self.bytes(ENVIRONMENT, ENVIRONMENT_LEN_MAX).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            let found = text.split('\0').filter_map(|line| line.split_once('='));
+            return found
+                .filter_map(|(name, value)| pair(name.into(), value.into()))
+                .take(VARIABLES_MAX)
+                .collect();
         }
-        let bytes = self.bytes(ENVIRONMENT, ENVIRONMENT_LEN_MAX).unwrap_or_default();
-        let found = bytes.split(|&byte| byte == 0).filter_map(|line| {
-            let at = line.iter().position(|&byte| byte == b'=')?;
-            let text = |part: &[u8]| OsString::from_vec(part.to_vec());
-            pair(text(&line[..at]), text(&line[at + 1..]))
+        let found = std::env::vars_os().filter_map(|(name, value)| pair(name, value));
+        let found: BTreeMap<_, _> = found.take(VARIABLES_MAX).collect();
+        let text = found.iter().map(|(name, value)| format!("{name}={value}\0"));
+        let text = text.collect::<String>();
+        // An earlier call may have recorded other variables.
+        self.note(|touched| {
+            let known = touched.files.entry(PathBuf::from(ENVIRONMENT)).or_default();
+            known.extend_from_slice(text.as_bytes());
         });
-        found.take(VARIABLES_MAX).collect()
-    }
-
-    /// Bytes of a range of a file that are stored in another form, such as compressed
-    /// (`FIEMAP_EXTENT_ENCODED`). If a file has too many extents, the result is extrapolated from
-    /// the first ones.
-    pub fn encoded_bytes(&self, path: &Path, offset: u64, len: u64) -> u64 {
-        let Ok(path) = std::path::absolute(path) else { return 0 };
-        let extents = self.probe().extents(&path, ENCODED_MAX).unwrap_or_default();
-        encoded(&extents, offset, len)
+        found
     }
 
     /// The flags of the first extent of a file; 0 if the kernel reports none.
@@ -197,60 +183,6 @@ impl System {
             Ok(extents) => Ok(extents.first().map_or(0, |extent| extent.flags)),
             Err(Refusal::Errno(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL)) => Ok(0),
             Err(refusal) => Err(refusal.to_string()),
-        }
-    }
-}
-
-/// Computes [`System::encoded_bytes`] from extents.
-fn encoded(extents: &[Extent], offset: u64, len: u64) -> u64 {
-    let end = offset.saturating_add(len);
-    let inside = |extent: &Extent| {
-        let last = extent.logical.saturating_add(extent.len).min(end);
-        last.saturating_sub(extent.logical.max(offset))
-    };
-    let of = |flag: u32| {
-        let found = extents.iter().filter(|extent| extent.flags & flag == flag);
-        found.fold(0_u64, |sum, extent| sum.saturating_add(inside(extent)))
-    };
-    let (all, coded) = (of(0), of(ENCODED));
-    let seen = extents.last().map_or(0, |last| last.logical.saturating_add(last.len));
-    if extents.len() < ENCODED_MAX || seen >= end || all == 0 {
-        return coded.min(len);
-    }
-    let whole = u128::from(coded) * u128::from(len) / u128::from(all);
-    u64::try_from(whole).unwrap_or(len).min(len)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn encoded_bytes_are_those_of_the_range() {
-        let extent = |logical, len, flags| Extent { logical, physical: 0, len, flags };
-        let extents = [extent(0, 100, ENCODED), extent(100, 100, 0), extent(200, 50, ENCODED | 1)];
-        assert_eq!(encoded(&extents, 0, 250), 150);
-        assert_eq!(encoded(&extents, 50, 100), 50);
-        assert_eq!(encoded(&extents, 90, 1000), 60);
-        assert_eq!(encoded(&[], 0, 10), 0);
-        // Every second extent examined is encoded, so half of the rest counts too.
-        let many = 0..ENCODED_MAX as u64 / 2;
-        let many = many.flat_map(|i| [extent(i * 20, 10, ENCODED), extent(i * 20 + 10, 10, 0)]);
-        let many: Vec<Extent> = many.collect();
-        assert_eq!(encoded(&many, 0, 1 << 20), 1 << 19);
-    }
-
-    proptest! {
-        #[test]
-        fn no_extents_are_too_strange(
-            extents in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<u32>()), 0..9),
-            offset in any::<u64>(), len in any::<u64>(),
-        ) {
-            let extents = extents.into_iter();
-            let extents =
-                extents.map(|(logical, len, flags)| Extent { logical, physical: 0, len, flags });
-            prop_assert!(encoded(&extents.collect::<Vec<_>>(), offset, len) <= len);
         }
     }
 }

@@ -129,6 +129,22 @@ impl Layer {
         }
     }
 
+    /// Adds a list, unless it is empty.
+    pub(super) fn say_all(&mut self, name: &'static str, values: Vec<String>) {
+        self.say_if(name, Some(values).filter(|values| !values.is_empty()));
+    }
+
+    /// A step that could not be examined, with the reason why `fact` is unknown.
+    pub(super) fn unexamined(
+        name: impl Into<String>,
+        fact: &'static str,
+        reason: impl fmt::Display,
+    ) -> Self {
+        let mut layer = Self::new(LayerKind::Unknown, name);
+        layer.unknown(fact, reason);
+        layer
+    }
+
     /// Adds a fact as unknown, with the reason.
     pub(super) fn unknown(&mut self, name: &'static str, reason: impl fmt::Display) {
         self.say(name, Value::Unknown(reason.to_string()));

@@ -1,6 +1,5 @@
 //! Arrays of the kernel's `md` driver (`Documentation/admin-guide/md.rst`).
 
-use super::block::slave;
 use super::map::{Layer, LayerKind, Layout};
 use super::placement::{Run, Spread};
 use super::resolve::{Resolve, Span, text_or_reason};
@@ -32,12 +31,8 @@ impl Resolve<'_> {
         let missing = folder.number("md/degraded");
         layer.say_if("degraded", missing.map(|count| count > 0));
         layer.say_if("missing_members", missing.filter(|&count| count > 0));
-        if !faulty.is_empty() {
-            layer.say("faulty", faulty);
-        }
-        if !spare.is_empty() {
-            layer.say("spares", spare);
-        }
+        layer.say_all("faulty", faulty);
+        layer.say_all("spares", spare);
         let chunk = layer.number("chunk_bytes");
         let spread = match layout {
             Layout::Striped => striped(chunk, &members),
@@ -110,15 +105,9 @@ fn members(folder: &Folder) -> Vec<Member> {
         })
         .collect();
     if members.is_empty() {
-        members = folder
-            .list("slaves")
-            .unwrap_or_default()
-            .into_iter()
-            .map(|name| {
-                let folder = folder.folder(slave(&name));
-                Member { name, slot: None, state: None, data: None, folder }
-            })
-            .collect();
+        let slaves = folder.folders("slaves").into_iter();
+        let member = |(name, folder)| Member { name, slot: None, state: None, data: None, folder };
+        members = slaves.map(member).collect();
     }
     members
 }

@@ -58,13 +58,5 @@ impl Resolve<'_> {
 
 /// A path to a drive that has no controller.
 pub(super) fn path(name: &str, transport: Transport) -> DrivePath {
-    DrivePath {
-        name: name.to_owned(),
-        transport,
-        bits_per_second: None,
-        live: true,
-        state: None,
-        pci: None,
-        numa_node: None,
-    }
+    DrivePath { name: name.to_owned(), transport, live: true, ..DrivePath::default() }
 }

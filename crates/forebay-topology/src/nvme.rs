@@ -9,7 +9,7 @@ use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::map::{Layer, LayerKind};
 use super::pci::{self, PciDevice};
 use super::resolve::{Resolve, Span, text_or_reason};
-use super::system::Folder;
+use super::system::{Folder, is_number};
 
 /// Signs of a drive that a network card, a DPU or a cloud emulates on PCI.
 struct Emulator {
@@ -85,9 +85,7 @@ impl Resolve<'_> {
             layer.children.push(child);
             drive.paths.push(path);
         }
-        if !down.is_empty() {
-            layer.say("paths_down", down);
-        }
+        layer.say_all("paths_down", down);
         self.found(layer, drive)
     }
 
@@ -129,11 +127,11 @@ impl NamespacePath {
         DrivePath {
             name: self.controller.name(),
             transport,
-            bits_per_second: None,
             live,
             state: (!words.is_empty()).then(|| words.join(", ")),
             numa_node: pci.as_ref().and_then(|pci| pci.numa_node).or(node),
             pci,
+            ..DrivePath::default()
         }
     }
 
@@ -210,9 +208,7 @@ fn ways(name: &str, device: &Folder) -> Vec<NamespacePath> {
 }
 
 fn is_controller(name: &str) -> bool {
-    name.strip_prefix("nvme").is_some_and(|number| {
-        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
-    })
+    name.strip_prefix("nvme").is_some_and(is_number)
 }
 
 #[cfg(test)]

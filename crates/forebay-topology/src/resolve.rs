@@ -140,11 +140,7 @@ impl<'a> Resolve<'a> {
             Err(Refusal::NotRecorded | Refusal::Silent | Refusal::Errno(Errno::IO)) => {
                 self.file(real, None)
             }
-            Err(refusal) => {
-                let mut layer = Layer::new(LayerKind::Unknown, shown(real));
-                layer.unknown("file", refusal);
-                (layer, Span::default())
-            }
+            Err(refusal) => (Layer::unexamined(shown(real), "file", refusal), Span::default()),
         };
         let queue = self.queue(&span, stat.as_ref().ok());
         Below { layer, drives: self.drives, queue, per_file: self.per_file }
@@ -206,9 +202,8 @@ impl<'a> Resolve<'a> {
             return self.block(stat.rdev);
         }
         if self.files == FILES_MAX {
-            let mut layer = Layer::new(LayerKind::Unknown, shown(real));
-            layer.unknown("file", format!("more than {FILES_MAX} files are nested"));
-            return (layer, Span::default());
+            let reason = format!("more than {FILES_MAX} files are nested");
+            return (Layer::unexamined(shown(real), "file", reason), Span::default());
         }
         self.files += 1;
         let answer = match self.mount(real, stat) {
@@ -237,10 +232,8 @@ impl<'a> Resolve<'a> {
             layer.say("bind_of", shown(&mount.subtree));
         }
         let hidden = self.mounts().map(|table| mount::hidden_by(table, mount)).unwrap_or_default();
-        if !hidden.is_empty() {
-            let hidden = hidden.iter().map(|m| format!("{} {}", m.file_system, shown(&m.source)));
-            layer.say("hides", hidden.map(|text| clean(&text)).collect::<Vec<_>>());
-        }
+        let hidden = hidden.iter().map(|m| format!("{} {}", m.file_system, shown(&m.source)));
+        layer.say_all("hides", hidden.map(|text| clean(&text)).collect());
         let (child, span) = self.file_system(real, stat, mount);
         layer.children.push(child);
         (layer, span)
@@ -336,9 +329,8 @@ impl<'a> Resolve<'a> {
         let id = DriveId(format!("device:{name}"));
         let mut drive = Drive::new(id, DriveKind::Unknown, name.as_str());
         drive.device = Some(number);
-        let mut child = Layer::new(LayerKind::Unknown, name);
         // `drive` holds the identity, as for every other drive.
-        child.unknown("device", reason);
+        let mut child = Layer::unexamined(name, "device", reason);
         let span = self.found(&mut child, drive);
         layer.children.push(child);
         span
@@ -422,8 +414,7 @@ impl<'a> Resolve<'a> {
                 Err(absent) => {
                     let id = DriveId(format!("name:{name}"));
                     let drive = Drive::new(id, DriveKind::Unknown, name.as_str());
-                    let mut child = Layer::new(LayerKind::Unknown, name.as_str());
-                    child.unknown("device", absent);
+                    let mut child = Layer::unexamined(name.as_str(), "device", absent);
                     let span = self.found(&mut child, drive);
                     (child, span)
                 }

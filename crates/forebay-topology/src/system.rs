@@ -390,6 +390,12 @@ impl Folder {
         self.system.list(self.path.join(name))
     }
 
+    /// The folders in the folder `name`, by their names.
+    pub(super) fn folders(&self, name: &str) -> Vec<(String, Result<Self, Absent>)> {
+        let names = self.list(name).unwrap_or_default().into_iter();
+        names.map(|own| (own.clone(), self.folder(format!("{name}/{own}")))).collect()
+    }
+
     pub(super) fn link_name(&self, name: impl AsRef<Path>) -> Option<String> {
         self.system.link_name(&self.path.join(name))
     }
@@ -448,6 +454,11 @@ pub(super) fn read_with(
 /// What follows `name` in the first line of `table` that begins with it.
 pub fn entry<'a>(table: &'a str, name: &str) -> Option<&'a str> {
     Some(table.lines().find_map(|line| line.strip_prefix(name))?.trim())
+}
+
+/// Whether `text` is a decimal number.
+pub fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// `name` as text that is safe in reports and paths; `None` if it is not.

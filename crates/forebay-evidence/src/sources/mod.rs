@@ -7,12 +7,12 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use forebay::{Engine, File};
+use forebay_base::counts::{Counts as _, all_since};
 use forebay_base::units::grown;
 use forebay_cufile::Counters;
-use forebay_topology::{DriveKind, RdmaPort, StorageMap, System};
+use forebay_topology::{DriveKind, RdmaPort, Resolver, StorageMap, System};
 use rustix::time::ClockId;
 
-use super::counts;
 use super::cufile::cufile_counters;
 use super::dram;
 use super::drives::{self, Device, DriveBytes};
@@ -28,6 +28,7 @@ use super::seen::Seen;
 type QueryCufile = Box<dyn Fn() -> Seen<Counters> + Send + Sync>;
 
 /// The counters to read around spans of the same work.
+#[derive(Default)]
 pub struct Sources {
     system: System,
     storage: Option<Storage>,
@@ -53,21 +54,11 @@ impl Sources {
     /// The counters of `system` that need no file and no GPU.
     #[must_use]
     pub fn new(system: &System) -> Self {
-        let ports = system.rdma_ports().unwrap_or_default();
-        let domains = dram::domains(system);
         Self {
             system: system.clone(),
-            storage: None,
-            files: Vec::new(),
-            bytes: 0,
-            encoded: 0,
-            block: 0,
-            devices: Vec::new(),
-            points: Vec::new(),
-            ports,
-            domains,
-            gpus: Vec::new(),
-            cufile: None,
+            ports: system.rdma_ports().unwrap_or_default(),
+            domains: dram::domains(system),
+            ..Self::default()
         }
     }
 
@@ -95,8 +86,10 @@ impl Sources {
         }
         self.bytes = self.bytes.saturating_add(len);
         // New writes during the span are unknown; bytes stored before it do not change.
-        let encoded = self.system.encoded_bytes(file.path(), offset, len);
-        self.encoded = self.encoded.saturating_add(encoded);
+        let range = offset..offset.saturating_add(len);
+        let stored = Resolver::new(self.system.clone()).stored(file.path(), range);
+        let stored = stored.unwrap_or_default();
+        self.encoded = self.encoded.saturating_add(stored.compressed + stored.encrypted);
         self.block = self.block.max(file.direct_block().unwrap_or_default());
         self.files.push((file.clone(), offset, len));
         self
@@ -237,7 +230,7 @@ impl Span<'_> {
         let last = Inner::read(sources);
         let gpus = self.gpus.into_iter().map(|gpu| gpu.and_then(Watch::end)).collect::<Vec<_>>();
         let after = Outer::read(sources);
-        let mut nvidia_fs = counts::since(after.nvidia_fs, before.nvidia_fs);
+        let mut nvidia_fs = after.nvidia_fs.since(before.nvidia_fs, |a, b| b.since(a));
         if let Seen::Value(counts) = &mut nvidia_fs {
             counts.describe(&sources.system);
         }
@@ -245,7 +238,7 @@ impl Span<'_> {
             storage: sources.storage.unwrap_or_default(),
             cufile: last.cufile.since(first.cufile, |a, b| Counters::since(&b, &a)),
             nvidia_fs,
-            process: counts::since(last.process, first.process),
+            process: last.process.since(first.process, |a, b| b.since(a)),
             drives: between(&sources.devices, first.drives, last.drives),
             page_cache: after
                 .pages
@@ -253,7 +246,7 @@ impl Span<'_> {
             gpu: Seen::Nothing(String::new()),
             nfs: nfs::since(after.nfs, before.nfs),
             vast: after.vast.since(before.vast, |a, b| Ok((a, b))),
-            rdma: counts::all_since(after.rdma, before.rdma),
+            rdma: after.rdma.since(before.rdma, |a, b| all_since(b, a)),
             dram: after.dram.since(before.dram, |a, b| grown("the memory's counter", a, b)),
             processor: last.processor.saturating_sub(first.processor),
             elapsed,

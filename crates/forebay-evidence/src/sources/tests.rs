@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use forebay::{Engine, Options};
-use forebay_topology::Resolver;
 
 use super::*;
 
