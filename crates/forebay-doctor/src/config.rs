@@ -34,7 +34,7 @@ const VARIABLES: Topic = Topic {
 
 const SYSTEM_FILE: &str = "/etc/cufile.json";
 const NAMED_BY: &str = "CUFILE_ENV_PATH_JSON";
-/// Maximum length; NVIDIA's own file has about 10 KiB.
+/// Maximum length; NVIDIA's own file is about 10 KiB long.
 const LEN_MAX: usize = 64 << 10;
 /// Names of the text settings that checks use; a record masks all other texts.
 const KEPT: [&str; 4] = ["drivers", "devices", "mounts", "filesystems"];
@@ -177,7 +177,7 @@ impl Config {
         }
     }
 
-    /// The settings that should be flags but hold another type.
+    /// The settings that should be flags but hold a different type.
     fn no_flags(&self, settings: &Value) -> String {
         let is_none = |name: &str| at(settings, name).is_some_and(|value| !value.is_boolean());
         let found = [GLOBAL, ALLOWED, FORCED].into_iter().filter(|(name, _)| is_none(name));

@@ -33,7 +33,7 @@ pub(super) fn checks(answer: Option<&Answer>, facts: &Facts) -> Vec<Check> {
 }
 
 fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
-    // If no direct path was set up, a missing one is no error.
+    // If no direct path was set up, a missing library is no error.
     let is_wanted = facts.config.wants_p2pdma() || facts.driver.nvidia_fs.is_some();
     let named = match (&seen.library, &seen.version) {
         (Some(path), Some(version)) => format!("{version}, {}", path.display()),
@@ -50,7 +50,7 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
             }
             false => PROBE.into(),
         });
-        // The reason's advice goes into the step.
+        // The reason's advice is moved to the step.
         let bare = reason.split(": install").next().unwrap_or(reason);
         let seen = if is_missing { bare.to_owned() } else { format!("{named}: {reason}") };
         let needs = if is_missing { "cuFile" } else { needs };
@@ -58,7 +58,7 @@ fn library(seen: &Seen, end: &End, facts: &Facts) -> Check {
     }
     match end {
         End::Exited(0) if seen.opened => LIBRARY.ok(format!("{named}; its driver opens")),
-        // Problems after the open come from the library's own shutdown.
+        // Problems after the open are from the library's own shutdown.
         _ if seen.opened => LIBRARY.ok(format!("{named}; its driver opens, its end does not come")),
         End::TimedOut(limit) => LIBRARY
             .problem(format!("{named}: its driver did not open in {} s", limit.as_secs()), BOTH)

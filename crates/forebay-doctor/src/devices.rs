@@ -1,5 +1,5 @@
 //! Checks whether this process may open the GPU devices in `/dev`. They are not opened, because
-//! opening one may start a GPU.
+//! that may start a GPU.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ const DEVICES: Topic = Topic {
 /// The device that every CUDA process opens first.
 const FIRST: &str = "nvidiactl";
 const MEMORY: &str = "nvidia-uvm";
-/// Maximum number of devices checked: 64 GPUs, and nvidia-fs for each.
+/// Maximum number of devices checked: 64 GPUs, and nvidia-fs for all of them.
 const DEVICES_MAX: usize = 160;
 /// Maximum number of device names, and of entries of the control group's list, that are shown.
 const SHOWN_MAX: usize = 4;
@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 4;
 /// The facts about the devices.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// Their names, and whether each may be opened; empty if unknown.
+    /// Their names, and whether they may be opened; empty if unknown.
     answers: Vec<(String, Result<(), Absent>)>,
     /// The device list of a version 1 control group, and its file.
     listed: Option<(PathBuf, Vec<String>)>,

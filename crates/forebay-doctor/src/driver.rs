@@ -94,7 +94,7 @@ impl Driver {
         self.version.map_or_else(|| "?".into(), |(major, minor)| format!("{major}.{minor}"))
     }
 
-    /// Whether the driver has published GPU memory to the kernel.
+    /// Whether the driver publishes GPU memory to the kernel.
     pub(super) fn has_pool(&self) -> bool {
         self.pool.is_some_and(|size| size > 0)
     }

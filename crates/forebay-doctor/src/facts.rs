@@ -59,12 +59,12 @@ impl Facts {
         cufile::version(&self.cufile.as_ref()?.0)
     }
 
-    /// Whether cuFile's driver has opened.
+    /// Whether cuFile's driver opened.
     pub(super) fn cufile_opened(&self) -> bool {
         self.cufile.as_ref().is_some_and(|(seen, _)| seen.opened)
     }
 
-    /// Whether a direct path has been set up, so that its absence should be reported.
+    /// Whether a direct path is set up, so that its absence should be reported.
     pub(super) fn cufile_is_wanted(&self) -> bool {
         self.cufile_opened() && (self.config.wants_p2pdma() || self.driver.nvidia_fs.is_some())
     }

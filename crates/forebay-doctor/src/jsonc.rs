@@ -71,7 +71,7 @@ fn find_twice(value: &ast::Value<'_>, twice: &mut Vec<String>) {
 }
 
 /// `text` without comments, and with all text values masked except those whose name `keeps`
-/// accepts; for records. A syntax error stays one, in the same line.
+/// accepts; for records. Syntax errors stay, in the same line.
 pub(super) fn masked(text: &str, keeps: impl Fn(&str) -> bool) -> String {
     let options = ScannerOptions {
         allow_single_quoted_strings: false,

@@ -63,7 +63,7 @@ impl Kernel {
             kernel.settings(&lines.join("\n"), &format!("/{file}"));
             return kernel;
         }
-        // A readable symbol table always has functions, but data only in some kernels.
+        // A readable symbol table always contains functions, but data only in some kernels.
         let functions =
             |line: &str| line.contains(" T pci_p2pdma_") || line.contains("p2pdma_pgmap");
         match system.masked("proc/kallsyms".as_ref(), SYMBOLS_MAX, |text| symbols(text, functions))
@@ -174,7 +174,7 @@ fn wanted(line: &str) -> bool {
     line.contains("PCI_P2PDMA") || line.contains("ZONE_DEVICE")
 }
 
-/// The settings in use of a packed configuration, or of one that a record has unpacked.
+/// The settings in use of a packed configuration, or of the unpacked lines of a record.
 fn settings(bytes: &[u8]) -> Vec<u8> {
     let unpacked = unpack(bytes, SETTINGS_MAX);
     let text = String::from_utf8_lossy(unpacked.as_deref().unwrap_or(bytes));

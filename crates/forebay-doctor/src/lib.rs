@@ -1,13 +1,13 @@
 //! Diagnoses the obstacles to direct I/O between a path and a GPU, and suggests the next steps.
 //!
 //! [`examine`] reads all facts below the root of a [`System`] and returns a [`Report`]: checks,
-//! each with the finding, the reason why it matters and the next step. The checks that hold the
-//! path back most come first. Nothing is written, no device is opened and no library is loaded;
+//! with the finding, the reason why it matters and the next step, sorted by how much they hold the
+//! path back. Nothing is written, no device is opened and no library is loaded;
 //! cuFile is probed beforehand in a separate process ([`forebay_cufile::probe_cufile`]).
 //!
 //! `facts` holds everything that was read, and the checks use nothing else. The groups of checks
 //! are `storage` and `volumes`, `network`, `driver`, `kernel`, `pcie` and `peers`, `config` and
-//! `cufile`, `process` and `devices`. A comment next to each step names its source.
+//! `cufile`, `process` and `devices`. Comments next to the steps name their sources.
 
 mod config;
 mod cufile;
@@ -71,8 +71,8 @@ pub fn examine(system: &System, wish: &Wish, cufile: Option<Answer>) -> Report {
     Report::new(path, facts.shown_gpu(), facts.checks())
 }
 
-/// Writes everything that [`examine`] reads of this machine, for each of `wishes`, into the new
-/// folder `dir`. Paths that did not answer `system`, the live one, are skipped.
+/// Writes everything that [`examine`] reads of this machine, for all `wishes`, into the new
+/// folder `dir`. Paths that did not answer `system`, the live system, are skipped.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] if `dir` exists, and any error while writing.

@@ -32,7 +32,7 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn read(system: &System) -> Self {
-        // A kernel without the module has no such folder, and so no such card.
+        // Without the module there is no such folder, and so no such card.
         let none = || system.exists("sys/class").then(Vec::new);
         let ports = system.rdma_ports().ok().or_else(none);
         Self {

@@ -37,7 +37,7 @@ const BAR1_SMALL: u64 = 256 * MIB;
 const REDIRECTS: u16 = 0b1_1100;
 const ACS_CAPABILITY: u16 = 0x0d;
 const CONFIG_LEN: usize = 4096;
-/// Maximum number of drives checked for one path.
+/// Maximum number of drives checked for a path.
 const DRIVES_MAX: usize = 64;
 
 /// The facts about the PCI path.
@@ -45,9 +45,9 @@ const DRIVES_MAX: usize = 64;
 pub(super) struct Pcie {
     /// The IOMMUs of the machine; `None` if unknown.
     units: Option<Vec<String>>,
-    /// The IOMMU translation type of each device's group, as the kernel reports it.
+    /// The IOMMU translation types of the devices' groups, as the kernel reports it.
     groups: BTreeMap<String, Option<String>>,
-    /// The ACS control register of each bridge; `Ok(None)` if it has none.
+    /// The ACS control registers of the bridges; `Ok(None)` without such a register.
     bridges: BTreeMap<String, Result<Option<u16>, &'static str>>,
     peers: Peers,
 }
@@ -227,7 +227,7 @@ fn link(name: &str, pci: &PciDevice, rests: bool) -> Option<Check> {
     let seen = format!("{name} at {}: {}", pci.address, link.text(max.as_ref()));
     Some(match max.filter(|max| link.is_below(max)) {
         None => LINK.ok(seen),
-        // An idle GPU lowers its link speed; only a copy shows the real one.
+        // An idle GPU lowers its link speed; only a copy shows the real speed.
         Some(max) if rests && link.width >= max.width => {
             LINK.ok(format!("{seen}, at rest")).step("`forebay bench` measures it")
         }
@@ -252,7 +252,7 @@ fn control(bytes: &[u8]) -> Result<Option<u16>, &'static str> {
         _ => {}
     }
     let mut at = 0x100;
-    // Each entry takes at least four bytes, so a longer chain is circular.
+    // An entry is at least four bytes long, so a longer chain is circular.
     for _ in 0..CONFIG_LEN / 8 {
         let (Some(id), Some(next)) = (half(at), half(at + 2)) else { return Ok(None) };
         if id == ACS_CAPABILITY {

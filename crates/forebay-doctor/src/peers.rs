@@ -1,5 +1,5 @@
 //! nvidia-fs's tables on paths between GPUs and peer devices: bridges with ACS, PCI distances, and
-//! the number of requests at each distance.
+//! the number of requests by distance.
 //!
 //! The formats are those of its source (`nvfs-proc.c`, `nvfs-pci.c`). A malformed line is skipped,
 //! because the tables have grown between versions.
@@ -40,7 +40,7 @@ pub(super) struct Peers {
     /// Bridges with any ACS feature on; `None` if unknown.
     bridges: Option<Vec<String>>,
     distances: Vec<Distance>,
-    /// For each GPU: requests below a common root port, and across root ports.
+    /// By GPU: requests below a common root port, and across root ports.
     affinity: Vec<(String, u64, u64)>,
 }
 
@@ -54,7 +54,7 @@ impl Peers {
         }
     }
 
-    /// Whether a bridge has ACS on; `None` if unknown.
+    /// Whether ACS is on at a bridge; `None` if unknown.
     pub(super) fn controls(&self, address: &str) -> Option<bool> {
         Some(self.bridges.as_ref()?.iter().any(|bridge| bridge == address))
     }
@@ -118,7 +118,7 @@ fn address(word: &str) -> Option<String> {
     is_address(word).then(|| word.to_ascii_lowercase())
 }
 
-/// Parses one address per line.
+/// Parses an address per line.
 fn bridges(text: &str) -> Vec<String> {
     let lines = text.lines().take(ROWS_MAX);
     lines.filter_map(|line| address(line.trim())).collect()
@@ -146,7 +146,7 @@ fn distances(text: &str) -> Vec<Distance> {
     rows.collect()
 }
 
-/// Parses rows of `GPU :0000:17:00.0 :0 0 … 0`: requests at each distance; the last counts those
+/// Parses rows of `GPU :0000:17:00.0 :0 0 … 0`: requests by distance; the last counts those
 /// across root ports.
 fn affinity(text: &str) -> Vec<(String, u64, u64)> {
     let rows = text.lines().take(ROWS_MAX).filter_map(|line| {

@@ -43,7 +43,7 @@ pub(super) struct Process {
     /// Bytes that may be locked; `u64::MAX` if unlimited, `None` if unknown.
     locked: Option<u64>,
     rights: Option<u64>,
-    /// Memory left by the control group, and the file of its limit.
+    /// Memory available in the control group, and the file of its limit.
     memory: Option<(u64, String)>,
     /// The sign that it runs in a container.
     container: Option<String>,

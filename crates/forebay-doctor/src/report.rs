@@ -105,7 +105,7 @@ impl Topic {
     }
 }
 
-/// One check.
+/// A check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
@@ -183,7 +183,7 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// The state of one direct path.
+/// The state of a direct path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Outlook {
@@ -199,17 +199,17 @@ pub struct Outlook {
     pub needs: Vec<String>,
 }
 
-/// A diagnosis of the path from one file to one GPU.
+/// A diagnosis of the path from a file to a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// The path.
     pub path: String,
-    /// The GPU; `None` if the machine has none, or none on PCI.
+    /// The GPU; `None` if the machine shows none on PCI.
     pub gpu: Option<Gpu>,
-    /// The checks; those that hold the path back most come first.
+    /// The checks, sorted by how much they hold the path back.
     pub checks: Vec<Check>,
-    /// The direct paths, the one closest to working first.
+    /// The direct paths, the closest to working first.
     pub ways: Vec<Outlook>,
 }
 
@@ -264,8 +264,8 @@ impl Report {
         Some(format!("the direct path ({}) would take {needs}", way.way.name()))
     }
 
-    /// A sentence on the best path that the checks leave open, and on the requirements for a better
-    /// one.
+    /// A sentence on the best path that the checks allow, and on the requirements for a better
+    /// path.
     #[must_use]
     pub fn sentence(&self) -> String {
         let to = match &self.gpu {

@@ -50,7 +50,8 @@ pub(super) struct Storage {
     pub(super) heads: Vec<String>,
     /// Block devices with protection information, and its format.
     pub(super) protected: Vec<String>,
-    /// The device below the file system, and udev's facts about it; `None` if udev has no record.
+    /// The device below the file system, and udev's facts about it; `None` if udev recorded
+    /// nothing.
     device: Option<(String, Option<Vec<String>>)>,
     has_udev: bool,
 }
@@ -102,7 +103,7 @@ impl Storage {
         matches!(self.kind(), "nfs" | "nfs4")
     }
 
-    /// Whether the bytes come over a network.
+    /// Whether the bytes cross a network.
     pub(super) fn is_remote(&self) -> bool {
         self.map.drives.iter().any(|drive| drive.transport().is_network())
     }
@@ -143,7 +144,7 @@ impl Storage {
         }
     }
 
-    /// The names of all steps below the path; each may be a device.
+    /// The names of all steps below the path, which may be devices.
     pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
         self.map.root.walk().map(|(_, layer)| layer.name.as_str())
     }

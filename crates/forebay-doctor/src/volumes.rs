@@ -86,7 +86,7 @@ impl Storage {
         if !is_bad {
             return Some(DRIVE.ok(seen));
         }
-        // cuFile has a flag for SCSI, but no kernel driver supports it.
+        // cuFile knows a flag for SCSI, but no kernel driver supports it.
         Some(
             DRIVE
                 .problem(seen, BOTH)
@@ -158,7 +158,7 @@ impl Storage {
             return Some(MULTIPATH.ok("no drive of this path has several"));
         }
         found.truncate(8);
-        // The commit reached the kernel in May 2026, so no unpatched kernel before 7.2 has it.
+        // The commit reached the kernel in May 2026, so no unpatched kernel before 7.2 includes it.
         let may_pass = facts.kernel.version().is_none_or(|version| version >= (7, 2));
         let seen = format!("{}, by the kernel's own multipath", found.join("; "));
         let step = "put `options nvme_core multipath=N` into /etc/modprobe.d/nvme.conf, build the \

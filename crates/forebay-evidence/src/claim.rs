@@ -14,7 +14,7 @@ pub struct Claim {
     pub bytes: u64,
     /// The memory at the other end.
     pub memory: Memory,
-    /// The UUID of the GPU, if it has one: a library keeps counts for each GPU of the process.
+    /// The UUID of the GPU, if known: a library keeps counts per GPU of the process.
     pub gpu: Option<String>,
     /// Bytes by route, as the mover reports them; empty if it reports nothing. `Direct` means
     /// handed to a library such as cuFile, whichever path the bytes took there.
@@ -62,7 +62,7 @@ impl Claim {
         Self { routes, ..Self::silent(direction, outcome.bytes, memory) }
     }
 
-    /// Sets the GPU whose memory was used. Without it, nothing is proven direct if a library has
+    /// Sets the GPU whose memory was used. Without it, nothing is proven direct if a library
     /// counts for several GPUs.
     #[must_use]
     pub fn on(mut self, gpu: &DeviceInfo) -> Self {

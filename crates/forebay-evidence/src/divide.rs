@@ -1,8 +1,8 @@
 //! Divides counts for several targets among the targets. Pure.
 //!
-//! Most counters do not distinguish targets. Their counts are divided in proportion to each
-//! target's reported bytes, so that a target proves nothing that all targets together do not prove.
-//! Drive bytes go first to the bytes reported to have bypassed the page cache, and the rest to the
+//! Most counters do not distinguish targets. Their counts are divided in proportion to the targets'
+//! reported bytes, so that a target proves nothing that all targets together do not prove. Drive
+//! bytes are assigned first to the bytes reported to have bypassed the page cache, then to the
 //! other bytes. Counts of a GPU's own link or of cuFile for that GPU are not divided.
 
 use super::evidence::{Evidence, PageCache};
@@ -10,7 +10,7 @@ use super::nfs::NfsMount;
 use super::seen::Seen;
 
 impl Evidence {
-    /// The evidence for one target out of all. `own` and `all` each hold the bytes moved, and how
+    /// The evidence for a single target. `own` and `all` hold the bytes moved, and how
     /// many of them are reported to have bypassed the page cache.
     #[must_use]
     pub fn of_part(&self, own: (u64, u64), all: (u64, u64)) -> Self {

@@ -9,7 +9,7 @@ const ROOT: &str = "sys/fs/resctrl";
 /// Maximum number of memory-controller domains read.
 pub(super) const DOMAINS_MAX: usize = 64;
 
-/// The counter file of each domain.
+/// The counter files of the domains.
 pub(super) fn domains(system: &System) -> Vec<String> {
     let folder = format!("{ROOT}/mon_data");
     let names = system.list(&folder).unwrap_or_default();

@@ -16,7 +16,7 @@ use super::seen::Seen;
 /// Bytes of a sector in these counters, whatever the device's block size
 /// (Documentation/block/stat.rst).
 const SECTOR: u64 = 512;
-/// Maximum number of devices read at each edge; 128 devices of a larger volume are evidence enough.
+/// Maximum number of devices read at an edge; 128 devices of a larger volume are evidence enough.
 pub(super) const DEVICES_MAX: usize = 128;
 
 /// A block device whose counters are read.
@@ -27,7 +27,7 @@ pub(super) struct Device {
     roles: DriveBytes,
 }
 
-/// Bytes that a block device has moved.
+/// Bytes moved by a block device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DriveBytes {
@@ -35,7 +35,7 @@ pub struct DriveBytes {
     pub name: String,
     /// Whether the file system is on it. If so, its bytes are those that the file system requested.
     pub front: bool,
-    /// Whether it has no device below it.
+    /// Whether it is a drive, with no device below.
     pub drive: bool,
     /// Bytes read, by all processes.
     pub read: u64,
@@ -87,7 +87,7 @@ impl Device {
         self.roles.front
     }
 
-    /// The bytes that it has moved so far.
+    /// The bytes moved so far.
     pub(super) fn read(&self, system: &System) -> Seen<DriveBytes> {
         let path = format!("sys/dev/block/{}/stat", self.number);
         Seen::read(&path, system.table(&path), || self.missing()).and_then(|text| {

@@ -1,4 +1,4 @@
-//! The evidence of one span of work, from every counter that could be read. Plain data.
+//! The evidence of a span of work, from every counter that could be read. Plain data.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::process::ProcessBytes;
 use super::rdma::PortBytes;
 use super::seen::Seen;
 
-/// The evidence of one span of work: the value of each source, or the reason why it is missing. By
+/// The evidence of a span of work: the value of each source, or the reason why it is missing. By
 /// default that of a span without any sources.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
@@ -82,8 +82,8 @@ pub struct PageCache {
     pub ahead: u64,
     /// Upper bound on the bytes in holes of the files; no drive is read for these.
     pub holes: u64,
-    /// Upper bound on the bytes of the range that the file system stores in another form, such as
-    /// compressed. It decodes them in the page cache even for O_DIRECT reads.
+    /// Upper bound on the bytes of the range that the file system stores in a different form, such
+    /// as compressed. It decodes them in the page cache even for O_DIRECT reads.
     pub encoded: u64,
     /// Smallest unit of an O_DIRECT read, for the file with the largest blocks; 0 if no file can be
     /// read with O_DIRECT.
@@ -116,7 +116,7 @@ impl Evidence {
         Some((sum(|drive| drive.read), sum(|drive| drive.written)))
     }
 
-    /// The evidence as a JSON object with a key for each source; docs/json-schema.md describes it.
+    /// The evidence as a JSON object with a key per source; docs/json-schema.md describes it.
     #[must_use]
     pub fn to_json(&self) -> Value {
         json!({

@@ -24,7 +24,7 @@
 //!     .gpu(&link)
 //!     .file(&file, 0, file.len()?, &resolver.resolve(&path));
 //!
-//! let span = sources.begin(); // each counter is read once
+//! let span = sources.begin(); // all counters are read once
 //! let (_, outcome) = file.read_whole(None)?;
 //! let evidence = span.end(); // and once more
 //!

@@ -1,7 +1,7 @@
 //! Counters of an NFS mount (`/proc/self/mountstats`, `nfsstat(8)`): bytes through the page cache
 //! and with O_DIRECT, operations, and bytes copied for connections over RDMA.
 //!
-//! The counters are the mount's, for all processes. VAST's client also has counters in
+//! The counters are the mount's, for all processes. VAST's client also keeps counters in
 //! `/proc/fs/nfsfs/cbstats`. Their format is not public, so the text is kept as it is.
 
 use std::path::Path;
@@ -17,11 +17,11 @@ const TABLE: &str = "proc/self/mountstats";
 const VAST: &str = "proc/fs/nfsfs/cbstats";
 /// Maximum length of VAST's text.
 const VAST_LEN_MAX: usize = 8 << 10;
-/// Maximum number of mounts read, and of operations kept for each.
+/// Maximum number of mounts read, and of operations kept per mount.
 pub(super) const MOUNTS_MAX: usize = 16;
 const OPERATIONS_MAX: usize = 128;
 
-/// The counters of one mount.
+/// The counters of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct NfsMount {
@@ -39,13 +39,13 @@ pub struct NfsMount {
     pub server_read: u64,
     /// Bytes sent to the server.
     pub server_written: u64,
-    /// Operations; those without a request are left out of the result of a span.
+    /// Operations; those without a request are dropped from the result of a span.
     pub operations: Vec<Operation>,
     /// Totals of its connections over RDMA; `None` without any.
     pub rdma: Option<RdmaConnections>,
 }
 
-/// The counts of one NFS operation.
+/// The counts of an NFS operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Operation {
@@ -69,7 +69,7 @@ pub struct RdmaConnections {
     pub requested: u64,
     /// Bytes of replies that the network card moved by itself.
     pub replied: u64,
-    /// Bytes of requests that the CPU had to copy into one buffer.
+    /// Bytes of requests that the CPU had to copy into a single buffer.
     pub pulled_up: u64,
     /// Bytes of replies that the CPU had to copy to their destination.
     pub fixed_up: u64,

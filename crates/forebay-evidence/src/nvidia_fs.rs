@@ -51,7 +51,7 @@ impl NvidiaFs {
 
     fn parse(text: &str) -> Seen<Self> {
         let number = |line: &str, field: &str| {
-            // `Reads` has two lines; only one of them holds the counts.
+            // Of the two lines `Reads`, only the first holds the counts.
             let fields = text.lines().filter_map(|found| {
                 let (name, fields) = found.split_once(':')?;
                 (name.trim() == line).then_some(fields)

@@ -12,12 +12,12 @@ use crate::process::processor_time;
 static TOTAL: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Time that this thread has added, in nanoseconds.
+    /// Time added by this thread, in nanoseconds.
     static ADDED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Adds the CPU time that the calling thread has used since its last call to this function. Returns
-/// the CPU time it has used in all.
+/// Adds the CPU time that the calling thread used since its last call to this function. Returns
+/// all CPU time that it used.
 pub fn add() -> Duration {
     let used = processor_time(ClockId::ThreadCPUTime);
     let nanos = u64::try_from(used.as_nanos()).unwrap_or(u64::MAX);

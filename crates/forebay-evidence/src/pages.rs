@@ -1,6 +1,6 @@
-//! Resident pages of files at one edge of a span.
+//! Resident pages of files at an edge of a span.
 //!
-//! Counting the pages of 1 GiB takes the kernel up to 34 ms with pages of 4 KiB, and 1 ms with
+//! Counting the pages of 1 GiB costs the kernel up to 34 ms with pages of 4 KiB, and 1 ms with
 //! large folios (measured on a virtual machine, Linux 6.18, ext4). So long ranges are sampled in
 //! evenly spaced windows, and the result says how much of the range they covered.
 
@@ -25,7 +25,7 @@ const FILES_MAX: usize = 64;
 /// Remedy if the kernel refuses to report pages.
 const OWNER: &str = "run as the owner of the file, or as a user who may write it";
 
-/// The page-cache state at one edge.
+/// The page-cache state at an edge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pages {
     len: u64,
@@ -36,7 +36,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Counts the pages of ranges of files, each with an offset and a length, `bytes` in all.
+    /// Counts the pages of ranges of files, given by offset and length, `bytes` in all.
     pub(super) fn look(files: &[(File, u64, u64)], bytes: u64) -> Seen<Self> {
         if files.is_empty() {
             return Seen::Nothing("no file is part of it".into());
@@ -105,7 +105,7 @@ impl Pages {
     }
 }
 
-/// The windows of a range of `len` bytes to sample: `budget` bytes in all, but at least one window.
+/// The windows of a range of `len` bytes to sample: `budget` bytes in all, but at least a window.
 fn windows(len: u64, budget: u64) -> Vec<(u64, u64)> {
     if len <= budget.max(WINDOW) {
         return vec![(0, len)];

@@ -10,7 +10,7 @@ use super::seen::Seen;
 /// Bytes per count (IBTA, PortCounters): the counters count 4-byte words.
 const WORD: u64 = 4;
 
-/// Bytes moved by one port.
+/// Bytes moved by a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PortBytes {

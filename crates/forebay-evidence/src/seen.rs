@@ -6,7 +6,7 @@ use forebay_topology::Absent;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The result of one source of evidence.
+/// The result of a source of evidence.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Seen<T> {
     /// The value.
@@ -20,7 +20,7 @@ pub enum Seen<T> {
     Missing(Missing),
 }
 
-/// The reason why a source that was not queried has no value.
+/// The reason for a source that was not queried.
 const NOT_QUERIED: &str = "not queried";
 
 impl Seen<String> {
@@ -54,7 +54,7 @@ impl<T> Seen<T> {
         value.map_or_else(|| Self::missing(why, remedy), Self::Value)
     }
 
-    /// The value, if there is one.
+    /// The value, if there is any.
     #[must_use]
     pub const fn value(&self) -> Option<&T> {
         match self {
@@ -74,7 +74,7 @@ impl<T> Seen<T> {
         }
     }
 
-    /// The missing value as a [`Missing`], with its own remedy, or with `remedy` if it has none.
+    /// The missing value as a [`Missing`], with its own remedy, or else with `remedy`.
     pub(super) fn lack(&self, what: &str, remedy: &str) -> Option<Missing> {
         let (why, remedy) = match self {
             Self::Value(_) => return None,
@@ -130,7 +130,7 @@ impl<T> Seen<T> {
 /// Remedy for a counter that was reset during the span.
 pub(super) const AGAIN: &str = "repeat the span, and reset no counters during it";
 
-/// Why a source has no value.
+/// Why a source lacks a value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Missing {
     /// The reason.

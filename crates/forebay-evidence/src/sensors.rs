@@ -1,6 +1,6 @@
 //! A GPU's power, and why its clocks are held down, read through NVML.
 //!
-//! Measured on an H200 (driver 580.159.04): a reading takes 2 µs, the instantaneous power updates
+//! Measured on an H200 (driver 580.159.04): a reading lasts 2 µs, the instantaneous power updates
 //! 10 times a second, and the other power call lags behind a load change by a second or more.
 
 use forebay::gpu::DeviceInfo;
@@ -10,7 +10,7 @@ use crate::seen::Seen;
 
 /// `NVML_FI_DEV_POWER_INSTANT`: instantaneous power in milliwatts, from Ampere on.
 const POWER_INSTANT: u32 = 186;
-/// The bits of NVML's `nvmlClocksEventReason…` that slow a GPU that has work to do: too much power,
+/// The bits of NVML's `nvmlClocksEventReason…` that slow a busy GPU: too much power,
 /// or too much heat. The other bits are settings, or mean that the GPU is idle.
 pub const THROTTLES: [(u64, &str); 5] = [
     (0x4, "software power cap"),
@@ -27,7 +27,7 @@ pub struct Sensors {
     is_instant: bool,
 }
 
-/// One reading of a GPU's sensors, or why one failed.
+/// A reading of a GPU's sensors, or why a sensor failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sensed {
     /// Power in milliwatts.
@@ -37,7 +37,7 @@ pub struct Sensed {
 }
 
 impl Sensors {
-    /// Finds the sensors of a GPU. Loads NVML, which may take a while. A MIG instance has the
+    /// Finds the sensors of a GPU. Loads NVML, which may be slow. A MIG instance shows the
     /// sensors of the whole GPU. Missing if its power cannot be read.
     #[must_use]
     pub fn find(info: &DeviceInfo) -> Seen<Self> {
@@ -53,7 +53,7 @@ impl Sensors {
             Err(missing) => return Seen::Missing(missing),
         };
         let is_instant = instant_power(&nvml).is_ok();
-        // Older GPUs have only the other call, so the error reported is the one of that call.
+        // Older GPUs support only the other call, so its error is reported.
         match nvml.power() {
             Err(why) if !is_instant => Seen::missing(why, LOOK),
             _ => Seen::Value(Self { nvml, is_instant }),

@@ -46,7 +46,7 @@ impl DataPath {
     }
 }
 
-/// The share of a span's bytes on one data path.
+/// The share of a span's bytes on a data path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Share {
@@ -60,13 +60,13 @@ pub struct Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Finding {
-    /// All bytes took one path, apart from amounts too small for any counter.
+    /// All bytes used the same path, apart from amounts too small for any counter.
     One(DataPath),
     /// The bytes took several paths.
     Mixed,
     /// The evidence is not sufficient.
     Unproven,
-    /// The evidence and the claim contradict each other.
+    /// The evidence contradicts the claim.
     Contradictory,
 }
 
@@ -84,13 +84,13 @@ pub struct Verdict {
     pub grounds: Vec<String>,
     /// Missing evidence, and how to get it.
     pub missing: Vec<Missing>,
-    /// Claims and counters that contradict each other.
+    /// Claims that counters contradict.
     pub contradictions: Vec<String>,
-    /// Counts that another process may have caused.
+    /// Counts that other processes may have caused.
     pub doubts: Vec<String>,
 }
 
-/// A path with a smaller share counts to the main path, unless one of them is direct.
+/// A path with a smaller share counts to the main path, unless either is direct.
 const SHARE_MIN: f64 = 0.01;
 
 impl Verdict {
@@ -102,7 +102,7 @@ impl Verdict {
         (finding(&shares), shares)
     }
 
-    /// The combined verdict of several pieces of work, each with its bytes: only as good as the
+    /// The combined verdict of several pieces of work with their bytes: only as good as the
     /// worst piece. The shares are weighted by bytes.
     #[must_use]
     pub fn together(all: &[(Self, u64)]) -> Option<Self> {
@@ -162,7 +162,7 @@ fn part(bytes: u64, total: u128) -> f64 {
     bytes as f64 / total.max(1) as f64
 }
 
-/// The share of each path, most bytes first.
+/// The shares of the paths, most bytes first.
 fn summed(all: impl Iterator<Item = Share>) -> Vec<Share> {
     let mut shares: Vec<Share> = Vec::new();
     for one in all {

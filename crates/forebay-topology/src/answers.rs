@@ -1,7 +1,7 @@
 //! The recorded answers of a kernel, and their form in `expected/probe.jsonl`.
 //!
-//! Each line of that file is an object about a path, a device-mapper volume, a loop device, or a
-//! device whose access was checked. An answer is some keys of it. Malformed lines are skipped.
+//! A line of that file is an object about a path, a device-mapper volume, a loop device, or a
+//! device whose access was checked. An answer is some of its keys. Malformed lines are skipped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::probe::{Answer, Extent, Refusal, Stat, Trail};
 use super::quoted::printable;
 use super::resolve::device_text;
 
-/// The key of a path; the others are keys of other subjects.
+/// The key of a path.
 pub(super) const PATH: &str = "path";
 const SUBJECTS: [&str; 4] = [PATH, "dm", "loop", "access"];
 /// False for paths that only the resolver probed.
@@ -93,7 +93,7 @@ impl Answers {
         answer: &Answer<T>,
     ) {
         let keys = match answer {
-            // Paths that are no text are left out.
+            // Paths that are no text are not recorded.
             Ok(answer) => serde_json::to_value(answer).unwrap_or_default(),
             Err(Refusal::Errno(errno)) => json!({"errno": errno.raw_os_error()}),
             Err(Refusal::Silent) => json!({"silent": true}),

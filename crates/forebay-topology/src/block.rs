@@ -13,7 +13,7 @@ use super::system::{Event, Folder};
 /// Bytes of the kernel's sector. Sizes in `/sys` use this unit whatever the device's block size.
 const SECTOR: u64 = 512;
 
-/// Name prefixes of virtual devices, and the kind that each prefix means.
+/// Name prefixes of virtual devices, and their kinds.
 const VIRTUAL: [(&str, &str); 9] = [
     ("zram", "zram"),
     ("ram", "ram disk"),
@@ -41,7 +41,7 @@ impl Resolve<'_> {
             return self.partition(folder, number, layer);
         }
         let name = folder.name();
-        // The name is checked first because each file probe costs a system call.
+        // The name is checked first because a probe costs a system call.
         if name.starts_with("md") && folder.has("md") {
             return self.md(folder, layer);
         }
@@ -81,7 +81,7 @@ impl Resolve<'_> {
         }
     }
 
-    /// Describes a stacked device of another kind, such as a cache, from its `slaves` folder.
+    /// Describes any other stacked device, such as a cache, from its `slaves` folder.
     fn stacked(&mut self, folder: &Folder, layer: &mut Layer) -> Option<Span> {
         let members = folder.folders("slaves");
         if members.is_empty() {
@@ -230,7 +230,7 @@ fn transport(name: &str, path: &Path, has_device: bool) -> (LayerKind, Transport
     if let Some((_, called)) = called {
         let transport = match *called {
             "nbd" | "rbd" | "drbd" => Transport::Network((*called).to_owned()),
-            // A RAM-backed device keeps its name: it still has its own request queue.
+            // A RAM-backed device keeps its name, because it is a request queue of its own.
             called => Transport::Other(called.to_owned()),
         };
         return (LayerKind::Disk, transport);

@@ -1,6 +1,6 @@
 //! btrfs: its members and profiles, from `/sys/fs/btrfs`.
 //!
-//! A mount names only one member. The file system's folder, named after its UUID, is the one with a
+//! A mount names only its first member. The file system's folder, named after its UUID, contains a
 //! link to that member.
 
 use super::map::{Layer, Layout};
@@ -95,8 +95,8 @@ fn profiles_text(folder: &Folder) -> Option<String> {
     (!profiles.is_empty()).then(|| profiles.join(", "))
 }
 
-/// The bytes that each of `count` members of `slots` moves. Two or more copies of a chunk are on
-/// different members, which all serve reads.
+/// The bytes per member, for `count` members of `slots`. Copies of a chunk are on different
+/// members, which all serve reads.
 fn fan(profile: &str, count: usize, slots: usize) -> Fan {
     match profile {
         "dup" => Fan::doubled(count),

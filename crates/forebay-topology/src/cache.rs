@@ -46,7 +46,7 @@ struct Key {
     /// The mount id; for a block device its sequence number.
     mount: u64,
     device: u64,
-    /// The inode, if files of one mount may be on different drives.
+    /// The inode, if files of the mount may be on different drives.
     file: Option<u64>,
 }
 

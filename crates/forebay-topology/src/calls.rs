@@ -2,7 +2,7 @@
 //! device-mapper volume, and the file behind a loop device.
 //!
 //! Layouts and numbers are those of `linux/fiemap.h`, `linux/dm-ioctl.h` and `linux/loop.h`, which
-//! are part of the kernel's stable interface. Each call only reads.
+//! are part of the kernel's stable interface. The calls only read.
 
 #![expect(unsafe_code, reason = "calls whose argument is a structure at an address")]
 
@@ -27,13 +27,13 @@ const DM_DATA_START: usize = 16;
 const DM_TARGETS: usize = 20;
 const DM_FLAGS: usize = 28;
 const DM_DEVICE: usize = 40;
-/// Length of `struct dm_target_spec`, which precedes each target's text.
+/// Length of `struct dm_target_spec`, which precedes a target's text.
 const DM_SPEC: usize = 40;
 /// Longest table accepted: about 10,000 linear targets.
 const DM_LEN_MAX: usize = 1 << 20;
 /// Extents requested per call.
 const EXTENTS_AT_ONCE: usize = 256;
-/// Upper bound on the extents of one file, whatever the caller requests.
+/// Upper bound on the extents of a file, whatever the caller requests.
 const EXTENTS_MAX: usize = 1 << 20;
 const FIEMAP_HEAD: usize = 32;
 const FIEMAP_EXTENT: usize = 56;
@@ -52,7 +52,7 @@ pub(super) fn extents(fd: BorrowedFd<'_>, max: usize) -> Result<Vec<Extent>, Err
         memory[0] = start;
         memory[1] = u64::MAX - start;
         put(&mut memory, 24, u32::try_from(count).map_err(|_| Errno::INVAL)?);
-        // SAFETY: the memory has room for the head and for the number of extents in the head.
+        // SAFETY: the memory holds the head and the number of extents in the head.
         unsafe { call(fd, FS_IOC_FIEMAP, &mut memory)? };
         let mapped = (get(&memory, 20) as usize).min(count);
         for index in 0..mapped {
@@ -81,7 +81,7 @@ pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = rustix::fs::openat(CWD, format!("/dev/{name}"), flags, Mode::empty())?;
-    // On a node of another kind this ioctl number may mean something else.
+    // On other nodes this ioctl number may mean something else.
     let stat = rustix::fs::fstat(&fd)?;
     if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::BlockDevice
         || rustix::fs::major(stat.st_rdev) != 7
@@ -94,8 +94,8 @@ pub(super) fn loop_file(name: &str) -> Result<(u64, u64), Errno> {
     Ok((memory[0], memory[1]))
 }
 
-/// The table of the device-mapper volume `device`, one target per line, as `dmsetup table` prints
-/// it. Keys are left out. Needs `CAP_SYS_ADMIN`.
+/// The table of the device-mapper volume `device`, a target per line, as `dmsetup table` prints
+/// it, without keys. Needs `CAP_SYS_ADMIN`.
 pub(super) fn dm_table(device: u64) -> Result<String, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = rustix::fs::openat(CWD, "/dev/mapper/control", flags, Mode::empty())?;
@@ -124,7 +124,7 @@ pub(super) fn dm_table(device: u64) -> Result<String, Errno> {
     }
 }
 
-/// Formats the targets in a device-mapper answer, one per line.
+/// Formats the targets in a device-mapper answer, a line per target.
 fn targets(answer: &[u8]) -> String {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?))
@@ -148,7 +148,7 @@ fn targets(answer: &[u8]) -> String {
         })();
         let (Some(line), Some(next)) = (line, word(at + 20)) else { break };
         lines.push_str(&line);
-        // The offset counts from the first target. One that does not advance would loop forever.
+        // The offset counts from the first target. If it does not advance, the loop would not end.
         let next = first + next as usize;
         if next <= at {
             break;

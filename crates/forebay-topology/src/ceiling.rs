@@ -1,8 +1,8 @@
 //! The most that drives, links and network ports of a machine can carry, before anything is
 //! measured. Pure.
 //!
-//! Bytes pass the line of a device, the PCI Express link above it, and that of each bridge above;
-//! what several devices send together is at most what each shared link carries. In theory a link
+//! Bytes pass the line of a device, the PCI Express link above it, and those of all bridges above.
+//! Several devices together send at most what their shared links carry. In theory a link
 //! carries its rate without line code and the overhead of packets; in practice it reaches a
 //! [`SHARE`] of that.
 
@@ -17,8 +17,8 @@ use super::memory::Channels;
 use super::nic::Nic;
 use super::pci::{Link, PciDevice};
 
-/// Bytes of the header of a packet: writes to host memory have one of 16 bytes with 64-bit
-/// addresses, completions of reads one of 12 (PCI Express Base Specification, 2.2).
+/// Bytes of the header of a packet: 16 for writes to host memory with 64-bit addresses, 12 for
+/// completions of reads (PCI Express Base Specification, 2.2).
 const TO_HOST: f64 = 16.0;
 const TO_DEVICE: f64 = 12.0;
 /// Bytes of a packet besides header and payload, up to 32 GT/s: its checksum of 4, and sequence
@@ -40,9 +40,9 @@ const CODED: f64 = 0.8;
 /// | Part | Reached | Where |
 /// |---|---|---|
 /// | GPU, PCIe 5.0 x16 | 55.6 of 58.4 GB/s: 0.95 | H200, `docs/internals.md#layers` |
-/// | GPU, PCIe 4.0 x16 | 26.4 of 28 GiB/s: 0.94 | published by others |
-/// | four drives, PCIe 5.0 x4 | 53.0 of 58 GB/s: 0.91 | published by others |
-/// | 400 GbE with RDMA | 43.4 of 45 GiB/s: 0.96 | published by others |
+/// | GPU, PCIe 4.0 x16 | 26.4 of 28 GiB/s: 0.94 | published elsewhere |
+/// | four drives, PCIe 5.0 x4 | 53.0 of 58 GB/s: 0.91 | published elsewhere |
+/// | 400 GbE with RDMA | 43.4 of 45 GiB/s: 0.96 | published elsewhere |
 /// | memory | 0.80 to 0.85 | STREAM on servers of two sockets, published by their makers |
 pub const SHARE: [(Part, f64); 4] =
     [(Part::Gpu, 0.95), (Part::Drive, 0.92), (Part::Network, 0.96), (Part::Memory, 0.8)];
@@ -157,7 +157,7 @@ impl Leaf {
         Self { pci: Some(pci.clone()), ..Self::new(format!("GPU {index}"), Part::Gpu) }
     }
 
-    /// A drive on this machine's PCI; `None` for another.
+    /// A drive on this machine's PCI; else `None`.
     #[must_use]
     pub fn drive(drive: &Drive) -> Option<Self> {
         let line = match drive.transport() {
@@ -180,7 +180,7 @@ impl Leaf {
         Self { pci: nic.pci.clone(), line, ..Self::new(nic.name.as_str(), Part::Network) }
     }
 
-    /// The memory, which each byte passes `times`.
+    /// The memory, which a byte passes `times`.
     #[must_use]
     pub fn memory(channels: &Channels, times: f64) -> Self {
         let line = Some(channels.bytes_per_second / times);
@@ -225,7 +225,7 @@ impl Leaf {
         (is_known || self.line.is_some()).then_some(passed)
     }
 
-    /// What widens its link, if it has fewer lanes than it could have.
+    /// What widens its link, if lanes are unused.
     fn narrow(&self) -> Option<String> {
         let pci = self.pci.as_ref()?;
         let (link, max) = (own_link(pci)?, pci.link_max?);
@@ -235,8 +235,8 @@ impl Leaf {
     }
 }
 
-/// What a link carries in one direction after line code and the overhead of packets. A simulated
-/// link has a rate alone, which it reaches.
+/// What a link carries per direction after line code and the overhead of packets. A simulated link
+/// is only a rate, which it reaches.
 fn carries(link: &Link, to_host: bool, payload: u32) -> Option<f64> {
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
     let rate = link.bytes_per_second? as f64;
@@ -255,21 +255,21 @@ fn own_link(pci: &PciDevice) -> Option<Link> {
     trained(pci.link, pci.link_max, pci.bridges.last().and_then(|bridge| bridge.link_max))
 }
 
-/// A link with the narrowest width and the highest speed of its ends, of which the one below may be
-/// at rest with a lower speed. The `other` end of a bridge's link binds itself.
+/// A link with the narrowest width and the highest speed of its ends; idle devices lower their
+/// speed. The `other` end of a bridge's link binds itself.
 fn trained(now: Option<Link>, max: Option<Link>, other: Option<Link>) -> Option<Link> {
     let max = max.or(now)?;
     let width = [now, Some(max), other].into_iter().filter_map(|link| link?.width).min();
     let speeds = [Some(max), other].into_iter().filter_map(|link| link?.megatransfers_per_s);
     let found = Link::new(width, speeds.min());
-    // A simulated link has a rate alone.
+    // A simulated link is only a rate.
     found.filter(|found| found.bytes_per_second.is_some()).or(Some(max))
 }
 
 /// The place of a part, from the root down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Place {
-    /// A bridge below this many others.
+    /// A bridge below this many bridges.
     Bridge(usize),
     /// The link of a device.
     Link,
@@ -280,14 +280,14 @@ enum Place {
 /// A part that bytes pass.
 #[derive(Debug)]
 struct Passed {
-    /// Its place, and a name that is the same for all leaves that share it.
+    /// Its place, and a name common to all leaves that share it.
     key: (Place, String),
     /// The leaf of a line, the device or the bridge.
     of: String,
     link: Option<Link>,
     /// Bytes per second in theory and in practice.
     rates: [f64; 2],
-    /// Bytes on it for one byte of each stream that passes it, by the stream's index.
+    /// Bytes on it per byte of a stream, by the stream's index.
     loads: Vec<(usize, f64)>,
     /// The leaves that share it.
     leaves: Vec<String>,
@@ -349,14 +349,14 @@ impl Passed {
     }
 }
 
-/// The most that `leaves` carry at the same time; `None` if the rate of one is unknown.
+/// The most that `leaves` carry concurrently; `None` if a rate is unknown.
 #[must_use]
 pub fn together(leaves: &[&Leaf], way: Way) -> Option<Ceiling> {
     carried(&leaves.iter().map(|leaf| vec![(*leaf, 1.0)]).collect::<Vec<_>>(), way)
 }
 
-/// The most that `streams` carry at the same time, each with the bytes on its leaves for one byte
-/// of its own; `None` if the rate of a leaf is unknown.
+/// The most that `streams` carry concurrently. A stream lists the bytes on its leaves per byte of
+/// its own. `None` if the rate of a leaf is unknown.
 #[must_use]
 pub fn carried(streams: &[Vec<(&Leaf, f64)>], way: Way) -> Option<Ceiling> {
     let mut parts: Vec<Passed> = Vec::new();
@@ -413,7 +413,7 @@ pub fn carried(streams: &[Vec<(&Leaf, f64)>], way: Way) -> Option<Ceiling> {
 /// the parts that bind. Each stream begins with what its own lines and links carry; from there up
 /// to the root ports, a part that would carry too much slows down all streams that pass it.
 fn settled(parts: &[Passed], streams: usize, column: usize) -> (f64, Vec<&Passed>) {
-    /// Room for errors of rounding.
+    /// Tolerance for errors of rounding.
     const FULL: f64 = 0.999;
     let is_own = |part: &Passed| !matches!(part.place(), Place::Bridge(_));
     let mut rates = vec![f64::INFINITY; streams];

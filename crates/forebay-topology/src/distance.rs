@@ -15,16 +15,16 @@ use super::pci::PciDevice;
 #[serde(tag = "distance", content = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Distance {
-    /// Below one PCI switch: bytes need not pass through the CPU.
+    /// Below a common PCI switch: bytes need not pass through the CPU.
     SameSwitch,
-    /// Below one root port without a switch, such as two functions of one device.
+    /// Below a common root port without a switch, such as two functions of a device.
     SameRootPort,
-    /// On one socket, below different root ports.
+    /// On the same socket, below different root ports.
     SameSocket,
     /// On different sockets: the kernel says so, or the distance of their NUMA nodes is at least
-    /// twice the local one. (Virtual machines often show one socket with such nodes.)
+    /// twice the local one. (Virtual machines often show a single socket with such nodes.)
     AcrossSockets,
-    /// The drive belongs to another machine.
+    /// The drive belongs to a remote machine.
     Network,
     /// Unknown; holds the reason.
     Unknown(String),
@@ -54,7 +54,7 @@ impl Distance {
                 // The second shared bridge is the upstream port of a switch.
                 _ => return Self::SameSwitch,
             }
-            // All buses of one host bridge belong to one socket.
+            // All buses of a host bridge belong to the same socket.
             if !one.host_bridge.is_empty() {
                 return Self::SameSocket;
             }

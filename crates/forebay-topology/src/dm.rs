@@ -54,7 +54,7 @@ impl Resolve<'_> {
     }
 }
 
-/// One line of a table: a run of the volume's sectors and its target.
+/// A line of a table: a run of the volume's sectors and its target.
 struct Target<'a> {
     start: u64,
     len: u64,
@@ -144,11 +144,11 @@ fn level<'a>(raid: &Target<'a>) -> &'a str {
     raid.arguments.first().and_then(|level| level.split('_').next()).unwrap_or_default()
 }
 
-/// The bytes that each device below the volume moves.
+/// The bytes that the devices below the volume move.
 fn fan(targets: &[Target<'_>], layout: Layout, count: usize) -> Fan {
     match (targets, layout) {
         ([raid], _) if raid.kind == "raid" => {
-            // After the level come the number of parameters, the parameters, and the number of
+            // The level is followed by the number of parameters, the parameters, and the number of
             // devices (`Documentation/admin-guide/device-mapper/dm-raid.rst`).
             let parameters = raid.number(1).unwrap_or(0).try_into().unwrap_or(usize::MAX);
             let find = |name: &str| raid.arguments.iter().position(|word| *word == name);
@@ -227,7 +227,7 @@ fn stripes(folder: &Folder) -> Option<(u64, u64)> {
 
 /// The tool that created a volume, from the prefix of its UUID.
 fn maker(uuid: &str) -> Option<&'static str> {
-    // A partition made by kpartx has the UUID of its volume after a number.
+    // kpartx puts a number before the UUID of the volume.
     let rest = uuid.strip_prefix("part").and_then(|rest| rest.split_once('-'));
     if let Some((number, _)) = rest
         && number.bytes().all(|byte| byte.is_ascii_digit())

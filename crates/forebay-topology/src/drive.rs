@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::pci::PciDevice;
 
-/// Unique identity of a drive. It stays the same after a restart if the drive has a serial number
-/// or a worldwide name.
+/// Unique identity of a drive, stable across restarts for drives with a serial number or a
+/// worldwide name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DriveId(pub String);
@@ -29,8 +29,8 @@ impl DriveId {
 pub struct Drive {
     /// Its unique identity.
     pub id: DriveId,
-    /// The device whose bandwidth it uses. Two namespaces of one local NVMe controller are two
-    /// drives but one piece of hardware. Equal to `id` for most drives.
+    /// The device whose bandwidth it uses. Two namespaces of a local NVMe controller are two
+    /// drives on the same hardware. Equal to `id` for most drives.
     pub hardware: DriveId,
     /// Its kind.
     pub kind: DriveKind,
@@ -51,7 +51,7 @@ pub struct Drive {
     pub logical_block_size: Option<u32>,
     /// Whether the kernel treats it as a spinning disk.
     pub rotational: Option<bool>,
-    /// The paths to it: one for most drives, several with multipath.
+    /// The paths to it: several with multipath, else a single path.
     pub paths: Vec<DrivePath>,
 }
 
@@ -60,7 +60,7 @@ impl Drive {
         Self { hardware: id.clone(), id, kind, name: name.into(), ..Self::default() }
     }
 
-    /// The path in use: the first live one, or the first if none is live.
+    /// The path in use: the first live path, or the first if none is live.
     #[must_use]
     pub fn path(&self) -> Option<&DrivePath> {
         self.paths.iter().find(|path| path.live).or(self.paths.first())
@@ -94,7 +94,7 @@ impl Drive {
 pub enum DriveKind {
     /// A block device with no other block device below it.
     Block,
-    /// A file server or cluster, as one mount sees it.
+    /// A file server or cluster, as seen by a mount.
     Network,
     /// The host's memory.
     Memory,
@@ -153,11 +153,11 @@ pub enum Transport {
     Scsi(String),
     /// A virtio disk of a virtual machine.
     Virtio,
-    /// A file system mounted from another machine; holds its type.
+    /// A file system of a remote machine; holds its type.
     Network(String),
     /// The host's memory.
     Memory,
-    /// Another driver; holds its name.
+    /// Any other driver; holds its name.
     Other(String),
     /// Unknown.
     #[default]

@@ -21,7 +21,7 @@ pub(super) enum Ground {
     Overlay,
     /// Several block devices; read by `btrfs`.
     Btrfs,
-    /// A folder of another file system, named as the mount's source.
+    /// A folder of a file system below, named as the mount's source.
     Folder,
 }
 

@@ -23,7 +23,7 @@ pub fn gpus(system: &System) -> Vec<Gpu> {
     let Ok(names) = system.list("sys/bus/pci/devices") else { return Vec::new() };
     let gpus = names.iter().filter(|name| pci::is_address(name)).filter_map(|name| {
         let folder = system.folder(format!("sys/bus/pci/devices/{name}")).ok()?;
-        // The cheapest check comes first: some machines have thousands of other functions.
+        // The cheapest check is first: some machines have thousands of PCI functions.
         if pci::hex(&folder, "class")? >> 16 != 3 {
             return None;
         }
@@ -42,7 +42,7 @@ pub fn gpu_at(system: &System, address: &str) -> Option<Gpu> {
     Some(Gpu { pci, bar1_size: bar1(&folder) })
 }
 
-/// The size of the second memory range. A 64-bit range takes two of the six lines, so this is the
+/// The size of the second memory range. A 64-bit range fills two of the six lines, so this is the
 /// second or the third line.
 fn bar1(folder: &Folder) -> Option<u64> {
     let lines = folder.lines("resource");

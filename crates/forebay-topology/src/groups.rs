@@ -1,8 +1,9 @@
 //! The control groups that limit a process: its own group and its ancestors.
 //!
-//! A machine may mount the trees of both versions at once (the kernel's
-//! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`); each controller is active in one of
-//! them. A container sees only part of a tree, and the groups above that part are invisible to it.
+//! A machine may mount the trees of both versions (the kernel's
+//! `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/`); a controller is active in only one
+//! of them. A container sees only part of a tree, and the groups above that part are invisible to
+//! it.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -37,7 +38,7 @@ impl Version {
         }
     }
 
-    /// A file that every group of this version has; other folders do not have it.
+    /// A file that all groups of this version contain, and no other folder.
     fn mark(self) -> &'static str {
         match self {
             Self::One => "cgroup.procs",
@@ -55,8 +56,7 @@ pub(super) struct Group {
 }
 
 impl System {
-    /// The process's groups for a controller: for each version, its own group and then its
-    /// ancestors.
+    /// The process's groups for a controller: by version, its own group and then its ancestors.
     pub(super) fn groups(&self, controller: &str) -> Vec<Group> {
         let Ok(table) = self.own_table("cgroup") else { return Vec::new() };
         let table = String::from_utf8_lossy(&table);

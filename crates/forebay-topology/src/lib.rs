@@ -1,16 +1,17 @@
 //! Finds the drives under a path, and their distance from the GPUs.
 //!
 //! [`Resolver`] returns a [`StorageMap`]: the steps from the path to the devices, the drives, and
-//! the queue that serves the file. The steps go through mounts, file systems, partitions, arrays,
+//! the queue that serves the file. The steps lead through mounts, file systems, partitions, arrays,
 //! volumes and loop devices to controllers and PCI devices. Everything is read below the root of a
 //! [`System`], and nothing read there is trusted. A missing fact is recorded with its reason and is
 //! never an error: no transfer depends on this module for correctness.
 //!
-//! Each module reads one kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
-//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps.
-//! `quota` and `memory_limit` read the limits of the process's control groups (`groups`). `look`
-//! serves the doctor, `stored` reports holes, and `simulated` gives simulated GPUs a place on PCI. `ceiling` predicts what drives, GPUs, network
-//! ports (`nic`) and `memory` carry, `streams` how many bytes each drive moves for those of a file.
+//! Every module reads a kind of thing: `mount`, `block`, `md`, `dm`, `btrfs`, `overlay`,
+//! `loop_device`, `nvme`, `network` and `nfs`, `pci`, `numa`; `resolve` orders the steps. `quota`
+//! and `memory_limit` read the limits of the process's control groups (`groups`). `look` serves the
+//! doctor, `stored` reports holes, and `simulated` gives simulated GPUs a place on PCI. `ceiling`
+//! predicts what drives, GPUs, network ports (`nic`) and `memory` carry, `streams` how many bytes a
+//! drive moves for those of a file.
 
 mod answers;
 mod block;

@@ -18,7 +18,7 @@ use super::system::{Absent, System, clean, read_with};
 const VARIABLES_MAX: usize = 64;
 const ENVIRONMENT_LEN_MAX: usize = 1 << 20;
 const LIST_LEN_MAX: usize = 64 << 10;
-/// Maximum number of names read from one folder.
+/// Maximum number of names read from a folder.
 const NAMES_MAX: usize = 512;
 const ENVIRONMENT: &str = "proc/self/environ";
 
@@ -125,8 +125,8 @@ impl System {
         }
     }
 
-    /// The entries of the process's device control group, and their file. Only version 1 has such a
-    /// list.
+    /// The entries of the process's device control group, and their file. Only version 1 keeps such
+    /// a list.
     pub fn listed_devices(&self) -> Option<(PathBuf, Vec<String>)> {
         let group = self.groups("devices").into_iter().find(|group| group.version == Version::One);
         let file = group?.path.join("devices.list");

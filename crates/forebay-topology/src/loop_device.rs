@@ -31,7 +31,7 @@ impl Resolve<'_> {
         };
         let mut child = Layer::new(LayerKind::BackingFile, shown(&path));
         let span = match (&stat, reported) {
-            // The path is from the time of attachment; another file may have it now.
+            // The path is from the time of attachment; a newer file may be there now.
             (Ok(stat), Some(file)) if (stat.device, stat.inode) != file => {
                 let reason = "another file has the name of the attached one now";
                 self.unknown_drive(&mut child, number, reason)

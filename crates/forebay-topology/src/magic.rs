@@ -43,7 +43,7 @@ impl FileSystem {
         self.is_memory() || LOCAL.contains(&self.name())
     }
 
-    /// True if the kernel is known to complete each O_DIRECT request in full, to the end of the
+    /// True if the kernel is known to complete all O_DIRECT requests in full, to the end of the
     /// file or to an error. io_uring itself continues a request that came back short. On a FUSE
     /// file opened with `direct_io` it then reads from the wrong offset and reports success.
     #[must_use]
@@ -57,15 +57,15 @@ impl FileSystem {
         matches!(self.0, PROC | SYSFS | CONFIGFS)
     }
 
-    /// True if its files belong to another file system, which holds their pages.
+    /// True if its files belong to a file system below, which holds their pages.
     #[must_use]
     pub fn is_overlay(self) -> bool {
         self.0 == OVERLAY
     }
 }
 
-/// Magic numbers of `linux/magic.h`, and of file systems that define them in their own headers; one
-/// number is shared by ext2, ext3 and ext4.
+/// Magic numbers of `linux/magic.h`, and of file systems that define them in their own headers.
+/// ext2, ext3 and ext4 share a number.
 const NAMES: &[(u32, &str)] = &[
     (0xef53, "ext4"),
     (0x5846_5342, "xfs"),

@@ -14,7 +14,7 @@ use super::placement::Spread;
 use super::resolve::Span;
 use super::streams::Fan;
 
-/// The storage under one path.
+/// The storage under a path.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct StorageMap {
@@ -40,7 +40,7 @@ impl StorageMap {
     }
 }
 
-/// One step between a path and its drives.
+/// A step between a path and its drives.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Layer {
@@ -107,7 +107,7 @@ impl Layer {
         matches!(self.fact(name), Some(Value::Flag(true)))
     }
 
-    /// Iterates over this step and all steps below it, from the top, each with its depth.
+    /// Iterates over this step and all steps below it, from the top, with their depths.
     pub fn walk(&self) -> impl Iterator<Item = (usize, &Layer)> {
         let mut rest = vec![(0, self)];
         std::iter::from_fn(move || {
@@ -174,17 +174,17 @@ pub enum LayerKind {
     Loop,
     /// The file behind a loop device, or the underlying file of an overlay.
     BackingFile,
-    /// Another block device on top of block devices.
+    /// Any other block device on top of block devices.
     Stacked,
     /// An NVMe namespace; with native multipath, its head.
     NvmeNamespace,
-    /// A controller: one path to an NVMe namespace.
+    /// A controller: a path to an NVMe namespace.
     NvmeController,
     /// A SCSI disk: SCSI, SAS, SATA, USB, Fibre Channel, iSCSI.
     ScsiDisk,
     /// A virtio disk of a virtual machine.
     VirtioDisk,
-    /// Another whole block device.
+    /// Any other whole block device.
     Disk,
     /// A PCI device.
     PciDevice,
@@ -285,7 +285,7 @@ pub struct Queue {
     pub layout: Layout,
 }
 
-/// Unique identity of a queue: files with equal ids share one queue.
+/// Unique identity of a queue: files with equal ids share it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct QueueId(pub(super) String);
 
@@ -312,7 +312,7 @@ pub enum Layout {
     StripedMirrors,
     /// Round-robin over all members, with parity.
     Parity,
-    /// One member after the other.
+    /// The members in sequence.
     Concatenated,
     /// Unknown.
     #[default]

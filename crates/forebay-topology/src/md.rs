@@ -39,7 +39,7 @@ impl Resolve<'_> {
             Layout::Concatenated => in_a_row(chunk, &members),
             _ => None,
         };
-        // Without states, active members and spares look alike, so all are taken.
+        // Without states, active members and spares look alike, so all count as active.
         let serving: Vec<(String, Result<Folder, Absent>)> = members
             .into_iter()
             .filter(|member| {
@@ -63,7 +63,7 @@ impl Resolve<'_> {
     }
 }
 
-/// The copies of each chunk in a RAID-10: near ones in the lowest byte of its layout, far ones in
+/// The copies of a chunk in a RAID-10: near ones in the lowest byte of its layout, far ones in
 /// the next (`raid10.c`).
 fn copies(folder: &Folder) -> usize {
     let layout = folder.number("md/layout").unwrap_or(0x102);
@@ -86,8 +86,8 @@ impl Member {
     }
 }
 
-/// The devices of the array. Each has a folder `dev-NAME`. If those cannot be read, the `slaves`
-/// links, which every stacked device has, still name them.
+/// The devices of the array, from the folders `dev-NAME`. If those cannot be read, the `slaves`
+/// links, common to all stacked devices, still name them.
 fn members(folder: &Folder) -> Vec<Member> {
     let names = folder.list("md").unwrap_or_default();
     let mut members: Vec<Member> = names
@@ -124,8 +124,8 @@ fn striped(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
     Some(Spread::Striped { piece: chunk?, starts: starts.collect::<Option<_>>()? })
 }
 
-/// How a linear array maps addresses: members follow each other, each rounded down to whole chunks
-/// if the array has a chunk size (`linear_conf` in `md-linear.c`).
+/// How a linear array maps addresses: in sequence over the members, rounded down to whole chunks
+/// if the array defines a chunk size (`linear_conf` in `md-linear.c`).
 fn in_a_row(chunk: Option<u64>, members: &[Member]) -> Option<Spread> {
     let mut start = 0_u64;
     let mut runs = Vec::with_capacity(members.len());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::system::System;
 
-/// What udev's `dmi_memory_id` reads from the DMI tables as root, and leaves for all users (systemd
+/// What udev's `dmi_memory_id` reads from the DMI tables as root, and stores for all users (systemd
 /// 248 or later). Containers rarely have it.
 pub(super) const DATABASE: &str = "run/udev/data/+dmi:id";
 /// The keys of a module that are read, after `E:MEMORY_DEVICE_` and its number.
@@ -71,7 +71,7 @@ fn rate_of<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Option<f64> {
 
 /// The channel in the name of a slot, with its processor: `P0 CHANNEL A`, `P0_Node0_Channel0` of
 /// `P0_Node0_Channel0_Dimm0`, `CPU1_DIMM_A` of `CPU1_DIMM_A1`. Other names, such as `A1` or
-/// `PROC 1 DIMM 3`, leave it open. A channel has at most three slots: where `DIMM_A4` exists, the
+/// `PROC 1 DIMM 3`, do not show it. A channel is at most three slots: where `DIMM_A4` exists, the
 /// letter is a processor.
 fn channel_of(slot: &str) -> Option<String> {
     let slot = slot.to_ascii_uppercase();

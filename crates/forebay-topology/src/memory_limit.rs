@@ -1,7 +1,7 @@
 //! Limits that control groups set for the process: memory, and the number of processes.
 //!
-//! A group and each of its ancestors may have limits. Version 2 has `memory.max` and `memory.high`
-//! (the kernel's `Documentation/admin-guide/cgroup-v2.rst`). Version 1 has `memory.limit_in_bytes`
+//! A group and its ancestors may set limits. Version 2 defines `memory.max` and `memory.high` (the
+//! kernel's `Documentation/admin-guide/cgroup-v2.rst`). Version 1 defines `memory.limit_in_bytes`
 //! and its counterpart that includes swap (`Documentation/admin-guide/cgroup-v1/memory.rst`). Above
 //! `memory.max` or a version 1 limit the kernel kills a process. Above `memory.high` it throttles
 //! the process permanently, because pinned memory cannot be reclaimed.
@@ -19,7 +19,7 @@ const NO_LIMIT: u64 = 1 << 60;
 pub struct MemoryLimit {
     /// The limit.
     pub limit: u64,
-    /// Bytes that may still be used: unused memory plus what the kernel can reclaim at once.
+    /// Bytes that may still be used: unused memory plus what the kernel can reclaim immediately.
     pub available: u64,
     /// The file that holds the limit.
     pub file: PathBuf,
@@ -61,7 +61,7 @@ impl System {
         limits.min_by_key(|limit| limit.available)
     }
 
-    /// Whether a group has as many processes and threads as its `pids.max` allows.
+    /// Whether a group runs as many processes and threads as its `pids.max` allows.
     pub fn process_limit_reached(&self) -> bool {
         let reached = |group: &Group| {
             let count = |name| self.count(&group.path.join(name));
@@ -90,7 +90,7 @@ impl System {
         limits.into_iter().map(left).collect()
     }
 
-    /// Reads a file that holds one number. `max` means no limit and gives `None`.
+    /// Reads a file that holds a number. `max` means no limit and gives `None`.
     fn count(&self, path: &Path) -> Option<u64> {
         self.text(path).ok()?.parse().ok()
     }
@@ -140,7 +140,7 @@ impl System {
 struct Stat {
     /// Clean page-cache pages.
     files: u64,
-    /// Anonymous pages, which can only go to swap.
+    /// Anonymous pages, which can only be swapped out.
     anonymous: u64,
 }
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum number of mounts examined in a stack at one mount point.
+/// Maximum number of mounts examined in a stack at a mount point.
 const STACK_MAX: usize = 64;
 
 /// A line of the mount table.
@@ -75,7 +75,7 @@ pub(super) fn all(table: &[u8]) -> impl Iterator<Item = Mount> {
 }
 
 /// The mount that holds `path`, which must be absolute and free of links: the deepest mount point,
-/// and of several at one point the latest.
+/// and the latest of several at the same point.
 pub(super) fn holding(table: &[u8], path: &Path) -> Option<Mount> {
     let mut best: Option<(usize, &[u8])> = None;
     for line in lines(table) {
@@ -153,7 +153,7 @@ pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
 pub(super) fn inside(mount: &Mount, path: &Path) -> Option<PathBuf> {
     let below = path.strip_prefix(&mount.point).ok()?;
     let joined = mount.subtree.join(below);
-    // A plain join leaves a trailing slash if the path is the mount point itself.
+    // A plain join ends with a slash if the path is the mount point itself.
     let bytes = joined.as_os_str().as_bytes();
     let bytes = if bytes.len() > 1 { bytes.strip_suffix(b"/").unwrap_or(bytes) } else { bytes };
     Some(PathBuf::from(OsString::from_vec(bytes.to_vec())))

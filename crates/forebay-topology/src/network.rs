@@ -1,4 +1,4 @@
-//! Network and user-space file systems: one drive each, described with its mount options.
+//! Network and user-space file systems: a drive per mount, described with its mount options.
 
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::file_systems::Ground;
@@ -9,7 +9,7 @@ use super::resolve::{Resolve, Span, device_text};
 use super::system::{clean, shown};
 
 impl Resolve<'_> {
-    /// Describes a mount served by another machine, by a program, or by drives that it hides.
+    /// Describes a mount served by a remote machine, by a program, or by drives that it hides.
     pub(super) fn remote(&mut self, layer: &mut Layer, mount: &Mount, ground: Ground) -> Span {
         let kind = clean(&mount.file_system);
         let source = shown(&mount.source);
@@ -56,7 +56,7 @@ impl Resolve<'_> {
     }
 }
 
-/// A path to a drive that has no controller.
+/// A path to a drive without a controller.
 pub(super) fn path(name: &str, transport: Transport) -> DrivePath {
     DrivePath { name: name.to_owned(), transport, live: true, ..DrivePath::default() }
 }

@@ -73,15 +73,14 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
     }
 }
 
-/// The lines of `mountstats` about the mount at `point`: each with its name, and the words after
-/// the colon.
+/// The lines of `mountstats` about the mount at `point`, as names and the words after the colon.
 #[must_use]
 pub fn nfs_entries<'a>(stats: &'a str, point: &Path) -> Option<Vec<(&'a str, &'a str)>> {
     let lines = part_of(stats, point)?.lines();
     Some(lines.filter_map(|line| line.trim().split_once(':')).collect())
 }
 
-/// The part of `mountstats` about the mount at `point`; the last one if there are several.
+/// The part of `mountstats` about the mount at `point`; the last if there are several.
 fn part_of<'a>(stats: &'a str, point: &Path) -> Option<&'a str> {
     let wanted = format!(" mounted on {} with fstype nfs", escaped(point));
     let mut found = None;

@@ -64,7 +64,7 @@ struct Server {
     connections: u64,
 }
 
-/// Most interfaces that stand on each other, such as a VLAN on a bond.
+/// Maximum depth of stacked interfaces, such as a VLAN on a bond.
 const DEPTH_MAX: usize = 8;
 /// Headers of a TCP segment with timestamps: 20 of TCP, 12 of its option, 20 of IPv4 or 40 of IPv6.
 const TCP: [u64; 2] = [52, 72];
@@ -79,7 +79,7 @@ const INFINIBAND: u64 = 26;
 const IPOIB: u64 = 12;
 /// The largest payload of an RDMA packet.
 const RDMA_MAX: u64 = 4096;
-/// What the kernel leaves in a frame for headers of RDMA (`iboe_get_mtu` in `rdma/ib_addr.h`).
+/// What the kernel reserves in a frame for headers of RDMA (`iboe_get_mtu` in `rdma/ib_addr.h`).
 const ROCE_ROOM: u64 = 96;
 
 /// The ports that the bytes of a remote drive pass; `root` holds the steps of its path. `None` if
@@ -120,8 +120,8 @@ fn mounted(layer: &Layer) -> Option<Server> {
     Some(Server { address, is_rdma, connections: known.unwrap_or(1) })
 }
 
-/// The target of a controller with an address such as `traddr=10.0.0.1,trsvcid=4420`. Each of its
-/// queues is a connection.
+/// The target of a controller with an address such as `traddr=10.0.0.1,trsvcid=4420`. Its queues
+/// are connections.
 fn fabric(transport: &Transport) -> Option<Server> {
     let Transport::Fabric { kind, address } = transport else { return None };
     let address = super::mount::option(address, "traddr")?.parse().ok()?;
@@ -153,7 +153,7 @@ fn interface(system: &System, address: IpAddr) -> Option<String> {
 /// The length of the prefix and the metric of a line of `/proc/net/route`, if it covers `address`.
 fn route_4(fields: &[&str], address: Ipv4Addr) -> Option<(u32, u64)> {
     let [_, target, _, flags, _, _, metric, mask, ..] = fields else { return None };
-    // The kernel prints the bytes of an address as one number of a little-endian machine.
+    // The kernel prints the bytes of an address as a number of a little-endian machine.
     let number = |text: &str| Some(u32::from_str_radix(text, 16).ok()?.swap_bytes());
     let (target, mask) = (number(target)?, number(mask)?);
     let is_up = u32::from_str_radix(flags, 16).ok()? & 0x201 == 1;
@@ -191,9 +191,9 @@ fn below(system: &System, name: &str, server: Server, depth: usize) -> Option<Ve
     let found: Option<Vec<Vec<Nic>>> =
         lower.map(|lower| below(system, lower, server, depth + 1)).collect();
     let mut found: Vec<Nic> = found?.into_iter().flatten().collect();
-    // One connection uses one port, unless frames go round all; without its port number in the
-    // hash, all connections to one server do (`Documentation/networking/bonding.rst`). The switch
-    // is assumed to do the same for the way back.
+    // A connection uses a single port, unless frames rotate over all; without its port number in
+    // the hash, all connections to one server do (`Documentation/networking/bonding.rst`). The
+    // switch is assumed to do the same for the way back.
     let by_connection = word("bonding/xmit_hash_policy").is_none_or(|hash| hash.contains("3+4"));
     let used = match mode.as_deref() {
         Some("balance-rr") => u64::MAX,
@@ -246,7 +246,7 @@ fn port(folder: &Folder, device: &Folder, server: Server) -> Option<Nic> {
 /// The rate of a card's active port without line code, in bits per second, from a text such as
 /// `40 Gb/sec (4X QDR)`.
 ///
-/// On InfiniBand, up to QDR 8 of 10 bits are data, with FDR 64 of 66. The rates of all others, and
+/// On InfiniBand, up to QDR 8 of 10 bits are data, with FDR 64 of 66. The remaining rates, and
 /// of Ethernet, are already without (InfiniBand Architecture Specification, volume 2).
 fn card_rate(card: &Folder, number: u64) -> Option<f64> {
     let text = |file: &str| card.text(format!("ports/{number}/{file}")).ok();

@@ -8,14 +8,14 @@ use super::system::System;
 pub(super) struct Node {
     /// Its socket (the kernel's "package").
     pub(super) package: Option<u32>,
-    /// Its distance to each node, where 10 is the distance to its own memory (ACPI, "System
+    /// Its distances to all nodes, where 10 is the distance to its own memory (ACPI, "System
     /// Locality Information Table").
     pub(super) distances: Vec<u32>,
 }
 
 impl Node {
     /// Reads the facts of a node. Without a number it reads the only node: kernels name no node on
-    /// machines with just one.
+    /// machines with a single node.
     pub(super) fn read(system: &System, node: Option<u32>) -> Self {
         let only = || (system.numa_nodes() == [0]).then_some(0);
         let Some(number) = node.or_else(only) else { return Self::default() };
@@ -35,7 +35,7 @@ impl Node {
 const NUMBERS_MAX: usize = 1 << 16;
 
 impl System {
-    /// The online NUMA nodes; empty if the kernel has no NUMA support.
+    /// The online NUMA nodes; empty if the kernel lacks NUMA support.
     pub fn numa_nodes(&self) -> Vec<u32> {
         self.numbers("sys/devices/system/node/online".into())
     }
@@ -49,7 +49,7 @@ impl System {
     }
 
     /// Bytes of all last-level caches of the online CPUs together, if the kernel knows them
-    /// (`Documentation/ABI/testing/sysfs-devices-system-cpu`). Each is as large as the first.
+    /// (`Documentation/ABI/testing/sysfs-devices-system-cpu`). All count as large as the first.
     pub fn last_level_cache(&self) -> Option<u64> {
         let text = |name: &str| self.text(format!("sys/devices/system/cpu/{name}")).ok();
         let last = (0..8).rev().find_map(|index| {

@@ -1,7 +1,7 @@
 //! NVMe namespaces, their controllers, and the paths of native multipath.
 //!
-//! A namespace with several paths is a head in the folder of its subsystem. Each path is a hidden
-//! block device `nvmeScCnH` in its controller's folder. All paths lead to one drive
+//! A namespace with several paths is a head in the folder of its subsystem. Its paths are hidden
+//! block devices `nvmeScCnH` in the controllers' folders, and lead to the same drive
 //! (`Documentation/admin-guide/nvme-multipath.rst`).
 
 use super::block;
@@ -45,7 +45,8 @@ impl Resolve<'_> {
             layer.unknown("controllers", "no controller of the namespace can be read");
         }
         let first = ways.first().map(|way| &way.controller);
-        // The subsystem has the facts of all its controllers; older kernels lack some of its files.
+        // The subsystem shows the facts of all its controllers; older kernels lack some of its
+        // files.
         let text = |file: &str| {
             device.text(file).or_else(|absent| first.map_or(Err(absent), |first| first.text(file)))
         };
@@ -75,7 +76,7 @@ impl Resolve<'_> {
             if !path.live {
                 down.push(path.name.clone());
             }
-            // The namespaces of a controller on the host's own PCI share one piece of hardware.
+            // The namespaces of a controller on the host's own PCI share its hardware.
             if path.pci.is_some()
                 && let Some(nqn) = &nqn
             {
@@ -169,7 +170,7 @@ fn emulated(pci: Option<&PciDevice>, nqn: Option<&str>, model: Option<&str>) -> 
         let own: Vec<String> =
             [says("model", model), says("qualified name", nqn)].into_iter().flatten().collect();
         let vendor = emulator.vendor.filter(|&id| pci.and_then(|pci| pci.vendor) == Some(id));
-        // If the emulator has a known PCI vendor, a word alone is no evidence.
+        // If the emulator's PCI vendor is known, a word alone is no evidence.
         if vendor.is_none() && (own.is_empty() || emulator.vendor.is_some()) {
             return None;
         }

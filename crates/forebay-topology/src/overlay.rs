@@ -1,7 +1,7 @@
 //! overlayfs: finds the layer that holds a file's bytes.
 //!
-//! The mount options name the folders as they were when it was mounted, and another mount namespace
-//! may not have them. So the candidate paths are tried first. If that fails, the extents and
+//! The mount options name the folders as they were when it was mounted, and a different mount
+//! namespace may lack them. So the candidate paths are tried first. If that fails, the extents and
 //! attributes of the file are compared, and a layer is named only if no other layer matches.
 
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ const EXTENTS: usize = 16;
 /// and `FIEMAP_EXTENT_DATA_INLINE` (`linux/fiemap.h`).
 const NO_ADDRESS: u32 = 0x2 | 0x200;
 
-/// One of an overlay's layers.
+/// A layer of an overlay.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
@@ -42,7 +42,7 @@ impl Resolve<'_> {
         mount: &Mount,
     ) -> Span {
         // A relative folder is relative to the mounting process's current directory, which the
-        // kernel does not report. The parts above it are known, but not whether others match.
+        // kernel does not report. The parts above it are known, but not whether lower ones match.
         let mut parts = parts(mount, real);
         let all = parts.len();
         let known = parts.iter().take_while(|part| part.candidate.is_absolute()).count();
@@ -74,7 +74,7 @@ impl Resolve<'_> {
         span
     }
 
-    /// Finds the layer that holds the file by probing each candidate from the top down.
+    /// Finds the layer that holds the file by probing the candidates from the top down.
     fn exact(
         &self,
         stat: Option<&Stat>,
@@ -94,7 +94,7 @@ impl Resolve<'_> {
                 // With metacopy, a file whose metadata alone was copied up keeps its data in a
                 // lower layer.
                 "upper" => mount.option("metacopy") != Some("on"),
-                // A renamed folder has another name in the lower layers. A file in a lower layer
+                // A renamed folder keeps its old name in the lower layers. A file in a lower layer
                 // shows its own inode number unless `xino` makes the numbers unique.
                 _ => found.inode == stat.inode || mount.option("xino").is_some_and(|x| x != "off"),
             };
@@ -103,7 +103,7 @@ impl Resolve<'_> {
         None
     }
 
-    /// Finds the layer whose file has the same extents: an overlay passes FIEMAP through.
+    /// Finds the layer whose file shows the same extents: an overlay passes FIEMAP through.
     fn by_extents(&self, real: &Path, parts: &[Part]) -> Option<usize> {
         let probe = self.system.probe();
         let own = probe.extents(real, EXTENTS).ok()?;
@@ -138,7 +138,7 @@ impl Resolve<'_> {
     }
 }
 
-/// The layers of an overlay from the top, with the file's path in each.
+/// The layers of an overlay from the top, with the file's paths in them.
 fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
     let Some(inside) = mount::inside(mount, real) else { return Vec::new() };
     let below = inside.strip_prefix("/").unwrap_or(&inside);
@@ -147,7 +147,7 @@ fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
     if let Some(upper) = mount.option_bytes("upperdir") {
         parts.push(Part { name: "upper", candidate: path(upper).join(below) });
     }
-    // Newer kernels list each lower folder in a separate `lowerdir+=` option.
+    // Newer kernels list the lower folders in separate `lowerdir+=` options.
     let options = mount.own_options.split(',');
     let each = options.filter_map(|option| {
         ["lowerdir+=", "datadir+="].iter().find_map(|name| option.strip_prefix(name))

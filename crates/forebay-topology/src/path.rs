@@ -20,7 +20,7 @@ pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) trail: Result<Trail, Refusal>,
     pub(super) real: PathBuf,
-    /// Whether the file is one that the calling thread cannot reach by name.
+    /// Whether the calling thread cannot reach the file by name.
     pub(super) is_elsewhere: bool,
     pub(super) exists: bool,
     pub(super) stat: Result<Stat, Refusal>,
@@ -72,7 +72,7 @@ pub(super) fn map(found: Found, below: Below) -> StorageMap {
         root.say("real_path", shown(&found.real));
     }
     match &found.stat {
-        // For a missing file, `stat` was taken of its folder.
+        // For a missing file, `stat` describes its folder.
         Ok(_) | Err(Refusal::Errno(Errno::NOENT)) => root.say("exists", found.exists),
         Err(refusal) => root.unknown("exists", refusal),
     }

@@ -1,9 +1,9 @@
 //! Time-limited probes of files that may never answer: the server is down, or a FUSE program hangs.
 //!
-//! Such a call has no timeout, and no signal is sure to interrupt it. So each probe runs on its own
-//! thread, which is abandoned if it does not return in time. A path that timed out is not probed
-//! again. `probe` and `look` use this; a replayed system does not need it, because its answers come
-//! from a record.
+//! Such a call ends by no timeout, and no signal is sure to interrupt it. So a probe runs on its
+//! own thread, which is abandoned if it does not return in time. A path that timed out is not
+//! probed again. `probe` and `look` use this; a replayed system does not need it, because its
+//! answers come from a record.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use forebay_base::timeout::within;
 
 use super::probe::{Answer, Refusal, Trail};
 
-/// Timeout of one probe. A drive in standby answers within a few seconds, and most probes need no
+/// Timeout of a probe. A drive in standby answers within a few seconds, and most probes need no
 /// read from the drive.
 pub(super) const LOOK_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of unresponsive paths kept; further ones time out again.
@@ -26,8 +26,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Runs a probe of `path` and waits for it up to the timeout. The probe thread has the mounts
-    /// and the rights of the calling thread.
+    /// Runs a probe of `path` and waits for it up to the timeout. The probe thread shares the
+    /// mounts and the rights of the calling thread.
     pub(super) fn look<T: Send + 'static>(
         &self,
         path: &Path,
@@ -51,7 +51,7 @@ impl Patience {
         }
     }
 
-    /// Copies the unresponsive paths of another instance.
+    /// Copies the unresponsive paths of an instance.
     pub(super) fn inherit(&self, other: &Self) {
         let known = other.silent.lock().clone();
         self.silent.lock().extend(known);

@@ -37,9 +37,9 @@ pub struct PciDevice {
     /// The socket of that node.
     #[serde(rename = "socket")]
     pub package: Option<u32>,
-    /// The distance of that node to each node; 10 is the distance to its own memory.
+    /// The distances of that node to all nodes; 10 is the distance to its own memory.
     pub node_distances: Vec<u32>,
-    /// Its IOMMU group, if the system has an IOMMU.
+    /// Its IOMMU group, if an IOMMU is in use.
     pub iommu_group: Option<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct PciDevice {
 pub struct Bridge {
     /// Its address.
     pub address: String,
-    /// Its PCI Express link: the one below a downstream port, or above an upstream port.
+    /// Its PCI Express link: the link below a downstream port, or above an upstream port.
     pub link: Option<Link>,
     /// The maximum of this link.
     pub link_max: Option<Link>,
@@ -61,14 +61,14 @@ pub struct Bridge {
 pub struct Link {
     /// Lanes.
     pub width: Option<u32>,
-    /// Millions of transfers per second on each lane: 16000 is `16.0 GT/s`, PCIe 4.0.
+    /// Millions of transfers per second and lane: 16000 is `16.0 GT/s`, PCIe 4.0.
     pub megatransfers_per_s: Option<u32>,
-    /// Bytes per second in each direction after line coding, before packet overhead.
+    /// Bytes per second and direction after line coding, before packet overhead.
     pub bytes_per_second: Option<u64>,
 }
 
 impl Link {
-    /// A link of this width and speed; `None` if neither is known. The line code leaves 8 of 10
+    /// A link of this width and speed; `None` if neither is known. The line code carries 8 of 10
     /// bits up to 5 GT/s, 128 of 130 above, and all from 64 GT/s on.
     #[must_use]
     pub fn new(width: Option<u32>, megatransfers_per_s: Option<u32>) -> Option<Self> {
@@ -224,7 +224,7 @@ pub(super) fn hex(folder: &Folder, name: &str) -> Option<u32> {
 }
 
 /// Whether this is `DOMAIN:BUS:DEVICE.FUNCTION`. Domains of more than four digits belong to a drive
-/// controller that bundles others (such as VMD).
+/// controller that bundles drives (such as VMD).
 #[must_use]
 pub fn is_address(text: &str) -> bool {
     let digits = |text: &str, lens: std::ops::RangeInclusive<usize>| {

@@ -1,7 +1,7 @@
 //! Maps the bytes of a file to addresses on its drives, as far as the kernel reports them.
 //!
-//! FIEMAP gives addresses on the device of the file system. Each step below maps addresses to its
-//! children with a [`Spread`]. A step without a known mapping, or one that also transforms the
+//! FIEMAP gives addresses on the device of the file system. The steps below map addresses to their
+//! children with a [`Spread`]. A step without a known mapping, or that also transforms the
 //! data, ends the walk with a reason.
 
 use serde::Serialize;
@@ -33,13 +33,13 @@ pub(super) enum Spread {
     Untold,
     /// To the only child, shifted by this many bytes.
     Shifted(u64),
-    /// A list of runs, each mapped to an offset of a child.
+    /// A list of runs, mapped to offsets of children.
     Runs(Vec<Run>),
     /// Round-robin in pieces of this size, beginning at these offsets of these children.
     Striped { piece: u64, starts: Vec<(usize, u64)> },
 }
 
-/// A run of a volume's bytes on one of its children.
+/// A run of a volume's bytes on a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) start: u64,
@@ -92,12 +92,12 @@ impl StorageMap {
     }
 }
 
-/// Why an extent with these flags has no usable address.
+/// Why the address of an extent with these flags is unusable.
 pub(super) fn placeless(flags: u32) -> Option<&'static str> {
     PLACELESS.iter().find(|(flag, _)| flags & flag != 0).map(|(_, reason)| *reason)
 }
 
-/// The file system that holds the file itself, or the block device if the path is one.
+/// The file system that holds the file itself, or the path's block device.
 fn ground(root: &Layer) -> Result<&Layer, String> {
     let mut layer = root;
     while matches!(layer.kind, LayerKind::Path | LayerKind::Symlink | LayerKind::Mount) {

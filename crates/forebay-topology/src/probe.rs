@@ -24,7 +24,7 @@ use super::patience::{LOOK_MAX, Patience};
 use super::resolve::device_text;
 use super::stored;
 
-/// Maximum number of links followed for one path, as in the kernel.
+/// Maximum number of links followed for a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// An answer of the kernel, or the reason why it is missing.
@@ -113,7 +113,7 @@ pub(super) struct Trail {
     /// The path without links; missing components stay as they were written.
     #[serde(rename = "realpath")]
     pub(super) real: PathBuf,
-    /// The links in the path: the path of each link, and its text.
+    /// The links in the path: their paths and texts.
     pub(super) links: Vec<(PathBuf, PathBuf)>,
     /// The deepest component of `real` that exists.
     pub(super) there: PathBuf,
@@ -142,12 +142,12 @@ pub(super) struct Kernel {
     patience: Option<Patience>,
 }
 
-/// Where answers come from.
+/// The source of answers.
 #[derive(Debug)]
 enum Source {
     /// The kernel that this process runs on.
     Live,
-    /// The same, and each answer is recorded.
+    /// The same, with all answers recorded.
     Recording(Lock<Answers>),
     /// A record.
     Replay(Answers),
@@ -292,7 +292,7 @@ impl Kernel {
         Ok(extents)
     }
 
-    /// The table of a device-mapper volume, one target per line, without its keys.
+    /// The table of a device-mapper volume, a line per target, without its keys.
     pub(super) fn dm_table(&self, device: u64) -> Answer<String> {
         let (name, node) = (device_text(device), format!("/dev/block/{}", device_text(device)));
         let look = move |_: &Path| Ok(Table { table: calls::dm_table(device)? });
@@ -385,7 +385,7 @@ fn extents(path: &Path, max: usize) -> Answer<Vec<Extent>> {
     Ok(calls::extents(fd.as_fd(), max)?)
 }
 
-/// The runs of a file that are no holes, for file systems without FIEMAP. Each has no address.
+/// The runs of a file that are no holes, without addresses, for file systems without FIEMAP.
 fn data(fd: BorrowedFd<'_>, max: usize) -> rustix::io::Result<Vec<Extent>> {
     let mut found: Vec<Extent> = Vec::new();
     while found.len() < max {
@@ -460,7 +460,7 @@ fn mount_of(fd: BorrowedFd<'_>) -> Option<u64> {
 }
 
 /// Follows `path` as the kernel would, with the folder `root` as `/`, and collects its links. `..`
-/// stops at the root. Before each call, `note` receives the state so far, as if the rest held no
+/// stops at the root. Before a call, `note` receives the state so far, as if the rest held no
 /// links.
 pub(super) fn trail(root: &Path, path: &Path, mut note: impl FnMut(&Trail)) -> Answer<Trail> {
     let mut rest: Vec<OsString> = reversed(path).collect();
@@ -517,7 +517,7 @@ pub(super) fn joined(path: &Path, rest: &[OsString]) -> PathBuf {
     joined
 }
 
-/// The components of a path, the last one first.
+/// The components of a path, the last first.
 pub(super) fn reversed(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),

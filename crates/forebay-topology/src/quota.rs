@@ -1,6 +1,6 @@
 //! CPU limits that control groups set for the process.
 //!
-//! A group and each of its ancestors may have a quota, and the lowest one binds: `cpu.max` in
+//! A group and its ancestors may set quotas, and the lowest binds: `cpu.max` in
 //! version 2 (the kernel's `Documentation/admin-guide/cgroup-v2.rst`), `cpu.cfs_quota_us` in
 //! version 1 (`Documentation/scheduler/sched-bwc.rst`).
 
@@ -14,7 +14,7 @@ impl System {
         self.groups("cpu").iter().filter_map(|group| self.quota(group)).min()
     }
 
-    /// The quota of one group.
+    /// The quota of a group.
     fn quota(&self, group: &Group) -> Option<u64> {
         let text = |name: &str| self.text(&group.path.join(name)).ok();
         let (time, period) = match group.version {

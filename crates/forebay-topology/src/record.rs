@@ -1,7 +1,7 @@
 //! Records a system for replay elsewhere: below `root/` the files of `/sys` and `/proc` that were
 //! read for some paths, and in `expected/probe.jsonl` the kernel's answers about them.
 //!
-//! Personal data and credentials are left out: user names and passwords in mount options, names of
+//! Personal data and credentials are omitted: user names and passwords in mount options, names of
 //! file servers. Serial numbers of drives stay, because they identify drives. No existing file is
 //! overwritten.
 
@@ -30,7 +30,7 @@ const ANSWERS_LEN_MAX: usize = 64 << 20;
 const ANSWERS: &str = "expected/probe.jsonl";
 
 /// Resolves `paths` on this machine and writes everything read into the new folder `dir`, which
-/// [`System::fixture`] replays. Paths that did not answer `system`, the live one, are skipped.
+/// [`System::fixture`] replays. Paths that did not answer `system`, the live system, are skipped.
 ///
 /// # Errors
 /// [`io::ErrorKind::AlreadyExists`] if `dir` exists, and any error while writing.
@@ -86,14 +86,14 @@ impl System {
         Ok(Self::made(root, Kernel::replay(answers)))
     }
 
-    /// The paths that this system was recorded for; empty for a live one.
+    /// The paths that this system was recorded for; empty for a live system.
     #[must_use]
     pub fn recorded_paths(&self) -> Vec<PathBuf> {
         self.probe().paths()
     }
 }
 
-/// Reads at most `max` bytes of a file of a record. A record may come from elsewhere, so the open
+/// Reads at most `max` bytes of a file of a record. A record may be from elsewhere, so the open
 /// does not block, and links and special files are rejected.
 ///
 /// # Errors

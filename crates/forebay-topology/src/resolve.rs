@@ -1,6 +1,6 @@
 //! Walks from a path down to the drives, and combines the steps into drives and a queue.
 //!
-//! Each kind of step has its own module, which calls back here for the device below it. Depth,
+//! Every kind of step is a module, which calls back here for the device below it. Depth,
 //! steps and links are bounded, and a device seen before is named without its steps. So the walk
 //! ends quickly, however tangled the system is.
 
@@ -21,7 +21,7 @@ use super::system::{Absent, Folder, System, clean, shown};
 const DEPTH_MAX: usize = 32;
 /// Maximum depth of files behind loop devices and overlays.
 const FILES_MAX: usize = 8;
-/// Maximum number of steps; each of 10,000 members of an array takes three.
+/// Maximum number of steps; 10,000 members of an array are 30,000.
 const LAYERS_MAX: usize = 64 << 10;
 
 /// The drives under a step, as indices into the list of all drives, and the volume they form.
@@ -38,7 +38,7 @@ impl Span {
         Self { drives: vec![drive], volume: None, own: false }
     }
 
-    /// Combines members: forms a volume named `key` if they span more than one drive.
+    /// Combines members: forms a volume named `key` if they span several drives.
     pub(super) fn joined(members: Vec<Self>, key: impl FnOnce() -> String, layout: Layout) -> Self {
         let mut all: Vec<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
         all.sort_unstable();
@@ -49,7 +49,7 @@ impl Span {
         if own.len() > 1 {
             return Self { volume: Some((key(), layout)), drives: all, own: true };
         }
-        // A volume on the same drives as one below it shares that volume's queue.
+        // A volume on the same drives as a volume below it shares that queue.
         let same = members.into_iter().find(|span| span.drives.len() == all.len());
         match same {
             Some(span) if all.len() <= 1 || span.volume.is_some() => span,
@@ -60,8 +60,8 @@ impl Span {
         }
     }
 
-    /// Makes this a separate queue named `key`. A loop device has its own request queue, queue
-    /// limit and threads, and one file system may hold several loop devices.
+    /// Makes this a separate queue named `key`. A loop device is a request queue with its own
+    /// limit and threads, and a file system may hold several loop devices.
     pub(super) fn owned(self, key: String) -> Self {
         Self { volume: Some((key, Layout::Single)), own: true, ..self }
     }
@@ -71,7 +71,7 @@ impl Span {
     }
 }
 
-/// The storage under one file system, which all its files share, or under one file.
+/// The storage under a file system, which all its files share, or under a file.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Below {
@@ -101,14 +101,14 @@ impl Below {
     }
 }
 
-/// The state of resolving one path.
+/// The state of resolving a path.
 #[derive(Debug)]
 pub(super) struct Resolve<'a> {
     pub(super) system: &'a System,
     mounts: Option<Result<Vec<u8>, Absent>>,
     pub(super) drives: Vec<Drive>,
     by_id: HashMap<DriveId, usize>,
-    /// Devices already visited, by folder; `None` while one is being read.
+    /// Devices already visited, by folder; `None` during the read.
     met: HashMap<PathBuf, Option<(LayerKind, Span)>>,
     layers: usize,
     depth: usize,
@@ -247,7 +247,7 @@ impl<'a> Resolve<'a> {
         let mut child = Layer::new(LayerKind::FileSystem, kind.map_or("unknown", |k| k.name()));
         let span = match (kind, stat) {
             (Some(kind), _) if kind.is_memory() => self.memory(&mut child),
-            // An anonymous device number (major 0) has no block device.
+            // An anonymous device number (major 0) means no block device.
             (_, Some(stat)) if rustix::fs::major(stat.device) != 0 => {
                 let (block, span) = self.block(stat.device);
                 child.children.push(block);
@@ -336,7 +336,7 @@ impl<'a> Resolve<'a> {
         span
     }
 
-    /// Adds a drive, or another path to a known drive, and names it in its step.
+    /// Adds a drive, or a path to a known drive, and names it in its step.
     pub(super) fn found(&mut self, layer: &mut Layer, drive: Drive) -> Span {
         layer.say("drive", drive.id.as_str());
         if let Some(&index) = self.by_id.get(&drive.id) {

@@ -1,9 +1,9 @@
-//! Places simulated GPUs on PCI. Each is below a port of a switch; GPUs that share an uplink share
+//! Places simulated GPUs on PCI, below ports of a switch. GPUs that share an uplink share
 //! the link of that switch to the CPU.
 
 use super::pci::{Bridge, Link, PciDevice};
 
-/// The host bridge of simulated devices; no real one has this name.
+/// The host bridge of simulated devices; no real bridge is called so.
 const HOST: &str = "sim";
 
 /// The PCI place of the simulated GPU with this index. `bandwidth` is the rate of its link and

@@ -18,11 +18,11 @@ pub(super) const UNWRITTEN: u32 = 0x800;
 /// Most extents that are requested: 128 GiB of a compressed file. What follows counts as stored.
 const EXTENTS_MAX: usize = 1 << 20;
 
-/// The bytes of a range whose reads differ from reads of the drive. All others count as stored as
-/// they are.
+/// The bytes of a range whose reads differ from reads of the drive. The rest counts as stored as
+/// it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Bytes of the range that the file has.
+    /// Bytes of the range within the file.
     pub len: u64,
     /// Bytes in holes, and in extents that were allocated and never written: read as zeros, without
     /// the drive.

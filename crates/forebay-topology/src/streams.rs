@@ -22,7 +22,7 @@ impl Fan {
         Self::copied(1, count, count)
     }
 
-    /// `copies` of each stripe over `slots`, of which `count` have a child. The partner of a
+    /// `copies` of each stripe over `slots`, of which `count` are present. The partner of a
     /// missing child serves the reads of both.
     pub(super) fn copied(copies: usize, slots: usize, count: usize) -> Self {
         let written = part(copies, slots);
@@ -41,7 +41,7 @@ impl Fan {
     }
 
     /// Stripes with `parity` of `slots` for checksums, of which `count` have a child. Writes are
-    /// full stripes: a smaller one also reads old data or parity. Reads skip parity.
+    /// full stripes: smaller writes also read old data or parity. Reads skip parity.
     pub(super) fn with_parity(parity: usize, slots: usize, count: usize) -> Self {
         let data = slots.saturating_sub(parity);
         Self { read: Some(part(1, count)), write: Some(part(1, data)) }

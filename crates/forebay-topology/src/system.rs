@@ -1,6 +1,6 @@
-//! Read access to a system: the real one, or a folder that stands for its `/sys` and `/proc`.
+//! Read access to a system: the real machine, or a folder that stands for its `/sys` and `/proc`.
 //!
-//! Nothing that is read is trusted. Paths are resolved below the root and never leave it: links are
+//! Nothing that is read is trusted. Paths are resolved below the root and stay there: links are
 //! followed component by component, `..` stops at the root, and the number of links is bounded. A
 //! file that is missing, endless, binary or not a file is an [`Absent`] with the reason; it never
 //! aborts a resolve. `probe` answers everything that a folder cannot hold.
@@ -20,16 +20,16 @@ use super::answers::Answers;
 use super::numa::Node;
 use super::probe::{self, Kernel, Refusal, joined, reversed};
 
-/// Maximum bytes read of one file of `/sys`: the kernel's are at most a page, which is up to 64
+/// Maximum bytes read of a file of `/sys`: the kernel's are at most a page, which is up to 64
 /// KiB.
 const FILE_LEN_MAX: usize = 64 << 10;
-/// Bytes requested first: more than nearly every file of `/sys` has.
+/// Bytes requested first: more than the size of nearly all files of `/sys`.
 const FIRST_READ: usize = 4 << 10;
 /// Maximum bytes read of a table: those of nvidia-fs with 64 GPUs and 64 peers have half of it.
 const TABLE_LEN_MAX: usize = 1 << 20;
 /// Maximum bytes read of a mount table: enough for 10,000 overlays with their options.
 const OWN_TABLE_LEN_MAX: usize = 64 << 20;
-/// Maximum number of entries read from one folder.
+/// Maximum number of entries read from a folder.
 const ENTRIES_MAX: usize = 32 << 10;
 /// Maximum number of nodes and serial numbers cached.
 const KEPT_MAX: usize = 1024;
@@ -75,7 +75,7 @@ pub enum Absent {
     NotText,
     /// The read timed out.
     Silent,
-    /// Another error.
+    /// Any other error.
     Failed(Errno),
 }
 
@@ -159,7 +159,7 @@ impl System {
     /// The facts about a NUMA node, or about the only node if the device names none.
     pub(super) fn node(&self, node: Option<u32>) -> Node {
         let mut nodes = self.inner.nodes.lock();
-        // Clears the cache if a system names more nodes than any machine has.
+        // Clears the cache if a system names more nodes than any machine could.
         if nodes.len() > KEPT_MAX {
             nodes.clear();
         }
@@ -191,9 +191,9 @@ impl System {
         Some(action(&mut touched.lock()))
     }
 
-    /// The serial number of the disk in `folder`. The driver may query the disk at each read
+    /// The serial number of the disk in `folder`. The driver may query the disk at every read
     /// (`virtio_blk` does), so it is cached. `sequence` is the kernel's disk sequence number (Linux
-    /// 5.15), which distinguishes the disk from a later one with the same name.
+    /// 5.15), which distinguishes the disk from a later disk of the same name.
     pub(super) fn serial(&self, folder: &Folder, sequence: Option<&str>) -> Option<String> {
         let read = || folder.serial();
         let Some(sequence) = sequence else { return read() };
@@ -229,7 +229,7 @@ impl System {
         if trail.there == trail.real { Ok(below(&trail.real)) } else { Err(Absent::Missing) }
     }
 
-    /// Resolves `path` in one call if only its last component is a link, as on a live `/sys`.
+    /// Resolves `path` by a single call if only its last component is a link, as on a live `/sys`.
     fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
         let target = match rustix::fs::readlinkat(CWD, self.inner.root.join(path), Vec::new()) {
             Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
@@ -299,7 +299,7 @@ impl System {
         Ok(bytes)
     }
 
-    /// The names in a folder, sorted; names that are not text are left out.
+    /// The names in a folder, sorted; without names that are not text.
     pub fn list(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Absent> {
         let path = path.as_ref();
         let real = if self.is_live() { path.to_owned() } else { self.real(path)? };
@@ -440,7 +440,7 @@ pub(super) fn read_with(
         let room = bytes.len() - len;
         let count = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes[len..]))?;
         len += count;
-        // A small file is returned by one read; a table comes in pieces of whole lines.
+        // A single read returns a small file; a table is returned in pieces of whole lines.
         if count == 0 || len == max || (count < room && max <= FILE_LEN_MAX) {
             bytes.truncate(len);
             return Ok(bytes);

@@ -1,4 +1,4 @@
-//! Judges bytes that went through a library: their path by its counters, checked against others.
+//! Judges bytes that went through a library: their path by its counters, checked against the rest.
 //!
 //! The library's counters show the path, but alone they never prove that bytes were moved.
 
@@ -55,7 +55,7 @@ impl Judge<'_> {
         let Some(uuid) = self.claim.gpu.as_deref() else {
             match counters.busy(|gpu| self.claim.pick(gpu.reads, gpu.writes)) {
                 0 => {}
-                // A simulated GPU has no UUID, and no other GPU is present then.
+                // A simulated GPU lacks a UUID, and is the only GPU then.
                 1 if self.claim.memory == Memory::Gpu && counters.gpus.len() > 1 => {
                     self.doubts.push("cuFile knows several GPUs, of which one was moved to".into());
                 }
@@ -148,7 +148,7 @@ impl Judge<'_> {
         let total: u128 = ways.iter().map(|(_, count)| u128::from(*count)).sum();
         for (way, count) in ways.into_iter().filter(|(_, count)| *count > 0) {
             let part = u128::from(bytes) * u128::from(count) / total;
-            // A path with operations gets at least one byte.
+            // A path with operations gets at least a byte.
             self.ways.push((way, u64::try_from(part).unwrap_or(bytes).max(1)));
         }
     }
@@ -320,7 +320,7 @@ impl Judge<'_> {
         })
     }
 
-    /// Holes are not read from a drive, so another counter must show these bytes.
+    /// Holes are not read from a drive, so a second counter must show these bytes.
     fn confirm_holes(&mut self, direct: u64, most: u64) {
         let unseen = direct.saturating_sub(most);
         if unseen <= self.slack || self.link_has_seen() {

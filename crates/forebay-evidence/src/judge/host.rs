@@ -19,7 +19,7 @@ impl Judge<'_> {
             return;
         }
         let (own, all) = self.storage_bytes();
-        // The lower count is right: one may include other files, the other one other processes.
+        // The lower count is right: they may include other files, or other processes.
         let known = [own, all].into_iter().flatten().min();
         let fetched = known.map(|bytes| bytes.saturating_sub(self.claim.by(Route::Direct)));
         let cache = self.evidence.page_cache.value().copied();
@@ -53,8 +53,8 @@ impl Judge<'_> {
         match (fetched, cache) {
             (Some(fetched), _) if fetched <= self.slack => Some(0),
             (Some(fetched), Some(cache)) => {
-                // Pages left by writes were not brought in by a read, and pages dropped by writes
-                // may have been brought in by one.
+                // Writes may have added pages that no read brought in, and dropped pages that a
+                // read brought in.
                 let grown = cache.grown();
                 let own = grown.saturating_sub(self.claim.concurrent_through());
                 let least = fetched.saturating_sub(grown.saturating_add(self.claim.concurrent.1));

@@ -1,10 +1,10 @@
 //! Derives a verdict from evidence and a claim. Pure.
 //!
-//! A claim alone proves nothing. Each path needs a counter as evidence, and all other counters must
-//! agree. Bytes from drives must show in the drives' counters, bytes from the page cache must not,
-//! and all bytes must show on the GPU's link. `direct` needs the counters of cuFile or nvidia-fs,
-//! and another counter that saw as many bytes. An amount too small for any other counter is not
-//! proven.
+//! A claim alone proves nothing. Every path needs a counter as evidence, and all other counters
+//! must agree. Bytes from drives must show in the drives' counters, bytes from the page cache must
+//! not, and all bytes must show on the GPU's link. `direct` needs the counters of cuFile or
+//! nvidia-fs, and a second counter that saw as many bytes. An amount too small for any other
+//! counter is not proven.
 
 use forebay::{Direction, Route};
 use forebay_base::units::{KIB, MIB, format_size as size};

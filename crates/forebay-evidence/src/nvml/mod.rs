@@ -1,7 +1,7 @@
 //! NVML's functions, as a table filled from the driver's library at run time.
 //!
 //! Structures, constants and names are those of `nvml.h`, unchanged since drivers of CUDA 12. A
-//! missing function disables only the calls that need it: each call returns a number or the reason.
+//! missing function disables only the calls that need it: calls return a number or the reason.
 //! `sensors` uses it for a GPU's sensors, `pcie` for the bytes that crossed its link.
 
 #![expect(unsafe_code, reason = "loads a library and declares its functions")]
@@ -89,7 +89,7 @@ impl FieldValue {
 type FindBy = unsafe extern "C" fn(*const c_char, *mut Opaque) -> Status;
 type FieldValues = unsafe extern "C" fn(Opaque, c_int, *mut FieldValue) -> Status;
 type ErrorText = unsafe extern "C" fn(Status) -> *const c_char;
-/// A function that writes one number about a GPU.
+/// A function that writes a number about a GPU.
 type Fill<T> = unsafe extern "C" fn(Opaque, *mut T) -> Status;
 
 /// The loaded and initialised library, and a GPU that it knows.
@@ -129,7 +129,7 @@ impl Nvml {
             let words = source.map_or_else(|| error.to_string(), ToString::to_string);
             format!("cannot load `{path}`: {words}")
         })?;
-        // SAFETY: each function has had this signature since it has had this name.
+        // SAFETY: the functions of these names never had other signatures.
         let (start, nvml) = unsafe {
             let none = |name: &str| format!("`{path}` has no `{name}`");
             let start = function::<unsafe extern "C" fn() -> Status>(&library, c"nvmlInit_v2")
@@ -151,7 +151,7 @@ impl Nvml {
         };
         // The table's functions are in the library, so it stays loaded until the process ends.
         std::mem::forget(library);
-        // SAFETY: the function takes no arguments.
+        // SAFETY: the function expects no arguments.
         let status = unsafe { start() };
         if status == 0 {
             return Ok(nvml);
@@ -162,8 +162,8 @@ impl Nvml {
         Err(why)
     }
 
-    /// Finds a GPU by its PCI address, else by its UUID. A MIG instance has the address of the
-    /// whole GPU, whose link it shares.
+    /// Finds a GPU by its PCI address, else by its UUID. A MIG instance shares the address and
+    /// the link of the whole GPU.
     fn look_up(&mut self, address: &str, uuid: &str) -> Result<(), String> {
         let mut why = "NVML cannot look for a GPU".to_owned();
         let ways = [
@@ -227,15 +227,15 @@ impl Nvml {
     /// Calls `function` with `value` as its in-out argument and returns the result.
     fn filled<T>(&self, function: Option<Fill<T>>, call: &str, mut value: T) -> Result<T, String> {
         let function = function.ok_or_else(|| lacks(call))?;
-        // SAFETY: the handle is of this library, which is not shut down. The output has the type
-        // that the function takes and outlives the call.
+        // SAFETY: the handle is of this library, which is not shut down. The output is of the
+        // function's type and outlives the call.
         match unsafe { function(self.handle(), &raw mut value) } {
             0 => Ok(value),
             status => Err(self.words(call, status)),
         }
     }
 
-    /// The error message for a failed call, with the library's text if it has one.
+    /// The error message for a failed call, with the library's text, if any.
     fn words(&self, call: &str, status: Status) -> String {
         let text = self.error_text.and_then(|function| {
             // SAFETY: the function accepts any number.
@@ -264,7 +264,7 @@ fn lacks(call: &str) -> String {
     format!("NVML has no `{call}`")
 }
 
-/// A function of the library; `None` if it has none of this name.
+/// A function of the library; `None` if it is missing.
 ///
 /// # Safety
 /// `T` is the type of the function.

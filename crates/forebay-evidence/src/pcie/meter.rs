@@ -12,7 +12,7 @@ fn since(now: Count, earlier: Count) -> u64 {
     }
 }
 
-/// Both counters at one time.
+/// A reading of both counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) received: Count,

@@ -1,9 +1,9 @@
 //! Bytes that crossed a GPU's PCIe link, from NVML counters for all processes.
 //!
 //! NVML's fields 197 and 198 are cumulative. On an H200 (driver 580.159) a copy of 1 GiB to the GPU
-//! raised 198 by 1.078 GiB, and one from it raised 197 by 1.094 GiB. So they count the payload plus
-//! the link's headers, and are complete as soon as the copy is. They are 32 bits wide there and
-//! wrap after 4 GiB, so a sampling thread also reads them during a span that may move more.
+//! raised 198 by 1.078 GiB, and back from it raised 197 by 1.094 GiB. So they count the payload
+//! plus the link's headers, and are complete as soon as the copy is. They are 32 bits wide there
+//! and wrap after 4 GiB, so a sampling thread also reads them during a span that may move more.
 
 mod meter;
 #[cfg(test)]
@@ -24,9 +24,9 @@ use super::observers;
 use super::seen::Seen;
 use crate::nvml::{LIBRARY, LOOK, Nvml};
 
-/// Bytes a span may move before a 32-bit counter may wrap unnoticed; leaves room for headers.
+/// Bytes a span may move before a 32-bit counter may wrap unnoticed, headers included.
 const EDGES_MAX: u64 = 3 * GIB;
-/// Sampling period within a longer span: at 55 GB/s, 4 GiB take 78 ms.
+/// Sampling period within a longer span: at 55 GB/s, 4 GiB last 78 ms.
 const PERIOD: Duration = Duration::from_millis(20);
 /// A pause after which 4 GiB may have passed unnoticed.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -65,18 +65,18 @@ pub enum How {
     Sampled,
 }
 
-/// A GPU's PCIe link. Any number of spans may use it at once.
+/// A GPU's PCIe link. Any number of spans may use it concurrently.
 #[derive(Debug, Clone)]
 pub struct GpuLink(pub(super) Seen<Arc<Link>>);
 
 impl GpuLink {
-    /// No link: no GPU takes part.
+    /// No link, for spans without a GPU.
     #[must_use]
     pub fn none() -> Self {
         Self(Seen::Nothing("no GPU is part of it".into()))
     }
 
-    /// Finds the link of a GPU. Loads the driver's management library, which may take a while.
+    /// Finds the link of a GPU. Loads the driver's management library, which may be slow.
     #[must_use]
     pub fn find(info: &DeviceInfo) -> Self {
         Self(Link::find(info))

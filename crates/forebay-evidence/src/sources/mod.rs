@@ -1,7 +1,7 @@
 //! Finds the counters for a span of work, and reads them at the edges of the span.
 //!
 //! Devices, mounts, ports and the GPU in NVML are found once, before the span. An edge then only
-//! reads: each counter once, the most precise ones closest to the work.
+//! reads: every counter once, the most precise closest to the work.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ impl Sources {
         self
     }
 
-    /// Adds the counters of a GPU. With several GPUs, each gets a separate [`Evidence`].
+    /// Adds the counters of a GPU. Several GPUs get separate [`Evidence`].
     #[must_use]
     pub fn gpu(mut self, link: &GpuLink) -> Self {
         self.gpus.push(link.clone());
@@ -109,7 +109,7 @@ impl Sources {
         self
     }
 
-    /// Adds the counters of `engine`'s cuFile session, if it opens one.
+    /// Adds the counters of `engine`'s cuFile session, if any.
     #[must_use]
     pub fn engine(self, engine: &Engine) -> Self {
         let engine = engine.clone();
@@ -148,7 +148,7 @@ fn storage(map: &StorageMap, devices: &[Device]) -> Storage {
     }
 }
 
-/// Counters that take longer to read and that only other work changes in between.
+/// Counters that are slower to read and that only other work changes in between.
 struct Outer {
     nvidia_fs: Seen<NvidiaFs>,
     nfs: Seen<Vec<NfsMount>>,
@@ -221,8 +221,8 @@ impl Span<'_> {
         self.end_each().swap_remove(0)
     }
 
-    /// Like [`end`](Self::end), but returns evidence for each GPU, in their order. Each has its own
-    /// link; all other counts are for all GPUs together, and [`Evidence::of_part`] divides them.
+    /// Like [`end`](Self::end), but returns evidence per GPU, in their order. Links are the GPUs'
+    /// own; all other counts are for all GPUs together, and [`Evidence::of_part`] divides them.
     #[must_use]
     pub fn end_each(self) -> Vec<Evidence> {
         let (elapsed, ending) = (self.begun.elapsed(), Instant::now());
