@@ -46,7 +46,7 @@ impl Copied {
         layers.into_iter().rev().for_each(|one| self.all.push_front(one));
     }
 
-    /// Returns the changes that were found and not yet reported, one layer per call.
+    /// Returns the changes that were found and not yet reported, a layer per call.
     ///
     /// # Errors
     /// A file that changed while its pages were copied.
@@ -63,7 +63,7 @@ impl One {
 }
 
 impl Shared {
-    /// Schedules another check of a taken layer's files, if it was copied from their pages.
+    /// Schedules a further check of a held layer's files, if it was copied from their pages.
     pub(super) fn look_after(&self, state: &mut State, unit: usize, loaded: &Loaded) {
         let Some(FromPages { stamps, .. }) = &loaded.pages else { return };
         if state.copied.all.is_empty() {
@@ -85,7 +85,7 @@ impl Shared {
             };
             let mut state = self.lock();
             let is_first = |one: &One| one.ready.event() == first.ready.event();
-            // Another thread may have checked it in between, or be about to.
+            // A second thread may have checked it in between, or be about to.
             if state.copied.all.front().is_some_and(is_first) {
                 state.copied.all.pop_front();
                 self.report_changed(&mut state, first.unit, changed);

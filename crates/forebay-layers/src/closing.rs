@@ -1,4 +1,4 @@
-//! Closing a stream. It waits for copies and compute, each for at most the watchdog time, even if a
+//! Closing a stream. It waits for copies and compute, both for at most the watchdog time, even if a
 //! driver call never returns.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
@@ -40,7 +40,7 @@ impl Shared {
         self.lock().copied.next_change().map(|()| exports)
     }
 
-    /// Stops further layers from being taken or loaded.
+    /// Stops further layers from being acquired or loaded.
     fn request_close(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -50,8 +50,8 @@ impl Shared {
         self.came.notify_all();
     }
 
-    /// Records an event on the stream of each held layer, so that the wait covers the compute
-    /// queued up to now. No further layer can be taken.
+    /// Records an event on the streams of all held layers, so that the wait covers the compute
+    /// queued up to now. No further layer can be acquired.
     fn mark_held(self: &Arc<Self>, bound: Duration) -> Result<()> {
         let state = self.lock();
         let is_quiet = state.taken.is_empty() && state.turn == Turn::Free;
@@ -145,7 +145,7 @@ impl Shared {
         self.marks.put(lane)?.wait_while(&mut || Instant::now() < until)
     }
 
-    /// Frees the memory once all copies are done. If one does not end, the memory is leaked.
+    /// Frees the memory once all copies are done. If a copy does not end, the memory is leaked.
     pub(super) fn give_back(&self) -> Result<()> {
         let waits = |_| self.not_over(no_answer("another thread waits for it"));
         drop(self.submit().map_err(waits)?); // a copy that is being queued
@@ -161,7 +161,7 @@ impl Shared {
     }
 }
 
-/// The error for a driver call that has not returned within the bound; `who` names the waiter.
+/// The error for a driver call that did not return within the bound; `who` names the waiter.
 fn no_answer(who: &str) -> DeviceError {
     let detail = format!("a call of the driver does not return, and {who}");
     DeviceError { call: "close", code: -1, name: "NO_ANSWER".into(), detail }

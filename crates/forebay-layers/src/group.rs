@@ -1,6 +1,6 @@
-//! State shared by streams of the same layers, each of which loads them to a different GPU. One
-//! loader reads each layer once for all of them. The host copies of layers are shared too. A single
-//! stream is a group of one.
+//! State shared by streams of the same layers, which load them to different GPUs. Their common
+//! loader reads a layer once for all of them. The host copies of layers are shared too. A single
+//! stream is a group too.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
@@ -38,7 +38,7 @@ pub(super) struct Group {
     queue: Lock<Queue>,
     /// Notified for the loader.
     queued: Condvar,
-    /// Notified by the loader when it has dropped a stream.
+    /// Notified by the loader when it dropped a stream.
     parted: Condvar,
     loader: Lock<Option<JoinHandle<()>>>,
 }
@@ -62,7 +62,7 @@ pub(super) struct Job {
     /// Must be signaled before its buffer may be overwritten.
     pub(super) frees: Vec<Mark>,
     pub(super) since: Instant,
-    /// Whether pinning its pages has just failed.
+    /// Whether pinning its pages just failed.
     pub(super) unpinned: bool,
 }
 
@@ -100,7 +100,7 @@ impl Group {
         })
     }
 
-    /// The host copy of a unit, if it has one.
+    /// The host copy of a unit, if any.
     pub(super) fn home(&self, unit: usize) -> Option<Arc<PinnedUnit>> {
         self.homes().home(unit).cloned()
     }
@@ -116,7 +116,7 @@ impl Group {
         self.streams.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
-    /// Whether no other stream has, or had, these layers.
+    /// Whether no other stream uses, or used, these layers.
     pub(super) fn is_of_one(&self) -> bool {
         self.streams.get().is_none_or(|streams| streams.len() <= 1)
     }
@@ -136,18 +136,18 @@ impl Group {
         Ok(())
     }
 
-    /// The tier of each unit.
+    /// The tiers of the units.
     pub(super) fn tiers(&self) -> Vec<Tier> {
         self.tiers.get().cloned().unwrap_or_default()
     }
 
-    /// Counts a stream that has memory.
+    /// Counts a stream with memory.
     pub(super) fn join(&self) {
         self.homes().streams += 1;
     }
 
-    /// Removes a stream from the count. When the last one leaves, the host copies are freed, unless
-    /// the copies of some stream did not settle.
+    /// Removes a stream from the count. When the last stream ends, the host copies are freed,
+    /// unless the copies of some stream did not settle.
     pub(super) fn leave(&self, is_settled: bool) {
         let mut homes = self.homes();
         homes.stuck |= !is_settled;
@@ -161,7 +161,7 @@ impl Group {
         }
     }
 
-    /// Sets how many streams the loader serves; 0 when it has ended.
+    /// Sets how many streams the loader serves; 0 when it ended.
     pub(super) fn works(&self, streams: usize) {
         self.queue.lock().works = vec![true; streams];
         self.parted.notify_all();
@@ -179,7 +179,7 @@ impl Group {
         self.queued.notify_one();
     }
 
-    /// Takes the queued requests, waiting at most `bound` if there are none.
+    /// Pops the queued requests, waiting at most `bound` if there are none.
     pub(super) fn take_jobs(&self, bound: Duration) -> VecDeque<Job> {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() && !queue.rung && !bound.is_zero() {
@@ -212,7 +212,7 @@ impl Group {
         let is_last = !queue.works.contains(&true);
         drop(queue);
         if is_last {
-            // A concurrent closer also returns only after the loader has ended.
+            // A concurrent closer also returns only after the loader ended.
             let mut loader = self.loader.lock();
             while loader.as_ref().is_some_and(|loader| !loader.is_finished()) {
                 if left().is_zero() {
@@ -241,7 +241,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if self.engine.check_process(Operation::Read).is_err() {
-            // The thread belongs to the parent process; a forked child has none.
+            // The thread belongs to the parent process; a forked child lacks it.
             let loader = self.loader.get_mut();
             std::mem::forget(loader.take());
         }

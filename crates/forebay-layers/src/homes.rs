@@ -14,7 +14,7 @@ use super::mapper::Maps;
 /// The host copies of all units.
 #[derive(Debug)]
 pub(super) struct Homes {
-    /// One per unit.
+    /// An entry per unit.
     places: Vec<Place>,
     pub(super) maps: Maps,
     /// Number of streams that copy from them.
@@ -25,7 +25,7 @@ pub(super) struct Homes {
     gone: bool,
 }
 
-/// The host copy of a unit, if it has one, and whether its bytes are loaded.
+/// The host copy of a unit, if any, and whether its bytes are loaded.
 #[derive(Debug, Clone, Default)]
 struct Place {
     home: Option<Arc<PinnedUnit>>,
@@ -37,7 +37,7 @@ struct Place {
 pub(super) struct PinnedUnit {
     kept: Kept,
     copies: Vec<Copy>,
-    /// Where each slot's data begins in the group's own memory.
+    /// Where the slots' data begins in the group's own memory.
     starts: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ enum Kept {
 }
 
 impl Homes {
-    /// Creates entries for so many units, none of which has a host copy.
+    /// Creates entries for so many units, without host copies.
     pub(super) fn new(units: usize, maps: Maps) -> Self {
         let places = vec![Place::default(); units];
         Self { places, maps, streams: 0, stuck: false, gone: false }
@@ -129,7 +129,7 @@ impl PinnedUnit {
         Self { kept: Kept::Pages(pages), copies, starts: Vec::new() }
     }
 
-    /// The group's own memory, if the copy is in it, and where each slot's data begins.
+    /// The group's own memory, if the copy is in it, and where the slots' data begins.
     pub(super) fn memory(&self) -> Option<(&Buffer, &[u64])> {
         match &self.kept {
             Kept::Memory(memory) => Some((memory, &self.starts)),
@@ -145,7 +145,7 @@ impl PinnedUnit {
         }
     }
 
-    /// The copies to a buffer, grouped into one driver call each.
+    /// The copies to a buffer, grouped into driver calls.
     pub(super) fn copies_to(&self, buffer: u64) -> impl Iterator<Item = Vec<DeviceCopy>> {
         let of = move |&(from, to, len): &Copy| DeviceCopy {
             host: host(from),

@@ -9,7 +9,7 @@ use forebay_base::units::{ByteRange, align_up};
 use super::slices::PART_ALIGNMENT;
 use super::{refuse, ring, slices};
 
-/// Maximum size of one copy from pinned memory. The fixed cost of a copy is 0.2 % of that (2.7 µs
+/// Maximum size of a copy from pinned memory. The fixed cost of a copy is 0.2 % of that (2.7 µs
 /// of 1.2 ms on an H200), and longer copies would delay other users of the link.
 const COPY_MAX: u64 = 64 << 20;
 
@@ -58,18 +58,18 @@ impl Layer {
         &self.parts
     }
 
-    /// Bytes on the GPU. Each part begins at a multiple of 256.
+    /// Bytes on the GPU. Parts begin at multiples of 256.
     #[must_use]
     pub fn len(&self) -> u64 {
         slices::length(self.lens()).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of each part.
+    /// Bytes of the parts.
     fn lens(&self) -> impl Iterator<Item = u64> {
         self.parts.iter().map(|part| part.len)
     }
 
-    /// Whether it has no bytes.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| part.len == 0)
@@ -115,7 +115,7 @@ impl Layer {
     }
 }
 
-/// The unit of loading: a layer, or a slice of one.
+/// The unit of loading: a layer, or a slice of a layer.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) layer: usize,
@@ -124,7 +124,7 @@ pub(super) struct Unit {
     pub(super) first_part: usize,
     pub(super) name: String,
     pub(super) parts: Vec<LayerPart>,
-    /// Offset of each part in the GPU buffer.
+    /// Offsets of the parts in the GPU buffer.
     pub(super) places: Vec<u64>,
     /// Bytes on the GPU.
     pub(super) len: u64,
@@ -201,8 +201,8 @@ fn append(mut list: Vec<u64>, last: u64) -> Vec<u64> {
 }
 
 /// Cuts layers into slices so that two of them fit `budget` bytes and a GPU of `room` bytes.
-/// Without a budget each layer is one slice. Returns the number of slices per layer, and the units
-/// in order.
+/// Without a budget a layer is a single slice. Returns the number of slices per layer, and the
+/// units in order.
 ///
 /// # Errors
 /// A bad layer; a budget or a GPU that is too small for any slices.
@@ -222,7 +222,7 @@ pub(super) fn cut(
     let count = match budget {
         _ if fits => Some(1),
         None => None,
-        // All layers get the number of slices that the largest one needs.
+        // All layers get the number of slices that the largest layer needs.
         Some(_) => lens
             .iter()
             .map(|lens| slices::count(lens, most))
@@ -280,7 +280,7 @@ fn enough(of_layers: u64, of_slices: u64) -> String {
 /// A copy: source address, offset in the buffer, bytes.
 pub(super) type Copy = (u64, u64, u64);
 
-/// Appends a copy, merged with the last one if they are adjacent.
+/// Appends a copy, merged with the last copy if they are adjacent.
 pub(super) fn add_copy(copies: &mut Vec<Copy>, (from, to, len): Copy) {
     match copies.last_mut() {
         Some((last, at, so_far))
@@ -295,7 +295,7 @@ pub(super) fn add_copy(copies: &mut Vec<Copy>, (from, to, len): Copy) {
 /// Layout of a unit's slot contents in pinned memory, and the copies from there.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    /// Offset of each slot's data.
+    /// Offsets of the slots' data.
     pub(super) starts: Vec<u64>,
     /// Total bytes.
     pub(super) len: u64,

@@ -1,5 +1,5 @@
-//! Streams the layers of a model that is larger than GPU memory: each layer is loaded while the one
-//! before it is computed.
+//! Streams the layers of a model that is larger than GPU memory: a layer is loaded while its
+//! predecessor is computed.
 //!
 //! ```text
 //! order      the order of layers; known in advance, or given while it runs
@@ -7,11 +7,11 @@
 //!   slices     pure: where layers are cut
 //! placement  pure: which layers are kept on the GPU and in pinned memory
 //! schedule   pure: which layer is loaded into which buffer
-//! prediction the time of a pass, from that of the last one
+//! prediction the time of a pass, from that of the last pass
 //!   taking     the caller's side: take, keep, release; copies of layers kept on the host
 //!   loader     a thread: reads layers to slots (or to pinned memory) and copies them to the GPU
 //!     together   pure: which streams read a layer together
-//!     reading    one layer being read; `ring` is the slots, small ones for reads from drives
+//!     reading    a layer during its read; `ring` is the slots, small ones for reads from drives
 //!   mapper     a thread: pins and unpins file pages for the GPU (`mapped`); `pages` maps them
 //!     after      checks that files did not change while their pages were copied
 //! turn       which thread submits work of a stream; the order of the locks
@@ -22,14 +22,14 @@
 //! writing    a thread: writes changed layers back
 //!   ties       pure: which layers share bytes or files
 //! taken      the caller's handle: memory that is valid until it is released
-//! statistics times of each layer: transfer, compute, stall; `trace` draws them
+//! statistics times of the layers: transfer, compute, stall; `trace` draws them
 //! ```
 //!
 //! Order between the caller's compute and our copies is kept with events on both sides. The host
 //! waits only for storage, and for a slot if all slots hold bytes for a buffer still in use by
 //! compute. In that case taking a layer from files waits for that compute. A copy to a buffer waits
 //! on the GPU until the previous layer in it has been computed. Such copies hold slots, so a stream
-//! has separate slots and cannot delay other transfers.
+//! uses separate slots and cannot delay other transfers.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names")]
 
@@ -83,8 +83,8 @@ pub use taken::{LayerMemory, Step, Taken};
 use forebay::gpu::{CallerStream, Device, DeviceId};
 use forebay::{Engine, Error, Operation, Result};
 
-/// Default number of GPU buffers: one being computed, one ready, and one being loaded. So a layer
-/// may be late by as long as another one takes.
+/// Default number of GPU buffers: for the layers in compute, ready, and in transfer. So a layer may
+/// be late by the time of a whole layer.
 const BUFFERS: u64 = 3;
 
 /// Options of a layer stream.
@@ -111,7 +111,7 @@ pub struct StreamOptions {
     pub mapped_budget: Option<u64>,
     /// Fills released buffers with NaN for the usual floating point types (64, 32 and 16 bits,
     /// bfloat16, and the 8-bit types `e4m3fn` and `e5m2`). This exposes code that uses a layer
-    /// after its release. Each layer is then read again, even if it would stay on the GPU.
+    /// after its release. All layers are then read again, even if it would stay on the GPU.
     pub check: bool,
 }
 
@@ -136,7 +136,7 @@ impl StreamOptions {
     }
 }
 
-/// Layers loaded to the GPU one after the other, ahead of the compute that needs them.
+/// Layers loaded to the GPU in sequence, ahead of the compute that needs them.
 ///
 /// ```
 /// use forebay::gpu::CallerStream;
@@ -188,8 +188,8 @@ impl LayerStream {
         Ok(streams.pop().expect("one for the device"))
     }
 
-    /// Creates one stream of `layers` for each GPU of `devices`, in their order. The streams share
-    /// reads: if they advance in step, each layer is read once for all. A stream that requests a
+    /// Creates a stream of `layers` for every GPU of `devices`, in their order. The streams share
+    /// reads: if they advance in step, a layer is read once for all. A stream that requests a
     /// layer waits for streams that are not far behind, for at most 250 ms. A later one has the
     /// layer read again. One thread that takes from all streams in turn needs one extra buffer on
     /// each GPU for that. Host copies of layers are shared; `host_budget` and `mapped_budget` apply
@@ -330,7 +330,7 @@ impl LayerStream {
         self.shared.device.id()
     }
 
-    /// Number of slices in which each layer is taken.
+    /// Number of slices per layer.
     #[must_use]
     pub fn slices(&self) -> usize {
         self.shared.slices
@@ -351,7 +351,7 @@ impl LayerStream {
         self.shared.statistics()
     }
 
-    /// The tier of each layer, or of each slice, with the slices of a layer in a row.
+    /// The tiers of the layers, or of the slices, with the slices of a layer in a row.
     #[must_use]
     pub fn tiers(&self) -> Vec<Tier> {
         self.shared.group.tiers()
@@ -368,7 +368,7 @@ impl LayerStream {
     }
 
     /// Writes the [`statistics`](Self::statistics) as trace events in JSON, for `ui.perfetto.dev`.
-    /// There is one track per transfer route, and one for the compute.
+    /// There is a track per transfer route, and a track for the compute.
     ///
     /// # Errors
     /// Those of `out`.
@@ -392,8 +392,8 @@ impl LayerStream {
     /// synced.
     ///
     /// # Errors
-    /// [`Error::Layer`] for a failed write. If several failed, each call reports one, in the order
-    /// in which they failed.
+    /// [`Error::Layer`] for a failed write. If several failed, a call reports the next, in the
+    /// order in which they failed.
     pub fn flush_while(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         self.shared.check_home()?;
         self.shared.flush(go_on)

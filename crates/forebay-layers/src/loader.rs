@@ -1,5 +1,5 @@
 //! The thread that loads layers from files. It reads them into staging slots, or into the pinned
-//! memory that keeps them, and copies from there to each stream's GPU. It waits for storage and
+//! memory that keeps them, and copies from there to the streams' GPUs. It waits for storage and
 //! slots, and briefly for streams that want the same layer, but never for the caller.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use super::together::{Apart, Progress, Request, pick};
 /// Sleep time while reads are in flight; arriving data wakes it earlier.
 const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Sleep time while it also needs a free slot, or a block waits for the next one. Free slots and
+/// Sleep time while it also needs a free slot, or a block waits for its successor. Free slots and
 /// the state of the link are only found by polling; a slot is copied in 150 µs.
 const PATIENCE_FOR_SLOT: Duration = Duration::from_micros(50);
 
@@ -44,11 +44,11 @@ pub(super) struct Loader {
     ring: Ring,
     /// Jobs that have not begun.
     jobs: VecDeque<Job>,
-    /// Running reads. Only the last one may have blocks that are not open.
+    /// Running reads. Only in the last read blocks may still be closed.
     readings: VecDeque<Reading>,
     /// Layers whose pages are being pinned, in order.
     pinning: VecDeque<Pinning>,
-    /// When it began to wait for nothing but a slot or another stream.
+    /// When it began to wait for nothing but a slot or a second stream.
     waiting: Option<Instant>,
 }
 
@@ -122,14 +122,14 @@ impl Loader {
         }
     }
 
-    /// Takes new requests, waiting at most `bound` if there are none.
+    /// Pops new requests, waiting at most `bound` if there are none.
     fn hear(&mut self, bound: Duration) {
         let jobs = self.group.take_jobs(bound);
         // A closing stream may have queued requests before.
         self.jobs.extend(jobs.into_iter().filter(|job| self.seats[job.seat].is_some()));
     }
 
-    /// Drops streams that are closing; returns true if any stream is left. The last one is settled
+    /// Drops streams that are closing; returns true if any stream remains. The last one is settled
     /// before it is dropped.
     fn part(&mut self) -> bool {
         let seats = self.seats.iter().enumerate();
@@ -163,7 +163,7 @@ impl Loader {
         }
         let is_flying = self.readings.iter().any(Reading::is_flying);
         if opened == Opened::Look && !is_flying {
-            // Only a GPU or another stream can change that, so the polling interval grows with the
+            // Only a GPU or a second stream can change that, so the polling interval grows with the
             // time waited.
             let since = *self.waiting.get_or_insert_with(Instant::now);
             return Ok(Some((since.elapsed() / 16).clamp(NAPS[0], NAPS[1])));
@@ -174,7 +174,7 @@ impl Loader {
         Ok((!self.readings.is_empty() || !self.pinning.is_empty()).then_some(nap))
     }
 
-    /// Begins layers in order while memory lasts; returns what the last one waits for.
+    /// Begins layers in order while memory lasts; returns what the last layer waits for.
     fn begin(&mut self) -> Result<Opened> {
         loop {
             if let Some(last) = self.readings.back_mut() {
@@ -192,12 +192,12 @@ impl Loader {
         }
     }
 
-    /// Whether it serves only one stream.
+    /// Whether it serves a single stream.
     fn is_alone(&self) -> bool {
         self.seats.iter().flatten().count() == 1
     }
 
-    /// Chooses the jobs for one layer that begin now.
+    /// Chooses the jobs for a layer that begin now.
     ///
     /// # Errors
     /// Errors of a GPU.
@@ -279,7 +279,7 @@ impl Loader {
         Target::new(job, shared, store)
     }
 
-    /// Copies a layer from its host copy, if there is one by now. Returns the jobs that are left.
+    /// Copies a layer from its host copy, if it exists by now. Returns the remaining jobs.
     fn copy_kept(&self, jobs: Vec<Job>) -> Result<Option<Vec<Job>>> {
         let mut left = Vec::new();
         for job in jobs {
@@ -341,8 +341,8 @@ impl Loader {
         jobs.iter_mut().for_each(|job| job.unpinned = true);
         let (mut now, mut later) = (Vec::new(), Vec::new());
         for job in jobs {
-            // With several streams no copy may wait for one GPU, because the copies behind it would
-            // wait too.
+            // With several streams no copy may wait for a single GPU, because the copies behind it
+            // would wait too.
             let is_free = self.is_alone() || are_passed(&job.frees)?;
             if is_free { now.push(job) } else { later.push(job) }
         }

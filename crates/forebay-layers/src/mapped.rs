@@ -2,7 +2,7 @@
 //! all later passes.
 //!
 //! Pinned pages keep their old contents if the file is overwritten with O_DIRECT or truncated. So a
-//! layer is only copied from its pages while the file is the same one, with the size and the time
+//! layer is only copied from its pages while the file is unchanged, with the size and the time
 //! of change that it had before mapping. `after` checks again after the copy.
 
 #![expect(unsafe_code, reason = "pins what it has mapped")]
@@ -16,11 +16,11 @@ use forebay_base::units::{ByteRange, align_down, align_up};
 use super::layer::{Copy, Unit, add_copy, is_resident};
 use super::pages::{FilePages, Stamp};
 
-/// Minimum average size of a mapping: each costs kernel and driver calls. A guess, which no run has
+/// Minimum average size of a mapping: they cost kernel and driver calls. A guess, which no run has
 /// measured.
 const WINDOW_MIN: u64 = 256 << 10;
 
-/// The file ranges of a unit, merged into those that are mapped at once.
+/// The file ranges of a unit, merged into those that are mapped together.
 #[derive(Debug)]
 pub(super) struct Windows(Vec<Window>);
 
@@ -40,7 +40,7 @@ pub(super) struct Pages {
     stamps: Stamps,
 }
 
-/// Files, each with a stamp that shows whether it was changed since.
+/// Files with stamps that show whether they were changed since.
 #[derive(Debug, Clone)]
 pub(super) struct Stamps(Arc<[(File, Stamp)]>);
 
@@ -174,7 +174,7 @@ impl Drop for Pages {
             return; // they are pinned for the parent
         }
         for pages in self.pinned.drain(..) {
-            // SAFETY: registered by `pin`; the owner has waited for all copies before dropping it.
+            // SAFETY: registered by `pin`; the owner waits for all copies before dropping it.
             let given_back = unsafe { self.device.unregister(pages.start()) };
             if given_back.is_err() {
                 std::mem::forget(pages); // the GPU may still read it

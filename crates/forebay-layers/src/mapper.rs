@@ -1,5 +1,5 @@
 //! Decides which layers are copied directly from the page cache, and runs the thread that pins and
-//! unpins their pages. Both take as long as the driver likes and must not delay the thread that
+//! unpins their pages. Both last as long as the driver likes and must not delay the thread that
 //! queues copies. It also checks files again after their pages were copied (`after`).
 
 use std::sync::atomic::{Ordering, fence};
@@ -29,7 +29,7 @@ const LOOKS_EVERY: Duration = Duration::from_millis(500);
 /// Interval for checking whether pages may be unpinned.
 const CHECKS_EVERY: Duration = Duration::from_millis(5);
 
-/// Pages are unpinned if less than one part in this many of the memory would be left.
+/// Pages are unpinned if less than this fraction of the memory would remain.
 const LEFT: u64 = 16;
 
 /// Which layers' pages are pinned, and which could be.
@@ -40,7 +40,7 @@ pub(super) struct Maps {
     used: u64,
     /// Whether the caller requested pinning as soon as pages are in memory.
     at_once: bool,
-    /// Per unit: a bit for each stream to which it was loaded from files before, and whether its
+    /// Per unit: a bit for the streams to which it was loaded from files before, and whether its
     /// pages can be used.
     came: Vec<u64>,
     can: Vec<bool>,
@@ -118,7 +118,7 @@ impl Maps {
     }
 
     /// Records that a unit is loaded to the streams with these seats. Returns whether its pages are
-    /// to be pinned now: when it is loaded again, or at once if the caller requested that.
+    /// to be pinned now: when it is loaded again, or immediately if the caller requested that.
     pub(super) fn claim(
         &mut self,
         number: usize,
@@ -220,7 +220,7 @@ impl Group {
         }
     }
 
-    /// Releases the pinned pages of a unit, if it has any. From then on it is loaded through slots.
+    /// Releases the pinned pages of a unit, if any. From then on it is loaded through slots.
     pub(super) fn let_pages_go(self: &Arc<Self>, number: usize) {
         let mut homes = self.homes();
         let Some(home) = homes.take_pages(number) else { return };
@@ -244,11 +244,11 @@ impl Group {
         (used, reason.or_else(|| is_stranded.then(|| NO_THREAD.to_owned())))
     }
 
-    /// Unpins pages that nothing reads any more; returns true if some are left.
+    /// Unpins pages that nothing reads any more; returns true if some remain.
     fn give_pages_back(&self) -> bool {
         let _giving = self.mapper.giving.lock();
         let mut leaving = std::mem::take(&mut *self.mapper.leaving.lock());
-        // The driver takes as long as it likes.
+        // The driver may be arbitrarily slow.
         leaving.iter_mut().for_each(|pages| self.mark_copies(pages));
         leaving.retain(|pages| !matches!(pages.copies, Copies::Unknown));
         let (over, still): (Vec<_>, Vec<_>) = leaving.into_iter().partition(Leaving::is_over);
@@ -326,7 +326,7 @@ impl Group {
         *running = begun.is_ok().then_some(sender);
         match (&*running, wish) {
             (Some(thread), wish) => drop(thread.send(wish)),
-            // Starting one may succeed later.
+            // A later start may succeed.
             (None, Wish::Pin(_, answer)) => drop(answer.send(Err(Refusal::Now(NO_THREAD)))),
             (None, Wish::Look) => {}
         }
@@ -340,7 +340,7 @@ fn is_short(left: MemoryLeft, used: u64) -> bool {
 }
 
 /// Runs the thread. It holds no reference to the streams while it pins, because a hanging drive may
-/// block that forever. Streams end without it, and pages pinned too late are unpinned at once.
+/// block that forever. Streams end without it, and pages pinned too late are unpinned immediately.
 fn run(wishes: &Receiver<Wish>, streams: &Weak<Group>) {
     let mut look = Instant::now();
     loop {

@@ -44,7 +44,7 @@ impl Marks {
         Ok(Mark(Arc::new(Used { event, of: Arc::clone(self) })))
     }
 
-    /// Records a mark behind the work queued on one of our streams up to now.
+    /// Records a mark behind the work queued on our stream up to now.
     pub(super) fn put(self: &Arc<Self>, stream: Stream) -> DeviceResult<Mark> {
         let mark = self.mark()?;
         self.device.record(mark.event(), stream)?;
@@ -107,7 +107,7 @@ impl Mark {
     }
 }
 
-/// Drops signaled marks, the oldest first, up to the first one that is not signaled.
+/// Drops signaled marks, the oldest first, up to the first that is not signaled.
 pub(super) fn forget_passed(marks: &mut Vec<Mark>) {
     let passed = marks.iter().take_while(|mark| matches!(mark.is_passed(), Ok(true))).count();
     marks.drain(..passed);

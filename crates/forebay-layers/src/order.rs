@@ -28,7 +28,7 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// The layers by position.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sequence {
-    /// The units of one pass; empty for [`Order::Appended`].
+    /// The units of a pass; empty for [`Order::Appended`].
     pass: Vec<usize>,
     /// Total number of passes; `None`: unlimited.
     passes: Option<u64>,
@@ -44,7 +44,7 @@ impl Sequence {
     /// row.
     ///
     /// # Errors
-    /// The number in a list that has no layer.
+    /// The number in a list without a layer.
     pub(super) fn new(
         order: &Order,
         layers: usize,
@@ -75,12 +75,12 @@ impl Sequence {
         self.pass.is_empty()
     }
 
-    /// Positions in one pass; 0 for [`Order::Appended`].
+    /// Positions in a pass; 0 for [`Order::Appended`].
     pub(super) fn pass_len(&self) -> u64 {
         self.pass.len() as u64
     }
 
-    /// Adds one pass, if their number is limited.
+    /// Adds a pass, if their number is limited.
     pub(super) fn add_pass(&mut self) {
         self.passes = self.passes.map(|passes| passes.saturating_add(1));
     }

@@ -3,7 +3,7 @@
 //!
 //! This library never reads through a mapping, so a file that is truncated raises no SIGBUS here.
 
-#![expect(unsafe_code, reason = "maps files, and has the kernel bring their pages in")]
+#![expect(unsafe_code, reason = "maps files, and lets the kernel bring their pages in")]
 
 use std::io;
 use std::ops::Range;
@@ -184,8 +184,8 @@ impl Stamp {
         Ok(Self { identity: (stat.st_dev, stat.st_ino), size: stat.st_size, changed, written })
     }
 
-    /// True if `now` is the state of another file, or the bytes may have changed. The ctime does
-    /// not count: new names, owners and permissions change it, and none of the bytes.
+    /// True if `now` is the state of a different file, or the bytes may have changed. The ctime
+    /// does not count: new names, owners and permissions change it, and none of the bytes.
     #[must_use]
     pub fn is_outdated(&self, now: &Self) -> bool {
         let bytes = |of: &Self| (of.identity, of.size, of.written);

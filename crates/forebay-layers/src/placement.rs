@@ -14,15 +14,14 @@ pub enum Tier {
     Gpu,
     /// In pinned memory.
     Pinned,
-    /// In its files: each use reads it, or copies it from the page cache.
+    /// In its files: every use reads it, or copies it from the page cache.
     File,
 }
 
-/// GPU buffers shared by the layers that do not stay: for the current layer, the next one, and the
-/// one after that.
+/// GPU buffers shared by the layers that do not stay: for the current layer and the next two.
 const TURNING: usize = 3;
 
-/// The tier of each layer.
+/// The tiers of the layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) tiers: Vec<Tier>,
@@ -49,8 +48,8 @@ impl Placement {
         let files = taken.iter().filter(|&&unit| tiers[unit] == Tier::File && lens[unit] > 0);
         let files: Vec<(usize, u64)> = files.map(|&unit| (unit, lens[unit])).collect();
         keep(&mut tiers, Tier::Pinned, files.iter().copied(), host_budget);
-        // A layer that is read is surrounded by kept layers. It has the time of several layers to
-        // arrive if its load may begin during the second layer before it.
+        // A layer that is read is surrounded by kept layers. It may use the time of several layers
+        // to arrive if its load may begin during the second layer before it.
         let is_mixed = tiers.iter().any(|tier| *tier != Tier::File);
         let protects = if is_mixed && buffers >= TURNING { 2 } else { 1 };
         Self { tiers, protects }
@@ -68,7 +67,7 @@ fn pin_first(tiers: &mut [Tier], lens: &[u64], budget: u64) {
     }
 }
 
-/// The units of a pass, each once, in the order of their first use.
+/// The distinct units of a pass, in the order of their first use.
 fn taken(sequence: &Sequence, units: usize) -> Vec<usize> {
     let mut is_new = vec![true; units];
     let pass = (0..sequence.pass_len()).filter_map(|position| sequence.at(position));
@@ -84,7 +83,7 @@ fn keep(
 ) {
     let total: u128 = units.clone().map(|(_, len)| u128::from(len)).sum();
     let budget = u128::from(budget).min(total);
-    // Each unit adds its share of the budget; a unit is kept once the sum of shares covers its
+    // Every unit adds its share of the budget; a unit is kept once the sum of shares covers its
     // length.
     let mut saved = 0;
     for (unit, len) in units {

@@ -1,11 +1,11 @@
-//! Predicts the time of the next pass from that of the last one.
+//! Predicts the time of the next pass from that of the last pass.
 
 use std::time::Duration;
 
 use super::shared::Shared;
 use super::statistics::PassTimes;
 
-/// A pass that takes up to this multiple of its compute is bound by the compute.
+/// A pass of up to this multiple of its compute is bound by the compute.
 const HIDDEN: f64 = 1.005;
 
 /// What limits the time of a pass.
@@ -15,9 +15,9 @@ pub enum Limit {
     Compute,
     /// The link to the GPU.
     Link,
-    /// Layers that come from the page cache through slots.
+    /// Layers from the page cache, through slots.
     PageCache,
-    /// Layers that come from drives.
+    /// Layers from drives.
     Drive,
 }
 
@@ -64,7 +64,7 @@ impl Prediction {
         } else {
             Limit::PageCache
         };
-        // Of the bytes that take this long, those that do not fit behind the compute, in whole
+        // Of the bytes of this time, those that do not fit behind the compute, in whole
         // layers.
         let beyond = |bytes: u64, time: Duration| {
             let late = time.saturating_sub(compute).as_nanos();

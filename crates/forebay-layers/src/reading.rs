@@ -19,15 +19,15 @@ use super::ring::{Ring, SLOTS, Size, Slot, index, room_for, small_len};
 use super::shared::{From, Loaded, Shared};
 use super::store::Store;
 
-/// One layer that is being read.
+/// A layer during its read.
 pub(super) struct Reading {
     pub(super) unit: usize,
     blocks: BlockRead,
     /// Its blocks, where they are not those of the unit.
     packing: Option<Packing>,
-    /// Whether it comes from a drive.
+    /// Whether it is read from a drive.
     is_cold: bool,
-    /// Where each block is read to on the host.
+    /// Where the blocks are read to on the host.
     place: Place,
     /// The buffers that it is copied to.
     targets: Vec<Target>,
@@ -40,7 +40,7 @@ pub(super) struct Reading {
     /// How often blocks arrived, and how often the link was behind then.
     looks: u32,
     behind: u32,
-    /// Whether reading has failed.
+    /// Whether reading failed.
     failed: bool,
 }
 
@@ -86,7 +86,7 @@ pub(super) enum Opened {
     Whole,
     /// More can be opened once blocks of it, or of earlier readings, have arrived.
     Landing,
-    /// More can be opened once a slot is free, or another stream has requested it. Only polling
+    /// More can be opened once a slot is free, or a second stream requested it. Only polling
     /// finds out.
     Look,
 }
@@ -106,7 +106,7 @@ impl Target {
         Ok(())
     }
 
-    /// Queues copies of parts of blocks, each with the address of its block, after the marks of the
+    /// Queues copies of parts of blocks, with the addresses of their blocks, after the marks of the
     /// buffer.
     fn copy(&mut self, parts: &[(u64, Packed)]) -> DeviceResult<Mark> {
         self.begin()?;
@@ -157,7 +157,7 @@ impl Reading {
     /// [opened](Self::open).
     ///
     /// # Errors
-    /// Errors that can be detected at once.
+    /// Errors that can be detected immediately.
     pub(super) fn start(
         group: &Group,
         ring: &mut Ring,
@@ -283,8 +283,8 @@ impl Reading {
     }
 
     /// Copies blocks that have arrived; returns how many there were. While two copies are queued on
-    /// the link, blocks wait for the next ones until a quarter of the slots has arrived, because
-    /// each copy has a fixed cost.
+    /// the link, blocks wait for their successors until a quarter of the slots is full, because
+    /// a copy costs a fixed time.
     ///
     /// # Errors
     /// Errors of a GPU.
@@ -353,7 +353,7 @@ impl Reading {
         marks.collect()
     }
 
-    /// The result once all of it has arrived or failed; `None` while it is in progress.
+    /// The result once all of it arrived or failed; `None` while it is in progress.
     pub(super) fn end(&self) -> Option<Result<()>> {
         if !self.failed {
             return (self.landed == self.count && self.held.is_empty()).then_some(Ok(()));
@@ -401,7 +401,7 @@ impl Small {
     }
 }
 
-/// Whether a unit has to come from a drive.
+/// Whether a unit must be read from a drive.
 fn is_cold(unit: &Unit) -> bool {
     unit.places_to_look().iter().all(|part| {
         let range = ByteRange::at(part.offset, part.len);
@@ -409,7 +409,7 @@ fn is_cold(unit: &Unit) -> bool {
     })
 }
 
-/// The blocks of a unit that comes from drives, if small slots are useful. If the drives need all
+/// The blocks of a unit read from drives, if small slots are useful. If the drives need all
 /// of the memory, whole slots are as good.
 fn small(engine: &Engine, ring: &Ring, unit: &Unit) -> Option<(Packing, Small)> {
     if !ring.has_small() {

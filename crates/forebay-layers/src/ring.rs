@@ -31,7 +31,7 @@ pub(super) fn slot_len(engine: &Engine) -> u64 {
     engine.options().slot_size / 2
 }
 
-/// Bytes of a small slot: the size of one op.
+/// Bytes of a small slot: the size of an op.
 pub(super) fn small_len(engine: &Engine) -> u64 {
     engine.options().segment_size.min(slot_len(engine))
 }
@@ -43,8 +43,8 @@ pub(super) struct Ring {
     memory: Option<Buffer>,
     /// Bytes of a small slot.
     small: u64,
-    /// Number of cells, each a small slot with the gap before it, and number of cells per whole
-    /// slot.
+    /// Number of cells, which are small slots with the gaps before them, and number of cells per
+    /// whole slot.
     cells: usize,
     cells_each: usize,
     /// Free cells with the most recently used one last, and the number of free cells per whole
@@ -63,7 +63,7 @@ pub(super) struct Ring {
     was_behind: bool,
 }
 
-/// A slot in use. It has to be returned.
+/// A slot in use. It must be returned.
 #[derive(Debug)]
 pub(super) struct Slot {
     start: usize,
@@ -124,7 +124,7 @@ impl Ring {
         slot.start as u64 * (self.small + SKEW)
     }
 
-    /// Takes a slot that is not in use, if there is one. A small slot is only taken if fewer than
+    /// Pops a free slot, if there is any. A small slot is only popped if fewer than
     /// `room` are in use. Slots that wait for the compute do not count, so that read-ahead may use
     /// all slots in that time.
     ///
@@ -142,7 +142,8 @@ impl Ring {
         }
         let slot = match size {
             Size::Small => self.free.pop().map(|start| Slot { start, cells: 1 }),
-            // Whole slots are used in rotation: each always has some data from the page cache.
+            // Whole slots are used in rotation: all of them always hold some data from the page
+            // cache.
             Size::Whole => {
                 let mut of = self.free.iter().map(|cell| cell / self.cells_each);
                 let whole = of.find(|&whole| self.free_of[whole] == self.cells_each);

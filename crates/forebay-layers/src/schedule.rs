@@ -1,8 +1,8 @@
 //! Decides which layer is loaded into which GPU buffer, and when. Pure.
 //!
 //! In a known order, the layer evicted is the one whose next use is furthest away (Belady's rule).
-//! The choice is made as if each layer were loaded when it is taken, and carried out as soon as the
-//! buffer is free. So no rule needs fewer reads, and each read begins as early as that allows. The
+//! The choice is made as if layers were loaded when they are requested, and carried out as soon as
+//! the buffer is free. So no rule needs fewer reads, and reads begin as early as that allows. The
 //! most recently taken layers may be protected from eviction, so that one is loaded while they are
 //! computed.
 
@@ -44,7 +44,7 @@ impl Held {
 pub(super) struct Load {
     /// The position that it is loaded for.
     pub(super) position: u64,
-    /// The layer, or the slice of one.
+    /// The layer, or the slice of a layer.
     pub(super) unit: usize,
     /// The destination.
     pub(super) buffer: usize,
@@ -87,7 +87,7 @@ impl Schedule {
         Self { sequence, buffers, places, stays, protects: 1, next: 0 }
     }
 
-    /// Sets which layers stay, if there is room, and how many recent ones are protected from
+    /// Sets which layers stay, if memory allows, and how many recent ones are protected from
     /// eviction.
     pub(super) fn arrange(&mut self, stays: Vec<bool>, protects: u64) {
         (self.stays, self.protects) = (stays, protects.max(1));
@@ -150,7 +150,7 @@ impl Schedule {
         }
     }
 
-    /// The buffer to evict for the layer missing at `position`, if one can be evicted now.
+    /// The buffer to evict for the layer missing at `position`, if any can be evicted now.
     fn victim(&self, position: u64) -> Option<usize> {
         let is_recent = |unit| {
             let from = position.saturating_sub(self.protects);

@@ -26,11 +26,11 @@ use super::turn::Turn;
 use super::writing::{Writer, Writes};
 use super::{LayerTimes, StreamOptions, StreamStatistics};
 
-/// The shared state of one stream.
+/// The shared state of a stream.
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) device: Arc<dyn Device>,
-    /// The group of streams of the same layers, and the index of this one.
+    /// The group of streams of the same layers, and the index of this stream.
     pub(super) group: Arc<Group>,
     pub(super) seat: usize,
     pub(super) slices: usize,
@@ -169,7 +169,7 @@ impl Shared {
         }))
     }
 
-    /// Fails in a forked child: it has none of the threads, and locks may be held forever.
+    /// Fails in a forked child: it lacks the threads, and locks may be held forever.
     pub(super) fn check_home(&self) -> Result<()> {
         self.engine.check_process(Operation::Read)
     }
@@ -253,7 +253,7 @@ impl Shared {
         marks.iter().try_for_each(|mark| self.device.wait_event(lane, mark.event()))
     }
 
-    /// The names of units whose memory is still referenced, each once.
+    /// The names of units whose memory is still referenced, without duplicates.
     pub(super) fn exports(&self) -> Vec<String> {
         let state = self.lock();
         let alive = state.exports.iter().filter(|(_, export)| export.strong_count() > 0);
@@ -304,7 +304,7 @@ impl Shared {
 
     /// Records that a job failed; `mark` is behind everything that may still write to its buffer.
     pub(super) fn gave_up(&self, load: Load, mark: Mark, error: Error) {
-        // The marks stay with the load until it has ended.
+        // The marks stay with the load until it ended.
         let mut frees = self.lock().frees[load.buffer].clone();
         frees.retain(|mark| !matches!(mark.is_passed(), Ok(true)));
         frees.push(mark);
@@ -374,7 +374,7 @@ impl State {
         self.schedule.sequence().at(self.schedule.position())
     }
 
-    /// Fails if the stream has ended, or another thread takes a layer.
+    /// Fails if the stream ended, or if a second thread acquires a layer.
     pub(super) fn check(&self) -> Result<()> {
         self.check_open()?;
         if self.taking {
@@ -383,7 +383,7 @@ impl State {
         Ok(())
     }
 
-    /// Fails if the stream has ended.
+    /// Fails if the stream ended.
     pub(super) fn check_open(&self) -> Result<()> {
         match &self.lost {
             Some(error) => Err(error.clone()),

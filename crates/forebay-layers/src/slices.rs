@@ -3,20 +3,20 @@
 
 use std::ops::Range;
 
-/// Alignment of each part of a layer on the GPU, like an allocation.
+/// Alignment of the parts of a layer on the GPU, like an allocation.
 pub(super) const PART_ALIGNMENT: u64 = 256;
 
-/// Bytes that the parts take on the GPU; `None` if that exceeds any memory.
+/// Bytes of the parts on the GPU; `None` if that exceeds any memory.
 pub(super) fn length(parts: impl IntoIterator<Item = u64>) -> Option<u64> {
     parts.into_iter().try_fold(0, append)
 }
 
-/// Total bytes with one more part.
+/// Total bytes with a further part.
 fn append(before: u64, part: u64) -> Option<u64> {
     before.checked_next_multiple_of(PART_ALIGNMENT)?.checked_add(part)
 }
 
-/// The fewest slices of at most `most` bytes each; no part may be longer than that.
+/// The fewest slices of at most `most` bytes; no part may be longer than that.
 fn within(parts: &[u64], most: u64) -> Vec<Range<usize>> {
     let (mut slices, mut start, mut len) = (Vec::new(), 0, 0);
     for (number, &part) in parts.iter().enumerate() {

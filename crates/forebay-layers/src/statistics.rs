@@ -11,7 +11,7 @@ use super::marks::Mark;
 /// Maximum number of visits and passes that are kept.
 const REMEMBERED: usize = 4096;
 
-/// Times of one layer in one visit.
+/// Times of a layer in a visit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LayerTimes {
@@ -26,7 +26,7 @@ pub struct LayerTimes {
     /// Bytes of these that came from drives: read from files and not found in the page cache. For
     /// files whose residency this user may not query, a trial read decides.
     pub drive_bytes: u64,
-    /// The routes of the bytes that came from files through slots, with reasons.
+    /// The routes of the bytes that were read from files through slots, with reasons.
     pub routes: Vec<RouteShare>,
     /// Whether it came from the stream's pinned memory instead of from files.
     pub pinned: bool,
@@ -58,7 +58,7 @@ impl LayerTimes {
     }
 }
 
-/// Times of one pass: sums over its layers.
+/// Times of a pass: sums over its layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PassTimes {
@@ -72,7 +72,7 @@ pub struct PassTimes {
     pub pinned_bytes: u64,
     /// Bytes that came from pinned page cache pages.
     pub mapped_bytes: u64,
-    /// Bytes that came from files in another way.
+    /// Bytes of files by other routes.
     pub file_bytes: u64,
     /// Bytes of these that came from drives: see [`LayerTimes::drive_bytes`].
     pub drive_bytes: u64,
@@ -105,22 +105,22 @@ impl PassTimes {
     }
 }
 
-/// Statistics of a stream's layers that the GPU has finished, limited to the last few thousand.
+/// Statistics of a stream's layers that the GPU finished, limited to the last few thousand.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StreamStatistics {
     /// Per layer, in the order in which they finished.
     pub layers: Vec<LayerTimes>,
-    /// Per pass; an order that is given while it runs counts as one pass.
+    /// Per pass; an order that is given while it runs counts as a single pass.
     pub passes: Vec<PassTimes>,
-    /// Bytes of all layers taken so far that came from files through slots, by route and reason,
-    /// most bytes first.
+    /// Bytes of all layers taken so far that were read from files through slots, by route and
+    /// reason, most bytes first.
     pub routes: Vec<RouteShare>,
     /// Bytes of layers that were written back.
     pub written_bytes: u64,
 }
 
-/// A layer that was taken and that the GPU has not finished.
+/// A layer that was taken and that the GPU did not finish yet.
 #[derive(Debug)]
 struct Visit {
     times: LayerTimes,
@@ -133,7 +133,7 @@ struct Visit {
 }
 
 impl Visit {
-    /// Its times, if the GPU has finished it.
+    /// Its times, if the GPU finished it.
     fn done(&self, origin: &mut Option<Origin>) -> Option<LayerTimes> {
         let freed = self.freed.as_ref().filter(|freed| freed.is_passed().unwrap_or(true))?;
         let transfer = self.load.as_ref().map(|(begun, ready)| ready.since(begun));
@@ -221,8 +221,8 @@ impl Times {
         }
     }
 
-    /// Moves visits that the GPU has finished into the results, in order, and stops at the first
-    /// unfinished one. So a caller far ahead of the GPU pays for one query only. Kept layers do not
+    /// Moves visits that the GPU finished into the results, in order, and stops at the first
+    /// unfinished one. So a caller far ahead of the GPU pays for a single query. Kept layers do not
     /// stop it.
     pub(super) fn gather(&mut self) {
         let (layers, passes, origin) = (&mut self.layers, &mut self.passes, &mut self.origin);

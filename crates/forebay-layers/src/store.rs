@@ -11,7 +11,7 @@ use super::layer::Unit;
 /// Buffers for layers.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Each is as large as the largest unit.
+    /// All are as large as the largest unit.
     pub(super) buffers: Vec<Buffer>,
 }
 

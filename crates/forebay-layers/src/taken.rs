@@ -24,7 +24,7 @@ pub enum Step {
     Interrupted,
 }
 
-/// A layer, or a slice of one, on the GPU. Taking the next one releases it, unless it is kept.
+/// A layer, or a slice of a layer, on the GPU. Taking the next one releases it, unless it is kept.
 /// Dropping this handle releases nothing.
 pub struct Taken {
     shared: Arc<Shared>,
@@ -38,7 +38,7 @@ pub struct Taken {
 #[derive(Debug)]
 pub struct LayerMemory {
     buffer: Buffer,
-    /// Signaled when all of it has been copied.
+    /// Signaled when all of it is copied.
     ready: Mark,
     _alive: Arc<()>,
 }
@@ -136,7 +136,7 @@ impl Taken {
         &self.shared.units()[self.unit].name
     }
 
-    /// The range of each part in its [`memory`](Self::memory), in the layer's order.
+    /// The ranges of the parts in its [`memory`](Self::memory), in the layer's order.
     pub fn parts(&self) -> impl Iterator<Item = Range<u64>> {
         let unit = &self.shared.units()[self.unit];
         unit.places.iter().zip(&unit.parts).map(|(&start, part)| start..start + part.len)

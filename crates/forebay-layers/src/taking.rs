@@ -1,4 +1,4 @@
-//! The caller's operations on a stream: take a layer, keep it, release it. Each one also starts the
+//! The caller's operations on a stream: take a layer, keep it, release it. They also start the
 //! loads that are possible by then.
 
 #![expect(unsafe_code, reason = "orders work on streams that a caller names, and queues copies")]
@@ -103,8 +103,8 @@ impl Shared {
         Ok(Step::Taken(Taken::new(self, position, unit)))
     }
 
-    /// Rejects a stream that is being captured. A graph repeats its compute at each launch, but not
-    /// the loads of layers.
+    /// Rejects a stream that is being captured. A graph repeats its compute at every launch, but
+    /// not the loads of layers.
     ///
     /// # Safety
     /// `compute` is alive and belongs to the GPU.
@@ -161,7 +161,7 @@ impl Shared {
             return Err(error.of_layer(Operation::Read, &self.units()[unit].name));
         }
         match (state.schedule.next(), next) {
-            // There will be room once it is written.
+            // There will be memory once it is written.
             (Next::NoRoom, _) if state.writes.is_any() => Ok(Next::Coming),
             (Next::NoRoom, Some(unit)) => {
                 let (unit, count) = (&self.units()[unit], self.buffers);
@@ -242,7 +242,7 @@ impl Shared {
         else {
             return false;
         };
-        // Another stream may have pinned the file's new pages since.
+        // A second stream may have pinned the file's new pages since.
         let is_there = |home: &Arc<PinnedUnit>| {
             load.pages.as_ref().is_some_and(|it| std::ptr::eq(it.home.as_ptr(), Arc::as_ptr(home)))
         };
@@ -305,7 +305,7 @@ impl Shared {
         let Some(current) = state.current else { return Ok(()) };
         // Its work was queued on the stream for which it was taken, which may be another one.
         let of_it = state.held(current).expect("what is current is held").compute;
-        // For the same stream one mark serves both. A driver's queue has a limited length, and a
+        // For the same stream a mark serves both. A driver's queue has a limited length, and a
         // caller that fills it busy-waits there.
         let freed = if of_it == compute {
             requested.clone()
@@ -316,7 +316,7 @@ impl Shared {
         self.release_locked(state, current, freed)
     }
 
-    /// Records a mark behind the work that a caller has queued on a stream that is not captured.
+    /// Records a mark behind the work that a caller queued on a stream that is not captured.
     ///
     /// # Safety
     /// As for [`LayerStream::next`](super::LayerStream::next).
@@ -420,7 +420,7 @@ impl Shared {
         state.exports.push((unit, Arc::downgrade(alive)));
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
         let memory = &state.store()?.buffers[buffer];
-        // SAFETY: it is memory of a GPU, which has no slices.
+        // SAFETY: it is memory of a GPU, never a slice.
         Ok((unsafe { memory.share(range.start, range.end - range.start) }, ready))
     }
 }

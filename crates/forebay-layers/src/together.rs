@@ -1,15 +1,15 @@
-//! Decides which streams of a group read a layer together, and how long one waits for the others.
+//! Decides which streams of a group read a layer together, and how long streams wait for the rest.
 //! Pure.
 //!
-//! Each stream requests its layers by itself. A layer is read when all streams that are about to
+//! Streams request their layers by themselves. A layer is read when all streams that are about to
 //! request it have done so and their buffers are free. So a busy GPU does not block the read
-//! halfway. A late stream is waited for briefly and then left behind. It is included again after it
+//! halfway. A late stream is waited for briefly and then excluded. It is included again after it
 //! has advanced, each time by more layers, until it reads a layer together with others.
 
 use std::time::Duration;
 
-/// How long a stream waits for others: longer than the jitter between streams that run in step, and
-/// too short to look like a hang. A guess, which no run has measured.
+/// How long a stream waits for the rest: longer than the jitter between streams that run in step,
+/// and too short to look like a hang. A guess, which no run measured.
 const WAITS_MAX: Duration = Duration::from_millis(250);
 
 /// A stream's request for a layer.
@@ -24,7 +24,7 @@ pub(super) struct Request {
     pub(super) waited: Duration,
 }
 
-/// How far a stream has advanced.
+/// The progress of a stream.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
     /// The position that it takes next.
@@ -44,7 +44,7 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Leaves a stream behind whose next layer is at `next`.
+    /// Excludes a stream whose next layer is at `next`.
     pub(super) fn leave(&mut self, next: u64) {
         self.until = next.saturating_add(1 << self.times);
         self.times = (self.times + 1).min(20);
@@ -61,7 +61,7 @@ impl Apart {
 pub(super) struct Pick {
     /// Indices of the requests, all for the same layer.
     pub(super) requests: Vec<usize>,
-    /// Streams that are left behind.
+    /// Excluded streams.
     pub(super) without: Vec<usize>,
 }
 

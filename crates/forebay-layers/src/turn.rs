@@ -1,4 +1,4 @@
-//! The turn of a stream: the right of one thread to decide what is copied or filled, to queue that
+//! The turn of a stream: the right of a thread to decide what is copied or filled, to queue that
 //! at the driver, and to record it. The state is unlocked during driver calls, so a slow or hanging
 //! call delays only the threads that wait for the turn.
 //!
@@ -38,7 +38,8 @@ impl Shared {
     /// Waits for the turn.
     ///
     /// # Errors
-    /// The stream was closed longer ago than the watchdog time while another thread holds the turn.
+    /// The stream was closed longer ago than the watchdog time while a different thread holds the
+    /// turn.
     pub(super) fn submit(&self) -> Result<Submit<'_>> {
         let bound = self.engine.options().watchdog;
         let mut state = self.lock();
@@ -62,7 +63,7 @@ impl<'a> Submit<'a> {
         result
     }
 
-    /// Collects the times of layers that the GPU has finished.
+    /// Collects the times of layers that the GPU finished.
     pub(super) fn gather(&mut self) {
         let mut times = std::mem::take(&mut self.times);
         let times = self.unlocked(|| {
@@ -105,7 +106,7 @@ impl DerefMut for Submit<'_> {
 impl Drop for Submit<'_> {
     fn drop(&mut self) {
         let mut state = self.state.take().unwrap_or_else(|| {
-            // A driver call has panicked; its effect is not recorded.
+            // A driver call panicked; its effect is not recorded.
             let mut state = self.shared.lock();
             state.lost.get_or_insert_with(panicked);
             state

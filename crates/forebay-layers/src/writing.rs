@@ -29,7 +29,7 @@ struct Write {
     unit: usize,
     buffer: usize,
     store: Arc<Store>,
-    /// Signaled when all of it has been loaded, and when all changes to it are done. The latter may
+    /// Signaled when all of it is loaded, and when all changes to it are done. The latter may
     /// be on a stream that does not wait for the former.
     marks: [Mark; 2],
     /// Layers of the same files that may still be copied from pages. Changes by other writers to
@@ -115,7 +115,7 @@ impl Shared {
         let ready = state.loads[buffer].as_ref().expect("it was brought").ready.clone();
         state.schedule.hold(buffer);
         state.writes.buffers.push(buffer);
-        // The host copy, if any, has old bytes now.
+        // The host copy, if any, holds old bytes now.
         self.group.homes().outdate(number);
         self.let_written_pages_go(ties, number);
         let copied = state.copied.take(ties.tied_to(number));
@@ -154,7 +154,7 @@ impl Shared {
     /// Returns whether they are.
     ///
     /// # Errors
-    /// The first error that was not yet reported; the next call reports the next one.
+    /// The first error that was not yet reported; the next call reports the next.
     pub(super) fn flush(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
         let mut state = self.lock();
         while state.writes.is_any() {
@@ -204,7 +204,7 @@ impl Shared {
         let memory = &write.store.buffers[write.buffer];
         let (mut transfers, mut error) = (Vec::with_capacity(unit.parts.len()), None);
         for (part, &place) in unit.parts.iter().zip(&unit.places).filter(|(part, _)| part.len > 0) {
-            // SAFETY: it is memory of a GPU, which has no slices.
+            // SAFETY: it is memory of a GPU, never a slice.
             let source = unsafe { memory.share(place, part.len) };
             match part.file.start_write(part.offset, source, &RequestOptions::default()) {
                 Ok(transfer) => transfers.push((part, transfer)),
