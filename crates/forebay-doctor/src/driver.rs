@@ -322,9 +322,7 @@ impl Driver {
 #[must_use]
 pub fn gpu_model(system: &System, address: &str) -> Option<String> {
     let file = format!("proc/driver/nvidia/gpus/{address}/information");
-    let lines = system.lines_of(&file, LEN_MAX, |line| line.starts_with("Model:"));
-    let line = lines.ok()?.into_iter().next()?;
-    Some(line.strip_prefix("Model:")?.trim().to_owned()).filter(|name| !name.is_empty())
+    system.line_of(&file, "Model:").filter(|name| !name.is_empty())
 }
 
 /// Finds `580.159` in a line with `580.159.04`.

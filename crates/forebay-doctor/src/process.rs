@@ -26,7 +26,6 @@ const MODULES: Topic = Topic {
     why: "cuFile from 1.16 on was seen to spin endlessly while its driver opens if this is missing",
 };
 
-const LEN_MAX: usize = 64 << 10;
 /// Bits of `CapEff` (`linux/capability.h`).
 const CAP_IPC_LOCK: u64 = 1 << 14;
 const CAP_SYS_ADMIN: u64 = 1 << 21;
@@ -54,14 +53,8 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn read(system: &System) -> Self {
-        let limits = system
-            .lines_of("proc/self/limits", LEN_MAX, |line| line.starts_with("Max locked memory"));
-        let locked = limits.ok().and_then(|lines| locked(lines.first()?));
-        let status =
-            system.lines_of("proc/self/status", LEN_MAX, |line| line.starts_with("CapEff:"));
-        let rights = status.ok().and_then(|lines| {
-            u64::from_str_radix(lines.first()?.strip_prefix("CapEff:")?.trim(), 16).ok()
-        });
+        let locked = system.line_of("proc/self/limits", "Max locked memory");
+        let rights = system.line_of("proc/self/status", "CapEff:");
         let mark = MARKS.into_iter().find(|mark| system.exists(mark));
         let variable = system.environment(|name| name == "container").remove("container");
         let container = mark.map(|mark| format!("/{mark} is there"));
@@ -72,8 +65,8 @@ impl Process {
                 .is_ok_and(|names| !names.is_empty())
         };
         Self {
-            locked,
-            rights,
+            locked: locked.and_then(|limits| locked_bytes(&limits)),
+            rights: rights.and_then(|rights| u64::from_str_radix(&rights, 16).ok()),
             memory: system
                 .memory_limit()
                 .map(|limit| (limit.available, limit.file.display().to_string())),
@@ -161,9 +154,9 @@ impl Process {
     }
 }
 
-/// The first number of `Max locked memory  8388608  8388608  bytes`.
-fn locked(line: &str) -> Option<u64> {
-    match line.strip_prefix("Max locked memory")?.split_whitespace().next()? {
+/// The first number of `8388608  8388608  bytes`.
+fn locked_bytes(limits: &str) -> Option<u64> {
+    match limits.split_whitespace().next()? {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
     }
@@ -175,10 +168,9 @@ mod tests {
 
     #[test]
     fn limits_are_read_as_the_kernel_writes_them() {
-        let line = "Max locked memory         8388608              8388608              bytes     ";
-        assert_eq!(locked(line), Some(8 << 20));
-        assert_eq!(locked("Max locked memory         unlimited    unlimited"), Some(u64::MAX));
-        assert_eq!(locked("Max locked memory"), None);
-        assert_eq!(locked("Max open files 1"), None);
+        let limits = "8388608              8388608              bytes";
+        assert_eq!(locked_bytes(limits), Some(8 << 20));
+        assert_eq!(locked_bytes("unlimited    unlimited"), Some(u64::MAX));
+        assert_eq!(locked_bytes(""), None);
     }
 }

@@ -58,7 +58,7 @@ impl Answers {
         let lines = self.objects.iter().map(|((key, name), object)| {
             let mut object = object.clone();
             object.insert((*key).into(), name.as_str().into());
-            if *key == PATH && !paths.contains(&name.into()) {
+            if *key == PATH && !paths.iter().any(|path| path.to_string_lossy() == name.as_str()) {
                 object.insert(ASKED.into(), false.into());
             }
             printable(&Value::from(object).to_string()) + "\n"

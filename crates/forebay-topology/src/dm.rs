@@ -4,6 +4,8 @@
 //! in the table, which needs `CAP_SYS_ADMIN`. Without the table, the kind is derived from the name
 //! and the queue limits; if those do not prove it, it is unknown.
 
+use std::collections::BTreeSet;
+
 use super::map::{Layer, LayerKind, Layout};
 use super::placement::{Run, Spread};
 use super::probe::Refusal;
@@ -78,9 +80,8 @@ impl<'a> Target<'a> {
 
 /// Records the facts of the table and returns the layout.
 fn described(layer: &mut Layer, targets: &[Target<'_>]) -> Layout {
-    let mut kinds: Vec<&str> = targets.iter().map(|target| target.kind).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
+    let kinds: BTreeSet<&str> = targets.iter().map(|target| target.kind).collect();
+    let kinds: Vec<&str> = kinds.into_iter().collect();
     let first = &targets[0];
     layer.say("target", clean(&kinds.join(", ")));
     layer.say("from", "its table");
@@ -267,14 +268,9 @@ fn role(uuid: &str) -> Option<&'static str> {
 
 fn say_down_paths(layer: &mut Layer, resolve: &Resolve<'_>, spans: &[Span]) {
     let drives = spans.iter().flat_map(|span| &span.drives).map(|&index| &resolve.drives[index]);
-    let mut down: Vec<String> = drives
-        .flat_map(|drive| &drive.paths)
-        .filter(|path| !path.live)
-        .map(|path| path.name.clone())
-        .collect();
-    down.sort_unstable();
-    down.dedup();
-    layer.say_all("paths_down", down);
+    let down = drives.flat_map(|drive| &drive.paths).filter(|path| !path.live);
+    let down: BTreeSet<String> = down.map(|path| path.name.clone()).collect();
+    layer.say_all("paths_down", down.into_iter().collect());
 }
 
 #[cfg(test)]

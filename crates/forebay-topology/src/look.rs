@@ -150,6 +150,13 @@ impl System {
         Ok(String::from_utf8_lossy(&kept).lines().map(str::to_owned).collect())
     }
 
+    /// What follows `prefix` in the first line of a file that begins with it. A record holds only
+    /// that line.
+    pub fn line_of(&self, path: &str, prefix: &str) -> Option<String> {
+        let lines = self.lines_of(path, LIST_LEN_MAX, |line| line.starts_with(prefix)).ok()?;
+        Some(lines.first()?.strip_prefix(prefix)?.trim().to_owned())
+    }
+
     /// The environment variables of the process whose names `keeps` accepts.
     pub fn environment(&self, keeps: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
         let pair = |name: OsString, value: OsString| {

@@ -1,9 +1,7 @@
 //! Loop devices (`loop(4)`): block devices backed by a file.
 
-use std::path::PathBuf;
-
 use super::map::{Layer, LayerKind};
-use super::probe::Refusal;
+use super::probe::{Refusal, path_of};
 use super::resolve::{Resolve, Span};
 use super::system::{Absent, Folder, shown};
 
@@ -12,7 +10,6 @@ const DELETED: &[u8] = b" (deleted)";
 
 impl Resolve<'_> {
     pub(super) fn loop_device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
-        use std::os::unix::ffi::OsStringExt;
         layer.kind = LayerKind::Loop;
         let number = super::block::number(folder);
         let bytes = match attached(folder) {
@@ -21,7 +18,7 @@ impl Resolve<'_> {
         };
         layer.say_if("direct_io", folder.flag("loop/dio"));
         layer.say_if("offset_bytes", folder.number("loop/offset").filter(|&offset| offset > 0));
-        let path = PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
+        let path = path_of(bytes.clone());
         layer.say("backing_file", shown(&path));
         let stat = self.system.probe().stat(&path);
         // An image that did not answer is not probed again through the device.

@@ -3,9 +3,10 @@
 //! Only the requested lines are parsed, because a table may hold thousands. The device number is no
 //! key: on btrfs and overlay a file's device number appears in no line.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use super::probe::path_of;
 
 /// Maximum number of mounts examined in a stack at a mount point.
 const STACK_MAX: usize = 64;
@@ -125,7 +126,7 @@ pub(super) fn device_number(text: &str) -> Option<u64> {
 }
 
 fn path(field: &[u8]) -> PathBuf {
-    PathBuf::from(OsString::from_vec(unescaped(field)))
+    path_of(unescaped(field))
 }
 
 fn text(field: &[u8]) -> String {
@@ -156,7 +157,7 @@ pub(super) fn inside(mount: &Mount, path: &Path) -> Option<PathBuf> {
     // A plain join ends with a slash if the path is the mount point itself.
     let bytes = joined.as_os_str().as_bytes();
     let bytes = if bytes.len() > 1 { bytes.strip_suffix(b"/").unwrap_or(bytes) } else { bytes };
-    Some(PathBuf::from(OsString::from_vec(bytes.to_vec())))
+    Some(path_of(bytes.to_vec()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! NFS mounts: version, transport, connections and servers, from the options of the mount and
 //! from `/proc/self/mountstats` (`nfsstat(8)`, `nfs(5)`).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::map::Layer;
@@ -50,11 +51,9 @@ pub(super) fn describe(layer: &mut Layer, mount: &Mount, stats: Result<Vec<u8>, 
         own.map(|(_, words)| words.split_whitespace())
     };
     layer.say("connections", of("xprt").count() as u64);
-    let mut kinds: Vec<String> =
+    let kinds: BTreeSet<String> =
         of("xprt").filter_map(|mut words| words.next().map(clean)).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    layer.say("carried_by", kinds);
+    layer.say("carried_by", kinds.into_iter().collect::<Vec<_>>());
     if let Some(bytes) = of("bytes").next() {
         // The fields: bytes through the page cache, bytes by O_DIRECT, bytes from and to the
         // server.

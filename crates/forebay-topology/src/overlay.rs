@@ -4,8 +4,6 @@
 //! namespace may lack them. So the candidate paths are tried first. If that fails, the extents and
 //! attributes of the file are compared, and a layer is named only if no other layer matches.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
@@ -13,7 +11,7 @@ use rustix::io::Errno;
 
 use super::map::{Layer, LayerKind};
 use super::mount::{self, Mount};
-use super::probe::{Extent, Refusal, Stat};
+use super::probe::{Extent, Refusal, Stat, path_of};
 use super::resolve::{Resolve, Span};
 use super::system::shown;
 
@@ -142,10 +140,9 @@ impl Resolve<'_> {
 fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
     let Some(inside) = mount::inside(mount, real) else { return Vec::new() };
     let below = inside.strip_prefix("/").unwrap_or(&inside);
-    let path = |bytes: Vec<u8>| PathBuf::from(OsString::from_vec(bytes));
     let mut parts = Vec::new();
     if let Some(upper) = mount.option_bytes("upperdir") {
-        parts.push(Part { name: "upper", candidate: path(upper).join(below) });
+        parts.push(Part { name: "upper", candidate: path_of(upper).join(below) });
     }
     // Newer kernels list the lower folders in separate `lowerdir+=` options.
     let options = mount.own_options.split(',');
@@ -157,7 +154,8 @@ fn parts(mount: &Mount, real: &Path) -> Vec<Part> {
         lower.extend(split(&list));
     }
     let lower = lower.into_iter().take(LOWER_MAX);
-    parts.extend(lower.map(|folder| Part { name: "lower", candidate: path(folder).join(below) }));
+    parts
+        .extend(lower.map(|folder| Part { name: "lower", candidate: path_of(folder).join(below) }));
     parts
 }
 

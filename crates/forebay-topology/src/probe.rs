@@ -335,19 +335,11 @@ fn access(device: &Path) -> Answer<()> {
 }
 
 fn stat(path: &Path) -> Answer<Stat> {
-    let mut stat = match rustix::fs::statx(CWD, path, AtFlags::empty(), wanted()) {
-        Ok(answer) => from_statx(&answer),
-        // Some container filters reject the newer call.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            from_stat(&rustix::io::retry_on_intr(|| rustix::fs::stat(path))?)
-        }
-        Err(errno) => return Err(errno.into()),
-    };
+    let mut stat = stat_at(CWD, path, AtFlags::empty())?;
     if stat.mount.is_none() {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        stat.mount = rustix::fs::openat(CWD, path, flags, Mode::empty())
-            .ok()
-            .and_then(|fd| mount_of(fd.as_fd()));
+        let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok();
+        stat.mount = file.and_then(|file| mount_of(file.as_fd()));
     }
     Ok(stat)
 }
@@ -407,13 +399,22 @@ fn data(fd: BorrowedFd<'_>, max: usize) -> rustix::io::Result<Vec<Extent>> {
 pub(super) fn stat_of(fd: BorrowedFd<'_>) -> Answer<Stat> {
     // Mount and device do not change, so no server need be contacted.
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let mut stat = match rustix::fs::statx(fd, "", flags, wanted()) {
-        Ok(answer) => from_statx(&answer),
-        Err(Errno::NOSYS | Errno::PERM) => from_stat(&rustix::fs::fstat(fd)?),
-        Err(errno) => return Err(errno.into()),
-    };
+    let mut stat = stat_at(fd, "".as_ref(), flags)?;
     stat.mount = stat.mount.or_else(|| mount_of(fd));
     Ok(stat)
+}
+
+fn stat_at(at: BorrowedFd<'_>, path: &Path, flags: AtFlags) -> Answer<Stat> {
+    match rustix::fs::statx(at, path, flags, wanted()) {
+        Ok(answer) => Ok(from_statx(&answer)),
+        // Some container filters reject the newer call.
+        Err(Errno::NOSYS | Errno::PERM) => {
+            let flags = flags & AtFlags::EMPTY_PATH;
+            let stat = rustix::io::retry_on_intr(|| rustix::fs::statat(at, path, flags))?;
+            Ok(from_stat(&stat))
+        }
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn wanted() -> StatxFlags {
@@ -481,9 +482,8 @@ pub(super) fn trail(root: &Path, path: &Path, mut note: impl FnMut(&Trail)) -> A
         }
         note(&Trail { real: joined(&trail.real, &rest), ..trail.clone() });
         let at = root.join(trail.real.strip_prefix("/").unwrap_or(&trail.real));
-        match rustix::fs::readlinkat(CWD, at, Vec::new()) {
+        match link(&at) {
             Ok(target) => {
-                let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                 if trail.links.len() == LINKS_MAX {
                     return Err(Errno::LOOP.into());
                 }
@@ -502,6 +502,16 @@ pub(super) fn trail(root: &Path, path: &Path, mut note: impl FnMut(&Trail)) -> A
         }
     }
     Ok(trail)
+}
+
+/// The target of a link; [`Errno::INVAL`] if `path` is no link.
+pub(super) fn link(path: &Path) -> Result<PathBuf, Errno> {
+    let target = rustix::fs::readlinkat(CWD, path, Vec::new())?;
+    Ok(path_of(target.into_bytes()))
+}
+
+pub(super) fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// `path` followed by the components of `rest`, which are in reverse order.

@@ -4,7 +4,7 @@
 //! steps and links are bounded, and a device seen before is named without its steps. So the walk
 //! ends quickly, however tangled the system is.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
@@ -40,12 +40,9 @@ impl Span {
 
     /// Combines members: forms a volume named `key` if they span several drives.
     pub(super) fn joined(members: Vec<Self>, key: impl FnOnce() -> String, layout: Layout) -> Self {
-        let mut all: Vec<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
-        all.sort_unstable();
-        all.dedup();
-        let mut own: Vec<&str> = members.iter().filter_map(Self::own_key).collect();
-        own.sort_unstable();
-        own.dedup();
+        let all: BTreeSet<usize> = members.iter().flat_map(|span| &span.drives).copied().collect();
+        let all: Vec<usize> = all.into_iter().collect();
+        let own: BTreeSet<&str> = members.iter().filter_map(Self::own_key).collect();
         if own.len() > 1 {
             return Self { volume: Some((key(), layout)), drives: all, own: true };
         }
@@ -150,9 +147,8 @@ impl<'a> Resolve<'a> {
         let members: Vec<DriveId> =
             span.drives.iter().map(|&index| self.drives[index].id.clone()).collect();
         let hardware = span.drives.iter().map(|&index| self.drives[index].hardware.clone());
-        let mut hardware: Vec<DriveId> = hardware.collect();
-        hardware.sort_unstable();
-        hardware.dedup();
+        let hardware: BTreeSet<DriveId> = hardware.collect();
+        let hardware = hardware.into_iter().collect();
         let (id, layout) = match (members.as_slice(), &span.volume) {
             ([], _) => {
                 let number = stat.map_or(0, |stat| {

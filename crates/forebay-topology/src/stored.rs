@@ -15,8 +15,8 @@ const ENCODED: u32 = 0x8;
 const ENCRYPTED: u32 = 0x80;
 const INLINE: u32 = 0x200;
 pub(super) const UNWRITTEN: u32 = 0x800;
-/// Most extents that are requested: 128 GiB of a compressed file. What follows counts as stored.
-const EXTENTS_MAX: usize = 1 << 20;
+/// Most extents that are requested: 8 GiB of a compressed file. The rest counts in proportion.
+const EXTENTS_MAX: usize = 64 << 10;
 
 /// The bytes of a range whose reads differ from reads of the drive. The rest counts as stored as
 /// it is.
@@ -54,7 +54,6 @@ impl Resolver {
 /// Extents are in ascending order.
 fn of(extents: &[Extent], range: Range<u64>) -> Stored {
     let mut stored = Stored { len: range.end.saturating_sub(range.start), ..Stored::default() };
-    let is_cut = extents.len() >= EXTENTS_MAX;
     let mut at = range.start;
     for extent in extents {
         let end = extent.logical.saturating_add(extent.len).min(range.end);
@@ -70,8 +69,15 @@ fn of(extents: &[Extent], range: Range<u64>) -> Stored {
             _ => {}
         }
     }
-    if !is_cut {
-        stored.unwritten += range.end.saturating_sub(at);
+    let rest = range.end.saturating_sub(at);
+    if extents.len() < EXTENTS_MAX {
+        stored.unwritten += rest;
+        return stored;
+    }
+    let Stored { unwritten, compressed, encrypted, inline, .. } = &mut stored;
+    for bytes in [unwritten, compressed, encrypted, inline] {
+        let more = u128::from(*bytes) * u128::from(rest) / u128::from(at - range.start).max(1);
+        *bytes += u64::try_from(more).unwrap_or(0);
     }
     stored
 }
@@ -102,6 +108,11 @@ mod tests {
         assert_eq!(found(12..18), [6, 6, 0, 0, 0]);
         assert_eq!(found(7..7), [0; 5]);
         assert_eq!(of(&[], 0..7).unwritten, 7);
+        // Every second extent is compressed, so half of the bytes behind the last count too.
+        let pair = |i| [extent(i * 20, 10, 0), extent(i * 20 + 10, 10, ENCODED)];
+        let many: Vec<Extent> = (0..EXTENTS_MAX as u64 / 2).flat_map(pair).collect();
+        let half = of(&many, 0..EXTENTS_MAX as u64 * 20);
+        assert_eq!((half.compressed, half.unwritten), (EXTENTS_MAX as u64 * 10, 0));
     }
 
     proptest! {

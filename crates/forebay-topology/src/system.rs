@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -231,10 +231,9 @@ impl System {
 
     /// Resolves `path` by a single call if only its last component is a link, as on a live `/sys`.
     fn real_at_end(&self, path: &Path) -> Result<PathBuf, Absent> {
-        let target = match rustix::fs::readlinkat(CWD, self.inner.root.join(path), Vec::new()) {
-            Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
+        let target = match probe::link(&self.inner.root.join(path)) {
             Err(Errno::INVAL) => return Ok(path.to_owned()),
-            Err(errno) => return Err(errno.into()),
+            target => target?,
         };
         let parent = path.parent().filter(|_| target.is_relative());
         let rest: Vec<OsString> = reversed(&target).collect();
@@ -246,8 +245,7 @@ impl System {
         let (parent, name) = (path.parent()?, path.file_name()?);
         let plain = self.is_live();
         let path = if plain { path.to_owned() } else { self.real(parent).ok()?.join(name) };
-        let target = rustix::fs::readlinkat(CWD, self.inner.root.join(&path), Vec::new()).ok()?;
-        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        let target = probe::link(&self.inner.root.join(&path)).ok()?;
         let last = name_of(target.file_name()?);
         self.note(|touched| touched.links.insert(path, target));
         last

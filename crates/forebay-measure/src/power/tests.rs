@@ -143,7 +143,7 @@ fn a_counter_that_vanishes_is_known_as_far_as_it_was_there() {
     let mut power = Power::default();
     until("the lack of it", || {
         power = meter.between(start, Instant::now());
-        power.warnings.iter().any(|warning| warning.contains("No such file"))
+        power.warnings.iter().any(|warning| warning.contains("no such file"))
     });
     let source = source(&power, "package-0");
     assert!(source.watts > 0.0 && source.covered < 0.9, "{source:?}");
