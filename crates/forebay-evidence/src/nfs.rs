@@ -111,10 +111,9 @@ pub(super) fn look(system: &System, points: &[String]) -> Seen<Vec<NfsMount>> {
 /// VAST's text, truncated to the maximum length.
 pub(super) fn vast(system: &System) -> Seen<String> {
     let none = || Seen::Nothing("no client of VAST".into());
-    Seen::read(VAST, system.table(VAST), none).map(|text| {
-        let text = &text[..text.floor_char_boundary(VAST_LEN_MAX)];
-        text.lines().map(clean).collect::<Vec<_>>().join("\n")
-    })
+    let text = system.bytes(VAST, VAST_LEN_MAX);
+    let text = text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    Seen::read(VAST, text, none).map(|text| text.lines().map(clean).collect::<Vec<_>>().join("\n"))
 }
 
 fn parse(entries: &[(&str, &str)]) -> Option<NfsMount> {

@@ -8,7 +8,7 @@ use super::map::{Layer, LayerKind, Layout};
 use super::pci;
 use super::placement::Spread;
 use super::resolve::{Resolve, Span, device_text};
-use super::system::{Event, Folder};
+use super::system::{Folder, entry};
 
 /// Bytes of the kernel's sector. Sizes in `/sys` use this unit whatever the device's block size.
 const SECTOR: u64 = 512;
@@ -29,9 +29,9 @@ const VIRTUAL: [(&str, &str); 9] = [
 impl Resolve<'_> {
     /// Describes the block device in `folder` and everything below it.
     pub(super) fn device(&mut self, folder: &Folder, layer: &mut Layer) -> Span {
-        let event = folder.event();
+        let event = folder.table("uevent");
         let number = number_in(&event).unwrap_or_else(|| number(folder));
-        let is_partition = match event.get("DEVTYPE") {
+        let is_partition = match entry(&event, "DEVTYPE=") {
             Some(kind) => kind == "partition",
             None => folder.has("partition"),
         };
@@ -62,7 +62,7 @@ impl Resolve<'_> {
         {
             return span;
         }
-        self.disk(folder, device.as_ref(), &event, layer)
+        self.disk(folder, device.as_ref(), number, layer)
     }
 
     fn partition(&mut self, folder: &Folder, number: u64, layer: &mut Layer) -> Span {
@@ -98,11 +98,10 @@ impl Resolve<'_> {
         &mut self,
         folder: &Folder,
         device: Option<&Folder>,
-        event: &Event,
+        number: u64,
         layer: &mut Layer,
     ) -> Span {
         let name = folder.name();
-        let number = number_in(event).unwrap_or_else(|| number(folder));
         let at = device.unwrap_or(folder);
         let (kind, transport) = transport(&name, at.path(), device.is_some());
         layer.kind = kind;
@@ -111,7 +110,7 @@ impl Resolve<'_> {
         let mut wwid = None;
         match kind {
             LayerKind::VirtioDisk => {
-                drive.serial = folder.system().serial(folder, event.get("DISKSEQ"));
+                drive.serial = folder.serial();
             }
             LayerKind::ScsiDisk => {
                 let text = |file: &str| at.text(file).ok();
@@ -212,9 +211,9 @@ pub(super) fn number(folder: &Folder) -> u64 {
     text.and_then(|text| super::mount::device_number(&text)).unwrap_or(0)
 }
 
-fn number_in(event: &Event) -> Option<u64> {
-    let number = |name: &str| event.get(name)?.parse().ok();
-    Some(rustix::fs::makedev(number("MAJOR")?, number("MINOR")?))
+fn number_in(event: &str) -> Option<u64> {
+    let number = |name: &str| entry(event, name)?.parse().ok();
+    Some(rustix::fs::makedev(number("MAJOR=")?, number("MINOR=")?))
 }
 
 fn sectors(folder: &Folder, name: &str) -> Option<u64> {

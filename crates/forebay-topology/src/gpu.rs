@@ -45,8 +45,8 @@ pub fn gpu_at(system: &System, address: &str) -> Option<Gpu> {
 /// The size of the second memory range. A 64-bit range fills two of the six lines, so this is the
 /// second or the third line.
 fn bar1(folder: &Folder) -> Option<u64> {
-    let lines = folder.lines("resource");
-    let mut ranges = lines.iter().take(6).filter_map(|line| {
+    let table = folder.table("resource");
+    let mut ranges = table.lines().take(6).filter_map(|line| {
         let mut numbers = line
             .split_whitespace()
             .map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());

@@ -80,7 +80,7 @@ impl System {
         let usual = version.places(controller).into_iter();
         let found = usual
             .map(|place| (place.clone(), place.join(path)))
-            .find(|(_, group)| self.exists(&group.join(version.mark())))
+            .find(|(_, group)| self.exists(group.join(version.mark())))
             .or_else(|| self.mounted_at(version, controller, path));
         let Some((root, own)) = found else { return Vec::new() };
         let above = own.ancestors().take_while(|above| above.starts_with(&root)).take(DEPTH_MAX);
@@ -100,7 +100,7 @@ impl System {
             let inside = path.strip_prefix(mount.subtree.strip_prefix("/").ok()?).ok()?;
             let root = mount.point.strip_prefix("/").ok()?.to_owned();
             let group = root.join(inside);
-            self.exists(&group.join(version.mark())).then_some((root, group))
+            self.exists(group.join(version.mark())).then_some((root, group))
         })
     }
 }

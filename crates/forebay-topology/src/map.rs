@@ -13,6 +13,7 @@ use super::drive::{Drive, DriveId};
 use super::placement::Spread;
 use super::resolve::Span;
 use super::streams::Fan;
+use super::system::Absent;
 
 /// The storage under a path.
 #[derive(Debug, Clone, PartialEq)]
@@ -256,6 +257,13 @@ impl fmt::Display for Value {
             Self::List(list) => f.write_str(&list.join(", ")),
             Self::Unknown(reason) => write!(f, "unknown: {reason}"),
         }
+    }
+}
+
+/// The text that was read, or the reason why it is missing.
+impl From<Result<String, Absent>> for Value {
+    fn from(answer: Result<String, Absent>) -> Self {
+        answer.map_or_else(|absent| Self::Unknown(absent.to_string()), Self::Text)
     }
 }
 

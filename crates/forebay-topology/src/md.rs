@@ -2,7 +2,7 @@
 
 use super::map::{Layer, LayerKind, Layout};
 use super::placement::{Run, Spread};
-use super::resolve::{Resolve, Span, text_or_reason};
+use super::resolve::{Resolve, Span};
 use super::streams::Fan;
 use super::system::{Absent, Folder};
 
@@ -11,7 +11,7 @@ impl Resolve<'_> {
         layer.kind = LayerKind::Md;
         let level = folder.text("md/level");
         let layout = Layout::of_level(level.as_deref().unwrap_or_default());
-        layer.say("level", text_or_reason(level));
+        layer.say("level", level);
         layer.say("layout", layout.name());
         layer.say_if("chunk_bytes", folder.number("md/chunk_size").filter(|&chunk| chunk > 0));
         let wanted = folder.number("md/raid_disks");

@@ -8,7 +8,7 @@ use super::block;
 use super::drive::{Drive, DriveId, DriveKind, DrivePath, Transport};
 use super::map::{Layer, LayerKind};
 use super::pci::{self, PciDevice};
-use super::resolve::{Resolve, Span, text_or_reason};
+use super::resolve::{Resolve, Span};
 use super::system::{Folder, is_number};
 
 /// Signs of a drive that a network card, a DPU or a cloud emulates on PCI.
@@ -92,7 +92,7 @@ impl Resolve<'_> {
 
     fn controller(&mut self, way: &NamespacePath, path: &DrivePath) -> Layer {
         let mut layer = Layer::new(LayerKind::NvmeController, path.name.as_str());
-        layer.say("transport", text_or_reason(way.controller.text("transport")));
+        layer.say("transport", way.controller.text("transport"));
         layer.say_if("address", way.controller.text("address").ok());
         // The count includes the admin queue; older kernels lack the file.
         let queues = way.controller.number("queue_count");

@@ -7,7 +7,8 @@ use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::system::{Folder, System};
+use super::numa::Node;
+use super::system::{Folder, System, clean, entry};
 
 /// A PCI function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,16 +199,16 @@ pub(super) fn read(folder: &Folder) -> Option<PciDevice> {
     }
     bridges.reverse();
     let numa_node = folder.text("numa_node").ok().and_then(|text| text.parse().ok());
-    let node = folder.system().node(numa_node);
-    let event = folder.event();
-    let (vendor, device) = event.get("PCI_ID").and_then(|id| id.split_once(':')).unzip();
+    let node = Node::read(folder.system(), numa_node);
+    let event = folder.table("uevent");
+    let (vendor, device) = entry(&event, "PCI_ID=").and_then(|id| id.split_once(':')).unzip();
     let id = |text: Option<&str>| u16::from_str_radix(text?, 16).ok();
     Some(PciDevice {
         address,
         vendor: id(vendor),
         device: id(device),
-        class: event.get("PCI_CLASS").and_then(|class| u32::from_str_radix(class, 16).ok()),
-        driver: event.get("DRIVER").map(str::to_owned),
+        class: entry(&event, "PCI_CLASS=").and_then(|class| u32::from_str_radix(class, 16).ok()),
+        driver: entry(&event, "DRIVER=").map(clean),
         link: Link::read(folder, "current"),
         link_max: Link::read(folder, "max"),
         bridges,

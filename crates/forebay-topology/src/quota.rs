@@ -16,7 +16,7 @@ impl System {
 
     /// The quota of a group.
     fn quota(&self, group: &Group) -> Option<u64> {
-        let text = |name: &str| self.text(&group.path.join(name)).ok();
+        let text = |name: &str| self.text(group.path.join(name)).ok();
         let (time, period) = match group.version {
             Version::One => (text("cpu.cfs_quota_us")?, text("cpu.cfs_period_us")?),
             Version::Two => {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::drive::{Drive, DriveId, DriveKind, Transport};
 use super::file_systems::{self, Ground};
-use super::map::{Layer, LayerKind, Layout, Queue, QueueId, Value};
+use super::map::{Layer, LayerKind, Layout, Queue, QueueId};
 use super::mount::{self, Mount};
 use super::probe::{Refusal, Stat};
 use super::system::{Absent, Folder, System, clean, shown};
@@ -425,12 +425,4 @@ impl<'a> Resolve<'a> {
 /// A device number as `MAJOR:MINOR`.
 pub(super) fn device_text(number: u64) -> String {
     format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number))
-}
-
-/// The text that was read, or the reason why it is missing.
-pub(super) fn text_or_reason(answer: Result<String, Absent>) -> Value {
-    match answer {
-        Ok(text) => Value::Text(text),
-        Err(absent) => Value::Unknown(absent.to_string()),
-    }
 }

@@ -17,7 +17,6 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::answers::Answers;
-use super::numa::Node;
 use super::probe::{self, Kernel, Refusal, joined, reversed};
 
 /// Maximum bytes read of a file of `/sys`: the kernel's are at most a page, which is up to 64
@@ -31,8 +30,6 @@ const TABLE_LEN_MAX: usize = 1 << 20;
 const OWN_TABLE_LEN_MAX: usize = 64 << 20;
 /// Maximum number of entries read from a folder.
 const ENTRIES_MAX: usize = 32 << 10;
-/// Maximum number of nodes and serial numbers cached.
-const KEPT_MAX: usize = 1024;
 /// Maximum length of a text in a report.
 const TEXT_LEN_MAX: usize = 4 << 10;
 
@@ -47,10 +44,6 @@ struct Inner {
     root: PathBuf,
     probe: Kernel,
     touched: Option<Lock<Touched>>,
-    /// Facts about NUMA nodes, which do not change while a machine runs.
-    nodes: Lock<BTreeMap<Option<u32>, Node>>,
-    /// Serial numbers that are read from the drive itself, by its folder and sequence number.
-    serials: Lock<BTreeMap<(PathBuf, String), Option<String>>>,
 }
 
 /// Everything read of a system, by its path below the root.
@@ -152,18 +145,7 @@ impl System {
     /// A system whose `/sys` and `/proc` are folders in `root`.
     pub(super) fn made(root: PathBuf, probe: Kernel) -> Self {
         let touched = probe.is_recording().then(Lock::default);
-        let (nodes, serials) = (Lock::default(), Lock::default());
-        Self { inner: Arc::new(Inner { root, probe, touched, nodes, serials }) }
-    }
-
-    /// The facts about a NUMA node, or about the only node if the device names none.
-    pub(super) fn node(&self, node: Option<u32>) -> Node {
-        let mut nodes = self.inner.nodes.lock();
-        // Clears the cache if a system names more nodes than any machine could.
-        if nodes.len() > KEPT_MAX {
-            nodes.clear();
-        }
-        nodes.entry(node).or_insert_with(|| Node::read(self, node)).clone()
+        Self { inner: Arc::new(Inner { root, probe, touched }) }
     }
 
     /// Whether this is the running machine, so that the kernel may resolve paths, and nothing is
@@ -189,25 +171,6 @@ impl System {
     pub(super) fn note<T>(&self, action: impl FnOnce(&mut Touched) -> T) -> Option<T> {
         let touched = self.inner.touched.as_ref()?;
         Some(action(&mut touched.lock()))
-    }
-
-    /// The serial number of the disk in `folder`. The driver may query the disk at every read
-    /// (`virtio_blk` does), so it is cached. `sequence` is the kernel's disk sequence number (Linux
-    /// 5.15), which distinguishes the disk from a later disk of the same name.
-    pub(super) fn serial(&self, folder: &Folder, sequence: Option<&str>) -> Option<String> {
-        let read = || folder.serial();
-        let Some(sequence) = sequence else { return read() };
-        let key = (folder.path.clone(), sequence.to_owned());
-        if let Some(serial) = self.inner.serials.lock().get(&key) {
-            return serial.clone();
-        }
-        let serial = read();
-        let mut known = self.inner.serials.lock();
-        if known.len() > KEPT_MAX {
-            known.clear();
-        }
-        known.insert(key, serial.clone());
-        serial
     }
 
     /// The folder at `path` below the root. The path may contain links.
@@ -349,9 +312,9 @@ impl Folder {
         is_above.then(|| Self { system: self.system.clone(), path: path.to_owned() })
     }
 
-    /// The kernel's `uevent` facts about a device: lines of `NAME=value`.
-    pub(super) fn event(&self) -> Event {
-        Event(self.lines("uevent"))
+    /// The text of a file of several lines; empty if it cannot be read.
+    pub(super) fn table(&self, name: &str) -> String {
+        self.system.table(self.path.join(name)).unwrap_or_default()
     }
 
     pub(super) fn has(&self, name: impl AsRef<Path>) -> bool {
@@ -364,12 +327,6 @@ impl Folder {
 
     pub(super) fn bytes(&self, name: impl AsRef<Path>) -> Result<Vec<u8>, Absent> {
         self.system.bytes(self.path.join(name), FILE_LEN_MAX)
-    }
-
-    /// The lines of a small file; empty if it cannot be read.
-    pub(super) fn lines(&self, name: impl AsRef<Path>) -> Vec<String> {
-        let bytes = self.bytes(name).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).lines().map(clean).collect()
     }
 
     pub(super) fn number(&self, name: impl AsRef<Path>) -> Option<u64> {
@@ -396,16 +353,6 @@ impl Folder {
 
     pub(super) fn link_name(&self, name: impl AsRef<Path>) -> Option<String> {
         self.system.link_name(&self.path.join(name))
-    }
-}
-
-/// The facts in a device's `uevent` file.
-#[derive(Debug)]
-pub(super) struct Event(Vec<String>);
-
-impl Event {
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
     }
 }
 

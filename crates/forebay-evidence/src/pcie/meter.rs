@@ -26,25 +26,36 @@ impl Reading {
 }
 
 /// The totals so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Meter {
     last: Reading,
     pub(super) received: u64,
     pub(super) sent: u64,
     /// Number of readings, including the first.
     pub(super) samples: u64,
+    /// Whether a counter may have wrapped unnoticed.
+    pub(super) wrapped: bool,
+    /// Why a reading failed.
+    pub(super) failed: Option<String>,
 }
 
 impl Meter {
     pub(super) fn new(first: Reading) -> Self {
-        Self { last: first, received: 0, sent: 0, samples: 1 }
+        let (received, sent, wrapped, failed) = (0, 0, false, None);
+        Self { last: first, received, sent, samples: 1, wrapped, failed }
     }
 
-    pub(super) fn add(&mut self, reading: Reading) {
-        let last = std::mem::replace(&mut self.last, reading);
-        self.received = self.received.saturating_add(since(reading.received, last.received));
-        self.sent = self.sent.saturating_add(since(reading.sent, last.sent));
-        self.samples += 1;
+    pub(super) fn add(&mut self, reading: Result<Reading, String>) {
+        match reading {
+            Ok(reading) => {
+                let last = std::mem::replace(&mut self.last, reading);
+                self.received =
+                    self.received.saturating_add(since(reading.received, last.received));
+                self.sent = self.sent.saturating_add(since(reading.sent, last.sent));
+                self.samples += 1;
+            }
+            Err(why) => self.failed = Some(why),
+        }
     }
 }
 
@@ -57,8 +68,8 @@ mod tests {
     fn a_counter_that_changes_its_width_counts_nothing_there() {
         let at = |received| Reading { received, sent: Count::Wide(7) };
         let mut meter = Meter::new(at(Count::Narrow(5)));
-        meter.add(at(Count::Wide(1 << 40)));
-        meter.add(at(Count::Wide((1 << 40) + 9)));
+        meter.add(Ok(at(Count::Wide(1 << 40))));
+        meter.add(Ok(at(Count::Wide((1 << 40) + 9))));
         assert_eq!((meter.received, meter.sent, meter.samples), (9, 0, 3));
     }
 
@@ -77,7 +88,7 @@ mod tests {
             for (more, other) in &steps {
                 received += u64::from(*more);
                 sent += u64::from(*other);
-                meter.add(reading(received, sent));
+                meter.add(Ok(reading(received, sent)));
             }
             prop_assert_eq!(meter.received, received - u64::from(start));
             prop_assert_eq!(meter.sent, sent);

@@ -132,23 +132,24 @@ impl Link {
     }
 
     /// Reads the counters until it is stopped.
-    fn watch(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Sum {
-        let mut sum = Sum { meter: Meter::new(first), wrapped: false, failed: None };
+    fn watch(&self, first: Reading, stopped: &mpsc::Receiver<()>) -> Meter {
+        let mut meter = Meter::new(first);
         let mut last = Instant::now();
         while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-            if sum.meter.samples >= SAMPLES_MAX {
-                return Sum { wrapped: true, ..sum };
+            if meter.samples >= SAMPLES_MAX {
+                meter.wrapped = true;
+                return meter;
             }
-            match read(&self.nvml) {
-                Ok(reading) => sum.meter.add(reading),
-                Err(why) => return Sum { failed: Some(why), ..sum },
+            meter.add(read(&self.nvml));
+            if meter.failed.is_some() {
+                return meter;
             }
             observers::add();
-            sum.wrapped |= last.elapsed() > PAUSE_MAX;
+            meter.wrapped |= last.elapsed() > PAUSE_MAX;
             last = Instant::now();
         }
-        sum.wrapped |= last.elapsed() > PAUSE_MAX;
-        sum
+        meter.wrapped |= last.elapsed() > PAUSE_MAX;
+        meter
     }
 }
 
@@ -164,16 +165,9 @@ fn may_have_wrapped(bytes: u64, elapsed: Duration) -> bool {
     bytes > EDGES_MAX || elapsed > PAUSE_MAX
 }
 
-/// The result of a sampling thread.
-struct Sum {
-    meter: Meter,
-    wrapped: bool,
-    failed: Option<String>,
-}
-
 struct Sampler {
     stop: Sender<()>,
-    thread: JoinHandle<Sum>,
+    thread: JoinHandle<Meter>,
 }
 
 /// A running span on a link. If it is dropped without `end`, its thread stops within a period.
@@ -189,35 +183,33 @@ impl Watch {
     /// Stops counting.
     pub(super) fn end(self) -> Seen<PcieBytes> {
         let is_sampled = self.sampler.is_some();
-        let mut sum = match self.sampler {
+        let mut meter = match self.sampler {
             Some(sampler) => {
                 drop(sampler.stop);
                 match sampler.thread.join() {
-                    Ok(sum) => sum,
+                    Ok(meter) => meter,
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }
             None => {
-                let wrapped = may_have_wrapped(self.bytes, self.begun.elapsed());
-                Sum { meter: Meter::new(self.first), wrapped, failed: None }
+                let mut meter = Meter::new(self.first);
+                meter.wrapped = may_have_wrapped(self.bytes, self.begun.elapsed());
+                meter
             }
         };
-        if sum.failed.is_none() {
-            match read(&self.link.nvml) {
-                Ok(last) => sum.meter.add(last),
-                Err(why) => sum.failed = Some(why),
-            }
+        if meter.failed.is_none() {
+            meter.add(read(&self.link.nvml));
         }
-        if let Some(why) = sum.failed {
+        if let Some(why) = meter.failed {
             return Seen::missing(why, LOOK);
         }
         Seen::Value(PcieBytes {
             gpu: self.link.nvml.name.clone(),
-            received: sum.meter.received,
-            sent: sum.meter.sent,
+            received: meter.received,
+            sent: meter.sent,
             how: if is_sampled { How::Sampled } else { How::Edges },
-            samples: sum.meter.samples,
-            may_have_wrapped: self.first.is_narrow() && sum.wrapped,
+            samples: meter.samples,
+            may_have_wrapped: self.first.is_narrow() && meter.wrapped,
         })
     }
 }
