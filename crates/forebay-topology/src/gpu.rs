@@ -37,9 +37,10 @@ pub fn gpus(system: &System) -> Vec<Gpu> {
 /// The PCI device at this address, described as a GPU whatever its vendor.
 #[must_use]
 pub fn gpu_at(system: &System, address: &str) -> Option<Gpu> {
-    let pci = pci::at_address(system, &address.to_ascii_lowercase())?;
-    let folder = system.folder(format!("sys/bus/pci/devices/{}", pci.address)).ok()?;
-    Some(Gpu { pci, bar1_size: bar1(&folder) })
+    let address = address.to_ascii_lowercase();
+    let path = pci::is_address(&address).then(|| format!("sys/bus/pci/devices/{address}"))?;
+    let folder = system.folder(path).ok()?;
+    Some(Gpu { pci: pci::read(&folder)?, bar1_size: bar1(&folder) })
 }
 
 /// The size of the second memory range. A 64-bit range fills two of the six lines, so this is the

@@ -48,7 +48,7 @@ impl System {
             Some(patience) if !is_kernels => {
                 let (system, own) = (self.clone(), path.to_owned());
                 let look = move || system.read_anything(&own, max);
-                patience.look(&Path::new("/").join(path), look).map_err(|_| Absent::Silent)??
+                patience.look(&Path::new("/").join(path), look)??
             }
             _ => self.read_anything(path, max)?,
         };

@@ -133,14 +133,6 @@ pub(super) fn above(folder: &Folder) -> Option<PciDevice> {
     read(&folder.above(at)?)
 }
 
-/// The PCI function at this address.
-pub(super) fn at_address(system: &System, address: &str) -> Option<PciDevice> {
-    if !is_address(address) {
-        return None;
-    }
-    read(&system.folder(format!("sys/bus/pci/devices/{address}")).ok()?)
-}
-
 /// The maximum payload of packets between a device and the processor, in bytes: the least that the
 /// device and the bridges above it are set to. `None` unless the process is root, which alone may
 /// read more than the first 64 bytes of a configuration space.

@@ -81,8 +81,8 @@ impl StorageMap {
     /// # Errors
     /// The reason why the mapping is unknown.
     pub fn locate(&self, extent: &Extent) -> Result<Vec<Piece>, String> {
-        if let Some(reason) = placeless(extent.flags) {
-            return Err(reason.to_owned());
+        if let Some((_, reason)) = PLACELESS.iter().find(|(flag, _)| extent.flags & flag != 0) {
+            return Err((*reason).to_owned());
         }
         let device = device(&self.root)?;
         let mut pieces = Vec::new();
@@ -90,11 +90,6 @@ impl StorageMap {
         pass_on(device, whole, &mut pieces)?;
         Ok(pieces)
     }
-}
-
-/// Why the address of an extent with these flags is unusable.
-pub(super) fn placeless(flags: u32) -> Option<&'static str> {
-    PLACELESS.iter().find(|(flag, _)| flags & flag != 0).map(|(_, reason)| *reason)
 }
 
 /// The file system that holds the file itself, or the path's block device.
