@@ -20,7 +20,7 @@ use super::resolve::device_text;
 pub(super) const PATH: &str = "path";
 const SUBJECTS: [&str; 4] = [PATH, "dm", "loop", "access"];
 /// False for paths that only the resolver probed.
-const ASKED: &str = "asked";
+const WANTED: &str = "asked";
 
 /// The recorded answers, by the key and the name of their subject.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Answers {
         let text = |key: &str| object.get(key)?.as_str().map(str::to_owned);
         let subject = SUBJECTS.iter().find_map(|key| Some((*key, text(key)?)));
         let Some((key, name)) = subject else { return };
-        if key == PATH && object.get(ASKED) != Some(&Value::Bool(false)) {
+        if key == PATH && object.get(WANTED) != Some(&Value::Bool(false)) {
             self.paths.push(name.clone().into());
         }
         if let Some(real) = text("realpath").filter(|_| object.contains_key("dev")) {
@@ -59,7 +59,7 @@ impl Answers {
             let mut object = object.clone();
             object.insert((*key).into(), name.as_str().into());
             if *key == PATH && !paths.iter().any(|path| path.to_string_lossy() == name.as_str()) {
-                object.insert(ASKED.into(), false.into());
+                object.insert(WANTED.into(), false.into());
             }
             printable(&Value::from(object).to_string()) + "\n"
         });
