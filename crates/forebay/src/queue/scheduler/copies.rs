@@ -286,9 +286,8 @@ impl Scheduler {
     /// True if readers fill the windows of a link, and few bytes are left until it is idle.
     pub(crate) fn is_ending(&self, link: usize) -> bool {
         let Link { left, filling, .. } = &self.links[link];
-        let by_readers = |&key: &WindowKey| {
-            self.transfers[self.windows[key].transfer].pace == Line::Readers
-        };
+        let by_readers =
+            |&key: &WindowKey| self.transfers[self.windows[key].transfer].pace == Line::Readers;
         *left <= PRIVATE_CACHES && filling.first().is_some_and(by_readers)
     }
 
