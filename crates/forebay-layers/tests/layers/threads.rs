@@ -189,7 +189,7 @@ fn every_thread_is_counted_or_documented() {
             panic!("`{name}` is neither counted nor documented");
         };
         // One may begin while the one before it still ends.
-        let is_bounded = !many.starts_with("one for each question") && !many.starts_with("up to");
+        let is_bounded = !many.starts_with("1 per query") && !many.starts_with("up to");
         assert!(*count <= 2 || !is_bounded, "{name}: {count}");
     }
     for name in ["keeper", "layers", "mapper", "writer", "closes", "sim"] {
