@@ -1,7 +1,7 @@
 """Loads models for SGLang: ``--model-loader-extra-config '{"forebay": true}'``.
 
 SGLang finds `register` by the entry point of this package. Options are described in
-``docs/models.md`` of the repository.
+``docs/serve.md`` of the repository.
 """
 
 # mypy: disable-error-code="import-not-found,unused-ignore"

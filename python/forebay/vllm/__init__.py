@@ -1,7 +1,7 @@
 """Loads models for vLLM: ``vllm serve MODEL --load-format forebay``.
 
 vLLM finds `register` by the entry point of this package. Options are described in
-``docs/models.md`` of the repository.
+``docs/serve.md`` of the repository.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_the_example_of_the_documentation_runs(
     pytest.importorskip("transformers", reason="no transformers")
     import llama
 
-    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     [example] = [block for block in blocks if "transformers" in block]
     llama.saved(tmp_path / "model")

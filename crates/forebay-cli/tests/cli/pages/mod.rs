@@ -168,7 +168,7 @@ pages! {
     internals: "internals.md", json_schema: "json-schema.md", kv_cache: "kv-cache.md",
     kvikio: "kvikio.md", layers: "layers.md", models: "models.md", observe: "observe.md",
     peers: "peers.md", proof: "proof.md", python: "python.md", python_torch: "python-torch.md",
-    report: "report.md", variables: "variables.md"
+    report: "report.md", serve: "serve.md", variables: "variables.md"
 }
 
 #[test]
