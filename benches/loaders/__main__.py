@@ -1,4 +1,4 @@
-"""Loads one model by Forebay and by other loaders, and compares them: see ``docs/peers.md``."""
+"""Loads one model by Forebay and by other loaders, and compares them: see ``docs/coming-from.md``."""
 
 from __future__ import annotations
 

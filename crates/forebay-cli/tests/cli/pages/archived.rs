@@ -1,7 +1,7 @@
-//! The lines that the guide quotes against the run that it names, and its checks against those that
+//! The lines that the page about measuring quotes against the run that it names, and its checks against those that
 //! there are.
 
-use super::GUIDE;
+use super::MEASURE;
 use super::block::blocks;
 
 const TABLE: &str = include_str!("../../../../../benches/runs/2026-11-28-2-cores-bench/bench.txt");
@@ -18,7 +18,7 @@ fn rows(page: &str, heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn lines_that_are_quoted_are_those_of_the_run() {
-    let quoted: Vec<String> = blocks(GUIDE)
+    let quoted: Vec<String> = blocks(MEASURE)
         .into_iter()
         .filter(|block| block.is("text"))
         .map(|block| block.text)
@@ -34,7 +34,7 @@ fn lines_that_are_quoted_are_those_of_the_run() {
 fn the_checks_that_are_named_exist() {
     let known = DOCTOR.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let known: Vec<&str> = known.collect();
-    let symptoms = rows(GUIDE, "| Symptom |");
+    let symptoms = rows(MEASURE, "| Symptom |");
     assert_eq!(symptoms.len(), 8);
     for row in symptoms {
         let named: Vec<&str> = row[3].split('`').filter(|word| !word.trim().is_empty()).collect();

@@ -1,6 +1,5 @@
-//! What the pages of the documentation say: their examples run as they are pasted, the numbers
-//! that the guide quotes are those of the archived run that it names, and the checks that it names
-//! exist.
+//! What the pages of the documentation say: their examples run as they are pasted, quoted numbers
+//! are those of the archived run that the page names, and the checks that it names exist.
 //!
 //! Each block that begins with `sh` is run by the shell, in the order of the page and in one fresh
 //! folder for it. It ends with 0, or each of its commands with one of the codes `exit-N`. Of a
@@ -22,7 +21,7 @@ use tempfile::TempDir;
 use crate::program::program;
 use crate::proof::stays_in_memory;
 
-const GUIDE: &str = include_str!("../../../../../docs/guide.md");
+const MEASURE: &str = include_str!("../../../../../docs/measure.md");
 
 /// A folder on a drive, with the command below `bin`.
 fn folder() -> TempDir {
@@ -164,23 +163,23 @@ macro_rules! pages {
 
 pages! {
     bench: "bench.md", decisions: "decisions.md", doctor: "doctor.md", drives: "drives.md",
-    gdsio: "gdsio.md", gpu_file_benchmark: "gpu-file-benchmark.md", guide: "guide.md",
-    internals: "internals.md", json_schema: "json-schema.md", kv_cache: "kv-cache.md",
-    kvikio: "kvikio.md", layers: "layers.md", models: "models.md", observe: "observe.md",
-    peers: "peers.md", proof: "proof.md", python: "python.md", python_torch: "python-torch.md",
-    report: "report.md", serve: "serve.md", variables: "variables.md"
+    gdsio: "gdsio.md", internals: "internals.md", json_schema: "json-schema.md",
+    kv_cache: "kv-cache.md", kvikio: "kvikio.md", layers: "layers.md", measure: "measure.md",
+    models: "models.md", observe: "observe.md", coming_from: "coming-from.md", proof: "proof.md",
+    python: "python.md", python_torch: "python-torch.md", report: "report.md", serve: "serve.md",
+    variables: "variables.md"
 }
 
 #[test]
 #[ignore = "takes half a minute"]
-fn the_examples_of_the_guide_for_hardware_run_on_a_simulated_gpu() {
+fn the_examples_for_hardware_run_on_a_simulated_gpu() {
     let folder = folder();
     let probe = folder.path().join("probe");
     fs::write(&probe, vec![7; 1 << 20]).unwrap();
     if let Some(reason) = stays_in_memory(&probe) {
-        return println!("skipped: the guide's examples for drives: {reason}");
+        return println!("skipped: examples for drives: {reason}");
     }
-    let needing = blocks(GUIDE).into_iter().filter(|block| block.needs().is_some());
-    let ran = needing.map(|block| run_small(&folder, "guide.md", &block));
+    let needing = blocks(MEASURE).into_iter().filter(|block| block.needs().is_some());
+    let ran = needing.map(|block| run_small(&folder, "measure.md", &block));
     assert!(ran.count() >= 3, "there are some");
 }
