@@ -1,5 +1,4 @@
-//! The lines that the page about measuring quotes against the run that it names, and its checks against those that
-//! there are.
+//! The lines that a page quotes against the run that it names, and its checks against the doctor's.
 
 use super::MEASURE;
 use super::block::blocks;

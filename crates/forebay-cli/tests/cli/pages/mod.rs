@@ -162,12 +162,12 @@ macro_rules! pages {
 }
 
 pages! {
-    bench: "bench.md", decisions: "decisions.md", doctor: "doctor.md", drives: "drives.md",
-    errors: "errors.md", gdsio: "gdsio.md", internals: "internals.md", json_schema: "json-schema.md",
-    kv_cache: "kv-cache.md", kvikio: "kvikio.md", layers: "layers.md", measure: "measure.md",
-    models: "models.md", observe: "observe.md", coming_from: "coming-from.md", proof: "proof.md",
-    python: "python.md", python_torch: "python-torch.md", report: "report.md", serve: "serve.md",
-    variables: "variables.md"
+    bench: "bench.md", coming_from: "coming-from.md", decisions: "decisions.md",
+    doctor: "doctor.md", drives: "drives.md", errors: "errors.md", gdsio: "gdsio.md",
+    internals: "internals.md", json_schema: "json-schema.md", kv_cache: "kv-cache.md",
+    kvikio: "kvikio.md", layers: "layers.md", measure: "measure.md", models: "models.md",
+    observe: "observe.md", proof: "proof.md", python: "python.md", python_torch: "python-torch.md",
+    report: "report.md", serve: "serve.md", variables: "variables.md"
 }
 
 #[test]
