@@ -1,4 +1,4 @@
-//! The machine of a run, as JSON; docs/json-schema.md describes every key.
+//! The machine of a run, as JSON; docs/results.schema.json describes every key.
 
 use std::collections::BTreeMap;
 

@@ -2,8 +2,8 @@
 //!
 //! A complete line is appended after each measurement and never changed again. So a killed run
 //! loses at most the current sample, and continues where it stopped. Measurements belong to the
-//! nearest [`Run`] before them. docs/json-schema.md describes every key; values that do not apply
-//! are null.
+//! nearest [`Run`] before them. docs/results.schema.json describes every key; values that do not
+//! apply are null.
 
 pub mod file;
 pub mod machine;
