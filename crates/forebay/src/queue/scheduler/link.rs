@@ -393,11 +393,12 @@ pub(super) const COPIES_QUEUED_MAX: usize = 2;
 /// A link is behind once it has copied this many slots' worth without a pause: half a millisecond.
 const BEHIND_SLOTS: u64 = 2;
 
-/// Bytes that the private caches of the readers' cores hold. A GPU reads those lines slowly, most
-/// of all from idle cores. Later reads displace them, but not the last ones of a link. Those are
-/// moved to the shared cache: a read of 8 MiB takes 0.31 instead of 0.71 ms, one of 16 MiB 0.52
-/// instead of 1.0 ms. More bytes would cost the readers more than the link gains (H200, 2026-11-30).
-pub(super) const PRIVATE_CACHES: u64 = 32 * MIB;
+/// Last bytes of a link that are still in private caches of the readers' cores when they are
+/// copied: no later read displaces them. A GPU reads those lines slowly, most of all from idle
+/// cores, so they are moved to the shared cache. A read of 8 MiB takes 0.32 instead of 0.71 ms, one
+/// of 16 MiB 0.54 instead of 1.0 ms. With 32 MiB, four reads of 16 MiB at the same time had 45
+/// instead of 51 GB/s, since moving costs the readers time (H200, 2026-11-30).
+pub(super) const PRIVATE_CACHES: u64 = 16 * MIB;
 
 /// A link's slots, copies and waiting transfers.
 #[derive(Debug)]
