@@ -179,6 +179,7 @@ impl Handle {
     /// [`Error::Io`] if dirty pages could not be written.
     pub(crate) fn evict(&self) -> Result<Residency> {
         let whole = ByteRange::at(0, self.size()?);
+        self.count_small(false);
         if self.residency_source() == ResidencySource::InMemory {
             return Ok(self.residency(whole));
         }

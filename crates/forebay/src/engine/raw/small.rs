@@ -350,8 +350,12 @@ impl Engine {
 fn resident(call: &Call<'_>) -> Option<Reason> {
     match call.file.residency_source() {
         ResidencySource::InMemory => Some(Reason::InMemory),
-        _ if call.is_resident() => Some(Reason::Resident),
-        _ => None,
+        _ if call.file.is_warm() => Some(Reason::Resident), // otherwise `read_all` fails
+        _ => {
+            let is_resident = call.is_resident();
+            call.file.count_small(is_resident);
+            is_resident.then_some(Reason::Resident)
+        }
     }
 }
 
@@ -364,18 +368,23 @@ fn lost(call: &Call<'_>, device: &Arc<dyn Device>, NotOver(source): NotOver) -> 
     Error::CopyNotOver { device, len, place, source }
 }
 
-/// Reads all of `range` into `memory`; `false` if the file ends early or the read fails, which the
-/// general path will report.
+/// Reads all of `range` into `memory`; `false` if the file ends early, if bytes that were expected
+/// in memory are not there, or if the read fails. The general path reads and reports then.
 ///
 /// # Safety
 /// `memory` is valid for writes of `range.len()` bytes.
 unsafe fn read_all(call: &Call<'_>, range: ByteRange, memory: NonNull<u8>) -> bool {
     let Ok(len) = usize::try_from(range.len()) else { return false };
+    let is_known = call.file.is_memory() || call.residency.get().is_some();
     // Pages that count as resident may still be arriving from a drive that hangs.
-    let read_raw = if call.may_wait { read_at_raw } else { read_nowait_raw };
+    let read_raw = if call.may_wait && is_known { read_at_raw } else { read_nowait_raw };
     // SAFETY: the caller's promise.
     let read = unsafe { read_raw(call.file.fd(), memory.as_ptr(), len, range.start) };
-    read.is_ok_and(|got| got == len)
+    let is_whole = read.is_ok_and(|got| got == len);
+    if !is_whole {
+        call.file.count_small(false);
+    }
+    is_whole
 }
 
 /// Writes all of `range` from `memory`; `false` if the write fails or is short.

@@ -5,6 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::Target;
 use crate::plan::Reason;
 use crate::queue::sections_of_this_thread;
 use crate::transfer::{Completions, Outcome, Reaper as _};
@@ -126,6 +127,38 @@ fn a_file_that_has_shrunk_is_read_up_to_its_new_end() {
             let there = &there[..there.len().min(8192)];
             assert!(outcome.bytes == there.len() as u64 && memory.starts_with(there));
         }
+    }
+}
+
+#[test]
+fn a_file_that_was_resident_is_read_from_its_drive_again() {
+    let Some(cold) = Cold::new() else { return };
+    let read = |gpu, offset| {
+        let (mut memory, mut got) = (cold.memory(gpu, 8192), vec![0; 8192]);
+        let target = Target::Buffer(&mut memory, 0..8192);
+        let outcome = cold.file.read_with(offset, target, &RequestOptions::default()).unwrap();
+        memory.download(0, &mut got).unwrap();
+        let at = usize::try_from(offset).unwrap();
+        assert!(got == cold.bytes[at..at + 8192] && outcome.bytes == 8192);
+        outcome.routes[0].reason
+    };
+    for (gpu, starts) in
+        [(None, false), (None, true), (Some(cold.gpu), false), (Some(cold.gpu), true)]
+    {
+        std::fs::read(cold.file.path()).unwrap();
+        let once = |offset| match starts {
+            true => cold.check(cold.start(gpu, offset, 8192), offset).routes[0].reason,
+            false => read(gpu, offset),
+        };
+        for number in 0..20 {
+            assert_eq!(once(number * 8192 + 100), Reason::Resident);
+        }
+        assert!(cold.file.handle.is_warm());
+        // Evicted by another process, as far as this handle is concerned.
+        cold.engine.open(cold.file.path()).unwrap().evict().unwrap();
+        once(LEN as u64 / 2); // right, and has the kernel read ahead
+        assert!(!cold.file.handle.is_warm());
+        assert_eq!(once(8192), Reason::NotResident, "{gpu:?} {starts}");
     }
 }
 
