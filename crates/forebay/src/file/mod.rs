@@ -63,8 +63,8 @@ impl OpenOptions {
     }
 }
 
-/// Consecutive resident reads after which a small read tries without a query. A query takes 1 to 5
-/// µs for 4 to 256 KiB, but a read that finds nothing has the kernel read ahead.
+/// Consecutive resident reads after which a small read does not query the page cache. A query takes
+/// 0.3 µs for 4 KiB and 5 for 256 KiB, but a read that finds nothing has the kernel read ahead.
 const WARM: u32 = 8;
 
 /// An open file or block device.

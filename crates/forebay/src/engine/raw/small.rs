@@ -1,6 +1,6 @@
-//! Small blocking transfers on the caller's own thread. A read is one page cache lookup, one
-//! `pread` and one copy; a write is one copy and one `pwrite`. Waking other threads costs more than
-//! all of it (measured: 60 µs against 10).
+//! Small blocking transfers on the caller's own thread. A read is one `pread` and one copy, after a
+//! query of the page cache if one of the last reads found bytes missing; a write is one copy and one
+//! `pwrite`. Waking other threads costs more than all of it (measured: 60 µs against 10).
 //!
 //! Anything unusual falls back to the general path, which finds and reports the error.
 
