@@ -386,13 +386,14 @@ impl Handle {
         self.warm.load(Ordering::Relaxed) >= WARM && self.supports_nowait()
     }
 
-    /// Counts a small read whose bytes were resident, or were not.
-    pub(crate) fn count_small(&self, is_resident: bool) {
+    /// Counts a small read whose bytes were resident, or were not; returns which.
+    pub(crate) fn count_small(&self, is_resident: bool) -> bool {
         let before = self.warm.load(Ordering::Relaxed);
         let count = if is_resident { WARM.min(before + 1) } else { 0 };
         if count != before {
             self.warm.store(count, Ordering::Relaxed); // else a cache miss for other threads
         }
+        is_resident
     }
 
     /// True if the result of [`supports_nowait`](Self::supports_nowait) is known.

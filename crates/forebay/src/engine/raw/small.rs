@@ -1,6 +1,6 @@
 //! Small blocking transfers on the caller's own thread. A read is one `pread` and one copy, after a
-//! query of the page cache if one of the last reads found bytes missing; a write is one copy and one
-//! `pwrite`. Waking other threads costs more than all of it (measured: 60 µs against 10).
+//! query of the page cache if one of the last reads found bytes missing; a write is one copy and
+//! one `pwrite`. Waking other threads costs more than all of it (measured: 60 µs against 10).
 //!
 //! Anything unusual falls back to the general path, which finds and reports the error.
 
@@ -350,11 +350,11 @@ impl Engine {
 fn resident(call: &Call<'_>) -> Option<Reason> {
     match call.file.residency_source() {
         ResidencySource::InMemory => Some(Reason::InMemory),
-        _ if call.file.is_warm() => Some(Reason::Resident), // otherwise `read_all` fails
+        // Bytes of a warm file may be missing; then `read_all` fails.
+        _ if call.file.is_warm() || call.is_resident() => Some(Reason::Resident),
         _ => {
-            let is_resident = call.is_resident();
-            call.file.count_small(is_resident);
-            is_resident.then_some(Reason::Resident)
+            call.file.count_small(false);
+            None
         }
     }
 }
@@ -380,11 +380,7 @@ unsafe fn read_all(call: &Call<'_>, range: ByteRange, memory: NonNull<u8>) -> bo
     let read_raw = if call.may_wait && is_known { read_at_raw } else { read_nowait_raw };
     // SAFETY: the caller's promise.
     let read = unsafe { read_raw(call.file.fd(), memory.as_ptr(), len, range.start) };
-    let is_whole = read.is_ok_and(|got| got == len);
-    if !is_whole {
-        call.file.count_small(false);
-    }
-    is_whole
+    call.file.count_small(read.is_ok_and(|got| got == len))
 }
 
 /// Writes all of `range` from `memory`; `false` if the write fails or is short.
