@@ -157,6 +157,16 @@ def host() -> str:
         return secrets.token_hex(16)
 
 
+def begun(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks; ``None`` if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            state, *fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else fields[18]
+
+
 def name_for(server: str, port: int) -> str:
     """A name or address of this host by which hosts that reach a server reach it too."""
     family, _, _, _, address = socket.getaddrinfo(server, port, type=socket.SOCK_DGRAM)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _lock = threading.Lock()
 _engine: Engine | None = None
+
+inherited: list[object] = []
+"""Groups of torch that a parent made before it forked this process."""
 
 
 def default_engine() -> Engine:
@@ -37,6 +41,8 @@ def _in_child() -> None:
     # The parent's engine is left as it is: another thread may have held the lock.
     global _engine, _lock
     _engine, _lock = None, threading.Lock()
+    if torch := sys.modules.get("torch.distributed.distributed_c10d"):
+        inherited[:] = torch._world.pg_map
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import time
@@ -360,6 +361,9 @@ STAGES = {
 }
 """Functions in which a process is killed, and how often a load calls them, at least."""
 
+LOST = re.compile(r"the ranks \[(0, )?1\b")
+"""Ranks that ended with an error because rank 1 was lost may be lost too."""
+
 
 def mortal(
     rank: int, size: int, port: Path, at: tuple[str, int], found: Any, path: Path, device: str
@@ -433,7 +437,7 @@ def kill(stage: str, path: Path, folder: Path, device: str) -> None:
         assert f"; {len(load_file(path, **HOST))} alone" in ended[0][0], (seed, turn, ended)
         for said, at in ended.values():
             assert at - begun < 10, (seed, turn, said)
-            is_named = "rank 1 of the group was lost" in said or "the ranks [1]" in said
+            is_named = "rank 1 of the group was lost" in said or LOST.search(said)
             # After the last copy, no other process needs it.
             assert is_named or ("Mesh.close" in stage and "tensors" in said), (seed, turn, said)
 
@@ -454,6 +458,80 @@ def unmet(rank: int, path: Path) -> Any:
 def test_ranks_that_do_not_begin_a_load_are_named(files: Any, tmp_path: Path) -> None:
     first, _, third = in_group(tmp_path, 3, unmet, files[0])
     assert "the ranks [1] of the group did not begin it in time" in first and first == third
+
+
+def departed(rank: int, size: int, port: Path, found: Any, path: Path) -> None:
+    """Rank 1 ends between two loads, the others wait for it."""
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(port), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    load_file(path, group=world(), **HOST)
+    if rank == 1:
+        os._exit(0)
+    begun = time.monotonic()
+    with pytest.raises(Exception) as error:
+        load_file(path, group=world(), **HOST)
+    found.put((str(error.value), time.monotonic() - begun))
+    found.close()
+    found.join_thread()
+    os._exit(0)
+
+
+def test_a_rank_that_ends_before_it_joins_is_named(files: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found = CONTEXT.Queue()
+    arguments = (3, tmp_path / "store", found, files[0])
+    each = [CONTEXT.Process(target=departed, args=(rank, *arguments)) for rank in range(3)]
+    for process in each:
+        process.start()
+    for _ in range(2):
+        said, seconds = found.get(timeout=60)
+        assert LOST.search(said) and "of the group were lost: their processes ended" in said
+        assert seconds < 10
+    for process in each:
+        process.join()
+
+
+def counted(rank: int, path: Path) -> list[int]:
+    """The keys of the store after loads."""
+    import torch.distributed as dist
+
+    store = dist.distributed_c10d._get_process_group_store(world())
+    counts = []
+    for _ in range(3):
+        load_file(path, group=world(), **HOST)
+        dist.barrier()
+        counts.append(store.num_keys())
+        dist.barrier()
+    return counts
+
+
+def test_loads_leave_no_keys(files: Any, tmp_path: Path) -> None:
+    first, *others = in_group(tmp_path, 2, counted, files[0])[0]
+    assert others == [first, first]
+
+
+def forked(rank: int, path: Path) -> str:
+    """What a forked child says of a load in the group of its parent."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=of_child, args=(path, theirs))
+    child.start()
+    said = ours.recv() if ours.poll(60) else "nothing"
+    child.join()
+    return str(said)
+
+
+def of_child(path: Path, connection: Any) -> None:
+    with pytest.raises(Exception) as error:
+        load_file(path, group=world(), **HOST)
+    connection.send(str(error.value))
+
+
+def test_the_group_of_a_parent_is_refused(files: Any, tmp_path: Path) -> None:
+    for said in in_group(tmp_path, 2, forked, files[0]):
+        assert "this process was forked after its group was made" in said
 
 
 def interrupted_early(rank: int, path: Path) -> Any:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import socket
+import threading
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from .. import _mesh
-from .._errors import Error, RequestError
-from .._mesh import Listener, Mesh, PeerFailed, host, name_for
+from .. import _mesh, _process
+from .._errors import Error, Forked, RequestError
+from .._mesh import Listener, Mesh, PeerFailed, begun, host, name_for
 from .._threads import log
 from ._plan import ALIGNMENT
 from ._ranks import AT_ONCE, CHUNK, Ranks, Wait, result
@@ -38,6 +42,9 @@ _SILENT = 10.0
 """Seconds after which the log names the processes of a group that have not begun a load."""
 
 _LOG = "forebay.safetensors"
+
+_turns: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)
+"""Threads of this process meet those of the others one after another, for a key of a store."""
 
 _kept: list[object] = []
 """Memory that is never freed, since a process may still map it."""
@@ -292,23 +299,24 @@ def of(given: Any) -> Ranks:
 
     Raises:
         forebay.Error: a process of the group did not begin the load in time, or has ended.
+        forebay.Forked: the group is that of the parent of this process.
         ValueError: this process is not in the group.
     """
     of_host = isinstance(given, OfHost)
-    place = _Place(given.group if of_host else given)
-    if place.size == 1:
-        return Ranks()
-    listener, here, is_one_host = Listener(), host(), True
+    listener, is_one_host = Listener(), True
     try:
+        place = _Place(given.group if of_host else given)
+        if place.size == 1:
+            return Ranks()
         if of_host:
-            found = place.of_host(given.model, here, listener.address)
+            found = place.of_host(given.model, listener.address)
             if len(found) == 1 or listener.address not in found.values():
                 return Ranks()
         else:
-            own = json.dumps([here, listener.address])
+            own = json.dumps([place.host, listener.address])
             about = {rank: json.loads(one) for rank, one in place.all("group", own).items()}
             found = {rank: address for rank, (_, address) in about.items()}
-            is_one_host = all(other == here for other, _ in about.values())
+            is_one_host = all(other == place.host for other, _ in about.values())
             if not is_one_host:
                 listener.close()
                 listener = Listener(place.name())
@@ -334,26 +342,36 @@ class _Place:
         self._rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
         if self._rank < 0:
             raise ValueError("this process is not in the `group`")
+        if (group or distributed.group.WORLD) in _process.inherited:
+            text = "this process was forked after its group was made; make a group in the child"
+            raise Forked(errno.EPERM, f"cannot load the model: {text}")
         self._store = distributed.distributed_c10d._get_process_group_store(group)
+        self.host, own = host(), os.getpid()
+        self._store.set(f"forebay/process/{self._rank}", json.dumps([self.host, own, begun(own)]))
+
+    def _may_come(self, rank: int, anywhere: bool = True) -> bool:
+        """Whether a process has not ended, and is of this host, as far as earlier loads show."""
+        if not self._store.check([key := f"forebay/process/{rank}"]):
+            return True
+        its_host, pid, start = json.loads(self._store.get(key))
+        return begun(pid) == start if its_host == self.host else anywhere
 
     def all(self, name: str, own: str) -> dict[int, str]:
         """What all processes of the group give, by rank."""
-        found = self._met(name, own, _mesh.WAIT_MAX, lambda _: True)
+        is_over = lambda absent: not all(map(self._may_come, absent))
+        found = self._met(name, own, _mesh.WAIT_MAX, is_over)
         if absent := sorted({*range(self.size)} - {*found}):
-            text = f"the ranks {absent} of the group did not begin it in time, or failed"
-            raise Error(errno.ETIMEDOUT, f"cannot load the model: {text}")
+            lost = [rank for rank in absent if not self._may_come(rank)]
+            why = "were lost: their processes ended" if lost else "did not begin it in time, or failed"
+            text = f"cannot load the model: the ranks {lost or absent} of the group {why}"
+            raise Error(errno.ETIMEDOUT, text)
         return found
 
-    def of_host(self, model: str, here: str, own: str) -> dict[int, str]:
+    def of_host(self, model: str, own: str) -> dict[int, str]:
         """What the processes of this host give that load a model within `PATIENCE` seconds."""
-        hosts = [f"forebay/host/{rank}" for rank in range(self.size)]
-        self._store.set(hosts[self._rank], here)
-
-        def may_come(rank: int) -> bool:
-            known = self._store.check([hosts[rank]])
-            return not known or self._store.get(hosts[rank]).decode() == here
-
-        found = self._met(f"{here}/{model}", own, PATIENCE, may_come)
+        may_come = partial(self._may_come, anywhere=False)
+        is_over = lambda absent: not any(map(may_come, absent))
+        found = self._met(f"{self.host}/{model}", own, PATIENCE, is_over)
         if absent := [one for one in range(self.size) if one not in found and may_come(one)]:
             text = f"forebay loads without the ranks {absent}, which did not load this model in time"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -370,42 +388,47 @@ class _Place:
             return socket.gethostname()
 
     def _met(
-        self, name: str, own: str, patience: float, may_come: Callable[[int], bool]
+        self, name: str, own: str, patience: float, is_over: Callable[[set[int]], bool]
     ) -> dict[int, str]:
         """What the processes give that come within `patience` seconds, by rank.
 
-        The first process that stops waiting decides for all which ones these are.
+        The first process that stops waiting decides for all which ones these are. Loads use the
+        same keys of the store: their values begin with the number of the load.
         """
-        store, key = self._store, f"forebay/{name}"
-        number = store.add(f"{key}/decided", 0)
+        store, key, found = self._store, f"forebay/{name}", {self._rank: own}
 
-        def is_free(number: int) -> bool:  # and not of another thread of this process
-            place = f"{key}/{number}/{self._rank}"
-            is_decided = store.check([f"{key}/{number}"])
-            return not is_decided and store.compare_set(place, "", own).decode() == own
+        def missing() -> set[int]:
+            for rank in {*range(self.size)} - {*found}:
+                if store.check([place := f"{key}/{rank}"]):
+                    its_number, its_own = json.loads(store.get(place))
+                    if its_number == number:
+                        found[rank] = its_own
+            return {*range(self.size)} - {*found}
 
-        while not is_free(number):
-            number += 1
-        decision, absent = f"{key}/{number}", {*range(self.size)}
-        begun, says_after = time.monotonic(), _SILENT
-        try:
-            while True:
-                absent -= {rank for rank in absent if store.check([f"{decision}/{rank}"])}
-                waited = time.monotonic() - begun
-                if waited > patience or store.check([decision]) or not any(map(may_come, absent)):
-                    break
-                if waited > says_after:
-                    says_after = patience
-                    text = f"waiting for the ranks {sorted(absent)} to begin a load"
-                    log(logging.WARNING, _LOG, text)
-                time.sleep(min(0.005, waited / 10))
-        except BaseException:
-            others = sorted({*range(self.size)} - absent - {self._rank})
-            with suppress(RuntimeError):  # of the store
-                store.compare_set(decision, "", json.dumps(others))
-            raise
-        came = sorted({*range(self.size)} - absent)
-        decided = json.loads(store.compare_set(decision, "", json.dumps(came)))
-        if self._rank == min(decided, default=None):
-            store.add(f"{key}/decided", 1)
-        return {rank: store.get(f"{decision}/{rank}").decode() for rank in decided}
+        def decided() -> dict[int, str]:
+            own = json.dumps([number, [*found.items()]])
+            its_number, came = json.loads(store.compare_set(key, before, own))
+            return dict(came) if its_number == number else {}
+
+        with _turns[os.getpid(), id(store), key]:
+            before = store.compare_set(key, "", "[0, []]").decode()
+            number = json.loads(before)[0] + 1
+            store.set(f"{key}/{self._rank}", json.dumps([number, own]))
+            begun_at, says_after = time.monotonic(), _SILENT
+            try:
+                while absent := missing():
+                    waited = time.monotonic() - begun_at
+                    is_decided = store.get(key).decode() != before
+                    if is_decided or waited > patience or is_over(absent):
+                        break
+                    if waited > says_after:
+                        says_after = patience
+                        text = f"waiting for the ranks {sorted(absent)} to begin a load"
+                        log(logging.WARNING, _LOG, text)
+                    time.sleep(min(0.005, waited / 10))
+            except BaseException:
+                del found[self._rank]
+                with suppress(RuntimeError):  # of the store
+                    decided()
+                raise
+            return decided()
