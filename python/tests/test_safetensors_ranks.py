@@ -534,6 +534,32 @@ def test_the_group_of_a_parent_is_refused(files: Any, tmp_path: Path) -> None:
         assert "this process was forked after its group was made" in said
 
 
+def written(rank: int, path: Path) -> list[str]:
+    """One rank finds that a file was written to."""
+    from forebay.safetensors import _pages
+
+    if rank == 1:
+        _pages.Stamp.check = outdated  # type: ignore[method-assign]
+    said = []
+    for load in (load_file, lambda *given, **how: dict(iterate(*given, **how))):
+        with pytest.raises(Exception) as error:
+            load(path, group=world(), **HOST)
+        said.append(f"{type(error.value).__name__}: {error.value}")
+    return said
+
+
+def outdated(_: Any) -> None:
+    from forebay.safetensors import _pages
+
+    raise _pages.changed("model", "it was written to during the load", "")
+
+
+def test_all_fail_if_one_finds_a_changed_file(files: Any, tmp_path: Path) -> None:
+    ours, theirs = in_group(tmp_path, 2, written, files[0])
+    assert all("rank 1 of the group could not end the load" in said for said in ours)
+    assert all("FileChanged" in said for said in theirs)
+
+
 def interrupted_early(rank: int, path: Path) -> Any:
     """Rank 0 stops waiting for rank 2, which never comes."""
     from forebay.safetensors import _group

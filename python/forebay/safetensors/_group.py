@@ -257,6 +257,11 @@ class Group(Ranks):
             self._copies.copy(memory[0], self._parts(window))
         return report
 
+    def agree(self, opened: Iterable[Opened]) -> None:
+        with self.failing("could not end the load"):
+            super().agree(opened)
+        self._exchange()
+
     def close(self) -> None:
         slots, self._slots, self._copies = self._slots, None, None
         _kept.append(slots)

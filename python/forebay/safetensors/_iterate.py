@@ -41,10 +41,12 @@ class Ahead:
         wanted: Iterable[Part],
         window: int,
         ranks: Ranks | None = None,
+        files: Iterable[Opened] = (),
     ) -> None:
         self._engine = engine
         self._framework = framework
         self._ranks = ranks or Ranks()
+        self._files = files
         self._wanted = iter(wanted)
         self._next = next(self._wanted, None)
         self._left = window
@@ -70,6 +72,7 @@ class Ahead:
             while self._coming and self._start():
                 pass  # while the tensors are in use
             if not (self._next or self._last or self._coming):
+                self._ranks.agree(self._files)
                 self._ranks.close()
             if window[1] == len(memory):
                 self._taken = part.nbytes
@@ -195,12 +198,10 @@ def iterated(
             for file, stored, index in found:
                 yield stored.name, hosts[file].tensor(stored, index)
             return
-        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together)
+        ahead = Ahead(engine, kind, parts(found, max(most // PARTS, 1)), most, together, files.values())
         stack.callback(ahead.close)
         while taken := ahead.take():
             part, memory = taken
             for name, tensor in part.made(kind, memory):
                 yield name, kind.copied(tensor) if load.copy else tensor
             del taken, memory, tensor
-        for one in files.values():
-            one.stamp.check()

@@ -161,8 +161,6 @@ def load_file(
         loading.metadata = None if report is None else {}
         coming.callback(loading.cancel)
         found = loading.run(loading.plan(files, filename, names, framework, shard), progress)
-        for one in loading.opened:
-            one.stamp.check()
     if report is not None:
         report |= found | {"metadata": loading.metadata}
     made = [{name: own[name] for name in loading.order} for own in loading.tensors]
@@ -193,7 +191,7 @@ class _Loading:
         self.tensors: list[dict[str, Any]] = [{} for _ in devices]
         self.order: list[str] = []
         self.metadata: dict[str, str] | None = None
-        self.opened: list[Opened] = []
+        self._opened: list[Opened] = []
         self._is_copied = copy or not ranks.is_alone
         self._mapped: list[Part] = []
         self._engine = engine
@@ -225,7 +223,7 @@ class _Loading:
             whole = [Part()]
             least = _CALL
             for one in opened(self._engine, path, names, files):
-                self.opened.append(one)
+                self._opened.append(one)
                 own = Part(pages=None if self._is_copied else mapped(one.file, kind))
                 self._mapped.append(own)
                 if whole[-1].tensors and not self._ranks.joins_files:
@@ -249,7 +247,7 @@ class _Loading:
                         self._to_convert.append((one.file, stored, index))
                     else:
                         whole[-1].put(one.file, wanted)
-        with self._ranks.planning(self.opened) as show:
+        with self._ranks.planning(self._opened) as show:
             converted = [(stored.facts(), index) for _, stored, index in self._to_convert]
             placed = [(one.start, one.stored.facts()) for part in whole for one in part.tensors]
             show([placed, converted, str(self._dtype)])
@@ -285,6 +283,7 @@ class _Loading:
             if window[1] == call.nbytes:
                 self._keep(call)
         reports += (self._fetched(part, show) for part in self._mapped if part.tensors)
+        self._ranks.agree(self._opened)
         show(self._total, self._total)
         found = merged(reports)
         if len(reports) != 1 or len(self._kinds) > 1:

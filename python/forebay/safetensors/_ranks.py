@@ -90,6 +90,11 @@ class Ranks:
         """Runs when all have planned the read; returns the ranks that do it."""
         return self
 
+    def agree(self, opened: Iterable[Opened]) -> None:
+        """Checks when all bytes have been read that no file was written to, for all ranks."""
+        for one in opened:
+            one.stamp.check()
+
     def close(self) -> None:
         """Ends the load, whether or not it was successful."""
 
