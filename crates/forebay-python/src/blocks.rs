@@ -1,5 +1,6 @@
 //! Stores of KV blocks, which `forebay.blocks` describes.
 
+use std::iter;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::callbacks;
 use crate::ended::{self, Ended};
 use crate::engine::{Engine, make_ready};
 use crate::failure::{noted, raised};
-use crate::memory::{Use, lend};
+use crate::memory::{Use, find, lend_together};
 use crate::moving::{bound, late};
 use crate::stream::Ordering;
 use crate::waiting::Apart;
@@ -270,27 +271,48 @@ impl Blocks {
     ) -> PyResult<Vec<Block>> {
         let engine = store.engine();
         let keys = keys_of(store, keys)?;
-        let mut blocks = Vec::with_capacity(keys.len());
+        // Of each block how many pieces of memory it has, and all pieces.
+        let (mut counts, mut pieces) = (Vec::with_capacity(keys.len()), Vec::new());
+        let note = |number| move |error| noted(py, error, &format!("it is for block {number}"));
         for (number, object) in memory.try_iter()?.enumerate() {
             let object = object?;
-            let Some(&key) = keys.get(number) else {
-                let text = format!("memory has more blocks than keys ({})", keys.len());
+            if number == keys.len() {
+                let text = format!("memory has more blocks than keys ({number})");
                 return Err(PyValueError::new_err(text));
-            };
-            let lent = |piece: &Bound<'_, PyAny>| {
-                let note = format!("it is for block {number}");
-                lend(engine, piece, usage, None).map_err(|error| noted(py, error, &note))
-            };
-            let lent = match object.cast::<PyList>() {
-                Ok(pieces) => pieces.iter().map(|piece| lent(&piece)).collect::<PyResult<_>>()?,
-                Err(_) => vec![lent(&object)?],
-            };
-            for one in &lent {
-                make_ready(py, engine, one, Ordering::Ready)?;
             }
-            let memory = lent.into_iter().map(|lent| lent.buffer).collect();
-            blocks.push(Block { key, memory });
+            let before = pieces.len();
+            match object.cast::<PyList>() {
+                Ok(list) => {
+                    for piece in list {
+                        pieces.push(find(&piece, usage, None).map_err(note(number))?);
+                    }
+                }
+                Err(_) => pieces.push(find(&object, usage, None).map_err(note(number))?),
+            }
+            counts.push(pieces.len() - before);
         }
+        let numbers = counts.iter().enumerate().flat_map(|(at, &count)| iter::repeat_n(at, count));
+        let lent = match lend_together(engine, &mut pieces) {
+            Some(lent) => lent,
+            None => pieces
+                .into_iter()
+                .zip(numbers)
+                .map(|(piece, number)| piece.lend(py, engine).map_err(note(number)))
+                .collect::<PyResult<_>>()?,
+        };
+        let mut ready = None;
+        for lent in &lent {
+            let queue = (lent.buffer.device(), lent.order);
+            if ready.replace(queue) != Some(queue) {
+                make_ready(py, engine, lent, Ordering::Ready)?;
+            }
+        }
+        let mut lent = lent.into_iter().map(|lent| lent.buffer);
+        let blocks: Vec<_> = keys
+            .iter()
+            .zip(&counts)
+            .map(|(&key, &count)| Block { key, memory: lent.by_ref().take(count).collect() })
+            .collect();
         if blocks.len() < keys.len() {
             let (keys, blocks) = (keys.len(), blocks.len());
             let text = format!("memory has fewer blocks ({blocks}) than keys ({keys})");
@@ -316,6 +338,9 @@ fn keys_of(store: &Store, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Key>> {
                     Ok(store.key(bytes.cast::<PyBytes>()?.as_bytes()))
                 }
             };
+        }
+        if let Ok(bytes) = name.cast::<PyBytes>() {
+            return Ok(store.key(bytes.as_bytes()));
         }
         let bytes: Vec<u8> = name.extract().map_err(|_| {
             let kind = name.get_type().name().map_or_else(|_| "?".into(), |it| it.to_string());

@@ -130,6 +130,32 @@ pub(crate) fn lend(
     find(object, usage, size)?.lend(object.py(), engine)
 }
 
+/// Lends objects on one GPU as parts of a buffer: the driver is queried once for each allocation,
+/// and keeps the interpreter's lock. `None` if they are not on one GPU, or if lending them alone
+/// says why they are refused.
+pub(crate) fn lend_together(engine: &forebay::Engine, found: &mut Vec<Found>) -> Option<Vec<Lent>> {
+    let device = found.first()?.device?;
+    let is_alike = |it: &Found| it.device == Some(device) && it.parts.is_none() && it.range.1 > 0;
+    if !found.iter().all(is_alike) {
+        return None;
+    }
+    let ranges: Vec<_> = found.iter().map(|it| it.range).collect();
+    // SAFETY: as in `borrow`.
+    let all = unsafe { engine.borrow_at_once(&ranges) }?;
+    if all.device() != Some(device) {
+        return None;
+    }
+    let found = std::mem::take(found);
+    let orders: Vec<_> = found.iter().map(|it| it.order).collect();
+    let all = all.kept_by(found.into_iter().map(|it| it.keep).collect::<Vec<_>>());
+    let lent = ranges.iter().zip(orders).map(|(&(address, len), order)| {
+        // SAFETY: GPU memory is not accessed as a slice.
+        let buffer = unsafe { all.share(address - all.address(), len) };
+        Lent { buffer, order }
+    });
+    Some(lent.collect())
+}
+
 /// Finds the first `size` bytes of an object, or all of them.
 pub(crate) fn find(object: &Bound<'_, PyAny>, usage: Use, size: Option<u64>) -> PyResult<Found> {
     let mut found = find_all(object, usage)?;
