@@ -51,10 +51,11 @@ fn class(len: u64) -> u64 {
     len.next_power_of_two().max(LEAST)
 }
 
-/// A part of a buffer for a write.
+/// A part of a buffer for a write or a copy.
 pub(crate) fn part(buffer: &Buffer, at: u64, len: u64) -> Buffer {
-    // SAFETY: the part is only given to a write that is waited for, and nothing reads or writes the
-    // buffer meanwhile. If the write is abandoned, the engine refuses the buffer until it ends.
+    // SAFETY: the part is only given to a write or a copy that is waited for, and nothing reads or
+    // writes the buffer meanwhile. If a write is abandoned, the engine refuses the buffer until it
+    // ends.
     unsafe { buffer.share(at, len) }
 }
 

@@ -127,6 +127,8 @@ struct Queue {
 struct Waiting {
     shards: VecDeque<Shard>,
     bytes: u64,
+    /// Threads that wait for a shard.
+    idle: usize,
     is_closed: bool,
 }
 
@@ -361,19 +363,11 @@ impl Store {
         }
         for (lane, (items, bytes)) in self.lanes.iter().zip(lanes) {
             let part = (bytes / self.threads).clamp(*SHARD_BYTES.start(), *SHARD_BYTES.end());
-            let mut shards = parts(&work, &items, part.min(lane.root.part_max()));
-            let own = (work.kind == Kind::Get && caller == Caller::Waits).then(|| shards.pop());
-            let side = work.kind.side();
-            for items in shards {
-                lane.add(side, Shard { work: Arc::clone(&work), items }, caller);
+            for items in parts(&work, &items, part.min(lane.root.part_max())) {
+                lane.add(work.kind.side(), Shard { work: Arc::clone(&work), items }, caller);
             }
-            if let Some(items) = own.flatten() {
-                lane.runner(side).load_here(&work, &items);
-                let left: Vec<_> =
-                    items.into_iter().filter(|&item| work.is_waiting(item)).collect();
-                if !left.is_empty() {
-                    lane.add(side, Shard { work: Arc::clone(&work), items: left }, caller);
-                }
+            if caller == Caller::Waits && lane.may_be_resident(work.kind) {
+                lane.help(&work);
             }
         }
         batch
@@ -452,6 +446,11 @@ impl Drop for Store {
 }
 
 impl Lane {
+    /// Whether blocks of such a call may be in the page cache.
+    fn may_be_resident(&self, kind: Kind) -> bool {
+        kind == Kind::Get && !self.root.past_cache
+    }
+
     fn add(&self, side: Side, shard: Shard, caller: Caller) {
         let queue = &self.queues[side as usize];
         let bytes = shard.bytes();
@@ -481,9 +480,36 @@ impl Lane {
             return;
         }
         state.bytes += bytes;
+        let kind = shard.work.kind;
         state.shards.push_back(shard);
+        // A caller that waits for resident blocks serves the first part itself.
+        let is_callers = caller == Caller::Waits && state.shards.len() == 1;
+        let wakes = state.idle > 0 && !(is_callers && self.may_be_resident(kind));
         drop(state);
-        queue.bell.notify_one();
+        if wakes {
+            queue.bell.notify_one();
+        }
+    }
+
+    /// Reads the resident blocks of a call on its caller's thread, as long as all are resident.
+    fn help(&self, work: &Arc<Work>) {
+        let queue = &self.queues[Side::Load as usize];
+        loop {
+            let shard = {
+                let mut state = queue.state.lock();
+                let of_call = |shard: &Shard| Arc::ptr_eq(&shard.work, work);
+                let last = state.shards.iter().rposition(of_call);
+                let Some(shard) = last.and_then(|at| state.shards.remove(at)) else { return };
+                state.bytes -= shard.bytes();
+                shard
+            };
+            self.runner(Side::Load).load_here(work, &shard.items);
+            let waits = |&item: &usize| work.is_waiting(item);
+            let items: Vec<_> = shard.items.into_iter().filter(waits).collect();
+            if !items.is_empty() {
+                return self.add(Side::Load, Shard { items, ..shard }, Caller::Continues);
+            }
+        }
     }
 
     /// Queues a shard again whose blocks other writers have.
@@ -510,22 +536,28 @@ impl Lane {
         let queue = &self.queues[side as usize];
         let runner = self.runner(side);
         loop {
-            let shard = {
+            let (shard, wakes) = {
                 let waits = |state: &mut Waiting| state.shards.is_empty() && !state.is_closed;
-                let state = queue.state.lock();
+                let mut state = queue.state.lock();
+                state.idle += 1;
                 let long = Duration::from_secs(3600);
                 let (mut state, _) = woken(queue.bell.wait_timeout_while(state, long, waits));
+                state.idle -= 1;
                 match state.shards.pop_front() {
                     Some(shard) => {
                         // Before its blocks end: a caller who sees that may write the next ones.
                         state.bytes -= shard.bytes();
-                        shard
+                        (shard, state.idle > 0 && !state.shards.is_empty())
                     }
                     None if state.is_closed => return,
                     None => continue,
                 }
             };
-            queue.space.notify_all();
+            match side {
+                Side::Load if wakes => queue.bell.notify_one(),
+                Side::Load => {}
+                Side::Store => queue.space.notify_all(),
+            }
             self.root.counters.queued(shard.work.started.elapsed());
             let run = AssertUnwindSafe(|| runner.run(&shard));
             match std::panic::catch_unwind(run) {

@@ -7,7 +7,7 @@ mod lab;
 mod stores;
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,57 @@ fn a_caller_that_waits_copies_resident_blocks_itself() {
     }
     let statistics = &store.statistics()[0];
     assert_eq!((statistics.hits, &statistics.missed[..]), (4, &[(Why::Absent, 1)][..]));
+}
+
+#[test]
+fn resident_blocks_are_copied_in_parts_and_end_by_their_checksums() {
+    const LENGTHS: [usize; 7] = [1, 4096, 700_001, 262_144, 262_145, 65_536, 1 << 20];
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let mut options = options(folder.path(), 16 * MIB);
+    options.page_cache = true;
+    let store = Store::open(&engine, &options).unwrap();
+    let gpu = engine.device(&"sim".parse().unwrap()).unwrap().unwrap().id();
+    let allocate = |on_gpu, len| match on_gpu {
+        true => engine.allocate(gpu, len).unwrap(),
+        false => engine.allocate_pinned(len).unwrap(),
+    };
+    let places: [fn(usize) -> bool; 3] = [|_| true, |_| false, |number| number % 2 > 0];
+    let check = |damaged: Option<usize>| {
+        for (on_gpu, waits) in places.iter().flat_map(|it| [(it, true), (it, false)]) {
+            let block = |(number, &len): (usize, &usize)| {
+                let lens = [len / 3, len - len / 3].into_iter().enumerate();
+                let piece = |(at, len)| allocate(on_gpu(number + at), len as u64);
+                Block { key: key(&store, number as u64), memory: lens.map(piece).collect() }
+            };
+            let blocks = LENGTHS.iter().enumerate().map(block).collect();
+            let batch = if waits { store.get_here(blocks) } else { store.get(blocks) };
+            let ends = batch.wait();
+            for (number, memory) in batch.take_memory().iter().enumerate() {
+                if damaged == Some(number) {
+                    assert!(!ends[number].is_good());
+                    continue;
+                }
+                let mut got = vec![0; LENGTHS[number]];
+                let (first, second) = got.split_at_mut(LENGTHS[number] / 3);
+                memory[0].download(0, first).unwrap();
+                memory[1].download(0, second).unwrap();
+                assert_eq!(ends[number], End::Done);
+                assert!(got == content(number as u64, LENGTHS[number]), "block {number}");
+            }
+        }
+    };
+    for (number, len) in LENGTHS.into_iter().enumerate() {
+        assert_eq!(set(&engine, &store, number as u64, len), End::Done);
+    }
+    check(None);
+    let (path, block) = (folder.path().join("data"), content(2, LENGTHS[2]));
+    let data = fs::read(&path).unwrap();
+    let page = data.chunks(4096).position(|page| *page == block[512_000..516_096]).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&[data[page * 4096 + 9] ^ 1], page as u64 * 4096 + 9).unwrap();
+    check(Some(2));
+    assert_eq!(store.statistics()[0].missed[1].0, Why::Damaged);
 }
 
 #[test]

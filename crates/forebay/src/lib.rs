@@ -68,7 +68,7 @@ pub use engine::{
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};
-pub use memory::{Buffer, Source, Target};
+pub use memory::{Buffer, Exchange, Source, Target};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};
 pub use queue::Priority;

@@ -9,7 +9,7 @@ mod tests {
     use forebay::clock::{ManualClock, SystemClock};
     use forebay::gpu::Device;
     use forebay::gpu::sim::SimDevice;
-    use forebay::{Direction, Engine, Error, File, Options, RequestOptions};
+    use forebay::{Buffer, Direction, Engine, Error, File, Options, RequestOptions};
 
     const LEN: usize = 3 << 20;
 
@@ -43,6 +43,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(unsafe_code, reason = "shares pieces with an exchange")]
     fn pieces_on_several_gpus_and_the_host_are_filled_and_collected() {
         let engine = Engine::new(Options::default()).unwrap();
         let sim =
@@ -58,8 +59,18 @@ mod tests {
         own.upload(0, &bytes).unwrap();
         let on = |gpu: usize, len| engine.allocate(gpus[gpu].id(), len).unwrap();
         let host = engine.allocate_pinned(300_000).unwrap();
-        let mut pieces = [on(0, 100_000), on(0, 0), on(0, 1), host, on(1, 200_000), on(2, 100_000)];
-        own.exchange(0, &mut pieces.each_mut(), Direction::Read).unwrap();
+        let pieces = [on(0, 100_000), on(0, 0), on(0, 1), host, on(1, 200_000), on(2, 100_000)];
+        let shares = || {
+            let mut at = 0;
+            let share = |piece: &Buffer| {
+                at += piece.len();
+                // SAFETY: no slice is made of a piece, and each exchange is waited for.
+                (at - piece.len(), unsafe { piece.share(0, piece.len()) })
+            };
+            pieces.iter().map(share).collect()
+        };
+        let (copied, mut own) = own.start_exchange(shares(), Direction::Read).wait();
+        copied.unwrap();
         let mut at = 0;
         for piece in &pieces {
             let mut found = vec![0; usize::try_from(piece.len()).unwrap()];
@@ -68,10 +79,12 @@ mod tests {
             at += found.len();
         }
         own.fill(0).unwrap();
-        own.exchange(0, &mut pieces.each_mut(), Direction::Write).unwrap();
+        let (copied, own) = own.start_exchange(shares(), Direction::Write).wait();
+        copied.unwrap();
         assert!(own.as_slice().unwrap() == bytes);
-        for mut other in [engine.allocate_pinned(700_000).unwrap(), on(0, 700_001)] {
-            let error = other.exchange(0, &mut pieces.each_mut(), Direction::Read).unwrap_err();
+        for other in [engine.allocate_pinned(700_000).unwrap(), on(0, 700_001)] {
+            let (copied, _) = other.start_exchange(shares(), Direction::Read).wait();
+            let error = copied.unwrap_err();
             assert!(matches!(error, Error::BadOption { .. }), "{error}");
         }
     }

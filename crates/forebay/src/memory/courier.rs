@@ -22,7 +22,7 @@ use crate::gpu::{Device, DeviceResult, Event, Stream};
 const LEAST: u64 = 64 << 10;
 const MOST: u64 = 4 << 20;
 /// Couriers that are kept, of all GPUs together.
-const KEPT_MAX: usize = 16;
+const KEPT_MAX: usize = 64;
 /// How long a copy waits for the pinned memory of other copies.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 

@@ -351,78 +351,47 @@ impl Buffer {
         })
     }
 
-    /// Copies the bytes from `at` on to `pieces`, in their order, as a read does, or as a write
-    /// does the pieces to them. Copies between pinned memory and one GPU are waited for together.
-    ///
-    /// # Errors
-    /// As for [`upload`](Self::upload), and [`Error::BadOption`] if the pieces are longer or this
-    /// memory is not the engine's own on the host. After [`Error::CopyNotOver`] of a write a GPU
-    /// may write to this memory at any time: forget it.
-    pub fn exchange(
-        &mut self,
-        mut at: u64,
-        pieces: &mut [&mut Self],
-        direction: Direction,
-    ) -> Result<()> {
-        self.check_usable(|| None)?;
-        for group in pieces.chunk_by_mut(|one, next| one.device() == next.device()) {
-            let len = group.iter().map(|piece| piece.len).sum::<u64>();
-            let start = self.checked(at, usize::try_from(len).unwrap_or(usize::MAX))?;
-            let is_pinned = |device| match &self.allocation.memory {
-                Memory::Host(own) => own.is_registered(device),
-                _ => false,
-            };
-            if group[0].gpu().is_some_and(|device| is_pinned(&**device)) {
-                self.exchange_with_gpu(group, start, direction)?;
-                at += len;
-                continue;
-            }
-            for piece in group {
-                let len = usize::try_from(piece.len).expect("no more than own memory");
-                let start = self.checked(at, len)?;
-                let (shown, expected) = (format!("{self:?}"), "host memory of an engine");
-                let own = self.as_mut_slice();
-                let own = own.ok_or_else(|| Error::bad_option("memory", shown, expected))?;
-                match direction {
-                    Direction::Read => piece.upload(0, &own[start..start + len]),
-                    Direction::Write => piece.download(0, &mut own[start..start + len]),
-                }?;
-                at += piece.len;
-            }
-        }
-        Ok(())
+    /// Starts to copy bytes of this memory to pieces as a read does, or as a write does the pieces
+    /// to it. Each piece has its offset here. Copies between pinned memory and a GPU are queued
+    /// together; copies of other memory have ended when this returns. Errors come from
+    /// [`Exchange::wait`].
+    #[must_use]
+    pub fn start_exchange(self, pieces: Vec<(u64, Self)>, direction: Direction) -> Exchange {
+        let (own, running) = (Some(self), Vec::new());
+        let mut exchange = Exchange { own, pieces, running, failed: None };
+        exchange.failed = exchange.start(direction).err();
+        exchange
     }
 
-    /// For pieces on one GPU, for which this memory is pinned.
-    fn exchange_with_gpu(
+    /// Queues copies between pieces on one GPU and this memory, which is pinned for it. After an
+    /// error some of them may run.
+    fn queue(
         &self,
-        group: &[&mut Self],
-        start: usize,
+        group: &[(u64, Self)],
         direction: Direction,
-    ) -> Result<()> {
-        group.iter().try_for_each(|piece| piece.check_usable(|| None))?;
-        let mut own = self.address() + start as u64;
-        let copies = group.iter().filter(|piece| !piece.is_empty()).map(|piece| {
-            let host = NonNull::new(own as *mut u8).expect("mapped");
-            own += piece.len;
-            let len = usize::try_from(piece.len).expect("no more than own memory");
-            DeviceCopy { host, device: piece.address(), len }
-        });
-        let copies: Vec<_> = copies.collect();
-        // SAFETY: all ranges are checked and ours until the synchronisation that follows.
-        let queue = |device: &dyn Device, stream| unsafe {
+    ) -> Result<(Courier, DeviceResult<()>)> {
+        let mut copies = Vec::with_capacity(group.len());
+        for (at, piece) in group {
+            piece.check_usable(|| None)?;
+            let len = usize::try_from(piece.len).unwrap_or(usize::MAX);
+            let start = self.checked(*at, len)? as u64;
+            let host = NonNull::new((self.address() + start) as *mut u8).expect("mapped");
+            copies.push(DeviceCopy { host, device: piece.address(), len });
+        }
+        let first = &group[0].1;
+        let Memory::Device { device, couriers, .. } = &first.allocation.memory else {
+            unreachable!("only called for memory on a GPU")
+        };
+        let courier =
+            Courier::take(couriers, device).map_err(|source| first.device_error(source))?;
+        // SAFETY: all ranges are checked and belong to the exchange, which waits for the stream.
+        let queued = unsafe {
             match direction {
-                Direction::Read => device.copy_batch_to_device(stream, &copies),
-                Direction::Write => device.copy_batch_to_host(stream, &copies),
+                Direction::Read => device.copy_batch_to_device(courier.stream, &copies),
+                Direction::Write => device.copy_batch_to_host(courier.stream, &copies),
             }
         };
-        let first = &group[0];
-        let copied = first.with_courier(|courier, _| first.await_gpu(courier, queue));
-        if let Err(Error::CopyNotOver { source, .. }) = &copied {
-            group.iter().for_each(|piece| Keep::of(piece).lose(source));
-            mem::forget(Arc::clone(&self.allocation)); // never unmapped
-        }
-        copied
+        Ok((courier, queued))
     }
 
     fn checked(&self, offset: u64, len: usize) -> Result<usize> {
@@ -504,6 +473,94 @@ impl Buffer {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Copies between the engine's own host memory and other memory, some of which a GPU may still be
+/// making. Dropping it waits for them.
+#[derive(Debug)]
+pub struct Exchange {
+    own: Option<Buffer>,
+    pieces: Vec<(u64, Buffer)>,
+    /// Streams with copies, with the index of a piece on the same GPU.
+    running: Vec<(Courier, usize)>,
+    failed: Option<Error>,
+}
+
+impl Exchange {
+    /// Waits for the copies, and returns the engine's memory.
+    ///
+    /// # Errors
+    /// As for [`Buffer::upload`], and [`Error::BadOption`] if a piece is longer than the memory
+    /// from its offset on, or if that is not the engine's own on the host. After
+    /// [`Error::CopyNotOver`] of a write a GPU may write to the memory at any time: forget it.
+    pub fn wait(mut self) -> (Result<()>, Buffer) {
+        let ended = self.end();
+        let outcome = ended.and(self.failed.take().map_or(Ok(()), Err));
+        (outcome, self.own.take().expect("until it is waited for"))
+    }
+
+    fn start(&mut self, direction: Direction) -> Result<()> {
+        let mut first = 0;
+        while first < self.pieces.len() {
+            self.end()?; // the copies of the GPU before
+            let own = self.own.as_mut().expect("until it is waited for");
+            own.check_usable(|| None)?;
+            let group = &mut self.pieces[first..];
+            let device = group[0].1.device();
+            let count = group.iter().take_while(|(_, piece)| piece.device() == device).count();
+            let group = &mut group[..count];
+            let is_pinned = |device| match &own.allocation.memory {
+                Memory::Host(memory) => memory.is_registered(device),
+                _ => false,
+            };
+            if group[0].1.gpu().is_some_and(|device| is_pinned(&**device)) {
+                let (courier, queued) = own.queue(group, direction)?;
+                self.running.push((courier, first));
+                queued.map_err(|source| group[0].1.device_error(source))?;
+            } else {
+                for (at, piece) in group {
+                    let len = usize::try_from(piece.len).unwrap_or(usize::MAX);
+                    let start = own.checked(*at, len)?;
+                    if own.host_part().is_none() {
+                        let expected = "host memory of an engine";
+                        return Err(Error::bad_option("memory", format!("{own:?}"), expected));
+                    }
+                    let own = own.as_mut_slice().expect("just checked");
+                    match direction {
+                        Direction::Read => piece.upload(0, &own[start..start + len]),
+                        Direction::Write => piece.download(0, &mut own[start..start + len]),
+                    }?;
+                }
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// Waits for the copies on GPUs.
+    fn end(&mut self) -> Result<()> {
+        let mut outcome = Ok(());
+        for (courier, piece) in mem::take(&mut self.running) {
+            let piece = &self.pieces[piece].1;
+            let ended = piece.await_gpu(&courier, |_, _| Ok(()));
+            if let Err(Error::CopyNotOver { source, .. }) = &ended {
+                self.pieces.iter().for_each(|(_, piece)| Keep::of(piece).lose(source));
+                mem::forget(self.own.as_ref().map(Keep::of)); // never unmapped
+                mem::forget(courier);
+            } else if let Memory::Device { couriers, .. } = &piece.allocation.memory {
+                drop(courier.keep(couriers));
+            }
+            outcome = outcome.and(ended);
+        }
+        outcome
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let ended = self.end();
+        drop(ended);
     }
 }
 
