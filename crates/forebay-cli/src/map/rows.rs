@@ -185,7 +185,7 @@ mod tests {
     use super::*;
     use LayerKind::{DeviceMapper, Disk, FileSystem, Loop, Network, NvmeNamespace, Stacked};
 
-    const WHOLE: Stored = Stored { len: 100, unwritten: 0, compressed: 0, inline: 0 };
+    const WHOLE: Stored = Stored { len: 100, unwritten: 0, compressed: 0, inline: 0, encrypted: 0 };
 
     type Step<'a> = (LayerKind, &'a str, &'a [(&'static str, Value)]);
 
