@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import math
 import platform
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,7 @@ PACKAGES = (
     "forebay", "torch", "safetensors", "kvikio-cu13", "kvikio-cu12", "instanttensor",
     "fastsafetensors", "runai-model-streamer", "flashpack",
 )  # fmt: skip
+STARTED = time.monotonic()
 
 
 def main() -> int:
@@ -29,15 +35,19 @@ def main() -> int:
     try:
         devices = devices_of(given.device)
         models = {name: files(given, CASES[name]) for name in given.case}
+        given.out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with open(given.out, "a") as out:
-        samples = Samples(out)
-        samples.add({"command": sys.argv, **environment(given.path, devices)})
-        for name, paths in models.items():
-            with tempfile.TemporaryDirectory(prefix=".loaders-", dir=paths[0].parent) as folder:
-                measure(given, name, paths, devices, Path(folder), samples)
+    found = {"command": sys.argv, **environment(given.path, devices)}
+    (given.out / "environment.json").write_text(json.dumps(found, indent=1, default=str))
+    samples = table.Samples(given.out / "samples.csv")
+    for name, paths in models.items():
+        with tempfile.TemporaryDirectory(prefix=".loaders-", dir=paths[0].parent) as folder:
+            text = measure(given, name, paths, devices, Path(folder), samples)
+        print(text, flush=True)
+        with open(given.out / "tables.txt", "a") as tables:
+            print(text, file=tables)
     return 1 if samples.failed else 0
 
 
@@ -50,13 +60,15 @@ def arguments() -> argparse.Namespace:
     add("--loader", action="append", metavar="TEXT", help="only loaders with this in the name")
     add("--state", action="append", choices=State, type=State, help="only this state of the files")
     add("--device", default="auto", help="`cuda`, `cpu` or `auto`: GPUs if there are any")
-    add("--rounds", type=int, default=5, metavar="N", help="timed rounds; 0: only checks (5)")
+    add("--rounds", type=int, default=5, metavar="N", help="rounds of new processes (5)")
     add("--loads", type=int, default=4, metavar="N", help="timed loads of each process (4)")
-    add("--timeout", type=float, default=600, metavar="S", help="time limit of a process (600)")
-    add("--out", type=Path, default="loaders.jsonl", help="appends samples to it (loaders.jsonl)")
+    add("--together", type=int, default=1, metavar="N", help="loaders that load in turn (1)")
+    add("--limit", type=float, default=math.inf, metavar="S", help="no timed load starts after S seconds")
+    add("--timeout", type=float, default=600, metavar="S", help="time limit of a load (600)")
+    add("--out", type=Path, default="loaders", help="folder of samples and tables (loaders)")
     given = parser.parse_args()
-    if given.rounds < 0 or given.loads < 1:
-        parser.error("`--rounds` must be 0 or more, and `--loads` 1 or more")
+    if min(given.rounds, given.loads, given.together) < 1:
+        parser.error("`--rounds`, `--loads` and `--together` must be 1 or more")
     given.path = given.path.absolute()
     given.case = given.case or ["load"]
     return given
@@ -96,72 +108,108 @@ def environment(path: Path, devices: list[str]) -> dict[str, Any]:
     return {"devices": devices, "python": platform.python_version(), "packages": versions, **found}
 
 
-class Samples:
-    """Lines of JSON, written at once, so that a crash loses none."""
-
-    def __init__(self, out: Any) -> None:
-        self._out = out
-        self.failed = False
-
-    def add(self, line: dict[str, Any]) -> None:
-        print(json.dumps(line, default=str), file=self._out, flush=True)
-        self.failed |= "failed" in line
-
-
 def measure(
     given: argparse.Namespace,
     name: str,
     paths: list[Path],
     devices: list[str],
     folder: Path,
-    samples: Samples,
-) -> None:
-    """All rounds of one case, and its table. The first round measures memory and checks bytes."""
+    samples: table.Samples,
+) -> str:
+    """All rounds of a case; returns its table."""
     case = CASES[name]
     nbytes = sum(tensor.nbytes for _, _, tensor in model.mapped(paths))
     sides = [side for side in case.sides if wanted(side, given.loader)]
-    lines: list[dict[str, Any]] = []
-    stopped: set[tuple[str, State]] = set()
-    for number in range(-1, given.rounds):
-        for side, state in order(sides, given.state or list(State), number):
-            key = (side.name, state)
-            if key in stopped:
-                continue
-            turn = {
-                "case": name,
-                "loader": side.name,
-                "loads": 1 if number < 0 else given.loads,
-                "watched": number < 0,
-            }
-            found = processes.run(turn, side, state, paths, devices, folder, given.timeout)
-            line = {"case": name, "loader": side.name, "state": state, "round": number, **found}
-            lines.append(line)
-            samples.add(line)
-            reason = found.get("missing") or found.get("failed")
-            if reason:
-                stopped.add(key)
-            print(f"{name}, {state}: {side.name}: {reason or 'done'}", file=sys.stderr, flush=True)
+    lines: list[table.Line] = []
+    for number in range(given.rounds):
+        for state in given.state or list(State):
+            ended = {one["loader"] for one in lines if one["state"] == state and not one.get("ranks")}
+            turns = [side for side in order(sides, state, number) if side.name not in ended]
+            for at in range(0, len(turns), given.together):
+                batch = Batch(given, name, state, number, samples)
+                batch.run(turns[at : at + given.together], paths, devices, folder)
+                lines += batch.lines
     count = f"{nbytes / 1e9:.3f} GB in {len(paths)} file{'s' if len(paths) > 1 else ''}"
     used = "load and sum" if devices == ["cpu"] else "load"
     about = f"{count}, {used}, {given.rounds} rounds x {given.loads} loads"
-    print(table.text(name, about, nbytes, case, lines))
+    return table.text(name, about, nbytes, case, lines)
+
+
+class Batch:
+    """New processes of some loaders, which load in turn. In the first round each loads once more,
+    which measures memory, and checks its bytes."""
+
+    def __init__(
+        self, given: argparse.Namespace, case: str, state: State, number: int,
+        samples: table.Samples,
+    ) -> None:  # fmt: skip
+        self._given, self._case, self._state, self._number = given, case, state, number
+        self._samples = samples
+        self._started: list[processes.Ranks] = []
+        self._last, self._since = "", 0.0
+        self.lines: list[table.Line] = []
+
+    def run(self, sides: list[Side], paths: list[Path], devices: list[str], folder: Path) -> None:
+        try:
+            for side in sides:
+                turn = {"case": self._case, "loader": side.name}
+                with self._noted(side):
+                    self._started.append(processes.Ranks(
+                        turn, side, paths, devices, folder, self._given.timeout
+                    ))  # fmt: skip
+            self._each(lambda one: one.answers())
+            for load in range(self._given.loads):
+                if time.monotonic() - STARTED < self._given.limit:
+                    self._each(partial(self._load, load=load))
+            if self._number == 0:
+                self._each(partial(self._load, load=-1))
+                self._each(lambda one: one.say("check"))
+                self._each(lambda one: one.answers())
+        finally:
+            for one in self._started:
+                one.close()
+
+    def _each(self, do: Callable[[processes.Ranks], object]) -> None:
+        for one in list(self._started):
+            with self._noted(one.side):
+                do(one)
+                continue
+            one.close()
+            self._started.remove(one)
+
+    @contextmanager
+    def _noted(self, side: Side) -> Iterator[None]:
+        try:
+            yield
+        except processes.Ended as ended:
+            self._add(side, -1, ended.answer)
+
+    def _load(self, ranks: processes.Ranks, load: int) -> None:
+        ours = ranks.side.kind != "peer"
+        if ours and ranks.side.name != self._last:
+            # Engines of several processes share the cores for 0.7 s.
+            time.sleep(max(0.0, self._since + 1 - time.monotonic()))
+        found = ranks.load(self._state, "watch" if load < 0 else "load")
+        if ours:
+            self._last, self._since = ranks.side.name, time.monotonic()
+        self._add(ranks.side, load, found)
+
+    def _add(self, side: Side, load: int, found: dict[str, Any]) -> None:
+        at = {"case": self._case, "loader": side.name, "state": self._state,
+              "round": self._number, "load": load}  # fmt: skip
+        self.lines.append(self._samples.add({**at, **found}))
 
 
 def wanted(side: Side, texts: list[str] | None) -> bool:
     return texts is None or any(text in side.name for text in texts)
 
 
-def order(sides: list[Side], states: list[State], number: int) -> list[tuple[Side, State]]:
+def order(sides: list[Side], state: State, number: int) -> list[Side]:
     """The turns of a round. Each round begins with another side, and every second one runs
     backwards, so that no side always comes after the same one."""
-    turns_of = []
-    for state in State:
-        taking = [side for side in sides if state in side.states and state in states]
-        step = -1 if number % 2 else 1
-        turns_of += [
-            (taking[(number + step * place) % len(taking)], state) for place in range(len(taking))
-        ]
-    return turns_of
+    taking = [side for side in sides if state in side.states]
+    step = -1 if number % 2 else 1
+    return [taking[(number + step * place) % len(taking)] for place in range(len(taking))]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -27,8 +27,8 @@ class Use(StrEnum):
 
     KEEP = "keep"
     """Keeps all of them until its end."""
-    DROP = "drop"
-    """Drops each one."""
+    COPY = "copy"
+    """Copies each, or the part of its rank, to memory that exists: the parameters of a server."""
     WRITE = "write"
     """Writes them. They are read back only for the check."""
 
@@ -134,37 +134,59 @@ def _dcp_save(name: str, kind: str, library: str) -> Side:
     return Side(name, load, kind, RESIDENT, use=Use.WRITE)
 
 
+def _servers(ranks: int, shares: bool) -> list[Side]:
+    """Loaders of several ranks as servers use them: each tensor is copied to its parameter."""
+
+    def side(name: str, load: Callable[[loaders.Job], loaders.Load], **more: Any) -> Side:
+        return Side(name, load, ranks=ranks, use=Use.COPY, shares=shares, **more)
+
+    def ours(options: str, **more: Any) -> Side:
+        load = partial(loaders.forebay_iterate, options=options)
+        return side(f"forebay iterate {options}=", load, **{"kind": "ours", **more})
+
+    view = partial(loaders.instanttensor, copy=False)
+    cached = {"FASTSAFETENSORS_ODIRECT": "0"}
+    buffered = {"RUNAI_STREAMER_FS_STRATEGY": "io_uring_buffered,sync_buffered"}
+    kept = {"INSTANTTENSOR_CACHE_BUFFER": "1"}
+    files = {"load": loaders.fastsafetensors_iterate}
+    whole = partial(loaders.fastsafetensors, slices=shares)
+    return [
+        ours("group"),
+        side("instanttensor", view),
+        side("runai", loaders.runai, states=COLD),
+        side("runai, page cache", loaders.runai, states=RESIDENT, variables=buffered),
+        ours("rank"),
+        side("instanttensor, kept buffers", view, variables=kept),
+        side("safetensors get_tensor", partial(loaders.one_by_one, library="safetensors")),
+        *([ours("shard")] if shares else []),
+        side("fastsafetensors", states=COLD, **files),
+        side("fastsafetensors, page cache", states=RESIDENT, variables=cached, **files),
+        side("fastsafetensors, files", whole, states=RESIDENT, variables=cached),
+        *([] if shares else [ours("own", kind="limit", raw=True)]),
+        side("instanttensor, page cache", view, states=RESIDENT,
+             variables={**kept, "INSTANTTENSOR_BACKEND": "BUFFERED"}),
+        side("safetensors prefetch, 16", partial(loaders.safetensors_prefetch, threads=16)),
+        side("fastsafetensors, GDS", partial(whole, gds=True), states=COLD),
+    ]  # fmt: skip
+
+
 def _of_ranks(ranks: int) -> Case:
     """All tensors to all ranks."""
-    iterate = partial(loaders.forebay_iterate, options="group")
-    both = {"states": BOTH, "ranks": ranks}
-    peers = [
-        ("safetensors load_file", loaders.safetensors_load_file),
-        ("instanttensor", loaders.instanttensor),
-        ("fastsafetensors", loaders.fastsafetensors),
-        ("runai", loaders.runai),
-    ]
-    return Case(
-        [
-            Side("forebay iterate group=", iterate, "ours", ranks=ranks, use=Use.DROP),
-            _ours("forebay load_file group=", options="group", **both),
-            _ours("forebay load_file rank=", options="rank", **both),
-            _ours("own files in all", kind="limit", options="own", raw=True, **both),
-            *(Side(peer, load, ranks=ranks) for peer, load in peers),
-        ],
-        shards=8,
-    )
+    whole = _ours("forebay load_file group=", options="group", ranks=ranks)
+    return Case([*_servers(ranks, shares=False), whole], tensors=64, shards=8)
 
 
 def _slices(ranks: int) -> Case:
     """A part of each tensor to each rank, as tensor-parallel servers use them."""
-    slices = Side("safetensors slices", loaders.safetensors_slices, ranks=ranks, shares=True)
     return Case(
         [
+            *_servers(ranks, shares=True),
             _ours("forebay load_file shard=", options="shard", ranks=ranks, shares=True),
+            Side("safetensors slices", loaders.safetensors_slices, ranks=ranks, shares=True),
             Side("all links at once", loaders.link, "limit", RESIDENT, raw=True, ranks=ranks),
-            slices,
-        ]
+        ],
+        tensors=64,
+        shards=8,
     )
 
 
@@ -173,7 +195,7 @@ CASES = {
     "experts": Case([OURS, READ_INTO, *PEERS], tensors=2738, shards=16),
     "iterate": Case(
         [
-            Side("forebay iterate, 1 GiB", loaders.forebay_iterate, "ours", use=Use.DROP),
+            Side("forebay iterate, 1 GiB", loaders.forebay_iterate, "ours", use=Use.COPY),
             _ours("forebay load_file", kind="limit"),
         ]
     ),
@@ -186,6 +208,7 @@ CASES = {
         ]
     ),
     **{f"ranks-{ranks}": _of_ranks(ranks) for ranks in (2, 4, 8)},
+    **{f"experts-{ranks}": replace(_of_ranks(ranks), tensors=2738) for ranks in (2, 4, 8)},
     **{f"slices-{ranks}": _slices(ranks) for ranks in (2, 4, 8)},
     "two-processes": Case(
         [

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import inspect
 import itertools
 import mmap
 import os
@@ -56,32 +55,26 @@ def _needs_gpu(job: Job) -> None:
         raise Missing("loads to GPUs only")
 
 
-def _divided(job: Job, options: str) -> dict[str, Any]:
-    """The argument of Forebay's loaders that divides the work of processes."""
-    from forebay.safetensors import load_file
+def _divided(job: Job, options: str) -> tuple[list[str], dict[str, Any]]:
+    """Files and arguments of a rank, for `shard`, `rank`, `group`, or `own`: disjoint files."""
 
     def share(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
         return (0, job.rank, job.ranks)
 
     given: dict[str, dict[str, Any]] = {
-        "": {},
         "shard": {"shard": share},
         "rank": {"rank": job.rank, "world_size": job.ranks},
-        "group": {"group": None},
     }
-    chosen = given[options]
-    if lacks := chosen.keys() - inspect.signature(load_file).parameters:
-        raise Missing(f"`load_file` has no `{min(lacks)}=`")
-    return {"group": _group(job)} if options == "group" else chosen
+    if options == "group":
+        return job.paths, {"group": _group(job)}
+    paths = job.paths[job.rank :: job.ranks] if options == "own" else job.paths
+    return paths, given.get(options, {})
 
 
 def forebay_load_file(job: Job, options: str = "") -> Load:
-    """`options`: `shard`, `rank`, `group`, or `own`, which loads a part of the files."""
     from forebay.safetensors import load_file
 
-    is_own = options == "own"
-    paths = job.paths[job.rank :: job.ranks] if is_own else job.paths
-    chosen = _divided(job, "" if is_own else options)
+    paths, chosen = _divided(job, options)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
@@ -127,11 +120,11 @@ def forebay_read_into(job: Job) -> Load:
 def forebay_iterate(job: Job, options: str = "") -> Load:
     from forebay.safetensors import iterate
 
-    chosen = _divided(job, options)
+    paths, chosen = _divided(job, options)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
-        yield iterate(job.paths, device=job.device, window="1GiB", **chosen)
+        yield iterate(paths, device=job.device, window="1GiB", **chosen)
 
     return load
 
@@ -202,38 +195,63 @@ def safetensors_prefetch(job: Job, threads: int) -> Load:
     return load
 
 
-def instanttensor(job: Job) -> Load:
+def instanttensor(job: Job, copy: bool = True) -> Load:
+    """`copy=False` gives views of a buffer that the next tensors overwrite."""
     library = _module("instanttensor")
     _needs_gpu(job)
-    given = {} if job.ranks == 1 else {"process_group": _group(job)}
+    group = None if job.ranks == 1 else _group(job)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
-        with library.safe_open(job.paths, framework="pt", device=job.device, **given) as file:
-            # With a group, the tensors are views of a buffer that is used again.
-            yield ((name, tensor.clone() if given else tensor) for name, tensor in file.tensors())
+        opened = library.safe_open(
+            list(job.paths), "pt", job.device, process_group=group, copy=copy
+        )
+        with opened as file:
+            yield file.tensors()
 
     return load
 
 
-def fastsafetensors(job: Job) -> Load:
-    """Without GPUDirect Storage, which no other loader here uses."""
+def _fastsafetensors(job: Job) -> tuple[Any, Any]:
+    """The library, and the group of the ranks."""
     library = _module("fastsafetensors")
     if job.device != "cpu":
         try:
             ctypes.CDLL("libcudart.so")
         except OSError as error:
             raise Missing("it opens `libcudart.so`: link that name to torch's library") from error
+    return library, library.SingleGroup() if job.ranks == 1 else _group(job)
 
-    group = library.SingleGroup() if job.ranks == 1 else _group(job)
+
+def fastsafetensors(job: Job, slices: bool = False, gds: bool = False) -> Load:
+    """Whole files to the GPUs of the ranks, and each tensor, or slices of it, to all ranks."""
+    library, group = _fastsafetensors(job)
 
     @contextmanager
     def load() -> Iterator[Pairs]:
-        loader = library.SafeTensorsFileLoader(group, job.device, nogds=True)
+        loader = library.SafeTensorsFileLoader(group, job.device, nogds=not gds)
         loader.add_filenames({rank: job.paths[rank :: job.ranks] for rank in range(job.ranks)})
         buffers = loader.copy_files_to_device()
-        yield ((name, buffers.get_tensor(name)) for name in loader.get_keys())
+        yield (
+            (name, buffers.get_sharded(name, 0) if slices else buffers.get_tensor(name))
+            for name in loader.get_keys()
+        )
         buffers.close()
+        loader.close()
+
+    return load
+
+
+def fastsafetensors_iterate(job: Job) -> Load:
+    """As vLLM and SGLang load with it: files in turn, tensors together in broadcasts."""
+    library, group = _fastsafetensors(job)
+    make = _module("fastsafetensors.parallel_loader").ParallelLoader
+
+    @contextmanager
+    def load() -> Iterator[Pairs]:
+        loader = make(group, list(job.paths), device=job.device, nogds=True,
+                      use_tqdm_on_load=False, accumulate_resident=False)  # fmt: skip
+        yield loader.iterate_weights()
         loader.close()
 
     return load
@@ -245,7 +263,7 @@ def runai(job: Job) -> Load:
     given: dict[str, Any] = {}
     if job.ranks > 1:
         _group(job)
-        given = {"device": job.device, "is_distributed": True}
+        given = {"device": job.device, "is_distributed": True, "owned": False}
 
     @contextmanager
     def load() -> Iterator[Pairs]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,19 +27,25 @@ def make(folder: Path, nbytes: int, tensors: int, shards: int) -> None:
     if folder.exists():
         return
     rows = max(nbytes // tensors // 1024, 1) * 8  # of 128 bytes, for up to 8 ranks
-    names = [f"layer.{number:05}" for number in range(tensors)]
-    generator = torch.Generator().manual_seed(1)
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    for shard in range(shards):
-        shape, low, high = (rows, 64), -(2**15), 2**15
-        part = {
-            name: torch.randint(low, high, shape, dtype=torch.int16, generator=generator)
-            for name in names[shard * tensors // shards : (shard + 1) * tensors // shards]
+
+    def write(shard: int) -> None:
+        generator = torch.Generator().manual_seed(shard)
+        words = [
+            torch.randint(-(2**62), 2**62, (rows, 16), generator=generator)
+            for _ in range(shard * tensors // shards, (shard + 1) * tensors // shards)
+        ]
+        first = shard * tensors // shards
+        weights = {
+            f"layer.{first + number:05}": one.view(torch.bfloat16)
+            for number, one in enumerate(words)
         }
-        weights = {name: tensor.view(torch.bfloat16) for name, tensor in part.items()}
         save_file(weights, new / f"model-{shard + 1:05}-of-{shards:05}.safetensors")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, range(shards)))
     new.rename(folder)
 
 
@@ -52,16 +59,19 @@ def mapped(paths: Iterable[Name]) -> Iterator[tuple[Name, str, Any]]:
                 yield path, name, file.get_tensor(name)
 
 
-def check(paths: list[str], pairs: Iterable[tuple[str, Any]], rank: int, ranks: int) -> None:
-    """Raises unless `pairs` are the tensors of the files, or a rank's equal shares of them."""
+def shares(paths: list[str], rank: int, ranks: int) -> dict[str, Any]:
+    """A rank's equal shares of the mapped tensors."""
+    return {name: tensor.chunk(ranks)[rank] for _, name, tensor in mapped(paths)}
+
+
+def check(expected: dict[str, Any], pairs: Iterable[tuple[str, Any]]) -> None:
+    """Raises unless `pairs` are all expected tensors."""
     import torch
 
-    expected = {name: tensor for _, name, tensor in mapped(paths)}
     for name, tensor in pairs:
-        whole = expected.pop(name, None)
-        if whole is None:
+        share = expected.pop(name, None)
+        if share is None:
             raise ValueError(f"`{name}` is not in the files, or was loaded twice")
-        share = whole.chunk(ranks)[rank]
         if (tensor.dtype, tensor.shape) != (share.dtype, share.shape):
             raise ValueError(f"`{name}` is {tensor.dtype} {tuple(tensor.shape)}, but "
                              f"{share.dtype} {tuple(share.shape)} in the file")  # fmt: skip

@@ -10,8 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -76,81 +75,66 @@ class Child:
         self._talk.close()
 
 
-@contextmanager
-def children(
-    given: list[dict[str, Any]], side: Side, timeout_s: float
-) -> Iterator[list[Child]]:
-    """Processes of one side, which are killed after `timeout_s` seconds."""
-    started = [Child(one, side.variables) for one in given]
+class Ranks:
+    """The processes of a side: rank r loads to the device r, modulo their number."""
 
-    def late() -> None:
-        for child in started:
-            child.end(f"did not end within {timeout_s:g} s")
-
-    timer = threading.Timer(timeout_s, late)
-    timer.start()
-    try:
-        yield started
-    finally:
-        timer.cancel()
-        timer.join()
-        for child in started:
-            child.close()
-
-
-def run(
-    given: dict[str, Any],
-    side: Side,
-    state: State,
-    paths: list[Path],
-    devices: list[str],
-    folder: Path,
-    timeout_s: float,
-) -> dict[str, Any]:
-    """The `loads` of one turn, or the reason if there are none: `missing` or `failed`.
-
-    Rank r loads to the device r, modulo their number.
-    """
-    prepared = folder / side.prepare.__name__ if side.prepare else None
-    files = paths
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        ranks = [
-            {**given, "job": asdict(Job(list(map(str, paths)), devices[rank % len(devices)], rank,
-                                        side.ranks, own, str(prepared)))}
+    def __init__(
+        self, turn: dict[str, Any], side: Side, paths: list[Path], devices: list[str],
+        folder: Path, timeout_s: float,
+    ) -> None:  # fmt: skip
+        prepared = folder / side.prepare.__name__ if side.prepare else None
+        self.side, self._timeout_s = side, timeout_s
+        own = tempfile.mkdtemp(dir=folder)
+        jobs = [
+            asdict(Job(list(map(str, paths)), devices[rank % len(devices)], rank, side.ranks,
+                       own, str(prepared)))
             for rank in range(side.ranks)
         ]  # fmt: skip
+        if prepared and not prepared.exists():
+            prepared.mkdir()
+            self._children = [Child({**turn, "job": jobs[0], "prepare": True}, side.variables)]
+            try:
+                self.answers()
+            except Ended:
+                shutil.rmtree(prepared)
+                raise
+            finally:
+                self.close()
+        self._files = [one for one in prepared.rglob("*") if one.is_file()] if prepared else paths
+        self._children = [Child({**turn, "job": job}, side.variables) for job in jobs]
+
+    def answers(self) -> list[dict[str, Any]]:
+        """An answer of every process; ends all if they do not come in time."""
+
+        def late() -> None:
+            for child in self._children:
+                child.end(f"did not end within {self._timeout_s:g} s")
+
+        timer = threading.Timer(self._timeout_s, late)
+        timer.start()
         try:
-            if prepared:
-                _prepare(prepared, ranks[0], side, timeout_s)
-                files = [path for path in prepared.rglob("*") if path.is_file()]
-            with children(ranks, side, timeout_s) as started:
-                return {"loads": [_load(started, state, files) for _ in range(given["loads"])]}
-        except Ended as ended:
-            return ended.answer
+            return [child.answer() for child in self._children]
+        finally:
+            timer.cancel()
+            timer.join()
 
+    def say(self, line: str) -> None:
+        for child in self._children:
+            child.say(line)
 
-def _prepare(prepared: Path, job: dict[str, Any], side: Side, timeout_s: float) -> None:
-    if prepared.exists():
-        return
-    prepared.mkdir()
-    try:
-        with children([{**job, "prepare": True}], side, timeout_s) as [child]:
-            child.answer()
-    except BaseException:
-        shutil.rmtree(prepared)
-        raise
+    def load(self, state: State, order: str) -> dict[str, Any]:
+        """One load of all ranks at once. After a `watch`, `check` has to follow."""
+        self.say(order)
+        self.answers()
+        resident = brought(self._files, state)
+        self.say("go")
+        ranks = self.answers()
+        seconds = max(rank["end"] for rank in ranks) - min(rank["begin"] for rank in ranks)
+        return {"seconds": seconds, "resident": resident, "ranks": ranks}
 
-
-def _load(started: list[Child], state: State, files: list[Path]) -> dict[str, Any]:
-    """One load of all ranks at once."""
-    for child in started:
-        child.answer()
-    resident = brought(files, state)
-    for child in started:
-        child.say("go")
-    ranks = [child.answer() for child in started]
-    seconds = max(rank["end"] for rank in ranks) - min(rank["begin"] for rank in ranks)
-    return {"seconds": seconds, "resident": resident, "ranks": ranks}
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
 
 
 def brought(files: list[Path], state: State) -> float:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from cases import Case, Side, State
 
@@ -14,9 +17,36 @@ SPREAD = 2.0
 """The ratio of the fastest to the slowest load above which the machine counts as busy."""
 
 HEAD = (
-    f"{'loader':29} {'first':>6} {'then':>6} {'ratio':>5} {'s/GB':>5} {'host':>6} {'GPU':>6} "
-    f"{'drive':>5}"
+    f"{'loader':28} {'first':>6} {'then':>6} {'GPUs':>5} {'ratio':>5} {'s/GB':>5} {'host':>6} "
+    f"{'GPU':>6} {'drive':>5}"
 )
+
+Line: TypeAlias = dict[str, Any]
+AT = ("case", "loader", "state", "round", "load", "seconds", "resident")
+OF_RANK = ("begin", "end", "cpu_s", "bytes", "rchar", "read_bytes", "host", "gpu")
+
+
+class Samples:
+    """A CSV file with a line for each process of each load, written at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._out = open(path, "a")
+        self._rows = csv.writer(self._out)
+        self.failed = False
+        if not self._out.tell():
+            self._rows.writerow([*AT, "rank", *OF_RANK])
+
+    def add(self, line: Line) -> Line:
+        for rank, found in enumerate(line.get("ranks", [])):
+            values = [line[name] for name in AT] + [rank] + [found[name] for name in OF_RANK]
+            self._rows.writerow(
+                [round(one, 6) if isinstance(one, float) else one for one in values]
+            )
+        self._out.flush()
+        self.failed |= "failed" in line
+        if reason := line.get("missing") or line.get("failed"):
+            print(f"{line['loader']}: {reason}\n{line.get('talk', '')}", file=sys.stderr, flush=True)
+        return line
 
 
 @dataclass(frozen=True)
@@ -25,9 +55,11 @@ class Row:
 
     side: Side
     first: float
-    """GB/s of the first load of a process."""
+    """Bytes of the model per second, in GB/s, of the first load of a process."""
     then: float
-    """GB/s of its further loads, or of the first if there are no others."""
+    """The same of its further loads, or of the first if there are no others."""
+    gpus: float
+    """GB/s of all GPUs in the further loads."""
     cpu: float
     """CPU seconds per GB."""
     host: float
@@ -36,21 +68,23 @@ class Row:
     """MiB of GPU memory at the peak, beyond the tensors."""
     drive: float
     """Bytes that all processes had drives read, over the bytes of the model."""
-    read: float
-    """The most bytes that a process read, over the bytes of its tensors; 0 if unknown."""
     doubts: list[str]
 
 
-def row(side: Side, state: State, nbytes: int, lines: list[dict[str, Any]]) -> Row | None:
-    """The medians; `None` if nothing was measured."""
-    turns = [line["loads"] for line in lines if line["round"] >= 0 and "loads" in line]
-    watched = [load for line in lines if line["round"] < 0 for load in line.get("loads", [])]
-    if not turns:
+def row(side: Side, state: State, nbytes: int, lines: list[Line]) -> Row | None:
+    """The medians; `None` if nothing was measured, or the loader failed."""
+    timed = [line for line in lines if line["load"] >= 0]
+    if not timed or any("failed" in line for line in lines):
         return None
-    later = [load for turn in turns for load in turn[1:]] or [turn[0] for turn in turns]
-    rates = [nbytes / load["seconds"] / GB for load in later]
-    ranks = [rank for load in watched for rank in load["ranks"]]
-    shares = [load["resident"] for turn in turns for load in turn]
+    ranks = [rank for line in lines for rank in line.get("ranks", [])]
+    first = [line for line in timed if line["load"] == 0]
+    later = [line for line in timed if line["load"] > 0] or first
+    rates = [nbytes / line["seconds"] / GB for line in later]
+    shares = [line["resident"] for line in timed]
+
+    def total(name: str, line: Line) -> float:
+        return float(sum(rank[name] for rank in line["ranks"]))
+
     doubts = []
     if state is State.COLD and max(shares) > 0.01:
         doubts.append(f"{max(shares):.0%} of the files was in the page cache")
@@ -60,26 +94,18 @@ def row(side: Side, state: State, nbytes: int, lines: list[dict[str, Any]]) -> R
         doubts.append(f"from {min(rates):.2f} to {max(rates):.2f} GB/s: the machine was busy")
     return Row(
         side,
-        first=statistics.median(nbytes / turn[0]["seconds"] / GB for turn in turns),
+        first=statistics.median(nbytes / line["seconds"] / GB for line in first),
         then=statistics.median(rates),
-        cpu=statistics.median(
-            sum(rank["cpu_s"] for rank in load["ranks"]) / nbytes * GB for load in later
-        ),
-        host=max((rank["host"] for rank in ranks), default=0) / MIB,
-        gpu=max((rank["gpu"] for rank in ranks), default=0) / MIB,
-        drive=statistics.median(
-            sum(rank["read_bytes"] for rank in load["ranks"]) / nbytes for load in later
-        ),
-        read=max(
-            max(rank["rchar"], rank["read_bytes"]) / rank["bytes"] if rank["bytes"] else 0
-            for load in later
-            for rank in load["ranks"]
-        ),
+        gpus=statistics.median(total("bytes", line) / line["seconds"] / GB for line in later),
+        cpu=statistics.median(total("cpu_s", line) / nbytes * GB for line in later),
+        host=max(rank["host"] for rank in ranks) / MIB,
+        gpu=max(rank["gpu"] or 0 for rank in ranks) / MIB,
+        drive=statistics.median(total("read_bytes", line) / nbytes for line in later),
         doubts=doubts,
     )
 
 
-def text(name: str, about: str, nbytes: int, case: Case, lines: list[dict[str, Any]]) -> str:
+def text(name: str, about: str, nbytes: int, case: Case, lines: list[Line]) -> str:
     """The tables of a case, of at most 80 columns, and the loaders without a measurement."""
     out = []
     for state in State:
@@ -101,8 +127,8 @@ def table(rows: list[Row]) -> Iterator[str]:
     for one in sorted(rows, key=lambda row: -row.then):
         ratio = f"{one.then / rows[0].then:.2f}" if rows[0].side.kind == "ours" else ""
         yield (
-            f"{one.side.name:29} {one.first:6.2f} {one.then:6.2f} {ratio:>5} {one.cpu:5.2f} "
-            f"{one.host:6.0f} {one.gpu:6.0f} {one.drive:5.2f}"
+            f"{one.side.name:28} {one.first:6.2f} {one.then:6.2f} {one.gpus:5.1f} {ratio:>5} "
+            f"{one.cpu:5.2f} {one.host:6.0f} {one.gpu:6.0f} {one.drive:5.2f}"
         )
 
 
@@ -119,10 +145,5 @@ def answers(rows: list[Row]) -> Iterator[str]:
             first = ours.first / max(one.first for one in of)
             then = ours.then / max(one.then for one in of)
             yield f"  first {first:.2f} x, then {then:.2f} x {what}"
-        if (ranks := ours.side.ranks) > 1:
-            own = ours.then / ranks if ours.side.shares else ours.then
-            yield f"  each rank {own:.2f} GB/s, all ranks {own * ranks:.2f} GB/s"
-        if ranks > 1 and ours.read:
-            yield f"  each process read {ours.read:.2f} x the bytes of its tensors"
     for one in rows:
         yield from (f"doubt: {one.side.name}: {doubt}" for doubt in one.doubts)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -38,11 +39,10 @@ def main() -> NoReturn:
             answer(done=True)
         else:
             load = side.load(job)
-            _start(job.device)
-            for _ in range(given["loads"]):
-                answer(ready=True)
-                sys.stdin.readline()
-                answer(**_load(side, load, job, given["watched"]))
+            targets = _started(side, job)
+            answer(started=True)
+            while order := sys.stdin.readline().strip():
+                _load(side, load, job, targets, answer, order == "watch")
     except (ImportError, Missing) as error:
         answer(missing=str(error).splitlines()[0])
     except BaseException as error:
@@ -52,25 +52,48 @@ def main() -> NoReturn:
     os._exit(0)  # some libraries hang when the interpreter ends
 
 
-def _start(device: str) -> None:
-    """Imports torch and makes the context on the GPU, which every loader needs."""
+def _started(side: Side, job: Job) -> dict[str, Any]:
+    """Makes the context on the GPU, which every loader needs. Returns the memory for copies."""
     import torch
 
-    if device != "cpu":
-        torch.cuda.set_device(device)
-        torch.empty(1, device=device)
-        torch.cuda.synchronize(device)
+    if job.device != "cpu":
+        torch.cuda.set_device(job.device)
+        torch.empty(1, device=job.device)
+        torch.cuda.synchronize(job.device)
+    if side.use is not Use.COPY:
+        return {}
+    expected = _expected(side, job).items()
+    return {name: torch.empty_like(one, device=job.device) for name, one in expected}
 
 
-def _load(side: Side, load: Load, job: Job, watched: bool) -> dict[str, Any]:
+def _expected(side: Side, job: Job) -> dict[str, Any]:
+    rank, ranks = (job.rank, job.ranks) if side.shares else (0, 1)
+    return model.shares(job.paths, rank, ranks)
+
+
+def _load(
+    side: Side,
+    load: Load,
+    job: Job,
+    targets: dict[str, Any],
+    answer: Callable[..., None],
+    watched: bool,
+) -> None:
+    """One load, at the word of the parent; if it is watched, also the check of all bytes."""
     gc.collect()
+    if watched and job.device != "cpu":
+        import torch
+
+        torch.cuda.empty_cache()
     gpu, host, io, cpu = _gpu(job.device), _peak("VmRSS"), _io(), _cpu_s()
     with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # the peak of resident memory begins anew
+    answer(ready=True)
+    sys.stdin.readline()
     with Watch(job.device if watched else "cpu") as watch:
         begin = time.monotonic()
         with load() as pairs:
-            kept = _used(side, pairs, job.device)
+            kept = _used(side, pairs, job, targets)
             if job.device != "cpu":
                 import torch
 
@@ -78,31 +101,32 @@ def _load(side: Side, load: Load, job: Job, watched: bool) -> dict[str, Any]:
             end, cpu, io = time.monotonic(), _cpu_s() - cpu, _io(since=io)
             nbytes = sum(tensor.nbytes for tensor in kept.values())
             on_host = nbytes if job.device == "cpu" else 0
-            found = {
-                "begin": begin, "end": end, "cpu_s": cpu, "bytes": nbytes, **io,
-                "host": max(_peak("VmHWM") - host - on_host, 0),
-            }  # fmt: skip
-            if watched:
-                found["gpu"] = max(watch.most - gpu - nbytes + on_host, 0)
-                if side.use is not Use.DROP and not side.raw:
-                    _check(side, kept.items() or pairs, job)
-    if watched and side.use is Use.DROP:
-        with load() as pairs:
-            _check(side, pairs, job)
-    return found
+            new = 0 if targets else nbytes - on_host
+            answer(
+                begin=begin, end=end, cpu_s=cpu, bytes=nbytes, **io,
+                host=max(_peak("VmHWM") - host - on_host, 0),
+                gpu=max(watch.most - gpu - new, 0) if watched else None,
+            )  # fmt: skip
+            if watched and sys.stdin.readline() and not side.raw:
+                model.check(_expected(side, job), kept.items() or pairs)
+    if watched:
+        answer(checked=True)
 
 
-def _used(side: Side, pairs: Any, device: str) -> dict[str, Any]:
-    """Uses the tensors, and returns those to keep. On the host each byte is summed: some loaders
-    only map their files."""
+def _used(side: Side, pairs: Any, job: Job, targets: dict[str, Any]) -> dict[str, Any]:
+    """Uses the tensors, and returns them. On the host each byte is summed: some loaders only map
+    their files."""
     if side.use is Use.WRITE:
         return {}
     kept = {}
     for name, tensor in pairs:
-        if device == "cpu" and not side.raw:
+        if (target := targets.get(name)) is not None:
+            if tensor.shape != target.shape:
+                tensor = tensor.chunk(job.ranks)[job.rank]
+            tensor = target.copy_(tensor)
+        elif job.device == "cpu" and not side.raw:
             _sum(tensor)
-        if side.use is Use.KEEP:
-            kept[name] = tensor
+        kept[name] = tensor
     return kept
 
 
@@ -113,11 +137,6 @@ def _sum(tensor: Any) -> None:
     whole = len(flat) // 8 * 8
     aligned = flat.data_ptr() % 8 == 0
     (flat[:whole].view(torch.int64) if aligned else flat).sum()
-
-
-def _check(side: Side, pairs: Any, job: Job) -> None:
-    rank, ranks = (job.rank, job.ranks) if side.shares else (0, 1)
-    model.check(job.paths, pairs, rank, ranks)
 
 
 class Watch:
