@@ -210,16 +210,6 @@ CASES = {
     **{f"ranks-{ranks}": _of_ranks(ranks) for ranks in (2, 4, 8)},
     **{f"experts-{ranks}": replace(_of_ranks(ranks), tensors=2738) for ranks in (2, 4, 8)},
     **{f"slices-{ranks}": _slices(ranks) for ranks in (2, 4, 8)},
-    "two-processes": Case(
-        [
-            _ours("forebay rank=, 2 processes", options="rank", states=COLD, ranks=2),
-            _ours("forebay group=, 2 processes", options="group", states=COLD, ranks=2),
-            _ours("forebay, 2 processes", kind="limit", states=COLD, ranks=2),
-            _ours("forebay, 1 process", kind="limit", states=COLD),
-            Side("8 threads, page cache", partial(loaders.drive, direct=False), "limit", COLD,
-                 raw=True),
-        ]
-    ),
     "dcp-load": Case(
         [
             _dcp("forebay.torch.dcp.Reader", "ours", "forebay"),

@@ -344,8 +344,8 @@ def link(job: Job) -> Load:
     return load
 
 
-def drive(job: Job, write: bool = False, direct: bool = True) -> Load:
-    """All files by threads, with O_DIRECT or not, through memory that is reused."""
+def drive(job: Job, write: bool = False) -> Load:
+    """All files by threads, with O_DIRECT, through memory that is reused."""
     local = threading.local()
     sizes = [os.path.getsize(path) for path in job.paths]
     paths = [f"{job.folder}/written-{number}" if write else path
@@ -365,7 +365,7 @@ def drive(job: Job, write: bool = False, direct: bool = True) -> Load:
     @contextmanager
     def load() -> Iterator[Pairs]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC if write else os.O_RDONLY
-        flags |= os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+        flags |= os.O_CLOEXEC | os.O_DIRECT
         opened = [os.open(path, flags) for path in paths]
         parts = [(file, at, size) for file, size in zip(opened, sizes, strict=True)
                  for at in range(0, size, BLOCK)]  # fmt: skip

@@ -139,23 +139,23 @@ def _sum(tensor: Any) -> None:
     (flat[:whole].view(torch.int64) if aligned else flat).sum()
 
 
-class Watch:
-    """Samples on a thread how much memory of a GPU is in use, and keeps the maximum."""
+class Watch(threading.Thread):
+    """Samples how much memory of a GPU is in use, and keeps the maximum."""
 
     def __init__(self, device: str) -> None:
+        super().__init__(daemon=True)
         self._device, self._end = device, threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self.most = 0
 
     def __enter__(self) -> Watch:
         if self._device != "cpu":
-            self._thread.start()
+            self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         while not self._end.wait(SAMPLE_S):
             self.most = max(self.most, _gpu(self._device))
 
