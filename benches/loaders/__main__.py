@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import forebay
 import model
@@ -42,9 +42,10 @@ def main() -> int:
     found = {"command": sys.argv, **environment(given.path, devices)}
     (given.out / "environment.json").write_text(json.dumps(found, indent=1, default=str))
     samples = table.Samples(given.out / "samples.csv")
-    for name, paths in models.items():
+    for paths in {str(paths): paths for paths in models.values()}.values():
+        names = [name for name, used in models.items() if used == paths]
         with tempfile.TemporaryDirectory(prefix=".loaders-", dir=paths[0].parent) as folder:
-            text = measure(given, name, paths, devices, Path(folder), samples)
+            text = measure(given, names, paths, devices, Path(folder), samples)
         print(text, flush=True)
         with open(given.out / "tables.txt", "a") as tables:
             print(text, file=tables)
@@ -108,31 +109,40 @@ def environment(path: Path, devices: list[str]) -> dict[str, Any]:
     return {"devices": devices, "python": platform.python_version(), "packages": versions, **found}
 
 
+Turn: TypeAlias = tuple[str, Side]
+"""The name of a case, and a loader of it."""
+
+
 def measure(
     given: argparse.Namespace,
-    name: str,
+    names: list[str],
     paths: list[Path],
     devices: list[str],
     folder: Path,
     samples: table.Samples,
 ) -> str:
-    """All rounds of a case; returns its table."""
-    case = CASES[name]
+    """All rounds of the cases of one model; returns their tables."""
     nbytes = sum(tensor.nbytes for _, _, tensor in model.mapped(paths))
-    sides = [side for side in case.sides if wanted(side, given.loader)]
+    sides = [(name, side) for name in names for side in CASES[name].sides
+             if wanted(side, given.loader)]  # fmt: skip
     lines: list[table.Line] = []
     for number in range(given.rounds):
         for state in given.state or list(State):
-            ended = {one["loader"] for one in lines if one["state"] == state and not one.get("ranks")}
-            turns = [side for side in order(sides, state, number) if side.name not in ended]
+            ended = {(one["case"], one["loader"]) for one in lines
+                     if one["state"] == state and not one.get("ranks")}  # fmt: skip
+            turns = [turn for turn in order(sides, state, number)
+                     if (turn[0], turn[1].name) not in ended]  # fmt: skip
             for at in range(0, len(turns), given.together):
-                batch = Batch(given, name, state, number, samples)
+                batch = Batch(given, state, number, samples)
                 batch.run(turns[at : at + given.together], paths, devices, folder)
                 lines += batch.lines
     count = f"{nbytes / 1e9:.3f} GB in {len(paths)} file{'s' if len(paths) > 1 else ''}"
     used = "load and sum" if devices == ["cpu"] else "load"
     about = f"{count}, {used}, {given.rounds} rounds x {given.loads} loads"
-    return table.text(name, about, nbytes, case, lines)
+    return "\n".join(
+        table.text(name, about, nbytes, CASES[name], [one for one in lines if one["case"] == name])
+        for name in names
+    )
 
 
 class Batch:
@@ -140,62 +150,61 @@ class Batch:
     which measures memory, and checks its bytes."""
 
     def __init__(
-        self, given: argparse.Namespace, case: str, state: State, number: int,
-        samples: table.Samples,
-    ) -> None:  # fmt: skip
-        self._given, self._case, self._state, self._number = given, case, state, number
+        self, given: argparse.Namespace, state: State, number: int, samples: table.Samples
+    ) -> None:
+        self._given, self._state, self._number = given, state, number
         self._samples = samples
-        self._started: list[processes.Ranks] = []
-        self._last, self._since = "", 0.0
+        self._started: list[tuple[Turn, processes.Ranks]] = []
+        self._last: Turn | None = None
+        self._since = 0.0
         self.lines: list[table.Line] = []
 
-    def run(self, sides: list[Side], paths: list[Path], devices: list[str], folder: Path) -> None:
+    def run(self, turns: list[Turn], paths: list[Path], devices: list[str], folder: Path) -> None:
         try:
-            for side in sides:
-                turn = {"case": self._case, "loader": side.name}
-                with self._noted(side):
-                    self._started.append(processes.Ranks(
-                        turn, side, paths, devices, folder, self._given.timeout
-                    ))  # fmt: skip
-            self._each(lambda one: one.answers())
+            for turn in turns:
+                with self._noted(turn):
+                    self._started.append((turn, processes.Ranks(
+                        *turn, paths, devices, folder, self._given.timeout
+                    )))  # fmt: skip
+            self._each(lambda _, one: one.answers())
             for load in range(self._given.loads):
                 if time.monotonic() - STARTED < self._given.limit:
-                    self._each(partial(self._load, load=load))
+                    self._each(partial(self._load, load))
             if self._number == 0:
-                self._each(partial(self._load, load=-1))
-                self._each(lambda one: one.say("check"))
-                self._each(lambda one: one.answers())
+                self._each(partial(self._load, -1))
+                self._each(lambda _, one: one.say("check"))
+                self._each(lambda _, one: one.answers())
         finally:
-            for one in self._started:
+            for _, one in self._started:
                 one.close()
 
-    def _each(self, do: Callable[[processes.Ranks], object]) -> None:
-        for one in list(self._started):
-            with self._noted(one.side):
-                do(one)
+    def _each(self, do: Callable[[Turn, processes.Ranks], object]) -> None:
+        for turn, one in list(self._started):
+            with self._noted(turn):
+                do(turn, one)
                 continue
             one.close()
-            self._started.remove(one)
+            self._started.remove((turn, one))
 
     @contextmanager
-    def _noted(self, side: Side) -> Iterator[None]:
+    def _noted(self, turn: Turn) -> Iterator[None]:
         try:
             yield
         except processes.Ended as ended:
-            self._add(side, -1, ended.answer)
+            self._add(turn, -1, ended.answer)
 
-    def _load(self, ranks: processes.Ranks, load: int) -> None:
-        ours = ranks.side.kind != "peer"
-        if ours and ranks.side.name != self._last:
+    def _load(self, load: int, turn: Turn, ranks: processes.Ranks) -> None:
+        ours = turn[1].kind != "peer"
+        if ours and turn != self._last:
             # Engines of several processes share the cores for 0.7 s.
             time.sleep(max(0.0, self._since + 1 - time.monotonic()))
         found = ranks.load(self._state, "watch" if load < 0 else "load")
         if ours:
-            self._last, self._since = ranks.side.name, time.monotonic()
-        self._add(ranks.side, load, found)
+            self._last, self._since = turn, time.monotonic()
+        self._add(turn, load, found)
 
-    def _add(self, side: Side, load: int, found: dict[str, Any]) -> None:
-        at = {"case": self._case, "loader": side.name, "state": self._state,
+    def _add(self, turn: Turn, load: int, found: dict[str, Any]) -> None:
+        at = {"case": turn[0], "loader": turn[1].name, "state": self._state,
               "round": self._number, "load": load}  # fmt: skip
         self.lines.append(self._samples.add({**at, **found}))
 
@@ -204,10 +213,10 @@ def wanted(side: Side, texts: list[str] | None) -> bool:
     return texts is None or any(text in side.name for text in texts)
 
 
-def order(sides: list[Side], state: State, number: int) -> list[Side]:
+def order(sides: list[Turn], state: State, number: int) -> list[Turn]:
     """The turns of a round. Each round begins with another side, and every second one runs
     backwards, so that no side always comes after the same one."""
-    taking = [side for side in sides if state in side.states]
+    taking = [turn for turn in sides if state in turn[1].states]
     step = -1 if number % 2 else 1
     return [taking[(number + step * place) % len(taking)] for place in range(len(taking))]
 

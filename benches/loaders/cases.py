@@ -173,15 +173,15 @@ def _servers(ranks: int, shares: bool) -> list[Side]:
 def _of_ranks(ranks: int) -> Case:
     """All tensors to all ranks."""
     whole = _ours("forebay load_file group=", options="group", ranks=ranks)
-    return Case([*_servers(ranks, shares=False), whole], tensors=64, shards=8)
+    return Case([whole, *_servers(ranks, shares=False)], tensors=64, shards=8)
 
 
 def _slices(ranks: int) -> Case:
     """A part of each tensor to each rank, as tensor-parallel servers use them."""
     return Case(
         [
-            *_servers(ranks, shares=True),
             _ours("forebay load_file shard=", options="shard", ranks=ranks, shares=True),
+            *_servers(ranks, shares=True),
             Side("safetensors slices", loaders.safetensors_slices, ranks=ranks, shares=True),
             Side("all links at once", loaders.link, "limit", RESIDENT, raw=True, ranks=ranks),
         ],

@@ -79,11 +79,12 @@ class Ranks:
     """The processes of a side: rank r loads to the device r, modulo their number."""
 
     def __init__(
-        self, turn: dict[str, Any], side: Side, paths: list[Path], devices: list[str],
+        self, case: str, side: Side, paths: list[Path], devices: list[str],
         folder: Path, timeout_s: float,
     ) -> None:  # fmt: skip
         prepared = folder / side.prepare.__name__ if side.prepare else None
-        self.side, self._timeout_s = side, timeout_s
+        self._timeout_s = timeout_s
+        turn = {"case": case, "loader": side.name}
         own = tempfile.mkdtemp(dir=folder)
         jobs = [
             asdict(Job(list(map(str, paths)), devices[rank % len(devices)], rank, side.ranks,

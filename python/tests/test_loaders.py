@@ -177,11 +177,13 @@ def test_every_round_begins_with_another_loader(monkeypatch: pytest.MonkeyPatch)
     assert spec and spec.loader
     main = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(main)
-    sides = cases.CASES["load"].sides
+    sides = [("load", side) for side in cases.CASES["load"].sides]
     for state in cases.State:
-        rounds = [[side.name for side in main.order(sides, state, number)] for number in range(6)]
+        rounds = [
+            [side.name for _, side in main.order(sides, state, number)] for number in range(6)
+        ]
         assert len({names[0] for names in rounds}) == 6
         for names in rounds:
-            assert sorted(names) == sorted(one.name for one in sides if state in one.states)
+            assert sorted(names) == sorted(one.name for _, one in sides if state in one.states)
         followers = [set(zip(names, names[1:], strict=False)) for names in rounds[:2]]
         assert len(followers[0] & followers[1]) <= 2, "where few take turns"
