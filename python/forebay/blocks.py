@@ -46,7 +46,6 @@ _OPTIONS = (
     "timeout",
     "ttl",
     "unwritten",
-    "waiting",
 )
 
 COUNTERS = {
@@ -84,7 +83,6 @@ class BlockStore:
         keep_free: bytes of each file system that stay free; by default a twentieth, at most 16 GiB.
         timeout: seconds after which a call ends, whatever its drive does.
         unwritten: bytes of each root in the page cache that may wait for the drive.
-        waiting: bytes of each root that may wait to be written. What exceeds them is dropped.
         memory: bytes of memory through which blocks pass, for each root and direction.
         threads: threads that read, and threads that write, for each root.
         engine: the engine that moves the bytes.
@@ -106,7 +104,6 @@ class BlockStore:
         keep_free: int | str | None = None,
         timeout: float = 30.0,
         unwritten: int | str = "256MiB",
-        waiting: int | str = "1GiB",
         memory: int | str = "256MiB",
         threads: int = 8,
         engine: Engine | None = None,
@@ -120,7 +117,6 @@ class BlockStore:
             ttl=ttl,
             page_cache=page_cache,
             unwritten=_size("unwritten", unwritten, zero=True),
-            waiting=_size("waiting", waiting),
             memory=_size("memory", memory),
             timeout=timeout,
             threads=threads,
@@ -133,17 +129,16 @@ class BlockStore:
         A block is found only if its length is that of its memory. The memory of a block that was
         not found may have changed.
         """
-        return self._blocks.get_here(keys, memory).result()
+        return self._blocks.get(keys, memory, here=True).result()
 
     def set(self, keys: Iterable[Key], memory: Iterable[Block]) -> list[bool]:
         """Writes blocks from memory; for each, whether it is stored now.
 
         A block that is stored already is not written again. A stored block survives the end of the
-        process; `sync` protects it from a power cut. A call waits while the queue is full. Blocks
-        that cannot be written in time, or do not fit, are dropped: `start_set` and
-        `BlockCall.reasons` give the reason.
+        process; `sync` protects it from a power cut. Blocks that cannot be written in time, or do
+        not fit, are dropped: `start_set` and `BlockCall.reasons` give the reason.
         """
-        return self._blocks.set_here(keys, memory).result()
+        return self._blocks.set(keys, memory).result()
 
     def exists(self, keys: Iterable[Key]) -> list[bool]:
         """Whether each block is stored."""
@@ -169,7 +164,10 @@ class BlockStore:
     def start_set(
         self, keys: Iterable[Key], memory: Iterable[Block], number: int | None = None
     ) -> BlockCall:
-        """Starts writing blocks. Their memory is used until the call has ended."""
+        """Queues writes of blocks. Their memory is used until the call has ended.
+
+        The queue has no bound but `timeout`: it holds no copies.
+        """
         return self._blocks.set(keys, memory, number)
 
     def start_exists(self, keys: Iterable[Key], number: int | None = None) -> BlockCall:
@@ -305,5 +303,4 @@ def from_config(
         )
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     namespace = f"{server}\n{own}\n{json.dumps(about, sort_keys=True)}"
-    given.setdefault("waiting", 1 << 62)  # what waits is in the server's memory, which is bounded
     return BlockStore(root, **given, namespace=namespace)

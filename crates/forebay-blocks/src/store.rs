@@ -31,9 +31,6 @@ const ENDED_IN: Duration = Duration::from_secs(2);
 /// How soon a block that another writer has is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Calls that wait on a root before notes of uses are left out.
-const TOUCHES_MAX: usize = 256;
-
 /// The options of a store.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -51,8 +48,6 @@ pub struct Options {
     pub page_cache: bool,
     /// Written bytes in the page cache that may wait for the drive, for each root.
     pub unwritten: u64,
-    /// Bytes of blocks that may wait to be written, for each root. More are dropped.
-    pub waiting: u64,
     /// Bytes of memory through which blocks pass, for each root and direction.
     pub memory: u64,
     /// After this time a call ends, whatever its drive does.
@@ -72,7 +67,6 @@ impl Options {
             ttl: None,
             page_cache: false,
             unwritten: 256 << 20,
-            waiting: 1 << 30,
             memory: 256 << 20,
             timeout: Duration::from_secs(30),
             threads: 8,
@@ -110,7 +104,6 @@ struct Lane {
     engine: Engine,
     root: Root,
     queues: [Queue; 2],
-    waiting_max: u64,
 }
 
 /// Shards of one direction, and the memory for them.
@@ -119,14 +112,11 @@ struct Queue {
     pool: Pool,
     state: Lock<Waiting>,
     bell: Condvar,
-    /// For callers that wait for space in the queue.
-    space: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     shards: VecDeque<Shard>,
-    bytes: u64,
     /// Threads that wait for a shard.
     idle: usize,
     is_closed: bool,
@@ -184,10 +174,9 @@ impl Store {
                 pool: Pool::new(options.memory.max(BLOCK_MAX)),
                 state: Lock::default(),
                 bell: Condvar::new(),
-                space: Condvar::new(),
             };
             let (engine, queues) = (engine.clone(), [queue(), queue()]);
-            Ok(Arc::new(Lane { engine, root, queues, waiting_max: options.waiting }))
+            Ok(Arc::new(Lane { engine, root, queues }))
         };
         let lanes = options.roots.iter().map(open).collect::<Result<Vec<_>>>()?;
         let store = Self {
@@ -236,19 +225,13 @@ impl Store {
         self.enqueue(self.work(Kind::Get, blocks), Caller::Waits)
     }
 
-    /// Writes blocks from their memory. A block that is stored is not written again. When a block
+    /// Queues writes of blocks from their memory, which the store does not copy meanwhile: callers
+    /// bound what waits, and the timeout ends it. A block that is stored is not written again. When a block
     /// has ended with [`End::Done`], any process finds it, also after this one is killed; only
     /// [`sync`](Self::sync) protects it from a power cut.
     #[must_use]
     pub fn set(&self, blocks: Vec<Block>) -> Batch {
         self.start(Kind::Set, blocks)
-    }
-
-    /// Like [`set`](Self::set), for a caller that waits: blocks for which the queue has no space
-    /// wait here instead of being dropped.
-    #[must_use]
-    pub fn set_here(&self, blocks: Vec<Block>) -> Batch {
-        self.enqueue(self.work(Kind::Set, blocks), Caller::Waits)
     }
 
     /// Looks which blocks are stored.
@@ -387,7 +370,6 @@ impl Store {
                 shards.extend(state.shards.drain(..));
             }
             queue.bell.notify_all();
-            queue.space.notify_all();
         }
         let calls = {
             let mut state = self.clock.state.lock();
@@ -453,33 +435,17 @@ impl Lane {
 
     fn add(&self, side: Side, shard: Shard, caller: Caller) {
         let queue = &self.queues[side as usize];
-        let bytes = shard.bytes();
-        let is_full = |state: &mut Waiting| match shard.work.kind {
-            // They have no bytes, and reads of resident blocks go on while a drive hangs.
-            Kind::Touch => state.shards.len() >= TOUCHES_MAX,
-            Kind::Get | Kind::Exists => false,
-            _ => state.bytes > 0 && state.bytes + bytes > self.waiting_max && !state.is_closed,
-        };
         let mut state = queue.state.lock();
-        if caller == Caller::Waits {
-            let left = shard.work.deadline.saturating_duration_since(Instant::now());
-            state = woken(queue.space.wait_timeout_while(state, left, is_full)).0;
-        }
-        let refused = if state.is_closed {
-            Some(Why::Cancelled)
-        } else if is_full(&mut state) {
-            Some(if caller == Caller::Waits { Why::Late } else { Why::QueueFull })
-        } else if !self.root.health(side).admits(shard.work.deadline) {
-            Some(Why::RootFailed)
-        } else {
-            None
+        let refused = match state.is_closed {
+            true => Some(Why::Cancelled),
+            false if !self.root.health(side).admits(shard.work.deadline) => Some(Why::RootFailed),
+            false => None,
         };
         if let Some(why) = refused {
             drop(state);
             shard.items.iter().for_each(|&item| shard.work.end(item, End::Not(why)));
             return;
         }
-        state.bytes += bytes;
         let kind = shard.work.kind;
         state.shards.push_back(shard);
         // A caller that waits for resident blocks serves the first part itself.
@@ -500,7 +466,6 @@ impl Lane {
                 let of_call = |shard: &Shard| Arc::ptr_eq(&shard.work, work);
                 let last = state.shards.iter().rposition(of_call);
                 let Some(shard) = last.and_then(|at| state.shards.remove(at)) else { return };
-                state.bytes -= shard.bytes();
                 shard
             };
             self.runner(Side::Load).load_here(work, &shard.items);
@@ -520,7 +485,6 @@ impl Lane {
             state = woken(queue.bell.wait_timeout(state, LOOK_AGAIN)).0;
         }
         if !state.is_closed {
-            state.bytes += shard.bytes();
             state.shards.push_back(shard);
             drop(state);
             queue.bell.notify_one();
@@ -544,19 +508,13 @@ impl Lane {
                 let (mut state, _) = woken(queue.bell.wait_timeout_while(state, long, waits));
                 state.idle -= 1;
                 match state.shards.pop_front() {
-                    Some(shard) => {
-                        // Before its blocks end: a caller who sees that may write the next ones.
-                        state.bytes -= shard.bytes();
-                        (shard, state.idle > 0 && !state.shards.is_empty())
-                    }
+                    Some(shard) => (shard, state.idle > 0 && !state.shards.is_empty()),
                     None if state.is_closed => return,
                     None => continue,
                 }
             };
-            match side {
-                Side::Load if wakes => queue.bell.notify_one(),
-                Side::Load => {}
-                Side::Store => queue.space.notify_all(),
+            if wakes {
+                queue.bell.notify_one();
             }
             self.root.counters.queued(shard.work.started.elapsed());
             let run = AssertUnwindSafe(|| runner.run(&shard));
@@ -567,12 +525,6 @@ impl Lane {
                 Err(_) => shard.items.iter().for_each(|&item| shard.work.abandon(item)),
             }
         }
-    }
-}
-
-impl Shard {
-    fn bytes(&self) -> u64 {
-        self.items.iter().map(|&item| self.work.items[item].len).sum()
     }
 }
 

@@ -47,8 +47,6 @@ pub enum Why {
     Late,
     /// The caller cancelled.
     Cancelled,
-    /// More bytes wait to be written than may.
-    QueueFull,
     /// The capacity or the free space leaves no room, and no block could leave.
     NoRoom,
     /// The block is longer than 64 MiB.
@@ -62,12 +60,11 @@ pub enum Why {
 }
 
 impl Why {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Absent,
         Self::Damaged,
         Self::Late,
         Self::Cancelled,
-        Self::QueueFull,
         Self::NoRoom,
         Self::TooLong,
         Self::RootFailed,
@@ -83,7 +80,6 @@ impl Why {
             Self::Damaged => "damaged",
             Self::Late => "late",
             Self::Cancelled => "cancelled",
-            Self::QueueFull => "queue full",
             Self::NoRoom => "no room",
             Self::TooLong => "too long",
             Self::RootFailed => "root failed",

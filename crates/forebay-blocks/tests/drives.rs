@@ -133,7 +133,6 @@ fn a_hanging_drive_costs_its_own_blocks() {
         (ends, started.elapsed())
     };
     assert_eq!(all().0, [End::Done; 40]);
-    // While its threads wait for writes, notes of uses are left out instead of piling up.
     drive.hang_writes(true);
     let block = |number| Block { key: key(&store, number), memory: vec![memory(&engine, &[1])] };
     let writes: Vec<_> = (0..20)
@@ -141,10 +140,8 @@ fn a_hanging_drive_costs_its_own_blocks() {
         .collect();
     // Of so few as eight keys, all may belong to the other root.
     let used: Vec<_> = (0..40).map(|number| key(&store, number)).collect();
-    let notes: Vec<_> = (0..2000).map(|_| store.touch(&used)).collect();
-    let is_left_out = |note: &&Batch| note.wait().contains(&End::Not(Why::QueueFull));
-    let left_out = notes.iter().filter(is_left_out).count();
-    assert!(left_out > 1000, "notes pile up: {left_out} are left out");
+    let notes: Vec<_> = (0..100).map(|_| store.touch(&used)).collect();
+    assert!(notes.iter().all(|it| it.wait().len() == 40)); // at the latest when their time is over
     let ends: Vec<_> = writes.iter().flat_map(Batch::wait).collect();
     assert!(ends.contains(&End::Not(Why::Late)), "{ends:?}");
     drive.hang(true);

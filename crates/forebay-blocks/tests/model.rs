@@ -78,11 +78,7 @@ impl User<'_> {
             blocks.push(self.block(key, &content(self.versions, len)));
             wanted.push((key, len, self.versions));
         }
-        let batch = match self.dice.below(2) {
-            0 => self.store.set(blocks),
-            _ => self.store.set_here(blocks),
-        };
-        for (end, (key, len, version)) in batch.wait().into_iter().zip(wanted) {
+        for (end, (key, len, version)) in self.store.set(blocks).wait().into_iter().zip(wanted) {
             match end {
                 End::Done => {
                     assert!(self.is_full || !self.there.contains_key(&(key, len)));

@@ -36,8 +36,7 @@ type RootTuple = (PathBuf, u64, Option<u64>);
 impl Blocks {
     #[new]
     #[pyo3(signature = (
-        engine, roots, *, namespace, policy, ttl, page_cache, unwritten, waiting, memory, timeout,
-        threads
+        engine, roots, *, namespace, policy, ttl, page_cache, unwritten, memory, timeout, threads
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -49,7 +48,6 @@ impl Blocks {
         ttl: Option<Bound<'_, PyAny>>,
         page_cache: bool,
         unwritten: u64,
-        waiting: u64,
         memory: u64,
         timeout: &Bound<'_, PyAny>,
         threads: &Bound<'_, PyAny>,
@@ -75,7 +73,6 @@ impl Blocks {
         options.timeout = seconds("timeout", timeout)?;
         options.page_cache = page_cache;
         options.unwritten = unwritten;
-        options.waiting = waiting;
         options.memory = memory;
         options.threads = whole::within("threads", threads, "a whole number from 1")?;
         let store = {
@@ -86,42 +83,18 @@ impl Blocks {
         Ok(Self { store: Lock::new(Some(Arc::new(Apart::new(store)))), ended })
     }
 
-    /// Reads blocks into memory, for a caller that waits for the call.
-    fn get_here(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        memory: &Bound<'_, PyAny>,
-    ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let blocks = self.blocks(py, &store, keys, memory, Use::Target)?;
-        Ok(self.started(py.detach(|| store.get_here(blocks)), None))
-    }
-
-    /// Starts reading blocks into memory.
-    #[pyo3(signature = (keys, memory, number = None))]
+    /// Starts reading blocks into memory; `here` if the caller waits for the call.
+    #[pyo3(signature = (keys, memory, number = None, here = false))]
     fn get(
         &self,
         py: Python<'_>,
         keys: &Bound<'_, PyAny>,
         memory: &Bound<'_, PyAny>,
         number: Option<u64>,
+        here: bool,
     ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let blocks = self.blocks(py, &store, keys, memory, Use::Target)?;
-        Ok(self.started(py.detach(|| store.get(blocks)), number))
-    }
-
-    /// Writes blocks from memory, for a caller that waits for the call.
-    fn set_here(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        memory: &Bound<'_, PyAny>,
-    ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let blocks = self.blocks(py, &store, keys, memory, Use::Source)?;
-        Ok(self.started(py.detach(|| store.set_here(blocks)), None))
+        let run = if here { Store::get_here } else { Store::get };
+        self.start(py, number, |store| blocks_of(py, store, keys, memory, Use::Target), run)
     }
 
     /// Starts writing blocks from memory.
@@ -133,9 +106,8 @@ impl Blocks {
         memory: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let blocks = self.blocks(py, &store, keys, memory, Use::Source)?;
-        Ok(self.started(py.detach(|| store.set(blocks)), number))
+        let blocks = |store: &Store| blocks_of(py, store, keys, memory, Use::Source);
+        self.start(py, number, blocks, Store::set)
     }
 
     /// Starts looking for blocks.
@@ -146,9 +118,7 @@ impl Blocks {
         keys: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let keys = keys_of(&store, keys)?;
-        Ok(self.started(py.detach(|| store.exists(&keys)), number))
+        self.start(py, number, |store| keys_of(store, keys), |store, keys| store.exists(&keys))
     }
 
     /// Starts noting that blocks are in use.
@@ -159,9 +129,7 @@ impl Blocks {
         keys: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let keys = keys_of(&store, keys)?;
-        Ok(self.started(py.detach(|| store.touch(&keys)), number))
+        self.start(py, number, |store| keys_of(store, keys), |store, keys| store.touch(&keys))
     }
 
     /// Starts removing blocks.
@@ -172,9 +140,7 @@ impl Blocks {
         keys: &Bound<'_, PyAny>,
         number: Option<u64>,
     ) -> PyResult<BlockCall> {
-        let store = self.store(py)?;
-        let keys = keys_of(&store, keys)?;
-        Ok(self.started(py.detach(|| store.delete(&keys)), number))
+        self.start(py, number, |store| keys_of(store, keys), |store, keys| store.delete(&keys))
     }
 
     /// Whether each block is stored; `None` where that is not in memory.
@@ -253,73 +219,81 @@ impl Blocks {
         Ok(store)
     }
 
-    fn started(&self, batch: Batch, number: Option<u64>) -> BlockCall {
+    /// Runs a call on what `given` makes of its arguments.
+    fn start<T: Send>(
+        &self,
+        py: Python<'_>,
+        number: Option<u64>,
+        given: impl FnOnce(&Store) -> PyResult<T>,
+        run: impl FnOnce(&Store, T) -> Batch + Send,
+    ) -> PyResult<BlockCall> {
+        let store = self.store(py)?;
+        let given = given(&store)?;
+        let batch = py.detach(|| run(&store, given));
         if let Some(number) = number {
             let (ended, same) = (Arc::clone(&self.ended), batch.clone());
             batch.on_end(move || ended.add((number, same)));
         }
-        BlockCall { batch }
+        Ok(BlockCall { batch })
     }
+}
 
-    fn blocks(
-        &self,
-        py: Python<'_>,
-        store: &Store,
-        keys: &Bound<'_, PyAny>,
-        memory: &Bound<'_, PyAny>,
-        usage: Use,
-    ) -> PyResult<Vec<Block>> {
-        let engine = store.engine();
-        let keys = keys_of(store, keys)?;
-        // Of each block how many pieces of memory it has, and all pieces.
-        let (mut counts, mut pieces) = (Vec::with_capacity(keys.len()), Vec::new());
-        let note = |number| move |error| noted(py, error, &format!("it is for block {number}"));
-        for (number, object) in memory.try_iter()?.enumerate() {
-            let object = object?;
-            if number == keys.len() {
-                let text = format!("memory has more blocks than keys ({number})");
-                return Err(PyValueError::new_err(text));
-            }
-            let before = pieces.len();
-            match object.cast::<PyList>() {
-                Ok(list) => {
-                    for piece in list {
-                        pieces.push(find(&piece, usage, None).map_err(note(number))?);
-                    }
-                }
-                Err(_) => pieces.push(find(&object, usage, None).map_err(note(number))?),
-            }
-            counts.push(pieces.len() - before);
-        }
-        let numbers = counts.iter().enumerate().flat_map(|(at, &count)| iter::repeat_n(at, count));
-        let lent = match lend_together(engine, &mut pieces) {
-            Some(lent) => lent,
-            None => pieces
-                .into_iter()
-                .zip(numbers)
-                .map(|(piece, number)| piece.lend(py, engine).map_err(note(number)))
-                .collect::<PyResult<_>>()?,
-        };
-        let mut ready = None;
-        for lent in &lent {
-            let queue = (lent.buffer.device(), lent.order);
-            if ready.replace(queue) != Some(queue) {
-                make_ready(py, engine, lent, Ordering::Ready)?;
-            }
-        }
-        let mut lent = lent.into_iter().map(|lent| lent.buffer);
-        let blocks: Vec<_> = keys
-            .iter()
-            .zip(&counts)
-            .map(|(&key, &count)| Block { key, memory: lent.by_ref().take(count).collect() })
-            .collect();
-        if blocks.len() < keys.len() {
-            let (keys, blocks) = (keys.len(), blocks.len());
-            let text = format!("memory has fewer blocks ({blocks}) than keys ({keys})");
+fn blocks_of(
+    py: Python<'_>,
+    store: &Store,
+    keys: &Bound<'_, PyAny>,
+    memory: &Bound<'_, PyAny>,
+    usage: Use,
+) -> PyResult<Vec<Block>> {
+    let (engine, keys) = (store.engine(), keys_of(store, keys)?);
+    // Of each block how many pieces of memory it has, and all pieces.
+    let (mut counts, mut pieces) = (Vec::with_capacity(keys.len()), Vec::new());
+    let note = |number| move |error| noted(py, error, &format!("it is for block {number}"));
+    for (number, object) in memory.try_iter()?.enumerate() {
+        let object = object?;
+        if number == keys.len() {
+            let text = format!("memory has more blocks than keys ({number})");
             return Err(PyValueError::new_err(text));
         }
-        Ok(blocks)
+        let before = pieces.len();
+        match object.cast::<PyList>() {
+            Ok(list) => {
+                for piece in list {
+                    pieces.push(find(&piece, usage, None).map_err(note(number))?);
+                }
+            }
+            Err(_) => pieces.push(find(&object, usage, None).map_err(note(number))?),
+        }
+        counts.push(pieces.len() - before);
     }
+    let numbers = counts.iter().enumerate().flat_map(|(at, &count)| iter::repeat_n(at, count));
+    let lent = match lend_together(engine, &mut pieces) {
+        Some(lent) => lent,
+        None => pieces
+            .into_iter()
+            .zip(numbers)
+            .map(|(piece, number)| piece.lend(py, engine).map_err(note(number)))
+            .collect::<PyResult<_>>()?,
+    };
+    let mut ready = None;
+    for lent in &lent {
+        let queue = (lent.buffer.device(), lent.order);
+        if ready.replace(queue) != Some(queue) {
+            make_ready(py, engine, lent, Ordering::Ready)?;
+        }
+    }
+    let mut lent = lent.into_iter().map(|lent| lent.buffer);
+    let blocks: Vec<_> = keys
+        .iter()
+        .zip(&counts)
+        .map(|(&key, &count)| Block { key, memory: lent.by_ref().take(count).collect() })
+        .collect();
+    if blocks.len() < keys.len() {
+        let (keys, blocks) = (keys.len(), blocks.len());
+        let text = format!("memory has fewer blocks ({blocks}) than keys ({keys})");
+        return Err(PyValueError::new_err(text));
+    }
+    Ok(blocks)
 }
 
 /// Keys, each bytes or text.

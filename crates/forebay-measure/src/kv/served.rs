@@ -417,7 +417,7 @@ impl Server<'_> {
                 }
                 End::Not(Why::Damaged) => self.tally.is_wrong = true,
                 End::Present | End::Not(Why::Absent) => {}
-                End::Not(Why::QueueFull | Why::NoRoom) => self.tally.facts.dropped += 1,
+                End::Not(Why::NoRoom) => self.tally.facts.dropped += 1,
                 End::Not(why) => return Err(self.failed(direction, why)),
             }
         }
