@@ -24,7 +24,7 @@ const WAYS: usize = 8;
 const BUCKET: usize = WAYS * RECORD;
 /// The header lies twice in the first page.
 const HEADERS: [u64; 2] = [0, PAGE / 2];
-const FIELDS: usize = 10;
+const FIELDS: usize = 9;
 const HEADER: usize = FIELDS * 8 + 8;
 /// How often a record or a header that is being changed is read. A change takes less than one
 /// read; what stays wrong was damaged.
@@ -61,17 +61,15 @@ pub(crate) struct Header {
     pub(crate) since: u64,
     /// Identifies the start of the machine.
     pub(crate) boot: u64,
-    /// The next place of the log.
+    /// The next place of the log, and the first one whose bytes are still there.
     pub(crate) head: u64,
-    /// Numbers of the next block, and of the first one whose bytes are still there.
+    pub(crate) oldest: u64,
+    /// Numbers of the next block, and of the first one that the log has not passed.
     pub(crate) next: u64,
     pub(crate) first: u64,
     /// Places from `solid` to `until` have no space on the drive yet.
     pub(crate) solid: u64,
     pub(crate) until: u64,
-    /// Blocks that are stored, and bytes that they take.
-    pub(crate) blocks: u64,
-    pub(crate) bytes: u64,
 }
 
 impl Header {
@@ -81,12 +79,11 @@ impl Header {
             self.since,
             self.boot,
             self.head,
+            self.oldest,
             self.next,
             self.first,
             self.solid,
             self.until,
-            self.blocks,
-            self.bytes,
         ];
         let mut bytes = [0; HEADER];
         for (part, field) in bytes.chunks_exact_mut(8).zip(fields) {
@@ -108,31 +105,19 @@ impl Header {
             since: at(1),
             boot: at(2),
             head: at(3),
-            next: at(4),
-            first: at(5),
-            solid: at(6),
-            until: at(7),
-            blocks: at(8),
-            bytes: at(9),
+            oldest: at(4),
+            next: at(5),
+            first: at(6),
+            solid: at(7),
+            until: at(8),
         })
     }
 
     /// Whether a record's block is stored.
     pub(crate) fn has(&self, record: &Record) -> bool {
-        (self.first..self.next).contains(&record.number)
+        (self.oldest..self.head).contains(&record.place)
             && record.generation >> 16 == self.generation >> 16
             && (record.generation == self.generation || record.number < self.since)
-    }
-
-    fn add(&mut self, record: &Record) {
-        self.blocks += 1;
-        self.bytes += padded(record.len);
-    }
-
-    pub(crate) fn remove(&mut self, record: &Record) {
-        // A killed process may not have counted its last blocks.
-        self.blocks = self.blocks.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(padded(record.len));
     }
 }
 
@@ -225,6 +210,17 @@ impl Index {
         self.file.read_exact_at(bytes, offset)
     }
 
+    /// Reads buckets. Those that were cut off are free.
+    fn read_or_restore(&self, wait: Wait, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.read(wait, bytes, offset) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.restore()?;
+                self.read(wait, bytes, offset)
+            }
+            read => read,
+        }
+    }
+
     /// The header; `None` if both copies are damaged.
     pub(crate) fn header(&self, wait: Wait) -> io::Result<Option<Header>> {
         let mut bytes = [0; HEADER];
@@ -257,10 +253,7 @@ impl Index {
 
     fn bucket(&self, offset: u64) -> io::Result<Bucket> {
         let mut bytes = [0; BUCKET];
-        match self.read(Wait::ForDrive, &mut bytes, offset) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.restore()?,
-            read => read?,
-        }
+        self.read_or_restore(Wait::ForDrive, &mut bytes, offset)?;
         Ok(Bucket { offset, bytes })
     }
 
@@ -280,10 +273,7 @@ impl Index {
         let second = usize::try_from(last - first).expect("in one page");
         let mut page = [0; 8 * BUCKET];
         for _ in 0..READS {
-            match self.read(wait, &mut page[..second + BUCKET], first) {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.restore()?,
-                read => read?,
-            }
+            self.read_or_restore(wait, &mut page[..second + BUCKET], first)?;
             let mut is_torn = false;
             let buckets = [0, second].map(|at| &page[at..at + BUCKET]);
             let records = buckets.iter().flat_map(|bucket| bucket.chunks_exact(RECORD));
@@ -320,7 +310,7 @@ impl Index {
     /// block is stored already, or if the record of the number that it `replaces` was removed.
     pub(crate) fn insert(
         &self,
-        header: &mut Header,
+        header: &Header,
         record: &Record,
         replaces: Option<u64>,
         is_over: impl Fn(&Record) -> bool,
@@ -334,24 +324,22 @@ impl Index {
             for (at, there) in self.bucket(offset)?.records() {
                 let is_same = |it: &Record| it.key == record.key && it.len == record.len;
                 match there {
+                    Some(it) if is_same(&it) && replaces == Some(it.number) => {
+                        is_replaced = true;
+                        slot = (WAYS + 1, at, 0); // before any other
+                    }
                     Some(it) if header.has(&it) && is_same(&it) => {
                         if !is_over(&it) {
                             return Ok(None);
                         }
-                        header.remove(&it);
-                        slot = (WAYS + 1, at, 0); // before any other
+                        slot = (WAYS + 1, at, 0);
                     }
                     Some(it) if header.has(&it) => {
                         if oldest.is_none_or(|(old, _)| it.number < old.number) {
                             oldest = Some((it, at));
                         }
                     }
-                    Some(it) if is_same(&it) && replaces == Some(it.number) => {
-                        is_replaced = true;
-                        slot = (WAYS + 1, at, 0);
-                    }
                     _ if slot.0 > WAYS => {}
-                    // That of a block that is being rescued is free too.
                     it => {
                         let number = it.map_or(0, |it| it.number);
                         let (number, at) = (slot.2, slot.1).min((number, at));
@@ -369,22 +357,18 @@ impl Index {
         }
         let (at, evicted) = match (free, oldest) {
             (Some((_, at)), _) => (at, 0),
-            (None, Some((old, at))) => {
-                header.remove(&old);
-                (at, 1)
-            }
+            (None, Some((_, at))) => (at, 1),
             (None, None) => unreachable!("a record is free, or in use"),
         };
         self.file.write_all_at(&record.encode(), at)?;
-        header.add(record);
         Ok(Some(evicted))
     }
 
     /// Removes the records of a key that are `unwanted`, under the lock; returns how many blocks
-    /// were stored. A block that is being rescued is not, but its record says that it may return.
+    /// were stored.
     pub(crate) fn remove(
         &self,
-        header: &mut Header,
+        header: &Header,
         key: &[u8; 16],
         unwanted: impl Fn(&Record) -> bool,
     ) -> io::Result<usize> {
@@ -395,13 +379,23 @@ impl Index {
                     continue;
                 };
                 self.file.write_all_at(&[0; RECORD], at)?;
-                if header.has(&record) {
-                    header.remove(&record);
-                    removed += 1;
-                }
+                removed += usize::from(header.has(&record));
             }
         }
         Ok(removed)
+    }
+
+    /// All records that are stored, for which the whole index is read.
+    pub(crate) fn all(&self, header: &Header, mut step: impl FnMut(Record)) -> io::Result<()> {
+        let mut part = vec![0; 1 << 20];
+        let end = PAGE + self.buckets * BUCKET as u64;
+        for at in (PAGE..end).step_by(part.len()) {
+            let len = usize::try_from(end - at).map_or(part.len(), |left| left.min(part.len()));
+            self.read_or_restore(Wait::ForDrive, &mut part[..len], at)?;
+            let used = part[..len].chunks_exact(RECORD).filter(|it| it[32..] != [0; 32]);
+            used.filter_map(Record::decode).filter(|it| header.has(it)).for_each(&mut step);
+        }
+        Ok(())
     }
 
     /// Gives the file its length again.
@@ -437,12 +431,12 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let index = Index::open(&folder.path().join("index"), Index::len_for(64)).unwrap();
             prop_assert_ne!(index.offsets(&key)[0], index.offsets(&key)[1]);
-            let mut header = Header { next: 2, ..Header::default() };
+            let header = Header { head: 1, ..Header::default() };
             let record = |number, len| Record {
                 key, place: 0, number, checksum: 0, len, generation: 0, written: 0,
             };
             for (number, len) in [(0, 1), (1, 2)] {
-                index.insert(&mut header, &record(number, len), None, |_| false).unwrap();
+                index.insert(&header, &record(number, len), None, |_| false).unwrap();
             }
             let found = |len| {
                 let key = Key::of_name(key);
@@ -462,11 +456,11 @@ mod tests {
 
         #[test]
         fn a_header_is_read_back_and_no_flipped_bit_passes(
-            numbers: [u64; 9], generation: u32, bit in 0_usize..HEADER * 8,
+            numbers: [u64; 8], generation: u32, bit in 0_usize..HEADER * 8,
         ) {
-            let [since, boot, head, next, first, solid, until, blocks, bytes] = numbers;
+            let [since, boot, head, oldest, next, first, solid, until] = numbers;
             let header =
-                Header { generation, since, boot, head, next, first, solid, until, blocks, bytes };
+                Header { generation, since, boot, head, oldest, next, first, solid, until };
             let mut encoded = header.encode();
             prop_assert_eq!(Header::decode(&encoded), Some(header));
             encoded[bit / 8] ^= 1 << (bit % 8);

@@ -1,8 +1,9 @@
 //! The log of a root: blocks are written in the order of their calls, and the oldest give their
-//! place to new ones. A block that was used since it was written is rescued: it is written again.
+//! place to new ones. The log passes blocks some time before it overwrites them, and rescues those
+//! that were used: they are written again, and stay readable where they are meanwhile.
 //!
 //! Places grow without limit; the file has them modulo its length. So the order of places is the
-//! order of ages, and a record says by its number alone whether its bytes are still there.
+//! order of ages, and a record says by its place alone whether its bytes are still there.
 //!
 //! Places that are being written are locked, and the log skips them. The kernel releases the locks
 //! of a process that dies: its places are a gap, which the log passes as it passes blocks.
@@ -21,6 +22,8 @@ use crate::volume::{ENTRY, Volume};
 const GROWTH: u64 = 64 << 20;
 /// Bytes that a call's part rescues at most: a multiple of its own, and all in all.
 const RESCUES: (u64, u64) = (8, 32 << 20);
+/// How far ahead of its head the log passes blocks: a share of its length, and at most.
+const AHEAD: (u64, u64) = (64, 512 << 20);
 /// The largest count of uses.
 const USES_MAX: u8 = 15;
 /// Steps of the clock of uses in one lap of the log, and all of them.
@@ -75,8 +78,7 @@ pub(crate) enum Full {
     Writers,
 }
 
-/// Data that a call writes to or rescues blocks from: no other call writes there until this is
-/// dropped.
+/// Data that a call writes to: no other call writes there until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Space {
     volume: Arc<Volume>,
@@ -84,6 +86,12 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// Passes the claims on to another owner.
+    pub(crate) fn take(&mut self) -> Self {
+        let claimed = std::mem::take(&mut self.claimed);
+        Self { volume: Arc::clone(&self.volume), claimed }
+    }
+
     /// Claims data, or returns the end of what another call has claimed.
     fn claim(&mut self, start: u64, len: u64) -> io::Result<Result<(), u64>> {
         let claimed = self.volume.locks.claim_data(start, start + len)?;
@@ -105,24 +113,10 @@ impl Drop for Space {
 pub(crate) struct Reserved {
     /// For each block.
     pub(crate) places: Vec<Result<Place, Full>>,
-    /// Blocks that were used and whose place is reserved now, with their new places. Their bytes
-    /// are there until this call writes.
+    /// Blocks that were used and will be overwritten soon, with their new places.
     pub(crate) rescued: Vec<(Record, Place)>,
     pub(crate) evicted: u64,
     pub(crate) space: Space,
-}
-
-/// A block to which a record is published.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Written {
-    pub(crate) key: [u8; 16],
-    pub(crate) len: u32,
-    pub(crate) checksum: u64,
-    pub(crate) place: Place,
-    /// When it was stored; for a rescued block, at first.
-    pub(crate) written: u64,
-    /// The number that a rescued block had.
-    pub(crate) replaces: Option<u64>,
 }
 
 /// An entry of the journal.
@@ -182,8 +176,8 @@ impl Volume {
         let mut reserved = Reserved { places: Vec::new(), rescued: Vec::new(), evicted: 0, space };
         let space = &mut reserved.space;
         let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
-        // The rest of the log is for other calls.
-        let left = (own * RESCUES.0).min(RESCUES.1).min(self.shape.data / 16);
+        // The rest of what lies ahead is for other calls.
+        let left = (own * RESCUES.0).min(RESCUES.1).min(self.ahead() / 2);
         let now = self.tick(header.head);
         let mut rescue = Rescue { left, policy, now, records: Vec::new(), uses: Vec::new() };
         for (key, len) in wanted {
@@ -207,18 +201,13 @@ impl Volume {
             }
             next += 1;
         }
-        // What lies behind the new head is where the next call would write.
-        for (record, _) in &reserved.rescued {
-            let there = record.place + self.shape.data;
-            let (start, end) = (there.max(header.head), there + padded(record.len));
-            if start < end {
-                // A writer there has overwritten it: its checksum says so.
-                let _ = space.claim(self.offset(start), end - start)?;
-            }
-        }
         self.set_uses(first, &uses);
         self.index.set_header(&header)?;
         Ok(reserved)
+    }
+
+    fn ahead(&self) -> u64 {
+        (self.shape.data / AHEAD.0).min(AHEAD.1)
     }
 
     /// Reserves one place, and returns the number of blocks that had to leave for it.
@@ -237,11 +226,12 @@ impl Volume {
             Err(full) => return Ok((Err(full), 0)),
         };
         let mut evicted = 0;
-        // A block whose bytes would be overwritten, or whose entry.
+        // A block whose bytes will be overwritten soon, or whose entry is.
         while header.first < header.next {
             let entry = self.entry(header.first)?;
             // No place is behind the head: the entry is damaged.
-            let is_passed = entry.at >= header.head || entry.at.saturating_add(size) < at + needed;
+            let is_passed = entry.at >= header.head
+                || entry.at.saturating_add(size) < at + needed + self.ahead();
             if !is_passed && header.next - header.first < self.shape.blocks {
                 break;
             }
@@ -251,6 +241,7 @@ impl Volume {
         let entry = Entry { key, at, len }.encode();
         self.journal.write_all_at(&entry, number % self.shape.blocks * ENTRY)?;
         (header.head, header.next) = (at + needed, number + 1);
+        header.oldest = header.oldest.max(header.head.saturating_sub(size));
         Ok((Ok(Place { at, number }), evicted))
     }
 
@@ -339,7 +330,6 @@ impl Volume {
         let found = self.index.find(header, &key, Some(entry.len), Wait::ForDrive, is_other)?;
         header.first += 1;
         let Some(record) = found else { return Ok(0) };
-        header.remove(&record);
         let mut used = [0];
         self.uses.get(number % self.shape.blocks, &mut used);
         Ok(u64::from(!rescue.takes(record, used[0])))
@@ -379,33 +369,28 @@ impl Volume {
         self.uses.set(0, wrapped);
     }
 
-    /// Makes blocks visible to all processes: their bytes are in their places. For each, whether it
-    /// is stored now; and the number of blocks that had to leave.
+    /// Makes blocks visible to all processes: their bytes are in their places, which follow from
+    /// their records; rescued ones had another number. For each, whether it is stored now; and the
+    /// number of blocks that had to leave.
     pub(crate) fn publish(
         &self,
-        blocks: &[Written],
+        blocks: &[(Record, Option<u64>)],
         leaving: Leaving,
     ) -> io::Result<(Vec<Published>, u64)> {
         let _changing = self.locks.index()?;
-        let mut header = self.header()?;
+        let header = self.header()?;
         let (mut published, mut evicted) = (Vec::with_capacity(blocks.len()), 0);
-        // Rescued blocks first: their old records are free for others.
-        for block in blocks.iter().rev() {
-            let &Written { key, len, checksum, place, written, replaces } = block;
-            let Place { at, number } = place;
-            let generation = header.generation;
-            let record = Record { key, place: at, number, checksum, len, generation, written };
+        for &(record, replaces) in blocks {
+            let record = Record { generation: header.generation, ..record };
             if !header.has(&record) {
                 published.push(Published::Passed);
                 continue;
             }
             let is_over = |it: &Record| leaving.is_over(it);
-            let inserted = self.index.insert(&mut header, &record, replaces, is_over)?;
+            let inserted = self.index.insert(&header, &record, replaces, is_over)?;
             evicted += inserted.unwrap_or(0);
             published.push(inserted.map_or(Published::There, |_| Published::Stored));
         }
-        self.index.set_header(&header)?;
-        published.reverse();
         Ok((published, evicted))
     }
 
@@ -416,13 +401,8 @@ impl Volume {
         unwanted: impl Fn(&Record) -> bool,
     ) -> io::Result<Vec<bool>> {
         let _changing = self.locks.index()?;
-        let mut header = self.header()?;
-        let removed = keys
-            .iter()
-            .map(|key| Ok(self.index.remove(&mut header, key, &unwanted)? > 0))
-            .collect::<io::Result<_>>()?;
-        self.index.set_header(&header)?;
-        Ok(removed)
+        let header = self.header()?;
+        keys.iter().map(|key| Ok(self.index.remove(&header, key, &unwanted)? > 0)).collect()
     }
 
     /// Removes all blocks, and gives their space back.
@@ -436,10 +416,10 @@ impl Volume {
             generation,
             first: before.next,
             since: before.next,
+            head,
+            oldest: head,
             solid: head,
             until: head + size,
-            blocks: 0,
-            bytes: 0,
             ..before
         };
         self.index.set_header(&header)?;

@@ -48,7 +48,7 @@ pub(crate) struct Root {
     unwritten: Lock<Unwritten>,
     unwritten_max: u64,
     /// Buffers of writes that were given up and have not ended, with the data that they write.
-    pub(crate) hanging: Lock<Vec<(Vec<Buffer>, Space)>>,
+    pub(crate) hanging: Lock<Vec<(Buffer, Space)>>,
     pub(crate) past_cache: bool,
     pub(crate) loads: Health,
     pub(crate) stores: Health,
@@ -137,9 +137,9 @@ impl Root {
         Arc::clone(&self.volume.lock())
     }
 
-    /// Bytes of a block or of a call's part that leave most of the root's other blocks alone.
+    /// Bytes of a call's part that end where the log has passed blocks before.
     pub(crate) fn part_max(&self) -> u64 {
-        self.current().shape.data / 4
+        self.current().shape.data / 256
     }
 
     /// Whether the path still leads to the open files, as far as the kernel knows without a drive
@@ -232,16 +232,9 @@ impl Root {
 
     /// Frees the data of hanging writes that have ended.
     pub(crate) fn end_of_hanging(&self) {
-        let hangs = |buffers: &[Buffer]| buffers.iter().any(|it| it.as_slice().is_none());
-        let over: Vec<_> =
-            self.hanging.lock().extract_if(.., |(buffers, _)| !hangs(buffers)).collect();
+        let is_over = |(buffer, _): &mut (Buffer, Space)| buffer.as_slice().is_some();
+        let over: Vec<_> = self.hanging.lock().extract_if(.., is_over).collect();
         drop(over); // not under the lock
-    }
-
-    /// Number of blocks, and bytes that they take.
-    pub(crate) fn usage(&self) -> Result<(u64, u64)> {
-        let header = self.header(&*self.volume()?)?;
-        Ok((header.blocks, header.bytes))
     }
 
     /// Runs work on the open files that may wait for the drive, for at most `bound`.

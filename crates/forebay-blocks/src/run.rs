@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::index::{Header, Record, Wait, padded};
 use crate::key::Key;
 use crate::locks::Claim;
-use crate::log::{Full, Place, Published, Space, Written, now};
+use crate::log::{Full, Place, Published, Reserved, now};
 use crate::pool::{self, Pool};
 use crate::root::Root;
 use crate::volume::Volume;
@@ -499,72 +499,18 @@ impl Runner<'_> {
             }
         };
         let buffer = self.buffer(work, len)?;
-        let Some(buffer) = self.collect(work, buffer, &mut puts) else { return Ok(Vec::new()) };
-        let Plan { sources, blocks, own, mut busy, evicted, space } =
-            self.plan(work, volume, buffer, &puts).map_err(on_error)?;
-        let mut options = RequestOptions::default();
-        options.past_cache = self.root.past_cache;
-        let mut go_on = || Self::goes_on(work, &items);
-        let written = sources.iter().try_for_each(|(buffer, extents)| {
-            extents.iter().try_for_each(|it| {
-                let part = pool::part(buffer, it.at, it.len);
-                volume.data.write_while(it.offset, &part, &options, &mut go_on).map(drop)
-            })
-        });
-        let (mut extents, mut hanging) = (Vec::new(), Vec::new());
-        for (buffer, of_buffer) in sources {
-            extents.extend(of_buffer);
-            match buffer.as_slice() {
-                Some(_) => self.pool.give(buffer),
-                None => hanging.push(buffer),
-            }
-        }
-        if !hanging.is_empty() {
-            self.root.hanging.lock().push((hanging, space));
-            return Err(self.stopped(work));
-        }
-        match written {
-            Ok(()) => {}
-            Err(Error::Cancelled { .. } | Error::TimedOut { .. }) => {
-                return Err(self.stopped(work));
-            }
-            Err(error) => return Err(self.failed(Side::Store, &error)),
-        }
-        let (published, passed) = volume.publish(&blocks, self.root.leaving).map_err(on_error)?;
-        self.root.stores.worked();
-        let rescued = published[own.len()..].iter();
-        let lost = rescued.filter(|&&it| it != Published::Stored).count() as u64;
-        self.root.counters.evicted(evicted + passed + lost);
-        for extent in extents {
-            self.root.written(volume, extent.offset, extent.len).map_err(on_error)?;
-        }
-        for (item, published) in own.into_iter().zip(published) {
-            match published {
-                Published::Stored => work.end(item, End::Done),
-                Published::There => work.end(item, End::Present),
-                Published::Passed => busy.push(item),
-            }
-        }
-        Ok(busy)
-    }
-
-    /// Reserves places for blocks whose bytes are in `buffer`, and reads those that are rescued.
-    fn plan(
-        &self,
-        work: &Work,
-        volume: &Arc<Volume>,
-        mut buffer: Buffer,
-        puts: &[Put],
-    ) -> io::Result<Plan> {
+        let Some(mut buffer) = self.collect(work, buffer, &mut puts) else {
+            return Ok(Vec::new());
+        };
+        self.root.end_of_hanging();
         let wanted: Vec<_> = puts.iter().map(|put| (put.key, put.len)).collect();
         let Root { keep_free, leaving, .. } = *self.root;
-        self.root.end_of_hanging();
-        let reserved = volume.reserve(&wanted, keep_free, leaving.policy)?;
+        let mut reserved = volume.reserve(&wanted, keep_free, leaving.policy).map_err(on_error)?;
         let bytes = buffer.as_mut_slice().expect("the store's own memory");
         let (mut blocks, mut extents) = (Vec::new(), Vec::new());
         let (mut own, mut busy) = (Vec::new(), Vec::new());
-        for (put, place) in puts.iter().zip(reserved.places) {
-            let place = match place {
+        for (put, place) in puts.iter().zip(&reserved.places) {
+            let Place { at, number } = match *place {
                 Ok(place) => place,
                 Err(Full::Drive) => {
                     work.end(put.item, End::Not(Why::NoRoom));
@@ -575,29 +521,113 @@ impl Runner<'_> {
                     continue;
                 }
             };
-            let end = put.at + put.len as usize;
-            bytes[end..put.at + size(put.len)].fill(0);
-            let checksum = xxh3_64(&bytes[put.at..end]);
-            let (key, len) = (*put.key.name(), put.len);
-            let (written, replaces) = (now(), None);
-            blocks.push(Written { key, len, checksum, place, written, replaces });
+            let (key, len, end) = (*put.key.name(), put.len, put.at + put.len as usize);
+            bytes[end..put.at + size(len)].fill(0);
+            let (checksum, written, generation) = (xxh3_64(&bytes[put.at..end]), now(), 0);
+            let record = Record { key, place: at, number, checksum, len, generation, written };
+            blocks.push((record, None));
             own.push(put.item);
-            add_extent(&mut extents, volume, place.at, put.at, len);
+            add_extent(&mut extents, volume, at, put.at, len);
         }
-        let mut sources = vec![(buffer, extents)];
-        // Before anything is written: their places are what this call writes to.
-        let rescued = self.rescue(work, volume, &reserved.rescued);
-        let lost = reserved.rescued.len() - rescued.as_ref().map_or(0, |(_, spared)| spared.len());
-        if let Some((buffer, spared)) = rescued {
-            let mut extents = Vec::new();
-            for (at, block) in spared {
-                add_extent(&mut extents, volume, block.place.at, at, block.len);
-                blocks.push(block);
+        let mut go_on = || Self::goes_on(work, &items);
+        let written = self.write_out(volume, buffer, &extents, &mut reserved, &mut go_on);
+        match written {
+            Ok(()) => {}
+            Err(Error::Cancelled { .. } | Error::TimedOut { .. }) => {
+                return Err(self.stopped(work));
             }
-            sources.push((buffer, extents));
+            Err(error) => return Err(self.failed(Side::Store, &error)),
         }
-        let evicted = reserved.evicted + lost as u64;
-        Ok(Plan { sources, blocks, own, busy, evicted, space: reserved.space })
+        let (published, passed) = volume.publish(&blocks, leaving).map_err(on_error)?;
+        self.root.stores.worked();
+        self.root.counters.evicted(reserved.evicted + passed);
+        for extent in extents {
+            self.root.written(volume, extent.offset, extent.len).map_err(on_error)?;
+        }
+        for (item, published) in own.into_iter().zip(published) {
+            match published {
+                Published::Stored => work.end(item, End::Done),
+                Published::There => work.end(item, End::Present),
+                Published::Passed => busy.push(item),
+            }
+        }
+        drop(puts);
+        self.rescue(volume, reserved, work.deadline);
+        Ok(busy)
+    }
+
+    /// Writes extents of a buffer, and returns it to the pool. If the write hangs, its buffer and
+    /// its places are kept until it has ended.
+    fn write_out(
+        &self,
+        volume: &Volume,
+        buffer: Buffer,
+        extents: &[Extent],
+        reserved: &mut Reserved,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let mut options = RequestOptions::default();
+        options.past_cache = self.root.past_cache;
+        let written = extents.iter().try_for_each(|it| {
+            let part = pool::part(&buffer, it.at, it.len);
+            volume.data.write_while(it.offset, &part, &options, &mut *go_on).map(drop)
+        });
+        match buffer.as_slice() {
+            Some(_) => self.pool.give(buffer),
+            None => self.root.hanging.lock().push((buffer, reserved.space.take())),
+        }
+        written
+    }
+
+    /// Writes blocks again that were used and will be overwritten soon. Until then they are read
+    /// where they are: what fails here is overwritten later.
+    fn rescue(&self, volume: &Arc<Volume>, mut reserved: Reserved, deadline: Instant) {
+        let rescued = std::mem::take(&mut reserved.rescued);
+        let mut end = 0;
+        let places: Vec<_> =
+            rescued.iter().map(|(record, _)| advance(&mut end, record.len)).collect();
+        if rescued.is_empty() {
+            return;
+        }
+        let Ok(Some(mut buffer)) = self.pool.take(self.engine, end as u64, deadline) else {
+            return;
+        };
+        let mut go_on = || Instant::now() < deadline;
+        let mut read = |blocks: &[(&(Record, Place), &usize)], buffer: &mut Buffer| {
+            let piece = |&((record, _), at): &(&(Record, Place), &usize)| {
+                let (offset, len) = (volume.offset(record.place), padded(record.len));
+                Piece::new(&volume.data, offset, len, *at as u64)
+            };
+            let pieces: Vec<_> = blocks.iter().map(piece).collect();
+            let (options, targets) = (RequestOptions::exactly(), std::slice::from_mut(buffer));
+            self.engine.read_many_while(&pieces, targets, &options, &mut go_on)
+        };
+        let all: Vec<_> = rescued.iter().zip(&places).collect();
+        if let Ok(results) = read(&all, &mut buffer) {
+            for (result, block) in results.results.iter().zip(&all) {
+                if result.is_err() {
+                    // Its neighbours may be the reason; its checksum decides.
+                    let _ = read(&[*block], &mut buffer);
+                }
+            }
+        }
+        let Some(bytes) = buffer.as_slice() else { return }; // the drive may still write to it
+        let (mut blocks, mut extents) = (Vec::new(), Vec::new());
+        for &((record, place), &at) in &all {
+            if xxh3_64(&bytes[at..at + record.len as usize]) == record.checksum {
+                let &Place { at: to, number } = place;
+                blocks.push((Record { place: to, number, ..*record }, Some(record.number)));
+                add_extent(&mut extents, volume, to, at, record.len);
+            }
+        }
+        let written = self.write_out(volume, buffer, &extents, &mut reserved, &mut go_on);
+        let published = written.ok().and_then(|()| volume.publish(&blocks, self.root.leaving).ok());
+        let (published, passed) = published.unwrap_or_default();
+        let stored = published.iter().filter(|&&it| it == Published::Stored).count();
+        self.root.counters.evicted((rescued.len() - stored) as u64 + passed);
+        for extent in extents {
+            let _ = self.root.written(volume, extent.offset, extent.len);
+        }
     }
 
     /// Collects the bytes of blocks from their callers, all of them together. `None` if a GPU may
@@ -627,56 +657,6 @@ impl Runner<'_> {
         }
         Some(buffer)
     }
-
-    /// Reads blocks that are to stay. What cannot be read leaves.
-    fn rescue(
-        &self,
-        work: &Work,
-        volume: &Volume,
-        rescued: &[(Record, Place)],
-    ) -> Option<(Buffer, Vec<(usize, Written)>)> {
-        let len: usize = rescued.iter().map(|(record, _)| size(record.len)).sum();
-        if len == 0 {
-            return None;
-        }
-        let mut buffer = self.pool.try_take(self.engine, len as u64).ok()??;
-        let mut end = 0;
-        let places: Vec<usize> =
-            rescued.iter().map(|(record, _)| advance(&mut end, record.len)).collect();
-        let piece = |((record, _), &at): (&(Record, _), &usize)| {
-            let (offset, len) = (volume.offset(record.place), padded(record.len));
-            Piece::new(&volume.data, offset, len, at as u64)
-        };
-        let pieces: Vec<_> = rescued.iter().zip(&places).map(piece).collect();
-        let mut go_on = || Instant::now() < work.deadline;
-        let (options, targets) = (RequestOptions::exactly(), std::slice::from_mut(&mut buffer));
-        let read = self.engine.read_many_while(&pieces, targets, &options, &mut go_on).ok()?;
-        let bytes = buffer.as_slice()?;
-        let good = |(number, (record, place)): (usize, &(Record, Place))| {
-            let at = places[number];
-            let is_good = read.results[number].is_ok()
-                && xxh3_64(&bytes[at..at + record.len as usize]) == record.checksum;
-            let &Record { key, len, checksum, written, .. } = record;
-            let (place, replaces) = (*place, Some(record.number));
-            is_good.then_some((at, Written { key, len, checksum, place, written, replaces }))
-        };
-        let good = rescued.iter().enumerate().filter_map(good).collect();
-        Some((buffer, good))
-    }
-}
-
-/// What a call's part writes.
-struct Plan {
-    sources: Vec<(Buffer, Vec<Extent>)>,
-    /// Its own blocks, and then those that it rescues.
-    blocks: Vec<Written>,
-    /// The items of its own blocks.
-    own: Vec<usize>,
-    /// Items for which other writers left no place.
-    busy: Vec<usize>,
-    evicted: u64,
-    /// What it writes to, until the blocks are published.
-    space: Space,
 }
 
 /// Bytes of a buffer that are written in one piece.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::failure::{errno, failed};
 use crate::files;
-use crate::index::{Header, Index, PAGE, Wait};
+use crate::index::{Header, Index, PAGE, Record, Wait, padded};
 use crate::locks::Share;
 
 /// The first line of the file `format`.
@@ -131,6 +131,14 @@ impl Volume {
         let header = first_header(self.shape);
         self.index.set_header(&header)?;
         Ok(header)
+    }
+
+    /// Number of blocks, and bytes that they take.
+    pub(crate) fn usage(&self) -> io::Result<(u64, u64)> {
+        let header = self.locks.index().and_then(|_changing| self.header())?;
+        let mut sum = (0, 0);
+        let add = |it: Record| sum = (sum.0 + 1, sum.1 + padded(it.len));
+        self.index.all(&header, add).map(|()| sum)
     }
 
     /// Makes all that was written durable.

@@ -124,7 +124,6 @@ impl User<'_> {
                 end => {
                     assert_eq!(end, End::Not(Why::Absent));
                     assert!(self.is_full || !self.there.contains_key(&at), "{at:?} is lost");
-                    // One that is being rescued returns.
                     self.counts.absent += 1;
                 }
             }

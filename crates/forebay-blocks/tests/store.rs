@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use forebay_blocks::{Block, End, Policy, RootStatistics, Store, Why};
 use lab::seeds::index;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use stores::{INDEX, MIB, content, engine, get, key, memory, options, set};
+use stores::{MIB, content, engine, get, key, memory, options, set};
 
 #[test]
 fn blocks_of_any_length_come_back() {
@@ -172,29 +172,38 @@ fn several_stores_share_the_capacity() {
 fn the_oldest_block_leaves_and_the_capacity_holds() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
-    let len = 32 << 10;
-    let capacity = 32 * len as u64 + INDEX;
+    let (len, capacity) = (64 << 10, 64 * MIB);
     let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
-    for number in 0..32 {
+    for number in 0..1000 {
         assert_eq!(set(&engine, &store, number, len), End::Done);
     }
-    assert!(get(&engine, &store, 0, len).is_ok());
-    let used = [1, 99].map(|number| key(&store, number));
+    assert_eq!(store.statistics()[0].evicted, 0);
+    assert!(get(&engine, &store, 60, len).is_ok());
+    let used = [70, 9999].map(|number| key(&store, number));
     assert_eq!(store.touch(&used).wait(), [End::Done, End::Not(Why::Absent)]);
-    assert_eq!(set(&engine, &store, 32, len), End::Done);
-    assert_eq!(get(&engine, &store, 2, len), Err(Why::Absent));
-    for number in (0..2).chain(3..33) {
-        assert!(get(&engine, &store, number, len).is_ok(), "{number}");
+    // While they are written again, they are found.
+    let found = || store.exists(&[60, 70].map(|number| key(&store, number))).wait();
+    for number in 1000..1100 {
+        assert_eq!(set(&engine, &store, number, len), End::Done);
+        assert_eq!(found(), [End::Done; 2]);
     }
-    assert_eq!(store.statistics()[0].evicted, 1);
+    let is_lost = |number: &u64| get(&engine, &store, *number, len).is_err();
+    let lost: Vec<_> = (0..1100).filter(is_lost).collect();
+    let oldest: Vec<_> =
+        (0..).filter(|number| ![60, 70].contains(number)).take(lost.len()).collect();
+    assert_eq!(lost, oldest);
+    // The next ones to be overwritten count already.
+    let evicted = store.statistics()[0].evicted;
+    assert!((80..100).contains(&lost.len()) && evicted - lost.len() as u64 <= 16, "{evicted}");
     // Another length pushes these out.
-    for number in 100..116 {
+    for number in 2000..2016 {
         assert_eq!(set(&engine, &store, number, 2 * len), End::Done, "{number}");
     }
     let (count, bytes) = store.usage().unwrap();
     assert!(bytes <= capacity, "{count} blocks in {bytes} bytes");
-    assert!(get(&engine, &store, 115, 2 * len).is_ok());
-    assert_eq!(set(&engine, &store, 200, 33 * len), End::Not(Why::NoRoom));
+    assert!(get(&engine, &store, 2015, 2 * len).is_ok());
+    let small = Store::open(&engine, &options(&folder.path().join("small"), MIB)).unwrap();
+    assert_eq!(set(&engine, &small, 1, 1 << 20), End::Not(Why::NoRoom));
 }
 
 /// A model that is not used any more leaves its space to one with blocks of another length.
@@ -323,19 +332,21 @@ fn a_folder_without_locks_is_refused_with_the_remedy() {
 fn blocks_that_are_used_more_often_stay() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
-    let mut options = options(folder.path(), 32 * 8192 + INDEX);
+    let mut options = options(folder.path(), 64 * MIB);
     options.policy = Policy::Lfu;
     let store = Store::open(&engine, &options).unwrap();
-    for number in 0..32 {
-        assert_eq!(set(&engine, &store, number, 5000), End::Done);
+    let len = 64 << 10;
+    for number in 0..1000 {
+        assert_eq!(set(&engine, &store, number, len), End::Done);
     }
-    for number in [0, 0, 1, 3, 3] {
-        assert!(get(&engine, &store, number, 5000).is_ok());
+    for number in [60, 60, 61, 63, 63] {
+        assert!(get(&engine, &store, number, len).is_ok());
     }
-    assert_eq!(set(&engine, &store, 32, 5000), End::Done);
-    let there: Vec<_> =
-        (0..33).filter(|&number| get(&engine, &store, number, 5000).is_ok()).collect();
-    assert_eq!(there, (0..2).chain(3..33).collect::<Vec<_>>());
+    for number in 1000..1200 {
+        assert_eq!(set(&engine, &store, number, len), End::Done);
+    }
+    let there: Vec<_> = (0..100).filter(|&it| get(&engine, &store, it, len).is_ok()).collect();
+    assert_eq!(there, [60, 61, 63]);
 }
 
 #[test]

@@ -9,9 +9,6 @@ use forebay_blocks::{Block, End, Key, Options, RootOptions, Store, Why};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// Bytes of the index and the journal of a root of up to 2 MiB.
-pub(crate) const INDEX: u64 = 20_480;
-
 pub(crate) fn engine() -> Engine {
     Engine::new(EngineOptions::default()).unwrap()
 }
