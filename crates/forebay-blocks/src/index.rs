@@ -1,4 +1,5 @@
-//! The index of a root: records of blocks in buckets, and a header that says which are current.
+//! The index of a root: a header that says which blocks are current, the journal, which lists them
+//! in the order of the log, and their records in buckets.
 //!
 //! A key has two buckets of eight records in one page. Any process may read them at any time; they
 //! change under a lock. A record and the header have checksums of their own, so what is torn or
@@ -7,6 +8,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -22,9 +24,11 @@ pub(crate) const PAGE: u64 = 4096;
 const RECORD: usize = 64;
 const WAYS: usize = 8;
 const BUCKET: usize = WAYS * RECORD;
+/// Bytes of an entry of the journal.
+const ENTRY: u64 = 32;
 /// The header lies twice in the first page.
 const HEADERS: [u64; 2] = [0, PAGE / 2];
-const FIELDS: usize = 9;
+const FIELDS: usize = 10;
 const HEADER: usize = FIELDS * 8 + 8;
 /// How often a record or a header that is being changed is read. A change takes less than one
 /// read; what stays wrong was damaged.
@@ -54,6 +58,8 @@ pub(crate) struct Record {
 /// Which records are current, and the next place of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Header {
+    /// Bytes of the root, from which the lengths of its files follow.
+    pub(crate) capacity: u64,
     /// Of new records: 16 random bits that `clear` changes, and a number that rises when the
     /// machine was started again. A power cut may then have lost an older header's successors.
     pub(crate) generation: u32,
@@ -76,6 +82,7 @@ impl Header {
     fn encode(&self) -> [u8; HEADER] {
         let fields: [u64; FIELDS] = [
             self.generation.into(),
+            self.capacity,
             self.since,
             self.boot,
             self.head,
@@ -102,14 +109,15 @@ impl Header {
         }
         Some(Self {
             generation: u32::try_from(at(0)).ok()?,
-            since: at(1),
-            boot: at(2),
-            head: at(3),
-            oldest: at(4),
-            next: at(5),
-            first: at(6),
-            solid: at(7),
-            until: at(8),
+            capacity: at(1),
+            since: at(2),
+            boot: at(3),
+            head: at(4),
+            oldest: at(5),
+            next: at(6),
+            first: at(7),
+            solid: at(8),
+            until: at(9),
         })
     }
 
@@ -155,7 +163,7 @@ impl Record {
 #[derive(Debug)]
 pub(crate) struct Index {
     file: File,
-    buckets: u64,
+    blocks: u64,
     is_in_memory: bool,
 }
 
@@ -182,17 +190,47 @@ impl Bucket {
 }
 
 impl Index {
-    /// Bytes of an index for so many blocks. It has half as many records again.
-    pub(crate) fn len_for(blocks: u64) -> u64 {
-        let buckets = (blocks + blocks / 2).div_ceil(WAYS as u64).max(2);
-        PAGE + (buckets * BUCKET as u64).next_multiple_of(PAGE)
+    /// Where the buckets begin. They have half as many records again as there are blocks.
+    fn start(blocks: u64) -> u64 {
+        PAGE + (blocks * ENTRY).next_multiple_of(PAGE)
     }
 
-    pub(crate) fn open(path: &Path, len: u64) -> io::Result<Self> {
-        let file = files::sized(path, len)?;
+    /// Bytes of an index for so many blocks.
+    pub(crate) fn len_for(blocks: u64) -> u64 {
+        let buckets = (blocks + blocks / 2).div_ceil(WAYS as u64).max(2);
+        Self::start(blocks) + (buckets * BUCKET as u64).next_multiple_of(PAGE)
+    }
+
+    /// Opens an index of any length, or makes an empty file.
+    pub(crate) fn open(path: &Path, blocks: u64) -> io::Result<Self> {
+        let file = files::own(path)?;
         let kind = rustix::fs::fstatfs(&file)?.f_type;
-        let buckets = (len - PAGE) / BUCKET as u64;
-        Ok(Self { file, buckets, is_in_memory: kind == libc::TMPFS_MAGIC })
+        Ok(Self { file, blocks, is_in_memory: kind == libc::TMPFS_MAGIC })
+    }
+
+    /// Empties the file and takes its space, if that `can_fill`; otherwise pages get it when they
+    /// are written. False if the drive has none.
+    pub(crate) fn make(&self, can_fill: bool) -> io::Result<bool> {
+        self.file.set_len(0)?;
+        self.restore()?;
+        Ok(!can_fill || files::allocate(self.file.as_fd(), 0, Self::len_for(self.blocks))?)
+    }
+
+    /// Gives the file its length again.
+    pub(crate) fn restore(&self) -> io::Result<()> {
+        let len = Self::len_for(self.blocks);
+        if self.file.metadata()?.len() == len { Ok(()) } else { self.file.set_len(len) }
+    }
+
+    /// The entry of a block; zeros if it was cut off.
+    pub(crate) fn entry(&self, number: u64) -> io::Result<[u8; 32]> {
+        let mut bytes = [0; 32];
+        self.read_or_restore(Wait::ForDrive, &mut bytes, PAGE + number % self.blocks * ENTRY)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn set_entry(&self, number: u64, entry: &[u8; 32]) -> io::Result<()> {
+        self.file.write_all_at(entry, PAGE + number % self.blocks * ENTRY)
     }
 
     fn read(&self, wait: Wait, bytes: &mut [u8], offset: u64) -> io::Result<()> {
@@ -210,7 +248,7 @@ impl Index {
         self.file.read_exact_at(bytes, offset)
     }
 
-    /// Reads buckets. Those that were cut off are free.
+    /// Reads buckets or entries. Those that were cut off are zeros.
     fn read_or_restore(&self, wait: Wait, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         match self.read(wait, bytes, offset) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -221,11 +259,14 @@ impl Index {
         }
     }
 
-    /// The header; `None` if both copies are damaged.
+    /// The header; `None` if both copies are damaged or cut off.
     pub(crate) fn header(&self, wait: Wait) -> io::Result<Option<Header>> {
         let mut bytes = [0; HEADER];
         for attempt in 0..READS {
-            self.read(wait, &mut bytes, HEADERS[attempt % 2])?;
+            match self.read(wait, &mut bytes, HEADERS[attempt % 2]) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                read => read?,
+            }
             if let Some(header) = Header::decode(&bytes) {
                 return Ok(Some(header));
             }
@@ -243,8 +284,10 @@ impl Index {
         let of_page = PAGE / BUCKET as u64;
         let (parts, _) = key.as_chunks();
         let [high, low] = [0, 1].map(|part: usize| u64::from_le_bytes(parts[part]));
-        let page = (u128::from(high) * u128::from(self.buckets / of_page)) >> 64;
-        let start = PAGE + u64::try_from(page).expect("below the factor") * PAGE;
+        let first = Self::start(self.blocks);
+        let pages = (Self::len_for(self.blocks) - first) / PAGE;
+        let page = (u128::from(high) * u128::from(pages)) >> 64;
+        let start = first + u64::try_from(page).expect("below the factor") * PAGE;
         // The second is another one: all lengths of a key share its buckets.
         let first = low % of_page;
         let second = first + 1 + (low >> 32) % (of_page - 1);
@@ -386,21 +429,21 @@ impl Index {
     }
 
     /// All records that are stored, for which the whole index is read.
-    pub(crate) fn all(&self, header: &Header, mut step: impl FnMut(Record)) -> io::Result<()> {
+    pub(crate) fn all(
+        &self,
+        header: &Header,
+        mut step: impl FnMut(Record) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut part = vec![0; 1 << 20];
-        let end = PAGE + self.buckets * BUCKET as u64;
-        for at in (PAGE..end).step_by(part.len()) {
+        let end = Self::len_for(self.blocks);
+        for at in (Self::start(self.blocks)..end).step_by(part.len()) {
             let len = usize::try_from(end - at).map_or(part.len(), |left| left.min(part.len()));
             self.read_or_restore(Wait::ForDrive, &mut part[..len], at)?;
             let used = part[..len].chunks_exact(RECORD).filter(|it| it[32..] != [0; 32]);
-            used.filter_map(Record::decode).filter(|it| header.has(it)).for_each(&mut step);
+            let records = used.filter_map(Record::decode);
+            records.filter(|it| header.has(it)).try_for_each(&mut step)?;
         }
         Ok(())
-    }
-
-    /// Gives the file its length again.
-    pub(crate) fn restore(&self) -> io::Result<()> {
-        self.file.set_len(PAGE + (self.buckets * BUCKET as u64))
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
@@ -429,7 +472,8 @@ mod tests {
         #[test]
         fn a_damaged_record_hides_no_other_of_its_key(key: [u8; 16], bit in 128_usize..512) {
             let folder = tempfile::tempdir().unwrap();
-            let index = Index::open(&folder.path().join("index"), Index::len_for(64)).unwrap();
+            let index = Index::open(&folder.path().join("index"), 64).unwrap();
+            index.make(true).unwrap();
             prop_assert_ne!(index.offsets(&key)[0], index.offsets(&key)[1]);
             let header = Header { head: 1, ..Header::default() };
             let record = |number, len| Record {
@@ -456,11 +500,12 @@ mod tests {
 
         #[test]
         fn a_header_is_read_back_and_no_flipped_bit_passes(
-            numbers: [u64; 8], generation: u32, bit in 0_usize..HEADER * 8,
+            numbers: [u64; 9], generation: u32, bit in 0_usize..HEADER * 8,
         ) {
-            let [since, boot, head, oldest, next, first, solid, until] = numbers;
-            let header =
-                Header { generation, since, boot, head, oldest, next, first, solid, until };
+            let [capacity, since, boot, head, oldest, next, first, solid, until] = numbers;
+            let header = Header {
+                generation, capacity, since, boot, head, oldest, next, first, solid, until,
+            };
             let mut encoded = header.encode();
             prop_assert_eq!(Header::decode(&encoded), Some(header));
             encoded[bit / 8] ^= 1 << (bit % 8);

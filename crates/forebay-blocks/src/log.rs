@@ -9,14 +9,13 @@
 //! of a process that dies: its places are a gap, which the log passes as it passes blocks.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::files;
 use crate::index::{Header, PAGE, Record, Wait, padded};
 use crate::key::Key;
-use crate::volume::{ENTRY, Volume};
+use crate::volume::Volume;
 
 /// Space is taken from the drive in steps of this, so that few calls wait for it.
 const GROWTH: u64 = 64 << 20;
@@ -120,14 +119,14 @@ pub(crate) struct Reserved {
 }
 
 /// An entry of the journal.
-struct Entry {
-    key: [u8; 16],
-    at: u64,
-    len: u32,
+pub(crate) struct Entry {
+    pub(crate) key: [u8; 16],
+    pub(crate) at: u64,
+    pub(crate) len: u32,
 }
 
 impl Entry {
-    fn encode(&self) -> [u8; 32] {
+    pub(crate) fn encode(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.key);
         bytes[16..24].copy_from_slice(&self.at.to_le_bytes());
@@ -135,7 +134,7 @@ impl Entry {
         bytes
     }
 
-    fn decode(bytes: &[u8; 32]) -> Self {
+    pub(crate) fn decode(bytes: &[u8; 32]) -> Self {
         Self {
             key: bytes[..16].try_into().expect("sixteen"),
             at: u64::from_le_bytes(bytes[16..24].try_into().expect("eight")),
@@ -228,8 +227,8 @@ impl Volume {
         let mut evicted = 0;
         // A block whose bytes will be overwritten soon, or whose entry is.
         while header.first < header.next {
-            let entry = self.entry(header.first)?;
-            // No place is behind the head: the entry is damaged.
+            let entry = Entry::decode(&self.index.entry(header.first)?);
+            // No place is behind the head: the entry is damaged, or its block has no place any more.
             let is_passed = entry.at >= header.head
                 || entry.at.saturating_add(size) < at + needed + self.ahead();
             if !is_passed && header.next - header.first < self.shape.blocks {
@@ -239,7 +238,7 @@ impl Volume {
         }
         let number = header.next;
         let entry = Entry { key, at, len }.encode();
-        self.journal.write_all_at(&entry, number % self.shape.blocks * ENTRY)?;
+        self.index.set_entry(number, &entry)?;
         (header.head, header.next) = (at + needed, number + 1);
         header.oldest = header.oldest.max(header.head.saturating_sub(size));
         Ok((Ok(Place { at, number }), evicted))
@@ -311,15 +310,6 @@ impl Volume {
             }
         }
         Ok(false)
-    }
-
-    fn entry(&self, number: u64) -> io::Result<Entry> {
-        let mut bytes = [0; 32];
-        match self.journal.read_exact_at(&mut bytes, number % self.shape.blocks * ENTRY) {
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-            // What was cut off is the entry of no block, at a place that is passed.
-            _ => Ok(Entry::decode(&bytes)),
-        }
     }
 
     /// Passes the oldest block, which is rescued if it was used. Returns how many are lost.

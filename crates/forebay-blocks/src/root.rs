@@ -177,8 +177,8 @@ impl Root {
     pub(crate) fn header(&self, volume: &Volume) -> Result<Header> {
         let header = match volume.index.header(Wait::ForDrive) {
             Ok(Some(header)) => Ok(header),
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-            _ => volume.locks.index().and_then(|_changing| volume.header()),
+            Err(error) => Err(error),
+            Ok(None) => volume.locks.index().and_then(|_changing| volume.header()),
         };
         header.map_err(self.of_index())
     }

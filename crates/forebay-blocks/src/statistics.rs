@@ -1,7 +1,6 @@
 //! What a root has done.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay::Histogram;
@@ -43,89 +42,55 @@ pub struct RootStatistics {
 
 /// The changing form of [`RootStatistics`].
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    hits: AtomicU64,
-    stored: AtomicU64,
-    present: AtomicU64,
-    evicted: AtomicU64,
-    bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
-    missed: [AtomicU64; Why::ALL.len()],
-    dropped: [AtomicU64; Why::ALL.len()],
-    times: Lock<Times>,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Times {
-    queued: Histogram,
-    load: Histogram,
-    store: Histogram,
-}
+pub(crate) struct Counters(Lock<RootStatistics>);
 
 fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+fn count(reasons: &mut Vec<(Why, u64)>, why: Why) {
+    match reasons.iter_mut().find(|(it, _)| *it == why) {
+        Some((_, count)) => *count += 1,
+        None => reasons.push((why, 1)),
+    }
+}
+
 impl Counters {
     pub(crate) fn evicted(&self, blocks: u64) {
-        self.evicted.fetch_add(blocks, Ordering::Relaxed);
+        self.0.lock().evicted += blocks;
     }
 
     pub(crate) fn queued(&self, time: Duration) {
-        self.times.lock().queued.add(ns(time));
+        self.0.lock().queued.add(ns(time));
     }
 
     pub(crate) fn loaded(&self, end: End, len: u64, time: Duration) {
+        let mut counts = self.0.lock();
         match end {
             End::Done => {
-                self.hits.fetch_add(1, Ordering::Relaxed);
-                self.bytes_read.fetch_add(len, Ordering::Relaxed);
-                self.times.lock().load.add(ns(time));
+                counts.hits += 1;
+                counts.bytes_read += len;
+                counts.load.add(ns(time));
             }
             End::Present => {}
-            End::Not(why) => {
-                self.missed[why as usize].fetch_add(1, Ordering::Relaxed);
-            }
+            End::Not(why) => count(&mut counts.missed, why),
         }
     }
 
     pub(crate) fn saved(&self, end: End, len: u64, time: Duration) {
+        let mut counts = self.0.lock();
         match end {
             End::Done => {
-                self.stored.fetch_add(1, Ordering::Relaxed);
-                self.bytes_written.fetch_add(len, Ordering::Relaxed);
-                self.times.lock().store.add(ns(time));
+                counts.stored += 1;
+                counts.bytes_written += len;
+                counts.store.add(ns(time));
             }
-            End::Present => {
-                self.present.fetch_add(1, Ordering::Relaxed);
-            }
-            End::Not(why) => {
-                self.dropped[why as usize].fetch_add(1, Ordering::Relaxed);
-            }
+            End::Present => counts.present += 1,
+            End::Not(why) => count(&mut counts.dropped, why),
         }
     }
 
     pub(crate) fn now(&self, path: PathBuf, last_error: Option<String>) -> RootStatistics {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let by_reason = |counters: &[AtomicU64]| {
-            let all = Why::ALL.iter().zip(counters).map(|(&why, count)| (why, of(count)));
-            all.filter(|(_, count)| *count > 0).collect()
-        };
-        let Times { queued, load, store } = self.times.lock().clone();
-        RootStatistics {
-            path,
-            hits: of(&self.hits),
-            missed: by_reason(&self.missed),
-            stored: of(&self.stored),
-            present: of(&self.present),
-            dropped: by_reason(&self.dropped),
-            evicted: of(&self.evicted),
-            bytes_read: of(&self.bytes_read),
-            bytes_written: of(&self.bytes_written),
-            queued,
-            load,
-            store,
-            last_error,
-        }
+        RootStatistics { path, last_error, ..self.0.lock().clone() }
     }
 }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use forebay::{Engine, Error, Operation, Result};
 use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_base::process::Home;
-use forebay_base::units::format_size;
 
 use crate::key::{Key, Namespace};
 use crate::log::{Leaving, Policy};
@@ -625,12 +624,6 @@ fn check(options: &Options) -> Result<()> {
     }
     if options.threads == 0 || options.threads > 64 {
         return refuse("threads", options.threads.to_string(), "1 to 64");
-    }
-    for root in &options.roots {
-        // The index of a larger root would exceed ext4's largest file.
-        if !(4096..=1 << 50).contains(&root.capacity) {
-            return refuse("capacity", format_size(root.capacity), "4 KiB to 1 PiB");
-        }
     }
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! The open files of a root: `format` says what it is, `lock` keeps processes apart, `index` finds
-//! blocks, `journal` lists them in the order of the log, and `data` holds their bytes.
+//! blocks, and `data` holds their bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,36 +17,38 @@ use crate::failure::{errno, failed};
 use crate::files;
 use crate::index::{Header, Index, PAGE, Record, Wait, padded};
 use crate::locks::Share;
+use crate::log::Entry;
 
 /// The first line of the file `format`.
-const FORMAT: &str = "forebay blocks 2";
-/// That of earlier versions.
-const BEFORE: &str = "forebay blocks 1";
+const FORMAT: &str = "forebay blocks 3";
 /// How long another process may take to make a root.
 const MADE_IN: Duration = Duration::from_secs(5);
 /// The index has room for a block for so many bytes of the capacity.
 const BYTES_PER_BLOCK: u64 = 16 << 10;
-/// Bytes of the journal for each block.
-pub(crate) const ENTRY: u64 = 32;
-const FILES: [&str; 5] = ["format", "lock", "index", "journal", "data"];
 
-/// Lengths of a root's files, which follow from its capacity.
+/// What follows from a root's capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
+    capacity: u64,
     /// Most blocks.
     pub(crate) blocks: u64,
     /// Most bytes of blocks.
     pub(crate) data: u64,
-    index: u64,
 }
 
 impl Shape {
-    /// `None` if the capacity holds no block.
-    fn new(capacity: u64) -> Option<Self> {
-        let blocks = (capacity / BYTES_PER_BLOCK).max(PAGE / ENTRY);
-        let index = Index::len_for(blocks);
-        let data = capacity.checked_sub(index + blocks * ENTRY)? / PAGE * PAGE;
-        (data > 0).then_some(Self { blocks, data, index })
+    fn new(capacity: u64) -> Result<Self> {
+        let blocks = (capacity / BYTES_PER_BLOCK).max(PAGE / 32);
+        let data = capacity.saturating_sub(Index::len_for(blocks)) / PAGE * PAGE;
+        // The index of a larger root would exceed ext4's largest file.
+        if data == 0 || capacity > 1 << 50 {
+            return Err(Error::BadOption {
+                name: "capacity".into(),
+                value: format_size(capacity),
+                expected: "64 KiB to 1 PiB".into(),
+            });
+        }
+        Ok(Self { capacity, blocks, data })
     }
 }
 
@@ -60,7 +61,6 @@ pub(crate) struct Volume {
     pub(crate) shape: Shape,
     pub(crate) data: forebay::File,
     pub(crate) index: Index,
-    pub(crate) journal: File,
     pub(crate) locks: Share,
     pub(crate) uses: Uses,
 }
@@ -74,43 +74,35 @@ impl Volume {
     /// Opens the files of a root, or makes them.
     pub(crate) fn open(engine: &Engine, path: &Path, capacity: u64) -> Result<Self> {
         let failed_at = |name: &str| failed(Operation::Open, &path.join(name));
-        let Some(shape) = Shape::new(capacity) else {
-            return Err(Error::BadOption {
-                name: "capacity".into(),
-                value: capacity.to_string(),
-                expected: "64 KiB at least".into(),
-            });
-        };
-        refuse_others(path)?;
+        let shape = Shape::new(capacity)?;
+        read_format(path)?;
         let locks = Share::open(&path.join("lock")).map_err(failed_at("lock"))?;
         let setup = locks.set_up(MADE_IN).map_err(|error| without_locks(path, error))?;
         let is_alone = locks.mark_open().map_err(failed_at("lock"))?;
         let id = match read_format(path)? {
-            Some((id, there)) if there == capacity => id,
-            Some((_, there)) if !is_alone => return Err(in_use(path, capacity, there)),
-            there => {
-                if let Some((_, there)) = there {
-                    let (there, now) = (format_size(there), format_size(capacity));
-                    tracing::warn!(
-                        target: "forebay::blocks", root = %path.display(),
-                        "the capacity changes from {there} to {now}: all blocks are removed"
-                    );
-                }
-                make(path, capacity, shape).map_err(failed_at("format"))?
-            }
+            Some(id) => id,
+            None => make(path, shape).map_err(failed_at("format"))?,
         };
-        let sized = |name: &str, len| files::sized(&path.join(name), len).map_err(failed_at(name));
-        let own = sized("data", shape.data)?.metadata().map_err(failed_at("data"))?;
+        let of_index = failed_at("index");
+        let mut index = Index::open(&path.join("index"), shape.blocks).map_err(&of_index)?;
+        match index.header(Wait::ForDrive).map_err(&of_index)? {
+            Some(there) if there.capacity != capacity => {
+                if !is_alone {
+                    return Err(in_use(path, capacity, there.capacity));
+                }
+                index = resize(path, &there, shape).map_err(&of_index)?;
+            }
+            _ => index.restore().map_err(&of_index)?,
+        }
+        let own = files::sized(&path.join("data"), shape.data).and_then(|it| it.metadata());
+        let own = own.map_err(failed_at("data"))?;
         let data = engine.open_with(path.join("data"), &OpenOptions::writing())?;
         if data.identity() != (own.dev(), own.ino()) {
             return Err(failed_at("data")(io::ErrorKind::StaleNetworkFileHandle.into()));
         }
-        let index = Index::open(&path.join("index"), shape.index).map_err(failed_at("index"))?;
-        let journal = sized("journal", shape.blocks * ENTRY)?;
-        start_header(&index, &locks, shape, is_alone).map_err(failed_at("index"))?;
+        start_header(&index, &locks, shape, is_alone).map_err(&of_index)?;
         drop(setup);
-        let uses = Uses::open(id);
-        Ok(Self { path: path.into(), id, shape, data, index, journal, locks, uses })
+        Ok(Self { path: path.into(), id, shape, data, index, locks, uses: Uses::open(id) })
     }
 
     /// Device and number of the file that keeps processes apart.
@@ -120,10 +112,8 @@ impl Volume {
 
     /// The header, under the lock. One that is damaged or cut off is made anew, without blocks.
     pub(crate) fn header(&self) -> io::Result<Header> {
-        match self.index.header(Wait::ForDrive) {
-            Ok(Some(header)) => return Ok(header),
-            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
-            Ok(None) | Err(_) => {}
+        if let Some(header) = self.index.header(Wait::ForDrive)? {
+            return Ok(header);
         }
         let root = self.path.display();
         tracing::warn!(target: "forebay::blocks", %root, "the index is damaged: it is emptied");
@@ -137,14 +127,16 @@ impl Volume {
     pub(crate) fn usage(&self) -> io::Result<(u64, u64)> {
         let header = self.locks.index().and_then(|_changing| self.header())?;
         let mut sum = (0, 0);
-        let add = |it: Record| sum = (sum.0 + 1, sum.1 + padded(it.len));
+        let add = |it: Record| {
+            sum = (sum.0 + 1, sum.1 + padded(it.len));
+            Ok(())
+        };
         self.index.all(&header, add).map(|()| sum)
     }
 
     /// Makes all that was written durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         rustix::fs::fdatasync(self.data.descriptor())?;
-        self.journal.sync_data()?;
         self.index.sync()?;
         sync_folder(&self.path)
     }
@@ -162,61 +154,36 @@ impl Drop for Volume {
     }
 }
 
-/// Refuses a folder with something else than the store's files, and what an earlier version made.
-fn refuse_others(path: &Path) -> Result<()> {
-    let refuse = |what: String| {
+/// A root's number; `None` if it is not made yet. Refuses a folder with other files than the store's.
+fn read_format(path: &Path) -> Result<Option<u64>> {
+    let refuse = |what: &str| {
         let root = path.display();
         Err(Error::BadState { reason: format!("cannot open the block store `{root}`: {what}") })
     };
-    let failed = failed(Operation::Open, path);
-    let text = read_text(&path.join("format")).map_err(&failed)?;
-    let first = text.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
-    if first == BEFORE {
-        return refuse(
-            "an earlier version of Forebay made it, whose layout is not read any more; remove its \
-             folders `blocks-…` and its file `format`, or choose another folder"
-                .into(),
-        );
-    }
-    if !first.is_empty() && !first.starts_with("forebay blocks ") {
-        let what = "its file `format` is not one of a block store; choose another folder";
-        return refuse(what.into());
-    }
-    // A root that is being made, or whose maker was killed, has this file.
-    let is_begun = path.join("lock").symlink_metadata().is_ok_and(|it| it.len() == 0);
-    if first.is_empty() && !is_begun {
-        let taken = FILES[2..].iter().find(|name| {
+    let text = read_text(&path.join("format")).map_err(failed(Operation::Open, path))?;
+    let Some(text) = text.filter(|text| !text.is_empty()) else {
+        // A root that is being made, or whose maker was killed, has this file.
+        let is_begun = path.join("lock").symlink_metadata().is_ok_and(|it| it.len() == 0);
+        let is_other = |name: &&&str| {
             path.join(name).symlink_metadata().is_ok_and(|it| it.len() > 0 || !it.is_file())
-        });
-        if let Some(name) = taken {
-            return refuse(format!(
+        };
+        return match ["index", "data"].iter().find(is_other).filter(|_| !is_begun) {
+            None => Ok(None),
+            Some(name) => refuse(&format!(
                 "it has a file `{name}`, but no file `format` of a block store; remove that file, \
                  or choose another folder"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// A root's number and capacity; `None` if it is not made yet.
-fn read_format(path: &Path) -> Result<Option<(u64, u64)>> {
-    let file = path.join("format");
-    let text = read_text(&file).map_err(failed(Operation::Open, &file))?;
-    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
-    let parse = || {
-        let mut lines = text.lines().filter(|&line| line != FORMAT);
-        let id = lines.next()?.strip_prefix("root ")?;
-        let capacity = lines.next()?.strip_prefix("capacity ")?;
-        Some((u64::from_str_radix(id, 16).ok()?, capacity.parse().ok()?))
+            )),
+        };
     };
-    let is_ours = text.lines().next() == Some(FORMAT);
-    parse().filter(|_| is_ours).map(Some).ok_or_else(|| Error::BadState {
-        reason: format!(
-            "cannot open the block store `{}`: its file `format` is damaged, or another version of \
-             Forebay made it; remove the store's files, or choose another folder",
-            path.display()
+    let own = text.strip_prefix(FORMAT).and_then(|text| text.trim().strip_prefix("root "));
+    match own.and_then(|id| u64::from_str_radix(id, 16).ok()) {
+        Some(id) => Ok(Some(id)),
+        None if text.starts_with("forebay blocks ") => refuse(
+            "another version of Forebay made it, or its file `format` is damaged; remove the \
+             store's files, or choose another folder",
         ),
-    })
+        None => refuse("its file `format` is not one of a block store; choose another folder"),
+    }
 }
 
 /// The text of a small file, unless it is a link or a pipe; `None` if there is none.
@@ -236,32 +203,78 @@ fn read_text(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Makes a root's files, and removes all blocks.
-fn make(path: &Path, capacity: u64, shape: Shape) -> io::Result<u64> {
-    let (journal, data) = (shape.blocks * ENTRY, shape.data);
-    let drive = rustix::fs::statvfs(path)?;
-    // Otherwise most of the index would stay empty: its pages get space when they are written.
-    let can_fill = capacity <= drive.f_blocks * drive.f_frsize;
-    for (name, len, space) in
-        [("index", shape.index, shape.index), ("journal", journal, journal), ("data", data, 0)]
-    {
-        let file = files::own(&path.join(name))?;
-        file.set_len(0)?;
-        file.set_len(len)?;
-        if space > 0 && can_fill && !files::allocate(file.as_fd(), 0, space)? {
-            return Err(Errno::NOSPC.into());
-        }
-        file.sync_all()?;
-    }
+fn make(path: &Path, shape: Shape) -> io::Result<u64> {
+    make_index(path, "index", shape)?.sync()?;
+    files::own(&path.join("data"))?.set_len(0)?;
     let id = random();
     let new = path.join("format.new");
     let mut file = files::own(&new)?;
     file.set_len(0)?;
-    file.write_all(format!("{FORMAT}\nroot {id:016x}\ncapacity {capacity}\n").as_bytes())?;
+    file.write_all(format!("{FORMAT}\nroot {id:016x}\n").as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path.join("format"))?;
     sync_folder(path)?;
     path.parent().map_or(Ok(()), sync_folder)?;
     Ok(id)
+}
+
+fn make_index(path: &Path, name: &str, shape: Shape) -> io::Result<Index> {
+    let index = Index::open(&path.join(name), shape.blocks)?;
+    let drive = rustix::fs::statvfs(path)?;
+    match index.make(shape.capacity <= drive.f_blocks * drive.f_frsize)? {
+        true => Ok(index),
+        false => Err(Errno::NOSPC.into()),
+    }
+}
+
+/// Replaces the index by one for another capacity. The log continues at the same offset; blocks
+/// beyond a smaller capacity are removed.
+fn resize(path: &Path, there: &Header, shape: Shape) -> io::Result<Index> {
+    let before = Shape::new(there.capacity).map_err(io::Error::other)?;
+    let old = Index::open(&path.join("index"), before.blocks)?;
+    let new = make_index(path, "index.new", shape)?;
+    let (at, lap) = (there.head % before.data, shape.data);
+    let moved = |place: u64, len: u32| {
+        let offset = place % before.data;
+        let is_last_lap = place >= there.head - at;
+        let fits = place < there.head && offset + padded(len) <= lap;
+        fits.then_some(if is_last_lap { lap + offset } else { offset })
+    };
+    let solid = before.data - there.until.saturating_sub(there.solid).min(before.data);
+    let header = Header {
+        capacity: shape.capacity,
+        head: lap + at.min(lap),
+        oldest: at.min(lap),
+        first: there.first.max(there.next.saturating_sub(shape.blocks - 1)),
+        solid: lap + solid.min(lap),
+        until: 2 * lap,
+        ..*there
+    };
+    let (mut blocks, mut removed) = (0_u64, 0);
+    old.all(there, |record| {
+        let insert = |place| {
+            let record = Record { place, ..record };
+            new.insert(&header, &record, None, |_| false).map(Option::unwrap_or_default)
+        };
+        blocks += 1;
+        removed += moved(record.place, record.len).map_or(Ok(1), insert)?;
+        Ok(())
+    })?;
+    for number in header.first..header.next {
+        let Entry { key, at, len } = Entry::decode(&old.entry(number)?);
+        let at = moved(at, len).unwrap_or(u64::MAX);
+        new.set_entry(number, &Entry { key, at, len }.encode())?;
+    }
+    new.set_header(&header)?;
+    new.sync()?;
+    fs::rename(path.join("index.new"), path.join("index"))?;
+    sync_folder(path)?;
+    let (from, to) = (format_size(there.capacity), format_size(shape.capacity));
+    tracing::warn!(
+        target: "forebay::blocks", root = %path.display(),
+        "the capacity changes from {from} to {to}: {removed} of {blocks} blocks are removed"
+    );
+    Ok(new)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
@@ -287,7 +300,8 @@ fn start_header(index: &Index, locks: &Share, shape: Shape, is_alone: bool) -> i
 
 fn first_header(shape: Shape) -> Header {
     let generation = u32::try_from(random() >> 32).expect("32 bits");
-    Header { generation, boot: boot(), until: shape.data, ..Header::default() }
+    let Shape { capacity, data, .. } = shape;
+    Header { generation, capacity, boot: boot(), until: data, ..Header::default() }
 }
 
 /// Identifies this start of the machine.

@@ -60,18 +60,6 @@ pub enum Why {
 }
 
 impl Why {
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Absent,
-        Self::Damaged,
-        Self::Late,
-        Self::Cancelled,
-        Self::NoRoom,
-        Self::TooLong,
-        Self::RootFailed,
-        Self::Memory,
-        Self::Forked,
-    ];
-
     /// A word for tables and metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -305,7 +305,7 @@ fn a_capacity_above_the_drive_takes_no_space_for_its_index() {
     let options = options(folder.path(), drive.f_blocks * drive.f_frsize * 2);
     let store = Store::open(&engine, &options).unwrap();
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
-    for name in ["index", "journal"] {
+    for name in ["index"] {
         let file = fs::metadata(folder.path().join(name)).unwrap();
         assert!(file.blocks() * 512 <= MIB, "{name} takes {} blocks", file.blocks());
     }
@@ -464,13 +464,13 @@ fn folders_of_others_are_left_alone() {
     fs::create_dir(&root).unwrap();
     // An earlier layout.
     fs::write(root.join("format"), "forebay blocks 1\nroot 1\ncapacity 67108864\n").unwrap();
-    refused("an earlier version of Forebay made it");
+    refused("another version of Forebay made it");
     fs::write(root.join("format"), "mine").unwrap();
     refused("choose another folder");
     fs::write(root.join("data"), "mine").unwrap();
     refused("it has a file `data`");
     let victim = folder.path().join("victim");
-    for name in ["format", "lock", "index", "journal", "data"] {
+    for name in ["format", "lock", "index", "data"] {
         fs::write(&victim, "").unwrap();
         std::os::unix::fs::symlink(&victim, root.join(name)).unwrap();
         refused("");
@@ -514,12 +514,40 @@ fn others_cannot_read_the_blocks() {
 }
 
 #[test]
-fn another_capacity_empties_a_root_that_is_not_open() {
+fn another_capacity_keeps_the_blocks_that_lie_within_it() {
     let (folder, engine) = (tempfile::tempdir().unwrap(), engine());
-    for capacity in [64 * MIB, 32 * MIB, 65 * MIB] {
+    let len = |number: u64| [5000, 65_536, 300_001][index(number % 3)];
+    let there = |store: &Store, numbers: std::ops::Range<u64>| -> Vec<u64> {
+        let is_there = |&number: &u64| match get(&engine, store, number, len(number)) {
+            Ok(bytes) => bytes == content(number, len(number)) || panic!("{number} is wrong"),
+            Err(why) => why != Why::Absent && panic!("{number}: {why}"),
+        };
+        numbers.filter(is_there).collect()
+    };
+    let (mut before, mut next, mut last) = (Vec::new(), 0, 0);
+    // Within the first lap of the log and later, with and without space in its own lap.
+    for (capacity, count) in
+        [(16, 60), (64, 200), (20, 0), (20, 50), (24, 300), (23, 1), (40, 10), (17, 400), (64, 900)]
+    {
+        let capacity = capacity * MIB;
         let store = Store::open(&engine, &options(folder.path(), capacity)).unwrap();
-        assert_eq!(get(&engine, &store, 1, 5000), Err(Why::Absent));
-        assert_eq!(set(&engine, &store, 1, 5000), End::Done);
+        let kept = there(&store, 0..next);
+        assert!(kept.iter().all(|number| before.contains(number)));
+        assert!(capacity < last || kept == before, "from {last} to {capacity}");
+        assert!(kept.len() * 4 >= before.len(), "{} of {}", kept.len(), before.len());
+        for number in next..next + count {
+            assert_eq!(set(&engine, &store, number, len(number)), End::Done);
+        }
+        // The newest blocks are found, and at most as many bytes as fit.
+        let newest = next + count - count.min(60)..next + count;
+        assert_eq!(there(&store, newest.clone()), newest.collect::<Vec<_>>());
+        (last, next) = (capacity, next + count);
+        before = there(&store, 0..next);
+        let bytes = before.iter().map(|&it| (len(it) as u64).next_multiple_of(4096)).sum();
+        assert_eq!(store.usage().unwrap(), (before.len() as u64, bytes));
+        assert!(bytes <= capacity);
+        let taken = ["index", "data"].map(|it| fs::metadata(folder.path().join(it)).unwrap().len());
+        assert!(taken.iter().sum::<u64>() <= capacity);
     }
 }
 
@@ -584,7 +612,7 @@ fn what_was_cut_off_is_a_miss_and_is_stored_again() {
         let mut options = options(&folder.path().join(page_cache.to_string()), 64 * MIB);
         options.page_cache = page_cache;
         let store = Store::open(&engine, &options).unwrap();
-        for name in ["data", "index", "journal"] {
+        for name in ["data", "index"] {
             for number in 0..50 {
                 assert!(set(&engine, &store, number, 65_536).is_good());
             }
@@ -666,7 +694,7 @@ fn flip_bits(rounds: u64) {
         assert_eq!(set(&engine, &store, number, 5000), End::Done);
     }
     // In every file of the store, index included.
-    let files = ["index", "journal", "data"].map(|name| folder.path().join(name));
+    let files = ["index", "data"].map(|name| folder.path().join(name));
     let mut random = 1_u64;
     let mut next = move |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
