@@ -72,8 +72,8 @@ class BlockStore:
             are best on a drive each; a block is on one of them. A missing folder is made, but not
             its parent.
         capacity: bytes, or a text such as ``"500GiB"``, that the blocks of each root and their
-            index may take. All stores that share a root name the same. Another capacity empties
-            the root, with a warning.
+            index may take. All stores that share a root name the same. A new capacity resizes a
+            root that is not open: a smaller one removes the blocks beyond it, with a warning.
         namespace: blocks of another namespace are not found: name the model, its types, the page
             size and the share of this rank.
         policy: ``"lru"`` or ``"lfu"``, the eviction policy.
@@ -203,7 +203,7 @@ class BlockStore:
         self._blocks.clear()
 
     def usage(self) -> tuple[int, int]:
-        """Number of blocks, and bytes that they take on the drives."""
+        """Number of blocks, and bytes that they take on the drives. Reads the whole index."""
         return self._blocks.usage()
 
     def statistics(self) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 //! Errors of the system as errors of the engine.
 
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
@@ -11,6 +12,12 @@ use rustix::io::Errno;
 pub(crate) fn failed(operation: Operation, path: &Path) -> impl Fn(io::Error) -> Error + use<> {
     let place = Place::whole(path);
     move |error| Error::Io { operation, place: place.clone(), source: errno(&error) }
+}
+
+/// The error of a root that cannot be opened like this.
+pub(crate) fn refused(root: &Path, why: impl Display) -> Error {
+    let root = root.display();
+    Error::BadState { reason: format!("cannot open the block store `{root}`: {why}") }
 }
 
 pub(crate) fn errno(error: &io::Error) -> Errno {

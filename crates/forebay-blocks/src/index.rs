@@ -175,17 +175,25 @@ pub(crate) enum Wait {
     ForDrive,
 }
 
-/// A bucket as it was read.
-struct Bucket {
-    offset: u64,
-    bytes: [u8; BUCKET],
+/// A key's two buckets as they were read.
+struct Buckets {
+    /// Their offsets in the file, and that of the first byte that was read.
+    offsets: [u64; 2],
+    start: u64,
+    bytes: [u8; 8 * BUCKET],
 }
 
-impl Bucket {
-    /// The records; `None` for one that is free, torn or damaged.
-    fn records(&self) -> impl Iterator<Item = (u64, Option<Record>)> {
-        let offsets = (self.offset..).step_by(RECORD);
-        offsets.zip(self.bytes.chunks_exact(RECORD).map(Record::decode))
+impl Buckets {
+    /// The records of a bucket with their offsets.
+    fn of(&self, bucket: usize) -> impl Iterator<Item = (u64, &[u8])> {
+        let offset = self.offsets[bucket];
+        let first = usize::try_from(offset - self.start).expect("in one page");
+        let records = self.bytes[first..first + BUCKET].chunks_exact(RECORD);
+        (offset..).step_by(RECORD).zip(records)
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.of(0).chain(self.of(1))
     }
 }
 
@@ -294,10 +302,14 @@ impl Index {
         [first, second].map(|bucket| start + bucket % of_page * BUCKET as u64)
     }
 
-    fn bucket(&self, offset: u64) -> io::Result<Bucket> {
-        let mut bytes = [0; BUCKET];
-        self.read_or_restore(Wait::ForDrive, &mut bytes, offset)?;
-        Ok(Bucket { offset, bytes })
+    /// Reads a key's buckets at once.
+    fn buckets(&self, wait: Wait, key: &[u8; 16]) -> io::Result<Buckets> {
+        let offsets @ [one, two] = self.offsets(key);
+        let start = one.min(two);
+        let len = usize::try_from(one.abs_diff(two)).expect("in one page") + BUCKET;
+        let mut bytes = [0; 8 * BUCKET];
+        self.read_or_restore(wait, &mut bytes[..len], start)?;
+        Ok(Buckets { offsets, start, bytes })
     }
 
     /// The record of a block that is stored, of `len` bytes or of any length. `is_over` says which
@@ -310,17 +322,10 @@ impl Index {
         wait: Wait,
         is_over: impl Fn(&Record) -> bool,
     ) -> io::Result<Option<Record>> {
-        // Both buckets by one read.
-        let [one, two] = self.offsets(key.name());
-        let (first, last) = (one.min(two), one.max(two));
-        let second = usize::try_from(last - first).expect("in one page");
-        let mut page = [0; 8 * BUCKET];
         for _ in 0..READS {
-            self.read_or_restore(wait, &mut page[..second + BUCKET], first)?;
+            let buckets = self.buckets(wait, key.name())?;
             let mut is_torn = false;
-            let buckets = [0, second].map(|at| &page[at..at + BUCKET]);
-            let records = buckets.iter().flat_map(|bucket| bucket.chunks_exact(RECORD));
-            for bytes in records.filter(|it| it[..16] == *key.name()) {
+            for (_, bytes) in buckets.all().filter(|(_, it)| it[..16] == *key.name()) {
                 match Record::decode(bytes) {
                     // It is being changed, or damaged. Another record may be whole.
                     None => is_torn = true,
@@ -361,10 +366,12 @@ impl Index {
         let mut free: Option<(usize, u64)> = None;
         let mut oldest: Option<(Record, u64)> = None;
         let mut is_replaced = replaces.is_none();
-        for offset in self.offsets(&record.key) {
+        let buckets = self.buckets(Wait::ForDrive, &record.key)?;
+        for bucket in 0..2 {
             // Free records, the place of the one that is free for the longest time, and its number.
             let mut slot = (0, 0, u64::MAX);
-            for (at, there) in self.bucket(offset)?.records() {
+            for (at, bytes) in buckets.of(bucket) {
+                let there = Record::decode(bytes);
                 let is_same = |it: &Record| it.key == record.key && it.len == record.len;
                 match there {
                     Some(it) if is_same(&it) && replaces == Some(it.number) => {
@@ -416,11 +423,9 @@ impl Index {
         unwanted: impl Fn(&Record) -> bool,
     ) -> io::Result<usize> {
         let mut removed = 0;
-        for offset in self.offsets(key) {
-            for (at, record) in self.bucket(offset)?.records() {
-                let Some(record) = record.filter(|it| it.key == *key && unwanted(it)) else {
-                    continue;
-                };
+        for (at, bytes) in self.buckets(Wait::ForDrive, key)?.all() {
+            let record = Record::decode(bytes).filter(|it| it.key == *key && unwanted(it));
+            if let Some(record) = record {
                 self.file.write_all_at(&[0; RECORD], at)?;
                 removed += usize::from(header.has(&record));
             }
@@ -487,14 +492,10 @@ mod tests {
                 index.find(&header, &key, Some(len), Wait::ForDrive, |_| false).unwrap()
             };
             prop_assert_eq!((found(1), found(2)), (Some(record(0, 1)), Some(record(1, 2))));
-            for offset in index.offsets(&key) {
-                let mut bucket = index.bucket(offset).unwrap();
-                let first = bucket.records().find(|(_, it)| it.is_some_and(|it| it.len == 1));
-                let Some((at, _)) = first else { continue };
-                let of_bucket = usize::try_from(at - offset).unwrap();
-                bucket.bytes[of_bucket + bit / 8] ^= 1 << (bit % 8);
-                index.file.write_all_at(&bucket.bytes, offset).unwrap();
-            }
+            let buckets = index.buckets(Wait::ForDrive, &key).unwrap();
+            let is_first = |it: &[u8]| Record::decode(it).is_some_and(|it| it.len == 1);
+            let (at, bytes) = buckets.all().find(|(_, it)| is_first(it)).unwrap();
+            index.file.write_all_at(&[bytes[bit / 8] ^ 1 << (bit % 8)], at + bit as u64 / 8).unwrap();
             prop_assert_eq!((found(1), found(2)), (None, Some(record(1, 2))));
         }
 

@@ -7,7 +7,7 @@
 
 #![expect(unsafe_code, reason = "no crate at hand has locks on ranges of a file")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -43,10 +43,8 @@ const LOOK_AGAIN: Duration = Duration::from_micros(50);
 pub(crate) struct Locks {
     file: File,
     identity: (u64, u64),
-    /// Keys that this process's threads write.
-    keys: Lock<BTreeSet<i64>>,
-    /// Starts and ends of the data that this process's threads write.
-    data: Lock<BTreeMap<u64, u64>>,
+    /// Starts and ends of the bytes that this process's threads have claimed.
+    claimed: Lock<BTreeMap<i64, i64>>,
     /// The threads of the process make the root and change its index in turn: its locks are the
     /// process's.
     setup: Lock<Turn<SETUP>>,
@@ -70,11 +68,11 @@ pub(crate) struct Locked<'a, const BYTE: i64> {
     _turn: MutexGuard<'a, Turn<BYTE>>,
 }
 
-/// The right to write a key, until it is dropped.
+/// The right to write a key or some data, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     locks: Share,
-    byte: i64,
+    start: i64,
 }
 
 impl Share {
@@ -89,9 +87,9 @@ impl Share {
         }
         let file = files::own(path)?;
         let made = file.metadata()?;
-        let (identity, keys) = ((made.dev(), made.ino()), Lock::default());
-        let (setup, index, data) = (Lock::default(), Lock::default(), Lock::default());
-        let locks = Arc::new(Locks { file, identity, keys, data, setup, index });
+        let (identity, claimed) = ((made.dev(), made.ino()), Lock::default());
+        let (setup, index) = (Lock::default(), Lock::default());
+        let locks = Arc::new(Locks { file, identity, claimed, setup, index });
         all.push(Arc::clone(&locks));
         Ok(Self(Some(locks)))
     }
@@ -122,58 +120,44 @@ impl Share {
     pub(crate) fn mark_open(&self) -> io::Result<bool> {
         let locks = self.locks();
         // This share and the list have it, and claims.
-        let is_only = Arc::strong_count(locks) - locks.keys.lock().len() == 2;
+        let is_only = Arc::strong_count(locks) - locks.claimed.lock().len() == 2;
         let is_alone = is_only && locks.set(libc::F_WRLCK, OPEN)?;
         locks.set(libc::F_RDLCK, OPEN)?;
         Ok(is_alone)
     }
 
     /// Claims a key for writing; `None` if a writer has it.
-    pub(crate) fn claim(&self, hash: u64) -> io::Result<Option<Claim>> {
-        let locks = self.locks();
+    pub(crate) fn claim_key(&self, hash: u64) -> io::Result<Option<Claim>> {
         let byte = KEYS + i64::try_from(hash >> 24).expect("40 bits");
-        if !locks.keys.lock().insert(byte) {
-            return Ok(None);
-        }
-        let claim = Claim { locks: Self(Some(Arc::clone(locks))), byte };
-        Ok(locks.set(libc::F_WRLCK, byte)?.then_some(claim))
+        Ok(self.claim(byte, 1)?.ok())
     }
 
     /// Claims bytes of the data for writing; otherwise returns the end of those that a writer has.
-    pub(crate) fn claim_data(&self, start: u64, end: u64) -> io::Result<Result<(), u64>> {
-        let locks = self.locks();
-        let mut data = locks.data.lock();
-        if let Some((_, &other)) = data.range(..end).next_back()
+    pub(crate) fn claim_data(&self, start: u64, len: u64) -> io::Result<Result<Claim, u64>> {
+        let [start, len] = [start, len].map(|it| i64::try_from(it).expect("in the longest file"));
+        let claim = self.claim(DATA + start, len)?;
+        Ok(claim.map_err(|end| u64::try_from(end - DATA).unwrap_or(u64::MAX)))
+    }
+
+    fn claim(&self, start: i64, len: i64) -> io::Result<Result<Claim, i64>> {
+        let (locks, end) = (self.locks(), start + len);
+        let mut claimed = locks.claimed.lock();
+        if let Some((_, &other)) = claimed.range(..end).next_back()
             && other > start
         {
             return Ok(Err(other));
         }
-        let bytes = |kind| lock_of(kind, offset_of(start), offset_of(end) - offset_of(start));
-        while !locks.change(&mut bytes(libc::F_WRLCK), libc::F_SETLK)? {
-            let mut other = bytes(libc::F_WRLCK);
+        while !locks.change(&mut lock_of(libc::F_WRLCK, start, len), libc::F_SETLK)? {
+            let mut other = lock_of(libc::F_WRLCK, start, len);
             locks.change(&mut other, libc::F_GETLK)?;
             // Its writer may have ended just now.
             if libc::c_int::from(other.l_type) != libc::F_UNLCK {
-                let end = other.l_start - DATA + other.l_len;
-                return Ok(Err(u64::try_from(end).unwrap_or(u64::MAX)));
+                return Ok(Err(other.l_start + other.l_len));
             }
         }
-        data.insert(start, end);
-        Ok(Ok(()))
+        claimed.insert(start, end);
+        Ok(Ok(Claim { locks: Self(Some(Arc::clone(locks))), start }))
     }
-
-    /// Ends a claim of data.
-    pub(crate) fn release_data(&self, start: u64, end: u64) {
-        let locks = self.locks();
-        let mut data = locks.data.lock();
-        let mut bytes = lock_of(libc::F_UNLCK, offset_of(start), offset_of(end) - offset_of(start));
-        let _ = locks.change(&mut bytes, libc::F_SETLK);
-        data.remove(&start);
-    }
-}
-
-fn offset_of(at: u64) -> i64 {
-    DATA + i64::try_from(at).expect("below the longest file")
 }
 
 fn lock_of(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
@@ -207,8 +191,10 @@ impl<const BYTE: i64> Drop for Locked<'_, BYTE> {
 impl Drop for Claim {
     fn drop(&mut self) {
         let locks = self.locks.locks();
-        let _ = locks.set(libc::F_UNLCK, self.byte);
-        locks.keys.lock().remove(&self.byte);
+        let mut claimed = locks.claimed.lock();
+        let Some(end) = claimed.remove(&self.start) else { return };
+        let mut bytes = lock_of(libc::F_UNLCK, self.start, end - self.start);
+        let _ = locks.change(&mut bytes, libc::F_SETLK);
     }
 }
 

@@ -9,12 +9,12 @@
 //! of a process that dies: its places are a gap, which the log passes as it passes blocks.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::files;
 use crate::index::{Header, PAGE, Record, Wait, padded};
 use crate::key::Key;
+use crate::locks::Claim;
 use crate::volume::Volume;
 
 /// Space is taken from the drive in steps of this, so that few calls wait for it.
@@ -77,45 +77,16 @@ pub(crate) enum Full {
     Writers,
 }
 
-/// Data that a call writes to: no other call writes there until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Space {
-    volume: Arc<Volume>,
-    claimed: Vec<(u64, u64)>,
-}
-
-impl Space {
-    /// Passes the claims on to another owner.
-    pub(crate) fn take(&mut self) -> Self {
-        let claimed = std::mem::take(&mut self.claimed);
-        Self { volume: Arc::clone(&self.volume), claimed }
-    }
-
-    /// Claims data, or returns the end of what another call has claimed.
-    fn claim(&mut self, start: u64, len: u64) -> io::Result<Result<(), u64>> {
-        let claimed = self.volume.locks.claim_data(start, start + len)?;
-        self.claimed.extend(claimed.is_ok().then_some((start, start + len)));
-        Ok(claimed)
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        for &(start, end) in &self.claimed {
-            self.volume.locks.release_data(start, end);
-        }
-    }
-}
-
 /// Places for a call's blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reserved {
     /// For each block.
     pub(crate) places: Vec<Result<Place, Full>>,
     /// Blocks that were used and will be overwritten soon, with their new places.
     pub(crate) rescued: Vec<(Record, Place)>,
     pub(crate) evicted: u64,
-    pub(crate) space: Space,
+    /// No other call writes there until they are dropped.
+    pub(crate) space: Vec<Claim>,
 }
 
 /// An entry of the journal.
@@ -163,7 +134,7 @@ impl Volume {
 
     /// Reserves places for blocks, next to each other, and takes those of the oldest blocks.
     pub(crate) fn reserve(
-        self: &Arc<Self>,
+        &self,
         wanted: &[(Key, u32)],
         keep_free: u64,
         policy: Policy,
@@ -171,8 +142,7 @@ impl Volume {
         let _changing = self.locks.index()?;
         let mut header = self.header()?;
         let first = header.next;
-        let space = Space { volume: Arc::clone(self), claimed: Vec::new() };
-        let mut reserved = Reserved { places: Vec::new(), rescued: Vec::new(), evicted: 0, space };
+        let mut reserved = Reserved::default();
         let space = &mut reserved.space;
         let own: u64 = wanted.iter().map(|(_, len)| padded(*len)).sum();
         // The rest of what lies ahead is for other calls.
@@ -217,7 +187,7 @@ impl Volume {
         len: u32,
         keep_free: u64,
         rescue: &mut Rescue,
-        space: &mut Space,
+        space: &mut Vec<Claim>,
     ) -> io::Result<(Result<Place, Full>, u64)> {
         let (needed, size) = (padded(len), self.shape.data);
         let at = match self.room(header, needed, keep_free, space)? {
@@ -250,7 +220,7 @@ impl Volume {
         header: &mut Header,
         needed: u64,
         keep_free: u64,
-        space: &mut Space,
+        space: &mut Vec<Claim>,
     ) -> io::Result<Result<u64, Full>> {
         let size = self.shape.data;
         if needed > size {
@@ -270,7 +240,13 @@ impl Volume {
             }
             if at + needed <= header.solid {
                 let start = self.offset(at);
-                let Err(end) = space.claim(start, needed)? else { return Ok(Ok(at)) };
+                let end = match self.locks.claim_data(start, needed)? {
+                    Ok(claim) => {
+                        space.push(claim);
+                        return Ok(Ok(at));
+                    }
+                    Err(end) => end,
+                };
                 at += end.saturating_sub(start).min(size);
                 if at - header.head >= size {
                     return Ok(Err(Full::Writers));

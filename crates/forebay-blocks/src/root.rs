@@ -13,12 +13,13 @@ use forebay_base::lock::Lock;
 use forebay_base::timeout;
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
 
-use crate::failure::failed;
+use crate::failure::{failed, refused};
 use crate::files::{self, Out};
 use crate::health::Health;
 use crate::index::{Header, Wait};
 use crate::key::Key;
-use crate::log::{Leaving, Space};
+use crate::locks::Claim;
+use crate::log::Leaving;
 use crate::statistics::Counters;
 use crate::traffic::Traffic;
 use crate::volume::Volume;
@@ -48,7 +49,7 @@ pub(crate) struct Root {
     unwritten: Lock<Unwritten>,
     unwritten_max: u64,
     /// Buffers of writes that were given up and have not ended, with the data that they write.
-    pub(crate) hanging: Lock<Vec<(Buffer, Space)>>,
+    pub(crate) hanging: Lock<Vec<(Buffer, Vec<Claim>)>>,
     pub(crate) past_cache: bool,
     pub(crate) loads: Health,
     pub(crate) stores: Health,
@@ -77,23 +78,15 @@ impl Root {
             if error.kind() != io::ErrorKind::NotFound {
                 return Err(failed(error));
             }
-            let root = path.display();
-            let reason = format!(
-                "cannot open the block store `{root}`: its parent folder is missing; mount the \
-                 drive, or make that folder"
-            );
-            return Err(Error::BadState { reason });
+            let why = "its parent folder is missing; mount the drive, or make that folder";
+            return Err(refused(path, why));
         }
         let device = std::fs::metadata(path).map_err(&failed)?.dev();
         let space = rustix::fs::statvfs(path).map_err(|errno| failed(errno.into()))?;
         if space.f_blocks == 0 {
-            return Err(Error::BadState {
-                reason: format!(
-                    "cannot use `{}` for blocks: its file system does not say how much space it \
-                     has; choose a folder on a drive",
-                    path.display()
-                ),
-            });
+            let why =
+                "its file system does not say how much space it has; choose a folder on a drive";
+            return Err(refused(path, why));
         }
         let size = space.f_blocks * space.f_frsize;
         if *capacity > size {
@@ -232,7 +225,7 @@ impl Root {
 
     /// Frees the data of hanging writes that have ended.
     pub(crate) fn end_of_hanging(&self) {
-        let is_over = |(buffer, _): &mut (Buffer, Space)| buffer.as_slice().is_some();
+        let is_over = |(buffer, _): &mut (Buffer, Vec<Claim>)| buffer.as_slice().is_some();
         let over: Vec<_> = self.hanging.lock().extract_if(.., is_over).collect();
         drop(over); // not under the lock
     }

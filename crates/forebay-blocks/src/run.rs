@@ -449,7 +449,7 @@ impl Runner<'_> {
         let (mut busy, mut puts, mut end) = (Vec::new(), Vec::new(), 0);
         for &item in items {
             let (key, len) = (work.items[item].key, len_of(work.items[item].len));
-            match volume.locks.claim(key.bits(2)).map_err(on_error)? {
+            match volume.locks.claim_key(key.bits(2)).map_err(on_error)? {
                 Some(claim) => puts.push(Put { item, key, len, at: 0, _claim: claim }),
                 None => busy.push(item),
             }
@@ -574,7 +574,7 @@ impl Runner<'_> {
         });
         match buffer.as_slice() {
             Some(_) => self.pool.give(buffer),
-            None => self.root.hanging.lock().push((buffer, reserved.space.take())),
+            None => self.root.hanging.lock().push((buffer, mem::take(&mut reserved.space))),
         }
         written
     }
@@ -582,7 +582,7 @@ impl Runner<'_> {
     /// Writes blocks again that were used and will be overwritten soon. Until then they are read
     /// where they are: what fails here is overwritten later.
     fn rescue(&self, volume: &Arc<Volume>, mut reserved: Reserved, deadline: Instant) {
-        let rescued = std::mem::take(&mut reserved.rescued);
+        let rescued = mem::take(&mut reserved.rescued);
         let mut end = 0;
         let places: Vec<_> =
             rescued.iter().map(|(record, _)| advance(&mut end, record.len)).collect();

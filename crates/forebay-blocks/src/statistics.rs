@@ -48,13 +48,6 @@ fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn count(reasons: &mut Vec<(Why, u64)>, why: Why) {
-    match reasons.iter_mut().find(|(it, _)| *it == why) {
-        Some((_, count)) => *count += 1,
-        None => reasons.push((why, 1)),
-    }
-}
-
 impl Counters {
     pub(crate) fn evicted(&self, blocks: u64) {
         self.0.lock().evicted += blocks;
@@ -64,29 +57,24 @@ impl Counters {
         self.0.lock().queued.add(ns(time));
     }
 
-    pub(crate) fn loaded(&self, end: End, len: u64, time: Duration) {
+    /// Counts the end of a read or a write.
+    pub(crate) fn ended(&self, is_read: bool, end: End, len: u64, time: Duration) {
         let mut counts = self.0.lock();
+        let RootStatistics { hits, missed, stored, present, dropped, .. } = &mut *counts;
+        let (done, not_done) = if is_read { (hits, missed) } else { (stored, dropped) };
         match end {
-            End::Done => {
-                counts.hits += 1;
-                counts.bytes_read += len;
-                counts.load.add(ns(time));
-            }
-            End::Present => {}
-            End::Not(why) => count(&mut counts.missed, why),
+            End::Done => *done += 1,
+            End::Present => *present += 1,
+            End::Not(why) => match not_done.iter_mut().find(|(it, _)| *it == why) {
+                Some((_, count)) => *count += 1,
+                None => not_done.push((why, 1)),
+            },
         }
-    }
-
-    pub(crate) fn saved(&self, end: End, len: u64, time: Duration) {
-        let mut counts = self.0.lock();
-        match end {
-            End::Done => {
-                counts.stored += 1;
-                counts.bytes_written += len;
-                counts.store.add(ns(time));
-            }
-            End::Present => counts.present += 1,
-            End::Not(why) => count(&mut counts.dropped, why),
+        if end == End::Done {
+            let RootStatistics { bytes_read, bytes_written, load, store, .. } = &mut *counts;
+            let (bytes, times) = if is_read { (bytes_read, load) } else { (bytes_written, store) };
+            *bytes += len;
+            times.add(ns(time));
         }
     }
 

@@ -13,7 +13,7 @@ use forebay_base::random::random;
 use forebay_base::units::format_size;
 use rustix::io::Errno;
 
-use crate::failure::{errno, failed};
+use crate::failure::{errno, failed, refused};
 use crate::files;
 use crate::index::{Header, Index, PAGE, Record, Wait, padded};
 use crate::locks::Share;
@@ -88,7 +88,14 @@ impl Volume {
         match index.header(Wait::ForDrive).map_err(&of_index)? {
             Some(there) if there.capacity != capacity => {
                 if !is_alone {
-                    return Err(in_use(path, capacity, there.capacity));
+                    let (there, wanted) = (format_size(there.capacity), format_size(capacity));
+                    return Err(refused(
+                        path,
+                        format_args!(
+                            "it is open already with a capacity of {there}, not {wanted}; use the same \
+                         capacity"
+                        ),
+                    ));
                 }
                 index = resize(path, &there, shape).map_err(&of_index)?;
             }
@@ -156,10 +163,6 @@ impl Drop for Volume {
 
 /// A root's number; `None` if it is not made yet. Refuses a folder with other files than the store's.
 fn read_format(path: &Path) -> Result<Option<u64>> {
-    let refuse = |what: &str| {
-        let root = path.display();
-        Err(Error::BadState { reason: format!("cannot open the block store `{root}`: {what}") })
-    };
     let text = read_text(&path.join("format")).map_err(failed(Operation::Open, path))?;
     let Some(text) = text.filter(|text| !text.is_empty()) else {
         // A root that is being made, or whose maker was killed, has this file.
@@ -169,20 +172,27 @@ fn read_format(path: &Path) -> Result<Option<u64>> {
         };
         return match ["index", "data"].iter().find(is_other).filter(|_| !is_begun) {
             None => Ok(None),
-            Some(name) => refuse(&format!(
-                "it has a file `{name}`, but no file `format` of a block store; remove that file, \
+            Some(name) => Err(refused(
+                path,
+                format_args!(
+                    "it has a file `{name}`, but no file `format` of a block store; remove that file, \
                  or choose another folder"
+                ),
             )),
         };
     };
     let own = text.strip_prefix(FORMAT).and_then(|text| text.trim().strip_prefix("root "));
     match own.and_then(|id| u64::from_str_radix(id, 16).ok()) {
         Some(id) => Ok(Some(id)),
-        None if text.starts_with("forebay blocks ") => refuse(
+        None if text.starts_with("forebay blocks ") => Err(refused(
+            path,
             "another version of Forebay made it, or its file `format` is damaged; remove the \
              store's files, or choose another folder",
-        ),
-        None => refuse("its file `format` is not one of a block store; choose another folder"),
+        )),
+        None => Err(refused(
+            path,
+            "its file `format` is not one of a block store; choose another folder",
+        )),
     }
 }
 
@@ -313,30 +323,19 @@ fn boot() -> u64 {
 /// Whether the error of a lock says that there are none: a sandbox may lack them, Lustre has none
 /// unless it is mounted with `flock`, and NFS 3 none without a daemon.
 fn without_locks(root: &Path, error: io::Error) -> Error {
-    let root = root.display();
-    let reason = match errno(&error) {
+    match errno(&error) {
         _ if error.kind() == io::ErrorKind::TimedOut => {
-            format!("cannot open the block store `{root}`: {error}; end that process")
+            refused(root, format_args!("{error}; end that process"))
         }
-        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK => format!(
-            "cannot use `{root}` for blocks: no part of a file can be locked there ({error}), \
-             which keeps processes apart; mount the file system with locks (Lustre: `flock`), or \
-             choose a folder on a local drive"
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK => refused(
+            root,
+            format_args!(
+                "no part of a file can be locked there ({error}), which keeps processes apart; mount \
+             the file system with locks (Lustre: `flock`), or choose a folder on a local drive"
+            ),
         ),
-        _ => return failed(Operation::Open, Path::new(&root.to_string()))(error),
-    };
-    Error::BadState { reason }
-}
-
-fn in_use(root: &Path, capacity: u64, there: u64) -> Error {
-    let reason = format!(
-        "cannot open the block store `{}` with a capacity of {}: it is open already with {}; use \
-         the same capacity",
-        root.display(),
-        format_size(capacity),
-        format_size(there)
-    );
-    Error::BadState { reason }
+        _ => failed(Operation::Open, root)(error),
+    }
 }
 
 impl Uses {

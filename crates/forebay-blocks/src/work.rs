@@ -260,10 +260,7 @@ impl Work {
     fn ended(&self, item: usize, end: End) {
         let Item { len, counters, .. } = &self.items[item];
         if let Some(counters) = counters {
-            match self.kind {
-                Kind::Get => counters.loaded(end, *len, self.started.elapsed()),
-                _ => counters.saved(end, *len, self.started.elapsed()),
-            }
+            counters.ended(self.kind == Kind::Get, end, *len, self.started.elapsed());
         }
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return;
