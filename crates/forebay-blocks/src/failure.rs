@@ -8,10 +8,15 @@ use forebay::Error;
 use forebay::error::{Operation, Place};
 use rustix::io::Errno;
 
-/// Makes the error of a failed operation on a path.
+/// Makes the error of a failed operation on a path. The store's own errors keep their text.
 pub(crate) fn failed(operation: Operation, path: &Path) -> impl Fn(io::Error) -> Error + use<> {
     let place = Place::whole(path);
-    move |error| Error::Io { operation, place: place.clone(), source: errno(&error) }
+    move |error| match (error.kind(), error.raw_os_error()) {
+        (kind, None) if kind != io::ErrorKind::TimedOut => {
+            Error::BadState { reason: format!("cannot {operation} {place}: {error}") }
+        }
+        _ => Error::Io { operation, place: place.clone(), source: errno(&error) },
+    }
 }
 
 /// The error of a root that cannot be opened like this.
@@ -21,5 +26,6 @@ pub(crate) fn refused(root: &Path, why: impl Display) -> Error {
 }
 
 pub(crate) fn errno(error: &io::Error) -> Errno {
-    Errno::from_io_error(error).unwrap_or(Errno::IO)
+    let is_late = error.kind() == io::ErrorKind::TimedOut;
+    Errno::from_io_error(error).unwrap_or(if is_late { Errno::TIMEDOUT } else { Errno::IO })
 }

@@ -21,8 +21,12 @@ pub(crate) fn own(path: &Path) -> io::Result<File> {
     if is.is_file() && is.nlink() == 1 {
         return Ok(file);
     }
-    let text = format!("`{}` is not a file of this store alone", path.display());
-    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    Err(not_own())
+}
+
+pub(crate) fn not_own() -> io::Error {
+    let text = "it is not a regular file, or has another name; choose another folder";
+    io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
 /// The same, with a length.

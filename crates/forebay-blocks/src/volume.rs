@@ -205,7 +205,7 @@ fn read_text(path: &Path) -> io::Result<Option<String>> {
         opened => opened?,
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        return Err(files::not_own());
     }
     let mut text = Vec::new();
     file.take(1024).read_to_end(&mut text)?;

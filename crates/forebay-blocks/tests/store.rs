@@ -475,7 +475,7 @@ fn folders_of_others_are_left_alone() {
         fs::hard_link(&victim, root.join(name)).unwrap();
         // An empty `format` is replaced, not written to.
         if name != "format" {
-            refused("");
+            refused("choose another folder");
         }
         assert_eq!(fs::read(&victim).unwrap(), b"", "{name}");
         fs::remove_dir_all(&root).unwrap();
@@ -488,7 +488,7 @@ fn folders_of_others_are_left_alone() {
             0,
         )
         .unwrap();
-        refused("");
+        refused("choose another folder");
     }
     // Only the last folder is made.
     let deep = folder.path().join("missing/root");
