@@ -414,23 +414,24 @@ impl Index {
         Ok(Some(evicted))
     }
 
-    /// Removes the records of a key that are `unwanted`, under the lock; returns how many blocks
-    /// were stored.
+    /// Removes the records of a key that are `unwanted`, under the lock; returns whether a block was
+    /// stored. `is_over` says which are too old.
     pub(crate) fn remove(
         &self,
         header: &Header,
         key: &[u8; 16],
         unwanted: impl Fn(&Record) -> bool,
-    ) -> io::Result<usize> {
-        let mut removed = 0;
+        is_over: impl Fn(&Record) -> bool,
+    ) -> io::Result<bool> {
+        let mut was_stored = false;
         for (at, bytes) in self.buckets(Wait::ForDrive, key)?.all() {
             let record = Record::decode(bytes).filter(|it| it.key == *key && unwanted(it));
             if let Some(record) = record {
                 self.file.write_all_at(&[0; RECORD], at)?;
-                removed += usize::from(header.has(&record));
+                was_stored |= header.has(&record) && !is_over(&record);
             }
         }
-        Ok(removed)
+        Ok(was_stored)
     }
 
     /// All records that are stored, for which the whole index is read.

@@ -365,10 +365,12 @@ impl Volume {
         &self,
         keys: &[[u8; 16]],
         unwanted: impl Fn(&Record) -> bool,
+        leaving: Leaving,
     ) -> io::Result<Vec<bool>> {
         let _changing = self.locks.index()?;
         let header = self.header()?;
-        keys.iter().map(|key| Ok(self.index.remove(&header, key, &unwanted)? > 0)).collect()
+        let is_over = |it: &Record| leaving.is_over(it);
+        keys.iter().map(|key| self.index.remove(&header, key, &unwanted, is_over)).collect()
     }
 
     /// Removes all blocks, and gives their space back.

@@ -139,7 +139,7 @@ impl Runner<'_> {
 
     fn delete(&self, work: &Work, items: &[usize], volume: &Volume) -> Result<(), End> {
         let keys: Vec<_> = items.iter().map(|&item| *work.items[item].key.name()).collect();
-        let removed = volume.remove(&keys, |_| true);
+        let removed = volume.remove(&keys, |_| true, self.root.leaving);
         let removed =
             removed.map_err(|error| self.failed(Side::Store, &self.root.of_index()(error)))?;
         self.root.stores.answered();
@@ -398,7 +398,7 @@ impl Runner<'_> {
         }
         // So that the next `set` stores it again.
         let is_it = |now: &Record| now == record;
-        match volume.remove(&[record.key], is_it).as_deref() {
+        match volume.remove(&[record.key], is_it, self.root.leaving).as_deref() {
             Ok([true]) => {
                 let (root, len) = (self.root.path.display(), record.len);
                 tracing::warn!(target: "forebay::blocks", %root, len, "removed a block: {what}");

@@ -361,6 +361,9 @@ fn old_blocks_are_not_found_and_are_written_again() {
     assert_eq!(set(&engine, &store, 1, 5000), End::Done);
     assert!(get(&engine, &store, 1, 5000).is_ok());
     assert_eq!(store.usage().unwrap().0, 1);
+    thread::sleep(Duration::from_millis(400));
+    assert_eq!(store.delete(&[key(&store, 1)]).wait(), [End::Not(Why::Absent)]);
+    assert_eq!(store.usage().unwrap().0, 0);
 }
 
 #[test]
