@@ -42,7 +42,7 @@ use forebay_measure::results::{Measured, Point, Record, Run, SCHEMA, Sample};
 use forebay_measure::stats::{Spread, float};
 use forebay_measure::stdio::message;
 use forebay_measure::steps::{self, Step};
-use forebay_measure::workload::backend::{Method, Plain, Pool, cufile};
+use forebay_measure::workload::backend::{Method, Plain, Pool};
 use forebay_measure::workload::measure::{Measurer, Peers};
 use forebay_measure::workload::run::{Ran, Ready};
 use forebay_measure::workload::{End, Lane, Load};
@@ -82,7 +82,7 @@ const LINK_SECONDS: f64 = 0.008;
 const SLOWEST_SECONDS: f64 = 0.2;
 /// Bounds of the default size of whole files.
 const WHOLE_LEN: (u64, u64) = (MIB, 1024 * MIB);
-/// Time after which no further method is warmed up.
+/// Time of warm-ups after which no further method is warmed up.
 const WARM_UP_MAX: Duration = Duration::from_secs(5);
 /// Half of the interval of each row, as a share of its median, at which a default run may end.
 const PRECISE: f64 = 0.02;
@@ -178,7 +178,7 @@ impl<'a> Bench<'a> {
         let pool = Arc::new(Pool::new(program));
         let measurers = Measurer::all(&engine, &targets, &pool, args.compared);
         let is_whole = args.moves_whole_files();
-        let methods = methods(args, &engine, &targets, &pool, &mut warnings);
+        let methods = methods(args, &engine, &targets, &mut warnings);
         let directions = directions(args, paths, is_whole);
         let find = |path: &PathBuf| Place::find(&engine, path, args, &directions);
         let places =
@@ -582,7 +582,12 @@ impl<'a> Bench<'a> {
         bar.set_position(done as u64);
         self.show_progress(done, rounds, &bar);
         self.make_scratch(&bar)?;
-        self.warm(&bar)?;
+        let mut warmed = Warmed::default();
+        // A required route that is unavailable ends the run before its first sample.
+        for index in (0..self.planned.len()).filter(|one| self.planned[*one].point.route.is_some())
+        {
+            self.warm(index, &mut warmed, &bar)?;
+        }
         let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
         let mut rated = HashSet::new();
         samples(&self.records).for_each(|(_, sample)| _ = ends_row(sample, &mut rated));
@@ -622,6 +627,7 @@ impl<'a> Bench<'a> {
                 let left = rounds.left((self.begun.elapsed(), needs), rest);
                 let left = self.joined.map_or(Ok(left), |joined| joined.decided("time", left))?;
                 let Some(left) = left else { break 'rounds };
+                self.warm(index, &mut warmed, &bar)?;
                 say(&self.planned[index].name(), left);
                 bar.tick();
                 let begun = Instant::now();
@@ -812,30 +818,35 @@ impl<'a> Bench<'a> {
         if is_known { Ok(()) } else { self.note(record) }
     }
 
-    /// Lets each method read once, so that samples do not include the start of its threads.
+    /// Lets the method of a point read once before its first sample, which then does not include
+    /// the start of its threads.
     ///
     /// # Errors
     /// A required route is unavailable.
-    fn warm(&self, bar: &ProgressBar) -> Result<()> {
-        let mut known = HashSet::new();
-        for planned in self.planned.iter().filter(|one| one.whole.is_some() && !one.load.writes()) {
-            let is_late = self.begun.elapsed() > WARM_UP_MAX && planned.point.route.is_none();
-            if is_late || !known.insert((planned.load.method, planned.targets)) {
-                continue;
-            }
-            bar.set_message(format!("warming up {}", planned.point.method));
-            let end = End::AtLeast(Duration::ZERO);
-            let load = Load { cache: Cache::Warm, once: false, end, ..planned.load.clone() };
-            let measurer = &self.measurers[planned.targets];
-            let mut lanes = self.lanes(planned);
-            // One piece is enough of a file that is moved in pieces.
-            lanes.iter_mut().for_each(|lane| lane.region.len = load.request_size);
-            let warmed = Ready::with(&self.engine, &load, &lanes, &self.pool)
-                .and_then(|mut ready| ready.run(measurer.targets()));
+    fn warm(&self, index: usize, warmed: &mut Warmed, bar: &ProgressBar) -> Result<()> {
+        let planned = &self.planned[index];
+        if planned.whole.is_none() || planned.load.writes() {
+            return Ok(());
+        }
+        let is_late = warmed.time > WARM_UP_MAX && planned.point.route.is_none();
+        if is_late || !warmed.methods.insert((planned.load.method, planned.targets)) {
+            return Ok(());
+        }
+        bar.set_message(format!("warming up {}", planned.point.method));
+        let begun = Instant::now();
+        let end = End::AtLeast(Duration::ZERO);
+        let load = Load { cache: Cache::Warm, once: false, end, ..planned.load.clone() };
+        let measurer = &self.measurers[planned.targets];
+        let mut lanes = self.lanes(planned);
+        // One piece is enough of a file that is moved in pieces.
+        lanes.iter_mut().for_each(|lane| lane.region.len = load.request_size);
+        let ran = Ready::with(&self.engine, &load, &lanes, &self.pool)
+            .and_then(|mut ready| ready.run(measurer.targets()));
+        match ran {
+            Ok(_) => warmed.time += begun.elapsed(),
             // Without a required route, what fails here fails again, and is reported then.
-            if planned.point.route.is_some() {
-                warmed?;
-            }
+            Err(failure) if planned.point.route.is_some() => return Err(failure),
+            Err(_) => {}
         }
         Ok(())
     }
@@ -1012,6 +1023,13 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// The methods that have been warmed up, and the time that this took.
+#[derive(Default)]
+struct Warmed {
+    methods: HashSet<(Method, usize)>,
+    time: Duration,
+}
+
 /// Whether whole files are measured no more after this sample: it failed, or they are too small for
 /// a rate. A sample that was once too short, on a busy machine, ends no row that has rates.
 fn ends_row(sample: &Sample, rated: &mut HashSet<Point>) -> bool {
@@ -1032,7 +1050,6 @@ fn methods(
     args: &BenchArgs,
     engine: &Engine,
     targets: &[Together],
-    pool: &Pool,
     warnings: &mut Vec<String>,
 ) -> Vec<Method> {
     if !args.method.is_empty() {
@@ -1043,16 +1060,12 @@ fn methods(
         return vec![forebay];
     }
     let mut methods = vec![Method::Plain(Plain::Standard), Method::Plain(Plain::Mmap)];
-    if let Some(gpu) = targets::gpus(targets).next() {
-        let info = gpu.info();
-        let gpu = (!info.simulated).then_some(info.uuid.as_str());
-        let found = match engine.options().cufile {
-            true => cufile::check(pool, gpu),
-            false => Err("`FOREBAY_CUFILE` is `off`".into()),
-        };
-        match found {
-            Ok(()) => methods.extend(Method::CUFILE),
-            Err(reason) => warnings.push(format!("cuFile's compat mode is not compared: {reason}")),
+    if targets::gpus(targets).next().is_some() {
+        // Where it does not open, its first sample says so: until then it may take many seconds.
+        match engine.options().cufile {
+            true => methods.extend(Method::CUFILE),
+            false => warnings
+                .push("cuFile's compat mode is not compared: `FOREBAY_CUFILE` is `off`".into()),
         }
     }
     methods.push(forebay);

@@ -262,9 +262,12 @@ fn many_requests_in_flight_move_every_byte_both_ways() {
 fn a_driver_that_does_not_open_has_a_note_with_a_remedy() {
     let Some((output, all)) = read_with("#define OPEN return answer(5027)") else { return };
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(of_cufile(&all).is_empty());
-    let note = warnings(&all);
-    assert!(note.contains("cuFile's compat mode is not compared: "), "{note}");
+    let rows = of_cufile(&all);
+    assert!(rows.len() == 2 && rows.iter().all(|sample| sample.measured.is_none()), "{rows:?}");
+    assert_eq!(rows[0].error, rows[1].error);
+    let note = stderr(&output);
+    let says = "`cufile-compat` and `cufile-compat-tuned` are not available: cannot use cuFile: ";
+    assert_eq!(note.matches(says).count(), 1, "{note}");
     assert!(note.contains("HANDLE_NOT_REGISTERED (5027)") && note.contains("/run/udev"), "{note}");
     for (open, says) in [
         ("*(volatile int *)0 = 0", "`forebay cufile` ended with signal: 11"),
@@ -432,6 +435,24 @@ fn a_library_that_hangs_is_abandoned() {
     assert!(!cufile.is_alive());
     assert!(cufile.open(&path, false, false).unwrap_err().with_remedy().starts_with(&printed));
     assert!(start.elapsed() < LONG + LONG);
+}
+
+/// The time limit of a driver that hangs is paid once, after the first rows.
+#[test]
+fn rows_before_cufile_do_not_wait_for_its_driver() {
+    let hangs = "#define OPEN { fclose(fopen(\"begun\", \"a\")); for (;;) pause(); }";
+    let Some((output, all)) = read_with(hangs) else { return };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let methods: Vec<&str> =
+        samples(&all).iter().take(5).map(|sample| sample.point.method.as_str()).collect();
+    let last = ["cufile-compat", "cufile-compat-tuned", "forebay"];
+    assert_eq!(methods, [&["standard", "mmap"][..], &last].concat());
+    let times: Vec<f64> = samples(&all).iter().map(|sample| sample.unix_time).collect();
+    assert!(times[2] - times[1] >= 4.0, "it was opened before: {times:?}");
+    let rows = of_cufile(&all);
+    let says = |sample: &&&Sample| sample.error.as_ref().unwrap().contains("no answer within 4 s");
+    assert_eq!(rows.iter().filter(says).count(), 2, "{rows:?}");
+    assert_eq!(rows[0].error, rows[1].error);
 }
 
 #[test]

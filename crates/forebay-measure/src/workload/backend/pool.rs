@@ -42,6 +42,8 @@ pub struct Pool {
     program: Option<Program>,
     buffers: Mutex<Vec<Buffer>>,
     movers: Mutex<Vec<Mover>>,
+    /// Why processes for these GPUs do not start.
+    refused: Mutex<Vec<(Option<String>, String)>>,
 }
 
 impl Pool {
@@ -95,11 +97,21 @@ impl Pool {
         Ok(places)
     }
 
-    /// A process for the GPU with this UUID.
-    pub(super) fn take_mover(&self, gpu: Option<&str>) -> Option<Mover> {
+    /// A process for the GPU with this UUID, or why none starts.
+    pub(super) fn take_mover(&self, gpu: Option<&str>) -> Option<Result<Mover, String>> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, reason)) = refused.iter().find(|(own, _)| own.as_deref() == gpu) {
+            return Some(Err(reason.clone()));
+        }
         let mut all = self.movers.lock().unwrap_or_else(PoisonError::into_inner);
         let index = all.iter().position(|mover| mover.is_for(gpu))?;
-        Some(all.swap_remove(index))
+        Some(Ok(all.swap_remove(index)))
+    }
+
+    /// Starts no process for the GPU with this UUID any more.
+    pub(super) fn refuse_movers(&self, gpu: Option<&str>, reason: &str) {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        refused.push((gpu.map(str::to_owned), reason.to_owned()));
     }
 
     /// Returns a process.

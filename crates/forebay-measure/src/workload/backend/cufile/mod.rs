@@ -40,20 +40,13 @@ pub enum Tuning {
     Tuned,
 }
 
-/// A process for the GPU with this UUID: an earlier one, or a new one.
+/// A process for the GPU with this UUID: an earlier one, or a new one. What failed to start is not
+/// started again: that may take its whole time limit.
 fn process_of(gpu: Option<&str>, pool: &Pool) -> Result<Mover, String> {
-    let new = || Mover::start(&pool.program(), gpu.map(str::to_owned), Bounds::default());
-    pool.take_mover(gpu).map_or_else(new, Ok)
-}
-
-/// Checks that cuFile opens for the GPU with this UUID. Its process is kept.
-///
-/// # Errors
-/// There is no library, or it does not open in time: the text says why, and what to do.
-pub fn check(pool: &Pool, gpu: Option<&str>) -> Result<(), String> {
-    let process = process_of(gpu, pool)?;
-    pool.give_mover(process);
-    Ok(())
+    pool.take_mover(gpu).unwrap_or_else(|| {
+        let started = Mover::start(&pool.program(), gpu.map(str::to_owned), Bounds::default());
+        started.inspect_err(|reason| pool.refuse_movers(gpu, reason))
+    })
 }
 
 /// Makes requests with cuFile in another process.
