@@ -131,6 +131,11 @@ impl Place {
         self.key.is_some()
     }
 
+    /// The bytes of the user's file; 0 of scratch.
+    pub(super) const fn own_len(&self) -> u64 {
+        if self.is_scratch() { 0 } else { self.len }
+    }
+
     /// The bytes of each file: of scratch as many as `args` or its points need, of the user's file
     /// no more than that.
     ///

@@ -222,18 +222,24 @@ impl<'a> Bench<'a> {
             caches: Vec::new(),
         };
         let opened = args.output.as_deref().map(state::open).transpose()?;
-        let recorded = opened.as_ref().and_then(|opened| opened.request.as_ref());
+        let opened = match joined {
+            Some(joined) => joined.opened(opened)?,
+            None => opened,
+        };
+        let recorded = opened.as_ref().and_then(|opened| opened.request.clone());
+        let recorded = recorded.as_deref();
         let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
-            Some(found) => {
-                bench.plan_again(found, &mut axes);
-                Vec::new()
-            }
+            Some(found) => bench.plan_again(found, &mut axes)?,
             None => bench.find(&mut axes, &mut warnings)?,
         };
         bench.plan(&axes)?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        bench.begin_results(environment, bench.request(&axes), opened)?;
+        let mut request = bench.request(&axes);
+        if let Some(found) = recorded.and_then(|recorded| recorded.get("found")) {
+            request["found"] = found.clone();
+        }
+        bench.begin_results(environment, request, opened)?;
         doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
         warnings.into_iter().try_for_each(|text| bench.warn(text))?;
@@ -260,12 +266,27 @@ impl<'a> Bench<'a> {
     }
 
     /// Plans what an earlier run has found, of which this is the rest. Its file has the doubts.
-    fn plan_again(&mut self, found: Found, axes: &mut Axes) {
+    ///
+    /// # Errors
+    /// A file is shorter now; the plan of a rank differs.
+    fn plan_again(&mut self, found: Found, axes: &mut Axes) -> Result<Vec<String>> {
+        if let Some(joined) = self.joined {
+            joined.common(axes, &mut self.is_limited, &self.args.paths)?;
+        }
         let named = |name: &String| Method::all().find(|method| method.name() == name);
         axes.methods = found.methods.iter().filter_map(named).collect();
         (axes.caches, axes.whole, axes.piece_max) = (found.caches, found.whole, found.piece_max);
         (self.is_limited, self.kv_capacity) = (found.is_limited, found.kv_capacity);
+        for (place, (had, path)) in self.places.iter().zip(found.lens.iter().zip(&axes.paths)) {
+            if place.own_len() < *had {
+                let (len, had) = (format_size(place.len), format_size(*had));
+                return Err(Failure::new(format!("cannot continue to read `{path}`"))
+                    .because(format!("the samples so far are of {had}, and it has {len} now"))
+                    .hint("restore the file, or name another results file with `-o`"));
+            }
+        }
         axes.whole.iter().for_each(|lens| self.shorten(lens));
+        Ok(Vec::new())
     }
 
     /// Makes the points, and checks that there is room for their bytes.
@@ -499,7 +520,7 @@ impl<'a> Bench<'a> {
             Some(joined) => joined.machines(gpus)?,
             None => (Vec::new(), gpus),
         };
-        if let Some(Opened { ledger, request: Some(recorded), .. }) = &opened {
+        if let Some(Opened { ledger: Some(ledger), request: Some(recorded), .. }) = &opened {
             state::check(ledger.path(), recorded, &request)?;
         }
         let run = Run {
@@ -516,8 +537,8 @@ impl<'a> Bench<'a> {
         let early = std::mem::take(&mut self.records);
         let run = Record::Run(Box::new(run));
         if let Some(mut opened) = opened {
-            opened.ledger.append(&run)?;
-            (self.ledger, self.records) = (Some(opened.ledger), opened.records);
+            opened.ledger.iter_mut().try_for_each(|ledger| ledger.append(&run))?;
+            (self.ledger, self.records) = (opened.ledger, opened.records);
         }
         self.records.push(run);
         early.into_iter().try_for_each(|record| self.note(record))
@@ -538,7 +559,9 @@ impl<'a> Bench<'a> {
             whole: axes.whole.clone(),
             piece_max: axes.piece_max,
             kv_capacity: self.kv_capacity,
+            lens: self.places.iter().map(Place::own_len).collect(),
         });
+        request["ranks"] = self.joined.map(|joined| joined.ranks.place.size).into();
         request
     }
 
@@ -576,7 +599,7 @@ impl<'a> Bench<'a> {
         let mut done = kept.len();
         self.announce(done, rounds);
         if done >= all {
-            return Ok(std::mem::take(&mut self.records));
+            return self.finish();
         }
         let bar = self.bar(all);
         bar.set_position(done as u64);
@@ -771,11 +794,7 @@ impl<'a> Bench<'a> {
         let ledger = self.ledger.as_ref().filter(|_| is_kept);
         let message = match ledger.map(|ledger| ledger.path().display()) {
             Some(path) => {
-                let next = match self.joined {
-                    None => "the same command continues from there",
-                    Some(_) => "name another file to start again",
-                };
-                format!("stopped: `{path}` has {samples}; {next}")
+                format!("stopped: `{path}` has {samples}; the same command continues from there")
             }
             None => format!("stopped after {samples}"),
         };

@@ -490,6 +490,9 @@ pub(super) struct Found {
     pub(super) piece_max: u64,
     /// The capacity of each root of a block store.
     pub(super) kv_capacity: Option<u64>,
+    /// The bytes used of the user's file, of each path.
+    #[serde(default)]
+    pub(super) lens: Vec<u64>,
 }
 
 impl Found {

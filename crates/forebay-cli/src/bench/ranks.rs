@@ -25,6 +25,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Axes, Caches};
+use super::state::Opened;
 use crate::bench::args::{BenchArgs, GpuRows, OneFile};
 use crate::bench::files::{Place as Files, Shared};
 use crate::map::{self, json::MapReport};
@@ -123,14 +124,9 @@ impl Joined {
             leave_out_warnings();
         }
         let rank = ranks.place.rank;
-        let output = args.output.take().filter(|_| rank == 0);
-        let kept = output.as_ref().filter(|path| path.exists());
-        let kept = kept.map(|path| path.display().to_string());
-        let share_hosts = ranks.agree("results file", kept, |all| match &all[0] {
-            Some(path) => Err(Failure::usage("several ranks cannot continue a results file")
-                .because(format!("`{path}` exists, and its samples are known to rank 0 alone"))
-                .hint("name a new file with `-o`")),
-            None => Ok(ranks.hosts.iter().collect::<BTreeSet<_>>().len() < ranks.hosts.len()),
+        args.output.take_if(|_| rank != 0);
+        let share_hosts = ranks.agree("hosts", (), |_| {
+            Ok(ranks.hosts.iter().collect::<BTreeSet<_>>().len() < ranks.hosts.len())
         })?;
         let is_file = |path: &PathBuf| !subject::is_folder(path);
         if share_hosts && args.one_file.is_none() && args.paths.iter().any(is_file) {
@@ -138,7 +134,6 @@ impl Joined {
             let own = "that is how ranks of a host use a named file";
             check_one_file(args).map_err(|failure| failure.because(own))?;
         }
-        args.output = output;
         args.quiet |= rank != 0;
         if args.one_file == Some(OneFile::Stripes) {
             args.stripe = Some((rank, ranks.place.size));
@@ -191,6 +186,13 @@ impl Joined {
     /// Ends the run of the others.
     pub(super) fn fail(&self, failure: &Failure) {
         self.ranks.fail(failure);
+    }
+
+    /// The results file of rank 0, whose records all ranks need to continue its run.
+    pub(super) fn opened(&self, own: Option<Opened>) -> Result<Option<Opened>> {
+        let records = own.as_ref().map(|own| own.records.clone());
+        let records = self.decided("results file", records)?;
+        Ok(own.or_else(|| Some(Opened::with(None, records?))))
     }
 
     /// What all ranks can measure.

@@ -27,11 +27,22 @@ pub(super) fn check_name(path: Option<&Path>) -> Result<()> {
 
 /// The results file of a run.
 pub(super) struct Opened {
-    pub(super) ledger: Ledger,
+    /// `None` of ranks other than 0.
+    pub(super) ledger: Option<Ledger>,
     /// What the file holds already.
     pub(super) records: Vec<Record>,
     /// The request of these records.
     pub(super) request: Option<Arc<Value>>,
+}
+
+impl Opened {
+    pub(super) fn with(ledger: Option<Ledger>, records: Vec<Record>) -> Self {
+        let request = records.iter().find_map(|record| match record {
+            Record::Run(run) if run.verb == "bench" => Some(Arc::clone(&run.request)),
+            _ => None,
+        });
+        Self { ledger, records, request }
+    }
 }
 
 /// Opens or makes a results file.
@@ -40,15 +51,11 @@ pub(super) struct Opened {
 /// The file holds something else; or system errors.
 pub(super) fn open(path: &Path) -> Result<Opened> {
     if std::fs::symlink_metadata(path).is_err() {
-        return Ok(Opened { ledger: Ledger::create(path)?, records: Vec::new(), request: None });
+        return Ok(Opened::with(Some(Ledger::create(path)?), Vec::new()));
     }
     let (ledger, records) = Ledger::reopen(path)?;
-    let request = records.iter().find_map(|record| match record {
-        Record::Run(run) if run.verb == "bench" => Some(Arc::clone(&run.request)),
-        _ => None,
-    });
-    let request = Some(request.unwrap_or_default());
-    Ok(Opened { ledger, records, request })
+    let opened = Opened::with(Some(ledger), records);
+    Ok(Opened { request: Some(opened.request.unwrap_or_default()), ..opened })
 }
 
 /// Checks that the recorded request of a file is this one.
@@ -57,7 +64,7 @@ pub(super) fn open(path: &Path) -> Result<Opened> {
 /// They differ.
 pub(super) fn check(path: &Path, recorded: &Value, own: &Value) -> Result<()> {
     let own = own.as_object().into_iter().flatten();
-    let differs = own.filter(|(key, value)| recorded.get(key) != Some(value));
+    let differs = own.filter(|(key, value)| recorded.get(key).unwrap_or(&Value::Null) != *value);
     let names: Vec<String> = differs.map(|(key, _)| format!("`{key}`")).collect();
     if names.is_empty() {
         return Ok(());

@@ -228,23 +228,48 @@ fn a_lost_rank_ends_the_run_of_all_with_its_name() {
         assert!(killed.elapsed() < Duration::from_secs(10));
         assert_eq!(output.status.code(), Some(1));
         assert!(printed(output).contains("rank 1 on "), "{}", printed(output));
-        assert!(!printed(output).contains("same command"), "{}", printed(output));
+        let continues = printed(output).contains("the same command continues from there");
+        assert_eq!(continues, number == 0, "{}", printed(output));
         assert_eq!(output.stdout.is_empty(), number == 1, "one table, of rank 0");
         let names_rows = printed(output).contains("not measured: forebay read, cold, ");
         assert_eq!(names_rows, number == 0, "{}", printed(output));
-    }
-    // It is refused to all at once.
-    let begun = Instant::now();
-    for output in [0, 1, 2].map(start).map(|rank| rank.wait_with_output().unwrap()) {
-        assert!(!output.status.success() && begun.elapsed() < Duration::from_secs(30));
-        assert!(printed(&output).contains("several ranks cannot continue a results file"));
-        assert!(printed(&output).contains("`results` exists"), "{}", printed(&output));
     }
     assert!(samples(&read(&file).unwrap()).count() >= 1, "what was measured stays");
     let left = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
     // The killed rank's own scratch is left for the next run to remove.
     let left = left.filter(|name| name.to_string_lossy().contains("scratch")).count();
     assert!(left <= 1, "{left}");
+}
+
+#[test]
+fn the_same_command_continues_the_run_of_ranks() {
+    let folder = tempfile::tempdir_in(".").unwrap();
+    let file = folder.path().join("results");
+    let run = |ranks: u32, repeats: &str| -> Vec<Output> {
+        let (port, own) = (port(), ["--repeats", repeats, "--time=100ms", "-o", "results"]);
+        let all = (0..ranks).map(|number| start(folder.path(), (number, ranks, port), &own));
+        let all: Vec<Child> = all.collect();
+        all.into_iter().map(|one| one.wait_with_output().unwrap()).collect()
+    };
+    assert!(run(2, "2").iter().all(|output| output.status.success()));
+    // As if it had been stopped in the second round.
+    let text = fs::read_to_string(&file).unwrap();
+    let cut = text.match_indices("{\"record\":\"sample\"").nth(8).unwrap().0;
+    fs::write(&file, &text[..cut]).unwrap();
+    for output in run(3, "2") {
+        assert!(!output.status.success());
+        assert!(printed(&output).contains("other `ranks`"), "{}", printed(&output));
+    }
+    // The second of these has nothing left to measure.
+    for _ in 0..2 {
+        for output in run(2, "2") {
+            assert!(output.status.success(), "{}", printed(&output));
+        }
+        let records = read(&file).unwrap();
+        let all: Vec<&Sample> = samples(&records).map(|(_, sample)| sample).collect();
+        assert_eq!(all.len(), text.matches("{\"record\":\"sample\"").count());
+        assert!(all.iter().all(|one| one.measured.as_ref().unwrap().shares.len() == 2));
+    }
 }
 
 /// Hosts as network namespaces, each behind a link of 1 Mbit/s to a common bridge.

@@ -566,11 +566,17 @@ fn listener(
         };
         match write() {
             Ok(written) => (note, own.token) = (Some(written), token),
-            Err(error) if place.is_folder() => {
-                return Err(Failure::at("write", &path, &error)
-                    .hint("let `MASTER_ADDR` be a host, or a folder that rank 0 may write to"));
+            Err(error) => {
+                // The other ranks would read what is there, such as the note of another user.
+                let is_there = std::fs::symlink_metadata(&path).is_ok();
+                let hint = match is_there {
+                    true => "remove it, or set `FOREBAY_TOKEN` to a random text in all ranks",
+                    false => "let `MASTER_ADDR` be a host, or a folder that rank 0 may write to",
+                };
+                if place.is_folder() || is_there {
+                    return Err(Failure::at("write", &path, &error).hint(hint));
+                }
             }
-            Err(_) => {}
         }
     }
     // The others are refused until the note is there. The standard library lets 128 ranks wait, and
@@ -1146,6 +1152,17 @@ mod tests {
         assert_eq!(std::fs::metadata(&note).unwrap().permissions().mode() & 0o777, 0o600);
         drop(all);
         assert!(!note.exists());
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_replaced_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { token: None, ..place(0, 2, free_port()) };
+        let note = place.note(Some(folder.path())).unwrap();
+        std::fs::create_dir(&note).unwrap();
+        let failure = Ranks::meet(place, "a", Some(folder.path())).unwrap_err();
+        assert!(failure.message.contains(&*note.to_string_lossy()), "{failure:?}");
+        assert!(failure.hint.unwrap().contains("`FOREBAY_TOKEN`"));
     }
 
     #[test]

@@ -91,13 +91,10 @@ impl Collected {
             let all = ((points.len() - ended.len()) as u64).saturating_mul(repeats);
             if ended.len() + others.len() > 0 && (there.len() as u64) < all {
                 let name = &run.name;
-                // A run of several ranks begins again.
-                let more = match run.record.ranks.is_empty() {
-                    true => "; the same command continues it",
-                    false => "",
-                };
                 let there = there.len();
-                self.add(&format!("`{name}` is incomplete: {there} of {all} samples{more}"));
+                self.add(&format!(
+                    "`{name}` is incomplete: {there} of {all} samples; the same command continues it"
+                ));
             }
         }
     }
@@ -285,10 +282,8 @@ mod tests {
             let is_incomplete = of(&whole).iter().any(|text| text.contains("incomplete"));
             assert_eq!(is_incomplete, seconds > 0.1, "{:?}", of(&whole));
         }
-        // Several ranks continue nothing, and rows that failed lack no samples.
-        let mut of_rank = records.clone();
-        of_rank[0]["ranks"] = json!(["a", "b"]);
-        assert_eq!(of(&of_rank[..5])[1], "`a` is incomplete: 4 of 6 samples");
+        // Rows that failed lack no samples.
+        let stopped = records.clone();
         for sample in records[1..].iter_mut().filter(|sample| sample["point"]["depth"] == 8) {
             (sample["measured"], sample["error"]) = (Value::Null, "it broke".into());
         }
@@ -298,7 +293,7 @@ mod tests {
         assert_eq!(found, ["1 of 2 points failed (first error: it broke)"]);
         // The command that measures knows itself whether it is complete.
         let own: Vec<_> =
-            of_rank[..5].iter().map(|one| Record::deserialize(one).unwrap()).collect();
+            stopped[..5].iter().map(|one| Record::deserialize(one).unwrap()).collect();
         let own = gather::of_own_run(&own).warnings;
         assert!(own.iter().all(|text| !text.contains("incomplete")), "{own:?}");
     }

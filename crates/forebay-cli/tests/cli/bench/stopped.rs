@@ -1,7 +1,7 @@
 //! What a sweep that is stopped says, and what a report says of its results.
 
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Command, Stdio};
 
@@ -92,5 +92,35 @@ fn a_run_without_a_size_continues_with_the_size_that_its_file_records() {
         let other = [&arguments[..], &["--size=8M", "--label=other"]].concat();
         let reported = stderr(&command(folder.path(), &other).output().unwrap());
         assert!(reported.contains("something else: other `label`, `size`"), "{reported}");
+    }
+}
+
+#[test]
+fn a_run_is_not_continued_on_a_file_that_has_become_shorter() {
+    for rows in [&["--direction=read"][..], &["--block-size=4K"]] {
+        let folder = folder();
+        let data = folder.path().join("data");
+        fs::write(&data, vec![7; 4 << 20]).unwrap();
+        let run = |repeats: &str| {
+            let arguments = ["data", "--gpu=none", "--time=100ms", "-o", "results", repeats];
+            command(folder.path(), &[&arguments[..], rows].concat()).output().unwrap()
+        };
+        let output = run("--repeats=2");
+        assert!(output.status.success(), "{}", stderr(&output));
+        let results = folder.path().join("results");
+        let text = fs::read_to_string(&results).unwrap();
+        let cut = text.rfind("{\"record\":\"sample\"").unwrap();
+        fs::write(&results, &text[..cut]).unwrap();
+        let resize = |len| File::options().write(true).open(&data).unwrap().set_len(len).unwrap();
+        resize(3 << 20);
+        let output = run("--repeats=2");
+        let reported = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{reported}");
+        for text in ["read `data`", "of 4 MiB, and it has 3 MiB now", "restore the file, or"] {
+            assert!(reported.contains(text), "{reported}");
+        }
+        resize(9 << 20);
+        let output = run("--repeats=2");
+        assert!(output.status.success(), "{}", stderr(&output));
     }
 }
