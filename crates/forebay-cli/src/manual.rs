@@ -14,16 +14,47 @@ pub(crate) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::definition(), "forebay", &mut script);
     let script = String::from_utf8_lossy(&script);
-    if shell != Shell::Bash {
-        return print(&script);
-    }
     // The last value of a list is completed, by those that the list does not have.
-    let value = (r#"=($(compgen -W ""#, r#"" -- "${cur}"))"#);
-    let last = (
-        r#"=($(compgen -P "${cur%"${cur##*,}"}" -W "$(printf '%s\n' "#,
-        r#" | grep -vxF "$(tr , '\n' <<< "${cur%"${cur##*,}"}")")" -- "${cur##*,}"))"#,
-    );
-    print(&script.replace(value.0, last.0).replace(value.1, last.1))
+    print(&match shell {
+        Shell::Bash => {
+            let value = (r#"=($(compgen -W ""#, r#"" -- "${cur}"))"#);
+            let last = (
+                r#"=($(compgen -P "${cur%"${cur##*,}"}" -W "$(printf '%s\n' "#,
+                r#" | grep -vxF "$(tr , '\n' <<< "${cur%"${cur##*,}"}")")" -- "${cur##*,}"))"#,
+            );
+            // `--flag=value` is three words there.
+            let prev = "    prev=\"$3\"\n";
+            let flag = "    [[ ${prev} == = ]] && prev=\"${COMP_WORDS[COMP_CWORD-2]}\"\n";
+            let script = script.replace(prev, &format!("{prev}{flag}"));
+            script.replace(value.0, last.0).replace(value.1, last.1)
+        }
+        Shell::Zsh => within(&script, (",…:(", ")'"), |names| {
+            Some(format!(",…:_sequence compadd - {names}'"))
+        }),
+        Shell::Fish => within(&script, (" -a \"", "\""), |lines| {
+            let names: Option<Vec<&str>> =
+                lines.lines().map(|line| line.strip_suffix("\\t''")).collect();
+            Some(format!(" -a \"(__fish_append , {})\"", names?.join(" ")))
+        }),
+        _ => script.into_owned(),
+    })
+}
+
+/// The text with what `make` makes of each part from `open` to `close`; `None` leaves it.
+fn within(
+    text: &str,
+    (open, close): (&str, &str),
+    make: impl Fn(&str) -> Option<String>,
+) -> String {
+    let mut parts = text.split(open);
+    let mut made = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(close).and_then(|(inner, rest)| Some((make(inner)?, rest))) {
+            Some((inner, rest)) => made.extend([&inner, rest]),
+            None => made.extend([open, part]),
+        }
+    }
+    made
 }
 
 /// Prints the manual page of the command, or of `verb`.

@@ -65,4 +65,23 @@ fn the_last_value_of_a_list_is_completed() {
     assert_eq!(completed("cpu-gpu,mmap,cpu-a").unwrap(), "cpu-gpu,mmap,cpu-async-gpu ");
     assert_eq!(completed("mmap,mm").unwrap().trim(), "", "it is given");
     assert_eq!(completed("mmap,cpu-g,cpu-g").unwrap(), "mmap,cpu-g,cpu-gpu ");
+    for (shell, list) in [
+        ("zsh", ":STATE,…:_sequence compadd - warm cold'"),
+        ("fish", " -r -f -a \"(__fish_append , warm cold)\"\n"),
+    ] {
+        let script = stdout(&["completions", shell]);
+        assert!(script.contains(list), "{shell}");
+    }
+}
+
+#[test]
+fn a_value_behind_an_equals_sign_is_completed() {
+    // As bash calls it for `--cache=w`.
+    let script = stdout(&["completions", "bash"]);
+    let ask = "COMP_WORDS=(forebay bench --cache = w); COMP_CWORD=4\n";
+    let call = "\n_forebay forebay w =; printf '%s ' \"${COMPREPLY[@]}\"";
+    match Command::new("bash").args(["-c", &format!("{ask}{script}{call}")]).output() {
+        Ok(output) => assert_eq!(String::from_utf8(output.stdout).unwrap(), "warm "),
+        Err(error) => println!("skipped: completions: no bash: {error}"),
+    }
 }
