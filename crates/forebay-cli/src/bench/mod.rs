@@ -65,6 +65,7 @@ use crate::report::bars;
 use crate::report::grid::WIDTH;
 use crate::report::model::{Line, Metric, NO_TIME};
 use crate::report::numbers::counted;
+use crate::report::ratio::SAMPLES_MIN;
 
 /// Bytes read to find out if a route is available.
 pub(crate) const TRY_LEN: u64 = MIB;
@@ -156,6 +157,8 @@ pub(crate) struct Bench<'a> {
     kv_capacity: Option<u64>,
     /// The other ranks of this run.
     joined: Option<&'a Joined>,
+    /// How long planning and preparing took.
+    planned_after: Duration,
 }
 
 impl<'a> Bench<'a> {
@@ -210,6 +213,7 @@ impl<'a> Bench<'a> {
             served: HashMap::new(),
             kv_capacity: args.size,
             joined,
+            planned_after: Duration::ZERO,
         };
         let names = paths.iter().map(|path| path.display().to_string());
         let mut axes = Axes {
@@ -611,6 +615,7 @@ impl<'a> Bench<'a> {
         {
             self.warm(index, &mut warmed, &bar)?;
         }
+        self.planned_after = self.begun.elapsed();
         let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
         let mut rated = HashSet::new();
         samples(&self.records).for_each(|(_, sample)| _ = ends_row(sample, &mut rated));
@@ -711,6 +716,28 @@ impl<'a> Bench<'a> {
         self.missing().map(text)
     }
 
+    /// Why the time limit ended a run with fewer than three samples of a row, in a sentence.
+    fn few(&self) -> Option<String> {
+        let Rounds::Within(time) = plan::rounds(self.args, &self.planned) else { return None };
+        if self.joined.is_some_and(|joined| !joined.is_first()) {
+            return None;
+        }
+        let count = |one: &Planned| {
+            samples(&self.records).filter(|(_, sample)| sample.point == one.point).count()
+        };
+        let is_few = self.planned.iter().any(|one| (1..SAMPLES_MIN).contains(&count(one)));
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let ranks = self.joined.map_or(1, |joined| joined.local_size() as usize);
+        let shared = match ranks > cores {
+            true => format!(", and {ranks} ranks share {}", counted(cores, "processor")),
+            false => String::new(),
+        };
+        let (time, first) = (time.as_secs(), self.planned_after.as_secs_f64());
+        is_few.then(|| {
+            format!("fewer than three rounds in {time} s: planning took {first:.1} s{shared}")
+        })
+    }
+
     /// The rows in which ranks moved bytes for different times, in a sentence.
     fn uneven(&self) -> Option<String> {
         let is_uneven = |planned: &&Planned| {
@@ -737,7 +764,8 @@ impl<'a> Bench<'a> {
     /// The warnings at the end, of all ranks, which part here.
     fn notes(&self) -> Result<Vec<String>> {
         let notes = self.engine.notes().into_iter().map(|note| held::named(&note));
-        let notes = self.unmeasured().into_iter().chain(self.uneven()).chain(notes);
+        let sentences = [self.unmeasured(), self.few(), self.uneven()];
+        let notes = sentences.into_iter().flatten().chain(notes);
         let notes = notes.chain(self.wrong_predictions());
         let Some(joined) = self.joined else { return Ok(notes.collect()) };
         let noted = self.records.iter().filter_map(Record::text).map(str::to_owned);
