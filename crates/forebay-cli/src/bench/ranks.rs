@@ -6,13 +6,14 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forebay::Engine;
 use forebay::gpu::DeviceInfo;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::ranks::total::{self, OfRank};
 use forebay_measure::ranks::{Place, Ranks, environment};
+use forebay_measure::results::file::read_from;
 use forebay_measure::results::machine::Gpu;
 use forebay_measure::results::{Bound, Limit, Measured};
 use forebay_measure::stdio::{leave_out_warnings, say};
@@ -29,6 +30,7 @@ use super::state::Opened;
 use crate::bench::args::{BenchArgs, GpuRows, OneFile};
 use crate::bench::files::{Place as Files, Shared};
 use crate::map::{self, json::MapReport};
+use crate::report::show::json;
 
 /// The other ranks of a run.
 #[derive(Debug)]
@@ -190,9 +192,15 @@ impl Joined {
 
     /// The results file of rank 0, whose records all ranks need to continue its run.
     pub(super) fn opened(&self, own: Option<Opened>) -> Result<Option<Opened>> {
-        let records = own.as_ref().map(|own| own.records.clone());
-        let records = self.decided("results file", records)?;
-        Ok(own.or_else(|| Some(Opened::with(None, records?))))
+        let kept = own.as_ref().filter(|own| !own.records.is_empty());
+        let text = kept.map(|own| json(&own.records)).transpose()?;
+        match (own, self.decided("results file", text)?) {
+            (None, Some(text)) => {
+                let records = read_from(text.as_bytes(), Path::new("the file of rank 0"))?;
+                Ok(Some(Opened::with(None, records)))
+            }
+            (own, _) => Ok(own),
+        }
     }
 
     /// What all ranks can measure.
