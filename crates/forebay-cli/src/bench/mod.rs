@@ -225,11 +225,7 @@ impl<'a> Bench<'a> {
             piece_max: u64::MAX,
             caches: Vec::new(),
         };
-        let opened = args.output.as_deref().map(state::open).transpose()?;
-        let opened = match joined {
-            Some(joined) => joined.opened(opened)?,
-            None => opened,
-        };
+        let opened = opened(args, joined)?;
         let recorded = opened.as_ref().and_then(|opened| opened.request.clone());
         let recorded = recorded.as_deref();
         let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
@@ -239,10 +235,7 @@ impl<'a> Bench<'a> {
         bench.plan(&axes)?;
         bench.plan_stores(&mut warnings)?;
         warnings.extend(bench.apart());
-        let mut request = bench.request(&axes);
-        if let Some(found) = recorded.and_then(|recorded| recorded.get("found")) {
-            request["found"] = found.clone();
-        }
+        let request = bench.request(&axes, recorded);
         bench.begin_results(environment, request, opened)?;
         doubts.into_iter().try_for_each(|text| bench.note(Record::Doubt { text }))?;
         warnings.extend(bench.meter.warnings());
@@ -548,15 +541,16 @@ impl<'a> Bench<'a> {
         early.into_iter().try_for_each(|record| self.note(record))
     }
 
-    /// The arguments and what was found, by which parts of the same run are recognized.
-    fn request(&self, axes: &Axes) -> Value {
+    /// The arguments and what was found, by which parts of the same run are recognized. A part that
+    /// continues has what was `recorded`.
+    fn request(&self, axes: &Axes, recorded: Option<&Value>) -> Value {
         let rounds = plan::rounds(self.args, &self.planned);
         let identities: Vec<String> =
             targets::gpus(&self.targets).map(|gpu| identity(gpu.info())).collect();
         let mut request =
             plan::request(self.args, (&self.planned, rounds), &real(&self.args.paths), &identities);
         request["queues"] = queues::described(&self.maps).into();
-        request["found"] = json!(Found {
+        let found = json!(Found {
             methods: axes.methods.iter().map(|method| method.name().into()).collect(),
             caches: axes.caches.clone(),
             is_limited: self.is_limited.clone(),
@@ -565,6 +559,8 @@ impl<'a> Bench<'a> {
             kv_capacity: self.kv_capacity,
             lens: self.places.iter().map(Place::own_len).collect(),
         });
+        request["found"] =
+            recorded.and_then(|recorded| recorded.get("found")).cloned().unwrap_or(found);
         request["ranks"] = self.joined.map(|joined| joined.ranks.place.size).into();
         request
     }
@@ -609,15 +605,9 @@ impl<'a> Bench<'a> {
         bar.set_position(done as u64);
         self.show_progress(done, rounds, &bar);
         self.make_scratch(&bar)?;
-        let mut warmed = Warmed::default();
-        // A required route that is unavailable ends the run before its first sample.
-        for index in (0..self.planned.len()).filter(|one| self.planned[*one].point.route.is_some())
-        {
-            self.warm(index, &mut warmed, &bar)?;
-        }
+        let mut warmed = self.warm_required(&bar)?;
         self.planned_after = self.begun.elapsed();
-        let (mut failed, mut slowest) = (HashSet::new(), Duration::ZERO);
-        let mut rated = HashSet::new();
+        let (mut failed, mut rated, mut slowest) = (HashSet::new(), HashSet::new(), Duration::ZERO);
         samples(&self.records).for_each(|(_, sample)| _ = ends_row(sample, &mut rated));
         // How long each point takes with its preparation: at first a guess.
         let mut takes: Vec<Duration> = self.planned.iter().map(|one| one.time() * 3 / 2).collect();
@@ -672,7 +662,6 @@ impl<'a> Bench<'a> {
             }
         }
         bar.finish_and_clear();
-        cleanup::set_progress(None);
         self.finish()
     }
 
@@ -690,6 +679,7 @@ impl<'a> Bench<'a> {
 
     /// Ends a run: notes what it lacks, and returns its records.
     fn finish(&mut self) -> Result<Vec<Record>> {
+        cleanup::set_progress(None);
         self.notes()?.into_iter().try_for_each(|text| self.warn(text))?;
         self.ledger.take().map_or(Ok(()), Ledger::finish)?;
         Ok(std::mem::take(&mut self.records))
@@ -863,6 +853,17 @@ impl<'a> Bench<'a> {
         let is_known =
             self.records.iter().filter_map(Record::text).any(|t| Some(t) == record.text());
         if is_known { Ok(()) } else { self.note(record) }
+    }
+
+    /// Warms the required routes up.
+    ///
+    /// # Errors
+    /// One is unavailable, which ends the run before its first sample.
+    fn warm_required(&self, bar: &ProgressBar) -> Result<Warmed> {
+        let mut warmed = Warmed::default();
+        let required = self.planned.iter().enumerate().filter(|(_, it)| it.point.route.is_some());
+        required.map(|(index, _)| index).try_for_each(|it| self.warm(it, &mut warmed, bar))?;
+        Ok(warmed)
     }
 
     /// Lets the method of a point read once before its first sample, which then does not include
@@ -1075,6 +1076,15 @@ impl<'a> Bench<'a> {
 struct Warmed {
     methods: HashSet<(Method, usize)>,
     time: Duration,
+}
+
+/// The results file, and its records for all ranks.
+fn opened(args: &BenchArgs, joined: Option<&Joined>) -> Result<Option<Opened>> {
+    let own = args.output.as_deref().map(state::open).transpose()?;
+    match joined {
+        Some(joined) => joined.opened(own),
+        None => Ok(own),
+    }
 }
 
 /// Whether whole files are measured no more after this sample: it failed, or they are too small for

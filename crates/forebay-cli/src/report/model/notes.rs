@@ -92,9 +92,8 @@ impl Collected {
             if ended.len() + others.len() > 0 && (there.len() as u64) < all {
                 let name = &run.name;
                 let there = there.len();
-                self.add(&format!(
-                    "`{name}` is incomplete: {there} of {all} samples; the same command continues it"
-                ));
+                let samples = format!("{there} of {all} samples; the same command continues it");
+                self.add(&format!("`{name}` is incomplete: {samples}"));
             }
         }
     }
