@@ -3,7 +3,7 @@
 //! memory. So no drive ever touches a caller's memory, and a hanging drive does not hold it.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
