@@ -414,7 +414,7 @@ impl Index {
         Ok(Some(evicted))
     }
 
-    /// Removes the records of a key that are `unwanted`, under the lock; returns whether a block was
+    /// Removes the records of a key that are `unwanted`, under the lock; true if a block was
     /// stored. `is_over` says which are too old.
     pub(crate) fn remove(
         &self,
@@ -496,7 +496,8 @@ mod tests {
             let buckets = index.buckets(Wait::ForDrive, &key).unwrap();
             let is_first = |it: &[u8]| Record::decode(it).is_some_and(|it| it.len == 1);
             let (at, bytes) = buckets.all().find(|(_, it)| is_first(it)).unwrap();
-            index.file.write_all_at(&[bytes[bit / 8] ^ 1 << (bit % 8)], at + bit as u64 / 8).unwrap();
+            let damaged = [bytes[bit / 8] ^ 1 << (bit % 8)];
+            index.file.write_all_at(&damaged, at + bit as u64 / 8).unwrap();
             prop_assert_eq!((found(1), found(2)), (None, Some(record(1, 2))));
         }
 

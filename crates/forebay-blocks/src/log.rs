@@ -198,7 +198,7 @@ impl Volume {
         // A block whose bytes will be overwritten soon, or whose entry is.
         while header.first < header.next {
             let entry = Entry::decode(&self.index.entry(header.first)?);
-            // No place is behind the head: the entry is damaged, or its block has no place any more.
+            // No place is behind the head: the entry is damaged, or its block lost its place.
             let is_passed = entry.at >= header.head
                 || entry.at.saturating_add(size) < at + needed + self.ahead();
             if !is_passed && header.next - header.first < self.shape.blocks {

@@ -226,9 +226,9 @@ impl Store {
     }
 
     /// Queues writes of blocks from their memory, which the store does not copy meanwhile: callers
-    /// bound what waits, and the timeout ends it. A block that is stored is not written again. When a block
-    /// has ended with [`End::Done`], any process finds it, also after this one is killed; only
-    /// [`sync`](Self::sync) protects it from a power cut.
+    /// bound what waits, and the timeout ends it. A stored block is not written again. Any process
+    /// finds a block that has ended with [`End::Done`], also after this process is killed; only
+    /// [`sync`](Self::sync) makes it survive a power loss.
     #[must_use]
     pub fn set(&self, blocks: Vec<Block>) -> Batch {
         self.start(Kind::Set, blocks)

@@ -92,8 +92,8 @@ impl Volume {
                     return Err(refused(
                         path,
                         format_args!(
-                            "it is open already with a capacity of {there}, not {wanted}; use the same \
-                         capacity"
+                            "it is open already with a capacity of {there}, not {wanted}; use the \
+                             same capacity"
                         ),
                     ));
                 }
@@ -161,7 +161,8 @@ impl Drop for Volume {
     }
 }
 
-/// A root's number; `None` if it is not made yet. Refuses a folder with other files than the store's.
+/// A root's number; `None` if it is not made yet. Refuses a folder with files that are not a
+/// store's.
 fn read_format(path: &Path) -> Result<Option<u64>> {
     let text = read_text(&path.join("format")).map_err(failed(Operation::Open, path))?;
     let Some(text) = text.filter(|text| !text.is_empty()) else {
@@ -175,8 +176,8 @@ fn read_format(path: &Path) -> Result<Option<u64>> {
             Some(name) => Err(refused(
                 path,
                 format_args!(
-                    "it has a file `{name}`, but no file `format` of a block store; remove that file, \
-                 or choose another folder"
+                    "it has a file `{name}`, but no file `format` of a block store; remove that \
+                     file, or choose another folder"
                 ),
             )),
         };
@@ -330,8 +331,8 @@ fn without_locks(root: &Path, error: io::Error) -> Error {
         Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK => refused(
             root,
             format_args!(
-                "no part of a file can be locked there ({error}), which keeps processes apart; mount \
-             the file system with locks (Lustre: `flock`), or choose a folder on a local drive"
+                "no part of a file can be locked there ({error}), which keeps processes apart; \
+                 mount the file system with locks (Lustre: `flock`), or choose a folder on a local drive"
             ),
         ),
         _ => failed(Operation::Open, root)(error),
