@@ -221,15 +221,21 @@ def test_pages_that_are_cut_off_are_an_error(
 def test_a_file_that_is_written_to_during_a_load_is_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, copy: bool
 ) -> None:
-    made = forebay.safetensors._plan.Part.made
+    def change(owner: type, name: str) -> None:
+        original = getattr(owner, name)
 
-    def changed(self: Any, *given: Any) -> Any:
-        with open(path, "r+b") as file:
-            file.seek(MIB)
-            file.write(b"new")
-        return made(self, *given)
+        def changed(self: Any, *given: Any) -> Any:
+            with open(path, "r+b") as file:
+                file.seek(MIB)
+                file.write(b"new")
+            return original(self, *given)
 
-    monkeypatch.setattr(forebay.safetensors._plan.Part, "made", changed)
+        monkeypatch.setattr(owner, name, changed)
+
+    # Mapped tensors are checked when they are made, copied ones when all bytes have been read.
+    change(forebay.safetensors._plan.Part, "made")
+    if copy:
+        change(forebay.safetensors._ranks.Ranks, "agree")
     for call in (
         lambda: load_file(path, copy=copy, **HOST),
         lambda: list(iterate(path, copy=copy, **HOST)),

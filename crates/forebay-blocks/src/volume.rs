@@ -332,7 +332,8 @@ fn without_locks(root: &Path, error: io::Error) -> Error {
             root,
             format_args!(
                 "no part of a file can be locked there ({error}), which keeps processes apart; \
-                 mount the file system with locks (Lustre: `flock`), or choose a folder on a local drive"
+                 mount the file system with locks (Lustre: `flock`), or choose a folder on a \
+                 local drive"
             ),
         ),
         _ => failed(Operation::Open, root)(error),

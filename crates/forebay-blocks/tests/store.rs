@@ -125,7 +125,8 @@ fn resident_blocks_are_copied_in_parts_and_end_by_their_checksums() {
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(&[data[page * 4096 + 9] ^ 1], page as u64 * 4096 + 9).unwrap();
     check(Some(2));
-    assert_eq!(store.statistics()[0].missed[1].0, Why::Damaged);
+    let missed = &store.statistics()[0].missed;
+    assert!(missed.iter().any(|&(why, count)| why == Why::Damaged && count > 0), "{missed:?}");
 }
 
 #[test]
