@@ -124,7 +124,7 @@ class Ranks:
             child.say(line)
 
     def load(self, state: State, order: str) -> dict[str, Any]:
-        """One load of all ranks at once. After a `watch`, `check` has to follow."""
+        """Loads on all ranks concurrently. A `watch` must be followed by `check`."""
         self.say(order)
         self.answers()
         resident = brought(self._files, state)

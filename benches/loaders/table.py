@@ -27,7 +27,7 @@ OF_RANK = ("begin", "end", "cpu_s", "bytes", "rchar", "read_bytes", "host", "gpu
 
 
 class Samples:
-    """A CSV file with a line for each process of each load, written at once."""
+    """A CSV file: a line per process and load, flushed immediately."""
 
     def __init__(self, path: Path) -> None:
         self._out = open(path, "a")

@@ -44,7 +44,7 @@ _SILENT = 10.0
 _LOG = "forebay.safetensors"
 
 _turns: defaultdict[object, threading.Lock] = defaultdict(threading.Lock)
-"""Threads of this process meet those of the others one after another, for a key of a store."""
+"""Locks by store and key: a single thread of this process uses a key at a time."""
 
 _kept: list[object] = []
 """Memory that is never freed, since a process may still map it."""

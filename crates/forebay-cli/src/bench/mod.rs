@@ -229,7 +229,10 @@ impl<'a> Bench<'a> {
         let recorded = opened.as_ref().and_then(|opened| opened.request.clone());
         let recorded = recorded.as_deref();
         let doubts = match recorded.and_then(|request| Found::of(request, paths.len())) {
-            Some(found) => bench.plan_again(found, &mut axes)?,
+            Some(found) => {
+                bench.plan_again(found, &mut axes)?;
+                Vec::new()
+            }
             None => bench.find(&mut axes, &mut warnings)?,
         };
         bench.plan(&axes)?;
@@ -266,7 +269,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// A file is shorter now; the plan of a rank differs.
-    fn plan_again(&mut self, found: Found, axes: &mut Axes) -> Result<Vec<String>> {
+    fn plan_again(&mut self, found: Found, axes: &mut Axes) -> Result<()> {
         if let Some(joined) = self.joined {
             joined.common(axes, &mut self.is_limited, &self.args.paths)?;
         }
@@ -283,7 +286,7 @@ impl<'a> Bench<'a> {
             }
         }
         axes.whole.iter().for_each(|lens| self.shorten(lens));
-        Ok(Vec::new())
+        Ok(())
     }
 
     /// Makes the points, and checks that there is room for their bytes.

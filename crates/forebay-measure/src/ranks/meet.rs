@@ -567,7 +567,7 @@ fn listener(
         match write() {
             Ok(written) => (note, own.token) = (Some(written), token),
             Err(error) => {
-                // The other ranks would read what is there, such as the note of another user.
+                // A file of this name, such as another user's note, would mislead the other ranks.
                 let is_there = std::fs::symlink_metadata(&path).is_ok();
                 let hint = match is_there {
                     true => "remove it, or set `FOREBAY_TOKEN` to a random text in all ranks",
