@@ -4,7 +4,7 @@
 mod hint;
 
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::iter;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -494,6 +494,23 @@ impl Error {
     }
 }
 
+/// Keeps the error as the source. The kind follows the system's error number, where there is one.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match (error.errno(), error.without_layer()) {
+            (Some(errno), _) => Self::from_raw_os_error(errno).kind(),
+            (_, Error::EndOfFile { .. } | Error::FileChanged { .. }) => ErrorKind::UnexpectedEof,
+            (_, Error::TimedOut { .. }) => ErrorKind::TimedOut,
+            (_, Error::RouteUnavailable { .. } | Error::NoDevice { .. }) => ErrorKind::Unsupported,
+            (_, Error::NotAFile { .. } | Error::BadOption { .. } | Error::BadRequest { .. }) => {
+                ErrorKind::InvalidInput
+            }
+            _ => ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 /// Refuses a call in a child forked from `home`; `place` is the file range for the error.
 ///
 /// # Errors
@@ -527,5 +544,27 @@ fn stall(operation: Operation) -> &'static str {
     match operation {
         Operation::Write => "repeated writes made no progress and returned no error",
         _ => "repeated reads made no progress before the end of the file",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_become_those_of_std() {
+        let place = || Place::whole("file");
+        let (operation, full) = (Operation::Write, io::Error::from_raw_os_error(libc::ENOSPC));
+        let short = Error::EndOfFile { place: place(), got: 3 }.of_layer(Operation::Read, "a");
+        for (error, kind) in [
+            (Error::io(operation, place(), full), ErrorKind::StorageFull),
+            (short, ErrorKind::UnexpectedEof),
+            (Error::bad_option("route", "x", "y"), ErrorKind::InvalidInput),
+            (Error::bad_state("it is closed"), ErrorKind::Other),
+        ] {
+            let (text, converted) = (error.to_string(), io::Error::from(error));
+            assert_eq!((converted.to_string(), converted.kind()), (text, kind));
+            assert!(converted.into_inner().is_some_and(|source| source.is::<Error>()));
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! let engine = Engine::new(Options::from_env()?)?;
 //! let gpu = engine.device(&"sim".parse()?)?; // `auto`, `0`, `GPU-…`; `none` is host memory
 //! let file = engine.open(&path)?;
-//! let (buffer, outcome) = file.read_whole(gpu.map(|gpu| gpu.id()))?;
+//! let (buffer, outcome) = file.read_to_end(gpu.map(|gpu| gpu.id())).run()?;
 //! assert_eq!(buffer.len(), 100_000);
 //! for share in &outcome.routes {
 //!     println!("{} bytes by `{}`: {}", share.bytes, share.route, share.reason);
@@ -63,12 +63,12 @@ pub mod blocks {
 }
 
 pub use engine::{
-    DetachedFile, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult, Quiesced,
-    RequestOptions, Transfer,
+    All, Allocated, At, DetachedFile, Engine, File, ManyOutcome, ManyTransfer, Piece, PieceResult,
+    Pieces, Quiesced, Request, RequestOptions, Transfer, TransferFuture,
 };
 pub use error::{Error, Operation, Place, Result};
 pub use file::{OpenOptions, Residency};
-pub use memory::{Buffer, Exchange, Source, Target};
+pub use memory::{Buffer, Exchange, Lent, ReadInto, WriteFrom};
 pub use options::{DirectIo, Options, RingChoice, Variable};
 pub use plan::{Direction, Reason, Route};
 pub use queue::Priority;

@@ -5,7 +5,7 @@ mod lab;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{DeviceId, GpuSelector};
-use forebay::{Buffer, Engine, Error, Options, RequestOptions, Transfer};
+use forebay::{Buffer, Engine, Error, Options, Transfer};
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
 
@@ -30,7 +30,7 @@ fn cancel_all(count: u64, on_gpu: bool) -> Option<Duration> {
         let (part, left) = whole.split_at(PART);
         rest = left;
         let offset = index % 256 * PART;
-        file.start_read(offset, part, &RequestOptions::default()).expect("a start")
+        file.read(part).at(offset).start().expect("a start")
     };
     let outstanding: Vec<Transfer> = (0..count).map(start).collect();
     let begun = Instant::now();

@@ -43,7 +43,7 @@ fn all_waiting_callers_wake() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("shared");
         let file = engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
-        file.write(0, &vec![0; PART * CALLERS]).expect("room for it");
+        file.write(&vec![0; PART * CALLERS]).run().expect("room for it");
         thread::scope(|scope| {
             for caller in 0..CALLERS {
                 let (engine, file) = (&engine, &file);
@@ -53,20 +53,23 @@ fn all_waiting_callers_wake() {
                         let at = (caller * PART) as u64;
                         let mut buffer = engine.allocate(gpu, PART as u64).expect("memory");
                         if (caller + turn) % 3 == 0 {
-                            file.write(at, &bytes).expect("a write");
+                            file.write(&bytes).at(at).run().expect("a write");
                         } else {
                             let mut options = RequestOptions::default();
                             if turn % 2 == 0 && file.no_direct_io().is_none() {
-                                options = RequestOptions::by_route(Route::Staged);
+                                options = RequestOptions {
+                                    route: Some(Route::Staged),
+                                    ..RequestOptions::default()
+                                };
                             }
                             buffer.upload(0, &bytes).expect("an upload");
-                            file.write_with(at, &buffer, &options).expect("a write");
+                            file.write(&buffer).at(at).options(options).run().expect("a write");
                         }
                         buffer.fill(0xee).expect("a fill");
                         let mut target = vec![0xee; PART];
-                        file.read_exact(at, &mut target).expect("a read");
+                        file.read(&mut target).at(at).exact().run().expect("a read");
                         assert!(target == bytes, "{caller} {turn}");
-                        file.read_exact(at, &mut buffer).expect("a read");
+                        file.read(&mut buffer).at(at).exact().run().expect("a read");
                         buffer.download(0, &mut target).expect("a download");
                         assert!(target == bytes, "{caller} {turn}, on the GPU");
                     }
@@ -95,7 +98,7 @@ fn neighbours_see_their_own_bytes() {
         let path = drive.path().join("shared");
         let how = OpenOptions::writing();
         let file = engine.open_with(&path, &how).expect("a new file");
-        file.write(0, &vec![0; RANGE * WRITERS * EACH]).expect("room for it");
+        file.write(&vec![0; RANGE * WRITERS * EACH]).run().expect("room for it");
         let plain = fs::File::open(&path).expect("the file opens");
         thread::scope(|scope| {
             for writer in 0..WRITERS {
@@ -107,8 +110,7 @@ fn neighbours_see_their_own_bytes() {
                         let bytes = pattern((writer * 100_000 + turn) as u64, RANGE);
                         buffer.upload(0, &bytes).expect("an upload");
                         let route = [Route::Staged, Route::Cached][(turn / 3 + writer) % 2];
-                        let options = RequestOptions::by_route(route);
-                        file.write_with(at, &buffer, &options).expect("a write");
+                        file.write(&buffer).at(at).route(route).run().expect("a write");
                         let mut seen = vec![0; RANGE];
                         plain.read_exact_at(&mut seen, at).expect("a read");
                         let wrong = seen.iter().zip(&bytes).filter(|(is, should)| is != should);
@@ -164,7 +166,7 @@ fn a_cached_write_waits_for_its_direct_neighbour() {
         let path = drive.path().join("shared");
         let file = engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
         let mut expected = vec![1; 4 << 20];
-        file.write(0, &expected).expect("room for it");
+        file.write(&expected).run().expect("room for it");
         file.sync_all().expect("a sync");
         file.evict().expect("an eviction");
         let plain = fs::File::open(&path).expect("the file opens");
@@ -173,16 +175,16 @@ fn a_cached_write_waits_for_its_direct_neighbour() {
         let edge = pattern(small_size + 1, 3000);
         let mut buffer = engine.allocate(gpu, BODY as u64).expect("memory");
         buffer.upload(0, &body).expect("an upload");
-        let staged = RequestOptions::by_route(Route::Staged);
         let waited = thread::scope(|scope| {
             let hung = Hung::writes(&drive);
-            let around = scope.spawn(|| file.write_with(0, &buffer, &staged).expect("a write"));
+            let around =
+                scope.spawn(|| file.write(&buffer).route(Route::Staged).run().expect("a write"));
             drive.fuse().wait_for_parked(1);
             let mut part = vec![0; READ];
             for at in (0..expected.len()).step_by(READ) {
                 plain.read_exact_at(&mut part, at as u64).expect("a read");
             }
-            let through = scope.spawn(|| file.write(BODY as u64, &edge).expect("a write"));
+            let through = scope.spawn(|| file.write(&edge).at(BODY as u64).run().expect("a write"));
             thread::sleep(Duration::from_millis(200)); // as much as it needs where it does not wait
             let wait = [around, through].map(|write| !write.is_finished());
             drop(hung);
@@ -212,7 +214,7 @@ fn a_direct_write_waits_for_a_small_cached_one() {
     let path = drive.path().join("shared");
     let file = engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
     let mut expected = vec![1; 1 << 20];
-    file.write(0, &expected).expect("room for it");
+    file.write(&expected).run().expect("room for it");
     file.sync_all().expect("a sync");
     let left = file.evict().expect("an eviction");
     if !matches!(left, Residency::Known { resident: 0, .. }) {
@@ -221,12 +223,12 @@ fn a_direct_write_waits_for_a_small_cached_one() {
     let (body, small) = (pattern(1, BODY), pattern(2, 3000));
     let mut buffer = engine.allocate(gpu, BODY as u64).expect("memory");
     buffer.upload(0, &body).expect("an upload");
-    let staged = RequestOptions::by_route(Route::Staged);
     let waited = thread::scope(|scope| {
         let hung = Hung::reads(&drive);
-        let through = scope.spawn(|| file.write(AT as u64, &small).expect("a write"));
+        let through = scope.spawn(|| file.write(&small).at(AT as u64).run().expect("a write"));
         drive.fuse().wait_for_parked(1);
-        let around = scope.spawn(|| file.write_with(0, &buffer, &staged).expect("a write"));
+        let around =
+            scope.spawn(|| file.write(&buffer).route(Route::Staged).run().expect("a write"));
         thread::sleep(Duration::from_millis(200)); // as above
         let wait = [through, around].map(|write| !write.is_finished());
         drop(hung);
@@ -294,10 +296,10 @@ fn a_thousand_threads_read_from_one_engine() {
             together.wait();
             let mut got = vec![0; len];
             if caller.is_multiple_of(2) {
-                file.read_exact(at as u64, &mut got).expect("a read");
+                file.read(&mut got).at(at as u64).exact().run().expect("a read");
             } else {
                 let mut buffer = engine.allocate(gpu, len as u64).expect("memory");
-                file.read_exact(at as u64, &mut buffer).expect("a read");
+                file.read(&mut buffer).at(at as u64).exact().run().expect("a read");
                 buffer.download(0, &mut got).expect("a download");
             }
             assert!(got == bytes[at..at + len], "caller {caller}");

@@ -46,17 +46,17 @@ fn move_all(folder: &std::path::Path) {
         let engine = Engine::new(options).unwrap();
         let gpu = engine.device(&GpuSelector::Auto).unwrap().unwrap();
         let file = engine.open_with(folder.join("data"), &OpenOptions::writing()).unwrap();
-        file.write(0, &bytes).unwrap();
+        file.write(&bytes).run().unwrap();
         for cold in [true, false] {
             if cold {
                 file.evict().unwrap();
             }
-            let (buffer, _) = file.read_whole(Some(gpu.id())).unwrap();
+            let (buffer, _) = file.read_to_end(Some(gpu.id())).run().unwrap();
             let mut got = vec![0; LEN];
             buffer.download(0, &mut got).unwrap();
             assert!(got == bytes, "{ring:?}, cold: {cold}");
             let copy = engine.open_with(folder.join("copy"), &OpenOptions::writing()).unwrap();
-            copy.write(0, &buffer).unwrap();
+            copy.write(&buffer).run().unwrap();
             assert!(fs::read(folder.join("copy")).unwrap() == bytes, "{ring:?}, cold: {cold}");
         }
         assert_eq!(engine.allocate_pinned(10 << 20).unwrap().len(), 10 << 20);
@@ -107,7 +107,7 @@ fn hundreds_of_threads_read_to_one_gpu() {
         let at = (caller * 7919) % (LEN - len + 1);
         let mut buffer = engine.allocate(gpu.id(), len as u64).unwrap();
         together.wait();
-        file.read_exact(at as u64, &mut buffer).unwrap();
+        file.read(&mut buffer).at(at as u64).exact().run().unwrap();
         let mut got = vec![0; len];
         buffer.download(0, &mut got).unwrap();
         assert!(got == bytes[at..at + len], "caller {caller}");

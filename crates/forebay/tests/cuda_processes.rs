@@ -15,7 +15,7 @@ use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay::gpu::{Device, GpuSelector, absence_reason, open};
-use forebay::{Engine, Error, File, Options, RequestOptions, Transfer};
+use forebay::{Engine, Error, File, Options, Transfer};
 use lab::fork::{Side, fork};
 use lab::{child, pattern, watchdog::Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
@@ -63,7 +63,7 @@ impl Rig {
 
     fn start(&self) -> Transfer {
         let buffer = self.engine.allocate(self.gpu.id(), LEN as u64).unwrap();
-        self.file.start_read(0, buffer, &RequestOptions::exactly()).unwrap()
+        self.file.read(buffer).exact().start().unwrap()
     }
 
     fn check(&self, transfer: Transfer) {
@@ -90,7 +90,7 @@ fn a_fork_during_copies_leaves_them_whole_and_the_driver_alone() {
                 say("its parent's GPU");
                 assert!(rig.gpu.memory().is_err() && rig.gpu.create_stream().is_err());
                 assert!(matches!(spare.fill(1), Err(Error::Forked { .. })));
-                assert!(matches!(rig.file.read(0, &mut spare), Err(Error::Forked { .. })));
+                assert!(matches!(rig.file.read(&mut spare).run(), Err(Error::Forked { .. })));
                 say("a GPU of its own");
                 assert!(open(&GpuSelector::Auto).unwrap().is_none());
                 let reason = absence_reason().unwrap();
@@ -98,7 +98,7 @@ fn a_fork_during_copies_leaves_them_whole_and_the_driver_alone() {
                 say("host memory of its own");
                 let own = Engine::new(Options::default()).unwrap();
                 let mut got = vec![0; LEN];
-                own.open(rig.file.path()).unwrap().read_exact(0, &mut got).unwrap();
+                own.open(rig.file.path()).unwrap().read(&mut got).exact().run().unwrap();
                 assert!(got == rig.bytes, "other bytes arrived");
                 say("drops");
                 std::mem::forget(rig.folder);

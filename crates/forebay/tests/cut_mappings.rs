@@ -11,8 +11,7 @@ use std::ptr;
 
 use forebay::units::{KIB, MIB};
 use forebay::{
-    Buffer, Engine, Error, File, OpenOptions, Operation, Options, Piece, RequestOptions,
-    RingChoice, Source, Target,
+    Buffer, Engine, Error, File, OpenOptions, Operation, Options, Piece, RequestOptions, RingChoice,
 };
 use lab::{or_skip, pattern, watchdog::Watchdog};
 use rustix::io::Errno;
@@ -110,7 +109,8 @@ fn reading_into_a_mapping_that_was_cut_is_an_error() {
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("file");
     fs::write(&path, pattern(1, 2 * LEN)).expect("room for a file");
-    let (read, exactly) = (Operation::Read, RequestOptions::exactly());
+    let (read, exactly) =
+        (Operation::Read, RequestOptions { exact: true, ..RequestOptions::default() });
     for ring in [RingChoice::Auto, RingChoice::Pread] {
         let engine = engine(ring);
         let file = open(&engine, &path);
@@ -124,9 +124,10 @@ fn reading_into_a_mapping_that_was_cut_is_an_error() {
                     }
                     mapping.lend(&engine, start, len)
                 };
-                let end = file.read_exact(offset, &mut lend());
+                let end = file.read(&mut lend()).at(offset).exact().run();
                 check(end, read, &file, &format!("{what}, blocking"));
-                let started = file.start_read(offset, lend(), &exactly).expect("a start");
+                let started =
+                    file.read(lend()).at(offset).options(exactly).start().expect("a start");
                 check(started.wait().0, read, &file, &format!("{what}, not blocking"));
                 // Two pieces, the first of which fits what is left where that is anything.
                 let first = LEFT.saturating_sub(start).clamp(1, len - 1) as u64;
@@ -136,11 +137,14 @@ fn reading_into_a_mapping_that_was_cut_is_an_error() {
                     Piece::new(&file, offset + first + 8192, rest, first),
                 ];
                 let mut buffer = lend();
-                let mut targets = [Target::from(&mut buffer)];
-                let many =
-                    engine.read_many(&pieces, &mut targets, &exactly).expect("a result each");
+                let targets = [&mut buffer];
+                let many = engine
+                    .read_many(&pieces, targets)
+                    .options(exactly)
+                    .run()
+                    .expect("a result each");
                 check(many.results[1].clone(), read, &file, &format!("{what}, many"));
-                let started = engine.start_read_many(&pieces, vec![lend()], &exactly);
+                let started = engine.read_many(&pieces, vec![lend()]).options(exactly).start();
                 let many = started.expect("a start").wait().0.expect("a result each");
                 check(many.results[1].clone(), read, &file, &format!("{what}, many, not blocking"));
                 if start + usize::try_from(first).expect("a small number") <= LEFT {
@@ -165,11 +169,11 @@ fn writing_from_a_mapping_that_was_cut_is_an_error() {
         for (start, offset, len) in ranges() {
             let what = format!("{ring:?}, {start}, {offset}+{len}");
             let lend = || mapping.lend(&engine, start, len);
-            check(file.write(offset, &lend()), write, &file, &format!("{what}, blocking"));
-            let started = file.start_write(offset, lend(), &any).expect("a start");
+            check(file.write(&lend()).at(offset).run(), write, &file, &format!("{what}, blocking"));
+            let started = file.write(lend()).at(offset).options(any).start().expect("a start");
             check(started.wait().0, write, &file, &format!("{what}, not blocking"));
             let (buffer, pieces) = (lend(), [Piece::new(&file, offset, len as u64, 0)]);
-            let many = engine.write_many(&pieces, &[Source::from(&buffer)], &any);
+            let many = engine.write_many(&pieces, [&buffer]).options(any).run();
             let result = many.expect("a result each").results.remove(0);
             check(result, write, &file, &format!("{what}, many"));
         }
@@ -221,7 +225,7 @@ fn a_sandbox_that_refuses_the_copies_changes_nothing() {
             let file = open(&engine, &path);
             file.evict().expect("an own file");
             let mut got = vec![0; (1 << 20) + 1];
-            file.read_exact(777, &mut got[1..]).expect("a read");
+            file.read(&mut got[1..]).at(777).exact().run().expect("a read");
             assert!(got[1..] == bytes[777..777 + (1 << 20)], "other bytes");
             let mut pinned = engine.allocate_pinned(LEN as u64).expect("memory");
             pinned.upload(3, &bytes[..100_000]).expect("an upload");
@@ -229,7 +233,7 @@ fn a_sandbox_that_refuses_the_copies_changes_nothing() {
             assert!(got[..100_000] == bytes[..100_000], "other bytes");
             let mapping = CutMapping::new();
             file.evict().expect("an own file");
-            let end = file.read_exact(100, &mut mapping.lend(&engine, LEFT - 300, 400));
+            let end = file.read(&mut mapping.lend(&engine, LEFT - 300, 400)).at(100).exact().run();
             check(end, Operation::Read, &file, "across the end");
             let mut lent = mapping.lend(&engine, 0, LEN);
             let end = (lent.upload(LEFT as u64 - 300, &[1; 400]), lent.download(0, &mut got));

@@ -69,16 +69,18 @@ fn check_reads(engine: &Engine, file: &File, bytes: &[u8]) {
         }
         for (offset, len) in [(0, bytes.len()), (1, 100), (4097, 1_000_003), (bytes.len() - 7, 7)] {
             let mut target = vec![0; len];
-            file.read_exact(offset as u64, &mut target).expect("all bytes");
+            file.read(&mut target).at(offset as u64).exact().run().expect("all bytes");
             assert!(target == bytes[offset..][..len], "cold: {cold}, {offset}+{len}");
         }
         let staged = match file.no_direct_io() {
-            None => Some(RequestOptions::by_route(Route::Staged)),
+            None => {
+                Some(RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() })
+            }
             Some(_) => None,
         };
         for options in [Some(RequestOptions::default()), staged].into_iter().flatten() {
             let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
-            file.read_with(0, &mut buffer, &options).expect("all bytes");
+            file.read(&mut buffer).options(options).run().expect("all bytes");
             let mut got = vec![0; bytes.len()];
             buffer.download(0, &mut got).expect("a download");
             assert!(got == bytes, "cold: {cold}, {options:?}");
@@ -89,20 +91,20 @@ fn check_reads(engine: &Engine, file: &File, bytes: &[u8]) {
 /// Writes at odd and even places by every way, and looks at the file by its descriptor's link.
 fn check_writes(engine: &Engine, file: &File, look: &Plain, bytes: &mut [u8]) {
     let gpu = engine.device(&"sim".parse().expect("a name")).expect("a GPU").expect("a GPU").id();
-    let mut ways = vec![RequestOptions::default().synced(SyncMode::Data)];
+    let mut ways = vec![RequestOptions { sync: SyncMode::Data, ..RequestOptions::default() }];
     if file.no_direct_io().is_none() {
-        ways.push(RequestOptions::by_route(Route::Staged));
+        ways.push(RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() });
     }
     for (turn, options) in ways.iter().enumerate() {
         for (offset, len) in [(0, 4096), (1001, 50), (8192, 1_200_000), (77_777, 300_001)] {
             let new = pattern((turn * 1000 + offset) as u64, len);
             let mut buffer = engine.allocate(gpu, len as u64).expect("memory");
             buffer.upload(0, &new).expect("an upload");
-            file.write_with(offset as u64, &buffer, options).expect("a write");
+            file.write(&buffer).at(offset as u64).options(*options).run().expect("a write");
             bytes[offset..][..len].copy_from_slice(&new);
         }
         let new = pattern(turn as u64, 99);
-        file.write(12_345, &new).expect("a small write");
+        file.write(&new).at(12_345).run().expect("a small write");
         bytes[12_345..][..99].copy_from_slice(&new);
         let mut got = vec![0; bytes.len() + 10];
         assert_eq!(read_all(look, &mut got), bytes.len(), "{options:?}");
@@ -176,7 +178,7 @@ fn writes_to_a_descriptor_that_appends_go_where_they_should() {
     let mut plain = Plain::options().append(true).open(&path).expect("a file");
     let file = engine.open_borrowed_fd(&plain).expect("a file");
     assert_eq!(file.reopened(), Some(APPENDS));
-    file.write(10, &b"forebay".to_vec()).expect("a small write");
+    file.write(&b"forebay".to_vec()).at(10).run().expect("a small write");
     plain.write_all(b"behind").expect("the caller's still appends");
     let now = fs::read(&path).expect("a read");
     assert_eq!(now.len(), LEN + 6);
@@ -208,7 +210,7 @@ fn a_descriptor_that_cannot_be_replaced_is_refused_or_serves_with_a_reason() {
             let denied = "no second descriptor with O_DIRECT: Permission denied (os error 13)";
             assert!([denied, "the file lives in memory"].contains(&reason.as_str()), "{reason}");
             check_reads(&engine, &file, &bytes);
-            file.write(5, &bytes[5..1000].to_vec()).expect("a write");
+            file.write(&bytes[5..1000].to_vec()).at(5).run().expect("a write");
         }
     });
     if or_skip(tried).is_none() {
@@ -266,7 +268,8 @@ fn files_without_a_name() {
             assert!(in_memory || file.no_direct_io().is_none(), "{:?}", file.no_direct_io());
             check_reads(&engine, &file, &bytes);
             check_writes(&engine, &file, &plain, &mut bytes);
-            let error = file.read_exact(LEN as u64, &mut vec![0; 5]).expect_err("the end");
+            let error =
+                file.read(&mut vec![0; 5]).at(LEN as u64).exact().run().expect_err("the end");
             assert!(error.to_string().starts_with(&format!("cannot read `{name}` at {LEN}+5")));
         }
     }
@@ -286,10 +289,10 @@ fn sealed_memory_can_be_read_and_says_why_it_cannot_be_written() {
     let file = engine.open_fd(plain).expect("a file");
     check_reads(&engine, &file, &pattern(1, LEN));
     for len in [10, 200_000] {
-        let error = file.write(5, &vec![1; len]).expect_err("it is sealed");
+        let error = file.write(&vec![1; len]).at(5).run().expect_err("it is sealed");
         assert_eq!(error.errno(), Some(libc::EPERM), "{error}");
     }
-    let (buffer, _) = file.read_whole(None).expect("all bytes");
+    let (buffer, _) = file.read_to_end(None).run().expect("all bytes");
     assert!(buffer.as_slice() == Some(&pattern(1, LEN)[..]));
 }
 
@@ -300,19 +303,19 @@ fn a_descriptor_for_writing_alone_writes_alone() {
         let file = engine.open_fd(opened(&path, libc::O_WRONLY)).expect("a file");
         assert_eq!(file.reopened(), None);
         check_writes(&engine, &file, &Plain::open(&path).expect("a look"), &mut bytes);
-        let error = file.read(3, &mut vec![0; 10]).expect_err("not for reading");
+        let error = file.read(&mut vec![0; 10]).at(3).run().expect_err("not for reading");
         assert!(matches!(&error, Error::BadRequest { .. }));
         let message = error.to_string();
         assert!(message.starts_with(&format!("cannot read `{}` at 3+10", path.display())));
         assert!(message.ends_with(": the file is open for writing only"), "{message}");
-        assert!(file.read_whole(None).is_err());
+        assert!(file.read_to_end(None).run().is_err());
         let buffer = engine.allocate_pinned(10).expect("memory");
-        assert!(file.start_read(0, buffer, &RequestOptions::default()).is_err());
+        assert!(file.read(buffer).start().is_err());
         file.evict().expect("an eviction");
         file.residency(0, 1 << 20).expect("an answer");
         let file = engine.open_fd(opened(&path, libc::O_RDONLY)).expect("a file");
         check_reads(&engine, &file, &bytes);
-        let error = file.write(3, &vec![0; 10]).expect_err("not for writing").to_string();
+        let error = file.write(&vec![0; 10]).at(3).run().expect_err("not for writing").to_string();
         assert!(error.ends_with(": the file is open for reading only"), "{error}");
     }
 }
@@ -417,7 +420,7 @@ fn the_standard_input_can_be_a_file() {
     plain.read_exact(&mut start).expect("a header");
     let file = engine().open_borrowed_fd(&plain).expect("a file");
     let mut target = vec![0; LEN - 100];
-    file.read_exact(100, &mut target).expect("the rest");
+    file.read(&mut target).at(100).exact().run().expect("the rest");
     assert!(target == bytes[100..]);
     plain.read_exact(&mut start).expect("what follows");
     assert!(start == bytes[100..200]);

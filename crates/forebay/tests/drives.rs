@@ -7,9 +7,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{DeviceId, GpuSelector};
-use forebay::{
-    Buffer, DirectIo, Engine, File, Options, RequestOptions, Residency, RingChoice, Transfer,
-};
+use forebay::{Buffer, DirectIo, Engine, File, Options, Priority, Residency, RingChoice, Transfer};
 use lab::fuse::{Faults, Fuse};
 use lab::hanging::HangingDrive;
 use lab::{LoopDrive, LoopOptions, child, or_skip, pattern, watchdog::Watchdog};
@@ -41,7 +39,7 @@ fn start(engine: &Engine, file: &File, gpu: Option<DeviceId>) -> Transfer {
         Some(gpu) => engine.allocate(gpu, len),
         None => engine.allocate_pinned(len),
     };
-    file.start_read(0, buffer.expect("memory"), &RequestOptions::exactly()).expect("a start")
+    file.read(buffer.expect("memory")).exact().start().expect("a start")
 }
 
 fn content(buffer: &Buffer) -> Vec<u8> {
@@ -329,7 +327,7 @@ fn hold_bounds((ring, direct_io): (RingChoice, DirectIo), waits: bool) {
     let open = |fuse: &Fuse| engine.open(fuse.path()).expect("the file opens");
     let files: Vec<File> = fuses.iter().map(open).collect();
     for (file, fuse) in files.iter().zip(&fuses) {
-        drop(file.read(0, &mut [0; 4096][..]).expect("it does not hang yet"));
+        drop(file.read(&mut [0; 4096][..]).run().expect("it does not hang yet"));
         file.evict().expect("an eviction");
         fuse.set(|faults| faults.hang_from = Some(0));
     }
@@ -394,8 +392,7 @@ fn a_hundred_drives() {
                     file.evict().expect("an eviction");
                 }
                 let buffer = engine.allocate_pinned(PART).expect("memory");
-                let how = RequestOptions::exactly();
-                let transfer = file.start_read(part * PART, buffer, &how).expect("a start");
+                let transfer = file.read(buffer).at(part * PART).exact().start().expect("a start");
                 under_way.push((drive, part, transfer));
             }
         }
@@ -424,7 +421,7 @@ fn urgent_reads_overtake() {
         let Some(fuse) = or_skip(Fuse::new(bytes.clone())) else { return };
         let engine = engine(|options| (options.ring, options.depth) = (ring, Some(DEPTH)));
         let file = engine.open(fuse.path()).expect("the file opens");
-        drop(file.read(0, &mut [0; 4096][..]).expect("it does not hang yet"));
+        drop(file.read(&mut [0; 4096][..]).run().expect("it does not hang yet"));
         file.evict().expect("an eviction");
         let before = fuse.order().len();
         fuse.set(|faults| faults.hang_from = Some(0));
@@ -432,8 +429,8 @@ fn urgent_reads_overtake() {
         fuse.wait_for_parked(1);
         let in_flight = settled(|| fuse.parked());
         let buffer = engine.allocate_pinned(4096).expect("memory");
-        let urgent = RequestOptions::exactly().urgent();
-        let small = file.start_read(AT, buffer, &urgent).expect("a start");
+        let small =
+            file.read(buffer).at(AT).exact().priority(Priority::Urgent).start().expect("a start");
         let parked = in_flight.max(settled(|| fuse.parked()));
         // The server answers once the next request has arrived. Otherwise other threads overtake a
         // thread that is preempted between taking a request and sending it.

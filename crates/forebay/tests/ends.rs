@@ -4,16 +4,16 @@
 mod lab;
 
 use std::fs;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
-use forebay::{
-    Buffer, Engine, Error, File, OpenOptions, Operation, Options, Piece, RequestOptions, Transfer,
-};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Operation, Options, Piece, Transfer};
 use lab::fuse::{Faults, Fuse, drop_pages};
 use lab::{or_skip, pattern, watchdog::Watchdog};
 
@@ -40,7 +40,7 @@ fn goes_on(fuse: &Fuse) {
 
 fn start_read(engine: &Engine, file: &File) -> Transfer {
     let buffer = engine.allocate_pinned(LEN as u64).expect("memory");
-    file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start")
+    file.read(buffer).exact().start().expect("a start")
 }
 
 /// Counts how often it is run.
@@ -152,6 +152,63 @@ fn a_step_that_panics_harms_no_other() {
     start_read(&engine, &file).wait().0.expect("its threads are there");
 }
 
+/// Runs a future as a minimal executor does: polls it again only after a wake-up.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let (mut future, notify) = (pin!(future), Arc::new(Notify(std::thread::current())));
+    let waker = Waker::from(notify);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        std::thread::park_timeout(BOUND);
+    }
+}
+
+struct Notify(std::thread::Thread);
+
+impl Wake for Notify {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn transfers_are_awaited() {
+    let _watchdog = Watchdog::start();
+    let engine = engine();
+    let Some((fuse, file)) = hung_file(&engine) else { return };
+    let mut waiting = start_read(&engine, &file).into_future();
+    // Polled by a task that then moves to another one.
+    let first = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(first.is_pending(), "the file hangs");
+    let gone = Arc::new(AtomicBool::new(false));
+    let memory = engine.allocate_pinned(LEN as u64).expect("memory");
+    let dropped = file.read(memory.kept_by(SetOnDrop(Arc::clone(&gone)))).start();
+    drop(dropped.expect("a start").into_future());
+    std::thread::scope(|scope| {
+        let end = scope.spawn(|| block_on(waiting));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!end.is_finished(), "it has not ended");
+        goes_on(&fuse);
+        let (outcome, buffer) = end.join().expect("no panic");
+        assert_eq!(outcome.expect("all bytes").bytes, LEN as u64);
+        assert!(buffer.expect("it comes back").as_slice() == Some(&pattern(1, LEN)[..]));
+    });
+    wait_until("the memory is given back", || gone.load(Ordering::Acquire));
+    // Small and resident, of many pieces, and with an error.
+    let memory = || engine.allocate_pinned(100).expect("memory");
+    let (pieces, small) = ([Piece::new(&file, 7, 100, 0)], file.read(memory()).at(7));
+    let (outcome, buffers) = block_on(async {
+        let (outcome, buffer) = small.start().expect("a start").await;
+        assert!(outcome.expect("all bytes").bytes == 100 && buffer.is_some());
+        let beyond = file.read(memory()).at(LEN as u64).exact().start().expect("a start");
+        assert!(matches!(beyond.await, (Err(Error::EndOfFile { .. }), Some(_))));
+        engine.read_many(&pieces, [memory()]).start().expect("a start").await
+    });
+    assert!(outcome.expect("all bytes").results.len() == 1);
+    assert!(buffers[0].as_slice() == Some(&pattern(1, LEN)[7..107]));
+}
+
 #[test]
 fn a_transfer_without_a_handle_continues() {
     let _watchdog = Watchdog::start();
@@ -163,8 +220,7 @@ fn a_transfer_without_a_handle_continues() {
         source.upload(0, &bytes).expect("an upload");
         let gone = Arc::new(AtomicBool::new(false));
         let source = source.kept_by(SetOnDrop(Arc::clone(&gone)));
-        let options = RequestOptions::default();
-        let transfer = file.start_write(0, source, &options).expect("a start");
+        let transfer = file.write(source).start().expect("a start");
         fuse.wait_for_parked(1);
         transfer.detach();
         let kept = keeps_engine.then(|| (engine.clone(), file.clone()));
@@ -217,7 +273,7 @@ fn a_buffer_is_taken_back_once() {
     let memory = |len: u64| engine.allocate_pinned(len).expect("memory");
     let pieces = [Piece::new(&file, 0, 100, 0), Piece::new(&file, 9, 50, 0).to(1)];
     let buffers = vec![memory(100), memory(50)];
-    let many = engine.start_read_many(&pieces, buffers, &RequestOptions::default());
+    let many = engine.read_many(&pieces, buffers).start();
     let many = many.expect("a start");
     many.transfer().cancel();
     let end = many.transfer().wait_for(BOUND).expect("it ends");
@@ -241,7 +297,7 @@ fn memory_that_a_copy_may_touch_is_neither_reused_nor_freed() {
     let gone = Arc::new(AtomicBool::new(false));
     let buffer = engine.allocate(device.id(), LEN as u64).expect("memory");
     let buffer = buffer.kept_by(SetOnDrop(Arc::clone(&gone)));
-    let transfer = file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start");
+    let transfer = file.read(buffer).exact().start().expect("a start");
     let end = transfer.wait_for(BOUND).expect("it ends");
     assert!(matches!(end, Err(Error::CopyNotOver { .. })), "{end:?}");
     assert!(transfer.reclaim().is_empty());
@@ -259,7 +315,7 @@ fn an_error_of_a_close_is_reported() {
     let engine = engine();
     let open = || {
         let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
-        file.write(0, &vec![7; 5000]).expect("a write");
+        file.write(&vec![7; 5000]).run().expect("a write");
         file
     };
     let fails = |errno| fuse.set(|faults| faults.fail_closes = errno);
@@ -277,7 +333,7 @@ fn an_error_of_a_close_is_reported() {
         fails(None);
         other.close().expect("nothing is lost");
         if let Some(clone) = clone {
-            assert_eq!(clone.read(0, &mut vec![0; 10]).expect("it is open").bytes, 10);
+            assert_eq!(clone.read(&mut vec![0; 10]).run().expect("it is open").bytes, 10);
             clone.close().expect("nothing is lost since");
         }
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
-use forebay::{Engine, OpenOptions, Options, RequestOptions, Transfer};
+use forebay::{Engine, OpenOptions, Options, Transfer};
 use lab::hanging::HangingDrive;
 use lab::{child, or_skip, watchdog::Watchdog};
 use rustix::process::{Pid, Signal, kill_process};
@@ -51,14 +51,13 @@ fn begin(paths: &Paths) -> Held {
     let gpu: Arc<dyn Device> = Arc::new(SimDevice::new(0, config, Arc::new(SystemClock::new())));
     engine.add_device(&gpu).unwrap();
     let file = engine.open_with(&paths.file, &OpenOptions::writing()).unwrap();
-    let options = RequestOptions::default();
     let mut transfers = Vec::new();
     for _ in 0..2 {
         let buffer = engine.allocate(gpu.id(), LEN).unwrap();
-        transfers.push(file.start_read(0, buffer, &options).unwrap());
+        transfers.push(file.read(buffer).start().unwrap());
     }
     let buffer = engine.allocate(gpu.id(), LEN).unwrap();
-    transfers.push(file.start_write(LEN, buffer, &options).unwrap());
+    transfers.push(file.write(buffer).at(LEN).start().unwrap());
     if let Some(hangs) = &paths.hangs {
         let file = engine.open(hangs).unwrap();
         for on_gpu in [true, false] {
@@ -66,7 +65,7 @@ fn begin(paths: &Paths) -> Held {
                 true => engine.allocate(gpu.id(), LEN),
                 false => engine.allocate_pinned(LEN),
             };
-            transfers.push(file.start_read(0, buffer.unwrap(), &options).unwrap());
+            transfers.push(file.read(buffer.unwrap()).start().unwrap());
         }
     }
     println!("\n{UNDER_WAY}");

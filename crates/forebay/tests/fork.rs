@@ -59,14 +59,16 @@ impl Rig {
     /// Reads with O_DIRECT where that is available.
     fn options(&self, on_gpu: bool) -> RequestOptions {
         match self.file.no_direct_io() {
-            None if on_gpu => RequestOptions::by_route(Route::Staged),
+            None if on_gpu => {
+                RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() }
+            }
             _ => RequestOptions::default(),
         }
     }
 
     fn start(&self, on_gpu: bool) -> Transfer {
         let buffer = self.buffer(on_gpu);
-        self.file.start_read(0, buffer, &self.options(on_gpu)).unwrap()
+        self.file.read(buffer).options(self.options(on_gpu)).start().unwrap()
     }
 
     fn check(&self, transfer: Transfer) {
@@ -110,12 +112,12 @@ fn use_memory_of_others(rig: &Rig, on_gpu: Buffer) {
     };
     let (options, go_on) = (RequestOptions::default(), &mut || true);
     for mut buffer in [lent, on_gpu] {
-        refused(file.read_while(0, &mut buffer, &options, go_on));
-        refused(file.write_while(0, &buffer, &options, go_on));
+        refused(file.read(&mut buffer).options(options).while_(go_on).run());
+        refused(file.write(&buffer).options(options).while_(go_on).run());
         let pieces = [Piece::new(file, 0, 10, 0)];
-        refused(engine.read_many_while(&pieces, &mut [buffer], &options, go_on));
+        refused(engine.read_many(&pieces, &mut [buffer]).options(options).while_(go_on).run());
     }
-    refused(file.read_whole_while(None, go_on));
+    refused(file.read_to_end(None).while_(go_on).run());
 }
 
 /// Queries everything that can be queried.
@@ -134,12 +136,12 @@ fn call_everything(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say:
     assert_eq!(engine.options().slot_size, 256 << 10);
     assert!(format!("{engine:?}").contains("Engine"));
     say("small and large reads and writes");
-    refused(file.read(0, &mut host));
-    refused(file.read_exact(0, &mut bytes));
-    refused(file.read(0, &mut on_gpu));
-    refused(file.read_whole(Some(gpu.id())));
-    refused(file.write(0, &host));
-    refused(file.write(0, &on_host));
+    refused(file.read(&mut host).run());
+    refused(file.read(&mut bytes).exact().run());
+    refused(file.read(&mut on_gpu).run());
+    refused(file.read_to_end(Some(gpu.id())).run());
+    refused(file.write(&host).run());
+    refused(file.write(&on_host).run());
     say("questions to a file");
     refused(file.len());
     refused(file.is_empty());
@@ -165,8 +167,8 @@ fn call_everything(rig: &Rig, spare: [Buffer; 2], under_way: [Transfer; 4], say:
     let (part, on_gpu) = on_gpu.split_at(10);
     use_memory_of_others(rig, part);
     say("transfers");
-    refused(file.start_read(0, on_gpu, &RequestOptions::default()));
-    refused(file.start_write(0, on_host, &RequestOptions::default()));
+    refused(file.read(on_gpu).start());
+    refused(file.write(on_host).start());
     let [first, second, third, fourth] = under_way;
     assert!(first.is_done() && first.progress().1 == LEN as u64);
     assert!(first.routes().is_empty() && first.stages().copy < Duration::MAX);
@@ -227,7 +229,7 @@ fn a_queue_of_ends_reports_nothing_to_a_child() {
     rig.file.evict().unwrap();
     // No thread takes its completion before the fork.
     let buffer = rig.engine.allocate_pinned(4096).unwrap();
-    let read = rig.file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+    let read = rig.file.read(buffer).start().unwrap();
     read.report_to(&completions, 7);
     match fork() {
         Side::Child(child) => child.run(move |say| {
@@ -255,7 +257,7 @@ fn a_child_has_engines_of_its_own() {
             let gpu = own.device(&"sim".parse().unwrap()).unwrap().unwrap();
             say("a read");
             let file = own.open(rig.folder.path().join("file")).unwrap();
-            let (buffer, _) = file.read_whole(Some(gpu.id())).unwrap();
+            let (buffer, _) = file.read_to_end(Some(gpu.id())).run().unwrap();
             let mut got = vec![0; LEN];
             buffer.download(0, &mut got).unwrap();
             assert!(got == rig.bytes, "other bytes arrived");

@@ -9,7 +9,7 @@ mod tests {
     use forebay::clock::{ManualClock, SystemClock};
     use forebay::gpu::Device;
     use forebay::gpu::sim::SimDevice;
-    use forebay::{Buffer, Direction, Engine, Error, File, Options, RequestOptions};
+    use forebay::{Buffer, Direction, Engine, Error, File, Options};
 
     const LEN: usize = 3 << 20;
 
@@ -102,7 +102,7 @@ mod tests {
         let files = [written(&engine, &folder, "a", 1), written(&engine, &folder, "b", 2)];
         let start = |index: usize| {
             let buffer = engine.allocate(gpus[index].id(), LEN as u64).unwrap();
-            files[index].0.start_read(0, buffer, &RequestOptions::exactly()).unwrap()
+            files[index].0.read(buffer).exact().start().unwrap()
         };
         let (first, second) = (start(0), start(1));
         let (result, quick) = second.wait();

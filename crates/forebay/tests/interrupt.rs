@@ -16,9 +16,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
 use forebay::units::{KIB, MIB};
-use forebay::{
-    Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Result, Target,
-};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Result};
 use lab::fuse::{Faults, Fuse, drop_pages};
 use lab::hanging::HangingDrive;
 use lab::{memory_folder, or_skip, pattern, watchdog::Watchdog};
@@ -138,6 +136,33 @@ fn hangs() -> Faults {
     Faults { hang_from: Some(0), ..Faults::default() }
 }
 
+/// A slice is only borrowed: nothing may touch it after the call.
+#[test]
+fn a_stopped_read_of_a_slice_waits_for_its_io() {
+    let _watchdog = Watchdog::start();
+    let rig = Rig::new();
+    for pieces in [0, 2] {
+        let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
+        let pieces: Vec<_> =
+            (0..pieces).map(|n| Piece::new(&file, n * MIB, KIB, n * KIB)).collect();
+        let (mut bytes, engine) = (vec![0; LEN], &rig.engine);
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let go_on = &mut || fuse.parked() == 0;
+                match pieces.is_empty() {
+                    true => file.read(&mut bytes).while_(go_on).run().map(drop),
+                    false => engine.read_many(&pieces, [&mut bytes]).while_(go_on).run().map(drop),
+                }
+            });
+            std::thread::sleep(Duration::from_millis(1500)); // a buffer would be given up after 1 s
+            assert!(!call.is_finished(), "the drive may still fill the memory");
+            fuse.set(|faults| faults.hang_from = None);
+            let end = call.join().expect("no panic");
+            assert!(matches!(end, Err(Error::Cancelled { .. })), "{end:?}");
+        });
+    }
+}
+
 #[test]
 fn memory_of_a_hung_read_is_kept_until_the_file_system_answers() {
     let _watchdog = Watchdog::start();
@@ -145,12 +170,15 @@ fn memory_of_a_hung_read_is_kept_until_the_file_system_answers() {
         let rig = Rig::new();
         let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
         let (mut buffer, gone) = rig.memory(kind, LEN);
-        let (options, mut calls) = (RequestOptions::exactly(), 0);
+        let (options, mut calls) = (RequestOptions { exact: true, ..RequestOptions::default() }, 0);
         let end = in_time(&fuse, || {
-            file.read_while(0, &mut buffer, &options, &mut || {
-                calls += 1;
-                calls < 3 || fuse.parked() == 0
-            })
+            file.read(&mut buffer)
+                .options(options)
+                .while_(&mut || {
+                    calls += 1;
+                    calls < 3 || fuse.parked() == 0
+                })
+                .run()
         });
         was_given_up(end);
         assert!(calls >= 3, "{kind:?}");
@@ -170,17 +198,16 @@ fn memory_of_a_call_that_was_given_up_is_refused_until_that_is_over() {
         let rig = Rig::new();
         let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
         let (mut buffer, _gone) = rig.memory(kind, LEN);
-        let options = RequestOptions::exactly();
         let go_on = &mut || fuse.parked() == 0; // until something hangs
-        was_given_up(in_time(&fuse, || file.read_while(0, &mut buffer, &options, go_on)));
+        was_given_up(in_time(&fuse, || file.read(&mut buffer).exact().while_(go_on).run()));
         assert!(buffer.as_slice().is_none() && buffer.as_mut_slice().is_none(), "{kind:?}");
         let refused = [
             buffer.fill(1),
             buffer.upload(0, &[1]),
             buffer.download(0, &mut [0]),
-            file.read(0, &mut buffer).map(drop),
-            file.write(0, &buffer).map(drop),
-            file.read_while(0, &mut buffer, &options, &mut || true).map(drop),
+            file.read(&mut buffer).run().map(drop),
+            file.write(&buffer).run().map(drop),
+            file.read(&mut buffer).exact().while_(&mut || true).run().map(drop),
         ];
         let begins =
             ["an abandoned"; 3].into_iter().chain(["cannot read", "cannot write", "cannot read"]);
@@ -190,7 +217,7 @@ fn memory_of_a_call_that_was_given_up_is_refused_until_that_is_over() {
         }
         fuse.set(|faults| faults.hang_from = None);
         wait_until("the read is over", || buffer.download(0, &mut [0]).is_ok());
-        file.read_while(0, &mut buffer, &options, &mut || true).expect("it answers again");
+        file.read(&mut buffer).exact().while_(&mut || true).run().expect("it answers again");
         assert!(bytes_of(&buffer) == pattern(1, LEN), "{kind:?}");
         assert_eq!(buffer.as_slice().is_some(), kind == Kind::Pinned);
     }
@@ -205,9 +232,8 @@ fn a_write_that_hangs_can_be_given_up_however_small_it_is() {
         let Some((fuse, file)) = rig.hung(LEN, faults) else { return };
         let (mut buffer, gone) = rig.memory(kind, len);
         buffer.upload(0, &pattern(2, len)).expect("an upload");
-        let options = RequestOptions::default();
         let go_on = &mut || fuse.parked() == 0;
-        was_given_up(in_time(&fuse, || file.write_while(0, &buffer, &options, go_on)));
+        was_given_up(in_time(&fuse, || file.write(&buffer).while_(go_on).run()));
         drop(buffer);
         assert!(!gone.load(Ordering::Acquire), "{kind:?}: it may be read");
         fuse.set(|faults| faults.hang_writes = false);
@@ -223,19 +249,18 @@ fn many_pieces_and_whole_files_can_be_given_up() {
         let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
         let device = on_gpu.then(|| rig.gpu());
         let go_on = &mut || fuse.parked() == 0;
-        was_given_up(in_time(&fuse, || file.read_whole_while(device, go_on)));
+        was_given_up(in_time(&fuse, || file.read_to_end(device).while_(go_on).run()));
     }
     let rig = Rig::new();
     let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
     for kind in KINDS {
         let (buffer, gone) = rig.memory(kind, 2048);
-        let options = RequestOptions::default();
         let pieces: Vec<_> = (0..2).map(|n| Piece::new(&file, n * MIB, KIB, n * KIB)).collect();
         let mut targets = [buffer];
         let go_on = &mut || fuse.parked() == 0;
         let (engine, faults) = (&rig.engine, hangs());
         was_given_up(in_time(&fuse, || {
-            engine.read_many_while(&pieces, &mut targets, &options, go_on)
+            engine.read_many(&pieces, &mut targets).while_(go_on).run()
         }));
         drop(targets);
         assert!(!gone.load(Ordering::Acquire), "{kind:?}");
@@ -247,7 +272,7 @@ fn many_pieces_and_whole_files_can_be_given_up() {
         let sources = [source];
         let go_on = &mut || fuse.parked() == 0;
         was_given_up(in_time(&fuse, || {
-            rig.engine.write_many_while(&pieces, &sources, &options, go_on)
+            rig.engine.write_many(&pieces, &sources).while_(go_on).run()
         }));
         drop(sources);
         fuse.set(|faults| faults.hang_writes = false);
@@ -280,9 +305,8 @@ fn a_read_from_a_drive_that_hangs_can_be_given_up() {
                     assert_eq!(there, all);
                 }
                 let (mut buffer, gone) = rig.memory(kind, len);
-                let options = RequestOptions::exactly();
                 let end = in_time(drive.fuse(), || {
-                    file.read_while(0, &mut buffer, &options, &mut || false)
+                    file.read(&mut buffer).exact().while_(&mut || false).run()
                 });
                 drop(buffer);
                 assert!(!gone.load(Ordering::Acquire), "{kind:?}: it may be written");
@@ -300,9 +324,8 @@ fn a_panic_in_the_question_waits_for_what_is_in_flight_as_well() {
     let rig = Rig::new();
     let Some((fuse, file)) = rig.hung(LEN, hangs()) else { return };
     let (mut buffer, gone) = rig.memory(Kind::Pinned, LEN);
-    let options = RequestOptions::exactly();
     let printed = in_time(&fuse, || {
-        let call = || file.read_while(0, &mut buffer, &options, &mut || panic_any("enough"));
+        let call = || file.read(&mut buffer).exact().while_(&mut || panic_any("enough")).run();
         catch_unwind(AssertUnwindSafe(call)).expect_err("a panic")
     });
     assert_eq!(printed.downcast_ref::<&str>(), Some(&"enough"));
@@ -325,10 +348,15 @@ fn a_helping_caller_checks_for_interrupts() {
     let pieces = vec![Piece::new(&file, 0, 32 * MIB, 0); 512];
     let mut targets = [rig.engine.allocate_pinned(32 * MIB).expect("memory")];
     let (options, mut calls) = (RequestOptions::default(), 0);
-    let end = rig.engine.read_many_while(&pieces, &mut targets, &options, &mut || {
-        calls += 1;
-        false
-    });
+    let end = rig
+        .engine
+        .read_many(&pieces, &mut targets)
+        .options(options)
+        .while_(&mut || {
+            calls += 1;
+            false
+        })
+        .run();
     assert!(matches!(end, Err(Error::Cancelled { .. })), "{end:?}");
     assert_eq!(calls, 1);
     assert!(targets[0].as_slice().is_some(), "nothing is in flight any more");
@@ -346,8 +374,8 @@ fn compare(rig: &Rig, file: &File, bytes: &[u8], before: &dyn Fn(), kind: Kind) 
             let (at, options) = (offset as u64, RequestOptions::default());
             before();
             let end = match checks {
-                true => file.read_while(at, &mut buffer, &options, &mut || true),
-                false => file.read_with(at, &mut buffer, &options),
+                true => file.read(&mut buffer).at(at).options(options).while_(&mut || true).run(),
+                false => file.read(&mut buffer).at(at).options(options).run(),
             };
             ends.push((end.expect("a read").bytes, bytes_of(&buffer)));
         }
@@ -372,21 +400,21 @@ fn same_bytes(folder: &std::path::Path, lens: &[usize], evicts: bool) {
             compare(&rig, &file, &bytes, before, kind);
             before();
             let device = (kind == Kind::Gpu).then(|| rig.gpu());
-            let (buffer, outcome) = file.read_whole_while(device, &mut || true).expect("a read");
+            let (buffer, outcome) =
+                file.read_to_end(device).while_(&mut || true).run().expect("a read");
             assert!(outcome.bytes == len as u64 && bytes_of(&buffer) == bytes, "{kind:?}: {len}");
             // To another file, and in pieces.
             let other = folder.join("written");
             let how = OpenOptions::writing();
             let written = rig.engine.open_with(&other, &how).expect("a new file");
-            let options = RequestOptions::default();
-            written.write_while(0, &buffer, &options, &mut || true).expect("a write");
+            written.write(&buffer).while_(&mut || true).run().expect("a write");
             assert!(fs::read(&other).expect("a read") == bytes, "{kind:?}: {len}");
             let half = len as u64 / 2;
             let pieces =
                 [Piece::new(&file, 0, half, half), Piece::new(&file, half, len as u64 - half, 0)];
             let (target, _) = rig.memory(kind, len);
             let mut targets = [target];
-            let many = rig.engine.read_many_while(&pieces, &mut targets, &options, &mut || true);
+            let many = rig.engine.read_many(&pieces, &mut targets).while_(&mut || true).run();
             assert!(many.expect("a read").results.iter().all(Result::is_ok));
             // What meets in the middle holds bytes of either.
             let got = bytes_of(&targets[0]);
@@ -427,33 +455,45 @@ fn the_same_bytes_come_in_one_large_read() {
 fn files_without_a_size_and_errors_end_as_in_plain_calls() {
     let rig = Rig::new();
     let file = rig.engine.open("/proc/version").expect("the file opens");
-    let (checked, _) = file.read_whole_while(None, &mut || true).expect("all bytes");
-    let (plain, _) = file.read_whole(None).expect("all bytes");
+    let (checked, _) = file.read_to_end(None).while_(&mut || true).run().expect("all bytes");
+    let (plain, _) = file.read_to_end(None).run().expect("all bytes");
     assert_eq!(checked.as_slice(), plain.as_slice());
     let folder = tempfile::tempdir_in(".").expect("a folder");
     let path = folder.path().join("file");
     fs::write(&path, [1; 100]).expect("room for a file");
     let file = rig.engine.open(&path).expect("the file opens");
     let (mut buffer, _) = rig.memory(Kind::Lent, 200);
-    let (exact, go_on) = (RequestOptions::exactly(), &mut || true);
+    let (exact, go_on) =
+        (RequestOptions { exact: true, ..RequestOptions::default() }, &mut || true);
     for offset in [50, u64::MAX, i64::MAX as u64] {
         let printed = [
-            file.read_while(offset, &mut buffer, &exact, go_on).map(drop),
-            file.read_with(offset, &mut buffer, &exact).map(drop),
-            file.write_while(offset, &buffer, &exact, go_on).map(drop),
-            file.write_with(offset, &buffer, &exact).map(drop),
+            file.read(&mut buffer).at(offset).options(exact).while_(go_on).run().map(drop),
+            file.read(&mut buffer).at(offset).options(exact).run().map(drop),
+            file.write(&buffer).at(offset).options(exact).while_(go_on).run().map(drop),
+            file.write(&buffer).at(offset).options(exact).run().map(drop),
         ]
         .map(|end| end.expect_err("it cannot be").to_string());
         assert!(printed[0] == printed[1] && printed[2] == printed[3], "{printed:?}");
     }
     let mut target = [0; 8];
-    let none = rig.engine.read_many_while(&[], &mut [], &exact, go_on).expect("nothing to do");
-    let plain = rig.engine.read_many(&[], &mut [Target::from(&mut target[..])], &exact);
+    let nowhere: &mut [Buffer] = &mut [];
+    let none = rig
+        .engine
+        .read_many(&[], nowhere)
+        .options(exact)
+        .while_(go_on)
+        .run()
+        .expect("nothing to do");
+    let plain = rig.engine.read_many(&[], [&mut target[..]]).options(exact).run();
     assert!(none.results.is_empty() && plain.expect("nothing to do").results.is_empty());
     let far = [Piece::new(&file, u64::MAX, 2, 0), Piece::new(&file, 0, 2, u64::MAX)];
     for piece in far {
-        let end =
-            rig.engine.read_many_while(&[piece], std::slice::from_mut(&mut buffer), &exact, go_on);
+        let end = rig
+            .engine
+            .read_many(&[piece], std::slice::from_mut(&mut buffer))
+            .options(exact)
+            .while_(go_on)
+            .run();
         assert!(matches!(end, Err(Error::BadRequest { .. })), "{end:?}");
     }
 }

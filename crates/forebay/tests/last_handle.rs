@@ -14,8 +14,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device, DeviceId};
 use forebay::{
-    Buffer, Completions, Engine, File, ManyTransfer, OpenOptions, Options, Piece, RequestOptions,
-    Transfer,
+    Buffer, Completions, Engine, File, ManyTransfer, OpenOptions, Options, Piece, Transfer,
 };
 use lab::{pattern, watchdog::Watchdog};
 
@@ -165,19 +164,18 @@ impl Rig {
         let target = self.target(path.is_on_gpu().then(|| self.device.id()), len);
         // SAFETY: it is read after the transfer has ended.
         let shared = unsafe { target.share(0, len) };
-        let options = RequestOptions::default();
         let transfer = match path {
             Path::Many => {
                 let piece = Piece::new(&self.file, offset, len, 0);
-                let read = self.engine.start_read_many(&[piece], vec![target], &options);
+                let read = self.engine.read_many(&[piece], vec![target]).start();
                 return (Read::Many(read.expect("a start")), shared);
             }
             Path::Ordered => {
                 let stream = self.device.create_stream().expect("a stream");
                 // SAFETY: the stream belongs to this device and is never destroyed.
-                unsafe { self.file.start_read_on(CallerStream(stream.0), offset, target, &options) }
+                unsafe { self.file.read(target).at(offset).on(CallerStream(stream.0)).start() }
             }
-            _ => self.file.start_read(offset, target, &options),
+            _ => self.file.read(target).at(offset).start(),
         };
         (Read::One(transfer.expect("a start")), shared)
     }
@@ -321,8 +319,7 @@ fn blocking_reads_end_while_other_handles_are_dropped() {
                 file.evict().expect("an eviction");
             }
             let reads = std::thread::spawn(move || {
-                let options = RequestOptions::default();
-                let read = file.read_to_all(MIB, &mut buffers, &options, &mut || true);
+                let read = file.read_to_all(&mut buffers).at(MIB).while_(&mut || true).run();
                 drop(file);
                 (read, buffers)
             });

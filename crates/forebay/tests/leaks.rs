@@ -80,14 +80,16 @@ fn use_one(number: u32, path: &std::path::Path) {
     engine.add_device(&gpu).unwrap();
     let file = engine.open_with(path, &OpenOptions::writing()).unwrap();
     let options = match file.no_direct_io() {
-        None if number.is_multiple_of(3) => RequestOptions::by_route(Route::Staged),
+        None if number.is_multiple_of(3) => {
+            RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() }
+        }
         _ => RequestOptions::default(),
     };
     let len = LEN as u64;
     let on_gpu = engine.allocate(gpu.id(), len).unwrap();
     let on_host = engine.allocate_pinned(len).unwrap();
-    let first = file.start_read(0, on_gpu, &options).unwrap();
-    let second = file.start_read(0, on_host, &RequestOptions::default()).unwrap();
+    let first = file.read(on_gpu).options(options).start().unwrap();
+    let second = file.read(on_host).start().unwrap();
     match number % 4 {
         0 => {
             first.wait().0.unwrap();
@@ -100,7 +102,7 @@ fn use_one(number: u32, path: &std::path::Path) {
         2 => second.cancel(),
         _ => {
             let third = engine.allocate(gpu.id(), len).unwrap();
-            let third = file.start_write(LEN as u64, third, &options).unwrap();
+            let third = file.write(third).at(LEN as u64).options(options).start().unwrap();
             drop((file, engine, first, second));
             drop(third);
         }

@@ -12,10 +12,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
 use forebay::units::{KIB, MIB};
-use forebay::{
-    Buffer, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions, Result, RingChoice,
-    Target,
-};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Piece, Result, RingChoice};
 use lab::{pattern, watchdog::Watchdog};
 
 /// Several slots and a rest.
@@ -108,8 +105,7 @@ fn ranges_of_several_allocations_are_one_buffer() {
         Piece::new(&rig.file, 77, 1000, at(1) + 7 - least),
     ];
     let mut buffers = [buffer];
-    let options = RequestOptions::exactly();
-    rig.engine.read_many_while(&pieces, &mut buffers, &options, &mut || true).expect("a read");
+    rig.engine.read_many(&pieces, &mut buffers).exact().while_(&mut || true).run().expect("a read");
     let part = |index: usize, from: usize, len: usize| {
         let mut bytes = vec![0; len];
         own[index].download(from as u64, &mut bytes).expect("a download");
@@ -185,19 +181,17 @@ fn memory_of_the_process_is_filled_and_copied_to_and_from() {
     none.fill(1).expect("nothing to do");
     none.upload(0, &[]).expect("nothing to do");
     none.download(0, &mut []).expect("nothing to do");
-    assert_eq!(rig.file.read(0, &mut none).expect("nothing to do").bytes, 0);
-    assert_eq!(rig.other().write(0, &none).expect("nothing to do").bytes, 0);
+    assert_eq!(rig.file.read(&mut none).run().expect("nothing to do").bytes, 0);
+    assert_eq!(rig.other().write(&none).run().expect("nothing to do").bytes, 0);
     let mut none = [none];
     let pieces = [Piece::new(&rig.file, 3, 0, 0)];
-    let options = RequestOptions::default();
-    let end = rig.engine.read_many_while(&pieces, &mut none, &options, &mut || true);
+    let end = rig.engine.read_many(&pieces, &mut none).while_(&mut || true).run();
     assert!(matches!(end.expect("nothing to do").results[..], [Ok(0)]));
 }
 
 #[test]
 fn memory_of_the_process_is_read_to_and_written_from_by_every_call() {
     let _watchdog = Watchdog::start();
-    let options = RequestOptions::default();
     for ring in [RingChoice::Auto, RingChoice::Pread] {
         let rig = Rig::new(ring);
         for (cold, from) in [(true, 0), (true, 1), (false, 0), (false, 4095)] {
@@ -208,11 +202,11 @@ fn memory_of_the_process_is_read_to_and_written_from_by_every_call() {
                 bytes.fill(0);
             };
             evict();
-            rig.file.read(0, &mut lend(&rig.engine, &mut bytes, from)).expect("a read");
+            rig.file.read(&mut lend(&rig.engine, &mut bytes, from)).run().expect("a read");
             check(&mut bytes, "blocking");
             evict();
             let buffer = lend(&rig.engine, &mut bytes, from);
-            let (end, buffer) = rig.file.start_read(0, buffer, &options).expect("a start").wait();
+            let (end, buffer) = rig.file.read(buffer).start().expect("a start").wait();
             assert!(end.is_ok() && buffer.is_some(), "{end:?}");
             check(&mut bytes, "not blocking");
             evict();
@@ -222,24 +216,24 @@ fn memory_of_the_process_is_read_to_and_written_from_by_every_call() {
                 Piece::new(&rig.file, 0, half, 0),
             ];
             let mut buffer = lend(&rig.engine, &mut bytes, from);
-            let mut targets = [Target::from(&mut buffer)];
-            rig.engine.read_many(&pieces, &mut targets, &options).expect("a read");
+            let targets = [&mut buffer];
+            rig.engine.read_many(&pieces, targets).run().expect("a read");
             check(&mut bytes, "many pieces");
             evict();
             let buffers = vec![lend(&rig.engine, &mut bytes, from)];
-            let many = rig.engine.start_read_many(&pieces, buffers, &options).expect("a start");
+            let many = rig.engine.read_many(&pieces, buffers).start().expect("a start");
             many.wait().0.expect("a read");
             check(&mut bytes, "many pieces, not blocking");
 
             bytes[from..].copy_from_slice(&rig.bytes);
             let other = rig.other();
-            other.write(0, &lend(&rig.engine, &mut bytes, from)).expect("a write");
+            other.write(&lend(&rig.engine, &mut bytes, from)).run().expect("a write");
             let buffer = lend(&rig.engine, &mut bytes, from);
-            let started = other.start_write(LEN as u64, buffer, &options).expect("a start");
+            let started = other.write(buffer).at(LEN as u64).start().expect("a start");
             started.wait().0.expect("a write");
             let sources = [lend(&rig.engine, &mut bytes, from)];
             let pieces = [Piece::new(&other, 2 * LEN as u64, LEN as u64, 0)];
-            let many = rig.engine.write_many_while(&pieces, &sources, &options, &mut || true);
+            let many = rig.engine.write_many(&pieces, &sources).while_(&mut || true).run();
             many.expect("a write");
             let written = fs::read(other.path()).expect("a read");
             assert!(written == rig.bytes.repeat(3), "{ring:?}, {from}");
@@ -264,8 +258,7 @@ fn owners_are_dropped_with_the_last_share_and_all_of_them() {
         let (left, right) = buffer.split_at(50);
         drop(left);
         assert_eq!(count(), 0);
-        let options = RequestOptions::default();
-        let transfer = rig.file.start_read(0, right, &options).expect("a start");
+        let transfer = rig.file.read(right).start().expect("a start");
         let (end, buffer) = transfer.wait();
         assert!(end.is_ok() && count() == 0, "{end:?}");
         drop(buffer);

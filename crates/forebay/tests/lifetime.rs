@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{Device, DeviceId, GpuSelector};
-use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RequestOptions, RingChoice};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RingChoice};
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
 
@@ -67,7 +67,7 @@ impl Rig {
 
     fn start(&self, gpu: Option<DeviceId>) -> forebay::Transfer {
         let buffer = self.buffer(gpu, self.bytes.len() as u64);
-        self.file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start")
+        self.file.read(buffer).exact().start().expect("a start")
     }
 
     fn hang(&self) {
@@ -88,9 +88,9 @@ impl Rig {
             if cold {
                 other.evict().expect("an eviction");
             }
-            let (buffer, _) = other.read_whole(None).expect("another drive");
+            let (buffer, _) = other.read_to_end(None).run().expect("another drive");
             assert!(buffer.as_slice() == Some(&self.bytes[..]));
-            let (buffer, _) = other.read_whole(Some(self.gpu.id())).expect("another drive");
+            let (buffer, _) = other.read_to_end(Some(self.gpu.id())).run().expect("another drive");
             assert!(content(&buffer) == self.bytes);
         }
     }
@@ -165,7 +165,7 @@ fn a_bound_that_expires_keeps_the_memory() {
         rig.assert_usable();
         rig.answer();
         until(|| rig.free_gpu_memory() == free);
-        let (buffer, _) = rig.file.read_whole(gpu).expect("the drive answers again");
+        let (buffer, _) = rig.file.read_to_end(gpu).run().expect("the drive answers again");
         assert!(content(&buffer) == rig.bytes);
     });
 }
@@ -242,7 +242,7 @@ fn handles_dropped_in_flight() {
         rig.assert_usable();
         rig.answer();
         until(|| rig.free_gpu_memory() == free);
-        assert!(content(&rig.file.read_whole(gpu).expect("all bytes").0) == rig.bytes);
+        assert!(content(&rig.file.read_to_end(gpu).run().expect("all bytes").0) == rig.bytes);
     });
 }
 
@@ -256,7 +256,7 @@ fn transfers_forgotten_in_flight() {
         rig.fuse.wait_for_parked(1);
         rig.assert_usable();
         rig.answer();
-        assert!(content(&rig.file.read_whole(gpu).expect("all bytes").0) == rig.bytes);
+        assert!(content(&rig.file.read_to_end(gpu).run().expect("all bytes").0) == rig.bytes);
     });
 }
 
@@ -270,8 +270,7 @@ fn a_transfer_outlives_its_file_and_engine() {
             None => engine.allocate_pinned(8 * MIB),
         };
         rig.hang();
-        let options = RequestOptions::exactly();
-        let transfer = file.start_read(0, buffer.expect("memory"), &options).expect("a start");
+        let transfer = file.read(buffer.expect("memory")).exact().start().expect("a start");
         rig.fuse.wait_for_parked(1);
         drop(file);
         drop(engine);
@@ -310,8 +309,7 @@ fn the_last_handle_of_an_engine_goes_while_a_drive_hangs() {
             None => engine.allocate_pinned(8 * MIB),
         };
         rig.hang();
-        let options = RequestOptions::exactly();
-        let transfer = file.start_read(0, buffer.expect("memory"), &options).expect("a start");
+        let transfer = file.read(buffer.expect("memory")).exact().start().expect("a start");
         rig.fuse.wait_for_parked(1);
         // None of the three waits for the drive without a bound.
         drop(transfer);
@@ -352,7 +350,9 @@ fn threads_sleep_while_the_last_transfer_hangs() {
     let file = engine.open(rig.fuse.path()).expect("the file opens");
     lab::fuse::drop_pages(&rig.fuse.path());
     let transfer = file
-        .start_read(0, engine.allocate_pinned(8 * MIB).expect("memory"), &RequestOptions::exactly())
+        .read(engine.allocate_pinned(8 * MIB).expect("memory"))
+        .exact()
+        .start()
         .expect("a start");
     rig.fuse.wait_for_parked(1);
     drop((transfer, file, engine));
@@ -384,7 +384,7 @@ fn engines_end_with_their_threads() {
         let gpu = sim(&engine);
         let file = engine.open(&path).expect("the file opens");
         file.evict().expect("an eviction");
-        let (buffer, _) = file.read_whole(Some(gpu.id())).expect("all bytes");
+        let (buffer, _) = file.read_to_end(Some(gpu.id())).run().expect("all bytes");
         assert!(threads("forebay-") > 0);
         drop(file);
         drop(engine);
@@ -409,7 +409,7 @@ fn a_hung_file_holds_up_no_other() {
     lab::fuse::drop_pages(&fuse.path());
     fuse.set(|faults| faults.hang_from = Some(0));
     let buffer = engine.allocate_pinned(8 * MIB).expect("memory");
-    let hung = file.start_read(0, buffer, &RequestOptions::default()).expect("a start");
+    let hung = file.read(buffer).start().expect("a start");
     fuse.wait_for_parked(2); // as many as there are readers
 
     let folder = tempfile::tempdir().expect("a folder");
@@ -419,11 +419,11 @@ fn a_hung_file_holds_up_no_other() {
     let healthy = engine.open(&path).expect("the file opens");
     // A caller who waits does the work itself.
     let mut target = vec![0; bytes.len()];
-    healthy.read_exact(0, &mut target).expect("a read during a hung one");
+    healthy.read(&mut target).exact().run().expect("a read during a hung one");
     assert!(target == bytes);
     // Nor does a cancelled transfer wait for the hung one: it ends, cancelled or over before that.
     let buffer = engine.allocate_pinned(3 * MIB).expect("memory");
-    let waiting = healthy.start_read(0, buffer, &RequestOptions::default()).expect("a start");
+    let waiting = healthy.read(buffer).start().expect("a start");
     waiting.cancel();
     let end = waiting.wait().0;
     assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
@@ -447,15 +447,14 @@ fn writes_that_hang() {
         };
         let free = rig.free_gpu_memory();
         rig.fuse.set(|faults| faults.hang_writes = true);
-        let options = RequestOptions::default();
-        let transfer = file.start_write(MIB, buffer(), &options).expect("a start");
+        let transfer = file.write(buffer()).at(MIB).start().expect("a start");
         rig.fuse.wait_for_parked(1);
         let (result, buffer_back) = transfer.wait_at_most(BOUND);
         assert!(matches!(result, Err(Error::TimedOut { .. })) && buffer_back.is_none());
         rig.assert_usable();
         rig.fuse.set(|faults| faults.hang_writes = false);
         until(|| rig.free_gpu_memory() == free);
-        let transfer = file.start_write(MIB, buffer(), &options).expect("a start");
+        let transfer = file.write(buffer()).at(MIB).start().expect("a start");
         assert_eq!(transfer.wait().0.expect("all bytes").bytes, 2 * MIB);
         assert!(rig.fuse.content()[1 << 20..][..2 << 20] == new);
     }
@@ -486,6 +485,6 @@ fn handles_that_go_at_any_moment() {
             }
         }
         until(|| rig.free_gpu_memory() == free);
-        assert!(content(&rig.file.read_whole(gpu).expect("all bytes").0) == rig.bytes);
+        assert!(content(&rig.file.read_to_end(gpu).run().expect("all bytes").0) == rig.bytes);
     });
 }

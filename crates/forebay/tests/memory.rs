@@ -85,7 +85,7 @@ fn to_host_memory() {
             }
             // An odd address, which O_DIRECT cannot take: the worst case.
             let taken = peak(|| {
-                file.read(0, &mut target[1..]).expect("all bytes");
+                file.read(&mut target[1..]).run().expect("all bytes");
             });
             lab::note(format!("{ring:?}, resident: {resident}: {taken} bytes"));
             assert!(taken <= OVERHEAD, "{ring:?}, resident: {resident}: {taken} bytes");
@@ -114,13 +114,12 @@ fn to_the_simulated_gpu() {
             }
             let taken = peak(|| {
                 if read {
-                    file.read(0, &mut buffer).expect("all bytes");
+                    file.read(&mut buffer).run().expect("all bytes");
                 } else {
                     let path = file.path().with_file_name("copy");
                     let how = forebay::OpenOptions::writing();
                     let copy = engine.open_with(path, &how).expect("a new file");
-                    let part = forebay::Source::Buffer(&buffer, 0..SIZE / 4);
-                    copy.write(0, part).expect("all bytes");
+                    copy.write((&buffer, 0..SIZE / 4)).run().expect("all bytes");
                 }
             });
             lab::note(format!("{ring:?}, {way}: {taken} bytes"));

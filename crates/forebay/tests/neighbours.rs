@@ -64,30 +64,33 @@ fn make_calls(path: &str, file: &Path) -> ! {
     let (mut all, mut go_on) = ([large, target(&devices[1], 2 * MIB)], || true);
     loop {
         match path {
-            "lane" => drop(file.read(0, &mut small).expect("all bytes")),
-            "lane of writes" => drop(file.write(0, &small).expect("all bytes")),
+            "lane" => drop(file.read(&mut small).run().expect("all bytes")),
+            "lane of writes" => drop(file.write(&small).run().expect("all bytes")),
             "cells" | "cold cells" => {
                 if path == "cold cells" {
                     file.evict().expect("an eviction");
                 }
-                let read = file.start_read(0, target(gpu, MIB / 16), &options).expect("a start");
+                let read =
+                    file.read(target(gpu, MIB / 16)).options(options).start().expect("a start");
                 read.wait().0.expect("all bytes");
             }
-            "scheduler" => drop(file.read(0, &mut all[0]).expect("all bytes")),
+            "scheduler" => drop(file.read(&mut all[0]).run().expect("all bytes")),
             "many" => {
                 let pieces = [Piece::new(&file, 0, MIB as u64, 0)];
-                engine
-                    .read_many(&pieces, &mut [(&mut all[0]).into()], &options)
-                    .expect("all bytes");
+                engine.read_many(&pieces, [&mut all[0]]).options(options).run().expect("all bytes");
             }
             "ordered" => {
                 let target = target(gpu, 2 * MIB);
                 // SAFETY: the stream belongs to this device and is alive.
-                let read = unsafe { file.start_read_on(stream, 0, target, &options) };
+                let read = unsafe { file.read(target).options(options).on(stream).start() };
                 read.expect("a start").wait().0.expect("all bytes");
             }
             "several" => {
-                file.read_to_all(0, &mut all, &options, &mut go_on).expect("all bytes");
+                file.read_to_all(&mut all)
+                    .options(options)
+                    .while_(&mut go_on)
+                    .run()
+                    .expect("all bytes");
             }
             _ => unreachable!("no path: {path}"),
         }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use forebay::units::KIB;
 use forebay::{
-    Buffer, Engine, Error, OpenOptions, Options, Piece, PieceResult, RequestOptions, RingChoice,
-    Source, Target, gpu::GpuSelector,
+    Buffer, Engine, Error, OpenOptions, Options, Piece, PieceResult, RingChoice, gpu::GpuSelector,
 };
 use lab::fuse::Fuse;
 use lab::{or_skip, pattern, watchdog::Watchdog};
@@ -60,10 +59,8 @@ fn a_piece_that_fails_is_the_only_one() {
         let places: Vec<usize> = (0..LEN).step_by(2 * PIECE).collect();
         let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, at as u64);
         let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
-        let mut targets = [Target::from(&mut memory)];
-        let outcome = engine
-            .read_many(&pieces, &mut targets, &RequestOptions::default())
-            .expect("one failure is not all");
+        let targets = [&mut memory];
+        let outcome = engine.read_many(&pieces, targets).run().expect("one failure is not all");
         let mut got = vec![0; LEN];
         memory.download(0, &mut got).expect("a download");
         for (&at, result) in places.iter().zip(&outcome.results) {
@@ -115,9 +112,7 @@ fn a_piece_that_is_not_written_is_the_only_one() {
         let from = |at: usize| LEN - PIECE - at;
         let piece = |&at: &usize| Piece::new(&file, at as u64, PIECE as u64, from(at) as u64);
         let pieces: Vec<Piece<'_>> = places.iter().map(piece).collect();
-        let outcome = engine
-            .write_many(&pieces, &[Source::from(&memory)], &RequestOptions::default())
-            .expect("one failure is not all");
+        let outcome = engine.write_many(&pieces, [&memory]).run().expect("one failure is not all");
         let there = fuse.content();
         for (&at, result) in places.iter().zip(&outcome.results) {
             if (at..at + PIECE).contains(&bad) {
@@ -147,8 +142,8 @@ fn thousands_of_tiny_pieces_are_written() {
         memory.upload(0, &source).expect("an upload");
         let piece = |n: usize| Piece::new(&file, n as u64 * 20, 7, (n * 31) as u64);
         let pieces: Vec<Piece<'_>> = (0..COUNT).map(piece).collect();
-        let sources = [Source::from(&memory)];
-        let outcome = engine.write_many(&pieces, &sources, &RequestOptions::default());
+        let sources = [&memory];
+        let outcome = engine.write_many(&pieces, sources).run();
         assert_eq!(outcome.expect("a write").whole.bytes, 7 * COUNT as u64);
         let there = std::fs::read(&path).expect("a read");
         for n in 0..COUNT {
@@ -171,8 +166,7 @@ fn many_pieces_can_be_polled_without_giving_the_handle_up() {
         let file = engine.open_with(&path, &OpenOptions::writing()).expect("the file opens");
         let place = |at: usize| Piece::new(&file, at as u64, PIECE as u64, at as u64);
         let pieces: Vec<Piece<'_>> = (0..LEN).step_by(PIECE).map(place).collect();
-        let options = RequestOptions::exactly();
-        let many = engine.start_read_many(&pieces, vec![memory], &options).expect("a start");
+        let many = engine.read_many(&pieces, vec![memory]).exact().start().expect("a start");
         let first = many.wait_for(Duration::from_secs(100)).expect("an end").expect("a read");
         let again = many.wait_for(Duration::ZERO).expect("an end").expect("a read");
         assert!(Arc::ptr_eq(&first, &again), "it was made out twice");
@@ -183,7 +177,7 @@ fn many_pieces_can_be_polled_without_giving_the_handle_up() {
         assert_eq!(got, bytes);
 
         std::fs::write(&path, b"").expect("room for a file");
-        let writing = engine.start_write_many(&pieces, vec![memory], &RequestOptions::default());
+        let writing = engine.write_many(&pieces, vec![memory]).start();
         writing.expect("a start").detach();
         drop(pieces);
         drop(file);

@@ -11,10 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay::gpu::{DeviceId, GpuSelector};
-use forebay::{
-    Engine, Error, File, ManyOutcome, OpenOptions, Options, Piece, RequestOptions, RingChoice,
-    Target,
-};
+use forebay::{Engine, Error, File, ManyOutcome, OpenOptions, Options, Piece, RingChoice};
 use lab::fuse::{Faults, Fuse};
 use lab::seeds::{self, Dice, index};
 use lab::watchdog::Watchdog;
@@ -112,7 +109,7 @@ impl Actor<'_> {
     fn read(&mut self) {
         let (offset, len) = self.range(READ);
         let mut target = vec![BEFORE; index(len)];
-        match self.file.read(offset, &mut target) {
+        match self.file.read(&mut target).at(offset).run() {
             Ok(outcome) => {
                 assert_eq!(outcome.bytes, len);
                 assert!(target == self.right(offset, len), "other bytes at {offset}+{len}");
@@ -134,8 +131,7 @@ impl Actor<'_> {
             })
             .collect();
         let mut target = vec![BEFORE; index(at)];
-        let options = RequestOptions::default();
-        let read = self.engine.read_many(&pieces, &mut [Target::from(&mut target)], &options);
+        let read = self.engine.read_many(&pieces, [&mut target]).run();
         let ManyOutcome { results, .. } = match read {
             Ok(outcome) => outcome,
             Err(error) => return may_be(&error),
@@ -161,8 +157,7 @@ impl Actor<'_> {
             true => self.engine.allocate(self.gpu, len),
             false => self.engine.allocate_pinned(len),
         };
-        let options = RequestOptions::default();
-        let transfer = self.file.start_read(offset, buffer.expect("memory"), &options);
+        let transfer = self.file.read(buffer.expect("memory")).at(offset).start();
         let transfer = transfer.expect("a start");
         let (result, buffer) = match self.dice.below(4) {
             0 => return drop(transfer),
@@ -189,7 +184,7 @@ impl Actor<'_> {
     fn write(&mut self) {
         let (offset, len) = self.range(PART);
         let bytes = pattern(self.dice.next(), index(len));
-        let known: Vec<Option<u8>> = match self.file.write(self.start + offset, &bytes) {
+        let known: Vec<Option<u8>> = match self.file.write(&bytes).at(self.start + offset).run() {
             Ok(outcome) => {
                 assert_eq!(outcome.bytes, len);
                 bytes.into_iter().map(Some).collect()

@@ -13,7 +13,7 @@ use forebay::gpu::sim::{SimConfig, SimDevice};
 use forebay::gpu::{Device, DeviceId};
 use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Operation, Options, Outcome, Reason, RequestOptions,
-    Result, Route, Source, SyncMode, Target,
+    Result, Route, SyncMode,
 };
 use lab::fuse::Fuse;
 use lab::watchdog::Watchdog;
@@ -87,12 +87,11 @@ fn memory_that_cannot_be_pinned_is_tried_once_and_noted() {
     fs::write(folder.path().join("data"), &bytes).expect("room");
     let file = engine.open(folder.path().join("data")).expect("the file opens");
     // A large read, after which the long way has memory.
-    let (mut buffer, _) = file.read_whole(Some(device.id())).expect("all bytes");
+    let (mut buffer, _) = file.read_to_end(Some(device.id())).run().expect("all bytes");
     sim.refuse_pinning(true);
     let (before, began) = (sim.pinnings(), Instant::now());
     for _ in 0..200 {
-        let target = Target::Buffer(&mut buffer, 0..4096);
-        let outcome = file.read_with(4096, target, &RequestOptions::exactly());
+        let outcome = file.read((&mut buffer, 0..4096)).at(4096).exact().run();
         assert_eq!(outcome.expect("the long way").bytes, 4096);
     }
     // It is tried again every ten seconds, for lanes and for cells.
@@ -125,11 +124,10 @@ fn the_caller_needs_no_other_thread() {
             model.resize(model.len().max(offset + len), 0);
             let (outcome, route) = if turn % 2 == 0 {
                 model[offset..offset + len].copy_from_slice(&bytes[5..]);
-                let part = Source::Buffer(&on_gpu, 5..len as u64 + 5);
-                (file.write(offset as u64, part), Route::Cached)
+                (file.write((&on_gpu, 5..len as u64 + 5)).at(offset as u64).run(), Route::Cached)
             } else {
                 model[offset..offset + len].copy_from_slice(on_host);
-                (file.write(offset as u64, on_host), Route::Host)
+                (file.write(on_host).at(offset as u64).run(), Route::Host)
             };
             let outcome = outcome.expect("room for a few bytes");
             assert_share(&outcome, route, Reason::WriteThroughCache, len);
@@ -137,7 +135,7 @@ fn the_caller_needs_no_other_thread() {
         }
         assert!(!has_readers(), "a small write needed another thread");
         let mut got = vec![0; SMALL];
-        file.read(0, &mut got).expect("resident bytes");
+        file.read(&mut got).run().expect("resident bytes");
         assert!(got == model[..SMALL] && !has_readers());
     });
 }
@@ -157,7 +155,7 @@ fn takes_others(
     let bytes = pattern(len as u64, len);
     let buffer = uploaded(&engine, gpu, &bytes);
     wait_for_readers(false); // those of the engine before
-    let outcome = file.write_with(0, &buffer, &options).expect("a write");
+    let outcome = file.write(&buffer).options(options).run().expect("a write");
     assert_eq!(outcome.bytes, len as u64);
     wait_for_readers(true);
     assert!(fs::read(path).expect("a read")[..len] == bytes);
@@ -168,10 +166,10 @@ fn options_and_long_writes_take_other_threads() {
     alone(|path| {
         let default = RequestOptions::default();
         for options in [
-            default.synced(SyncMode::Data),
-            default.synced(SyncMode::All),
-            default.preallocated(),
-            RequestOptions::by_route(Route::Cached),
+            RequestOptions { sync: SyncMode::Data, ..default },
+            RequestOptions { sync: SyncMode::All, ..default },
+            RequestOptions { preallocate: true, ..default },
+            RequestOptions { route: Some(Route::Cached), ..RequestOptions::default() },
         ] {
             takes_others(path, |_| {}, options, 1000);
         }
@@ -193,8 +191,8 @@ fn writes_that_come_to_less_are_written_to_the_end() {
     let gpu = sim(&engine, "sim");
     let file = writable(&engine, &fuse.path());
     let bytes = pattern(1, 5000);
-    file.write(10, &bytes).expect("all bytes in the end");
-    file.write(50_000, &uploaded(&engine, gpu, &bytes)).expect("all bytes in the end");
+    file.write(&bytes).at(10).run().expect("all bytes in the end");
+    file.write(&uploaded(&engine, gpu, &bytes)).at(50_000).run().expect("all bytes in the end");
     let there = fuse.content();
     assert!(there[10..5010] == bytes && there[50_000..55_000] == bytes);
     assert!(there[..10].iter().chain(&there[5010..50_000]).all(|byte| *byte == 0));
@@ -213,19 +211,19 @@ fn writes_that_fail_say_why() {
     let file = writable(&engine, &fuse.path());
     let bytes = pattern(1, 5000);
     let buffer = uploaded(&engine, gpu, &bytes);
-    for source in [Source::from(&bytes), Source::from(&buffer)] {
-        let error = file.write(100, source).expect_err("no quota left");
+    for ended in [file.write(&bytes).at(100).run(), file.write(&buffer).at(100).run()] {
+        let error = ended.expect_err("no quota left");
         assert!(matches!(&error, Error::Io { operation: Operation::Write, .. }), "{error}");
         assert_eq!(error.errno(), Some(libc::EDQUOT));
         let range = "at 100+5000";
         assert!(error.to_string().contains(range), "{error}");
     }
-    file.write(3001, &buffer).expect("the rest of the file takes bytes");
+    file.write(&buffer).at(3001).run().expect("the rest of the file takes bytes");
     assert!(fuse.content()[3001..8001] == bytes);
     let reader = engine.open(fuse.path()).expect("the file opens");
-    let error = reader.write(0, &bytes).expect_err("open for reading only");
+    let error = reader.write(&bytes).run().expect_err("open for reading only");
     assert!(matches!(error, Error::BadRequest { operation: Operation::Write, .. }), "{error}");
-    let beyond = file.write(u64::MAX - 10, &bytes).expect_err("beyond the largest offset");
+    let beyond = file.write(&bytes).at(u64::MAX - 10).run().expect_err("beyond the largest offset");
     assert!(matches!(beyond, Error::BadRequest { operation: Operation::Write, .. }), "{beyond}");
 }
 
@@ -244,7 +242,7 @@ fn a_gpu_that_fails_writes_nothing_wrong() {
             let mut buffer = engine.allocate(gpu, 3000).expect("memory");
             let uploaded = (0..50).any(|_| buffer.upload(0, &bytes).is_ok());
             assert!(uploaded, "one upload in fifty succeeds");
-            let written: Result<Outcome> = file.write(turn * 3000, &buffer);
+            let written: Result<Outcome> = file.write(&buffer).at(turn * 3000).run();
             let at = usize::try_from(turn * 3000).expect("small");
             match written {
                 Ok(_) => assert!(fs::read(&path).expect("a read")[at..at + 3000] == bytes),
@@ -274,7 +272,7 @@ fn small_writes_during_long_ones() {
         scope.spawn(|| {
             let buffer = uploaded(&engine, gpu, &long);
             for _ in 0..4 {
-                file.write((240 * PART) as u64, &buffer).expect("a long write");
+                file.write(&buffer).at((240 * PART) as u64).run().expect("a long write");
             }
         });
         // More threads than there are lanes.
@@ -283,7 +281,7 @@ fn small_writes_during_long_ones() {
             scope.spawn(move || {
                 for n in (first..parts.len()).step_by(12) {
                     let buffer = uploaded(engine, gpu, &parts[n]);
-                    file.write((n * PART) as u64, &buffer).expect("a small write");
+                    file.write(&buffer).at((n * PART) as u64).run().expect("a small write");
                 }
             });
         }
@@ -300,10 +298,9 @@ fn a_write_past_the_cache_leaves_nothing_there_but_its_edges() {
     if let Some(reason) = file.no_direct_io() {
         return lab::skip(reason);
     }
-    let past = RequestOptions::default().past_cache();
     for (offset, len) in [(0, 8192), (1 << 20, 1 << 20), (4096 + 100, 20_000), (3, 5)] {
         let bytes = pattern(offset, len);
-        let outcome = file.write_with(offset, &bytes, &past).unwrap();
+        let outcome = file.write(&bytes).at(offset).past_cache().run().unwrap();
         let through: u64 = outcome
             .routes
             .iter()
@@ -314,12 +311,12 @@ fn a_write_past_the_cache_leaves_nothing_there_but_its_edges() {
         assert_eq!(direct.map(|share| share.bytes).sum::<u64>() + through, len as u64);
         assert!(through < 8192 && (through == 0) == offset.is_multiple_of(4096), "{outcome:?}");
         let mut back = vec![0; len];
-        file.read_exact(offset, &mut back).unwrap();
+        file.read(&mut back).at(offset).exact().run().unwrap();
         assert_eq!(back, bytes);
     }
     let memory = lab::memory_folder();
     let Some(folder) = or_skip(memory) else { return };
     let file = engine.open_with(folder.path().join("new"), &OpenOptions::writing()).unwrap();
-    let outcome = file.write_with(0, &vec![1; 4096], &past).unwrap();
+    let outcome = file.write(&vec![1; 4096]).past_cache().run().unwrap();
     assert_share(&outcome, Route::Host, Reason::WriteThroughCache, 4096);
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay::gpu::{DeviceId, GpuSelector};
-use forebay::{DirectIo, Engine, Error, File, OpenOptions, Options, Piece, RequestOptions};
+use forebay::{DirectIo, Engine, Error, File, OpenOptions, Options, Piece};
 use lab::fuse::Fuse;
 use lab::hanging::HangingDrive;
 use lab::{or_skip, pattern, watchdog::Watchdog};
@@ -59,15 +59,14 @@ type Wait = Box<dyn FnOnce() -> Result<(), Error> + Send>;
 
 fn start(engine: &Engine, gpu: DeviceId, file: &File, way: usize) -> Wait {
     let memory = memory(engine, (way % 2 == 1).then_some(gpu));
-    let (exactly, plain) = (RequestOptions::exactly(), RequestOptions::default());
     let started = match way / 2 {
-        0 => file.start_read(0, memory, &exactly),
-        1 => file.start_read(100, memory, &plain),
-        2 => file.start_write(0, memory, &plain),
+        0 => file.read(memory).exact().start(),
+        1 => file.read(memory).at(100).start(),
+        2 => file.write(memory).start(),
         beyond => {
             let len = [9, 2 << 20][beyond - 3];
             let pieces = [Piece::new(file, 0, 1000, 0), Piece::new(file, 2 << 20, len, 1000)];
-            let many = engine.start_read_many(&pieces, vec![memory], &plain).expect("a start");
+            let many = engine.read_many(&pieces, [memory]).start().expect("a start");
             return Box::new(move || many.wait().0.map(drop));
         }
     };

@@ -123,9 +123,9 @@ impl Actor {
         let staged = staged && self.engine.options().direct_io == DirectIo::Auto;
         let straight = on_gpu && self.dice.below(4) == 0;
         let mut options = if straight {
-            RequestOptions::by_route(Route::Direct)
+            RequestOptions { route: Some(Route::Direct), ..RequestOptions::default() }
         } else if staged {
-            RequestOptions::by_route(Route::Staged)
+            RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() }
         } else {
             RequestOptions::default()
         };
@@ -147,7 +147,7 @@ impl Actor {
         let there = len.min(FILE_LEN.saturating_sub(offset));
         let right = &self.content[index(offset.min(FILE_LEN))..index(offset.min(FILE_LEN) + there)];
         let mut target = vec![0xEE; index(len)];
-        let outcome = self.read.read(offset, &mut target).unwrap();
+        let outcome = self.read.read(&mut target).at(offset).run().unwrap();
         assert_eq!(outcome.bytes, there);
         let (got, rest) = target.split_at(index(there));
         assert!(got == right, "other bytes were read at {offset}+{len}");
@@ -161,7 +161,10 @@ impl Actor {
         if self.dice.below(20) == 0 {
             self.read.evict().unwrap();
         }
-        let Some(transfer) = taken(self.read.start_read(offset, buffer, &options)) else { return };
+        let Some(transfer) = taken(self.read.read(buffer).at(offset).options(options).start())
+        else {
+            return;
+        };
         if let End::Done(bytes, buffer) = self.end(transfer) {
             assert_eq!(bytes, len);
             let mut got = vec![0; index(len)];
@@ -175,7 +178,7 @@ impl Actor {
     fn write_now(&mut self) {
         let (start, len) = self.range(PART_LEN);
         let bytes = noise(self.dice.next(), len);
-        let done = self.written.write(self.part_start + start, &bytes).unwrap();
+        let done = self.written.write(&bytes).at(self.part_start + start).run().unwrap();
         assert_eq!(done.bytes, len);
         self.note(start, bytes.into_iter().map(Some).collect());
     }
@@ -188,7 +191,8 @@ impl Actor {
             return;
         }
         let options = self.options(buffer.device().is_some(), false);
-        let started = self.written.start_write(self.part_start + start, buffer, &options);
+        let started =
+            self.written.write(buffer).at(self.part_start + start).options(options).start();
         let Some(transfer) = taken(started) else { return };
         match self.end(transfer) {
             End::Done(bytes_done, _) => {
@@ -327,9 +331,9 @@ fn a_forgotten_transfer_disturbs_no_other() {
             0 => engine.allocate(gpus[0], FILE_LEN).unwrap(),
             _ => engine.allocate_pinned(FILE_LEN).unwrap(),
         };
-        std::mem::forget(file.start_read(0, buffer, &RequestOptions::default()).unwrap());
+        std::mem::forget(file.read(buffer).start().unwrap());
         let mut target = vec![0; index(FILE_LEN)];
-        file.read(0, &mut target).unwrap();
+        file.read(&mut target).run().unwrap();
         assert!(target == content);
     }
     // The forgotten ones hold the engine: this must neither wait for them nor end them.

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Outcome, RequestOptions, Route};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Outcome, Route};
 use lab::hanging::HangingDrive;
 use lab::{FileSystem, or_skip, pattern, watchdog::Watchdog};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -44,7 +44,7 @@ impl Rig {
         let drive = or_skip(HangingDrive::with(file_system, size))?;
         let path = drive.path().join("shared");
         let (engine, file) = open(&path);
-        file.write(0, &vec![1; LEN]).expect("room for it");
+        file.write(&vec![1; LEN]).run().expect("room for it");
         file.sync_all().expect("a sync");
         file.evict().expect("an eviction");
         let gpu = engine.device(&"sim".parse().expect("a name")).expect("a GPU").expect("a GPU");
@@ -60,8 +60,8 @@ impl Rig {
     fn write_concurrently(&self, meanwhile: impl FnOnce()) -> Result<Outcome, Error> {
         thread::scope(|scope| {
             let hung = Hung::new(&self.drive);
-            let staged = RequestOptions::by_route(Route::Staged);
-            let around = scope.spawn(move || self.file.write_with(0, &self.buffer, &staged));
+            let around =
+                scope.spawn(move || self.file.write(&self.buffer).route(Route::Staged).run());
             self.drive.fuse().wait_for_parked(1);
             let mut part = vec![0; READ];
             for at in (0..LEN).step_by(READ) {
@@ -134,7 +134,11 @@ fn two_engines_leave_no_old_bytes() {
         let Some(rig) = Rig::new(file_system) else { return };
         let (_engine, other) = open(&rig.path);
         let end = rig.write_concurrently(|| {
-            other.write(BEHIND as u64, &vec![b'x'; 100]).expect("a write through the page cache");
+            other
+                .write(&vec![b'x'; 100])
+                .at(BEHIND as u64)
+                .run()
+                .expect("a write through the page cache");
         });
         rig.check_written(&end, what);
         check_sync(&other, what);
@@ -170,15 +174,18 @@ fn old_bytes_that_stay_are_an_error() {
             let end = rig.write_concurrently(|| {
                 let start = start.addr();
                 scope.spawn(move || touch(start));
-                other.write(BEHIND as u64, &vec![b'x'; 100]).expect("a write through the cache");
+                other
+                    .write(&vec![b'x'; 100])
+                    .at(BEHIND as u64)
+                    .run()
+                    .expect("a write through the cache");
             });
             is_over.store(true, Ordering::Relaxed);
             rig.check_written(&end, what);
         });
         // SAFETY: our own mapping, which is unused by now.
         unsafe { munmap(start.cast(), LEN) }.expect("our own mapping");
-        let staged = RequestOptions::by_route(Route::Staged);
-        rig.file.write_with(0, &rig.buffer, &staged).expect("no other writer");
+        rig.file.write(&rig.buffer).route(Route::Staged).run().expect("no other writer");
         rig.check_bytes(what);
         check_sync(&rig.file, what);
         rig.file.evict().expect("an eviction");

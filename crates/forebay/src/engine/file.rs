@@ -1,6 +1,5 @@
-//! A file of an engine, and its read and write calls.
+//! A file of an engine.
 
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,15 +13,11 @@ use super::request::RequestOptions;
 use super::start::Call;
 use super::{Engine, bad_request};
 use crate::engine::Transfer;
-use crate::error::{Error, Operation, Place, Result, refuse_child};
+use crate::error::{Operation, Place, Result, refuse_child};
 use crate::file::{Handle, Residency};
-use crate::gpu::DeviceId;
-use crate::memory::{Buffer, Source, Span, Target};
+use crate::memory::{Buffer, Lent, Span};
 use crate::plan::Direction;
 use crate::transfer::Outcome;
-
-/// Initial memory for a whole file of unknown size: most kernel-generated files fit.
-const ROOM: u64 = 64 << 10;
 
 /// A file opened by an engine. Clones share one descriptor, which is closed with the last of them
 /// once nothing is in flight. Like its engine it belongs to the process that opened it: a forked
@@ -103,156 +98,6 @@ impl File {
     #[must_use]
     pub fn reopened(&self) -> Option<&str> {
         self.handle.reopened()
-    }
-
-    /// Reads from `offset` into all of `target`, up to the end of the file, like `pread`; returns
-    /// when the bytes have arrived. At or beyond the end nothing is read. If the file is truncated
-    /// during the read, the read ends at the new end.
-    ///
-    /// # Errors
-    /// Any [`Error`](crate::Error); the target may then hold part of the bytes.
-    pub fn read<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
-        self.read_with(offset, target, &RequestOptions::default())
-    }
-
-    /// Like [`read`](Self::read), but an early end of the file is an error.
-    ///
-    /// # Errors
-    /// [`Error::EndOfFile`](crate::Error::EndOfFile) reports how many bytes arrived. So does
-    /// [`Error::FileChanged`](crate::Error::FileChanged), for a file that was long enough when the
-    /// read began.
-    pub fn read_exact<'a>(&self, offset: u64, target: impl Into<Target<'a>>) -> Result<Outcome> {
-        self.read_with(offset, target, &RequestOptions::exactly())
-    }
-
-    /// Like [`read`](Self::read), with options.
-    ///
-    /// # Errors
-    /// [`Error::RouteUnavailable`](crate::Error::RouteUnavailable) for a route that is not
-    /// available.
-    pub fn read_with<'a>(
-        &self,
-        offset: u64,
-        target: impl Into<Target<'a>>,
-        options: &RequestOptions,
-    ) -> Result<Outcome> {
-        // The borrow lasts until the transfer has drained, because `wait` has no bound.
-        let mut target = target.into();
-        let span = match &mut target {
-            Target::Host(bytes) => Span::of_host(bytes),
-            Target::Buffer(buffer, range) => self.part(Operation::Read, offset, buffer, range)?,
-        };
-        self.run(Direction::Read, offset, span, options)
-    }
-
-    /// Reads the whole file into new memory: on `device`, or pinned on the host. The outcome's time
-    /// does not include the allocation.
-    ///
-    /// # Errors
-    /// As for [`read_exact`](Self::read_exact), also if the file shrinks during the read.
-    pub fn read_whole(&self, device: Option<DeviceId>) -> Result<(Buffer, Outcome)> {
-        self.read_whole_by(device, &mut |buffer, options| self.read_with(0, buffer, options))
-    }
-
-    /// Like `read_whole`, with another function that reads.
-    pub(super) fn read_whole_by(
-        &self,
-        device: Option<DeviceId>,
-        read: &mut dyn FnMut(&mut Buffer, &RequestOptions) -> Result<Outcome>,
-    ) -> Result<(Buffer, Outcome)> {
-        let len = self.len()?;
-        let allocate = |len| match device {
-            Some(device) => self.engine.allocate(device, len),
-            None => self.engine.allocate_pinned(len),
-        };
-        if self.handle.is_sized(len) {
-            let mut buffer = allocate(len)?;
-            return match read(&mut buffer, &RequestOptions::exactly()) {
-                Ok(outcome) => Ok((buffer, outcome)),
-                // The file was long enough just before.
-                Err(Error::EndOfFile { place, got }) => Err(Error::FileChanged { place, got }),
-                Err(error) => Err(error),
-            };
-        }
-        let mut room = ROOM;
-        loop {
-            let mut buffer = allocate(room)?;
-            let outcome = read(&mut buffer, &RequestOptions::default())?;
-            if outcome.bytes < room {
-                return Ok((buffer.split_at(outcome.bytes).0, outcome));
-            }
-            room *= 2;
-        }
-    }
-
-    /// Writes all of `source` at `offset`. Returns when the bytes are in the page cache, or on the
-    /// drive if a route or durability is required. No byte outside the range is changed.
-    ///
-    /// # Errors
-    /// Any [`Error`](crate::Error); part of the bytes may then be written.
-    pub fn write<'a>(&self, offset: u64, source: impl Into<Source<'a>>) -> Result<Outcome> {
-        self.write_with(offset, source, &RequestOptions::default())
-    }
-
-    /// Like [`write`](Self::write), with options.
-    ///
-    /// # Errors
-    /// As for [`write`](Self::write), and
-    /// [`Error::RouteUnavailable`](crate::Error::RouteUnavailable).
-    pub fn write_with<'a>(
-        &self,
-        offset: u64,
-        source: impl Into<Source<'a>>,
-        options: &RequestOptions,
-    ) -> Result<Outcome> {
-        let source = source.into();
-        let span = match &source {
-            Source::Host(bytes) => Span::of_host_source(bytes),
-            Source::Buffer(buffer, range) => self.part(Operation::Write, offset, buffer, range)?,
-        };
-        self.run(Direction::Write, offset, span, options)
-    }
-
-    /// Starts reading into all of `target`, which the transfer owns until it is waited for.
-    ///
-    /// # Errors
-    /// Errors that are detected at once; all further ones come from [`Transfer::wait`].
-    pub fn start_read(
-        &self,
-        offset: u64,
-        target: Buffer,
-        options: &RequestOptions,
-    ) -> Result<Transfer> {
-        self.start(Direction::Read, offset, target, options)
-    }
-
-    /// Like [`start_read`](Self::start_read), for a caller that holds a lock others wait for, such
-    /// as an interpreter's: it takes some microseconds, waits for no drive, and calls no driver.
-    /// `None` if the read needs more than that; the buffer is still there then.
-    #[doc(hidden)]
-    pub fn start_read_at_once(
-        &self,
-        offset: u64,
-        target: &mut Option<Buffer>,
-        options: &RequestOptions,
-    ) -> Option<Transfer> {
-        let buffer = target.as_ref().filter(|buffer| buffer.len() <= HERE_MAX)?;
-        let call = self.call(Direction::Read, offset, buffer, options).ok()?;
-        let state = self.engine.start_small(&call, target, First::Waits)?;
-        Some(Transfer::new(state, self.engine.clone()))
-    }
-
-    /// Starts writing all of `source`, which the transfer owns until it is waited for.
-    ///
-    /// # Errors
-    /// Errors that are detected at once; all further ones come from [`Transfer::wait`].
-    pub fn start_write(
-        &self,
-        offset: u64,
-        source: Buffer,
-        options: &RequestOptions,
-    ) -> Result<Transfer> {
-        self.start(Direction::Write, offset, source, options)
     }
 
     /// Makes written bytes durable, with the metadata needed to read them again (`fdatasync`).
@@ -403,31 +248,25 @@ impl File {
         options: &RequestOptions,
         size: u64,
     ) -> Result<Transfer> {
-        let call = self.call(direction, offset, &memory, options)?;
-        let call = Call { size: Some(size), is_block: true, ..call };
+        let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
+        let call = Call { size: Some(size), is_block: true, may_wait: false, ..call };
         let state = self.engine.start(&call, Some(memory))?;
         Ok(Transfer::new(state, self.engine.clone()))
     }
 
-    pub(super) fn part(
+    /// The addresses of memory that may be used.
+    pub(super) fn span(
         &self,
-        operation: Operation,
+        direction: Direction,
         offset: u64,
-        buffer: &Buffer,
-        range: &Range<u64>,
+        memory: &Lent<'_>,
     ) -> Result<Span> {
-        let len = range.end.saturating_sub(range.start);
-        self.check(operation, offset, len)?;
-        buffer.check_usable(|| Some((operation, self.handle.place(offset, len))))?;
-        Span::of(buffer, range).ok_or_else(|| {
-            let reason = format!(
-                "the range {}..{} lies outside the buffer of {} bytes",
-                range.start,
-                range.end,
-                buffer.len()
-            );
-            bad_request(operation, self.handle.place(offset, len), reason)
-        })
+        let (operation, place) = (direction.into(), || self.handle.place(offset, memory.len()));
+        if let Some(buffer) = memory.buffer() {
+            self.check(operation, offset, memory.len())?;
+            buffer.check_usable(|| Some((operation, place())))?;
+        }
+        memory.span().map_err(|reason| bad_request(operation, place(), reason))
     }
 
     pub(super) fn check_access(&self, direction: Direction, offset: u64, len: u64) -> Result<()> {
@@ -444,26 +283,18 @@ impl File {
         Err(bad_request(operation, self.handle.place(offset, len), reason.into()))
     }
 
-    fn run(
-        &self,
-        direction: Direction,
-        offset: u64,
-        span: Span,
-        options: &RequestOptions,
-    ) -> Result<Outcome> {
-        self.check_access(direction, offset, span.len)?;
-        let call = Call::new(&self.handle, direction, offset, span, options);
-        if let Some(done) = self.engine.move_small(&call) {
+    pub(super) fn run(&self, call: &Call<'_>) -> Result<Outcome> {
+        if let Some(done) = self.engine.move_small(call) {
             return done;
         }
         let on_gpu = call.span.gpu.is_some();
         // Many callers at once have more small reads than there are lanes.
-        if let Some(state) = self.engine.start_small(&call, &mut None, First::Prepares) {
+        if let Some(state) = self.engine.start_small(call, &mut None, First::Prepares) {
             let _lent = OnUnwind::drained(&self.engine, &state);
             self.engine.watch(&state);
             return state.wait_awake(on_gpu);
         }
-        let state = self.engine.start(&call, None)?;
+        let state = self.engine.start(call, None)?;
         let _lent = OnUnwind::drained(&self.engine, &state);
         self.engine.help(&state, &mut || {});
         state.wait_awake(on_gpu)
@@ -476,8 +307,8 @@ impl File {
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        let call = self.call(direction, offset, &memory, options)?;
-        let mut memory = Some(memory);
+        let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
+        let (call, mut memory) = (Call { may_wait: false, ..call }, Some(memory));
         let state = match self.engine.start_small(&call, &mut memory, First::Prepares) {
             Some(state) => state,
             None => self.engine.start(&call, memory)?,
@@ -485,16 +316,38 @@ impl File {
         Ok(Transfer::new(state, self.engine.clone()))
     }
 
-    /// The call for a whole buffer, if access is allowed.
+    pub(super) fn start_at_once(
+        &self,
+        offset: u64,
+        target: Buffer,
+        options: &RequestOptions,
+    ) -> std::result::Result<Transfer, Buffer> {
+        if target.len() > HERE_MAX {
+            return Err(target);
+        }
+        let mut buffer = Some(target);
+        let state = buffer.as_ref().and_then(|target| {
+            let call = self.call(Direction::Read, offset, &Lent::whole(target), options).ok()?;
+            Some(Call { may_wait: false, ..call })
+        });
+        let state =
+            state.and_then(|call| self.engine.start_small(&call, &mut buffer, First::Waits));
+        match state {
+            Some(state) => Ok(Transfer::new(state, self.engine.clone())),
+            None => Err(buffer.expect("only a started read has the buffer")),
+        }
+    }
+
+    /// The call, if access is allowed.
     pub(super) fn call<'a>(
         &'a self,
         direction: Direction,
         offset: u64,
-        memory: &Buffer,
+        memory: &Lent<'_>,
         options: &'a RequestOptions,
     ) -> Result<Call<'a>> {
         self.check_access(direction, offset, memory.len())?;
-        let span = self.part(direction.into(), offset, memory, &(0..memory.len()))?;
-        Ok(Call { may_wait: false, ..Call::new(&self.handle, direction, offset, span, options) })
+        let span = self.span(direction, offset, memory)?;
+        Ok(Call::new(&self.handle, direction, offset, span, options))
     }
 }

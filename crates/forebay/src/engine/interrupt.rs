@@ -3,11 +3,12 @@
 //!
 //! Such a caller never waits for a drive or server itself: it helps with data in memory and leaves
 //! the rest to the engine's threads. If it has to stop, the transfer is cancelled. Ops that do not
-//! drain soon keep their share of the memory, which must not be used until then.
+//! drain soon keep their share of a buffer, which must not be used until then; other memory is
+//! borrowed, so the call waits for them.
 //!
 //! The steps before the first byte are not interrupted: querying the file's size, reserving space,
 //! allocating memory. Neither is a small write through the page cache of a local file system, which
-//! the caller does itself as in [`File::write`].
+//! the caller does itself as in [`File::run`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -16,14 +17,9 @@ use std::time::{Duration, Instant};
 use super::Engine;
 use super::file::File;
 use super::lent::{GoOn, OnUnwind};
-use super::many::{ManyOutcome, Piece};
 use super::raw::small::First;
-use super::request::RequestOptions;
 use super::start::Call;
 use crate::error::{Error, Result};
-use crate::gpu::DeviceId;
-use crate::memory::Buffer;
-use crate::plan::Direction;
 use crate::transfer::{Outcome, State};
 
 /// Interval between two calls of `go_on`.
@@ -33,65 +29,7 @@ pub(super) const CHECKS_EVERY: Duration = Duration::from_millis(50);
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(1);
 
 impl File {
-    /// Like [`read_with`](Self::read_with), but calls `go_on` about 20 times a second. If it
-    /// returns false or panics, the transfer is cancelled, and the call ends within a second; only
-    /// a small copy to or from a GPU is waited for. Ops in flight then keep the memory alive,
-    /// and the object that it was borrowed from. Until they have drained, every call rejects the
-    /// memory and none can read it.
-    ///
-    /// # Errors
-    /// As for [`read_with`](Self::read_with). [`Error::Cancelled`] if it was stopped, or
-    /// [`Error::TimedOut`] if ops are still in flight. The transfer may also have ended before the
-    /// cancel.
-    pub fn read_while(
-        &self,
-        offset: u64,
-        target: &mut Buffer,
-        options: &RequestOptions,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Outcome> {
-        self.run_while(Direction::Read, offset, target, options, go_on)
-    }
-
-    /// Like [`read_whole`](Self::read_whole), with the callback of
-    /// [`read_while`](Self::read_while).
-    ///
-    /// # Errors
-    /// As for [`read_whole`](Self::read_whole) and [`read_while`](Self::read_while).
-    pub fn read_whole_while(
-        &self,
-        device: Option<DeviceId>,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<(Buffer, Outcome)> {
-        self.read_whole_by(device, &mut |buffer, options| {
-            self.read_while(0, buffer, options, &mut *go_on)
-        })
-    }
-
-    /// Like [`write_with`](Self::write_with), with the callback of
-    /// [`read_while`](Self::read_while).
-    ///
-    /// # Errors
-    /// As for [`write_with`](Self::write_with) and [`read_while`](Self::read_while).
-    pub fn write_while(
-        &self,
-        offset: u64,
-        source: &Buffer,
-        options: &RequestOptions,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Outcome> {
-        self.run_while(Direction::Write, offset, source, options, go_on)
-    }
-
-    fn run_while(
-        &self,
-        direction: Direction,
-        offset: u64,
-        memory: &Buffer,
-        options: &RequestOptions,
-        go_on: GoOn<'_>,
-    ) -> Result<Outcome> {
-        let call = self.call(direction, offset, memory, options)?;
+    pub(super) fn run_while(&self, call: Call<'_>, go_on: GoOn<'_>) -> Result<Outcome> {
         let call = Call { may_wait: self.handle.is_memory(), ..call };
         let has_server = self.handle.opens_slowly();
         if !has_server && let Some(done) = self.engine.move_small(&call) {
@@ -101,44 +39,18 @@ impl File {
             Some(state) => state,
             None => self.engine.start(&call, None)?,
         };
-        self.engine.finish_while(&state, has_server, go_on)
+        self.engine.finish_while(&state, call.span.keep.is_some(), has_server, go_on)
     }
 }
 
 impl Engine {
-    /// Like [`read_many`](Self::read_many), with the callback of [`File::read_while`].
-    ///
-    /// # Errors
-    /// As for [`read_many`](Self::read_many) and [`File::read_while`].
-    pub fn read_many_while(
-        &self,
-        pieces: &[Piece<'_>],
-        targets: &mut [Buffer],
-        options: &RequestOptions,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<ManyOutcome> {
-        self.run_many_while(Direction::Read, pieces, targets, options, go_on)
-    }
-
-    /// Like [`write_many`](Self::write_many), with the callback of [`File::read_while`].
-    ///
-    /// # Errors
-    /// As for [`write_many`](Self::write_many) and [`File::read_while`].
-    pub fn write_many_while(
-        &self,
-        pieces: &[Piece<'_>],
-        sources: &[Buffer],
-        options: &RequestOptions,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<ManyOutcome> {
-        self.run_many_while(Direction::Write, pieces, sources, options, go_on)
-    }
-
-    /// Helps with a transfer and waits for it, while the caller is to continue. `has_server`: even
-    /// data in memory may need a server.
+    /// Helps with a transfer and waits for it, while the caller is to continue. `keeps`: the
+    /// transfer keeps its memory alive by itself. `has_server`: even data in memory may need a
+    /// server.
     pub(super) fn finish_while(
         &self,
         state: &Arc<State>,
+        keeps: bool,
         has_server: bool,
         go_on: GoOn<'_>,
     ) -> Result<Outcome> {
@@ -152,7 +64,10 @@ impl Engine {
                 false
             }
         };
-        let guard = OnUnwind::new(self, Some(state));
+        let guard = match keeps {
+            true => OnUnwind::new(self, Some(state)),
+            false => OnUnwind::drained(self, state),
+        };
         self.watch(state);
         let goes_on = has_server || self.help_while(state, &mut go_on);
         let ended = if goes_on && state.wait_near_end(CHECKS_EVERY, &mut go_on) {
@@ -161,7 +76,7 @@ impl Engine {
             if goes_on {
                 self.cancel(state);
             }
-            Self::drain(state, DRAIN_MAX)
+            if keeps { Self::drain(state, DRAIN_MAX) } else { state.wait().0 }
         };
         drop(guard);
         match panic {

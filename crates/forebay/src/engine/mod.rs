@@ -37,9 +37,9 @@ use forebay_cufile::Session;
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use quiesce::{DetachedFile, Quiesced};
-pub use request::RequestOptions;
+pub use request::{All, Allocated, At, Pieces, Request, RequestOptions};
 use rustix::io::Errno;
-pub use transfer::Transfer;
+pub use transfer::{Transfer, TransferFuture};
 
 use self::threads::ReaderTools;
 use crate::direct::Providers;

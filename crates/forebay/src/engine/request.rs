@@ -1,64 +1,424 @@
-//! Options of a request.
+//! A read or write before it begins: which bytes, which memory, and how.
 
-use crate::plan::Route;
+use std::fmt;
+
+use super::lent::GoOn;
+use super::many::{ManyOutcome, ManyTransfer, Piece};
+use super::ordered::OrderedOn;
+use super::{Engine, File, Transfer};
+use crate::error::{Error, Result};
+use crate::gpu::DeviceId;
+use crate::memory::{Buffer, Lent, ReadInto, WriteFrom};
+use crate::plan::{Direction, Route};
 use crate::queue::Priority;
-use crate::transfer::SyncMode;
+use crate::transfer::{Outcome, SyncMode};
 
-/// Options of a request.
+/// Initial memory for a whole file of unknown size: most kernel-generated files fit.
+const ROOM: u64 = 64 << 10;
+
+/// The settings of a [`Request`], for callers that make many alike.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct RequestOptions {
-    /// Use this route or fail. For host memory, `Cached` means through the page cache, and the
-    /// outcome reports `Host`.
+    /// See [`Request::route`].
     pub route: Option<Route>,
-    /// For reads: fail if the file ends early.
+    /// See [`Request::exact`].
     pub exact: bool,
-    /// For writes: make the bytes durable before the transfer is done.
+    /// See [`Request::sync`].
     pub sync: SyncMode,
-    /// For writes: reserve the space first, so that a full disk is detected at once. The caller
-    /// waits for the drive, even in calls that do not block otherwise.
+    /// See [`Request::preallocate`].
     pub preallocate: bool,
-    /// For writes without a route: bypass the page cache (O_DIRECT) if the file allows it, at any
-    /// size. Bytes that do not fill a unit of the file system at either end still go through it.
+    /// See [`Request::past_cache`].
     pub past_cache: bool,
-    /// Priority relative to other transfers on the same drive.
+    /// See [`Request::priority`].
     pub priority: Priority,
 }
 
-impl RequestOptions {
-    /// Requires `route`.
-    #[must_use]
-    pub fn by_route(route: Route) -> Self {
-        Self { route: Some(route), ..Self::default() }
+/// A read or write that has not begun: [`File::read`], [`File::write`], [`Engine::read_many`] and
+/// [`Engine::write_many`] make it. With memory that it borrows, [`run`](Self::run) blocks until the
+/// bytes have moved; with a [`Buffer`] of its own, [`start`](Self::start) returns a [`Transfer`].
+///
+/// ```
+/// # fn main() -> forebay::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("weights.bin");
+/// # std::fs::write(&path, vec![7; 100_000]).unwrap();
+/// let engine = forebay::Engine::new(forebay::Options::from_env()?)?;
+/// let file = engine.open(&path)?;
+/// let mut header = [0; 512];
+/// file.read(&mut header).exact().run()?;
+/// let buffer = engine.allocate_pinned(4096)?;
+/// let transfer = file.read(buffer).at(512).exact().start()?;
+/// let (outcome, buffer) = transfer.wait();
+/// assert_eq!(outcome?.bytes, 4096);
+/// # assert_eq!((header[0], buffer.unwrap().len()), (7, 4096));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is transferred before `run` or `start`"]
+pub struct Request<'a, Of, Memory> {
+    of: Of,
+    direction: Direction,
+    memory: Memory,
+    options: RequestOptions,
+    pub(super) stream: Option<OrderedOn>,
+    go_on: Option<GoOn<'a>>,
+}
+
+/// A range of a file, as long as the request's memory.
+#[derive(Debug)]
+pub struct At<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+/// Pieces of files.
+#[derive(Debug)]
+pub struct Pieces<'a> {
+    engine: &'a Engine,
+    pieces: &'a [Piece<'a>],
+}
+
+/// Memory that a request allocates: on a GPU, or pinned on the host.
+#[derive(Debug)]
+pub struct Allocated(Option<DeviceId>);
+
+/// Several buffers that a read fills with the same bytes.
+#[derive(Debug)]
+pub struct All<'a>(&'a mut [Buffer]);
+
+impl File {
+    /// A read from offset 0, or [`at`](Request::at) another one, into all of `target`, up to the
+    /// end of the file, like `pread`. At or beyond the end nothing is read. If the file is
+    /// truncated during the read, the read ends at the new end.
+    pub fn read<M: ReadInto>(&self, target: M) -> Request<'_, At<'_>, M::Memory> {
+        Request::new(At { file: self, offset: 0 }, Direction::Read, target.memory())
     }
 
-    /// Requires that every byte arrives.
-    #[must_use]
-    pub fn exactly() -> Self {
-        Self { exact: true, ..Self::default() }
+    /// A read up to the end of the file into new memory: on `device`, or pinned on the host. The
+    /// outcome's time does not include the allocation.
+    pub fn read_to_end(&self, device: Option<DeviceId>) -> Request<'_, At<'_>, Allocated> {
+        Request::new(At { file: self, offset: 0 }, Direction::Read, Allocated(device))
     }
 
-    /// Sets `sync`.
-    #[must_use]
-    pub fn synced(self, sync: SyncMode) -> Self {
-        Self { sync, ..self }
+    /// A read of the same bytes into several targets, which have one length and are on GPUs. The
+    /// targets are full afterwards, unless the file ends early. The route is not chosen: bytes are
+    /// `cached` or `staged`, and none is `direct`.
+    pub fn read_to_all<'a>(&'a self, targets: &'a mut [Buffer]) -> Request<'a, At<'a>, All<'a>> {
+        Request::new(At { file: self, offset: 0 }, Direction::Read, All(targets))
     }
 
-    /// Sets the urgent priority.
-    #[must_use]
-    pub fn urgent(self) -> Self {
-        Self { priority: Priority::Urgent, ..self }
+    /// A write of all of `source` at offset 0, or [`at`](Request::at) another one. It ends when the
+    /// bytes are in the page cache, or on the drive if a route or durability is required. No byte
+    /// outside the range is changed.
+    pub fn write<M: WriteFrom>(&self, source: M) -> Request<'_, At<'_>, M::Memory> {
+        Request::new(At { file: self, offset: 0 }, Direction::Write, source.memory())
+    }
+}
+
+impl Engine {
+    /// A read of many pieces of files into `targets`, all of them on one GPU or on the host.
+    /// Adjacent pieces of a file are read in one request, and copies to scattered places on a GPU
+    /// are batched. One call can handle tens of thousands of pieces.
+    ///
+    /// If pieces overlap in a target, it holds bytes of either.
+    ///
+    /// ```
+    /// use forebay::{Engine, Options, Piece};
+    ///
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("experts.bin");
+    /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    /// let engine = Engine::new(Options::from_env()?)?;
+    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+    /// let file = engine.open(&path)?;
+    /// let mut memory = engine.allocate(gpu, 256 << 10)?;
+    /// // Every second 8 KiB of the file, one behind the other.
+    /// let pieces: Vec<Piece> =
+    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 8 << 10, n * (8 << 10))).collect();
+    /// let outcome = engine.read_many(&pieces, [&mut memory]).exact().run()?;
+    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(8192))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read_many<'a, T: IntoIterator<Item: ReadInto>>(
+        &'a self,
+        pieces: &'a [Piece<'a>],
+        targets: T,
+    ) -> Request<'a, Pieces<'a>, Vec<<T::Item as ReadInto>::Memory>> {
+        let memory = targets.into_iter().map(ReadInto::memory).collect();
+        Request::new(Pieces { engine: self, pieces }, Direction::Read, memory)
     }
 
-    /// Bypasses the page cache if the file allows it.
-    #[must_use]
-    pub fn past_cache(self) -> Self {
-        Self { past_cache: true, ..self }
+    /// A read of pieces of files to the same places of several targets, as [`File::read_to_all`]
+    /// does. The pieces are in the order of their places and do not overlap. Bytes between them
+    /// have no defined value afterwards. The first error of a piece is that of the call.
+    pub fn read_many_to_all<'a>(
+        &'a self,
+        pieces: &'a [Piece<'a>],
+        targets: &'a mut [Buffer],
+    ) -> Request<'a, Pieces<'a>, All<'a>> {
+        Request::new(Pieces { engine: self, pieces }, Direction::Read, All(targets))
     }
 
-    /// Reserves the space first.
-    #[must_use]
-    pub fn preallocated(self) -> Self {
-        Self { preallocate: true, ..self }
+    /// A write of many pieces of `sources`, all of them on one GPU or on the host, to files: to the
+    /// page cache, as in [`File::write`], or to the drive if that is required ([`Request::sync`]).
+    /// Copies from scattered places on a GPU are batched, and adjacent pieces of a file are then
+    /// one request; from the host each piece is one. Each file is written by one thread at a time.
+    ///
+    /// If pieces overlap in a file, it holds bytes of either.
+    ///
+    /// ```
+    /// use forebay::{Engine, OpenOptions, Options, Piece};
+    ///
+    /// # fn main() -> forebay::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let path = dir.path().join("cache.bin");
+    /// let engine = Engine::new(Options::from_env()?)?;
+    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
+    /// let file = engine.open_with(&path, &OpenOptions::new_file())?;
+    /// let mut cache = engine.allocate(gpu, 1 << 20)?;
+    /// cache.fill(7)?;
+    /// // Every second block of the cache, one behind the other.
+    /// let pieces: Vec<Piece> =
+    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 16 << 10, n * (32 << 10))).collect();
+    /// let outcome = engine.write_many(&pieces, [&cache]).run()?;
+    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(16384))));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_many<'a, T: IntoIterator<Item: WriteFrom>>(
+        &'a self,
+        pieces: &'a [Piece<'a>],
+        sources: T,
+    ) -> Request<'a, Pieces<'a>, Vec<<T::Item as WriteFrom>::Memory>> {
+        let memory = sources.into_iter().map(WriteFrom::memory).collect();
+        Request::new(Pieces { engine: self, pieces }, Direction::Write, memory)
+    }
+}
+
+impl<'a, Of, Memory> Request<'a, Of, Memory> {
+    fn new(of: Of, direction: Direction, memory: Memory) -> Self {
+        let options = RequestOptions::default();
+        Self { of, direction, memory, options, stream: None, go_on: None }
+    }
+
+    /// Replaces all settings.
+    pub fn options(self, options: RequestOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Uses this route or fails with [`Error::RouteUnavailable`]. For host memory,
+    /// [`Route::Cached`] means through the page cache, and the outcome reports [`Route::Host`].
+    pub fn route(mut self, route: impl Into<Option<Route>>) -> Self {
+        self.options.route = route.into();
+        self
+    }
+
+    /// Fails a read with [`Error::EndOfFile`] if the file ends early, or with
+    /// [`Error::FileChanged`] if it was long enough when the read began.
+    pub fn exact(mut self) -> Self {
+        self.options.exact = true;
+        self
+    }
+
+    /// Makes written bytes durable before the transfer is done.
+    pub fn sync(mut self, sync: SyncMode) -> Self {
+        self.options.sync = sync;
+        self
+    }
+
+    /// Reserves the space of a write first, so that a full disk is detected at once. The caller
+    /// waits for the drive, even in calls that do not block otherwise.
+    pub fn preallocate(mut self) -> Self {
+        self.options.preallocate = true;
+        self
+    }
+
+    /// Lets a write without a route bypass the page cache (O_DIRECT) if the file allows it, at any
+    /// size. Bytes that do not fill a unit of the file system at either end still go through it.
+    pub fn past_cache(mut self) -> Self {
+        self.options.past_cache = true;
+        self
+    }
+
+    /// Sets the priority relative to other transfers on the same drive.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// Calls `go_on` about 20 times a second during [`run`](Self::run). If it returns false or
+    /// panics, the transfer is cancelled, and the call ends within a second; only a small copy to
+    /// or from a GPU is waited for, and I/O into memory other than a [`Buffer`]. I/O in flight
+    /// keeps a buffer's memory alive, and the object that it was borrowed from. Until it has
+    /// drained, every call rejects the buffer and none can read it.
+    ///
+    /// A call that is stopped fails with [`Error::Cancelled`], or [`Error::TimedOut`] if I/O is
+    /// still in flight. The transfer may also have ended before the cancel.
+    pub fn while_<'b>(self, go_on: &'b mut dyn FnMut() -> bool) -> Request<'b, Of, Memory> {
+        let Self { of, direction, memory, options, stream, .. } = self;
+        Request { of, direction, memory, options, stream, go_on: Some(go_on) }
+    }
+}
+
+impl<Memory> Request<'_, At<'_>, Memory> {
+    /// Sets the offset in the file.
+    pub fn at(mut self, offset: u64) -> Self {
+        self.of.offset = offset;
+        self
+    }
+}
+
+impl Request<'_, At<'_>, Lent<'_>> {
+    /// Returns when the bytes have moved.
+    ///
+    /// # Errors
+    /// Any [`Error`]; part of the bytes may then have moved.
+    pub fn run(self) -> Result<Outcome> {
+        let At { file, offset } = self.of;
+        // The borrow lasts until the transfer has drained.
+        let call = file.call(self.direction, offset, &self.memory, &self.options)?;
+        match self.go_on {
+            Some(go_on) => file.run_while(call, go_on),
+            None => file.run(&call),
+        }
+    }
+}
+
+impl Request<'_, At<'_>, Buffer> {
+    /// Starts the transfer, which owns the buffer until it is waited for.
+    ///
+    /// # Errors
+    /// Errors that are detected at once, and those of [`on`](Self::on); all further ones come from
+    /// [`Transfer::wait`].
+    pub fn start(self) -> Result<Transfer> {
+        let At { file, offset } = self.of;
+        match self.stream {
+            Some(stream) => {
+                file.start_on(stream, self.direction, offset, self.memory, &self.options)
+            }
+            None => file.start(self.direction, offset, self.memory, &self.options),
+        }
+    }
+
+    /// Like [`start`](Self::start), for a caller that holds a lock others wait for, such as an
+    /// interpreter's: a read that takes some microseconds, waits for no drive, and calls no driver.
+    /// Otherwise the buffer is returned.
+    #[doc(hidden)]
+    pub fn start_at_once(self) -> std::result::Result<Transfer, Buffer> {
+        let At { file, offset } = self.of;
+        file.start_at_once(offset, self.memory, &self.options)
+    }
+}
+
+impl Request<'_, At<'_>, Allocated> {
+    /// Returns the memory when the bytes have arrived.
+    ///
+    /// # Errors
+    /// Any [`Error`]; [`Error::FileChanged`] if the file shrinks during the read.
+    pub fn run(self) -> Result<(Buffer, Outcome)> {
+        let (At { file, offset }, Allocated(device), mut go_on) =
+            (self.of, self.memory, self.go_on);
+        let allocate = |len| match device {
+            Some(device) => file.engine.allocate(device, len),
+            None => file.engine.allocate_pinned(len),
+        };
+        let mut read = |buffer: &mut Buffer, exact| {
+            let options = RequestOptions { exact, ..self.options };
+            let request = file.read(buffer).at(offset).options(options);
+            match &mut go_on {
+                Some(go_on) => request.while_(&mut **go_on).run(),
+                None => request.run(),
+            }
+        };
+        let size = file.len()?;
+        if file.handle.is_sized(size) {
+            let mut buffer = allocate(size.saturating_sub(offset))?;
+            return match read(&mut buffer, true) {
+                Ok(outcome) => Ok((buffer, outcome)),
+                // The file was long enough just before.
+                Err(Error::EndOfFile { place, got }) => Err(Error::FileChanged { place, got }),
+                Err(error) => Err(error),
+            };
+        }
+        let mut room = ROOM;
+        loop {
+            let mut buffer = allocate(room)?;
+            let outcome = read(&mut buffer, false)?;
+            if outcome.bytes < room {
+                return Ok((buffer.split_at(outcome.bytes).0, outcome));
+            }
+            room *= 2;
+        }
+    }
+}
+
+impl Request<'_, At<'_>, All<'_>> {
+    /// Returns when all targets hold the bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] for targets of several lengths or on the host, or for a required
+    /// route; otherwise any [`Error`].
+    pub fn run(self) -> Result<Outcome> {
+        let (At { file, offset }, All(targets)) = (self.of, self.memory);
+        if let [only] = targets {
+            let memory = Lent::whole(only);
+            let (direction, options, go_on) = (self.direction, self.options, self.go_on);
+            let of = At { file, offset };
+            return Request { of, direction, memory, options, stream: None, go_on }.run();
+        }
+        let len = targets.first().map_or(0, Buffer::len);
+        let pieces = [Piece::new(file, offset, len, 0)];
+        let engine = &file.engine;
+        Ok(engine.run_to_all(&pieces, targets, &self.options, self.go_on)?.whole)
+    }
+}
+
+impl Request<'_, Pieces<'_>, All<'_>> {
+    /// Returns when all targets hold the bytes.
+    ///
+    /// # Errors
+    /// As for [`File::read_to_all`]; [`Error::BadRequest`] for pieces in another order.
+    pub fn run(self) -> Result<ManyOutcome> {
+        let Pieces { engine, pieces } = self.of;
+        engine.run_to_all(pieces, self.memory.0, &self.options, self.go_on)
+    }
+}
+
+impl Request<'_, Pieces<'_>, Vec<Lent<'_>>> {
+    /// Returns when the bytes have moved.
+    ///
+    /// # Errors
+    /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
+    /// piece is in its result, and an error of a file's sync is in the results of all its pieces.
+    /// With [`preallocate`](Self::preallocate) space is reserved for all pieces, or the call fails.
+    pub fn run(self) -> Result<ManyOutcome> {
+        let Pieces { engine, pieces } = self.of;
+        engine.run_many(self.direction, pieces, &self.memory, &self.options, self.go_on)
+    }
+}
+
+impl Request<'_, Pieces<'_>, Vec<Buffer>> {
+    /// Starts the transfer, which owns the buffers until it is waited for.
+    ///
+    /// # Errors
+    /// Errors that are detected at once, those of [`on`](Self::on), and a call without pieces; all
+    /// further errors come from [`ManyTransfer::wait`].
+    pub fn start(self) -> Result<ManyTransfer> {
+        let (Pieces { engine, pieces }, buffers) = (self.of, self.memory);
+        match self.stream {
+            Some(stream) => {
+                engine.start_many_on(stream, self.direction, pieces, buffers, &self.options)
+            }
+            None => engine.start_owned(self.direction, pieces, buffers, &self.options),
+        }
+    }
+}
+
+impl<Of: fmt::Debug, Memory: fmt::Debug> fmt::Debug for Request<'_, Of, Memory> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { of, direction, memory, options, .. } = self;
+        write!(f, "Request({direction:?}, {of:?}, {memory:?}, {options:?})")
     }
 }

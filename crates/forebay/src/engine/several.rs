@@ -21,8 +21,8 @@ use forebay_base::lock::Lock;
 use forebay_base::random::random;
 use forebay_base::timeout::within;
 
-use super::file::File;
 use super::interrupt::{CHECKS_EVERY, DRAIN_MAX};
+use super::lent::GoOn;
 use super::many::{Many, ManyOutcome, ManyTransfer, Piece, PieceResult};
 use super::request::RequestOptions;
 use super::{Engine, bad_request};
@@ -54,46 +54,14 @@ pub(super) struct Several {
     peers: Lock<Vec<(DeviceId, DeviceId, bool)>>,
 }
 
-impl File {
-    /// Reads the same bytes from `offset` to several targets, which have one length and are on
-    /// GPUs. The targets are full afterwards, unless the file ends early. `go_on` is called about
-    /// 20 times a second; if it returns false, the call ends within a second, as
-    /// [`read_while`](Self::read_while) does. The route is not chosen: bytes are `cached` or
-    /// `staged`, and none is `direct`.
-    ///
-    /// # Errors
-    /// [`Error::BadRequest`] for targets of several lengths or on the host, or for a required
-    /// route; [`Error::Cancelled`] if it was stopped; else as for [`read_with`](Self::read_with).
-    pub fn read_to_all(
-        &self,
-        offset: u64,
-        targets: &mut [Buffer],
-        options: &RequestOptions,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Outcome> {
-        if let [only] = targets {
-            return self.read_while(offset, only, options, go_on);
-        }
-        let len = targets.first().map_or(0, Buffer::len);
-        let piece = Piece::new(self, offset, len, 0);
-        Ok(self.engine.read_many_to_all(&[piece], targets, options, go_on)?.whole)
-    }
-}
-
 impl Engine {
-    /// Reads pieces of files to the same places of several targets, which have one length and are
-    /// on GPUs, as [`File::read_to_all`] does. The pieces are in the order of their places and do
-    /// not overlap. Bytes between them have no defined value afterwards. The first error of a piece
-    /// is that of the call.
-    ///
-    /// # Errors
-    /// As for [`File::read_to_all`]; [`Error::BadRequest`] for pieces in another order.
-    pub fn read_many_to_all(
+    /// Reads pieces of files to the same places of several targets.
+    pub(super) fn run_to_all(
         &self,
         pieces: &[Piece<'_>],
-        targets: &mut [Buffer],
+        targets: &[Buffer],
         options: &RequestOptions,
-        go_on: &mut dyn FnMut() -> bool,
+        mut go_on: Option<GoOn<'_>>,
     ) -> Result<ManyOutcome> {
         let started = Instant::now();
         let Some(first) = pieces.first() else {
@@ -106,7 +74,7 @@ impl Engine {
         let mut check = |done| {
             if checked.elapsed() >= CHECKS_EVERY {
                 checked = Instant::now();
-                if !go_on() {
+                if go_on.as_mut().is_some_and(|go_on| !go_on()) {
                     let place = first.file.place(first.offset, first.len);
                     return Err(Error::Cancelled { place, done });
                 }

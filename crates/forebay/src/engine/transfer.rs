@@ -1,7 +1,12 @@
 //! The handle with which a caller waits for a transfer, cancels it or detaches from it.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
+
+use forebay_base::lock::Lock;
 
 use super::Engine;
 use crate::error::{Error, Operation, Result};
@@ -11,8 +16,15 @@ use crate::transfer::{Completions, Ender, Outcome, RouteShare, Stages, State};
 /// How long a thread polls for a small read whose bytes are in pinned memory.
 const SMALL_AWAKE: Duration = Duration::from_micros(200);
 
-/// A transfer in progress. Dropping it cancels what has not started; I/O in flight drains in the
-/// background, and only then is the memory that it owns freed.
+/// Waits for the end of a transfer in a task of any executor. Dropping it drops the transfer.
+pub type TransferFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A transfer in progress. A thread waits for it by [`wait`](Self::wait) or
+/// [`wait_for`](Self::wait_for), a task of any executor by `.await`; both return its memory.
+///
+/// Dropping it cancels what has not started, as dropping a future does; I/O in flight drains in the
+/// background, and only then is the memory that it owns freed. [`detach`](Self::detach) lets it
+/// continue.
 ///
 /// In a forked child it is inert: waiting fails with [`Error::Forked`], and dropping it cancels
 /// nothing.
@@ -53,24 +65,26 @@ impl Transfer {
     /// [`Error::CopyNotOver`] takes precedence over any other error, and is the only one without
     /// the buffer.
     pub fn wait(self) -> (Result<Outcome>, Option<Buffer>) {
-        if let Some(error) = self.forked() {
-            return (Err(error), None);
-        }
-        self.ends_by(None);
-        let end = self.state.wait();
-        self.state.wait_for_closing();
-        end
+        let (end, mut buffers) = self.wait_for_all();
+        (end, buffers.pop())
     }
 
     /// Like [`wait`](Self::wait), for a transfer that owns several buffers.
     pub(crate) fn wait_for_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
+        let end = self.end_of_all();
+        if self.engine.home().is_here() {
+            self.state.wait_for_closing();
+        }
+        end
+    }
+
+    /// Like [`wait_for_all`](Self::wait_for_all), but does not wait until the file is closed.
+    pub(super) fn end_of_all(&self) -> (Result<Outcome>, Vec<Buffer>) {
         if let Some(error) = self.forked() {
             return (Err(error), Vec::new());
         }
         self.ends_by(None);
-        let end = self.state.wait_for_all();
-        self.state.wait_for_closing();
-        end
+        self.state.wait_for_all()
     }
 
     /// Waits for the end, at most for `bound`. After that the transfer is cancelled. Its memory
@@ -185,6 +199,21 @@ impl Transfer {
 }
 
 impl Transfer {
+    /// Waits for the end in a task.
+    pub(super) async fn until_end(&self) {
+        let task: Arc<Lock<Option<Waker>>> = Arc::default();
+        let woken = Arc::clone(&task);
+        self.on_end(move || {
+            let task = woken.lock().take();
+            task.into_iter().for_each(Waker::wake);
+        });
+        let poll = |context: &mut Context<'_>| {
+            *task.lock() = Some(context.waker().clone());
+            if self.is_done() { Poll::Ready(()) } else { Poll::Pending }
+        };
+        poll_fn(poll).await;
+    }
+
     fn settle(&self) -> bool {
         // A forked child takes no lock.
         self.engine.home().is_here() && self.engine.settle(&self.state)
@@ -205,6 +234,19 @@ impl Transfer {
     fn forked(&self) -> Option<Error> {
         let home = self.engine.home();
         (!home.is_here()).then(|| Error::forked(home, Operation::Wait, self.state.place_unlocked()))
+    }
+}
+
+impl IntoFuture for Transfer {
+    type Output = (Result<Outcome>, Option<Buffer>);
+    type IntoFuture = TransferFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            self.until_end().await;
+            let (end, mut buffers) = self.end_of_all();
+            (end, buffers.pop())
+        })
     }
 }
 

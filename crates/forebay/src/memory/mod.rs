@@ -14,6 +14,7 @@ mod room;
 
 use std::any::Any;
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -578,58 +579,127 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Destination of a blocking read.
+/// Memory that a blocking request borrows.
 #[derive(Debug)]
-pub enum Target<'a> {
-    /// Host memory of the caller.
-    Host(&'a mut [u8]),
-    /// A part of a buffer.
-    Buffer(&'a mut Buffer, Range<u64>),
+pub struct Lent<'a> {
+    /// `None`: bytes of the host.
+    buffer: Option<&'a Buffer>,
+    /// In the buffer, or the addresses of the bytes.
+    range: Range<u64>,
+    borrow: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> From<&'a mut [u8]> for Target<'a> {
-    fn from(bytes: &'a mut [u8]) -> Self {
-        Self::Host(bytes)
+impl<'a> Lent<'a> {
+    fn bytes(first: *const u8, len: usize) -> Self {
+        let address = first as u64;
+        Self { buffer: None, range: address..address + len as u64, borrow: PhantomData }
+    }
+
+    fn part(buffer: &'a Buffer, range: Range<u64>) -> Self {
+        Self { buffer: Some(buffer), range, borrow: PhantomData }
+    }
+
+    pub(crate) fn whole(buffer: &'a Buffer) -> Self {
+        Self::part(buffer, 0..buffer.len())
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
+    pub(crate) fn buffer(&self) -> Option<&Buffer> {
+        self.buffer
+    }
+
+    /// Its addresses; an error names the range that is not inside the buffer.
+    pub(crate) fn span(&self) -> Result<Span, String> {
+        let (Range { start, end }, len) = (self.range.clone(), self.len());
+        let Some(buffer) = self.buffer else {
+            return Ok(Span { address: start, len, gpu: None, keep: None });
+        };
+        if start > end || end > buffer.len() {
+            let len = buffer.len();
+            return Err(format!("the range {start}..{end} lies outside the buffer of {len} bytes"));
+        }
+        let (address, gpu) = (buffer.address() + start, buffer.gpu().cloned());
+        Ok(Span { address, len, gpu, keep: Some(Keep(Arc::clone(&buffer.allocation))) })
     }
 }
 
-impl<'a> From<&'a mut Vec<u8>> for Target<'a> {
-    fn from(bytes: &'a mut Vec<u8>) -> Self {
-        Self::Host(bytes)
+/// Memory that a read fills. Bytes of the host (`&mut [u8]`, `&mut Vec<u8>`), `&mut Buffer` and a
+/// part of it (`(&mut buffer, 0..4096)`) are borrowed until the read returns; a [`Buffer`] belongs
+/// to the transfer that the read starts.
+pub trait ReadInto {
+    /// The memory of the request: [`Lent`] or [`Buffer`].
+    type Memory;
+    #[doc(hidden)]
+    fn memory(self) -> Self::Memory;
+}
+
+impl<'a, T: AsMut<[u8]> + ?Sized> ReadInto for &'a mut T {
+    type Memory = Lent<'a>;
+    fn memory(self) -> Lent<'a> {
+        let bytes = self.as_mut();
+        Lent::bytes(bytes.as_mut_ptr(), bytes.len())
     }
 }
 
-impl<'a> From<&'a mut Buffer> for Target<'a> {
-    fn from(buffer: &'a mut Buffer) -> Self {
-        let len = buffer.len();
-        Self::Buffer(buffer, 0..len)
+impl<'a> ReadInto for &'a mut Buffer {
+    type Memory = Lent<'a>;
+    fn memory(self) -> Lent<'a> {
+        Lent::whole(self)
     }
 }
 
-/// Source of a blocking write.
-#[derive(Debug)]
-pub enum Source<'a> {
-    /// Host memory of the caller.
-    Host(&'a [u8]),
-    /// A part of a buffer.
-    Buffer(&'a Buffer, Range<u64>),
-}
-
-impl<'a> From<&'a [u8]> for Source<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Self::Host(bytes)
+impl<'a> ReadInto for (&'a mut Buffer, Range<u64>) {
+    type Memory = Lent<'a>;
+    fn memory(self) -> Lent<'a> {
+        Lent::part(self.0, self.1)
     }
 }
 
-impl<'a> From<&'a Vec<u8>> for Source<'a> {
-    fn from(bytes: &'a Vec<u8>) -> Self {
-        Self::Host(bytes)
+impl ReadInto for Buffer {
+    type Memory = Self;
+    fn memory(self) -> Self {
+        self
     }
 }
 
-impl<'a> From<&'a Buffer> for Source<'a> {
-    fn from(buffer: &'a Buffer) -> Self {
-        Self::Buffer(buffer, 0..buffer.len())
+/// Memory whose bytes are written: as for [`ReadInto`], but borrowed for reading (`&[u8]`,
+/// `&Buffer`).
+pub trait WriteFrom {
+    /// The memory of the request: [`Lent`] or [`Buffer`].
+    type Memory;
+    #[doc(hidden)]
+    fn memory(self) -> Self::Memory;
+}
+
+impl<'a, T: AsRef<[u8]> + ?Sized> WriteFrom for &'a T {
+    type Memory = Lent<'a>;
+    fn memory(self) -> Lent<'a> {
+        let bytes = self.as_ref();
+        Lent::bytes(bytes.as_ptr(), bytes.len())
+    }
+}
+
+impl<'a> WriteFrom for &'a Buffer {
+    type Memory = Lent<'a>;
+    fn memory(self) -> Lent<'a> {
+        Lent::whole(self)
+    }
+}
+
+impl<'a> WriteFrom for (&'a Buffer, Range<u64>) {
+    type Memory = Lent<'a>;
+    fn memory(self) -> Lent<'a> {
+        Lent::part(self.0, self.1)
+    }
+}
+
+impl WriteFrom for Buffer {
+    type Memory = Self;
+    fn memory(self) -> Self {
+        self
     }
 }
 
@@ -642,31 +712,6 @@ pub(crate) struct Span {
     pub(crate) gpu: Option<Arc<dyn Device>>,
     /// The share in the allocation, if there is one.
     pub(crate) keep: Option<Keep>,
-}
-
-impl Span {
-    pub(crate) fn of_host(bytes: &mut [u8]) -> Self {
-        let (address, len) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
-        Self { address, len, gpu: None, keep: None }
-    }
-
-    /// A span of bytes that are only read.
-    pub(crate) fn of_host_source(bytes: &[u8]) -> Self {
-        let (address, len) = (bytes.as_ptr() as u64, bytes.len() as u64);
-        Self { address, len, gpu: None, keep: None }
-    }
-
-    pub(crate) fn of(buffer: &Buffer, range: &Range<u64>) -> Option<Self> {
-        if range.start > range.end || range.end > buffer.len() {
-            return None;
-        }
-        Some(Self {
-            address: buffer.address() + range.start,
-            len: range.end - range.start,
-            gpu: buffer.gpu().cloned(),
-            keep: Some(Keep(Arc::clone(&buffer.allocation))),
-        })
-    }
 }
 
 /// The memory behind a buffer; freed with the last buffer split from it.

@@ -42,12 +42,12 @@ fn read_by_turns(
     target: &mut [u8],
 ) -> forebay::Result<usize> {
     let outcome = if turn.is_multiple_of(2) {
-        file.read_with(0, &mut *target, options)?
+        file.read(&mut *target).options(*options).run()?
     } else {
         let gpu = sim(engine, "sim");
         let mut buffer = engine.allocate(gpu, target.len() as u64).expect("memory");
         buffer.fill(target[0]).expect("a fill");
-        let outcome = file.read_with(0, &mut buffer, options)?;
+        let outcome = file.read(&mut buffer).options(*options).run()?;
         buffer.download(0, target).expect("a download");
         outcome
     };
@@ -79,7 +79,11 @@ fn a_file_that_shrinks_while_it_is_read() {
         let _end = Ending(&ended);
         for turn in 0..32 {
             let exact = turn % 4 > 1;
-            let options = if exact { RequestOptions::exactly() } else { RequestOptions::default() };
+            let options = if exact {
+                RequestOptions { exact: true, ..RequestOptions::default() }
+            } else {
+                RequestOptions::default()
+            };
             let mut target = vec![0xee; if exact { FULL } else { FULL + 100 }];
             let got = match read_by_turns(&engine, &file, turn, &options, &mut target) {
                 Ok(got) => got,
@@ -128,7 +132,13 @@ fn a_file_that_is_cut_below_a_read_that_wants_all_of_it() {
     for (turn, ring) in rings().into_iter().flat_map(|ring| [(0, ring), (1, ring)]) {
         let read = |engine: &Engine, file: &File| {
             let mut target = vec![0xee; FULL];
-            read_by_turns(engine, file, turn, &RequestOptions::exactly(), &mut target)
+            read_by_turns(
+                engine,
+                file,
+                turn,
+                &RequestOptions { exact: true, ..RequestOptions::default() },
+                &mut target,
+            )
         };
         let Some((result, path)) = cut_meanwhile(ring, (LEFT, CUT), read) else { return };
         let Err(Error::FileChanged { got, .. }) = result else { panic!("{result:?}") };
@@ -139,7 +149,7 @@ fn a_file_that_is_cut_below_a_read_that_wants_all_of_it() {
         );
         assert_says(result, &message, "-", CHANGED);
 
-        let whole = |_: &Engine, file: &File| file.read_whole(None).map(drop);
+        let whole = |_: &Engine, file: &File| file.read_to_end(None).run().map(drop);
         let Some((result, _)) = cut_meanwhile(ring, (LEFT, CUT), whole) else { return };
         assert!(matches!(result, Err(Error::FileChanged { .. })), "{result:?}");
 
@@ -155,7 +165,8 @@ fn a_file_that_is_cut_below_a_read_that_wants_all_of_it() {
         assert!(target[..got] == pattern(7, FULL)[..got]);
 
         // A read of more than the file ever had is reported as that.
-        let read = |_: &Engine, file: &File| file.read_exact(0, &mut vec![0; FULL + 1]).map(drop);
+        let read =
+            |_: &Engine, file: &File| file.read(&mut vec![0; FULL + 1]).exact().run().map(drop);
         let Some((result, _)) = cut_meanwhile(ring, (LEFT, CUT), read) else { return };
         assert!(matches!(result, Err(Error::EndOfFile { .. })), "{result:?}");
     }
@@ -198,7 +209,7 @@ fn a_file_that_grows_while_it_is_read() {
                 assert!((before..=after).contains(&got), "{got} of {before} to {after}");
                 assert!(target[..got] == bytes[..got]);
                 assert!(target[got..].iter().all(|byte| *byte == 0xee), "behind the end");
-                let (buffer, _) = file.read_whole(None).expect("all that there was");
+                let (buffer, _) = file.read_to_end(None).run().expect("all that there was");
                 assert!(buffer.as_slice().is_some_and(|got| bytes.starts_with(got)));
                 reads.fetch_add(1, Ordering::Relaxed);
                 if before == FULL {

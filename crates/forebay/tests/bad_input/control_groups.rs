@@ -93,16 +93,16 @@ fn a_small_control_group_is_enough_and_more_than_it_has_is_an_error() {
         let file = engine.open_with(folder.path().join("data"), &OpenOptions::writing());
         let file = file.expect("the file opens");
         for turn in 0..3 {
-            file.write(0, &bytes).expect("a write");
+            file.write(&bytes).run().expect("a write");
             if turn == 1 {
                 file.evict().expect("an eviction");
             }
-            let (buffer, _) = file.read_whole(Some(gpu)).expect("all bytes");
+            let (buffer, _) = file.read_to_end(Some(gpu)).run().expect("all bytes");
             let mut target = vec![0; bytes.len()];
             buffer.download(0, &mut target).expect("a download");
             assert!(target == bytes);
             target.fill(0);
-            file.read_exact(0, &mut target).expect("all bytes");
+            file.read(&mut target).exact().run().expect("all bytes");
             assert!(target == bytes);
             // More than there is can be requested at any time.
             let result = engine.allocate_pinned(1 << 30);
@@ -180,7 +180,7 @@ fn an_arena_gets_by_with_less_than_it_may_have() {
         fs::write(&path, &bytes).expect("a file");
         let file = engine.open(&path).expect("the file opens");
         file.evict().expect("an eviction");
-        let (buffer, _) = file.read_whole(Some(gpu)).expect("fewer slots do");
+        let (buffer, _) = file.read_to_end(Some(gpu)).run().expect("fewer slots do");
         let mut target = vec![0; bytes.len()];
         buffer.download(0, &mut target).expect("a download");
         assert!(target == bytes);
@@ -197,7 +197,7 @@ fn an_arena_gets_by_with_less_than_it_may_have() {
         options.arena_size = Some(1024 * MIB);
         let other = Engine::new(options).expect("limits that fit");
         let wanted = sim(&other, "sim");
-        let error = other.open(&path).and_then(|file| file.read_whole(Some(wanted)));
+        let error = other.open(&path).and_then(|file| file.read_to_end(Some(wanted)).run());
         assert!(left(&error.expect_err("no room for a slot")) < LIMIT);
         drop(engine);
     });

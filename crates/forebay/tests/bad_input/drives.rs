@@ -92,18 +92,17 @@ fn bytes_that_a_drive_has_lost() {
             for range in [(0, SIZE), (CUT - 5000, 20_000), (CUT + 4096, 100), (SIZE - 1, 1)] {
                 let (offset, len) = range;
                 let mut target = vec![0xee; len];
-                assert_failed(file.read(offset as u64, &mut target), &file, range, CUT);
+                assert_failed(file.read(&mut target).at(offset as u64).run(), &file, range, CUT);
                 let mut buffer = engine.allocate(gpu, len as u64).expect("memory");
-                assert_failed(file.read(offset as u64, &mut buffer), &file, range, CUT);
-                let options = RequestOptions::default();
-                let started = file.start_read(offset as u64, buffer, &options).expect("a start");
+                assert_failed(file.read(&mut buffer).at(offset as u64).run(), &file, range, CUT);
+                let started = file.read(buffer).at(offset as u64).start().expect("a start");
                 let (result, buffer) = started.wait();
                 assert_failed(result, &file, range, CUT);
                 assert_eq!(buffer.expect("it comes back").len(), len as u64);
             }
             // What the drive still has arrives, and the engine goes on.
             let mut target = vec![0; CUT - 4096];
-            let outcome = file.read(0, &mut target).expect("these bytes are there");
+            let outcome = file.read(&mut target).run().expect("these bytes are there");
             assert_adds_up(&outcome);
             assert!(target == bytes[..CUT - 4096]);
         }
@@ -122,10 +121,13 @@ fn bytes_that_a_file_system_refuses() {
         let file = engine.open(fuse.path()).expect("the file opens");
         let gpu = sim(&engine, "sim");
         let mut buffer = engine.allocate(gpu, SIZE as u64).expect("memory");
-        assert_failed(file.read(0, &mut vec![0; SIZE]), &file, (0, SIZE), CUT);
-        assert_failed(file.read(0, &mut buffer), &file, (0, SIZE), CUT);
+        assert_failed(file.read(&mut vec![0; SIZE]).run(), &file, (0, SIZE), CUT);
+        assert_failed(file.read(&mut buffer).run(), &file, (0, SIZE), CUT);
         let mut target = vec![0; MIB];
-        file.read(CUT as u64 + 4 * MIB as u64 / 2, &mut target).expect("other bytes are there");
+        file.read(&mut target)
+            .at(CUT as u64 + 4 * MIB as u64 / 2)
+            .run()
+            .expect("other bytes are there");
         assert!(target == bytes[CUT + 2 * MIB..][..MIB]);
     }
 }
@@ -145,7 +147,8 @@ fn reads_and_writes_that_come_back_short() {
             let gpu = sim(&engine, "sim");
             let mut target = vec![0; bytes.len()];
             let mut buffer = engine.allocate(gpu, bytes.len() as u64).expect("memory");
-            for read in [file.read_exact(0, &mut target), file.read_exact(0, &mut buffer)] {
+            for read in [file.read(&mut target).exact().run(), file.read(&mut buffer).exact().run()]
+            {
                 match read {
                     Ok(outcome) => assert_adds_up(&outcome),
                     // Less than one aligned unit at a time is no progress that O_DIRECT allows.
@@ -160,7 +163,7 @@ fn reads_and_writes_that_come_back_short() {
             }
             fuse.set(|faults| faults.write_most = Some(most));
             let other = pattern(7, 300_000);
-            file.write(12_345, &other).expect("all bytes");
+            file.write(&other).at(12_345).run().expect("all bytes");
             file.sync_all().expect("a sync");
             let mut model = bytes.clone();
             model[12_345..][..other.len()].copy_from_slice(&other);
@@ -197,7 +200,7 @@ fn a_size_that_is_a_lie() {
         let mut target = vec![0; 5_000_000];
         // The file goes on by its size and has no bytes there: an error, or zeros from the kernel,
         // but never an endless wait.
-        match file.read(0, &mut target) {
+        match file.read(&mut target).run() {
             Ok(outcome) => {
                 assert_adds_up(&outcome);
                 let got = usize::try_from(outcome.bytes).expect("small");
@@ -209,11 +212,11 @@ fn a_size_that_is_a_lie() {
         // Without the page cache there are no made-up zeros.
         fuse.set(|faults| faults.uncached = true);
         let file = engine.open(fuse.path()).expect("the file opens");
-        assert_stalled(&file.read(0, &mut target).expect_err("a lie"), bytes.len());
+        assert_stalled(&file.read(&mut target).run().expect_err("a lie"), bytes.len());
         fuse.set(|faults| faults.uncached = false);
         fuse.set(|faults| faults.size = Some(1_000_000));
         let file = engine.open(fuse.path()).expect("the file opens");
-        let outcome = file.read(0, &mut target).expect("what the size says");
+        let outcome = file.read(&mut target).run().expect("what the size says");
         assert_eq!(outcome.bytes, 1_000_000);
         assert!(target[..1_000_000] == bytes[..1_000_000]);
     }
@@ -271,18 +274,14 @@ fn a_disk_that_fills_up() {
             let mut options = RequestOptions::default();
             options.route = route;
             let result = match route {
-                None => file.write(0, &bytes),
-                Some(_) => file.write_with(0, &buffer, &options),
+                None => file.write(&bytes).run(),
+                Some(_) => file.write(&buffer).options(options).run(),
             };
             assert_full(result, &file, Operation::Write);
             let there = fs::read(&path).expect("what was written");
             let wrong = there.iter().zip(&bytes).filter(|(is, should)| is != should && **is != 0);
             assert_eq!(wrong.count(), 0, "bytes that were never written");
-            assert_full(
-                file.write_with(0, &bytes, &RequestOptions::default().preallocated()),
-                &file,
-                Operation::Preallocate,
-            );
+            assert_full(file.write(&bytes).preallocate().run(), &file, Operation::Preallocate);
             drop(file);
             fs::remove_file(&path).expect("a removal");
             // The file goes with its last op, and its room comes back when the journal is written.
@@ -292,8 +291,7 @@ fn a_disk_that_fills_up() {
         }
         let file = engine.open_with(drive.path().join("next"), &OpenOptions::writing());
         let file = file.expect("a new file");
-        file.write_with(0, &bytes[..MIB].to_vec(), &RequestOptions::default().preallocated())
-            .expect("there is room again");
+        file.write(&bytes[..MIB].to_vec()).preallocate().run().expect("there is room again");
         assert!(fs::read(&kept).expect("a read") == pattern(1, MIB));
     }
 }
@@ -306,7 +304,7 @@ fn a_write_that_fails_in_the_middle() {
         let Some(fuse) = or_skip(Fuse::new(vec![0; SIZE])) else { return };
         fuse.set(|faults| faults.fail_writes_at = Some((CUT as u64, libc::EDQUOT)));
         let file = engine.open_with(fuse.path(), &OpenOptions::writing()).expect("it opens");
-        let error = file.write(0, &pattern(3, SIZE)).expect_err("no quota left");
+        let error = file.write(&pattern(3, SIZE)).run().expect_err("no quota left");
         match &error {
             Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } => {
                 let (start, end) = ends(place);
@@ -316,7 +314,7 @@ fn a_write_that_fails_in_the_middle() {
         }
         let hint = "free room on that file system, or write elsewhere";
         assert_eq!(error.hint().as_deref(), Some(hint));
-        file.write(0, &pattern(3, MIB)).expect("the rest of the file takes bytes");
+        file.write(&pattern(3, MIB)).run().expect("the rest of the file takes bytes");
         assert!(fuse.content()[..MIB] == pattern(3, MIB));
     }
 }
@@ -344,7 +342,7 @@ fn always_says(answer: i32, expected: Errno) {
     // read is cancelled (`taken_back.rs`).
     let engine = small_engine(|options| options.ring = RingChoice::Pread);
     let file = engine.open(fuse.path()).expect("the file opens");
-    let error = file.read(0, &mut vec![0; SIZE]).expect_err("it never gives the bytes");
+    let error = file.read(&mut vec![0; SIZE]).run().expect_err("it never gives the bytes");
     assert!(matches!(error, Error::Io { source, .. } if source == expected), "{error:?}");
     assert!(error.is_retryable());
 }

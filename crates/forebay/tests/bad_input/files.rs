@@ -99,12 +99,12 @@ fn files_open_for_reading_only() {
     let path = folder.path().join("data");
     fs::write(&path, "12345").expect("a file");
     let file = engine.open(&path).expect("the file opens");
-    let error = file.write(3, &vec![1; 10]).expect_err("not open for writing");
+    let error = file.write(&vec![1; 10]).at(3).run().expect_err("not open for writing");
     let message = format!("{error}");
     assert!(message.starts_with(&format!("cannot write `{}` at 3+10", path.display())), "{error}");
     assert!(message.ends_with(": the file is open for reading only"), "{error}");
     let buffer = engine.allocate_pinned(10).expect("memory");
-    let started = file.start_write(0, buffer, &forebay::RequestOptions::default());
+    let started = file.write(buffer).start();
     assert!(matches!(started, Err(Error::BadRequest { .. })));
     let again = engine.open_with(&path, &OpenOptions::new_file());
     let message = format!("cannot open `{}`", path.display());
@@ -138,7 +138,8 @@ fn a_file_system_that_may_only_be_read() {
         let opened = engine.open_with(&path, &OpenOptions::writing());
         assert_says(opened, &message, "Read-only file system (os error 30)", hint);
     }
-    let (buffer, _) = engine.open(&path).expect("reading").read_whole(None).expect("all bytes");
+    let (buffer, _) =
+        engine.open(&path).expect("reading").read_to_end(None).run().expect("all bytes");
     assert!(buffer.as_slice() == Some(&pattern(1, 100_000)));
 }
 
@@ -159,16 +160,16 @@ fn files_that_the_kernel_makes_up() {
             let expected = first_lines(&expected);
             let file = engine.open(path).expect("the file opens");
             let mut target = vec![0; 3_000_000];
-            let outcome = file.read(0, &mut target).expect("what there is");
+            let outcome = file.read(&mut target).run().expect("what there is");
             assert_adds_up(&outcome);
             let len = usize::try_from(outcome.bytes).expect("small");
             assert_eq!(first_lines(&target[..len]), expected, "{path}");
-            let (buffer, outcome) = file.read_whole(Some(gpu)).expect("all bytes");
+            let (buffer, outcome) = file.read_to_end(Some(gpu)).run().expect("all bytes");
             assert_eq!(buffer.len(), outcome.bytes);
             let mut got = vec![0; usize::try_from(buffer.len()).expect("small")];
             buffer.download(0, &mut got).expect("a download");
             assert_eq!(first_lines(&got), expected, "{path}");
-            let exact = file.read_exact(0, &mut target).expect_err("it ends before");
+            let exact = file.read(&mut target).exact().run().expect_err("it ends before");
             assert!(matches!(exact, Error::EndOfFile { .. }), "{exact}");
         }
     }
@@ -176,7 +177,7 @@ fn files_that_the_kernel_makes_up() {
     fuse.set(|faults| (faults.size, faults.uncached) = (Some(0), true));
     let engine = engine();
     let file = engine.open(fuse.path()).expect("the file opens");
-    let (buffer, _) = file.read_whole(None).expect("all bytes");
+    let (buffer, _) = file.read_to_end(None).run().expect("all bytes");
     assert!(buffer.as_slice() == Some(&pattern(4, 700_001)[..]));
 }
 
@@ -200,14 +201,14 @@ fn a_file_that_is_replaced_or_removed() {
         if cold {
             file.evict().expect("an eviction");
         }
-        let (buffer, _) = file.read_whole(None).expect("the old file");
+        let (buffer, _) = file.read_to_end(None).run().expect("the old file");
         assert!(buffer.as_slice() == Some(&old[..]), "cold: {cold}");
     }
-    file.write(100, &vec![7; 5000]).expect("the old file");
+    file.write(&vec![7; 5000]).at(100).run().expect("the old file");
     assert!(fs::read(&path).expect("a read") == new);
     let file = engine.open(&path).expect("the new file");
     fs::remove_file(&path).expect("a removal");
     file.evict().expect("an eviction");
-    let (buffer, _) = file.read_whole(None).expect("the removed file");
+    let (buffer, _) = file.read_to_end(None).run().expect("the removed file");
     assert!(buffer.as_slice() == Some(&new[..]));
 }

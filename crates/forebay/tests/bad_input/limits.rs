@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::{Engine, Error, OpenOptions, RequestOptions, Result, RingChoice, Route};
+use forebay::{Engine, Error, OpenOptions, Result, RingChoice, Route};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tempfile::TempDir;
 
@@ -31,22 +31,22 @@ fn open_folder() -> TempDir {
 fn move_all(engine: &Engine, path: &Path, len: usize) -> Result<()> {
     let bytes = pattern(3, len);
     let file = engine.open_with(path, &OpenOptions::writing())?;
-    file.write(0, &bytes)?;
+    file.write(&bytes).run()?;
     for cold in [false, true] {
         if cold {
             file.evict()?;
         }
         let mut target = vec![0; len];
-        assert_eq!(file.read_exact(0, &mut target)?.bytes, len as u64);
+        assert_eq!(file.read(&mut target).exact().run()?.bytes, len as u64);
         assert!(target == bytes);
     }
     file.evict()?;
     let gpu = try_sim(engine, "sim")?;
-    let (buffer, _) = file.read_whole(Some(gpu))?;
+    let (buffer, _) = file.read_to_end(Some(gpu)).run()?;
     let mut target = vec![0; len];
     buffer.download(0, &mut target)?;
     assert!(target == bytes);
-    file.write(5, &buffer)?;
+    file.write(&buffer).at(5).run()?;
     Ok(())
 }
 
@@ -87,16 +87,15 @@ fn stage(path: &Path) {
         return lab::skip(format!("the temporary folder has no O_DIRECT: {reason}"));
     }
     let bytes = fs::read(path).expect("a read");
-    let staged = RequestOptions::by_route(Route::Staged);
     let mut buffer = engine.allocate(sim(&engine, "sim"), bytes.len() as u64).expect("memory");
     file.evict().expect("an eviction");
     for turn in 0..2 {
-        let outcome = file.read_with(0, &mut buffer, &staged).expect("slots do");
+        let outcome = file.read(&mut buffer).route(Route::Staged).run().expect("slots do");
         assert!(outcome.routes.iter().all(|share| share.route == Route::Staged), "{outcome:?}");
         let mut got = vec![0; bytes.len()];
         buffer.download(0, &mut got).expect("a download");
         assert!(got == bytes, "turn {turn}");
-        file.write_with(0, &buffer, &staged).expect("slots do");
+        file.write(&buffer).route(Route::Staged).run().expect("slots do");
         assert!(fs::read(path).expect("a read") == bytes, "turn {turn}");
         assert_eq!(engine.notes(), [""; 0]);
     }
@@ -178,13 +177,12 @@ fn a_drive_is_served_once_threads_can_be_started_again() {
         fs::write(&path, pattern(2, 100_000)).expect("room for a file");
         let [hangs, file] = [fuse.path(), path].map(|path| engine.open(path).expect("it opens"));
         file.evict().expect("an eviction");
-        let options = RequestOptions::default();
         let buffer = || engine.allocate_pinned(100_000).expect("memory");
         fuse.set(|faults| faults.hang_from = Some(0));
-        let one = hangs.start_read(0, buffer(), &options).expect("a start");
+        let one = hangs.read(buffer()).start().expect("a start");
         fuse.wait_for_parked(1);
         limit(Resource::Nproc, 1);
-        let other = file.start_read(0, buffer(), &options).expect("a start");
+        let other = file.read(buffer()).start().expect("a start");
         std::thread::sleep(Duration::from_millis(100)); // until a thread was refused
         let is_done = other.is_done();
         limit(Resource::Nproc, before.unwrap_or(1 << 20));
@@ -295,7 +293,7 @@ fn ten_thousand_open_files() {
     for (number, file) in files.iter().enumerate() {
         let expected = &bytes[number % names];
         let mut target = vec![0; expected.len()];
-        file.read_exact(0, &mut target).expect("all bytes");
+        file.read(&mut target).exact().run().expect("all bytes");
         assert!(target == *expected, "file {number}");
         // Every fourth from the drive, by a second descriptor while there are any.
         if number % 4 == 0 {
@@ -306,7 +304,7 @@ fn ten_thousand_open_files() {
                 rustix::fs::Advice::DontNeed,
             )
             .expect("an advice");
-            let (buffer, _) = file.read_whole(Some(gpu)).expect("all bytes");
+            let (buffer, _) = file.read_to_end(Some(gpu)).run().expect("all bytes");
             buffer.download(0, &mut target).expect("a download");
             assert!(target == *expected, "file {number}");
             match file.no_direct_io() {
@@ -321,7 +319,7 @@ fn ten_thousand_open_files() {
     assert!(direct < FILES / 4, "{direct} files had a second descriptor, so none was refused");
     for number in [0, FILES / 2, FILES - 1] {
         let file = &files[number];
-        file.write(100, &vec![7; 3000]).expect("room");
+        file.write(&vec![7; 3000]).at(100).run().expect("room");
         assert!(fs::read(file.path()).expect("a read")[100..3100] == [7; 3000]);
     }
     drop(files);
@@ -352,7 +350,7 @@ fn no_more_memory() {
     // A thread that cannot be made whole ends the process in the standard library, so all threads
     // are there before.
     file.evict().expect("an eviction");
-    file.read_whole(None).expect("all bytes");
+    file.read_to_end(None).run().expect("all bytes");
     let gpu = sim(&engine, "sim");
     let status = fs::read_to_string("/proc/self/status").expect("this process");
     let used = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -360,7 +358,7 @@ fn no_more_memory() {
         .and_then(|text| text.trim().strip_suffix(" kB")?.parse().ok())
         .expect("the size of this process");
     limit(Resource::As, (used << 10) + (48 << 20));
-    let moved = file.read_whole(Some(gpu));
+    let moved = file.read_to_end(Some(gpu)).run();
     let allocated = engine.allocate_pinned(1 << 30);
     limit(Resource::As, before);
     for (error, message) in [
@@ -371,7 +369,7 @@ fn no_more_memory() {
         assert_eq!(error.errno(), Some(libc::ENOMEM));
         assert!(error.is_retryable() && error.hint().is_some());
     }
-    let (buffer, _) = file.read_whole(Some(gpu)).expect("memory enough");
+    let (buffer, _) = file.read_to_end(Some(gpu)).run().expect("memory enough");
     let mut got = vec![0; bytes.len()];
     buffer.download(0, &mut got).expect("a download");
     assert!(got == bytes);

@@ -26,7 +26,10 @@ fn engines() -> Vec<Engine> {
 
 /// The ways that a GPU's bytes take to a file.
 fn ways() -> [RequestOptions; 2] {
-    [RequestOptions::default(), RequestOptions::by_route(Route::Staged)]
+    [
+        RequestOptions::default(),
+        RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() },
+    ]
 }
 
 fn btrfs(arguments: &[&OsStr]) -> lab::Offer<String> {
@@ -63,7 +66,8 @@ fn a_quota_that_ends_in_the_middle_of_a_write() {
             let Some(folder) = or_skip(offer) else { return };
             let path = folder.join("data");
             let file = engine.open_with(&path, &OpenOptions::new_file()).expect("a new file");
-            let error = file.write_with(0, &buffer, &options).expect_err("the quota is too small");
+            let error =
+                file.write(&buffer).options(options).run().expect_err("the quota is too small");
             let Error::Io { operation: Operation::Write, place, source: Errno::DQUOT } = &error
             else {
                 panic!("no EDQUOT: {error:?}");
@@ -76,7 +80,7 @@ fn a_quota_that_ends_in_the_middle_of_a_write() {
             assert_eq!(wrong.count(), 0, "bytes that were never written");
             // The same file takes all bytes once it may have them.
             bound(&folder, 64 * MIB).expect("another limit");
-            file.write_with(0, &buffer, &options).expect("they fit");
+            file.write(&buffer).options(options).run().expect("they fit");
             assert!(fs::read(&path).expect("a read") == bytes);
         }
     }
@@ -106,7 +110,11 @@ fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
                 let lasts = |_: &u64| begun.elapsed() < Duration::from_secs(60);
                 (0..).take_while(lasts).find_map(|turn| {
                     let offset = turn % 40 * 4 * MIB as u64 + 1;
-                    let result = file.write_with(offset, &buffer, &options.synced(SyncMode::Data));
+                    let result = file
+                        .write(&buffer)
+                        .at(offset)
+                        .options(RequestOptions { sync: SyncMode::Data, ..options })
+                        .run();
                     written.fetch_add(1, Ordering::Relaxed);
                     result.err()
                 })
@@ -129,7 +137,7 @@ fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
         assert_eq!(place.path, path);
         assert!(error.hint().is_some(), "{error:?}");
         // From now on every write says so at once, and reads go on.
-        let error = file.write_with(0, &buffer, &options).expect_err("it takes no more");
+        let error = file.write(&buffer).options(options).run().expect_err("it takes no more");
         let Error::Io { operation: Operation::Write, source: Errno::ROFS, .. } = &error else {
             panic!("no EROFS: {error:?}");
         };
@@ -137,7 +145,7 @@ fn a_file_system_that_takes_no_more_in_the_middle_of_writes() {
         assert_eq!(error.hint().as_deref(), Some(hint));
         let file = engine.open(&kept).expect("the file opens");
         file.evict().expect("an eviction");
-        let (buffer, _) = file.read_whole(None).expect("it can be read");
+        let (buffer, _) = file.read_to_end(None).run().expect("it can be read");
         assert!(buffer.as_slice() == Some(&bytes[..]));
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use forebay::clock::SystemClock;
 use forebay::gpu::Device;
 use forebay::gpu::sim::SimDevice;
-use forebay::{Buffer, Engine, Error, OpenOptions, RequestOptions};
+use forebay::{Buffer, Engine, Error, OpenOptions};
 use tempfile::TempDir;
 
 use crate::lab::{pattern, watchdog::Watchdog};
@@ -56,15 +56,15 @@ impl Rig {
     /// Reads and writes all of a file by way of the other GPU and to host memory.
     fn use_others(&self, copy: &Path) {
         let file = self.engine.open(self.data()).expect("the file opens");
-        let (buffer, _) = file.read_whole(Some(self.other.id())).expect("all bytes");
+        let (buffer, _) = file.read_to_end(Some(self.other.id())).run().expect("all bytes");
         let mut got = vec![0; LEN];
         buffer.download(0, &mut got).expect("a download");
         assert!(got == self.bytes, "the other GPU");
         let written = self.engine.open_with(copy, &OpenOptions::writing()).expect("a new file");
-        written.write(0, &buffer).expect("a write");
+        written.write(&buffer).run().expect("a write");
         assert!(fs::read(copy).expect("a read") == self.bytes, "written by the other GPU");
         got.fill(0);
-        file.read_exact(0, &mut got).expect("all bytes");
+        file.read(&mut got).exact().run().expect("all bytes");
         assert!(got == self.bytes, "host memory");
     }
 
@@ -80,10 +80,10 @@ impl Rig {
     fn is_refused(&self, target: &mut Buffer) {
         let file = self.engine.open_with(self.data(), &OpenOptions::writing()).expect("opens");
         let errors = [
-            file.read_whole(Some(self.lost.id())).map(drop),
+            file.read_to_end(Some(self.lost.id())).run().map(drop),
             self.engine.allocate(self.lost.id(), 100).map(drop),
-            file.read(0, &mut *target).map(drop),
-            file.write(0, &*target).map(drop),
+            file.read(&mut *target).run().map(drop),
+            file.write(&*target).run().map(drop),
             target.fill(1),
             target.upload(0, &[1; 100]),
             target.download(0, &mut [0; 100]),
@@ -106,8 +106,7 @@ fn a_gpu_that_vanishes_harms_no_other() {
         let buffers: Vec<_> = (0..6).map(|_| rig.buffer(&rig.lost, LEN)).collect();
         thread::scope(|scope| {
             let others = scope.spawn(|| rig.use_others(&rig.folder.path().join("copy")));
-            let options = RequestOptions::exactly();
-            let start = |buffer| file.start_read(0, buffer, &options).expect("it is there yet");
+            let start = |buffer| file.read(buffer).exact().start().expect("it is there yet");
             let transfers: Vec<_> = buffers.into_iter().map(start).collect();
             let mut open = 0;
             for transfer in transfers {
@@ -141,8 +140,7 @@ fn a_gpu_that_vanishes_while_it_is_written_from() {
     source.fill(7).expect("a fill");
     let path = rig.folder.path().join("written");
     let file = rig.engine.open_with(&path, &OpenOptions::writing()).expect("a new file");
-    let options = RequestOptions::default();
-    let writing = file.start_write(0, source, &options).expect("it is there yet");
+    let writing = file.write(source).start().expect("it is there yet");
     while fs::metadata(&path).expect("the file").len() == 0 {
         thread::yield_now();
     }
@@ -164,12 +162,12 @@ fn a_gpu_that_vanishes_in_a_small_request_or_before_any() {
         let file = rig.engine.open_with(rig.data(), &OpenOptions::writing()).expect("it opens");
         let (mut target, mut held) = (rig.buffer(&rig.lost, 3000), rig.buffer(&rig.lost, LEN));
         if !before {
-            file.read(0, &mut target).expect("it is there yet");
-            file.read(0, &mut held).expect("it is there yet");
+            file.read(&mut target).run().expect("it is there yet");
+            file.read(&mut held).run().expect("it is there yet");
         }
         rig.lost.lose();
         rig.is_refused(&mut target);
-        rig.names_it(&file.read(0, &mut held).expect_err("the GPU is gone"));
+        rig.names_it(&file.read(&mut held).run().expect_err("the GPU is gone"));
         rig.use_others(&rig.folder.path().join("copy"));
         let error = rig.engine.allocate(rig.lost.id(), 1 << 20).expect_err("the GPU is gone");
         assert_eq!(error.to_string(), format!("cannot allocate 1 MiB on {}", rig.lost.id()));
@@ -177,7 +175,7 @@ fn a_gpu_that_vanishes_in_a_small_request_or_before_any() {
         // Pinned memory is for those GPUs of the engine that are left.
         let pinned = rig.engine.allocate_pinned(1 << 20).expect("the other GPU takes it");
         assert_eq!(pinned.len(), 1 << 20);
-        let (whole, _) = file.read_whole(None).expect("host memory");
+        let (whole, _) = file.read_to_end(None).run().expect("host memory");
         assert!(whole.as_slice() == Some(&rig.bytes[..]));
     }
 }

@@ -5,8 +5,7 @@ use std::fs;
 use forebay::gpu::GpuSelector;
 use forebay::units::{GIB, KIB, MIB};
 use forebay::{
-    DirectIo, Engine, Error, File, OpenOptions, Options, Piece, Reason, RequestOptions, RingChoice,
-    Route, Source, Target,
+    DirectIo, Engine, Error, File, OpenOptions, Options, Piece, Reason, RingChoice, Route,
 };
 use tempfile::TempDir;
 
@@ -34,14 +33,17 @@ fn offsets_beyond_the_end() {
     let hint = "request fewer bytes, or check that the file was written completely";
     for (offset, len, got) in [(990, 20, 10), (1000, 1, 0), (5000, 70_000, 0), (1 << 62, 5, 0)] {
         let mut target = vec![0; len];
-        assert_eq!(file.read(offset, &mut target).expect("what there is").bytes, got);
+        assert_eq!(file.read(&mut target).at(offset).run().expect("what there is").bytes, got);
         let message =
             format!("cannot read {}: the file ended after {got} bytes", place(offset, len));
-        assert_says(file.read_exact(offset, &mut target), &message, "-", hint);
+        assert_says(file.read(&mut target).at(offset).exact().run(), &message, "-", hint);
     }
     for offset in [0, 1000, 1001, i64::MAX.unsigned_abs()] {
-        assert_eq!(file.read_exact(offset, &mut Vec::new()).expect("nothing to do").bytes, 0);
-        assert_eq!(file.write(offset, &Vec::new()).expect("nothing to do").bytes, 0);
+        assert_eq!(
+            file.read(&mut Vec::new()).at(offset).exact().run().expect("nothing to do").bytes,
+            0
+        );
+        assert_eq!(file.write(&Vec::new()).at(offset).run().expect("nothing to do").bytes, 0);
     }
     assert_eq!(file.len().expect("a size"), 1000);
 }
@@ -55,26 +57,25 @@ fn offsets_that_no_file_has() {
     for offset in [most, most + 1, u64::MAX - 1, u64::MAX] {
         let place = format!("`{}` at {offset}+2", file.path().display());
         let drive = on_drive(&engine, file.path());
-        let read = file.read(offset, &mut vec![0; 2]);
+        let read = file.read(&mut vec![0; 2]).at(offset).run();
         let message =
             format!("cannot read {place}{drive}: the range ends beyond the largest file offset");
         assert_says(read, &message, "-", "-");
-        let written = file.write(offset, &vec![0; 2]);
+        let written = file.write(&vec![0; 2]).at(offset).run();
         let message =
             format!("cannot write {place}{drive}: the range ends beyond the largest file offset");
         assert_says(written, &message, "-", "-");
     }
     // The last byte that an offset can name: the file system says no, or the file ends before.
-    assert_eq!(file.read(most - 1, &mut vec![0; 1]).expect("nothing there").bytes, 0);
-    match file.write(most - 1, &vec![0; 1]) {
+    assert_eq!(file.read(&mut vec![0; 1]).at(most - 1).run().expect("nothing there").bytes, 0);
+    match file.write(&vec![0; 1]).at(most - 1).run() {
         Err(Error::Io { place, source, .. }) => {
             assert_eq!((place.offset, place.len), (most - 1, 1));
             assert_eq!(source, rustix::io::Errno::FBIG);
         }
         other => panic!("a write at the end of all offsets: {other:?}"),
     }
-    let options = RequestOptions::default().preallocated();
-    let error = file.write_with(most - 100, &vec![0; 50], &options).expect_err("too far");
+    let error = file.write(&vec![0; 50]).at(most - 100).preallocate().run().expect_err("too far");
     assert!(error.to_string().starts_with("cannot preallocate"), "{error}");
     assert_eq!(file.len().expect("a size"), 1000);
     file.residency(u64::MAX, u64::MAX).expect("an answer");
@@ -101,14 +102,14 @@ fn a_file_as_long_as_one_may_be() {
             let mut target = vec![1; 1000];
             let mut buffer = engine.allocate(gpu, 1000).expect("memory");
             for offset in [most - 1000, most - 1001] {
-                let read = file.read_exact(offset, &mut target).expect("it reaches so far");
+                let read =
+                    file.read(&mut target).at(offset).exact().run().expect("it reaches so far");
                 assert_eq!(read.bytes, 1000);
                 assert!(target.iter().all(|byte| *byte == 0));
-                file.read_exact(offset, &mut buffer).expect("it reaches so far");
+                file.read(&mut buffer).at(offset).exact().run().expect("it reaches so far");
             }
             let buffer = engine.allocate_pinned(3 << 20).expect("memory");
-            let options = RequestOptions::exactly();
-            let transfer = file.start_read(most - (3 << 20), buffer, &options).expect("a start");
+            let transfer = file.read(buffer).at(most - (3 << 20)).exact().start().expect("a start");
             let waited = transfer.wait_for(std::time::Duration::MAX);
             assert!(matches!(waited, Some(Ok(_))), "{waited:?}");
         }
@@ -128,17 +129,17 @@ fn ranges_outside_a_buffer() {
             range.start, range.end
         );
         let message = format!("cannot read `{path}` at 7+{len}{drive}: {reason}");
-        assert_says(file.read(7, Target::Buffer(&mut buffer, range.clone())), &message, "-", "-");
+        assert_says(file.read((&mut buffer, range.clone())).at(7).run(), &message, "-", "-");
         let message = format!("cannot write `{path}` at 7+{len}{drive}: {reason}");
-        assert_says(file.write(7, Source::Buffer(&buffer, range)), &message, "-", "-");
+        assert_says(file.write((&buffer, range)).at(7).run(), &message, "-", "-");
     }
     #[expect(clippy::reversed_empty_ranges, reason = "what is tested")]
-    let reversed = file.read(0, Target::Buffer(&mut buffer, 60..50));
+    let reversed = file.read((&mut buffer, 60..50)).run();
     assert!(matches!(reversed, Err(Error::BadRequest { .. })));
     let message = "`offset` cannot be `90+11`: it takes a range inside the buffer's 100 bytes";
     assert_says(buffer.download(90, &mut [0; 11]), message, "-", "-");
     assert!(buffer.upload(u64::MAX, &[0; 1]).is_err());
-    assert_eq!(file.read(0, Target::Buffer(&mut buffer, 100..100)).expect("nothing").bytes, 0);
+    assert_eq!(file.read((&mut buffer, 100..100)).run().expect("nothing").bytes, 0);
 }
 
 #[test]
@@ -172,7 +173,7 @@ fn limits_that_make_no_sense() {
     let engine = Engine::new(options).expect("a bound");
     let gpu = sim(&engine, "sim");
     let (_folder, file) = file(&engine, 200_000);
-    assert_eq!(file.read_whole(Some(gpu)).expect("all bytes").1.bytes, 200_000);
+    assert_eq!(file.read_to_end(Some(gpu)).run().expect("all bytes").1.bytes, 200_000);
 }
 
 #[test]
@@ -189,14 +190,13 @@ fn routes_that_are_unavailable() {
             place.clone()
         };
         let message = format!("cannot move {place} by the route `{route}`: {reason}");
-        let options = RequestOptions::by_route(route);
         let mut buffer = match memory {
             Some(gpu) => engine.allocate(gpu, 100).expect("memory"),
             None => engine.allocate_pinned(100).expect("memory"),
         };
-        assert_says(file.read_with(5, &mut buffer, &options), &message, "-", hint);
-        assert_says(file.write_with(5, &buffer, &options), &message, "-", hint);
-        assert_says(file.start_read(5, buffer, &options), &message, "-", hint);
+        assert_says(file.read(&mut buffer).at(5).route(route).run(), &message, "-", hint);
+        assert_says(file.write(&buffer).at(5).route(route).run(), &message, "-", hint);
+        assert_says(file.read(buffer).at(5).route(route).start(), &message, "-", hint);
     };
     let gpu = sim(&engine, "sim");
     let missing = "the simulated GPU lacks cuFile; use `--gpu sim:cufile`";
@@ -230,7 +230,7 @@ fn o_direct_that_is_refused_or_switched_off() {
     assert_eq!(file.no_direct_io(), Some("the file system refuses O_DIRECT"));
     refuses_staged(&engine, &file, "the file system refuses O_DIRECT");
     let gpu = sim(&engine, "sim");
-    let (buffer, outcome) = file.read_whole(Some(gpu)).expect("all bytes");
+    let (buffer, outcome) = file.read_to_end(Some(gpu)).run().expect("all bytes");
     let mut got = vec![0; bytes.len()];
     buffer.download(0, &mut got).expect("a download");
     assert!(got == bytes);
@@ -252,7 +252,7 @@ fn o_direct_that_is_refused_when_a_file_is_read() {
         for on_gpu in [Some(gpu), None] {
             let file = engine.open(fuse.path()).expect("the file opens");
             lab::fuse::drop_pages(&fuse.path());
-            let (buffer, outcome) = file.read_whole(on_gpu).expect("all bytes");
+            let (buffer, outcome) = file.read_to_end(on_gpu).run().expect("all bytes");
             let mut got = vec![0; bytes.len()];
             buffer.download(0, &mut got).expect("a download");
             assert!(got == bytes);
@@ -290,8 +290,7 @@ fn o_direct_that_is_refused_when_one_of_two_files_is_read() {
             let file = if n % 2 == 0 { &file } else { &refuses };
             Piece::new(file, n * 20_000, 20_000, n * 20_000)
         });
-        let staged = RequestOptions::by_route(Route::Staged);
-        let outcome = engine.read_many(&pieces, &mut [Target::from(&mut buffer)], &staged);
+        let outcome = engine.read_many(&pieces, [&mut buffer]).route(Route::Staged).run();
         let outcome = outcome.expect("one file is not all");
         let mut got = vec![0; bytes.len()];
         buffer.download(0, &mut got).expect("a download");
@@ -311,7 +310,7 @@ fn o_direct_that_is_refused_when_one_of_two_files_is_read() {
 fn refuses_staged(engine: &Engine, file: &File, reason: &str) {
     let gpu = sim(engine, "sim");
     let mut buffer = engine.allocate(gpu, 100).expect("memory");
-    let read = file.read_with(0, &mut buffer, &RequestOptions::by_route(Route::Staged));
+    let read = file.read(&mut buffer).route(Route::Staged).run();
     match read.expect_err("no O_DIRECT") {
         Error::RouteUnavailable { reason: printed, route: Route::Staged, .. } => {
             assert_eq!(printed, reason);
@@ -354,14 +353,14 @@ fn memory_beyond_the_gpus() {
     let gpu = sim(&engine, "sim:memory=1M");
     let (_folder, file) = file(&engine, 2 << 20);
     let hint = "free memory on the GPU, or move the file in parts";
-    let error = file.read_whole(Some(gpu)).expect_err("no room");
+    let error = file.read_to_end(Some(gpu)).run().expect_err("no room");
     let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
     assert!(cause.contains("SIM_ERROR_OUT_OF_MEMORY (2)"), "{cause}");
     assert_says(Err::<(), _>(error), "cannot allocate 2 MiB on sim:0", &cause, hint);
     // What has room still moves, again and again.
     for _ in 0..5 {
         let mut buffer = engine.allocate(gpu, MIB).expect("all of its memory");
-        assert_eq!(file.read(0, &mut buffer).expect("a read").bytes, MIB);
+        assert_eq!(file.read(&mut buffer).run().expect("a read").bytes, MIB);
     }
     // The limit of a control group is reported before memory is requested from the kernel.
     let error = engine.allocate_pinned(1 << 58).expect_err("more than any machine has");

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay::{Engine, Error, OpenOptions, RequestOptions, RingChoice, Route};
+use forebay::{Engine, Error, OpenOptions, RingChoice, Route};
 
 use crate::lab::fork::{Side, fork};
 use crate::lab::hanging::HangingDrive;
@@ -28,15 +28,15 @@ fn read_cold(engine: &Engine, bytes: &[u8]) -> forebay::Result<()> {
         lab::skip(format!("the temporary folder has no O_DIRECT: {reason}"));
     }
     file.evict()?;
-    let (buffer, _) = file.read_whole(None)?;
+    let (buffer, _) = file.read_to_end(None).run()?;
     assert!(buffer.as_slice() == Some(bytes));
     file.evict()?;
     let gpu = sim(engine, "sim");
-    let (buffer, _) = file.read_whole(Some(gpu))?;
+    let (buffer, _) = file.read_to_end(Some(gpu)).run()?;
     let mut got = vec![0; bytes.len()];
     buffer.download(0, &mut got)?;
     assert!(got == bytes);
-    file.write_with(77, &buffer, &RequestOptions::by_route(Route::Staged))?;
+    file.write(&buffer).at(77).route(Route::Staged).run()?;
     assert!(fs::read(&path).expect("a read")[77..] == *bytes);
     Ok(())
 }
@@ -49,7 +49,7 @@ fn read_small(engine: &Engine, bytes: &[u8]) {
     let file = engine.open(&path).expect("the file opens");
     file.evict().expect("an eviction");
     let mut part = [0; 777];
-    file.read_exact(100_003, &mut part[..]).expect("the general path reads it");
+    file.read(&mut part[..]).at(100_003).exact().run().expect("the general path reads it");
     assert!(part == bytes[100_003..][..777]);
 }
 
@@ -166,14 +166,14 @@ fn io_uring_that_is_refused_with_requests_in_flight() {
     drive.hang(true);
     let start = || {
         let buffer = engine.allocate_pinned(bytes.len() as u64).expect("memory");
-        file.start_read(0, buffer, &RequestOptions::exactly()).expect("a start")
+        file.read(buffer).exact().start().expect("a start")
     };
     let (whole, cancelled) = (start(), start());
     let small_reads = crate::engine(); // it keeps no depth, so it has a ring for them
     let small_file = small_reads.open(&path).expect("the file opens");
     let read_small = |at: u64| {
         let buffer = small_reads.allocate_pinned(4096).expect("memory");
-        (at, small_file.start_read(at, buffer, &RequestOptions::exactly()).expect("a start"))
+        (at, small_file.read(buffer).at(at).exact().start().expect("a start"))
     };
     let mut small: Vec<_> = (0..8).map(|at| read_small(at << 19)).collect();
     drive.fuse().wait_for_parked(1);
@@ -284,7 +284,8 @@ fn a_required_ring_is_not_used_where_none_is_needed() {
         let folder = or_skip(lab::memory_folder())?;
         let path = folder.path().join("data");
         fs::write(&path, pattern(1, 100)).expect("a file");
-        let read: Result<_, Error> = engine.open(&path).and_then(|file| file.read_whole(None));
+        let read: Result<_, Error> =
+            engine.open(&path).and_then(|file| file.read_to_end(None).run());
         Some(read.expect("nothing goes to a drive").1.bytes)
     });
     if let Some(Some(bytes)) = or_skip(result) {

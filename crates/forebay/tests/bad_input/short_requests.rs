@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use forebay::{Engine, Error, File, OpenOptions, RequestOptions, RingChoice, Route};
+use forebay::{Engine, Error, File, OpenOptions, RingChoice, Route};
 
 use crate::lab::fuse::{Faults, Fuse, NAME};
 use crate::lab::{self, or_skip, pattern, watchdog::Watchdog};
@@ -27,10 +27,10 @@ fn read(engine: &Engine, file: &File, offset: u64, on_gpu: bool) -> Result<Vec<u
     if on_gpu {
         let gpu = sim(engine, "sim");
         let mut buffer = engine.allocate(gpu, bytes.len() as u64)?;
-        file.read_exact(offset, &mut buffer)?;
+        file.read(&mut buffer).at(offset).exact().run()?;
         buffer.download(0, &mut bytes)?;
     } else {
-        file.read_exact(offset, &mut bytes)?;
+        file.read(&mut bytes).at(offset).exact().run()?;
     }
     Ok(bytes)
 }
@@ -116,11 +116,10 @@ fn short_answers_are_put_together() {
                 let new = pattern(offset, right.len());
                 let mut buffer = engine.allocate(sim(engine, "sim"), new.len() as u64).unwrap();
                 buffer.upload(0, &new).expect("an upload");
-                let staged = RequestOptions::by_route(Route::Staged);
-                file.write_with(offset, &buffer, &staged).expect("a write");
+                file.write(&buffer).at(offset).route(Route::Staged).run().expect("a write");
                 assert!(fuse.content()[LEN - new.len()..] == new);
                 buffer.upload(0, right).expect("an upload");
-                file.write_with(offset, &buffer, &staged).expect("a write");
+                file.write(&buffer).at(offset).route(Route::Staged).run().expect("a write");
                 assert!(fuse.content() == bytes);
             }
         });
@@ -136,10 +135,10 @@ fn a_size_that_is_too_large_is_an_early_end() {
             let len = LEN as u64 + 10_000 - offset;
             let error = if on_gpu {
                 let mut buffer = engine.allocate(sim(engine, "sim"), len).expect("memory");
-                file.read_exact(offset, &mut buffer).expect_err("an end")
+                file.read(&mut buffer).at(offset).exact().run().expect_err("an end")
             } else {
                 let mut bytes = vec![BEFORE; usize::try_from(len).expect("a small length")];
-                file.read_exact(offset, &mut bytes).expect_err("an end")
+                file.read(&mut bytes).at(offset).exact().run().expect_err("an end")
             };
             let known = matches!(
                 error,
@@ -208,10 +207,10 @@ fn only_file_systems_that_complete_requests_are_read_by_io_uring() {
     assert!(reason.starts_with("files on `fuse` are read and written by threads: "), "{reason}");
     assert!(engine.notes().is_empty());
     lab::fuse::drop_pages(&fuse.path());
-    file.read_whole(None).expect("a read");
+    file.read_to_end(None).run().expect("a read");
     assert_eq!(engine.notes(), [reason]);
     let engine = small_engine(|options| options.ring = RingChoice::Pread);
-    engine.open(fuse.path()).and_then(|file| file.read_whole(None)).expect("a read");
+    engine.open(fuse.path()).and_then(|file| file.read_to_end(None).run()).expect("a read");
     assert!(engine.notes().is_empty());
     let below = fuse.path();
     let lower = below.parent().expect("a folder");

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{Device, GpuSelector};
-use forebay::{Engine, Error, File, RequestOptions, RingChoice, Route, Transfer};
+use forebay::{Engine, Error, File, RingChoice, Route, Transfer};
 use tempfile::TempDir;
 
 use crate::lab::fuse::{self, Faults, Fuse};
@@ -65,8 +65,7 @@ impl Rig {
     fn start(&self) -> Transfer {
         let mut buffer = self.engine.allocate(self.gpu.id(), SIZE as u64).expect("memory");
         buffer.fill(BEFORE).expect("a fill");
-        let options = RequestOptions::by_route(Route::Staged);
-        self.file.start_read(0, buffer, &options).expect("a start")
+        self.file.read(buffer).route(Route::Staged).start().expect("a start")
     }
 
     fn free_memory(&self) -> u64 {

@@ -9,7 +9,7 @@ use forebay::gpu::{DeviceId, GpuSelector, absence_reason};
 use forebay::units::KIB;
 use forebay::{
     Buffer, Engine, File, OpenOptions, Options, Outcome, Reason, RequestOptions, Residency, Result,
-    RingChoice, Route, Source, Target,
+    RingChoice, Route,
 };
 
 use crate::lab::{self, Offer, pattern};
@@ -129,12 +129,13 @@ impl Case {
         let start = GUARD + usize::try_from(offset % 5).expect("below 5");
         let (outcome, all) = if self.memory == Memory::Slice {
             let mut all = vec![BEFORE; start + len + GUARD];
-            let outcome = file.read_with(offset, &mut all[start..start + len], options)?;
+            let outcome =
+                file.read(&mut all[start..start + len]).at(offset).options(*options).run()?;
             (outcome, all)
         } else {
             let mut all = self.buffer(start + len + GUARD);
             let range = start as u64..(start + len) as u64;
-            let outcome = file.read_with(offset, Target::Buffer(&mut all, range), options)?;
+            let outcome = file.read((&mut all, range)).at(offset).options(*options).run()?;
             (outcome, self.content(&all))
         };
         let got = usize::try_from(outcome.bytes).expect("at most the request");
@@ -165,12 +166,12 @@ impl Case {
         let outcome = if self.memory == Memory::Slice {
             let mut all = vec![BEFORE; start];
             all.extend_from_slice(bytes);
-            file.write_with(offset, &all[start..], options)?
+            file.write(&all[start..]).at(offset).options(*options).run()?
         } else {
             let mut all = self.buffer(start + bytes.len() + 7);
             all.upload(start as u64, bytes).expect("an upload");
             let range = start as u64..(start + bytes.len()) as u64;
-            file.write_with(offset, Source::Buffer(&all, range), options)?
+            file.write((&all, range)).at(offset).options(*options).run()?
         };
         assert_eq!(outcome.bytes, bytes.len() as u64);
         let shares: u64 = outcome.routes.iter().map(|share| share.bytes).sum();
@@ -206,11 +207,11 @@ impl Case {
     /// The options with which bytes of this memory take different ways.
     pub(crate) fn all_options(&self, file: &File) -> Vec<RequestOptions> {
         if !self.memory.is_gpu() {
-            return vec![RequestOptions::by_route(Route::Host)];
+            return vec![RequestOptions { route: Some(Route::Host), ..RequestOptions::default() }];
         }
         let mut all = vec![RequestOptions::default()];
         if file.no_direct_io().is_none() {
-            all.push(RequestOptions::by_route(Route::Staged));
+            all.push(RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() });
         }
         all
     }

@@ -4,7 +4,7 @@ use std::fs;
 
 use forebay::{
     Error, File, ManyOutcome, OpenOptions, Piece, PieceResult, RequestOptions, Result, Route,
-    Source, SyncMode, Target,
+    SyncMode,
 };
 
 use crate::case::{BEFORE, Case, Memory, SIZE, SLOT, assert_holds, bring_in, make_cold};
@@ -39,10 +39,10 @@ fn check(case: &Case, wanted: &[Wanted<'_>], options: &RequestOptions) -> Result
     }
     let (outcome, all) = if case.memory == Memory::Slice {
         let mut all = vec![BEFORE; at + 7];
-        (case.engine.read_many(&pieces, &mut [Target::from(&mut all)], options)?, all)
+        (case.engine.read_many(&pieces, [&mut all]).options(*options).run()?, all)
     } else {
         let mut all = case.buffer(at + 7);
-        let outcome = case.engine.read_many(&pieces, &mut [Target::from(&mut all)], options)?;
+        let outcome = case.engine.read_many(&pieces, [&mut all]).options(*options).run()?;
         (outcome, case.content(&all))
     };
     let mut expected = vec![BEFORE; all.len()];
@@ -115,7 +115,9 @@ pub(crate) fn pieces_that_end_early(case: &Case) {
     let (file, bytes) = case.random_file("short", 10_000);
     let one = |offset, len| Wanted { file: &file, bytes: &bytes, offset, len };
     let wanted = [one(0, 100), one(9_990, 20), one(20_000, 5), one(500, 0)];
-    let outcome = check(case, &wanted, &RequestOptions::exactly()).expect("a read");
+    let outcome =
+        check(case, &wanted, &RequestOptions { exact: true, ..RequestOptions::default() })
+            .expect("a read");
     let is_short = |result: &PieceResult| {
         matches!(result.as_ref().map_err(|error| &**error), Err(Error::EndOfFile { .. }))
     };
@@ -138,9 +140,8 @@ pub(crate) fn pieces_without_blocking(case: &Case) {
         Piece::new(&file, offset as u64, LEN as u64, (n / 2 * LEN) as u64).to(n % 2)
     };
     let pieces: Vec<Piece<'_>> = offsets.iter().enumerate().map(piece).collect();
-    let options = RequestOptions::default();
     let buffers = || vec![case.buffer(100 * LEN), case.buffer(100 * LEN)];
-    let transfer = case.engine.start_read_many(&pieces, buffers(), &options).expect("a start");
+    let transfer = case.engine.read_many(&pieces, buffers()).start().expect("a start");
     let (end, buffers_back) = transfer.wait();
     assert_eq!(end.expect("a read").whole.bytes, (200 * LEN) as u64);
     let all: Vec<Vec<u8>> = buffers_back.iter().map(|buffer| case.content(buffer)).collect();
@@ -153,17 +154,17 @@ pub(crate) fn pieces_without_blocking(case: &Case) {
         Piece::new(&file, u64::MAX - 3, 10, 0),
         Piece::new(&file, 0, 10, 0).to(2),
     ] {
-        let error = case.engine.start_read_many(&[wrong], buffers(), &options);
+        let error = case.engine.read_many(&[wrong], buffers()).start();
         assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
     }
-    let error = case.engine.start_read_many(&[], buffers(), &options);
+    let error = case.engine.read_many(&[], buffers()).start();
     assert!(matches!(error, Err(Error::BadOption { .. })), "{error:?}");
     let other = forebay::Engine::new(forebay::Options::default()).expect("an engine");
     let foreign = other.open(file.path()).expect("the file opens");
     let foreign = [Piece::new(&foreign, 0, 10, 0)];
-    let error = case.engine.start_read_many(&foreign, buffers(), &options);
+    let error = case.engine.read_many(&foreign, buffers()).start();
     assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
-    let cancelled = case.engine.start_read_many(&pieces, buffers(), &options);
+    let cancelled = case.engine.read_many(&pieces, buffers()).start();
     let cancelled = cancelled.expect("a start");
     cancelled.transfer().cancel();
     match cancelled.wait() {
@@ -177,11 +178,11 @@ pub(crate) fn targets_of_two_kinds(case: &Case) {
         return;
     }
     let (file, _) = case.random_file("kinds", 10_000);
-    let mut on_host = vec![0; 10];
+    let mut on_host = case.engine.allocate_pinned(10).expect("host memory");
     let mut on_gpu = case.buffer(10);
     let pieces = [Piece::new(&file, 0, 10, 0), Piece::new(&file, 20, 10, 0).to(1)];
-    let mut targets = [Target::from(&mut on_host), Target::from(&mut on_gpu)];
-    let error = case.engine.read_many(&pieces, &mut targets, &RequestOptions::default());
+    let targets = [&mut on_host, &mut on_gpu];
+    let error = case.engine.read_many(&pieces, targets).run();
     assert!(matches!(error, Err(Error::BadRequest { .. })), "{error:?}");
 }
 
@@ -240,16 +241,16 @@ pub(crate) fn pieces_written(case: &Case) {
             Piece::new(&files[file].0, offset as u64, len as u64, at as u64)
         };
         let pieces: Vec<Piece<'_>> = written.iter().map(piece).collect();
-        let mut options = RequestOptions::default().synced(sync);
+        let mut options = RequestOptions { sync, ..RequestOptions::default() };
         if sync == SyncMode::All {
-            options = options.preallocated();
+            options.preallocate = true;
         }
         let outcome = if case.memory == Memory::Slice {
-            case.engine.write_many(&pieces, &[Source::from(&source)], &options)
+            case.engine.write_many(&pieces, [&source]).options(options).run()
         } else {
             let mut buffer = case.buffer(len);
             buffer.upload(0, &source).expect("an upload");
-            let outcome = case.engine.write_many(&pieces, &[Source::from(&buffer)], &options);
+            let outcome = case.engine.write_many(&pieces, [&buffer]).options(options).run();
             assert!(case.content(&buffer) == source, "the source of a write has changed");
             outcome
         };
@@ -287,8 +288,7 @@ pub(crate) fn pieces_written_without_blocking(case: &Case) {
         Piece::new(&file, (n * 7001) as u64, LEN as u64, (n / 2 * LEN) as u64).from(n % 2)
     };
     let pieces: Vec<Piece<'_>> = (0..(SIZE / 7001).min(200)).map(piece).collect();
-    let options = RequestOptions::default();
-    let transfer = case.engine.start_write_many(&pieces, buffers(), &options).expect("a start");
+    let transfer = case.engine.write_many(&pieces, buffers()).start().expect("a start");
     let (end, back) = transfer.wait();
     assert_eq!(end.expect("a write").whole.bytes, (pieces.len() * LEN) as u64);
     assert_eq!(back.len(), 2);
@@ -304,14 +304,13 @@ pub(crate) fn pieces_written_without_blocking(case: &Case) {
         (Piece::new(&file, 0, 10, 0).from(2), "there are 2 sources, none with the index 2"),
         (Piece::new(&read_only, 0, 10, 0), "open for reading only"),
     ] {
-        let error = case.engine.start_write_many(&[wrong], buffers(), &options).expect_err(words);
+        let error = case.engine.write_many(&[wrong], buffers()).start().expect_err(words);
         assert!(matches!(error, Error::BadRequest { .. }), "{error:?}");
         assert!(error.to_string().contains(words), "{error}");
     }
-    let staged = RequestOptions::by_route(Route::Staged);
-    let error = case.engine.start_write_many(&pieces, buffers(), &staged);
+    let error = case.engine.write_many(&pieces, buffers()).route(Route::Staged).start();
     assert!(matches!(error, Err(Error::RouteUnavailable { .. })), "{error:?}");
-    let cancelled = case.engine.start_write_many(&pieces, buffers(), &options).expect("a start");
+    let cancelled = case.engine.write_many(&pieces, buffers()).start().expect("a start");
     cancelled.transfer().cancel();
     match cancelled.wait() {
         (Ok(_) | Err(Error::Cancelled { .. }), back) => assert_eq!(back.len(), 2),

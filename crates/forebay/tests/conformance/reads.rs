@@ -168,7 +168,7 @@ pub(crate) fn partly_resident(case: &Case) {
 pub(crate) fn required_routes(case: &Case) {
     let (file, bytes) = case.random_file("required", SIZE);
     let mut all = case.all_options(&file);
-    all.push(RequestOptions::by_route(Route::Cached));
+    all.push(RequestOptions { route: Some(Route::Cached), ..RequestOptions::default() });
     for options in all {
         for cold in [false, true] {
             if cold {
@@ -198,7 +198,7 @@ pub(crate) fn refused_routes(case: &Case) {
         Memory::Sim | Memory::Gpu => &[Route::Direct, Route::Host],
     };
     for &route in refused {
-        let options = RequestOptions::by_route(route);
+        let options = RequestOptions { route: Some(route), ..RequestOptions::default() };
         let error = case.read_with(&file, 0, 10_000, &options).expect_err("no such route");
         assert!(matches!(&error, Error::RouteUnavailable { route: r, .. } if *r == route));
         let error = case.write_with(&file, 0, &[1; 100], &options).expect_err("no such route");
@@ -208,7 +208,7 @@ pub(crate) fn refused_routes(case: &Case) {
 
 pub(crate) fn early_ends(case: &Case) {
     let (file, bytes) = case.random_file("ends", SLOT + 1000);
-    let exactly = RequestOptions::exactly();
+    let exactly = RequestOptions { exact: true, ..RequestOptions::default() };
     for cold in [false, true] {
         if cold {
             make_cold(&file);
@@ -242,7 +242,7 @@ pub(crate) fn whole_files(case: &Case) {
             if cold {
                 make_cold(&file);
             }
-            let (buffer, outcome) = file.read_whole(case.device).expect("the whole file");
+            let (buffer, outcome) = file.read_to_end(case.device).run().expect("the whole file");
             assert_eq!((outcome.bytes, buffer.len()), (len as u64, len as u64));
             assert!(case.content(&buffer) == bytes, "{len} bytes");
         }
@@ -258,14 +258,14 @@ pub(crate) fn without_blocking(case: &Case) {
         // Two halves of one buffer, and several buffers, all on their way at once.
         let (left, right) = case.buffer(SIZE).split_at(SIZE as u64 / 3);
         let third = left.len();
-        let options = RequestOptions::exactly();
         let mut transfers = vec![
-            (0, file.start_read(0, left, &options).expect("a start")),
-            (third, file.start_read(third, right, &options).expect("a start")),
+            (0, file.read(left).exact().start().expect("a start")),
+            (third, file.read(right).at(third).exact().start().expect("a start")),
         ];
         for offset in [1_u64, 100_000, SLOT as u64] {
             let buffer = case.buffer(SLOT + 3);
-            transfers.push((offset, file.start_read(offset, buffer, &options).expect("a start")));
+            transfers
+                .push((offset, file.read(buffer).at(offset).exact().start().expect("a start")));
         }
         for (offset, transfer) in transfers {
             let (requested, at) = (transfer.progress().1, usize::try_from(offset).expect("small"));

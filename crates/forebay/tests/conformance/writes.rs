@@ -129,7 +129,8 @@ pub(crate) fn next_to_dirty_pages(case: &Case) {
 pub(crate) fn durable_and_reserved(case: &Case) {
     each_requirement(case, "synced", |file, model, how| {
         for sync in [SyncMode::None, SyncMode::Data, SyncMode::All] {
-            for options in [how.options.synced(sync), how.options.synced(sync).preallocated()] {
+            for preallocate in [false, true] {
+                let options = RequestOptions { sync, preallocate, ..*how.options };
                 let how = Requirement { options: &options, salt: model.len() as u64 };
                 let end = model.len();
                 write(case, file, model, end - 10, 30_000, how);
@@ -171,8 +172,8 @@ pub(crate) fn without_blocking(case: &Case) {
     let (left, right) = whole.split_at(SLOT as u64 + 1);
     let (first, options) = (left.len(), RequestOptions::default());
     let transfers = [
-        file.start_write(0, left, &options).expect("a start"),
-        file.start_write(first, right, &options).expect("a start"),
+        file.write(left).options(options).start().expect("a start"),
+        file.write(right).at(first).options(options).start().expect("a start"),
     ];
     for transfer in transfers {
         let (result, buffer) = transfer.wait();

@@ -6,7 +6,7 @@ use std::fs;
 use std::ptr::NonNull;
 
 use forebay::gpu::{AddressKind, Device, DeviceCopy, GpuSelector, visible};
-use forebay::{Buffer, Engine, Error, Options, Piece, RequestOptions};
+use forebay::{Buffer, Engine, Error, Options, Piece};
 
 use crate::driver::{Driver, IpcHandle, engine, file, fill_and_check, run_again};
 
@@ -152,8 +152,8 @@ fn ranges_of_several_allocations_are_lent_as_one_buffer() {
     };
     let pieces: Vec<Piece<'_>> = ranges.iter().enumerate().map(piece).collect();
     let mut targets = [buffer];
-    let options = RequestOptions::exactly();
-    let outcome = engine.read_many_while(&pieces, &mut targets, &options, &mut || true).unwrap();
+    let outcome =
+        engine.read_many(&pieces, &mut targets).exact().while_(&mut || true).run().unwrap();
     assert!(outcome.results.iter().all(|result| matches!(result, Ok(4000))));
     for (n, bytes) in bytes.chunks(4000).enumerate() {
         let (address, len) = part(n);
@@ -235,7 +235,7 @@ fn import_and_read(driver: &Driver, engine: &Engine, gpu: &dyn Device, text: &st
     let len = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
     println!("imported: {:?}", gpu.address_kind(address));
     let mut buffer = borrow(engine, address, len).unwrap();
-    engine.open(&path).unwrap().read_exact(0, &mut buffer).unwrap();
+    engine.open(&path).unwrap().read(&mut buffer).exact().run().unwrap();
     drop(buffer);
     driver.close(address);
 }
@@ -261,7 +261,7 @@ fn two_gpus_read_different_files_at_once() {
             let (gpu, (_, path, bytes)) = (&devices[turn % 2], &files[turn / 2 % 2]);
             let buffer = engine.allocate(gpu.id(), bytes.len() as u64).unwrap();
             let opened = engine.open(path).unwrap();
-            (turn, opened.start_read(0, buffer, &RequestOptions::exactly()).unwrap())
+            (turn, opened.read(buffer).exact().start().unwrap())
         })
         .collect();
     for (turn, transfer) in transfers {

@@ -6,7 +6,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use forebay::{Engine, RequestOptions};
+use forebay::Engine;
 
 use crate::driver::{Driver, engine, file, fill_and_check, is_alone};
 
@@ -23,7 +23,7 @@ fn transfer(engine: &Engine, gpu: forebay::gpu::DeviceId, address: u64) {
     let (_folder, path, bytes) = file(20 << 20);
     let buffer = engine.allocate(gpu, bytes.len() as u64).unwrap();
     let opened = engine.open(&path).unwrap();
-    let transfer = opened.start_read(0, buffer, &RequestOptions::exactly()).unwrap();
+    let transfer = opened.read(buffer).exact().start().unwrap();
     assert_eq!(transfer.wait().0.unwrap().bytes, bytes.len() as u64);
 }
 

@@ -342,12 +342,12 @@ pub(crate) fn fill_and_check(engine: &Engine, mut buffer: Buffer) {
     let (_folder, path, bytes) = file(len);
     buffer.fill(0xEE).unwrap();
     let opened = engine.open(&path).unwrap();
-    assert_eq!(opened.read(0, &mut buffer).unwrap().bytes, buffer.len());
+    assert_eq!(opened.read(&mut buffer).run().unwrap().bytes, buffer.len());
     let mut got = vec![0; len];
     buffer.download(0, &mut got).unwrap();
     assert!(got == bytes);
     let (mut left, _right) = buffer.split_at(1000.min(len as u64 - 7));
-    opened.read(7, &mut left).unwrap();
+    opened.read(&mut left).at(7).run().unwrap();
     got.truncate(usize::try_from(left.len()).unwrap());
     left.download(0, &mut got).unwrap();
     assert!(got == bytes[7..7 + got.len()]);

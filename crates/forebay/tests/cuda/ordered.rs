@@ -55,7 +55,7 @@ fn gate(driver: &Driver) -> Pinned<'_> {
 
 fn start_read(file: &File, stream: Opaque, buffer: Buffer) -> forebay::Transfer {
     // SAFETY: the stream is the test's and alive.
-    unsafe { file.start_read_on(named(stream), 0, buffer, &RequestOptions::default()) }.unwrap()
+    unsafe { file.read(buffer).on(named(stream)).start() }.unwrap()
 }
 
 /// Lets the engine take its memory for transfers in a stream's order.
@@ -97,10 +97,10 @@ fn streams_of_every_kind_keep_their_order() {
         // And back into another file, with the source overwritten behind it.
         let path = folder.path().join("written");
         let out = engine.open_with(&path, &OpenOptions::writing()).unwrap();
-        let options = RequestOptions::default().synced(SyncMode::Data);
         // SAFETY: the stream is the test's and alive.
         let written =
-            unsafe { out.start_write_on(named(stream), 0, buffer.unwrap(), &options) }.unwrap();
+            unsafe { out.write(buffer.unwrap()).sync(SyncMode::Data).on(named(stream)).start() }
+                .unwrap();
         driver.fill(stream, address, 0xee, LEN);
         assert_eq!(written.wait().0.unwrap().bytes, LEN as u64);
         assert!(fs::read(&path).unwrap() == bytes, "{stream:?}");
@@ -132,7 +132,7 @@ fn many_pieces_keep_the_order_of_a_stream() {
     let pieces: Vec<Piece<'_>> = (0..count).map(place).collect();
     let parts = bytes.chunks_exact(PIECE).step_by(2).take(LEN / PIECE / 2);
     let wanted: Vec<u8> = parts.rev().flatten().copied().collect();
-    let options = RequestOptions::exactly();
+    let options = RequestOptions { exact: true, ..RequestOptions::default() };
     let host = Pinned(&driver, driver.allocate_host(LEN));
     let stream = driver.create_stream(1);
     warm_up(&engine, gpu.id(), &opened, stream, LEN);
@@ -145,7 +145,12 @@ fn many_pieces_keep_the_order_of_a_stream() {
         let start = Instant::now();
         // SAFETY: the stream is the test's and alive.
         let many = unsafe {
-            engine.start_read_many_on(named(stream), &pieces, vec![buffer], &options).unwrap()
+            engine
+                .read_many(&pieces, vec![buffer])
+                .options(options)
+                .on(named(stream))
+                .start()
+                .unwrap()
         };
         println!("round {round}: {count} pieces are queued after {:?}", start.elapsed());
         driver.fetch(stream, host.1, address, wanted.len());
@@ -163,7 +168,12 @@ fn many_pieces_keep_the_order_of_a_stream() {
         let (buffer, options) = (buffers.pop().unwrap(), RequestOptions::default());
         // SAFETY: as above.
         let many = unsafe {
-            engine.start_write_many_on(named(stream), &pieces, vec![buffer], &options).unwrap()
+            engine
+                .write_many(&pieces, vec![buffer])
+                .options(options)
+                .on(named(stream))
+                .start()
+                .unwrap()
         };
         driver.fill(stream, address, 0xee, half);
         assert!(many.wait().0.unwrap().results.iter().all(Result::is_ok));
@@ -195,11 +205,10 @@ fn the_most_pieces_that_a_call_may_have_are_queued_at_once() {
     // Backwards, so that no two are one copy.
     let piece = |n: u64| Piece::new(&opened, n * PIECE, PIECE, (MOST - n) * PIECE);
     let pieces: Vec<Piece<'_>> = (0..=MOST).map(piece).collect();
-    let options = RequestOptions::exactly();
     let start = |pieces: &[Piece<'_>]| {
         let buffer = engine.allocate(gpu.id(), len as u64).unwrap();
         // SAFETY: the stream is the test's and alive.
-        unsafe { engine.start_read_many_on(named(stream), pieces, vec![buffer], &options) }
+        unsafe { engine.read_many(pieces, vec![buffer]).exact().on(named(stream)).start() }
     };
     let refused = start(&pieces).unwrap_err().to_string();
     assert!(refused.contains("several calls, each of 22000"), "{refused}");

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 
 use forebay::gpu::{DeviceId, GpuSelector};
 use forebay::{
-    Buffer, DirectIo, Engine, Error, File, ManyTransfer, OpenOptions, Piece, PieceResult,
-    RequestOptions, Route, Source, SyncMode, Target, Transfer,
+    Buffer, DirectIo, Engine, Error, File, ManyTransfer, OpenOptions, Piece, PieceResult, Priority,
+    RequestOptions, Route, SyncMode, Transfer,
 };
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 use rustix::io::Errno;
@@ -188,26 +188,30 @@ impl<'a> Actor<'a> {
         self.file.sync_data().expect("a sync");
         fadvise(&self.plain, 0, None, Advice::DontNeed).expect("an advice");
         self.settle(&[]);
-        let (buffer, _) = self.file.read_whole(None).expect("it can be read");
+        let (buffer, _) = self.file.read_to_end(None).run().expect("it can be read");
         assert!(buffer.as_slice() == Some(&self.shadow.0[..]), "the whole file differs");
     }
 
     fn options(&mut self, on_gpu: bool, is_write: bool) -> RequestOptions {
         let has_direct =
             self.engine.options().direct_io == DirectIo::Auto && self.file.no_direct_io().is_none();
-        let mut options = match self.dice.below(5) {
-            0 if on_gpu && has_direct => RequestOptions::by_route(Route::Staged),
-            1 if on_gpu => RequestOptions::by_route(Route::Cached),
-            2 if on_gpu => RequestOptions::by_route(Route::Direct),
-            _ => RequestOptions::default(),
+        let route = match self.dice.below(5) {
+            0 if on_gpu && has_direct => Some(Route::Staged),
+            1 if on_gpu => Some(Route::Cached),
+            2 if on_gpu => Some(Route::Direct),
+            _ => None,
         };
+        let mut options = RequestOptions { route, ..RequestOptions::default() };
         options.exact = !is_write && self.dice.below(4) == 0;
         options.sync = self.dice.one_of(&[SyncMode::None; 8]);
         if is_write && self.dice.below(12) == 0 {
             options.sync = self.dice.one_of(&[SyncMode::Data, SyncMode::All]);
         }
         options.preallocate = is_write && self.dice.below(12) == 0;
-        if self.dice.below(8) == 0 { options.urgent() } else { options }
+        if self.dice.below(8) == 0 {
+            options.priority = Priority::Urgent;
+        }
+        options
     }
 
     fn buffer(&mut self, len: u64) -> Buffer {
@@ -250,10 +254,22 @@ impl<'a> Actor<'a> {
             let bytes = pattern(self.dice.next(), index(len));
             let results = if let [Part { offset, len, at }] = parts[..] {
                 let part = &bytes[index(at)..index(at + len)];
-                vec![file.write_with(offset, part, &options).map(|o| o.bytes).map_err(Box::new)]
+                vec![
+                    file.write(part)
+                        .at(offset)
+                        .options(options)
+                        .run()
+                        .map(|o| o.bytes)
+                        .map_err(Box::new),
+                ]
             } else {
-                let sources = [Source::from(&bytes[..])];
-                self.engine.write_many(&pieces, &sources, &options).expect("a write").results
+                let sources = [&bytes[..]];
+                self.engine
+                    .write_many(&pieces, sources)
+                    .options(options)
+                    .run()
+                    .expect("a write")
+                    .results
             };
             let changes = self.changes(&parts, &bytes, &results, false);
             self.settle(&changes);
@@ -261,10 +277,22 @@ impl<'a> Actor<'a> {
             let mut bytes = vec![BEFORE; index(len)];
             let results = if let [Part { offset, len, at }] = parts[..] {
                 let part = &mut bytes[index(at)..index(at + len)];
-                vec![file.read_with(offset, part, &options).map(|o| o.bytes).map_err(Box::new)]
+                vec![
+                    file.read(part)
+                        .at(offset)
+                        .options(options)
+                        .run()
+                        .map(|o| o.bytes)
+                        .map_err(Box::new),
+                ]
             } else {
-                let mut targets = [Target::from(&mut bytes)];
-                self.engine.read_many(&pieces, &mut targets, &options).expect("a read").results
+                let targets = [&mut bytes];
+                self.engine
+                    .read_many(&pieces, targets)
+                    .options(options)
+                    .run()
+                    .expect("a read")
+                    .results
             };
             self.check_reads(&parts, &bytes, &results, false, &[]);
         }
@@ -342,16 +370,16 @@ impl<'a> Actor<'a> {
         let pending = if count == 0 {
             let offset = parts[0].offset;
             match is_write {
-                true => self.file.start_write(offset, buffer, &options),
-                false => self.file.start_read(offset, buffer, &options),
+                true => self.file.write(buffer).at(offset).options(options).start(),
+                false => self.file.read(buffer).at(offset).options(options).start(),
             }
             .map(Pending::One)
         } else {
             let piece = |part: &Part| Piece::new(&self.file, part.offset, part.len, part.at);
             let pieces: Vec<Piece<'_>> = parts.iter().map(piece).collect();
             match is_write {
-                true => self.engine.start_write_many(&pieces, vec![buffer], &options),
-                false => self.engine.start_read_many(&pieces, vec![buffer], &options),
+                true => self.engine.write_many(&pieces, vec![buffer]).options(options).start(),
+                false => self.engine.read_many(&pieces, vec![buffer]).options(options).start(),
             }
             .map(Pending::Many)
         };

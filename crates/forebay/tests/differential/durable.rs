@@ -93,12 +93,12 @@ impl Plan {
         let records = (0..count).map(&mut record).collect();
         let on_gpu = dice.below(2) == 0;
         let options = match on_gpu && dice.below(2) == 0 {
-            true => RequestOptions::by_route(Route::Staged),
+            true => RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() },
             false => RequestOptions::default(),
         };
         let any = dice.one_of(&[SyncMode::None, SyncMode::Data, SyncMode::All]);
         let sync = self.sync.unwrap_or(any);
-        Batch { records, on_gpu, options: options.synced(sync) }
+        Batch { records, on_gpu, options: RequestOptions { sync, ..options } }
     }
 }
 
@@ -123,11 +123,13 @@ pub(crate) fn write_for_ever(seed: u64, path: &str) {
             buffer.upload(0, &change.bytes).expect("an upload");
             buffer
         };
-        match file.start_write(change.offset, buffer(), &batch.options) {
-            Err(Error::RouteUnavailable { .. }) => {
-                let options = RequestOptions::default().synced(batch.options.sync);
-                file.start_write(change.offset, buffer(), &options).expect("a start")
-            }
+        match file.write(buffer()).at(change.offset).options(batch.options).start() {
+            Err(Error::RouteUnavailable { .. }) => file
+                .write(buffer())
+                .at(change.offset)
+                .sync(batch.options.sync)
+                .start()
+                .expect("a start"),
             started => started.expect("a start"),
         }
     };

@@ -62,7 +62,7 @@ fn each_gpu_has_a_way_of_its_own() {
     let gpus = [rig.gpu, breaks, other];
     let start = |gpu| {
         let buffer = rig.engine.allocate(gpu, LEN as u64).expect("memory");
-        file.start_read(0, buffer, &direct_only()).expect("a start")
+        file.read(buffer).options(direct_only()).start().expect("a start")
     };
     let ends = gpus.map(start).map(Transfer::wait);
     for (gpu, (end, buffer)) in gpus.into_iter().zip(ends) {
@@ -75,15 +75,16 @@ fn each_gpu_has_a_way_of_its_own() {
         assert!(bytes_of(&buffer.expect("the memory")) == rig.bytes, "{gpu}");
     }
     let buffer = rig.engine.allocate(refuses, LEN as u64).expect("memory");
-    let refused = file.start_read(0, buffer, &direct_only()).expect_err("it refuses").to_string();
+    let refused =
+        file.read(buffer).options(direct_only()).start().expect_err("it refuses").to_string();
     assert!(refused.contains("IO_NOT_SUPPORTED (5008)"), "{refused}");
     // What is closed for one GPU is open for the others.
     file.evict().expect("advice");
     let mut buffer = rig.engine.allocate(breaks, LEN as u64).expect("memory");
-    let broken = file.read(0, &mut buffer).expect("through slots");
+    let broken = file.read(&mut buffer).run().expect("through slots");
     assert!(bytes_of(&buffer) == rig.bytes && bytes_by(&broken, Route::Direct) < BODY);
     let mut buffer = rig.engine.allocate(other, LEN as u64).expect("memory");
-    let open = file.read_with(0, &mut buffer, &direct_only()).expect("as before");
+    let open = file.read(&mut buffer).options(direct_only()).run().expect("as before");
     assert_eq!(bytes_by(&open, Route::Direct), BODY);
 }
 
@@ -101,7 +102,7 @@ fn cancelled_or_dropped_writes_keep_foreign_sectors() {
         versions.push(pattern(100 + round, LEN));
         let mut source = rig.buffer(LEN);
         source.upload(0, versions.last().expect("the newest")).expect("a copy");
-        let transfer = file.start_write(0, source, &direct_only()).expect("a start");
+        let transfer = file.write(source).options(direct_only()).start().expect("a start");
         match round % 3 {
             0 => drop(transfer),
             1 => {
@@ -150,7 +151,7 @@ fn a_file_that_shrinks_meanwhile_ends_where_it_does() {
             thread::sleep(Duration::from_micros(150 * (round / 2)));
             cut.set_len(shorter).expect("a cut");
         });
-        let (end, buffer) = file.start_read(0, buffer, &options).expect("a start").wait();
+        let (end, buffer) = file.read(buffer).options(options).start().expect("a start").wait();
         cutter.join().expect("it ends");
         let got = match end {
             Ok(outcome) => outcome.bytes,
@@ -185,13 +186,14 @@ fn a_replaced_file_that_is_open_is_read_as_it_was() {
     rig.read(&file, (0, LEN, 0), &direct_only()).expect("the old one");
     let mut buffer = rig.buffer(LEN);
     let opened = rig.engine.open(rig.path()).expect("it opens");
-    opened.read_with(0, &mut buffer, &direct_only()).expect("the new one");
+    opened.read(&mut buffer).options(direct_only()).run().expect("the new one");
     assert!(bytes_of(&buffer) == bytes);
     // Cut where it stands: what is left is read, and there is nothing to go straight for.
     fs::File::options().write(true).open(rig.path()).expect("it opens").set_len(100).expect("cut");
-    let whole = opened.read(0, &mut buffer).expect("what is left");
+    let whole = opened.read(&mut buffer).run().expect("what is left");
     assert_eq!((whole.bytes, bytes_by(&whole, Route::Direct)), (100, 0));
-    let error = opened.read_with(0, &mut buffer, &direct_only()).expect_err("no unit").to_string();
+    let error =
+        opened.read(&mut buffer).options(direct_only()).run().expect_err("no unit").to_string();
     assert!(error.contains("no whole unit"), "{error}");
 }
 
@@ -205,7 +207,8 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let file = rig.cold();
     let pieces = [Piece::new(&file, 0, 1 << 20, 0), Piece::new(&file, 2 << 20, 1 << 20, 1 << 20)];
     let many = |options: &RequestOptions| {
-        let many = rig.engine.start_read_many(&pieces, vec![rig.buffer(2 << 20)], options)?;
+        let many =
+            rig.engine.read_many(&pieces, vec![rig.buffer(2 << 20)]).options(*options).start()?;
         let (outcome, buffers) = many.wait();
         outcome.map(|outcome| (outcome, buffers))
     };
@@ -226,7 +229,7 @@ fn pieces_of_one_call_and_what_streams_order_go_through_slots() {
     let start = |options: &RequestOptions| {
         let buffer = rig.engine.allocate(device.id(), LEN as u64).expect("memory");
         // SAFETY: the stream is this device's, and alive.
-        unsafe { file.start_read_on(CallerStream(stream.0), 0, buffer, options) }
+        unsafe { file.read(buffer).options(*options).on(CallerStream(stream.0)).start() }
     };
     let (end, buffer) = start(&RequestOptions::default()).expect("a start").wait();
     let outcome = end.expect("in order");
@@ -247,9 +250,7 @@ fn an_engine_that_is_dropped_ends_what_is_under_way() {
         if !can_go_straight(&rig) {
             return;
         }
-        let start = |file: &File| {
-            file.start_read(0, rig.buffer(LEN), &RequestOptions::exactly()).expect("a start")
-        };
+        let start = |file: &File| file.read(rig.buffer(LEN)).exact().start().expect("a start");
         let file = rig.cold();
         let kept: Vec<Transfer> = (0..3).map(|_| start(&file)).collect();
         let dropped: Vec<Transfer> = (0..3).map(|_| start(&file)).collect();
@@ -273,12 +274,12 @@ fn a_child_is_refused_and_closes_nothing_of_its_parent() {
     }
     let file = rig.cold();
     rig.read(&file, (0, LEN, 0), &direct_only()).expect("there is a way");
-    let under_way = file.start_read(0, rig.buffer(LEN), &direct_only()).expect("a start");
+    let under_way = file.read(rig.buffer(LEN)).options(direct_only()).start().expect("a start");
     let spare = rig.buffer(LEN);
     match fork() {
         Side::Child(child) => child.run(move |say| {
             let refused =
-                file.start_read(0, spare, &direct_only()).expect_err("a child was served");
+                file.read(spare).options(direct_only()).start().expect_err("a child was served");
             assert!(matches!(refused, Error::Forked { .. }), "{refused}");
             say("a transfer of its parent");
             drop(under_way);
@@ -328,13 +329,13 @@ fn threads_of_one_file_lose_nothing_by_paths_that_break() {
                 source.upload(at % 4096, &bytes).expect("a copy");
                 let (_, source) = source.split_at(at % 4096);
                 let (source, _) = source.split_at(len as u64);
-                let straight = file.start_write(at, source, &direct_only());
+                let straight = file.write(source).at(at).options(direct_only()).start();
                 match straight.map(Transfer::wait) {
                     Ok((Ok(outcome), _)) => assert_eq!(outcome.bytes, len as u64),
                     // Broken, closed, or too short: then it goes as it can.
                     Ok((Err(Error::RouteUnavailable { .. }), _))
                     | Err(Error::RouteUnavailable { .. }) => {
-                        file.write(at, bytes.as_slice()).expect("a write");
+                        file.write(bytes.as_slice()).at(at).run().expect("a write");
                     }
                     other => panic!("seed {seed}: {other:?}"),
                 }
@@ -343,7 +344,7 @@ fn threads_of_one_file_lose_nothing_by_paths_that_break() {
                     file.evict().expect("advice");
                 }
                 let mut target = rig.buffer(PART);
-                file.read_exact(start as u64, &mut target).expect("a read");
+                file.read(&mut target).at(start as u64).exact().run().expect("a read");
                 assert!(bytes_of(&target) == part, "seed {seed}, {play}: other bytes came back");
             }
             let mut there = vec![0; PART];

@@ -13,7 +13,7 @@ use forebay::gpu::DeviceId;
 use forebay::units::{KIB, MIB};
 use forebay::{
     Buffer, Engine, Error, File, OpenOptions, Options, Outcome, Reason, RequestOptions, Residency,
-    Route, Target,
+    Route,
 };
 use lab::child;
 use lab::pages::held;
@@ -85,7 +85,7 @@ impl Rig {
         buffer.fill(0xee).expect("a fill");
         let (before, rest) = buffer.split_at(at as u64);
         let (target, behind) = rest.split_at(len as u64);
-        let (end, target) = file.start_read(offset as u64, target, options)?.wait();
+        let (end, target) = file.read(target).at(offset as u64).options(*options).start()?.wait();
         let outcome = end?;
         let mut got = vec![0; len];
         let there = len.min(LEN - offset);
@@ -121,7 +121,7 @@ fn bytes_by(outcome: &Outcome, route: Route) -> u64 {
 }
 
 fn direct_only() -> RequestOptions {
-    RequestOptions::by_route(Route::Direct)
+    RequestOptions { route: Some(Route::Direct), ..RequestOptions::default() }
 }
 
 #[test]
@@ -133,7 +133,9 @@ fn cold_bytes_go_directly_and_their_edges_do_not() {
             return;
         }
         let file = rig.cold();
-        let outcome = rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect(play);
+        let outcome = rig
+            .read(&file, (0, LEN, 0), &RequestOptions { exact: true, ..RequestOptions::default() })
+            .expect(play);
         let body = LEN as u64 / 4096 * 4096;
         assert!(outcome.routes.iter().any(|share| share.reason == Reason::PeerToPeer), "{play}");
         assert_eq!(bytes_by(&outcome, Route::Direct), body, "{play}: {outcome:?}");
@@ -153,7 +155,8 @@ fn resident_bytes_are_read_from_memory() {
     let rig = Rig::new("sim:cufile");
     let file = rig.engine.open(rig.path()).expect("it opens");
     let outcome = rig.in_memory(&file, || {
-        rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read")
+        rig.read(&file, (0, LEN, 0), &RequestOptions { exact: true, ..RequestOptions::default() })
+            .expect("a read")
     });
     assert_eq!(bytes_by(&outcome, Route::Direct), 0, "{outcome:?}");
     let outcome = rig.read(&file, (0, LEN, 0), &direct_only()).expect("a read");
@@ -168,13 +171,21 @@ fn a_path_that_breaks_gives_over_to_slots() {
         return;
     }
     let file = rig.cold();
-    let outcome = rig.read(&file, (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    let outcome = rig
+        .read(&file, (0, LEN, 0), &RequestOptions { exact: true, ..RequestOptions::default() })
+        .expect("a read");
     let failed = outcome.routes.iter().filter(|share| share.reason == Reason::PeerFailed);
     assert!(failed.map(|share| share.bytes).sum::<u64>() > 0, "{outcome:?}");
     let straight = bytes_by(&outcome, Route::Direct);
     assert!(straight > 0 && straight < LEN as u64, "{outcome:?}");
     // It is known from then on.
-    let again = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    let again = rig
+        .read(
+            &rig.cold(),
+            (0, LEN, 0),
+            &RequestOptions { exact: true, ..RequestOptions::default() },
+        )
+        .expect("a read");
     assert_eq!(again.bytes, LEN as u64);
     let known = rig.read(&file, (0, LEN, 0), &direct_only()).expect_err("it is closed").to_string();
     assert!(known.contains("direct") && known.contains("5044"), "{known}");
@@ -196,7 +207,7 @@ fn a_long_one_whose_path_breaks_is_whole() {
         let file = rig.engine.open(&long).expect("it opens");
         file.evict().expect("advice");
         let mut buffer = rig.buffer(bytes.len());
-        let outcome = file.read(0, &mut buffer).expect("a read");
+        let outcome = file.read(&mut buffer).run().expect("a read");
         let mut got = vec![0; bytes.len()];
         buffer.download(0, &mut got).expect("a copy");
         assert!(got == bytes, "round {round}: {outcome:?}");
@@ -213,7 +224,9 @@ fn a_refusal_is_an_error_if_the_route_was_required() {
         let refused = rig.read(&file, (0, LEN, at), options).expect_err(gpu);
         assert!(matches!(refused, Error::RouteUnavailable { route: Route::Direct, .. }));
         // Without a required route, another one is taken.
-        let by_slots = rig.read(&file, (0, LEN, at), &RequestOptions::exactly()).expect(gpu);
+        let by_slots = rig
+            .read(&file, (0, LEN, at), &RequestOptions { exact: true, ..RequestOptions::default() })
+            .expect(gpu);
         assert_eq!(bytes_by(&by_slots, Route::Direct), 0, "{by_slots:?}");
         refused.to_string()
     };
@@ -239,7 +252,7 @@ fn writes_are_direct_if_required() {
             let mut source = rig.buffer(offset + LEN);
             source.upload(offset as u64, &rig.bytes).expect("a copy");
             let (_, source) = source.split_at(offset as u64);
-            let moved = file.start_write(offset as u64, source, &direct_only());
+            let moved = file.write(source).at(offset as u64).options(direct_only()).start();
             let (end, _) = match moved {
                 Err(Error::RouteUnavailable { reason, .. }) if reason.contains("O_DIRECT") => {
                     return println!("skipped: {reason}");
@@ -264,11 +277,11 @@ fn a_cancelled_or_dropped_transfer_leaves_nothing_behind() {
     let rig = Rig::new("sim:cufile");
     let file = rig.cold();
     for _ in 0..20 {
-        let transfer = file.start_read(0, rig.buffer(LEN), &direct_only()).expect("a start");
+        let transfer = file.read(rig.buffer(LEN)).options(direct_only()).start().expect("a start");
         transfer.cancel();
         let (end, _) = transfer.wait();
         assert!(matches!(end, Ok(_) | Err(Error::Cancelled { .. })), "{end:?}");
-        drop(file.start_read(0, rig.buffer(LEN), &direct_only()).expect("a start"));
+        drop(file.read(rig.buffer(LEN)).options(direct_only()).start().expect("a start"));
     }
     rig.read(&file, (0, LEN, 0), &direct_only()).expect("as before");
 }
@@ -278,7 +291,13 @@ fn a_library_without_an_answer_blocks_no_caller_for_long() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile=hang-open");
     let start = Instant::now();
-    let outcome = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    let outcome = rig
+        .read(
+            &rig.cold(),
+            (0, LEN, 0),
+            &RequestOptions { exact: true, ..RequestOptions::default() },
+        )
+        .expect("a read");
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0));
     // What is known to be silent is not waited for again.
     let again = Instant::now();
@@ -304,14 +323,20 @@ fn files_that_are_never_forgotten_hold_few_descriptors() {
     let mut direct = 0;
     for _ in 0..600 {
         let file = rig.cold();
-        let read = file.read_with(0, Target::from(&mut rig.buffer(4096)), &direct_only());
+        let read = file.read(&mut rig.buffer(4096)).options(direct_only()).run();
         direct += usize::from(read.is_ok());
     }
     assert!((200..400).contains(&direct), "{direct} files were registered");
     let held = descriptors() - before;
     assert!(held < 300, "{held} descriptors are held");
     // Other routes go on.
-    let outcome = rig.read(&rig.cold(), (0, LEN, 0), &RequestOptions::exactly()).expect("a read");
+    let outcome = rig
+        .read(
+            &rig.cold(),
+            (0, LEN, 0),
+            &RequestOptions { exact: true, ..RequestOptions::default() },
+        )
+        .expect("a read");
     assert_eq!((outcome.bytes, bytes_by(&outcome, Route::Direct)), (LEN as u64, 0));
 }
 
@@ -319,13 +344,21 @@ fn files_that_are_never_forgotten_hold_few_descriptors() {
 fn a_request_that_is_never_answered_keeps_its_memory_and_lets_its_caller_go() {
     let _watchdog = Watchdog::start();
     let rig = Rig::new("sim:cufile=hang");
-    let transfer = rig.cold().start_read(0, rig.buffer(LEN), &direct_only()).expect("a start");
+    let transfer =
+        rig.cold().read(rig.buffer(LEN)).options(direct_only()).start().expect("a start");
     let (end, buffer) = transfer.wait_at_most(Duration::from_millis(500));
     assert!(end.is_err() && buffer.is_none(), "{end:?}");
     // Others go on, and the engine's end is bounded.
     let host = fs::read(rig.path()).expect("a read");
     assert_eq!(
-        rig.engine.open(rig.path()).expect("opens").read_whole(None).expect("a read").0.len(),
+        rig.engine
+            .open(rig.path())
+            .expect("opens")
+            .read_to_end(None)
+            .run()
+            .expect("a read")
+            .0
+            .len(),
         host.len() as u64
     );
     let start = Instant::now();

@@ -25,19 +25,19 @@ fn by_slots(rig: &Rig) -> [Outcome; 7] {
     let mut buffer = rig.buffer(2 << 20);
     let mut small = rig.buffer(4096);
     let (resident, crooked, small_read) = rig.in_memory(&open, || {
-        let resident = open.read(0, &mut buffer).expect("a read");
-        let crooked = open.read(512, &mut buffer).expect("a read");
-        (resident, crooked, open.read(0, &mut small).expect("a small read"))
+        let resident = open.read(&mut buffer).run().expect("a read");
+        let crooked = open.read(&mut buffer).at(512).run().expect("a read");
+        (resident, crooked, open.read(&mut small).run().expect("a small read"))
     });
-    let small_written = open.write(0, &small).expect("a small write");
-    let written = open.write(0, &buffer).expect("a write");
+    let small_written = open.write(&small).run().expect("a small write");
+    let written = open.write(&buffer).run().expect("a write");
     let piece = [Piece::new(&open, 0, 1 << 20, 0)];
     let mut many = |options: &RequestOptions| {
-        let mut targets = [forebay::Target::from(&mut buffer)];
-        rig.engine.read_many(&piece, &mut targets, options).expect("a piece").whole
+        let targets = [&mut buffer];
+        rig.engine.read_many(&piece, targets).options(*options).run().expect("a piece").whole
     };
     let pieces = many(&RequestOptions::default());
-    let chosen = many(&RequestOptions::by_route(Route::Cached));
+    let chosen = many(&RequestOptions { route: Some(Route::Cached), ..RequestOptions::default() });
     [resident, crooked, small_read, small_written, written, pieces, chosen]
 }
 
@@ -82,11 +82,15 @@ fn direct_bytes_and_those_of_the_host_have_no_reason() {
         let outcome = rig.read(&file, (0, len, 0), &direct_only()).expect("a read");
         assert!(bytes_by(&outcome, Route::Direct) > 0 && why(&outcome).is_none(), "{outcome:?}");
     }
-    let (_, outcome) = file.read_whole(None).expect("a read");
+    let (_, outcome) = file.read_to_end(None).run().expect("a read");
     assert_eq!(why(&outcome), None, "{outcome:?}");
     // Another route was required.
     for route in [Route::Staged, Route::Cached] {
-        let outcome = rig.read(&file, (0, BODY, 0), &RequestOptions::by_route(route));
+        let outcome = rig.read(
+            &file,
+            (0, BODY, 0),
+            &RequestOptions { route: Some(route), ..RequestOptions::default() },
+        );
         assert_eq!(why(&outcome.expect("a read")), None);
     }
 }
@@ -99,7 +103,7 @@ fn a_path_that_breaks_in_the_middle_says_what_the_library_did() {
         return;
     }
     let file = rig.cold();
-    let start = || file.start_read(0, rig.buffer(LEN), &RequestOptions::exactly());
+    let start = || file.read(rig.buffer(LEN)).exact().start();
     let transfer = start().expect("a start");
     while !transfer.is_done() {
         std::thread::yield_now();

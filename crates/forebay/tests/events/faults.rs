@@ -22,7 +22,7 @@ fn a_file_system_that_refuses_the_first_request_is_reported_once() {
         let gpu = gpu(&engine, 60, "sim");
         let file = engine.open(&path).expect("the file opens");
         for _ in 0..2 {
-            file.read_whole(Some(gpu)).expect("all bytes, through the page cache");
+            file.read_to_end(Some(gpu)).run().expect("all bytes, through the page cache");
         }
     });
     let reported = listener.about("path", path.to_str().expect("plain letters"));
@@ -46,7 +46,7 @@ fn missing_features_are_reported_once() {
             for _ in 0..2 {
                 let file = engine.open(&path).expect("the file opens");
                 file.evict().expect("its pages are clean");
-                file.read_whole(None).expect("all bytes");
+                file.read_to_end(None).run().expect("all bytes");
             }
             engine.notes()
         })

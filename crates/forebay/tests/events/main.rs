@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{Device, DeviceId};
-use forebay::{Engine, Error, OpenOptions, Options, Piece, RequestOptions, Target};
+use forebay::{Engine, Error, OpenOptions, Options, Piece};
 use tempfile::TempDir;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -71,7 +71,7 @@ fn the_life_of_an_engine_and_a_transfer() {
     let caller = tracing::debug_span!(target: "events", "life");
     let outcome = caller.in_scope(|| {
         let file = engine.open(&path).expect("the file opens");
-        file.read_whole(Some(gpu)).expect("all bytes").1
+        file.read_to_end(Some(gpu)).run().expect("all bytes").1
     });
     drop(engine);
     let reported = transfers(&path);
@@ -110,8 +110,8 @@ fn a_file_without_o_direct_falls_back_and_says_why() {
     let engine = Engine::new(Options::default()).expect("the defaults fit");
     let file = engine.open(path).expect("the file opens");
     let mut bytes = vec![0; 1 << 20];
-    file.read(0, &mut bytes).expect("what there is");
-    file.read(0, &mut bytes).expect("what there is");
+    file.read(&mut bytes).run().expect("what there is");
+    file.read(&mut bytes).run().expect("what there is");
     let reported = listener().about("path", path);
     let refused: Vec<&Heard> =
         reported.iter().filter(|event| event.message().starts_with("no O_DIRECT")).collect();
@@ -133,7 +133,7 @@ fn a_cancel_and_its_result_are_reported() {
     let (_folder, path) = file_of(LEN);
     let file = engine.open(&path).expect("the file opens");
     let buffer = engine.allocate(gpu, LEN as u64).expect("memory");
-    let reading = file.start_read(0, buffer, &RequestOptions::exactly()).expect("it begins");
+    let reading = file.read(buffer).exact().start().expect("it begins");
     reading.cancel();
     let (result, _) = reading.wait();
     assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
@@ -153,7 +153,7 @@ fn a_lost_gpu_is_reported_once_and_each_transfer_that_fails() {
     let (_folder, path) = file_of(LEN);
     let file = engine.open(&path).expect("the file opens");
     let buffers = [0, 1].map(|_| engine.allocate(gpu, LEN as u64).expect("memory"));
-    let start = |buffer| file.start_read(0, buffer, &RequestOptions::exactly());
+    let start = |buffer| file.read(buffer).exact().start();
     let reading = buffers.map(|buffer| start(buffer).expect("it is there yet"));
     for transfer in reading {
         transfer.wait().0.expect_err("the GPU vanished");
@@ -175,7 +175,7 @@ fn small_and_many_reads_are_one_transfer_each() {
     let (_folder, path) = file_of(LEN);
     let file = engine.open(&path).expect("the file opens");
     let mut bytes = vec![0; 4096];
-    file.read(4096, &mut bytes[..]).expect("some bytes");
+    file.read(&mut bytes[..]).at(4096).run().expect("some bytes");
     let small = transfers(&path);
     // Where residency is unknown it goes through the scheduler.
     if small.len() == 1 {
@@ -184,8 +184,8 @@ fn small_and_many_reads_are_one_transfer_each() {
     }
     let pieces: Vec<Piece<'_>> =
         (0..4).map(|n| Piece::new(&file, n * 9000, 1000, n * 1000)).collect();
-    let mut targets = [Target::from(&mut bytes[..])];
-    engine.read_many(&pieces, &mut targets, &RequestOptions::exactly()).expect("all of them");
+    let targets = [&mut bytes[..]];
+    engine.read_many(&pieces, targets).exact().run().expect("all of them");
     let reported = transfers(&path);
     let many = &reported[small.len()..];
     assert_eq!(messages(many), ["transfer begins", "transfer ended"]);
@@ -204,11 +204,11 @@ fn a_subscriber_may_call_the_engine() {
         let slow = gpu(&engine, 54, "sim:bandwidth=1MB/s");
         let file = engine.open(&path).expect("the file opens");
         file.evict().expect("its pages are clean");
-        file.read_whole(None).expect("all bytes");
-        file.read(0, &mut [0; 100][..]).expect("some bytes");
-        file.read_whole(Some(lost)).expect_err("the GPU vanished");
+        file.read_to_end(None).run().expect("all bytes");
+        file.read(&mut [0; 100][..]).run().expect("some bytes");
+        file.read_to_end(Some(lost)).run().expect_err("the GPU vanished");
         let buffer = engine.allocate(slow, LEN as u64).expect("memory");
-        drop(file.start_read(0, buffer, &RequestOptions::exactly()).expect("it begins"));
+        drop(file.read(buffer).exact().start().expect("it begins"));
         engine.allocate_pinned(1 << 20).expect("memory");
         engine.allocate_pinned(u64::MAX).expect_err("no machine has so much");
     });
@@ -241,7 +241,7 @@ impl Subscriber for Reading {
     fn event(&self, event: &Event<'_>) {
         if event.fields().any(|field| field.name() == "readers") {
             let file = self.engine.open(&self.path).expect("the file opens");
-            let outcome = file.read(0, &mut vec![0; LEN][..]).expect("all bytes");
+            let outcome = file.read(&mut vec![0; LEN][..]).run().expect("all bytes");
             self.bytes.fetch_add(outcome.bytes, Ordering::Relaxed);
         }
     }
@@ -260,7 +260,7 @@ fn a_subscriber_may_start_a_transfer() {
     let reading = Arc::new(Reading { engine: own, path: path.clone(), bytes });
     tracing::subscriber::with_default(Arc::clone(&reading), || {
         let file = engine.open(&path).expect("the file opens");
-        file.read(0, &mut vec![0; LEN][..]).expect("all bytes");
+        file.read(&mut vec![0; LEN][..]).run().expect("all bytes");
     });
     assert_eq!(reading.bytes.load(Ordering::Relaxed), LEN as u64);
 }
@@ -280,12 +280,12 @@ fn events_say_why_a_transfer_is_not_direct() {
             return println!("skipped: bytes that go straight: {reason}");
         }
         let mut buffer = engine.allocate(gpu, 2 << 20).expect("memory");
-        file.read(0, &mut buffer).expect("what is in memory");
-        file.read(512, &mut buffer).expect("crooked");
-        file.write(0, &buffer).expect("a write");
+        file.read(&mut buffer).run().expect("what is in memory");
+        file.read(&mut buffer).at(512).run().expect("crooked");
+        file.write(&buffer).run().expect("a write");
         let pieces = [Piece::new(&file, 0, 1 << 20, 0)];
-        let mut targets = [Target::from(&mut buffer)];
-        engine.read_many(&pieces, &mut targets, &RequestOptions::default()).expect("a piece");
+        let targets = [&mut buffer];
+        engine.read_many(&pieces, targets).run().expect("a piece");
         let reported = transfers(&path);
         let of = |message: &str| -> Vec<Option<&str>> {
             let these = reported.iter().filter(|event| event.message() == message);
@@ -294,7 +294,7 @@ fn events_say_why_a_transfer_is_not_direct() {
         let whys = of("transfer begins");
         assert_eq!(of("transfer ended"), whys, "{reported:?}");
         let mut few = engine.allocate(gpu, 4096).expect("memory");
-        file.read(0, &mut few).expect("what is in memory");
+        file.read(&mut few).run().expect("what is in memory");
         let small = transfers(&path).pop().expect("its end");
         assert_eq!(small.get("not_direct").is_some(), settings != "sim", "{small:?}");
         let expected: [&str; 4] = match settings {

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use forebay::gpu::GpuSelector;
-use forebay::{Engine, Error, OpenOptions, Options, RequestOptions, Route};
+use forebay::{Engine, Error, OpenOptions, Options, Route};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -87,20 +87,19 @@ fn a_subscriber_that_panics_blocks_no_other() {
         let mut target = vec![0; bytes.len()];
         for len in [1000, bytes.len()] {
             file.evict().expect("an eviction");
-            file.read(0, &mut target[..len]).expect("a read");
+            file.read(&mut target[..len]).run().expect("a read");
             assert!(target[..len] == bytes[..len]);
-            file.read_exact(0, &mut target[..len]).expect("a warm read");
+            file.read(&mut target[..len]).exact().run().expect("a warm read");
         }
-        let (buffer, _) = file.read_whole(Some(gpu)).expect("a read to a GPU");
-        file.write(77, &buffer).expect("a write");
-        drop(file.write_with(0, &buffer, &RequestOptions::by_route(Route::Staged)));
+        let (buffer, _) = file.read_to_end(Some(gpu)).run().expect("a read to a GPU");
+        file.write(&buffer).at(77).run().expect("a write");
+        drop(file.write(&buffer).route(Route::Staged).run());
         assert!(matches!(
-            file.read_exact(1 << 40, &mut target),
+            file.read(&mut target).at(1 << 40).exact().run(),
             Err(Error::EndOfFile { .. } | Error::FileChanged { .. })
         ));
         let buffer = engine.allocate_pinned(bytes.len() as u64).expect("memory");
-        let options = RequestOptions::default();
-        let cancelled = file.start_read(0, buffer, &options).expect("a start");
+        let cancelled = file.read(buffer).start().expect("a start");
         cancelled.cancel();
         assert!(cancelled.wait_for(BOUND).is_some(), "no end of what was cancelled");
         assert!(engine.open(folder.path().join("missing")).is_err());
@@ -117,8 +116,7 @@ fn a_callback_that_panics_keeps_no_other_from_running() {
     let file = engine.open(&path).expect("the file opens");
     for _ in 0..3 {
         let buffer = engine.allocate_pinned(5_000_001).expect("memory");
-        let options = RequestOptions::exactly();
-        let transfer = file.start_read(0, buffer, &options).expect("a start");
+        let transfer = file.read(buffer).exact().start().expect("a start");
         let (sender, ran) = channel();
         transfer.on_end(|| {
             let thread = std::thread::current();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device};
-use forebay::{Engine, Error, Options, RequestOptions};
+use forebay::{Engine, Error, Options};
 use tracing::Level;
 
 use crate::lab::fuse::Fuse;
@@ -36,9 +36,8 @@ fn a_transfer_that_its_stream_waits_for_in_vain_is_reported() {
         let stream = device.create_stream().expect("a stream");
         let file = engine.open(&path).expect("the file opens");
         let buffer = engine.allocate(device.id(), LEN as u64).expect("memory");
-        let options = RequestOptions::default();
         // SAFETY: the stream is this device's and alive.
-        let reading = unsafe { file.start_read_on(CallerStream(stream.0), 0, buffer, &options) };
+        let reading = unsafe { file.read(buffer).on(CallerStream(stream.0)).start() };
         reading.expect("a start").wait().0
     });
     fuse.set(|faults| faults.hang_from = None);

@@ -62,12 +62,16 @@ fn a_write_takes_what_was_queued_and_not_what_is_queued_later() {
     let at = NonNull::new(host.as_mut_ptr()).expect("a vector");
     let mut number = Number(Box::new(0));
     let gate = rig.hold(&mut number);
-    let options = RequestOptions::default().synced(forebay::SyncMode::Data);
     // SAFETY: all memory is alive until the stream has been waited for.
     let transfer = unsafe {
         rig.device.register(at, LEN).expect("memory of our own");
         rig.device.copy_to_device(rig.stream, address, at, LEN).expect("a copy");
-        let transfer = file.start_write_on(rig.caller(), OFFSET as u64, source, &options);
+        let transfer = file
+            .write(source)
+            .at(OFFSET as u64)
+            .sync(forebay::SyncMode::Data)
+            .on(rig.caller())
+            .start();
         rig.device.fill(rig.stream, address, 0xff, LEN as u64).expect("a fill");
         transfer.expect("a start")
     };
@@ -167,7 +171,7 @@ fn a_gpu_that_vanishes_ends_what_is_ordered() {
     let bytes = pattern(7, LEN);
     fs::write(rig.folder.path().join("other"), &bytes).expect("room for a file");
     let other = rig.engine.open(rig.folder.path().join("other")).expect("the file opens");
-    assert!(other.read_whole(None).expect("all bytes").0.as_slice() == Some(&bytes[..]));
+    assert!(other.read_to_end(None).run().expect("all bytes").0.as_slice() == Some(&bytes[..]));
 }
 
 /// It would wait for the caller's own work for as long as that takes, which never ends now.
@@ -203,14 +207,13 @@ fn requests_that_cannot_be_ordered_are_refused() {
     let large = fs::OpenOptions::new().write(true).open(file.path()).expect("it opens");
     large.set_len(400 * SLOT as u64).expect("a hole");
     refused(rig.read(&file, rig.buffer(350 * SLOT)), "several transfers");
-    let options = RequestOptions::by_route(Route::Staged);
+    let options = RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() };
     // SAFETY: the stream is this device's and alive.
-    let end = unsafe { file.start_read_on(rig.caller(), 0, rig.buffer(10), &options) };
+    let end = unsafe { file.read(rig.buffer(10)).options(options).on(rig.caller()).start() };
     refused(end, "omit `route`");
     let none = CallerStream(1 << 40);
-    let options = RequestOptions::default();
     // SAFETY: there is no such stream, which the simulated device finds.
-    let end = unsafe { file.start_read_on(none, 0, rig.buffer(10), &options) };
+    let end = unsafe { file.read(rig.buffer(10)).on(none).start() };
     assert!(matches!(end, Err(Error::Device { .. })), "{end:?}");
 }
 
@@ -268,8 +271,7 @@ fn a_transfer_starts_at_once_whose_server_is_silent() {
     let (of, buffer, caller) = (file.clone(), rig.buffer(LEN), rig.caller());
     std::thread::spawn(move || {
         // SAFETY: the stream is alive, and one of the GPU.
-        let start =
-            unsafe { of.start_read_on(caller, OFFSET as u64, buffer, &RequestOptions::default()) };
+        let start = unsafe { of.read(buffer).at(OFFSET as u64).on(caller).start() };
         report.send(start.expect("a start").wait_for(BOUND))
     });
     let end = reported.recv_timeout(BOUND);
@@ -310,8 +312,7 @@ fn a_cancelled_write_moves_no_bytes_to_another_place() {
     source.upload(0, &bytes).expect("a copy");
     fuse.set(|faults| faults.hang_writes = true);
     // SAFETY: the stream is this device's and alive.
-    let transfer =
-        unsafe { file.start_write_on(rig.caller(), 0, source, &RequestOptions::default()) };
+    let transfer = unsafe { file.write(source).on(rig.caller()).start() };
     let transfer = transfer.expect("a start");
     fuse.wait_for_parked(1);
     transfer.cancel();

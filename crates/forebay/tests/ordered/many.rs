@@ -33,8 +33,12 @@ fn start(
     // SAFETY: the stream is this device's and alive.
     unsafe {
         match writes {
-            false => rig.engine.start_read_many_on(rig.caller(), pieces, buffers, options),
-            true => rig.engine.start_write_many_on(rig.caller(), pieces, buffers, options),
+            false => {
+                rig.engine.read_many(pieces, buffers).options(*options).on(rig.caller()).start()
+            }
+            true => {
+                rig.engine.write_many(pieces, buffers).options(*options).on(rig.caller()).start()
+            }
         }
     }
 }
@@ -73,7 +77,7 @@ fn many_reads_come_behind_what_was_queued_and_before_what_is_queued_later() {
         let gate = rig.hold(&mut number);
         // SAFETY: the buffer is alive until the stream has been waited for.
         unsafe { rig.device.fill(rig.stream, address, 0x11, len as u64 + 100) }.expect("a fill");
-        let options = RequestOptions::exactly();
+        let options = RequestOptions { exact: true, ..RequestOptions::default() };
         let many = start(&rig, false, &pieces, vec![buffer], &options).expect("a start");
         let fetched = rig.fetch(address, len + 100);
         std::thread::sleep(Duration::from_millis(5));
@@ -108,7 +112,7 @@ fn many_writes_take_what_was_queued_and_not_what_is_queued_later() {
         let address = source.address();
         let mut number = Number(Box::new(0));
         let gate = rig.hold(&mut number);
-        let options = RequestOptions::default().synced(sync);
+        let options = RequestOptions { sync, ..RequestOptions::default() };
         let many = start(&rig, true, &pieces, vec![source], &options).expect("a start");
         // SAFETY: the memory is alive until the stream has been waited for.
         unsafe { rig.device.fill(rig.stream, address, 0xff, len as u64) }.expect("a fill");
@@ -130,7 +134,7 @@ fn each_has_its_own_end() {
     let file = rig.file(&pattern(4, 10_000));
     let place = |offset: u64| Piece::new(&file, offset, 1000, 0);
     let pieces = [place(0), place(9_500), place(50_000)];
-    let mut options = RequestOptions::exactly();
+    let mut options = RequestOptions { exact: true, ..RequestOptions::default() };
     for exact in [true, false] {
         options.exact = exact;
         let many = start(&rig, false, &pieces, vec![rig.buffer(1000)], &options).expect("a start");
@@ -249,7 +253,7 @@ fn calls_that_cannot_be_ordered_are_refused_whole() {
     refused(start(&rig, false, &[], vec![rig.buffer(10)], &options), "pieces");
     refused(start(&rig, false, &one, vec![rig.buffer(9)], &options), "lie outside");
     refused(start(&rig, false, &one, Vec::new(), &options), "none with the index");
-    let staged = RequestOptions::by_route(Route::Staged);
+    let staged = RequestOptions { route: Some(Route::Staged), ..RequestOptions::default() };
     refused(start(&rig, false, &one, vec![rig.buffer(10)], &staged), "omit `route`");
     let large = fs::OpenOptions::new().write(true).open(file.path()).expect("it opens");
     large.set_len(400 * SLOT as u64).expect("a hole");

@@ -11,7 +11,7 @@ use forebay::clock::SystemClock;
 use forebay::gpu::sim::SimDevice;
 use forebay::gpu::{CallerStream, Device, Stream};
 use forebay::units::KIB;
-use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, RequestOptions, Transfer};
+use forebay::{Buffer, Engine, Error, File, OpenOptions, Options, Transfer};
 
 pub(crate) const SLOT: usize = 256 << 10;
 /// Ten slots and a rest.
@@ -68,9 +68,8 @@ impl Rig {
     }
 
     pub(crate) fn read(&self, file: &File, buffer: Buffer) -> Result<Transfer, Error> {
-        let options = RequestOptions::default();
         // SAFETY: the stream is this device's and alive.
-        unsafe { file.start_read_on(self.caller(), OFFSET as u64, buffer, &options) }
+        unsafe { file.read(buffer).at(OFFSET as u64).on(self.caller()).start() }
     }
 
     /// Holds the stream up until the number is one.

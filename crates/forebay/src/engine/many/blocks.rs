@@ -54,7 +54,7 @@ impl Engine {
         let spare = target.len().saturating_sub(end.unwrap_or(0));
         let (direction, targets) = (Direction::Read, vec![target]);
         let spans = Many::spans(direction, pieces, &targets)?;
-        let options = RequestOptions::exactly();
+        let options = RequestOptions { exact: true, ..RequestOptions::default() };
         let many = Many::new(direction, pieces, &spans, &options);
         let many = Many { is_block: true, blocks: Some(blocks), ..many };
         let (request, results) = self.prepare_many(&many, targets)?;

@@ -3,7 +3,6 @@
 mod blocks;
 mod start;
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,9 +11,9 @@ use forebay_base::lock::Lock;
 use super::lent::{GoOn, OnUnwind};
 use super::request::RequestOptions;
 use super::{Engine, File};
-use crate::engine::Transfer;
+use crate::engine::transfer::{Transfer, TransferFuture};
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, Source, Span, Target};
+use crate::memory::{Buffer, Lent, Span};
 use crate::plan::{Direction, Wanted};
 use crate::queue::{Batch, Chore};
 use crate::transfer::{Outcome, State};
@@ -83,6 +82,19 @@ pub struct ManyTransfer {
     engine: Engine,
 }
 
+impl IntoFuture for ManyTransfer {
+    type Output = (Result<ManyOutcome>, Vec<Buffer>);
+    type IntoFuture = TransferFuture<Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            self.transfer.until_end().await;
+            let end = self.transfer.end_of_all();
+            self.whole(end)
+        })
+    }
+}
+
 impl Drop for ManyTransfer {
     fn drop(&mut self) {
         let results = self.results.get_mut().take();
@@ -128,8 +140,15 @@ impl ManyTransfer {
     /// # Errors
     /// As for [`Engine::read_many`] and [`Engine::write_many`]. Only [`Error::CopyNotOver`] comes
     /// without the buffers.
-    pub fn wait(mut self) -> (Result<ManyOutcome>, Vec<Buffer>) {
-        let (end, buffers) = self.transfer.wait_for_all();
+    pub fn wait(self) -> (Result<ManyOutcome>, Vec<Buffer>) {
+        let end = self.transfer.wait_for_all();
+        self.whole(end)
+    }
+
+    fn whole(
+        mut self,
+        (end, buffers): (Result<Outcome>, Vec<Buffer>),
+    ) -> (Result<ManyOutcome>, Vec<Buffer>) {
         let outcome = self.outcome(end);
         drop(self.ended.take()); // avoids a copy of the results
         (outcome.map(Arc::unwrap_or_clone), buffers)
@@ -234,157 +253,34 @@ impl OfStrip {
 }
 
 impl Engine {
-    /// Reads many pieces of files into `targets`, all of them on one GPU or on the host, and
-    /// returns when all bytes have arrived. Adjacent pieces of a file are read in one request, and
-    /// copies to scattered places on a GPU are batched. One call can handle tens of thousands of
-    /// pieces.
-    ///
-    /// If pieces overlap in a target, it holds bytes of either.
-    ///
-    /// ```
-    /// use forebay::{Engine, Options, Piece, RequestOptions, Target};
-    ///
-    /// # fn main() -> forebay::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path().join("experts.bin");
-    /// # std::fs::write(&path, vec![7; 1 << 20]).unwrap();
-    /// let engine = Engine::new(Options::from_env()?)?;
-    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
-    /// let file = engine.open(&path)?;
-    /// let mut memory = engine.allocate(gpu, 256 << 10)?;
-    /// // Every second 8 KiB of the file, one behind the other.
-    /// let pieces: Vec<Piece> =
-    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 8 << 10, n * (8 << 10))).collect();
-    /// let mut targets = [Target::from(&mut memory)];
-    /// let outcome = engine.read_many(&pieces, &mut targets, &RequestOptions::exactly())?;
-    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(8192))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
-    /// piece is in its result.
-    pub fn read_many(
-        &self,
-        pieces: &[Piece<'_>],
-        targets: &mut [Target<'_>],
-        options: &RequestOptions,
-    ) -> Result<ManyOutcome> {
-        let direction = Direction::Read;
-        let spans = targets.iter_mut().map(|target| match target {
-            Target::Host(bytes) => Ok(Span::of_host(bytes)),
-            Target::Buffer(buffer, range) => part(direction, pieces, buffer, range),
-        });
-        let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many::new(direction, pieces, &spans, options))
-    }
-
-    /// Writes many pieces of `sources`, all of them on one GPU or on the host, to files, and
-    /// returns when all are written: to the page cache, as in [`File::write`], or to the drive if
-    /// `options` require it ([`SyncMode`](crate::SyncMode)). Copies from scattered places on a GPU
-    /// are batched, and adjacent pieces of a file are then one request; from the host each piece is
-    /// one. Each file is written by one thread at a time.
-    ///
-    /// If pieces overlap in a file, it holds bytes of either.
-    ///
-    /// ```
-    /// use forebay::{Engine, OpenOptions, Options, Piece, RequestOptions, Source};
-    ///
-    /// # fn main() -> forebay::Result<()> {
-    /// # let dir = tempfile::tempdir().unwrap();
-    /// # let path = dir.path().join("cache.bin");
-    /// let engine = Engine::new(Options::from_env()?)?;
-    /// let gpu = engine.device(&"sim".parse()?)?.expect("a GPU").id();
-    /// let file = engine.open_with(&path, &OpenOptions::new_file())?;
-    /// let mut cache = engine.allocate(gpu, 1 << 20)?;
-    /// cache.fill(7)?;
-    /// // Every second block of the cache, one behind the other.
-    /// let pieces: Vec<Piece> =
-    ///     (0..32).map(|n| Piece::new(&file, n * (16 << 10), 16 << 10, n * (32 << 10))).collect();
-    /// let sources = [Source::from(&cache)];
-    /// let outcome = engine.write_many(&pieces, &sources, &RequestOptions::default())?;
-    /// assert!(outcome.results.iter().all(|result| matches!(result, Ok(16384))));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// An invalid call, or a failure of the whole transfer: the GPU, a cancel. An error of one
-    /// piece is in its result, and an error of a file's sync is in the results of all its pieces.
-    /// With [`preallocated`](RequestOptions::preallocated) space is reserved for all pieces, or the
-    /// call fails.
-    pub fn write_many(
-        &self,
-        pieces: &[Piece<'_>],
-        sources: &[Source<'_>],
-        options: &RequestOptions,
-    ) -> Result<ManyOutcome> {
-        let direction = Direction::Write;
-        let spans = sources.iter().map(|source| match source {
-            Source::Host(bytes) => Ok(Span::of_host_source(bytes)),
-            Source::Buffer(buffer, range) => part(direction, pieces, buffer, range),
-        });
-        let spans = spans.collect::<Result<Vec<Span>>>()?;
-        self.run_many(&Many::new(direction, pieces, &spans, options))
-    }
-
-    fn run_many(&self, many: &Many<'_>) -> Result<ManyOutcome> {
-        if many.pieces.is_empty() {
-            return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
-        }
-        let on_gpu = many.spans.first().is_some_and(|span| span.gpu.is_some());
-        let (state, mut results) = self.start_many(many, Vec::new())?;
-        let _lent = OnUnwind::drained(self, &state);
-        self.help(&state, &mut || {});
-        Ok(results.outcome(state.wait_awake(on_gpu)?))
-    }
-
-    /// Like `run_many`, while the caller is to continue: the buffers outlive the ops in flight.
-    pub(super) fn run_many_while(
+    pub(super) fn run_many(
         &self,
         direction: Direction,
         pieces: &[Piece<'_>],
-        buffers: &[Buffer],
+        memory: &[Lent<'_>],
         options: &RequestOptions,
-        go_on: GoOn<'_>,
+        go_on: Option<GoOn<'_>>,
     ) -> Result<ManyOutcome> {
         if pieces.is_empty() {
             return Ok(ManyOutcome { results: Vec::new(), whole: Outcome::nothing() });
         }
-        let spans = Many::spans(direction, pieces, buffers)?;
+        let spans = memory.iter().map(|memory| span(direction, pieces, memory));
+        let spans = spans.collect::<Result<Vec<_>>>()?;
         let many = Many::new(direction, pieces, &spans, options);
-        let has_server = pieces.iter().any(|piece| piece.file.handle.opens_slowly());
         let (state, mut results) = self.start_many(&many, Vec::new())?;
-        Ok(results.outcome(self.finish_while(&state, has_server, go_on)?))
-    }
-
-    /// Starts reading many pieces into `targets`, which the transfer owns until it is waited for.
-    ///
-    /// # Errors
-    /// Errors that are detected at once, and a call without pieces; all further errors come from
-    /// [`ManyTransfer::wait`].
-    pub fn start_read_many(
-        &self,
-        pieces: &[Piece<'_>],
-        targets: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        self.start_owned(Direction::Read, pieces, targets, options)
-    }
-
-    /// Starts writing many pieces of `sources`, which the transfer owns until it is waited for.
-    ///
-    /// # Errors
-    /// Errors that are detected at once, and a call without pieces; all further errors come from
-    /// [`ManyTransfer::wait`].
-    pub fn start_write_many(
-        &self,
-        pieces: &[Piece<'_>],
-        sources: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        self.start_owned(Direction::Write, pieces, sources, options)
+        let whole = match go_on {
+            Some(go_on) => {
+                let keeps = spans.iter().all(|span| span.keep.is_some());
+                let has_server = pieces.iter().any(|piece| piece.file.handle.opens_slowly());
+                self.finish_while(&state, keeps, has_server, go_on)
+            }
+            None => {
+                let _lent = OnUnwind::drained(self, &state);
+                self.help(&state, &mut || {});
+                state.wait_awake(spans.first().is_some_and(|span| span.gpu.is_some()))
+            }
+        };
+        Ok(results.outcome(whole?))
     }
 
     pub(super) fn start_owned(
@@ -404,15 +300,10 @@ impl Engine {
     }
 }
 
-/// The part of a buffer that the pieces of a call use; empty without pieces.
-fn part(
-    direction: Direction,
-    pieces: &[Piece<'_>],
-    buffer: &Buffer,
-    range: &Range<u64>,
-) -> Result<Span> {
+/// The addresses of memory that the pieces of a call use; empty without pieces.
+fn span(direction: Direction, pieces: &[Piece<'_>], memory: &Lent<'_>) -> Result<Span> {
     match pieces.first() {
-        Some(first) => first.file.part(direction.into(), first.offset, buffer, range),
+        Some(first) => first.file.span(direction, first.offset, memory),
         None => Ok(Span { address: 0, len: 0, gpu: None, keep: None }),
     }
 }

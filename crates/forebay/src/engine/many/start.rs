@@ -7,7 +7,7 @@ use std::time::Instant;
 use forebay_base::units::ByteRange;
 use rustc_hash::FxHashMap;
 
-use super::{OfStrip, Piece, Results, part};
+use super::{OfStrip, Piece, Results, span};
 use crate::engine::request::RequestOptions;
 use crate::engine::start::Call;
 use crate::engine::start::OF_PIECES;
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::file::Handle;
 use crate::gpu::Device;
-use crate::memory::{Buffer, Span};
+use crate::memory::{Buffer, Lent, Span};
 use crate::plan::{Access, Alignment, Direction, GAP_MAX, Io, Reason, Route, Strip, Wanted};
 use crate::queue::{Batch, Gate, Request, Share};
 use crate::transfer::{State, SyncMode};
@@ -254,8 +254,7 @@ impl<'a> Many<'a> {
         pieces: &[Piece<'_>],
         buffers: &[Buffer],
     ) -> Result<Vec<Span>> {
-        let span = |buffer: &Buffer| part(direction, pieces, buffer, &(0..buffer.len()));
-        buffers.iter().map(span).collect()
+        buffers.iter().map(|buffer| span(direction, pieces, &Lent::whole(buffer))).collect()
     }
 
     /// The end of the last piece of each file whose size is queried only as far as it is needed.

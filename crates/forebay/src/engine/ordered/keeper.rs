@@ -443,10 +443,9 @@ mod tests {
         let file = engine.open(folder.path().join("file")).unwrap();
         let target = engine.allocate(device.id(), 1 << 20).unwrap();
         engine.inner.keepers.state.lock().breaks = true;
-        let options = RequestOptions::default();
         // SAFETY: the stream belongs to this device and is alive.
-        let started =
-            unsafe { file.start_read_on(CallerStream(stream.0), 0, target, &options) }.unwrap();
+        let read = unsafe { file.read(target).on(CallerStream(stream.0)) };
+        let started = read.start().unwrap();
         // The bound only separates late from never.
         let end = started.wait_for(Duration::from_secs(60));
         let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };

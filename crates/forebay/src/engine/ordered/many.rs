@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use forebay_base::units::ByteRange;
 
+use super::OrderedOn;
 use super::blocks::{BLOCKS_MAX, Blocks, ENTRIES_MAX, Ordering, PARTS_MAX};
 use super::pieces::Pieces;
 use super::track::Track;
@@ -18,62 +19,15 @@ use crate::engine::start::IN_ORDER;
 use crate::engine::{Engine, RequestOptions};
 use crate::error::Result;
 use crate::events::Begin;
-use crate::gpu::{CallerStream, Device, DeviceCopy, DeviceResult};
+use crate::gpu::{Device, DeviceCopy, DeviceResult};
 use crate::memory::{Buffer, Span};
 use crate::plan::{Direction, Packed, Packing};
 use crate::transfer::State;
 
 impl Engine {
-    /// Like [`start_read_many`](Self::start_read_many), after the work queued on `stream` so far;
-    /// work queued there from now on sees the bytes. It relates to
-    /// [`start_read_on`](crate::File::start_read_on) as many reads to one: the files' sizes are
-    /// queried now. If a piece fails, or its file is truncated during the transfer, its target may
-    /// hold any bytes.
-    ///
-    /// # Safety
-    /// As for [`start_read_on`](crate::File::start_read_on).
-    ///
-    /// # Errors
-    /// As for [`start_read_on`](crate::File::start_read_on) and
-    /// [`start_read_many`](Self::start_read_many).
-    pub unsafe fn start_read_many_on(
+    pub(in crate::engine) fn start_many_on(
         &self,
-        stream: CallerStream,
-        pieces: &[Piece<'_>],
-        targets: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_many_on(stream, Direction::Read, pieces, targets, options) }
-    }
-
-    /// Like [`start_write_many`](Self::start_write_many), after the work queued on `stream` so far.
-    /// Work queued there from now on may change the sources, because their bytes have been copied
-    /// by then; [`start_write_on`](crate::File::start_write_on) says what a drive that hangs may
-    /// change.
-    ///
-    /// # Safety
-    /// As for [`start_read_on`](crate::File::start_read_on).
-    ///
-    /// # Errors
-    /// As for [`start_read_on`](crate::File::start_read_on) and
-    /// [`start_write_many`](Self::start_write_many).
-    pub unsafe fn start_write_many_on(
-        &self,
-        stream: CallerStream,
-        pieces: &[Piece<'_>],
-        sources: Vec<Buffer>,
-        options: &RequestOptions,
-    ) -> Result<ManyTransfer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_many_on(stream, Direction::Write, pieces, sources, options) }
-    }
-
-    /// # Safety
-    /// As for [`start_read_on`](crate::File::start_read_on).
-    unsafe fn start_many_on(
-        &self,
-        stream: CallerStream,
+        OrderedOn(stream): OrderedOn,
         direction: Direction,
         pieces: &[Piece<'_>],
         buffers: Vec<Buffer>,
@@ -91,7 +45,7 @@ impl Engine {
         let span = Span { address: 0, len: first.len, gpu, keep: None };
         let call = Call::new(file, direction, first.offset, span, options);
         let whole = ByteRange::at(first.offset, first.len);
-        // SAFETY: the caller's promise.
+        // SAFETY: the promise of `OrderedOn`.
         let device = unsafe { first.file.check_order(&call, stream, whole) }?;
         let work = Pieces::new(self, &many)?;
         let packing = Arc::clone(work.packing());
@@ -114,7 +68,7 @@ impl Engine {
             unsafe { copy(&*device, track, direction, block, packing.parts_of(block)) }
         };
         let work = OrderedWork::of_pieces(first.file, file.place(whole.start, whole.len()), work);
-        // SAFETY: the stream is the caller's promise.
+        // SAFETY: the stream is the promise of `OrderedOn`.
         unsafe { self.order(stream, &how, &state, work, copy) }?;
         Ok(ManyTransfer::new(state, Results::Noted(published), self))
     }

@@ -27,12 +27,12 @@ use track::Track;
 use work::OrderedWork;
 
 use super::start::{Call, IN_ORDER};
-use super::{Engine, File, RequestOptions, bad_request};
+use super::{Engine, File, Request, RequestOptions, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Error, Operation, Result};
 use crate::events::Begin;
 use crate::gpu::{CallerStream, Device, DeviceResult};
-use crate::memory::{Buffer, Span};
+use crate::memory::{Buffer, Lent, Span};
 use crate::options::DirectIo;
 use crate::plan::Direction;
 use crate::transfer::State;
@@ -74,68 +74,53 @@ impl Engine {
     }
 }
 
+/// A stream for which a caller has promised what [`Request::on`] requires.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OrderedOn(CallerStream);
+
+impl<Of, Memory> Request<'_, Of, Memory> {
+    /// Orders the transfer after the work queued on `stream` so far, and work queued there from now
+    /// on after the transfer. The call that starts it waits for neither. But if more transfers run
+    /// concurrently than before, it allocates pinned memory, for which a driver may wait for all
+    /// GPU work.
+    ///
+    /// A read transfers the bytes that the file has at the time of the call; the rest of the target
+    /// is unchanged. If a piece fails, or its file is truncated during the transfer, its target may
+    /// hold any bytes. After an error or a cancel, work queued later runs as well, and part of the
+    /// target may hold any bytes: check [`Transfer::wait_for`] before you trust its results.
+    ///
+    /// Work queued after a write may change its source, because the bytes have been copied by then.
+    /// After a cancel or an error the stream waits until no write is in flight, at most for the
+    /// watchdog's time. If the drive hangs longer, what it writes later may be other bytes of the
+    /// source.
+    ///
+    /// Starting fails with [`Error::BadRequest`] if the order cannot be kept: the memory is the
+    /// host's, the stream is being captured, the driver cannot wait for the host, or a stream's
+    /// queue cannot hold enough copies.
+    ///
+    /// # Safety
+    /// `stream` belongs to the GPU that owns the memory, and is alive until the transfer has
+    /// started.
+    #[must_use]
+    pub unsafe fn on(mut self, stream: CallerStream) -> Self {
+        self.stream = Some(OrderedOn(stream));
+        self
+    }
+}
+
 impl File {
-    /// Starts reading into all of `target`, after the work queued on `stream` so far; work queued
-    /// there from now on sees the bytes. The call waits for neither. But if more transfers run at
-    /// once than before, it allocates pinned memory, for which a driver may wait for all GPU work.
-    /// The bytes that the file has at the time of the call are read; the rest of `target` is
-    /// unchanged.
-    ///
-    /// After an error or a cancel, work queued later runs as well, and part of `target` may hold
-    /// any bytes. Check [`Transfer::wait_for`] before you trust its results.
-    ///
-    /// # Safety
-    /// `stream` is alive and belongs to the GPU that owns `target`.
-    ///
-    /// # Errors
-    /// [`Error::BadRequest`](crate::Error::BadRequest) if the order cannot be kept: the stream is
-    /// being captured, the driver cannot wait for the host, or a stream's queue cannot hold enough
-    /// copies. Other errors that are detected at once.
-    pub unsafe fn start_read_on(
+    pub(super) fn start_on(
         &self,
-        stream: CallerStream,
-        offset: u64,
-        target: Buffer,
-        options: &RequestOptions,
-    ) -> Result<Transfer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_on(stream, Direction::Read, offset, target, options) }
-    }
-
-    /// Starts writing all of `source`, after the work queued on `stream` so far. Work queued there
-    /// from now on may change `source`, because its bytes have been copied by then. After a
-    /// cancel or an error the stream waits until no write is in flight, at most for the watchdog's
-    /// time. If the drive hangs longer, what it writes later may be other bytes of `source`.
-    ///
-    /// # Safety
-    /// As for [`start_read_on`](Self::start_read_on).
-    ///
-    /// # Errors
-    /// As for [`start_read_on`](Self::start_read_on).
-    pub unsafe fn start_write_on(
-        &self,
-        stream: CallerStream,
-        offset: u64,
-        source: Buffer,
-        options: &RequestOptions,
-    ) -> Result<Transfer> {
-        // SAFETY: the caller's promise.
-        unsafe { self.start_on(stream, Direction::Write, offset, source, options) }
-    }
-
-    /// # Safety
-    /// As for [`start_read_on`](Self::start_read_on).
-    unsafe fn start_on(
-        &self,
-        stream: CallerStream,
+        OrderedOn(stream): OrderedOn,
         direction: Direction,
         offset: u64,
         memory: Buffer,
         options: &RequestOptions,
     ) -> Result<Transfer> {
-        let call = self.call(direction, offset, &memory, options)?;
+        let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
+        let call = Call { may_wait: false, ..call };
         let whole = call.range()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the promise of `OrderedOn`.
         let device = unsafe { self.check_order(&call, stream, whole) }?;
         // The parts that may hang are done here, because later steps must not wait.
         let end = self.prepared_end(direction, whole)?;
@@ -174,7 +159,7 @@ impl File {
             }
         };
         let work = OrderedWork::of_range(self, blocks);
-        // SAFETY: the stream is the caller's promise.
+        // SAFETY: the stream is the promise of `OrderedOn`.
         unsafe { self.engine.order(stream, &how, &state, work, copy) }?;
         Ok(Transfer::new(state, self.engine.clone()))
     }
@@ -211,7 +196,7 @@ impl File {
     /// The GPU on which a call can keep the order of a stream.
     ///
     /// # Safety
-    /// As for [`start_read_on`](Self::start_read_on).
+    /// `stream` is alive and belongs to the GPU of the call's memory.
     unsafe fn check_order(
         &self,
         call: &Call<'_>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use forebay_base::clock::SystemClock;
 
-use crate::engine::{Engine, OpenOptions, RequestOptions};
+use crate::engine::{Engine, OpenOptions};
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
@@ -50,17 +50,17 @@ fn there_and_back(engine: &Engine, mut buffer: Buffer) {
     let len = buffer.len();
     let bytes: Vec<u8> = (0..=250).cycle().take(usize::try_from(len).unwrap()).collect();
     fs::write(&from, &bytes).unwrap();
-    engine.open(&from).unwrap().read(0, &mut buffer).unwrap();
+    engine.open(&from).unwrap().read(&mut buffer).run().unwrap();
     let mut got = vec![0; bytes.len()];
     buffer.download(0, &mut got).unwrap();
     assert!(got == bytes);
     let file = engine.open_with(&to, &OpenOptions::new_file()).unwrap();
-    let (result, buffer) = file.start_write(0, buffer, &RequestOptions::default()).unwrap().wait();
+    let (result, buffer) = file.write(buffer).start().unwrap().wait();
     result.unwrap();
     assert!(fs::read(&to).unwrap() == bytes);
     // Small requests take another code path.
     let (mut left, _right) = buffer.unwrap().split_at(1000);
-    engine.open(&from).unwrap().read(7, &mut left).unwrap();
+    engine.open(&from).unwrap().read(&mut left).at(7).run().unwrap();
     let mut got = vec![0; 1000];
     left.download(0, &mut got).unwrap();
     assert!(got == bytes[7..1007]);
@@ -202,7 +202,7 @@ fn one_bad_target_fails_no_transfer_of_others() {
         .map(|number| {
             let own = || engine.allocate(device.id(), len).unwrap();
             let buffer = if number == 10 { bad.take().unwrap() } else { own() };
-            file.start_read(0, buffer, &RequestOptions::default()).unwrap()
+            file.read(buffer).start().unwrap()
         })
         .collect();
     let ends: Vec<_> = transfers.into_iter().map(crate::Transfer::wait).collect();

@@ -5,7 +5,6 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::Target;
 use crate::plan::Reason;
 use crate::queue::sections_of_this_thread;
 use crate::transfer::{Completions, Outcome, Reaper as _};
@@ -58,8 +57,7 @@ impl Cold {
     }
 
     fn start(&self, gpu: Option<DeviceId>, offset: u64, len: u64) -> Transfer {
-        let options = RequestOptions::default();
-        self.file.start_read(offset, self.memory(gpu, len), &options).unwrap()
+        self.file.read(self.memory(gpu, len)).at(offset).start().unwrap()
     }
 
     /// Compares the bytes of a transfer with the file's from `offset` on.
@@ -122,7 +120,7 @@ fn a_file_that_has_shrunk_is_read_up_to_its_new_end() {
         cold.file.evict().unwrap();
         for offset in [end - 8192, end - 4096, end, end + 4096] {
             let mut memory = vec![0; 8192];
-            let outcome = cold.file.read(offset, &mut memory[..]).unwrap();
+            let outcome = cold.file.read(&mut memory[..]).at(offset).run().unwrap();
             let there = cold.bytes.get(usize::try_from(offset).unwrap()..).unwrap_or_default();
             let there = &there[..there.len().min(8192)];
             assert!(outcome.bytes == there.len() as u64 && memory.starts_with(there));
@@ -135,8 +133,7 @@ fn a_file_that_was_resident_is_read_from_its_drive_again() {
     let Some(cold) = Cold::new() else { return };
     let read = |gpu, offset| {
         let (mut memory, mut got) = (cold.memory(gpu, 8192), vec![0; 8192]);
-        let target = Target::Buffer(&mut memory, 0..8192);
-        let outcome = cold.file.read_with(offset, target, &RequestOptions::default()).unwrap();
+        let outcome = cold.file.read((&mut memory, 0..8192)).at(offset).run().unwrap();
         memory.download(0, &mut got).unwrap();
         let at = usize::try_from(offset).unwrap();
         assert!(got == cold.bytes[at..at + 8192] && outcome.bytes == 8192);
@@ -250,7 +247,7 @@ fn a_failed_engine_ends_them() {
         assert!(matches!(end, Ok(_) | Err(Error::EngineFailed { .. })), "{end:?}");
         assert!(start.elapsed() < BOUND);
     }
-    let late = cold.file.start_read(0, cold.memory(None, 4096), &RequestOptions::default());
+    let late = cold.file.read(cold.memory(None, 4096)).start();
     assert!(late.is_err() || late.unwrap().wait().0.is_err());
 }
 
@@ -315,7 +312,7 @@ fn a_read_costs_one_request_however_it_is_waited_for() {
     cold.file.evict().unwrap();
     let before = cold.ring().added();
     let mut memory = vec![0; 4096];
-    (0..20).for_each(|number| _ = cold.file.read(number * 4096, &mut memory[..]).unwrap());
+    (0..20).for_each(|number| _ = cold.file.read(&mut memory[..]).at(number * 4096).run().unwrap());
     let reads: Vec<Transfer> =
         (20..40).map(|number| cold.start(None, number * 4096, 4096)).collect();
     reads.iter().for_each(|read| read.report_to(&completions, 0));
@@ -325,7 +322,13 @@ fn a_read_costs_one_request_however_it_is_waited_for() {
     let (before, start, mut buffer) =
         (cold.ring().added(), Instant::now(), cold.memory(None, 4096));
     for number in 40..60 {
-        cold.file.read_while(number * 4096, &mut buffer, &options, &mut || true).unwrap();
+        cold.file
+            .read(&mut buffer)
+            .at(number * 4096)
+            .options(options)
+            .while_(&mut || true)
+            .run()
+            .unwrap();
     }
     let timers = start.elapsed().as_millis() / 10 + 1;
     assert!(cold.ring().added() - before <= 20 + usize::try_from(timers).unwrap());

@@ -64,14 +64,15 @@ impl Limited {
     fn step(&self, path: Way, gpu: usize, offset: usize, len: usize) -> Result<()> {
         let (gpu, range) = (&self.gpus[gpu % self.gpus.len()], offset..offset + len);
         let mut target = self.engine.allocate(gpu.id(), len as u64).unwrap();
-        let (at, options) = (offset as u64, RequestOptions::exactly());
+        let (at, options) =
+            (offset as u64, RequestOptions { exact: true, ..RequestOptions::default() });
         match path {
-            Way::Blocking => drop(self.file.read_exact(at, &mut target)?),
+            Way::Blocking => drop(self.file.read(&mut target).at(at).exact().run()?),
             Way::Started | Way::Cold => {
                 if let Way::Cold = path {
                     let _ = self.file.evict();
                 }
-                let (ended, back) = self.file.start_read(at, target, &options)?.wait();
+                let (ended, back) = self.file.read(target).at(at).options(options).start()?.wait();
                 ended?;
                 target = back.unwrap();
             }
@@ -80,20 +81,30 @@ impl Limited {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("new");
                 let new = self.engine.open_with(&path, &OpenOptions::new_file()).unwrap();
-                new.write(0, &target)?;
+                new.write(&target).run()?;
                 assert!(std::fs::read(path).unwrap() == self.bytes[range.clone()]);
             }
             Way::All => {
                 let each = self.gpus.iter().map(|gpu| self.engine.allocate(gpu.id(), len as u64));
                 let mut all: Vec<Buffer> = each.collect::<Result<_>>().unwrap();
-                self.file.read_to_all(at, &mut all, &options, &mut || true)?;
+                self.file
+                    .read_to_all(&mut all)
+                    .at(at)
+                    .options(options)
+                    .while_(&mut || true)
+                    .run()?;
                 target = all.pop().unwrap();
             }
             Way::Ordered => {
                 let stream = gpu.create_stream().unwrap();
                 // SAFETY: the stream is destroyed after the transfer.
                 let started = unsafe {
-                    self.file.start_read_on(CallerStream(stream.0), at, target, &options)
+                    self.file
+                        .read(target)
+                        .at(at)
+                        .options(options)
+                        .on(CallerStream(stream.0))
+                        .start()
                 };
                 let (ended, back) = started?.wait();
                 ended?;

@@ -56,17 +56,16 @@ impl Rig {
 
     /// Moves the file to the GPU and back, with O_DIRECT.
     fn move_staged(&self) {
-        let staged = RequestOptions::by_route(Route::Staged);
         let mut buffer = self.engine.allocate(self.gpu, LEN as u64).unwrap();
-        let outcome = self.file.read_with(0, &mut buffer, &staged).unwrap();
+        let outcome = self.file.read(&mut buffer).route(Route::Staged).run().unwrap();
         assert!(outcome.routes.iter().all(|share| share.route == Route::Staged), "{outcome:?}");
         let mut got = vec![0; LEN];
         buffer.download(0, &mut got).unwrap();
         assert!(got == self.bytes);
-        self.file.write_with(4096, &buffer, &staged).unwrap();
+        self.file.write(&buffer).at(4096).route(Route::Staged).run().unwrap();
         let there = std::fs::read(self.file.path()).unwrap();
         assert!(there[..4096] == self.bytes[..4096] && there[4096..] == self.bytes);
-        self.file.write(0, &self.bytes).unwrap();
+        self.file.write(&self.bytes).run().unwrap();
     }
 }
 
@@ -77,7 +76,7 @@ fn slots_are_moved_by_a_ring_and_by_threads() {
         rig.move_staged();
         rig.file.evict().unwrap();
         let mut got = vec![0; LEN];
-        rig.file.read(0, &mut got).unwrap();
+        rig.file.read(&mut got).run().unwrap();
         assert!(got == rig.bytes);
     }
 }
@@ -102,7 +101,7 @@ fn a_quiesced_engine_frees_its_memory_and_the_next_one_reads_its_files() {
     for len in [4096, LEN] {
         file.evict().unwrap();
         let mut got = vec![0; len];
-        file.read_exact(0, &mut got).unwrap();
+        file.read(&mut got).exact().run().unwrap();
         assert!(got == bytes[..len]);
     }
 }
@@ -175,7 +174,7 @@ fn slots_and_readers_are_near_the_gpu() {
         let read = |device: &Arc<dyn Device>| {
             engine.add_device(device).unwrap();
             let mut buffer = engine.allocate(device.id(), LEN as u64).unwrap();
-            engine.open(&path).unwrap().read(0, &mut buffer).unwrap();
+            engine.open(&path).unwrap().read(&mut buffer).run().unwrap();
             let affinity = |thread| rustix::thread::sched_getaffinity(Some(thread)).unwrap();
             engine.inner.tools.seats.threads().into_iter().map(affinity).collect::<Vec<_>>()
         };
@@ -202,7 +201,7 @@ fn a_trace_shows_the_thread_and_the_copy_of_each_slot() {
     rig.engine.start_trace();
     rig.move_staged();
     let mut small = [0; 100];
-    rig.file.read(0, &mut small[..]).unwrap();
+    rig.file.read(&mut small[..]).run().unwrap();
     let trace = rig.engine.end_trace();
     let spans = trace.threads.iter().flat_map(|thread| &thread.spans).chain(&trace.others);
     let spans: Vec<&What> = spans.map(|span| &span.what).collect();
@@ -259,7 +258,7 @@ fn a_little_on_its_way_does_not_send_small_reads_the_long_way() {
     // If part of it was done at the time of the check, it is tried again.
     let once = |len: u64| {
         let buffer = engine.allocate(device.id(), len).unwrap();
-        let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+        let transfer = file.read(buffer).start().unwrap();
         let queues_all = || engine.queued_on(&device) >= len;
         while !queues_all() && !transfer.is_done() {
             std::thread::yield_now();
@@ -293,7 +292,7 @@ fn short_reads_that_never_end_do_not_keep_a_long_one_from_ending() {
         for _ in 0..4 {
             scope.spawn(|| {
                 let new = || engine.allocate(gpu, SHORT).unwrap();
-                let read = |buffer| file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+                let read = |buffer| file.read(buffer).start().unwrap();
                 let mut running: std::collections::VecDeque<_> =
                     (0..8).map(|_| read(new())).collect();
                 while !over.load(Ordering::Relaxed) && start.elapsed() < most * 2 {
@@ -305,7 +304,7 @@ fn short_reads_that_never_end_do_not_keep_a_long_one_from_ending() {
             });
         }
         let mut target = engine.allocate(gpu, LONG).unwrap();
-        file.read(0, &mut target).unwrap();
+        file.read(&mut target).run().unwrap();
         over.store(true, Ordering::Relaxed);
         start.elapsed()
     });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Engine, RequestOptions};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::gpu::Device;
 use crate::gpu::cuda::CudaDevice;
@@ -34,7 +34,7 @@ fn every_transfer_ends_with_an_error_and_nothing_is_touched() {
     std::fs::write(&path, vec![7; usize::try_from(LEN).unwrap()]).unwrap();
     let file = engine.open(&path).unwrap();
     let memory = |len| engine.allocate(gpu.id(), len).unwrap();
-    let start = |buffer| file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+    let start = |buffer| file.read(buffer).start().unwrap();
     // In cells; as copies; waiting for slots; and a write, whose bytes come from the GPU first.
     let copied = start(memory(64 << 10));
     while engine.queued_on(&gpu) == 0 && !copied.is_done() {
@@ -43,11 +43,11 @@ fn every_transfer_ends_with_an_error_and_nothing_is_touched() {
     let mut transfers = vec![copied, start(memory(64 << 10)), start(memory(LEN))];
     transfers.push(start(memory(LEN)));
     let written = engine.open_with(&path, &crate::OpenOptions::writing()).unwrap();
-    let write = written.start_write(0, memory(LEN), &RequestOptions::default());
+    let write = written.write(memory(LEN)).start();
     transfers.push(write.unwrap());
     let blocking = {
         let (file, mut target) = (file.clone(), memory(100));
-        std::thread::spawn(move || file.read(0, &mut target))
+        std::thread::spawn(move || file.read(&mut target).run())
     };
     let mut idle = memory(100);
     // Two groups are queued; the second may be the blocking read alone. The rest waits for them.
@@ -66,7 +66,7 @@ fn every_transfer_ends_with_an_error_and_nothing_is_touched() {
     let other = open();
     let before = calls(RESET[0]);
     let mut refuse = |done: crate::Result<()>| errors.push(done.expect_err("the GPU is gone"));
-    refuse(file.read(0, &mut idle).map(drop));
+    refuse(file.read(&mut idle).run().map(drop));
     refuse(engine.allocate(gpu.id(), 100).map(drop));
     refuse(idle.upload(0, &[1; 10]));
     refuse(idle.download(0, &mut [0; 10]));

@@ -33,7 +33,7 @@ fn bytes_of(buffer: &Buffer) -> Vec<u8> {
 
 fn read(rig: &Rig, offset: u64, targets: &mut [Buffer], exact: bool) -> Result<Outcome> {
     let options = RequestOptions { exact, ..RequestOptions::default() };
-    rig.file.read_to_all(offset, targets, &options, &mut || true)
+    rig.file.read_to_all(targets).at(offset).options(options).while_(&mut || true).run()
 }
 
 #[test]
@@ -67,9 +67,8 @@ fn pieces_go_to_the_same_places_of_all() {
         let half = (LEN / 2) as u64;
         let pieces =
             [piece(half, half, 0), piece(0, half - 7, half + 1000), piece(5, 0, 2 * half + 4000)];
-        let options = RequestOptions::exactly();
         let read = |pieces: &[Piece<'_>], all: &mut [Buffer]| {
-            rig.engine.read_many_to_all(pieces, all, &options, &mut || true)
+            rig.engine.read_many_to_all(pieces, all).exact().while_(&mut || true).run()
         };
         let done = read(&pieces, &mut all).unwrap();
         let lens: Vec<u64> = done.results.into_iter().map(Result::unwrap).collect();
@@ -110,8 +109,13 @@ fn the_end_of_the_file_and_bad_targets_are_reported() {
     bad(&mut host, "needs memory on GPUs");
     bad(&mut [], "needs memory on GPUs");
     let mut both = targets(&rig, &gpus, 5000);
-    let staged = RequestOptions::by_route(Route::Staged);
-    let refused = rig.file.read_to_all(0, &mut both, &staged, &mut || true).unwrap_err();
+    let refused = rig
+        .file
+        .read_to_all(&mut both)
+        .route(Route::Staged)
+        .while_(&mut || true)
+        .run()
+        .unwrap_err();
     assert!(refused.to_string().contains("no required route"), "{refused}");
 }
 
@@ -166,10 +170,11 @@ fn a_call_that_is_stopped_ends_although_a_gpu_hangs() {
     rig.engine.add_device(&slow).unwrap();
     let mut both = targets(&rig, &[gpus[0], slow.id()], LEN);
     let (options, start) = (RequestOptions::default(), std::time::Instant::now());
-    let stopped = rig.file.read_to_all(0, &mut both, &options, &mut || false).unwrap_err();
+    let stopped =
+        rig.file.read_to_all(&mut both).options(options).while_(&mut || false).run().unwrap_err();
     assert!(matches!(stopped, Error::Cancelled { .. }), "{stopped}");
     assert!(start.elapsed() < Duration::from_secs(30), "the copies take an hour");
     // The slow copy may still write to its target.
-    let refused = rig.file.read(0, &mut both[1]).unwrap_err();
+    let refused = rig.file.read(&mut both[1]).run().unwrap_err();
     assert!(refused.to_string().contains("an abandoned call still uses"), "{refused}");
 }

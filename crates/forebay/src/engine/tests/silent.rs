@@ -14,14 +14,14 @@ use std::time::Duration;
 use forebay_base::clock::SystemClock;
 use forebay_base::process::Home;
 
-use crate::engine::{Engine, OpenOptions, Piece, RequestOptions};
+use crate::engine::{Engine, OpenOptions, Piece};
 use crate::error::Error;
 use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::gpu::{
     AddressKind, CallerStream, Device, DeviceCopy, DeviceError, DeviceInfo, DeviceResult, Event,
     Signal, Stream, sealed::Sealed,
 };
-use crate::memory::Target;
+
 use crate::options::Options;
 
 /// A simulated GPU that does not report the state of its copies while it is `silent`.
@@ -311,7 +311,7 @@ fn memory_of_a_copy_that_may_not_be_over_is_never_given_back() {
     let file = engine.open(&path).unwrap();
     let buffer = engine.allocate(device.id(), 8 << 20).unwrap();
     gpu.silent.store(true, Ordering::Relaxed);
-    let (result, buffer) = file.start_read(0, buffer, &RequestOptions::exactly()).unwrap().wait();
+    let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
     let error = result.unwrap_err();
     assert!(matches!(&error, Error::CopyNotOver { place: Some(_), .. }), "{error}");
     assert!(error.to_string().contains("file` at "), "{error}");
@@ -319,7 +319,7 @@ fn memory_of_a_copy_that_may_not_be_over_is_never_given_back() {
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
     // The link is lost, and reports it at once instead of waiting for slots that never arrive.
     gpu.silent.store(false, Ordering::Relaxed);
-    assert!(matches!(file.read_whole(Some(device.id())), Err(Error::Device { .. })));
+    assert!(matches!(file.read_to_end(Some(device.id())).run(), Err(Error::Device { .. })));
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn a_target_of_a_pending_copy_is_refused() {
     // A cancelled transfer reports that its memory is lost, too.
     let free = device.memory().unwrap().0;
     let buffer = engine.allocate(device.id(), 8 << 20).unwrap();
-    let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+    let transfer = file.read(buffer).start().unwrap();
     while gpu.copies.load(Ordering::Relaxed) == 0 {
         std::thread::yield_now();
     }
@@ -350,11 +350,11 @@ fn a_target_of_a_pending_copy_is_refused() {
     let file = engine.open(&path).unwrap();
     let mut target = engine.allocate(device.id(), 8 << 20).unwrap();
     gpu.silent.store(true, Ordering::Relaxed);
-    assert!(matches!(file.read(0, &mut target), Err(Error::CopyNotOver { .. })));
+    assert!(matches!(file.read(&mut target).run(), Err(Error::CopyNotOver { .. })));
     gpu.silent.store(false, Ordering::Relaxed);
     let refused = [
-        file.read(0, &mut target).map(drop),
-        file.read(0, Target::Buffer(&mut target, 0..4096)).map(drop),
+        file.read(&mut target).run().map(drop),
+        file.read((&mut target, 0..4096)).run().map(drop),
         target.fill(1),
         target.upload(0, &[1]),
         target.download(0, &mut [0]),
@@ -375,9 +375,9 @@ fn a_small_copy_that_may_not_be_over_keeps_its_lane_and_its_target() {
     fs::write(&path, vec![1; 4096]).unwrap();
     let file = engine.open(&path).unwrap();
     let mut target = engine.allocate(device.id(), 4096).unwrap();
-    file.read(0, &mut target).unwrap();
+    file.read(&mut target).run().unwrap();
     gpu.silent.store(true, Ordering::Relaxed);
-    assert!(matches!(file.read(0, &mut target), Err(Error::CopyNotOver { .. })));
+    assert!(matches!(file.read(&mut target).run(), Err(Error::CopyNotOver { .. })));
     gpu.silent.store(false, Ordering::Relaxed);
     drop(target);
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
@@ -392,9 +392,9 @@ fn a_small_write_whose_copy_may_not_be_over_keeps_its_source() {
     let file = engine.open_with(&path, &OpenOptions::writing()).unwrap();
     let mut source = engine.allocate(device.id(), 4096).unwrap();
     source.fill(3).unwrap();
-    file.write(0, &source).unwrap();
+    file.write(&source).run().unwrap();
     gpu.silent.store(true, Ordering::Relaxed);
-    assert!(matches!(file.write(4096, &source), Err(Error::CopyNotOver { .. })));
+    assert!(matches!(file.write(&source).at(4096).run(), Err(Error::CopyNotOver { .. })));
     gpu.silent.store(false, Ordering::Relaxed);
     drop(source);
     assert_eq!(gpu.busy_frees.load(Ordering::Relaxed), 0);
@@ -414,10 +414,11 @@ fn copies_to_the_host_hold_up_none_to_the_gpu() {
     let mut source = engine.allocate(device.id(), 3 << 20).unwrap();
     source.fill(5).unwrap();
     gpu.held.store(true, Ordering::Relaxed);
-    let writing = file.start_write(0, source, &RequestOptions::default()).unwrap();
+    let writing = file.write(source).start().unwrap();
     let read = folder.path().join("read");
     fs::write(&read, vec![6; 8 << 20]).unwrap();
-    let (buffer, outcome) = engine.open(&read).unwrap().read_whole(Some(device.id())).unwrap();
+    let (buffer, outcome) =
+        engine.open(&read).unwrap().read_to_end(Some(device.id())).run().unwrap();
     assert_eq!(outcome.bytes, 8 << 20);
     assert!(!writing.is_done());
     gpu.held.store(false, Ordering::Relaxed);
@@ -445,9 +446,8 @@ fn a_streams_first_bytes_arrive_while_the_rest_is_queued() {
     gpu.locked.store(true, Ordering::Relaxed);
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let options = RequestOptions::exactly();
         // SAFETY: the stream belongs to the test and is alive.
-        let transfer = unsafe { file.start_read_on(stream, 0, buffer, &options) }.unwrap();
+        let transfer = unsafe { file.read(buffer).exact().on(stream).start() }.unwrap();
         drop(sender.send(transfer.wait()));
     });
     // The bound only separates late from never.
@@ -468,8 +468,7 @@ fn memory_that_is_being_freed_blocks_no_caller() {
     let source = engine.allocate(device.id(), 1 << 20).unwrap();
     gpu.held.store(true, Ordering::Relaxed);
     let shut = gpu.free_gate.lock().unwrap();
-    let options = RequestOptions::default();
-    let writing = file.start_write(0, source, &options).unwrap();
+    let writing = file.write(source).start().unwrap();
     while gpu.outward.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
@@ -482,7 +481,7 @@ fn memory_that_is_being_freed_blocks_no_caller() {
     let read = folder.path().join("read");
     fs::write(&read, vec![6; 1 << 20]).unwrap();
     let buffer = engine.allocate(device.id(), 1 << 20).unwrap();
-    let reading = engine.open(&read).unwrap().start_read(0, buffer, &options).unwrap();
+    let reading = engine.open(&read).unwrap().read(buffer).start().unwrap();
     // The bound only separates late from never.
     let end = reading.wait_for(std::time::Duration::from_secs(60));
     assert!(matches!(end, Some(Ok(_))), "{end:?}");
@@ -521,7 +520,7 @@ fn a_gpu_whose_memory_is_being_pinned_holds_up_no_other() {
         let file = engine.open(&path).unwrap();
         let (sender, done) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let transfer = file.start_read(0, buffer, &RequestOptions::default()).unwrap();
+            let transfer = file.read(buffer).start().unwrap();
             sender.send(transfer.wait().0.unwrap().bytes)
         });
         done
@@ -551,13 +550,12 @@ fn the_time_of_a_first_transfer_includes_its_slots() {
         let buffer = engine.allocate(device.id(), 1 << 20).unwrap();
         let shut = gpu.gate.lock().unwrap();
         let reading = std::thread::spawn(move || {
-            let options = RequestOptions::default();
             if is_many {
                 let pieces = [Piece::new(&file, 0, 1 << 20, 0)];
-                let many = starter.start_read_many(&pieces, vec![buffer], &options).unwrap();
+                let many = starter.read_many(&pieces, vec![buffer]).start().unwrap();
                 return many.wait().0.unwrap().whole.elapsed;
             }
-            file.start_read(0, buffer, &options).unwrap().wait().0.unwrap().elapsed
+            file.read(buffer).start().unwrap().wait().0.unwrap().elapsed
         });
         while gpu.registering.load(Ordering::Relaxed) == 0 {
             std::thread::yield_now();
@@ -587,8 +585,7 @@ fn pieces_arrive_although_no_kernel_begins() {
         target.fill(0xEE).unwrap();
         let piece = |n| Piece::new(&file, n * EACH, EACH, 2 * n * EACH);
         let pieces: Vec<Piece<'_>> = (0..40).map(piece).collect();
-        let options = RequestOptions::exactly();
-        engine.read_many(&pieces, &mut [Target::from(&mut target)], &options).unwrap();
+        engine.read_many(&pieces, [&mut target]).exact().run().unwrap();
         let mut got = vec![0; 80 * usize::try_from(EACH).unwrap()];
         target.download(0, &mut got).unwrap();
         let each = usize::try_from(EACH).unwrap();
@@ -639,7 +636,7 @@ fn a_copy_that_fails_waits_for_no_kernel_that_has_not_begun() {
     let file = engine.open(&path).unwrap();
     let start = |offset, len| {
         let buffer = engine.allocate(device.id(), len).unwrap();
-        file.start_read(offset, buffer, &RequestOptions::default()).unwrap()
+        file.read(buffer).at(offset).start().unwrap()
     };
     let mut failed = 0;
     for _ in 0..5 {

@@ -41,7 +41,7 @@ impl Small {
     fn try_start(&self, number: usize) -> Result<Transfer> {
         let part = self.part(number);
         let buffer = self.engine.allocate(self.gpu, part.len() as u64)?;
-        self.file.start_read(part.start as u64, buffer, &RequestOptions::default())
+        self.file.read(buffer).at(part.start as u64).start()
     }
 
     fn start(&self, number: usize) -> Transfer {
@@ -89,7 +89,7 @@ fn they_pay_for_few_copies_and_take_no_section_of_the_scheduler() {
         let mut buffer = small.engine.allocate(small.gpu, EACH as u64).unwrap();
         let mut blocks = |number: usize| {
             let before = sections_of_this_thread();
-            small.file.read((number * EACH) as u64, &mut buffer).unwrap();
+            small.file.read(&mut buffer).at((number * EACH) as u64).run().unwrap();
             sections_of_this_thread() - before
         };
         // One looks for other processes now and then.
@@ -185,7 +185,7 @@ fn a_small_read_to_the_host_ends_in_its_call() {
     let small = Small::new("sim");
     let buffer = small.engine.allocate_pinned(EACH as u64).unwrap();
     let before = sections_of_this_thread();
-    let transfer = small.file.start_read(5, buffer, &RequestOptions::default()).unwrap();
+    let transfer = small.file.read(buffer).at(5).start().unwrap();
     assert!(transfer.is_done() && sections_of_this_thread() == before);
     assert_eq!(transfer.progress(), (EACH as u64, EACH as u64));
     let called = std::sync::atomic::AtomicBool::new(false);

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Error, Options, RequestOptions, Silent, engine_with};
+use super::{Error, Options, Silent, engine_with};
 use crate::engine::Engine;
 use crate::gpu::{Device, is_quiet};
 use crate::queue::Chore;
@@ -22,8 +22,7 @@ fn a_panic_in_a_copy_fails_the_engine_and_wakes_all() {
     let owned = || engine.allocate(device.id(), 8 << 20).unwrap();
     let (first, second) = (owned(), owned());
     gpu.panics.store(true, Ordering::Relaxed);
-    let options = RequestOptions::exactly();
-    let started = file.start_read(0, first, &options).unwrap();
+    let started = file.read(first).exact().start().unwrap();
     // The bound only separates late from never.
     let end = started.wait_for(Duration::from_secs(60));
     let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
@@ -33,9 +32,9 @@ fn a_panic_in_a_copy_fails_the_engine_and_wakes_all() {
     gpu.panics.store(false, Ordering::Relaxed);
     let mut bytes = [0; 4096];
     let refused = [
-        file.read(0, &mut lent).map(drop),
-        file.read(0, &mut bytes[..]).map(drop),
-        file.start_read(0, second, &options).unwrap().wait().0.map(drop),
+        file.read(&mut lent).run().map(drop),
+        file.read(&mut bytes[..]).run().map(drop),
+        file.read(second).exact().start().unwrap().wait().0.map(drop),
     ];
     for result in refused {
         assert!(matches!(result, Err(Error::EngineFailed { .. })), "{result:?}");
@@ -56,7 +55,7 @@ fn a_panic_as_the_kernel_is_loaded_fails_the_engine() {
     let target = engine.allocate(device.id(), 1 << 20).unwrap();
     gpu.gathers.store(true, Ordering::Relaxed);
     gpu.panics.store(true, Ordering::Relaxed);
-    let read = engine.open(&path).unwrap().start_read(0, target, &RequestOptions::exactly());
+    let read = engine.open(&path).unwrap().read(target).exact().start();
     // The bound only separates late from never.
     let end = read.and_then(|read| read.wait_for(Duration::from_secs(60)).expect("an end"));
     assert!(matches!(end, Err(Error::EngineFailed { .. })), "{end:?}");
