@@ -126,7 +126,7 @@ impl Engine {
         let device = raised(py, py.detach(|| engine.device(&wanted)))?.map(|device| device.id());
         let file = raised(py, py.detach(|| engine.open(&path)))?;
         // Closes the file as well.
-        let read = interruptible(py, move |go_on| file.read_whole_while(device, go_on))?;
+        let read = interruptible(py, move |go_on| file.read_to_end(device).while_(go_on).run())?;
         Ok(Buffer::new(raised(py, read)?.0))
     }
 

@@ -406,14 +406,11 @@ fn at_once(
         && !matches!(call.ordering, Ordering::Stream(_))
         && (lent.buffer.device().is_some() || memory::is_present(call.memory, &lent.buffer));
     let Lent { buffer, order } = lent;
-    let mut buffer = Some(buffer);
-    let started =
-        is_plain.then(|| file.start_read_at_once(call.offset, &mut buffer, &call.options));
-    match (started.flatten(), buffer) {
-        (Some(transfer), _) => Ok(transfer),
-        (None, Some(buffer)) => Err(Lent { buffer, order }),
-        (None, None) => unreachable!("a read that is not started returns its memory"),
-    }
+    let started = match is_plain {
+        true => file.read(buffer).at(call.offset).options(call.options).start_at_once(),
+        false => Err(buffer),
+    };
+    started.map_err(|buffer| Lent { buffer, order })
 }
 
 impl File {
@@ -462,10 +459,10 @@ impl File {
         let find = |memory| memory::find(&memory, call.usage, call.size);
         let found = targets.iter().map(find).collect::<PyResult<Vec<_>>>();
         let found = self.about_memory(py, call, found)?;
-        let (offset, options, ordering) = (call.offset, &call.options, call.ordering);
+        let (offset, options, ordering) = (call.offset, call.options, call.ordering);
         let read = interruptible(py, |go_on| {
             let mut buffers = lend(file.engine(), found, ordering, go_on)?;
-            file.read_to_all(offset, &mut buffers, options, go_on)
+            file.read_to_all(&mut buffers).at(offset).options(options).while_(go_on).run()
         });
         self.moved(py, call, read?)
     }
@@ -484,15 +481,16 @@ impl File {
                 Err(back) => Ok(back),
             },
         };
-        let (offset, options) = (call.offset, &call.options);
+        let (offset, options) = (call.offset, call.options);
         let (usage, ordering) = (call.usage, call.ordering);
         let moved = interruptible(py, |go_on| {
             let mut lent = lent.or_else(|found| found.borrow(file.engine()))?;
             wait_until_ready(file.engine(), [&lent], ordering, go_on)?;
-            let moved = match usage {
-                Use::Target => file.read_while(offset, &mut lent.buffer, options, go_on),
-                Use::Source => file.write_while(offset, &lent.buffer, options, go_on),
+            let request = match usage {
+                Use::Target => file.read(&mut lent.buffer),
+                Use::Source => file.write(&lent.buffer),
             };
+            let moved = request.at(offset).options(options).while_(go_on).run();
             moved.map(|outcome| (outcome, lent)) // which is dropped with the lock
         });
         Ok(self.moved(py, call, moved?)?.0)
@@ -522,19 +520,19 @@ impl File {
         if lent.buffer.device().is_some() {
             call.stream.mark(call.ordering, call.memory)?;
         }
-        let (offset, buffer, options) = (call.offset, lent.buffer, &call.options);
+        let (offset, buffer, options) = (call.offset, lent.buffer, call.options);
         let (usage, ordering) = (call.usage, call.ordering);
-        let started = py.detach(|| match (usage, ordering) {
-            // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
-            (Use::Target, Ordering::Stream(stream)) => unsafe {
-                file.start_read_on(stream, offset, buffer, options)
-            },
-            // SAFETY: as above.
-            (Use::Source, Ordering::Stream(stream)) => unsafe {
-                file.start_write_on(stream, offset, buffer, options)
-            },
-            (Use::Target, _) => file.start_read(offset, buffer, options),
-            (Use::Source, _) => file.start_write(offset, buffer, options),
+        let started = py.detach(|| {
+            let request = match usage {
+                Use::Target => file.read(buffer),
+                Use::Source => file.write(buffer),
+            };
+            let request = request.at(offset).options(options);
+            match ordering {
+                // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
+                Ordering::Stream(stream) => unsafe { request.on(stream) }.start(),
+                _ => request.start(),
+            }
         });
         Ok(Transfer::new(raised(py, started)?, self.engine.clone_ref(py)))
     }

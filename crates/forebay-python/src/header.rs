@@ -120,10 +120,11 @@ pub(crate) fn filled<'py>(
     let (py, own) = (file.py(), file.get());
     let array = PyByteArray::new_with(py, usize::try_from(length).unwrap_or(0), |_| Ok(()))?;
     if length > 0 {
-        let (file, options) = (own.file()?, forebay::RequestOptions::exactly());
+        let file = own.file()?;
         let mut lent = memory::lend(file.engine(), array.as_any(), Use::Target, None)?;
-        let read =
-            interruptible(py, |go_on| file.read_while(offset, &mut lent.buffer, &options, go_on));
+        let read = interruptible(py, |go_on| {
+            file.read(&mut lent.buffer).at(offset).exact().while_(go_on).run()
+        });
         raised(py, read?)?;
     }
     Ok(array)

@@ -119,10 +119,11 @@ impl Requests {
         let done = interruptible(py, |go_on| {
             let mut buffers = lend(&live, found, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
-            let outcome = match usage {
-                Use::Target => live.read_many_while(&pieces, &mut buffers, &options, go_on),
-                Use::Source => live.write_many_while(&pieces, &buffers, &options, go_on),
+            let request = match usage {
+                Use::Target => live.read_many(&pieces, &mut buffers),
+                Use::Source => live.write_many(&pieces, &buffers),
             };
+            let outcome = request.options(options).while_(go_on).run();
             outcome.map(|outcome| (outcome, buffers)) // dropped with the interpreter's lock
         })?;
         let (outcome, _) = raised(py, done)?;
@@ -140,7 +141,8 @@ impl Requests {
         let done = interruptible(py, |go_on| {
             let mut buffers = lend(&live, found, ordering, go_on)?;
             let pieces = pieces(&files, wanted);
-            let read = live.read_many_to_all(&pieces, &mut buffers, &options, go_on);
+            let read =
+                live.read_many_to_all(&pieces, &mut buffers).options(options).while_(go_on).run();
             read.map(|outcome| (outcome, buffers)) // dropped with the interpreter's lock
         })?;
         let (outcome, _) = raised(py, done)?;
@@ -151,25 +153,24 @@ impl Requests {
     fn start(self, engine: &Bound<'_, Engine>, how: &How<'_, '_>) -> PyResult<ManyTransfer> {
         let (py, live) = (engine.py(), engine.get().engine.live(engine.py())?);
         if self.wanted.is_empty() {
-            let nothing = raised(py, live.read_many(&[], &mut [], &how.options))?;
+            let nowhere: &[forebay::Buffer] = &[];
+            let nothing = raised(py, live.write_many(&[], nowhere).run())?;
             return ManyTransfer::nothing(py, nothing);
         }
         let Self { files, found, wanted } = self;
         let (usage, options, ordering) = (how.usage, how.options, how.ordering);
         let started = interruptible(py, |go_on| {
             let buffers = lend(&live, found, ordering, go_on)?;
-            let (engine, pieces) = (&live, pieces(&files, wanted));
-            match (usage, ordering) {
+            let pieces = pieces(&files, wanted);
+            let request = match usage {
+                Use::Target => live.read_many(&pieces, buffers),
+                Use::Source => live.write_many(&pieces, buffers),
+            };
+            let request = request.options(options);
+            match ordering {
                 // SAFETY: the caller promises that the stream is alive and belongs to that GPU.
-                (Use::Target, Ordering::Stream(stream)) => unsafe {
-                    engine.start_read_many_on(stream, &pieces, buffers, &options)
-                },
-                // SAFETY: as above.
-                (Use::Source, Ordering::Stream(stream)) => unsafe {
-                    engine.start_write_many_on(stream, &pieces, buffers, &options)
-                },
-                (Use::Target, _) => engine.start_read_many(&pieces, buffers, &options),
-                (Use::Source, _) => engine.start_write_many(&pieces, buffers, &options),
+                Ordering::Stream(stream) => unsafe { request.on(stream) }.start(),
+                _ => request.start(),
             }
         })?;
         Ok(ManyTransfer::new(raised(py, started)?, how.check))
