@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use forebay::units::{KIB, MIB, format_size};
-use forebay::{Buffer, Engine, Histogram, Outcome, Place, RequestOptions, RouteShare, Statistics};
+use forebay::{Buffer, Engine, Histogram, Outcome, Place, RouteShare, Statistics};
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::host_memory::check_transfer;
 use forebay_measure::memory::{close, whole};
@@ -64,16 +64,14 @@ pub(crate) fn command(args: &ReadArgs, program: &Program) -> Result<()> {
     if trace.is_some() {
         engine.start_trace();
     }
-    let mut request = RequestOptions::exactly();
-    request.route = args.route;
     let prover = Prover::new(target.device.as_ref().map(|device| device.info()));
     let inspecting = Step::begin("inspect", &args.file);
     let sources = prover.sources(&engine, &[(file.clone(), len)], &[]);
     let span = sources.begin();
     drop(inspecting);
     let reading = Step::of_engine("read", &args.file, &engine, args.route);
-    let outcome =
-        file.read_with(args.offset, forebay::Target::Buffer(&mut memory, 0..len), &request);
+    let read = file.read((&mut memory, 0..len)).at(args.offset);
+    let outcome = read.route(args.route).exact().run();
     drop(reading);
     let evidence = span.end();
     // Also for a failed read, since that is when a trace is useful.

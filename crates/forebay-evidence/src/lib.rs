@@ -25,7 +25,7 @@
 //!     .file(&file, 0, file.len()?, &resolver.resolve(&path));
 //!
 //! let span = sources.begin(); // all counters are read once
-//! let (_, outcome) = file.read_whole(None)?;
+//! let (_, outcome) = file.read_to_end(None).run()?;
 //! let evidence = span.end(); // and once more
 //!
 //! let claim = Claim::of(&outcome, Direction::Read, Memory::Host); // a GPU's: `.on(device.info())`

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay::gpu::DeviceId;
-use forebay::{Direction, Engine, File, Options, RequestOptions, Route};
+use forebay::{Direction, Engine, File, Options, Route};
 use forebay_evidence::{Claim, Memory, Sources, Verdict, verdict};
 use forebay_topology::Resolver;
 use lab::watchdog::Watchdog;
@@ -50,7 +50,7 @@ impl Rig {
 /// A direct read of the whole file: the verdict, and whether the bytes arrived. With `sees_drives`
 /// the drive's counters are evidence too.
 fn judged(rig: &Rig, sees_drives: bool) -> (Verdict, bool) {
-    let (file, direct) = (rig.cold(), RequestOptions::by_route(Route::Direct));
+    let file = rig.cold();
     let resolver = Resolver::default();
     let map = resolver.resolve(&rig.path());
     let sources = Sources::new(resolver.system()).engine(&rig.engine);
@@ -59,9 +59,10 @@ fn judged(rig: &Rig, sees_drives: bool) -> (Verdict, bool) {
     let mut buffer = allocate(LEN);
     buffer.fill(0xee).expect("a fill");
     // So that the library is in use when the span begins.
-    file.read_with(0, &mut allocate(4096), &direct).expect("a unit");
+    file.read(&mut allocate(4096)).route(Route::Direct).run().expect("a unit");
     let span = sources.begin();
-    let outcome = file.read_with(0, &mut buffer, &direct).expect("the library reports success");
+    let read = file.read(&mut buffer).route(Route::Direct).run();
+    let outcome = read.expect("the library reports success");
     let evidence = span.end();
     assert!(outcome.routes.iter().all(|share| share.route == Route::Direct), "{outcome:?}");
     let mut got = vec![0; LEN];

@@ -13,10 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay::gpu::{DeviceId, GpuSelector, absence_reason};
-use forebay::{
-    Direction, Engine, File, OpenOptions, Options, Outcome, RequestOptions, Residency, Route,
-    SyncMode,
-};
+use forebay::{Direction, Engine, File, OpenOptions, Options, Outcome, Residency, Route, SyncMode};
 use forebay_cufile::Counters;
 use forebay_evidence::{
     Claim, Evidence, GpuLink, Memory, Seen, Sources, Storage, Verdict, verdict,
@@ -68,10 +65,9 @@ impl Rig {
     /// A read to the GPU, by `route` where one is required, and what was counted around it.
     fn read(&self, route: Option<Route>) -> (Outcome, Evidence) {
         let mut buffer = self.engine.allocate(self.gpu, LEN as u64).unwrap();
-        let request = route.map_or_else(RequestOptions::exactly, RequestOptions::by_route);
         let sources = self.sources();
         let span = sources.begin();
-        let outcome = self.file.read_with(0, &mut buffer, &request).unwrap();
+        let outcome = self.file.read(&mut buffer).route(route).exact().run().unwrap();
         (outcome, span.end())
     }
 
@@ -96,10 +92,9 @@ impl Rig {
 
     fn write(&self, route: Route) -> (Outcome, Evidence) {
         let buffer = self.engine.allocate(self.gpu, LEN as u64).unwrap();
-        let request = RequestOptions::by_route(route).synced(SyncMode::Data);
         let sources = self.sources();
         let span = sources.begin();
-        let outcome = self.file.write_with(0, &buffer, &request).unwrap();
+        let outcome = self.file.write(&buffer).route(route).sync(SyncMode::Data).run().unwrap();
         (outcome, span.end())
     }
 }
@@ -182,7 +177,7 @@ fn a_false_account_is_refuted_on_a_real_drive() {
     let evidence = held(|| {
         fs::read(&rig.path).unwrap();
         let span = sources.begin();
-        rig.file.read_exact(0, &mut bytes[..]).unwrap();
+        rig.file.read(&mut bytes[..]).exact().run().unwrap();
         let evidence = span.end();
         is_held(&evidence).then_some(evidence)
     });
@@ -247,10 +242,10 @@ fn bytes_of_other_processes_on_the_drive_are_separated() {
     let Some(drive) = or_skip(LoopDrive::with(FileSystem::Ext4)) else { return };
     let rig = Rig::new(drive.path());
     let mut bytes = vec![0; LEN];
-    rig.file.read_exact(0, &mut bytes[..]).unwrap();
+    rig.file.read(&mut bytes[..]).exact().run().unwrap();
     let sources = rig.sources();
     let span = sources.begin();
-    let outcome = rig.file.read_exact(0, &mut bytes[..]).unwrap();
+    let outcome = rig.file.read(&mut bytes[..]).exact().run().unwrap();
     let source = format!("if={}", drive.device().display());
     let before = bytes_read(&drive);
     let mut other = Command::new("dd");
@@ -345,7 +340,7 @@ fn a_real_gpus_link_sees_what_was_copied_to_it() {
     let map = resolver.resolve(&path);
     let link = GpuLink::find(device.info());
     let mut buffer = engine.allocate(device.id(), BIG as u64).unwrap();
-    file.read_exact(0, &mut buffer).unwrap();
+    file.read(&mut buffer).exact().run().unwrap();
     // Once, read at the edges alone; then past the end of a counter of 32 bits.
     for times in [1, 10] {
         let sources = Sources::new(resolver.system()).gpu(&link);
@@ -353,7 +348,7 @@ fn a_real_gpus_link_sees_what_was_copied_to_it() {
         let sources = (0..times).fold(sources, add);
         let span = sources.begin();
         for _ in 0..times {
-            file.read_exact(0, &mut buffer).unwrap();
+            file.read(&mut buffer).exact().run().unwrap();
         }
         let evidence = span.end();
         let Seen::Value(seen) = &evidence.gpu else {

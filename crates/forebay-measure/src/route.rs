@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay::{Engine, RequestOptions, Route};
+use forebay::{Engine, Route};
 
 use crate::failure::Result;
 use crate::steps::Step;
@@ -22,9 +22,7 @@ pub fn try_route(
 ) -> Result<()> {
     let mut memory = target.allocate(engine, len)?;
     let _step = Step::of_engine("read", path, engine, Some(route));
-    let mut request = RequestOptions::default();
-    (request.route, request.exact) = (Some(route), true);
-    engine.open(path)?.read_with(0, forebay::Target::Buffer(&mut memory, 0..len), &request)?;
+    engine.open(path)?.read((&mut memory, 0..len)).route(route).exact().run()?;
     Ok(())
 }
 

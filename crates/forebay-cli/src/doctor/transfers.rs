@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use forebay::units::MIB;
-use forebay::{Engine, Error, OpenOptions, RequestOptions, Route};
+use forebay::{Engine, Error, OpenOptions, Route};
 use forebay_measure::data::Pattern;
 use forebay_measure::failure::{Failure, Result};
 use forebay_measure::make;
@@ -175,14 +175,14 @@ impl Run {
     /// a transfer recurs in the next one.
     fn first(&self, direction: Direction, route: Route) -> Result<Option<String>> {
         let memory = self.target.allocate(&self.engine, self.len)?;
-        let (mut how, request) = (OpenOptions::default(), RequestOptions::by_route(route));
+        let mut how = OpenOptions::default();
         how.write = direction == Direction::Write;
         let file = self.engine.open_with(&self.file, &how)?;
-        let started = match direction {
-            Direction::Read => file.start_read(0, memory, &request),
-            Direction::Write => file.start_write(0, memory, &request),
+        let request = match direction {
+            Direction::Read => file.read(memory),
+            Direction::Write => file.write(memory),
         };
-        match started {
+        match request.route(route).start() {
             Err(Error::RouteUnavailable { reason, .. }) => Ok(Some(reason)),
             started => match started?.wait_at_most(self.bound) {
                 (Err(error @ Error::TimedOut { .. }), _) => Err(error.into()),

@@ -23,9 +23,9 @@ fn counters_of_this_machine_show_a_span() {
     let sources = Sources::new(resolver.system()).file(&file, 0, LEN as u64, &map);
     let mut bytes = vec![0; LEN];
     let mut look = || {
-        file.read_exact(0, &mut bytes[..]).unwrap();
+        file.read(&mut bytes[..]).exact().run().unwrap();
         let span = sources.begin();
-        file.read_exact(0, &mut bytes[..]).unwrap();
+        file.read(&mut bytes[..]).exact().run().unwrap();
         span.end()
     };
     // The kernel may reclaim pages before the span begins.

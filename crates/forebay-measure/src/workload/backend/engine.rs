@@ -5,7 +5,7 @@ use std::time::Instant;
 use forebay::units::MIB;
 use forebay::{
     Buffer, Completions, Engine, File, ManyOutcome, ManyTransfer, OpenOptions, Outcome, Piece,
-    RequestOptions, Route, RouteShare, Source, SyncMode, Target, Transfer,
+    RequestOptions, Route, RouteShare, SyncMode, Transfer,
 };
 
 use super::pool::Places;
@@ -47,8 +47,7 @@ impl EngineBackend {
         let opening = Step::begin("open", context.path);
         let file = context.engine.open_with(context.path, &how)?;
         drop(opening);
-        let mut options = RequestOptions::exactly();
-        options.route = route;
+        let mut options = RequestOptions { route, exact: true, ..RequestOptions::default() };
         // A cold load ends with its bytes on the drive, and a large write says so.
         if context.writes && context.cache == Cache::Cold && context.request_size >= SYNCED_MIN {
             options.sync = SyncMode::Data;
@@ -87,20 +86,16 @@ impl EngineBackend {
     fn block_with(&self, call: Call<'_>, buffer: &mut Buffer) -> Result<Vec<RouteShare>> {
         let write = call.direction == Direction::Write;
         if let [offset] = *call.offsets {
-            let outcome = if write {
-                self.file.write_with(offset, Source::from(&*buffer), &self.options)?
-            } else {
-                self.file.read_with(offset, Target::from(buffer), &self.options)?
-            };
-            return Ok(outcome.routes);
+            let request = if write { self.file.write(&*buffer) } else { self.file.read(buffer) };
+            return Ok(request.at(offset).options(self.options).run()?.routes);
         }
         let pieces = self.pieces(call.offsets);
-        let outcome = if write {
-            self.engine.write_many(&pieces, &[Source::from(&*buffer)], &self.options)?
+        let request = if write {
+            self.engine.write_many(&pieces, [&*buffer])
         } else {
-            self.engine.read_many(&pieces, &mut [Target::from(buffer)], &self.options)?
+            self.engine.read_many(&pieces, [buffer])
         };
-        whole(outcome)
+        whole(request.options(self.options).run()?)
     }
 
     /// Starts a call that does not block.
@@ -108,18 +103,16 @@ impl EngineBackend {
         let buffer = self.take(place);
         let write = call.direction == Direction::Write;
         let running = if let [offset] = *call.offsets {
-            Running::One(if write {
-                self.file.start_write(offset, buffer, &self.options)?
-            } else {
-                self.file.start_read(offset, buffer, &self.options)?
-            })
+            let request = if write { self.file.write(buffer) } else { self.file.read(buffer) };
+            Running::One(request.at(offset).options(self.options).start()?)
         } else {
             let pieces = self.pieces(call.offsets);
-            Running::Many(if write {
-                self.engine.start_write_many(&pieces, vec![buffer], &self.options)?
+            let request = if write {
+                self.engine.write_many(&pieces, [buffer])
             } else {
-                self.engine.start_read_many(&pieces, vec![buffer], &self.options)?
-            })
+                self.engine.read_many(&pieces, [buffer])
+            };
+            Running::Many(request.options(self.options).start()?)
         };
         let transfer = match &running {
             Running::One(transfer) => transfer,
