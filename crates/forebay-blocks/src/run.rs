@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay::{Buffer, Direction, Engine, Error, Exchange, Piece, RequestOptions};
+use forebay::{Buffer, Direction, Engine, Error, Exchange, Piece, Priority, RequestOptions};
 use rustix::io::{ReadWriteFlags, preadv2};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -346,7 +346,6 @@ impl Runner<'_> {
         blocks: &[Found],
     ) -> Result<Vec<(usize, Error)>, End> {
         let items: Vec<_> = blocks.iter().map(|it| it.item).collect();
-        let options = RequestOptions::exactly().urgent();
         let mut go_on = || Self::goes_on(work, &items);
         let mut read = |blocks: &[Found]| {
             let piece = |it: &Found| {
@@ -356,8 +355,8 @@ impl Runner<'_> {
                 Piece::new(&volume.data, offset, len, it.at as u64)
             };
             let pieces: Vec<_> = blocks.iter().map(piece).collect();
-            let targets = std::slice::from_mut(buffer);
-            let read = self.engine.read_many_while(&pieces, targets, &options, &mut go_on);
+            let read = self.engine.read_many(&pieces, [&mut *buffer]).exact();
+            let read = read.priority(Priority::Urgent).while_(&mut go_on).run();
             read.map(|read| read.results)
         };
         let mut failures = Vec::new();
@@ -566,11 +565,12 @@ impl Runner<'_> {
         reserved: &mut Reserved,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Error> {
-        let mut options = RequestOptions::default();
-        options.past_cache = self.root.past_cache;
+        let past_cache = self.root.past_cache;
+        let options = RequestOptions { past_cache, ..RequestOptions::default() };
         let written = extents.iter().try_for_each(|it| {
             let part = pool::part(&buffer, it.at, it.len);
-            volume.data.write_while(it.offset, &part, &options, &mut *go_on).map(drop)
+            let write = volume.data.write(&part).at(it.offset).options(options);
+            write.while_(&mut *go_on).run().map(drop)
         });
         match buffer.as_slice() {
             Some(_) => self.pool.give(buffer),
@@ -599,8 +599,7 @@ impl Runner<'_> {
                 Piece::new(&volume.data, offset, len, *at as u64)
             };
             let pieces: Vec<_> = blocks.iter().map(piece).collect();
-            let (options, targets) = (RequestOptions::exactly(), std::slice::from_mut(buffer));
-            self.engine.read_many_while(&pieces, targets, &options, &mut go_on)
+            self.engine.read_many(&pieces, [buffer]).exact().while_(&mut go_on).run()
         };
         let all: Vec<_> = rescued.iter().zip(&places).collect();
         if let Ok(results) = read(&all, &mut buffer) {

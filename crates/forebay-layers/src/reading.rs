@@ -467,7 +467,7 @@ mod tests {
         ring.set_behind(true);
         assert!(takes_small(&ring).is_none(), "the link wants large copies");
         ring.set_behind(false);
-        file.read_exact(0, &mut buffer[..]).unwrap();
+        file.read(&mut buffer[..]).exact().run().unwrap();
         assert!(takes_small(&ring).is_some());
         assert!(std::fs::read(&path).unwrap() == buffer);
         assert!(takes_small(&ring).is_none(), "it is in the page cache");

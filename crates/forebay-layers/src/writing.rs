@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay::gpu::CallerStream;
-use forebay::{Error, Operation, RequestOptions, Result, Transfer};
+use forebay::{Error, Operation, Result, Transfer};
 use forebay_base::lock::Lock;
 
 use super::after::One;
@@ -206,7 +206,7 @@ impl Shared {
         for (part, &place) in unit.parts.iter().zip(&unit.places).filter(|(part, _)| part.len > 0) {
             // SAFETY: it is memory of a GPU, never a slice.
             let source = unsafe { memory.share(place, part.len) };
-            match part.file.start_write(part.offset, source, &RequestOptions::default()) {
+            match part.file.write(source).at(part.offset).start() {
                 Ok(transfer) => transfers.push((part, transfer)),
                 Err(refusal) => {
                     error = Some(refusal);

@@ -100,10 +100,10 @@ impl Header {
     pub fn read(file: &File) -> Result<Self, Error> {
         let size = file.len()?;
         let mut length = [0; 8];
-        let found = file.read(0, &mut length[..])?;
+        let found = file.read(&mut length).run()?;
         let length = Self::length(&length, found.bytes, size)?;
         let mut text = vec![0; length];
-        file.read_exact(LENGTH, &mut text[..])?;
+        file.read(&mut text).at(LENGTH).exact().run()?;
         Self::parse(&text, size)
     }
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay::gpu::CallerStream;
-use forebay::{Engine, OpenOptions, Options, RequestOptions, Route};
+use forebay::{Engine, OpenOptions, Options, Route};
 use forebay_layers::{Layer, LayerStream, Order};
 
 use crate::lab::child;
@@ -123,10 +123,8 @@ fn work() {
                     for _ in 0..4 {
                         file.evict().expect("advice");
                         let buffer = engine.allocate(device.id(), 8 << 20).expect("memory");
-                        let mut options = RequestOptions::exactly();
-                        options.route = route;
                         // Not every file system has every route.
-                        if let Ok(transfer) = file.start_read(0, buffer, &options) {
+                        if let Ok(transfer) = file.read(buffer).route(route).exact().start() {
                             let _ = transfer.wait();
                         }
                     }
@@ -139,7 +137,7 @@ fn work() {
         .map(|_| {
             let buffer = engine.allocate(device.id(), 8 << 20).expect("memory");
             // SAFETY: the stream is this device's and alive.
-            unsafe { file.start_read_on(compute, 0, buffer, &RequestOptions::default()) }
+            unsafe { file.read(buffer).on(compute).start() }
         })
         .collect();
     for transfer in transfers {

@@ -62,7 +62,7 @@ fn remount(folder: &str, file: &str, devices: &[&str]) -> Result<()> {
                 return Err(format!("`{device}` is mapped to {serials:?}, not {serial}").into());
             }
             let file = engine.open(&path)?;
-            let (buffer, _) = file.read_whole(None)?;
+            let (buffer, _) = file.read_to_end(None).run()?;
             let mut bytes = vec![0; usize::try_from(buffer.len())?];
             buffer.download(0, &mut bytes)?;
             let found = format!("{:016x}", xxh3_64(&bytes));
