@@ -1,6 +1,6 @@
 //! GPUs behind one trait, so that an engine uses no vendor's types.
 //!
-//! [`sim`] implements it with host memory, the engine with the CUDA driver.
+//! [`cuda`] implements it with the CUDA driver, [`sim`] with host memory.
 //! Streams and events are plain handles that belong to the device that made them; the code that
 //! creates one destroys it. Every call may come from any thread: an implementation makes its
 //! context current for the call and then restores the caller's.
@@ -8,6 +8,7 @@
 #![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
 
 mod address;
+pub mod cuda;
 mod failure;
 mod name;
 mod range;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use forebay_base::clock::SystemClock;
 
-use super::cuda::{self, CudaDevice};
+use super::cuda::{CudaDevice, visible};
 use super::sim::{BadSetting, SimConfig, SimDevice};
-use super::{AddressKind, Device, DeviceInfo, GpuName};
+use super::{Device, GpuName};
 use crate::error::{Error, Result};
 
 /// The GPU to use.
@@ -78,19 +78,6 @@ pub fn open(wanted: &GpuSelector) -> Result<Option<Arc<dyn Device>>> {
             Ok(Some(Arc::new(device)))
         }
     }
-}
-
-/// The CUDA GPUs of this machine, or why there are none.
-///
-/// # Errors
-/// The reason, as text for users.
-pub fn visible() -> Result<Vec<DeviceInfo>, String> {
-    cuda::visible()
-}
-
-/// The kind of memory at `address`, from this machine's drivers. No GPU has to be open.
-pub(crate) fn address_kind(address: u64) -> AddressKind {
-    cuda::address_kind(address)
 }
 
 /// Why [`GpuSelector::Auto`] finds no GPU; `None` if it finds one.

@@ -3,6 +3,7 @@
 #[expect(unsafe_code, reason = "lends memory of simulated GPUs")]
 mod borrowed;
 mod cold;
+mod corrupt;
 #[expect(unsafe_code, reason = "queues on streams of simulated GPUs")]
 mod limit;
 mod reset;

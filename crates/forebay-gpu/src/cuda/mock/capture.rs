@@ -23,13 +23,13 @@ thread_local! {
 }
 
 /// A global-mode capture on another library's stream, active until dropped; one at a time.
-pub(crate) struct Capture {
+pub struct Capture {
     refusals: u64,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Capture {
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         static ALONE: Lock<()> = Lock::new(());
         let alone = ALONE.lock();
         CAPTURES.fetch_add(1, Ordering::SeqCst);
@@ -37,7 +37,7 @@ impl Capture {
     }
 
     /// Whether no call has invalidated the capture.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         REFUSALS.load(Ordering::SeqCst) == self.refusals
     }
 }
@@ -59,7 +59,7 @@ pub(super) fn refusal() -> Option<Status> {
 }
 
 /// Sets this thread's mode and returns the previous one, as a caller of ours would.
-pub(crate) fn swap_mode(mode: c_int) -> c_int {
+pub fn swap_mode(mode: c_int) -> c_int {
     MODE.replace(mode)
 }
 

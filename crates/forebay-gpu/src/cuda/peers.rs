@@ -12,7 +12,7 @@ use std::ptr;
 
 use super::device::CudaDevice;
 use super::table::{CudaTable, SUCCESS, Status};
-use crate::gpu::{DeviceId, DeviceKind, DeviceResult, Stream};
+use crate::{DeviceId, DeviceKind, DeviceResult, Stream};
 
 /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: an allocation of `cuMemAlloc`.
 const IS_PLAIN: c_uint = 10;
@@ -56,7 +56,7 @@ impl CudaDevice {
     }
 
     /// # Safety
-    /// As for [`Device::copy_to_peer`](crate::gpu::Device::copy_to_peer).
+    /// As for [`Device::copy_to_peer`](crate::Device::copy_to_peer).
     pub(super) unsafe fn copy_on(
         &self,
         stream: Stream,

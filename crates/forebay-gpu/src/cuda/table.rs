@@ -17,7 +17,7 @@ use std::ptr::{self, NonNull};
 use libloading::Library;
 use rustix::io::Errno;
 
-use crate::gpu::{DeviceError, DeviceResult, NONSENSE};
+use crate::{DeviceError, DeviceResult, NONSENSE};
 
 /// `CUresult`.
 pub(crate) type Status = c_int;
@@ -68,7 +68,7 @@ impl Location {
     }
 
     /// The GPU's ordinal; `None` for the host.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "mock"))]
     pub(crate) fn ordinal(self) -> Option<Ordinal> {
         (self.kind == 1).then_some(self.number)
     }
@@ -103,7 +103,7 @@ macro_rules! cuda_table {
     ($($field:ident: $name:literal since $version:literal fn($($argument:ty),*);)*) => {
         /// The driver's functions, each at the version whose signature is declared here.
         #[derive(Debug)]
-        pub(crate) struct CudaTable {
+        pub struct CudaTable {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> Status,)*
             /// `cuMemcpyBatchAsync` as of CUDA 12.8, which has an argument for the index of the
             /// copy that failed. CUDA 13.0 dropped that argument and kept the name; newer drivers

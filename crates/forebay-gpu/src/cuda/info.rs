@@ -7,7 +7,7 @@ use std::fs;
 
 use super::table::nonsense;
 use super::table::{CudaTable, Ordinal, Status, version_text};
-use crate::gpu::{DeviceId, DeviceInfo, DeviceKind, DeviceResult};
+use crate::{DeviceId, DeviceInfo, DeviceKind, DeviceResult};
 
 /// Largest plausible GPU count; a driver that reports more is not believed.
 const COUNT_MAX: u32 = 4096;

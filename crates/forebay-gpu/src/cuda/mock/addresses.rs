@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use forebay_base::lock::Lock;
 
 use super::{GPUS, STACK, context_of, put, write};
-use crate::gpu::cuda::table::{Address, AllocationHandle, Location, Opaque, Status};
-use crate::gpu::{AddressKind, Device};
+use crate::cuda::table::{Address, AllocationHandle, Location, Opaque, Status};
+use crate::{AddressKind, Device};
 
 /// The kind that part of a simulated GPU's memory is presented as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SimulatedAddress {
+pub enum SimulatedAddress {
     /// Mapped virtual memory that the GPU with this ordinal may or may not access.
     Mapping { ordinal: c_int, accessible: bool },
     /// Reserved virtual memory with nothing mapped.
@@ -30,12 +30,12 @@ static SIMULATED: Lock<BTreeMap<u64, (u64, SimulatedAddress)>> = Lock::new(BTree
 static HANDLES: AtomicI32 = AtomicI32::new(0);
 
 /// Presents part of an allocation as another kind from now on. Addresses are never reused.
-pub(crate) fn play(base: u64, len: u64, as_what: SimulatedAddress) {
+pub fn play(base: u64, len: u64, as_what: SimulatedAddress) {
     SIMULATED.lock().insert(base, (len, as_what));
 }
 
 /// Number of mapping handles retained and not released.
-pub(crate) fn handles() -> i32 {
+pub fn handles() -> i32 {
     HANDLES.load(Ordering::SeqCst)
 }
 

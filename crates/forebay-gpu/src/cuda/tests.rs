@@ -8,11 +8,11 @@ use std::ptr::{self, NonNull};
 use super::device::CudaDevice;
 use super::table::{CudaTable, Opaque, Resolver, Status};
 use super::{info, table};
-use crate::gpu::cuda::mock::{
+use crate::cuda::mock::{
     Capture, FAILING, OLD, PART, PLAIN, RESET, RESOLVER, SLOW, SMALL, SimulatedAddress, TABLE,
     calls, loaded, mapped, play, push, reset, retained, stack, swap_mode,
 };
-use crate::gpu::{
+use crate::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceError, DeviceKind, Event,
     Signal, Stream,
 };

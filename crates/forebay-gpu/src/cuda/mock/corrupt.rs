@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 use super::kernels::KERNELS;
 use super::{BATCH, BEFORE_12_8, TABLE, put, write};
-use crate::gpu::cuda::table::KernelTable;
-use crate::gpu::cuda::table::{
+use crate::cuda::table::KernelTable;
+use crate::cuda::table::{
     Address, AllocationHandle, CopyAttributes, CudaTable, Location, Opaque, Ordinal, Status,
 };
-use crate::gpu::sim::Dice;
+use crate::sim::Dice;
 
 thread_local! {
     /// The number that this thread's driver returns.
@@ -22,12 +22,12 @@ thread_local! {
 }
 
 /// Sets the number that this thread's corrupt driver returns.
-pub(crate) fn answer(number: i64) {
+pub fn answer(number: i64) {
     NUMBER.set(number);
 }
 
 /// Seeds this thread's sequence of random answers about addresses.
-pub(crate) fn seed(seed: u64) {
+pub fn seed(seed: u64) {
     DICE.set(seed);
 }
 
@@ -40,7 +40,7 @@ unsafe extern "C" fn nothing_to_release(_: Ordinal) -> Status {
 }
 
 /// Returns a null context.
-pub(crate) static NO_CONTEXT: CudaTable = CudaTable {
+pub static NO_CONTEXT: CudaTable = CudaTable {
     primary_ctx_retain: no_context,
     primary_ctx_release: nothing_to_release,
     ..BEFORE_12_8
@@ -55,10 +55,10 @@ unsafe extern "C" fn no_stream(stream: *mut Opaque, _: c_uint, _: c_int) -> Stat
 }
 
 /// Returns a null stream.
-pub(crate) static NO_STREAM: CudaTable = CudaTable { stream_create: no_stream, ..BEFORE_12_8 };
+pub static NO_STREAM: CudaTable = CudaTable { stream_create: no_stream, ..BEFORE_12_8 };
 
 /// Returns a null event.
-pub(crate) static NO_EVENT: CudaTable = CudaTable { event_create: no_handle, ..BEFORE_12_8 };
+pub static NO_EVENT: CudaTable = CudaTable { event_create: no_handle, ..BEFORE_12_8 };
 
 unsafe extern "C" fn no_module(module: *mut Opaque, _: *const c_void) -> Status {
     write(module, ptr::null_mut())
@@ -69,13 +69,13 @@ unsafe extern "C" fn no_function(function: *mut Opaque, _: Opaque, _: *const c_c
 }
 
 /// Returns a null module.
-pub(crate) static NO_MODULE: CudaTable = CudaTable {
+pub static NO_MODULE: CudaTable = CudaTable {
     kernels: Some(KernelTable { module_load_data: no_module, ..KERNELS }),
     ..BEFORE_12_8
 };
 
 /// Returns a null function.
-pub(crate) static NO_FUNCTION: CudaTable = CudaTable {
+pub static NO_FUNCTION: CudaTable = CudaTable {
     kernels: Some(KernelTable { module_get_function: no_function, ..KERNELS }),
     ..BEFORE_12_8
 };
@@ -107,11 +107,11 @@ unsafe extern "C" fn any_size(len: *mut usize, _: Ordinal) -> Status {
 }
 
 /// Reports the set number of GPUs, and accepts any ordinal.
-pub(crate) static COUNTS: CudaTable =
+pub static COUNTS: CudaTable =
     CudaTable { device_get_count: any_count, device_get: any_gpu, ..BEFORE_12_8 };
 
 /// Returns names and PCI addresses without a terminating zero, and any memory size.
-pub(crate) static ENDLESS: CudaTable = CudaTable {
+pub static ENDLESS: CudaTable = CudaTable {
     device_get_name: endless_text,
     device_get_pci_bus_id: endless_text,
     device_total_mem: any_size,
@@ -119,7 +119,7 @@ pub(crate) static ENDLESS: CudaTable = CudaTable {
 };
 
 /// Returns names and PCI addresses with characters that are unsafe in a terminal or path.
-pub(crate) static HOSTILE: CudaTable =
+pub static HOSTILE: CudaTable =
     CudaTable { device_get_name: hostile_text, device_get_pci_bus_id: hostile_text, ..BEFORE_12_8 };
 
 unsafe extern "C" fn any_memory(address: *mut Address, _: usize) -> Status {
@@ -127,7 +127,7 @@ unsafe extern "C" fn any_memory(address: *mut Address, _: usize) -> Status {
 }
 
 /// Returns memory at any address.
-pub(crate) static MEMORY: CudaTable = CudaTable { mem_alloc: any_memory, ..BEFORE_12_8 };
+pub static MEMORY: CudaTable = CudaTable { mem_alloc: any_memory, ..BEFORE_12_8 };
 
 /// One of the numbers most likely to cause errors, or a random one.
 fn roll(near: u64) -> u64 {
@@ -195,7 +195,7 @@ unsafe extern "C" fn release_any(_: AllocationHandle) -> Status {
 }
 
 /// Returns random answers about addresses.
-pub(crate) static ADDRESSES: CudaTable = CudaTable {
+pub static ADDRESSES: CudaTable = CudaTable {
     pointer_get_attributes: any_attributes,
     mem_get_address_range: any_range,
     mem_retain_allocation_handle: any_handle,
@@ -244,7 +244,7 @@ unsafe extern "C" fn full_access(flags: *mut u64, _: *const Location, _: Address
 }
 
 /// Reports adjacent mappings of one byte without end.
-pub(crate) static TINY: CudaTable = CudaTable {
+pub static TINY: CudaTable = CudaTable {
     pointer_get_attributes: all_of_a_gpu,
     mem_get_address_range: tiny_range,
     mem_retain_allocation_handle: one_handle,
@@ -254,7 +254,7 @@ pub(crate) static TINY: CudaTable = CudaTable {
 };
 
 /// The copy index that a failed batch blames.
-pub(crate) static BLAMED: AtomicUsize = AtomicUsize::new(0);
+pub static BLAMED: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn failing_batch(
     _: *mut Address,
@@ -272,12 +272,11 @@ unsafe extern "C" fn failing_batch(
 }
 
 /// Fails batches and blames a copy index outside the batch.
-pub(crate) static BLAMES: CudaTable =
-    CudaTable { memcpy_batch_async: Some(failing_batch), ..BEFORE_12_8 };
+pub static BLAMES: CudaTable = CudaTable { memcpy_batch_async: Some(failing_batch), ..BEFORE_12_8 };
 
 /// Statuses that `STATUSES` returns for events and streams; zero: the real status.
-pub(crate) static EVENTS: AtomicI32 = AtomicI32::new(0);
-pub(crate) static STREAMS: AtomicI32 = AtomicI32::new(0);
+pub static EVENTS: AtomicI32 = AtomicI32::new(0);
+pub static STREAMS: AtomicI32 = AtomicI32::new(0);
 
 unsafe extern "C" fn event_status(event: Opaque) -> Status {
     match EVENTS.load(Ordering::SeqCst) {
@@ -301,7 +300,7 @@ unsafe extern "C" fn no_text(_: Status, text: *mut *const c_char) -> Status {
 }
 
 /// Returns statuses that do not exist, without names or descriptions.
-pub(crate) static STATUSES: CudaTable = CudaTable {
+pub static STATUSES: CudaTable = CudaTable {
     event_query: event_status,
     stream_synchronize: stream_status,
     get_error_name: no_text,

@@ -2,23 +2,18 @@
 
 #![expect(unsafe_code, reason = "copies by raw address")]
 
-use std::fs;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::device::CudaDevice;
 use super::info;
 use super::table::CudaTable;
-use crate::engine::Engine;
-use crate::error::Error;
-use crate::gpu::cuda::mock::corrupt::{
-    ADDRESSES, BLAMED, BLAMES, COUNTS, ENDLESS, EVENTS, HOSTILE, MEMORY, NO_CONTEXT, NO_EVENT,
-    NO_FUNCTION, NO_MODULE, NO_STREAM, STATUSES, STREAMS, TINY, answer, seed,
+use crate::cuda::mock::corrupt::{
+    ADDRESSES, BLAMED, BLAMES, COUNTS, ENDLESS, HOSTILE, MEMORY, NO_CONTEXT, NO_EVENT, NO_FUNCTION,
+    NO_MODULE, NO_STREAM, TINY, answer, seed,
 };
-use crate::gpu::cuda::mock::{PLAIN, loaded, stack};
-use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceId, DeviceKind, check_range};
-use crate::options::Options;
+use crate::cuda::mock::{PLAIN, loaded, stack};
+use crate::{Device, DeviceCopy, DeviceError, DeviceId, DeviceKind, check_range};
 
 const INDEX: u32 = PLAIN[3];
 
@@ -89,8 +84,6 @@ fn texts_without_an_end_and_sizes_without_a_bound_do_no_harm() {
         let (_, info) = info::one(&ENDLESS, INDEX).unwrap();
         assert_eq!((info.name.as_str(), info.pci_address.as_str()), ("", ""));
         assert_eq!(info.memory, size.cast_unsigned());
-        let device: Arc<dyn Device> = Arc::new(open(&ENDLESS));
-        Engine::new(Options::default()).unwrap().add_device(&device).unwrap();
     }
     let (_, info) = info::one(&HOSTILE, INDEX).unwrap();
     assert_eq!(info.name, "../[2J/etc\u{fffd}");
@@ -155,58 +148,4 @@ fn a_batch_with_an_unknown_copy_is_an_error_as_well() {
         assert_eq!(error.detail.contains("copy 1 of 2"), index == 1, "{}", error.detail);
     }
     assert!(stack().is_empty());
-}
-
-/// An engine with one GPU of this driver, and a file a few slots long.
-fn engine(table: &'static CudaTable) -> (Engine, Arc<dyn Device>, tempfile::TempDir) {
-    let options = Options { slot_size: 1 << 20, segment_size: 64 << 10, ..Options::default() };
-    let engine = Engine::new(options).unwrap();
-    let device: Arc<dyn Device> = Arc::new(open(table));
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("file"), vec![7; 5 << 20]).unwrap();
-    (engine, device, folder)
-}
-
-#[test]
-fn an_engine_reports_nonsense_and_continues() {
-    // Without streams the device cannot be added.
-    let (lacking, device, _folder) = engine(&NO_STREAM);
-    let error = lacking.add_device(&device).unwrap_err();
-    assert!(error.to_string().contains(&device.id().to_string()), "{error}");
-    // Without events no copy is known to be done, and none is assumed to be.
-    let (engine, device, folder) = engine(&NO_EVENT);
-    engine.add_device(&device).unwrap();
-    let file = engine.open(folder.path().join("file")).unwrap();
-    let error = file.read_to_end(Some(device.id())).run().unwrap_err();
-    assert!(matches!(&error, Error::Device { source, .. } if source.is_nonsense()), "{error}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("`nvidia-smi`")));
-    assert!(file.read_to_end(None).run().unwrap().0.as_slice() == Some(&[7; 5 << 20][..]));
-}
-
-#[test]
-fn statuses_that_do_not_exist_are_errors() {
-    for status in [-1, 12_345, i32::MIN, i32::MAX] {
-        let (engine, device, folder) = engine(&STATUSES);
-        engine.add_device(&device).unwrap();
-        let file = engine.open(folder.path().join("file")).unwrap();
-        let buffer = engine.allocate(device.id(), 5 << 20).unwrap();
-        let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
-        assert_eq!(result.unwrap().bytes, 5 << 20);
-        // If an event fails, the copy failed, but its stream reports that it is over.
-        EVENTS.store(status, Ordering::SeqCst);
-        let buffer = buffer.unwrap();
-        let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
-        let error = result.unwrap_err();
-        let Error::Device { source, .. } = &error else { panic!("{error:?}") };
-        assert_eq!((source.code, source.name.clone()), (status, format!("CUDA_ERROR_{status}")));
-        // If the stream fails too, it is unknown whether the copy is over.
-        STREAMS.store(status, Ordering::SeqCst);
-        let buffer = buffer.expect("a copy that is over gives the memory back");
-        let (result, buffer) = file.read(buffer).exact().start().unwrap().wait();
-        assert!(matches!(result, Err(Error::CopyNotOver { .. })), "{result:?}");
-        assert!(buffer.is_none());
-        assert!(file.read_to_end(None).run().unwrap().0.as_slice() == Some(&[7; 5 << 20][..]));
-        EVENTS.store(0, Ordering::SeqCst);
-        STREAMS.store(0, Ordering::SeqCst);
-    }
 }

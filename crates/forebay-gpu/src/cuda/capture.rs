@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::marker::PhantomData;
 
 use super::table::CudaTable;
-use crate::gpu::DeviceResult;
+use crate::DeviceResult;
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;

@@ -7,8 +7,8 @@ use std::slice;
 
 use super::addresses::kind_of;
 use super::{handle, on_current, put};
-use crate::gpu::cuda::table::{Address, CopyAttributes, Opaque, SOURCE_ORDER_STREAM, Status};
-use crate::gpu::{AddressKind, BATCH_MAX, Device, DeviceCopy, Stream};
+use crate::cuda::table::{Address, CopyAttributes, Opaque, SOURCE_ORDER_STREAM, Status};
+use crate::{AddressKind, BATCH_MAX, Device, DeviceCopy, Stream};
 
 /// Refuses what the driver refuses: no copies, zero-length copies, attributes that do not start at
 /// the first copy or leave the order open, the default stream. A copy that is not between pinned

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::device::{CudaDevice, EventKind};
 use super::table::nonsense;
-use crate::gpu::{DeviceResult, Event};
+use crate::{DeviceResult, Event};
 
 impl CudaDevice {
     /// Creates an event.

@@ -11,7 +11,7 @@ use std::ptr;
 use forebay_base::lock::Lock;
 
 use super::table::{Address, CudaTable, KernelTable, Opaque, Ordinal, SUCCESS, nonsense};
-use crate::gpu::{BATCH_MAX, DeviceCopy, DeviceError, DeviceResult, Signal};
+use crate::{BATCH_MAX, DeviceCopy, DeviceError, DeviceResult, Signal};
 
 /// PTX and the name of its kernel. Both end in a zero, as the driver requires.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Kernels {
     /// Queues the gather kernel on all `copies`, with a launch for each [`BATCH_MAX`] of them.
     ///
     /// # Safety
-    /// As for [`Device::gather`](crate::gpu::Device::gather), and the context is current and the
+    /// As for [`Device::gather`](crate::Device::gather), and the context is current and the
     /// stream alive. Both addresses of a copy have the same remainder modulo 16.
     pub(super) unsafe fn queue_gather(
         &self,

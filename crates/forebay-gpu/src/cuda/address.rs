@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 use super::table::{CudaTable, Location, Opaque, SUCCESS};
-use crate::gpu::{AddressKind, DeviceId, DeviceKind};
+use crate::{AddressKind, DeviceId, DeviceKind};
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
 const MEMORY_TYPE_HOST: c_uint = 1;

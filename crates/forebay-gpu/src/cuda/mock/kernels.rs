@@ -3,14 +3,14 @@
 #![expect(unsafe_code, reason = "mocks a C library")]
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::ptr::{self, NonNull};
 
 use super::{handle, on_current, outside_captures, put};
-use crate::gpu::cuda::kernels::{GATHER, GatherPiece, Program, XOR};
-use crate::gpu::cuda::table::KernelTable;
-use crate::gpu::cuda::table::{Opaque, Status};
-use crate::gpu::{BATCH_MAX, Device, DeviceCopy, Stream};
+use crate::cuda::kernels::{GATHER, GatherPiece, Program, XOR};
+use crate::cuda::table::KernelTable;
+use crate::cuda::table::{Opaque, Status};
+use crate::{BATCH_MAX, Device, DeviceCopy, Stream};
 
 /// Numbers of the first program's module and function.
 const MODULE: usize = 0x7000;
@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// Number of modules that this thread has loaded and not unloaded.
-pub(crate) fn loaded() -> i32 {
+pub fn loaded() -> i32 {
     LOADED.get()
 }
 
@@ -31,7 +31,8 @@ pub(super) const KERNELS: KernelTable =
     KernelTable { module_load_data, module_get_function, module_unload, launch_kernel };
 
 /// The function with this name as of `version`.
-pub(super) fn find(name: &CStr, version: c_int) -> Option<Opaque> {
+#[cfg(test)]
+pub(super) fn find(name: &CStr, version: std::ffi::c_int) -> Option<Opaque> {
     let (since, pointer) = match name.to_bytes() {
         b"cuModuleLoadData" => (2_000, KERNELS.module_load_data as Opaque),
         b"cuModuleGetFunction" => (2_000, KERNELS.module_get_function as Opaque),

@@ -14,8 +14,10 @@ mod events;
 mod handles;
 mod info;
 pub(crate) mod kernels;
-#[cfg(test)]
-pub(crate) mod mock;
+#[cfg(any(test, feature = "mock"))]
+#[allow(clippy::unwrap_used, reason = "only tests use it")]
+#[doc(hidden)]
+pub mod mock;
 mod peers;
 pub(crate) mod table;
 #[cfg(test)]
@@ -24,17 +26,22 @@ mod tests;
 use super::{AddressKind, DeviceId, DeviceInfo, DeviceKind};
 pub use device::CudaDevice;
 pub(crate) use driver::driver;
+#[doc(hidden)]
+pub use table::CudaTable;
 
 /// The kind of memory at `address`, queried without a context.
-pub(super) fn address_kind(address: u64) -> AddressKind {
+pub fn address_kind(address: u64) -> AddressKind {
     let first = DeviceId { kind: DeviceKind::Cuda, index: 0 };
     let Ok(cuda) = driver() else { return AddressKind::Unknown };
     let _relaxed = capture::Relaxed::enter(cuda);
     address::kind(cuda, address, first)
 }
 
-/// The CUDA GPUs of this machine, or why there are none.
-pub(super) fn visible() -> Result<Vec<DeviceInfo>, String> {
+/// The CUDA GPUs of this machine.
+///
+/// # Errors
+/// Why there are none, as text for users.
+pub fn visible() -> Result<Vec<DeviceInfo>, String> {
     let gpus = driver().and_then(|cuda| info::all(cuda).map_err(|error| error.to_string()));
     let reason = match gpus {
         Ok(gpus) if gpus.is_empty() => "the driver reports no GPU".to_owned(),

@@ -11,7 +11,7 @@ use super::address;
 use super::device::CudaDevice;
 use super::handles::InUse;
 use super::table::{CopyAttributes, Location, MemcpyBatchAsync, SOURCE_ORDER_STREAM};
-use crate::gpu::{BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceResult, Stream};
+use crate::{BATCH_MAX, CopyDirection, DeviceCopy, DeviceError, DeviceResult, Stream};
 
 const CALL: &str = "cuMemcpyBatchAsync";
 

@@ -21,7 +21,7 @@ use super::table::{
     Ordinal, SUCCESS, SharedHandle, Status, nonsense,
 };
 use super::{address, info};
-use crate::gpu::{
+use crate::{
     AddressKind, CallerStream, CopyDirection, Device, DeviceCopy, DeviceError, DeviceInfo,
     DeviceResult, Event, Signal, Stream, check_home, check_pairs,
 };
@@ -101,7 +101,12 @@ impl CudaDevice {
         Self::open_with(driver()?, index).map_err(|error| error.to_string())
     }
 
-    pub(crate) fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
+    /// Opens the GPU with this index of the driver with these functions.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[doc(hidden)]
+    pub fn open_with(cuda: &'static CudaTable, index: u32) -> DeviceResult<Self> {
         let _relaxed = Relaxed::enter(cuda)?;
         let (ordinal, info) = info::one(cuda, index)?;
         let mut context = ptr::null_mut();
@@ -276,7 +281,7 @@ impl Drop for CudaDevice {
     }
 }
 
-impl crate::gpu::sealed::Sealed for CudaDevice {
+impl crate::sealed::Sealed for CudaDevice {
     fn home(&self) -> &Home {
         &self.home
     }
