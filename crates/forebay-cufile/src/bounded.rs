@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_base::timeout::within;
+use forebay_gpu::sim::SimulatedCuFile;
 use rustix::io::Errno;
 
-use super::{CuFileFailure, RegisteredFile, Session, SimulatedCuFile};
+use super::{CuFileFailure, RegisteredFile, Session};
 
 /// Maximum time for the driver to register a file.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(5);

@@ -4,7 +4,8 @@
 //! fills, and `failure` its errors with a hint for each. `probe` reports what it supports on a
 //! machine, `session` is its open driver with registered files, `counting` its counters, and
 //! `sessions` all open sessions. `driver` opens it once per process, and `bounded` bounds the time
-//! of registrations. `simulated` is a library without a GPU.
+//! of registrations. `provider` serves the engine's direct route. `simulated` is a library without a
+//! GPU.
 //!
 //! The driver exists once per process. Its modes are fixed when it opens, and opening may hang. So
 //! a helper process opens it first ([`probe_cufile`]).
@@ -21,6 +22,7 @@ mod library;
 #[cfg(test)]
 mod loaded_tests;
 mod probe;
+mod provider;
 mod reach;
 mod session;
 mod sessions;
@@ -42,10 +44,10 @@ pub use counters::{Counters, GpuCounters, Moves, Paths};
 pub use driver::Driver;
 pub use failure::{CuFileError, CuFileFailure};
 pub use probe::{Seen, look};
+pub use provider::{CuFile, CuFilePort};
 pub use reach::Compat;
 use reach::{configured_compat, unreachable};
 pub use session::{RegisteredFile, Session};
-pub use simulated::SimulatedCuFile;
 
 /// Maximum time for the driver to open: 0.4 s on an H200 (2026-11-21, `5d670fdb`).
 pub const OPENS_WITHIN: Duration = Duration::from_secs(20);

@@ -16,7 +16,9 @@ use super::failure::CuFileFailure;
 use super::library::CuFile;
 use super::reach::Compat;
 use super::session::{ALLOW_COMPAT, RegisteredFile, Session, setting, uses};
-use super::simulated::{self, SimulatedCuFile};
+use forebay_gpu::sim::SimulatedCuFile;
+
+use super::simulated;
 use super::table::{FileHandle, Table};
 use crate::simulated_library;
 

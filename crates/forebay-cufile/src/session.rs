@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_base::process::Home;
+use forebay_gpu::sim::SimulatedCuFile;
 
 use super::counting::{level_of, stop_at_end};
 use super::failure::CuFileFailure;
@@ -24,7 +25,6 @@ use super::sessions::Sessions;
 use super::simulated;
 use super::table::{FileHandle, Table};
 use crate::OPENS_WITHIN;
-use crate::simulated::SimulatedCuFile;
 
 /// Statistics level with counters for each GPU.
 const COUNT_GPUS: c_int = 3;

@@ -11,55 +11,11 @@ use std::ffi::{c_int, c_long, c_void};
 
 use forebay_base::lock::{Lock, MutexGuard};
 use forebay_base::units::align_down;
+use forebay_gpu::sim::SimulatedCuFile;
 
 use super::failure::Answer;
 use super::layout::{Descriptor, Properties, RawCounters};
 use super::table::{FileHandle, Table};
-
-/// Behaviour of a simulated cuFile. Some behaviours depend on the seed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SimulatedCuFile {
-    /// Transfers directly to the GPU and reports peer-to-peer DMA.
-    P2pDma,
-    /// Transfers directly to the GPU and reports nvidia-fs.
-    NvidiaFs,
-    /// Refuses every file.
-    Refuse,
-    /// Completes some requests with fewer bytes.
-    Short,
-    /// Fails after some requests.
-    Fail,
-    /// Reports bytes as transferred that were not.
-    Lie,
-    /// Stops responding after some requests.
-    Hang,
-    /// Never returns from registering a file.
-    HangOpen,
-    /// Never returns from deregistering a file.
-    HangClose,
-}
-
-impl SimulatedCuFile {
-    /// Every behaviour, with its name.
-    pub const ALL: [(&'static str, Self); 9] = [
-        ("p2pdma", Self::P2pDma),
-        ("nvidia-fs", Self::NvidiaFs),
-        ("refuse", Self::Refuse),
-        ("short", Self::Short),
-        ("fail", Self::Fail),
-        ("lie", Self::Lie),
-        ("hang", Self::Hang),
-        ("hang-open", Self::HangOpen),
-        ("hang-close", Self::HangClose),
-    ];
-
-    /// The name of this behaviour.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, play)| *play == self).map_or("", |(name, _)| name)
-    }
-}
 
 /// The version that it simulates.
 pub(super) const VERSION: c_int = 1190;

@@ -9,6 +9,7 @@
 
 mod address;
 pub mod cuda;
+mod direct;
 mod failure;
 mod name;
 mod range;
@@ -20,6 +21,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 pub use address::AddressKind;
+pub use direct::{DirectFile, DirectProvider, NoPort, Port, PortError};
 use failure::unsupported;
 pub use failure::{DeviceError, DeviceResult, NONSENSE, check_home, check_pairs};
 pub use name::GpuName;

@@ -10,5 +10,7 @@ pub use forebay_gpu::{
     AddressKind, BATCH_MAX, CallerStream, Device, DeviceCopy, DeviceError, DeviceId, DeviceInfo,
     DeviceKind, DeviceResult, Event, Signal, Stream, cuda, sim,
 };
-pub(crate) use forebay_gpu::{GpuName, NotDeviceMemory, check_range, is_quiet};
+pub(crate) use forebay_gpu::{
+    DirectProvider, GpuName, NotDeviceMemory, Port, PortError, check_range, is_quiet,
+};
 pub use select::{GpuSelector, absence_reason, open};

@@ -28,7 +28,6 @@
 //!   plan       pure: chooses the route of each byte, and the reason
 //!   queue      windows and ops, their scheduler, and the rings that run them
 //!     staging    pinned slots, and the thread that copies them → gpu
-//!     direct     transfers without a copy in host memory (cuFile) → gpu
 //! tune       pure: chooses the queue depth
 //! transfer   the state that caller and engine share: progress, bytes by route, the first error
 //! statistics durations of the stages
@@ -38,7 +37,6 @@
 
 #[cfg(test)]
 mod cost_tests;
-mod direct;
 mod engine;
 pub mod error;
 mod events;

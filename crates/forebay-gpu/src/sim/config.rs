@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use forebay_base::units::{GIB, parse_duration, parse_rate, parse_size};
-use forebay_cufile::SimulatedCuFile;
+
+use super::SimulatedCuFile;
 
 /// A text that is no [`SimConfig`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -8,6 +8,7 @@
 //! memory freed under a queued copy.
 
 mod config;
+mod cufile;
 mod device;
 mod fault;
 mod gate;
@@ -22,8 +23,8 @@ mod uplink;
 mod tests;
 
 pub use config::{BadSetting, SimConfig};
+pub use cufile::SimulatedCuFile;
 pub use device::SimDevice;
 pub use fault::Dice;
-pub use forebay_cufile::SimulatedCuFile;
 pub use hang::SimCall;
 pub use place::place;

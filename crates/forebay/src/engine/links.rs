@@ -16,7 +16,7 @@ use super::raw::small::{Idle, Lanes, QUEUED_MAX, lanes};
 use super::{Engine, seats};
 use crate::error::{Error, Result};
 use crate::events;
-use crate::gpu::{Device, DeviceId};
+use crate::gpu::{Device, DeviceId, DirectProvider};
 use crate::options::Options;
 use crate::staging::Cells;
 
@@ -141,7 +141,7 @@ impl Engine {
             return Ok((link, index));
         }
         // Reads the files of cuFile's settings, which calls that must not wait do not.
-        let _ = self.options().cufile && self.inner.providers.may_serve(&*link.device);
+        let _ = self.options().cufile && self.inner.direct.may_serve(&*link.device);
         let turn = link.turn.lock();
         if let Some(&index) = link.index.get() {
             drop(turn);

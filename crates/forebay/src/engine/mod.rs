@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub use file::File;
 use forebay_base::lock::Lock;
 use forebay_base::process::{Home, Housed, Kept};
-use forebay_cufile::Session;
+use forebay_cufile::{CuFile, Session};
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
 pub use quiesce::{DetachedFile, Quiesced};
@@ -42,7 +42,6 @@ use rustix::io::Errno;
 pub use transfer::{Transfer, TransferFuture};
 
 use self::threads::ReaderTools;
-use crate::direct::Providers;
 use crate::error::{Error, Operation, Place, Result, refuse_child};
 use crate::events;
 use crate::file::{Handle, OpenOptions};
@@ -86,7 +85,7 @@ struct Inner {
     notes: Arc<Lock<Vec<String>>>,
     several: several::Several,
     keepers: ordered::Keepers,
-    providers: Providers,
+    direct: CuFile,
 }
 
 /// How often, and how many times, a blocking caller checks whether a reader has opened a window of
@@ -149,7 +148,7 @@ impl Engine {
                 notes: Arc::default(),
                 several: several::Several::default(),
                 keepers: ordered::Keepers::default(),
-                providers: Providers::new(),
+                direct: CuFile::new(options.probe.clone(), events::note),
                 options,
             }),
         };
@@ -165,7 +164,7 @@ impl Engine {
     /// The driver of cuFile, if this engine uses it; its counters prove the route that bytes took.
     #[must_use]
     pub fn cufile(&self) -> Option<Arc<Session>> {
-        self.inner.providers.in_use()
+        self.inner.direct.in_use()
     }
 
     /// The GPU selected by `wanted`, added to this engine; `None` if it selects host memory.

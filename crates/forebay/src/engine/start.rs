@@ -14,8 +14,8 @@ use super::request::RequestOptions;
 use super::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;
-use crate::file::{Handle, Port, Residency, page_size};
-use crate::gpu::Device;
+use crate::file::{Handle, Residency, page_size};
+use crate::gpu::{Device, DirectProvider, Port};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Access, Alignment, Direction, Io, Reason, Route, split_write};
@@ -356,7 +356,7 @@ impl Engine {
         gpu: Option<&Arc<dyn Device>>,
         why: &str,
     ) -> Option<Arc<str>> {
-        let may = |gpu: &&Arc<dyn Device>| self.inner.providers.may_serve(&***gpu);
+        let may = |gpu: &&Arc<dyn Device>| self.inner.direct.may_serve(&***gpu);
         gpu.filter(|_| self.options().cufile).filter(may).map(|_| why.into())
     }
 
@@ -381,7 +381,7 @@ impl Engine {
                 && !call.is_part
                 && !call.is_block
                 && !call.file.is_memory()
-                && gpu.is_some_and(|gpu| self.inner.providers.may_serve(&**gpu))
+                && gpu.is_some_and(|gpu| self.inner.direct.may_serve(&**gpu))
         };
         if !required && (call.options.route.is_some() || !is_sized || !may_be()) {
             let plain = call.direction == Direction::Write && call.options.route.is_none();
@@ -408,7 +408,7 @@ impl Engine {
     ) -> FoundDirectPart {
         let why = |text: &str| Err(Some(text.into()));
         let Some(device) = &call.span.gpu else { return why("the memory is the host's") };
-        let (options, providers) = (self.options(), &self.inner.providers);
+        let options = self.options();
         if !options.cufile {
             return why("cuFile is switched off (`FOREBAY_CUFILE=off`)");
         }
@@ -419,7 +419,7 @@ impl Engine {
             let system = call.file.file_system();
             return why(&format!("cuFile writes to `{system}` file systems through the host"));
         }
-        let port = providers.port(call.file, device, options.probe.as_ref(), required);
+        let port = call.file.port(&self.inner.direct, device, required);
         let port = port.map_err(|no| Some(no.into()))?;
         let unit = port.unit();
         let whole = match call.direction {

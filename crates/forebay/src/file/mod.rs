@@ -28,7 +28,7 @@ use rustix::io::Errno;
 pub(crate) use calls::{page_size, read_at_raw, read_nowait_raw, write_at_raw};
 pub(crate) use kind::Kind;
 pub(crate) use o_direct::ODirect;
-pub(crate) use port::{FoundPort, NoPort, Port, PortError, Ports};
+pub(crate) use port::Ports;
 pub use residency::Residency;
 pub(crate) use residency::ResidencySource;
 

@@ -1,75 +1,18 @@
-//! Direct transfers between a file and a GPU. `direct` creates ports, and the rings of `queue` call
-//! them.
+//! The direct ports of a file, which a provider opens and the rings of `queue` call.
 
-#![expect(unsafe_code, reason = "the trait's calls take raw addresses; each states its contract")]
-
-use std::any::Any;
-use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_base::lock::{Condvar, Lock, woken};
-use rustix::io::Errno;
+use forebay_gpu::{DirectFile, NoPort};
 
-use crate::gpu::DeviceId;
-
-/// A direct path between a file and the memory of a GPU.
-pub(crate) trait Port: Any + Debug + Send + Sync {
-    /// Offsets, lengths and addresses must be multiples of this.
-    fn unit(&self) -> u64;
-
-    /// Reads up to `len` bytes at `offset` of the file to `address`, and waits for completion.
-    /// Returns the number of bytes, which is short at the end of the file and wherever the path
-    /// stops.
-    ///
-    /// # Safety
-    /// The GPU's memory must have `len` bytes there, with no other access until the call returns.
-    ///
-    /// # Errors
-    /// The errno, and the provider's message.
-    unsafe fn read(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
-
-    /// Writes up to `len` bytes from `address` to `offset` of the file, and waits until the drive
-    /// has them. Returns the number of bytes.
-    ///
-    /// # Safety
-    /// The GPU's memory must have `len` bytes there, unchanged until the call returns.
-    ///
-    /// # Errors
-    /// As for [`read`](Self::read).
-    unsafe fn write(&self, address: u64, len: u64, offset: u64) -> Result<u64, PortError>;
-
-    /// The GPU.
-    fn gpu(&self) -> DeviceId;
-}
-
-/// Why a port refused a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PortError {
-    pub(crate) errno: Errno,
-    /// The reason, and what to do about it.
-    pub(crate) words: String,
-    /// True if the error concerns only this memory, so that other memory may work.
-    pub(crate) of_memory: bool,
-}
-
-impl From<Errno> for PortError {
-    fn from(errno: Errno) -> Self {
-        Self { errno, words: errno.to_string(), of_memory: false }
-    }
-}
+use super::Handle;
+use crate::events;
+use crate::gpu::{Device, DeviceId, DirectProvider, Port};
 
 /// A port, or why there is none.
 pub(crate) type FoundPort = Result<Arc<dyn Port>, String>;
-
-/// Why there is no port.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NoPort {
-    pub(crate) why: String,
-    /// True if trying again is pointless.
-    pub(crate) lasts: bool,
-}
 
 /// A file's ports, one for each requested GPU, or why there is none.
 #[derive(Debug, Default)]
@@ -137,6 +80,36 @@ impl Ports {
         port.into_iter().for_each(|(_, entry)| *entry = Entry::Made(Err(reason.clone())));
         drop(known);
         self.made.notify_all();
+    }
+}
+
+impl Handle {
+    /// The port to a GPU, or why there is none. With `waits` the provider's driver is probed, and
+    /// the call waits for the result or the timeout.
+    pub(crate) fn port(
+        &self,
+        provider: &dyn DirectProvider,
+        device: &Arc<dyn Device>,
+        waits: bool,
+    ) -> FoundPort {
+        provider.start(&**device, waits)?;
+        self.ports.to(device.id(), || {
+            let port = self.direct_file().and_then(|file| provider.open(file, device));
+            if let Err(no) = &port {
+                let (path, gpu, why) = (self.path().display(), device.id(), &no.why);
+                events::note(&format!("`{path}` has no direct path to {gpu}: {why}"));
+            }
+            port
+        })
+    }
+
+    /// The file for a provider.
+    pub(crate) fn direct_file(&self) -> Result<DirectFile<'_>, NoPort> {
+        // Not recorded as lasting: if it lasts, `direct` fails again on the next call.
+        let no = |why: &str| NoPort { why: why.to_owned(), lasts: false };
+        let direct = self.o_direct().map_err(no)?;
+        let alignment = direct.alignment();
+        Ok(DirectFile { fd: direct.fd(), alignment: alignment.offset.max(alignment.memory).into() })
     }
 }
 

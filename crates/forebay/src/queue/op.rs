@@ -7,7 +7,8 @@ use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::batch::Batch;
-use crate::file::{Handle, Port, PortError};
+use crate::file::Handle;
+use crate::gpu::{Port, PortError};
 use crate::plan::{Direction, Io, Reason, Segment};
 use crate::transfer::Touch;
 

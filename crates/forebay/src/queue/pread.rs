@@ -15,7 +15,8 @@ use super::Ring;
 use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Op, OpKind, now_ns};
-use crate::file::{Handle, Port, PortError, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::file::{Handle, read_at_raw, read_nowait_raw, write_at_raw};
+use crate::gpu::{Port, PortError};
 use crate::plan::Direction;
 
 /// The first and the longest pause before a retry; each pause is twice as long as the one before.

@@ -4,6 +4,7 @@
 mod borrowed;
 mod cold;
 mod corrupt;
+mod cufile;
 #[expect(unsafe_code, reason = "queues on streams of simulated GPUs")]
 mod limit;
 mod reset;

@@ -8,7 +8,8 @@ use forebay_base::units::ByteRange;
 
 use super::turns::{Listed, Priority, Turn};
 use crate::error::{Error, Place};
-use crate::file::{Handle, Port};
+use crate::file::Handle;
+use crate::gpu::Port;
 use crate::plan::{Alignment, Direction, Io, Reason, Route, Strip};
 use crate::queue::batch::Batch;
 use crate::queue::op::{Line, Op, WindowKey};

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::Scheduler;
 use super::active::{Active, Peer, Phase, Share};
 use crate::error::Error;
-use crate::file::PortError;
+use crate::gpu::PortError;
 use crate::plan::{Direction, Io, Reason, Route};
 use crate::queue::op::Op;
 
