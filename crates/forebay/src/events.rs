@@ -21,8 +21,8 @@ use tracing::{Level, Span, debug, debug_span, enabled, info, warn};
 use crate::error::Error;
 use crate::gpu::{DeviceError, DeviceId, DeviceInfo};
 use crate::options::Options;
+use crate::outcome::{Outcome, RouteShare};
 use crate::plan::{Direction, Reason, Route};
-use crate::transfer::{Outcome, RouteShare};
 
 const ENGINE: &str = "forebay::engine";
 const GPU: &str = "forebay::gpu";

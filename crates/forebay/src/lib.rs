@@ -44,6 +44,7 @@ mod file;
 pub mod gpu;
 mod memory;
 mod options;
+mod outcome;
 pub mod plan;
 mod queue;
 mod staging;

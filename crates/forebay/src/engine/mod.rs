@@ -25,6 +25,7 @@ mod tests;
 mod threads;
 mod transfer;
 
+use raw::ring::ColdReads;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -49,7 +50,7 @@ use crate::gpu::{self, Device, DeviceId, GpuSelector};
 use crate::memory::Buffer;
 use crate::options::{DirectIo, Options};
 use crate::queue::{Core, Limits, Parking, Planner, PreadRing, Reader, Scheduler, Wakeup};
-use crate::staging::{Arena, ColdReads};
+use crate::staging::Arena;
 use crate::statistics::Statistics;
 use crate::trace::Trace;
 use crate::transfer::State;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use forebay_base::units::{ByteRange, align_down, align_up};
 
 use super::Wanted;
-use crate::gpu::BATCH_MAX;
+use forebay_gpu::BATCH_MAX;
 
 /// Padding before a slot's bytes, which keep their file offset within a page of this size.
 pub const SKEW: u64 = 4096;

@@ -6,13 +6,11 @@
 //! the [`Pool`], with a `PreadRing` each, run the ops of all drives that io_uring cannot run or may
 //! not.
 
-mod batch;
 mod bounce;
 mod closers;
 mod core;
 mod failure;
 pub(crate) mod forks;
-mod gate;
 mod kernel_threads;
 mod op;
 mod parking;
@@ -29,12 +27,10 @@ mod writers;
 
 use rustix::io::Errno;
 
-pub(crate) use batch::{Batch, Scatter};
 pub(crate) use closers::{Chore, Closers};
 #[cfg(test)]
 pub(crate) use core::sections_of_this_thread;
 pub(crate) use core::{Core, Outside, SmallWrite, Wakeup};
-pub(crate) use gate::Gate;
 pub(crate) use kernel_threads::KernelThreads;
 pub(crate) use op::{Completion, Op, WindowKey, now_ns};
 pub(crate) use parking::{Parking, Pool, Waker};

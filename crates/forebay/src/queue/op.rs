@@ -6,11 +6,10 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
-use super::batch::Batch;
 use crate::file::Handle;
 use crate::gpu::{Port, PortError};
 use crate::plan::{Direction, Io, Reason, Segment};
-use crate::transfer::Touch;
+use crate::transfer::{Batch, Touch};
 
 /// Key of a window in the scheduler.
 pub(crate) type WindowKey = usize;

@@ -5,14 +5,13 @@ use std::time::Instant;
 
 use forebay_base::units::{ByteRange, KIB, align_down};
 
-use super::batch::Batch;
 use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use crate::file::{Handle, ResidencySource};
 use crate::plan::{
     Direction, Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read,
 };
-use crate::transfer::Stage;
+use crate::transfer::{Batch, Stage};
 
 /// Shorter resident runs inside a partly resident window are ignored. A separate request for each
 /// costs more than reading them from the drive with their neighbours.

@@ -12,12 +12,12 @@ use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::Ring;
-use super::batch::Batch;
 use super::bounce::Bounce;
 use super::op::{Completion, Op, OpKind, now_ns};
 use crate::file::{Handle, read_at_raw, read_nowait_raw, write_at_raw};
 use crate::gpu::{Port, PortError};
 use crate::plan::Direction;
+use crate::transfer::Batch;
 
 /// The first and the longest pause before a retry; each pause is twice as long as the one before.
 const PAUSES: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];

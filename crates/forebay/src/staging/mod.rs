@@ -3,12 +3,10 @@
 
 mod arena;
 mod cells;
-mod cold;
 mod submitter;
 
 pub(crate) use arena::Arena;
 pub(crate) use cells::{Cell, Cells, SmallRead};
-pub(crate) use cold::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
 pub(crate) use submitter::Submitter;
 #[cfg(test)]
 pub(crate) use submitter::{Pause, WATCH_MAX};

@@ -27,9 +27,9 @@ use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Signal, Stream, is_quiet};
 use crate::memory::{HostMemory, Purpose};
 use crate::plan::Direction;
-use crate::queue::{Copy, CopyFailure, Core, Crew, Scatter, now_ns};
+use crate::queue::{Copy, CopyFailure, Core, Crew, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
-use crate::transfer::Over;
+use crate::transfer::{Over, Scatter};
 
 /// Interval between two polls of a copy: a full slot takes 300 µs. Sleeping this way costs a third
 /// less CPU than spinning (measured: 0.123 against 0.165 CPU s per GB).

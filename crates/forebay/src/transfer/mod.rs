@@ -1,8 +1,9 @@
 //! The state that a caller and the engine share during a transfer, and its outcome. Callers wait
 //! for the end: parked, polling when it is near, or checking whether to continue.
 
+mod batch;
 mod completions;
-mod outcome;
+mod gate;
 mod reaper;
 
 use std::fmt;
@@ -17,14 +18,15 @@ use crate::events::{self, Begin, OpenSpan};
 use crate::file::Handle;
 use crate::gpu::DeviceError;
 use crate::memory::{Buffer, Keep, Last};
+pub use crate::outcome::{Outcome, RouteShare, Stages, SyncMode};
 use crate::plan::{Reason, Route};
-use crate::queue::Batch;
+pub(crate) use batch::{Batch, Scatter};
 pub use completions::Completions;
 use completions::Queue;
 pub(crate) use completions::goes_at_once;
 use forebay_base::lock::{Condvar, Lock, MutexGuard, woken};
 use forebay_base::units::ByteRange;
-pub use outcome::{Outcome, RouteShare, Stages, SyncMode};
+pub(crate) use gate::Gate;
 use reaper::LONG;
 pub(crate) use reaper::Reaper;
 

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::events::Begin;
 use crate::memory::Buffer;
 use crate::plan::Direction;
-use crate::queue::{Batch, Gate, Request};
-use crate::transfer::{Outcome, RouteShare};
+use crate::queue::Request;
+use crate::transfer::{Batch, Gate, Outcome, RouteShare};
 
 /// The whole of any strip.
 const WHOLE: ByteRange = ByteRange { start: 0, end: u64::MAX };

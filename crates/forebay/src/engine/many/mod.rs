@@ -15,8 +15,8 @@ use crate::engine::transfer::{Transfer, TransferFuture};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Lent, Span};
 use crate::plan::{Direction, Wanted};
-use crate::queue::{Batch, Chore};
-use crate::transfer::{Outcome, State};
+use crate::queue::Chore;
+use crate::transfer::{Batch, Outcome, State};
 pub use blocks::BlockRead;
 pub(super) use start::Many;
 

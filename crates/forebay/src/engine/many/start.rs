@@ -9,8 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::{OfStrip, Piece, Results, span};
 use crate::engine::request::RequestOptions;
-use crate::engine::start::Call;
-use crate::engine::start::OF_PIECES;
+use crate::engine::start::{Call, OF_PIECES};
 use crate::engine::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;
@@ -18,8 +17,8 @@ use crate::file::Handle;
 use crate::gpu::Device;
 use crate::memory::{Buffer, Lent, Span};
 use crate::plan::{Access, Alignment, Direction, GAP_MAX, Io, Reason, Route, Strip, Wanted};
-use crate::queue::{Batch, Gate, Request, Share};
-use crate::transfer::{State, SyncMode};
+use crate::queue::{Request, Share};
+use crate::transfer::{Batch, Gate, State, SyncMode};
 
 /// Minimum distance of pieces in the strip. It limits a segment of 1 MiB to 2,048 pieces, because
 /// some segments are split under the scheduler's lock.

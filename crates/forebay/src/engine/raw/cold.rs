@@ -9,12 +9,12 @@ use std::time::Instant;
 use forebay_base::process::Kept;
 use forebay_base::units::{ByteRange, align_down, align_up};
 
+use super::ring::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
 use crate::engine::start::Call;
 use crate::engine::{Engine, Inner};
 use crate::file::Residency;
 use crate::memory::{Buffer, Span};
 use crate::plan::{Access, Direction, Reason};
-use crate::staging::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
 use crate::transfer::{State, Touch, goes_at_once};
 
 impl ColdEngine for Inner {

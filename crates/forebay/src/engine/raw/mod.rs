@@ -2,5 +2,6 @@
 
 mod borrow;
 pub(super) mod cold;
+pub(super) mod ring;
 pub(super) mod small;
 mod streams;

@@ -11,10 +11,9 @@ use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::gpu::Port;
 use crate::plan::{Alignment, Direction, Io, Reason, Route, Strip};
-use crate::queue::batch::Batch;
 use crate::queue::op::{Line, Op, WindowKey};
 use crate::queue::window::Slot;
-use crate::transfer::{State, SyncMode};
+use crate::transfer::{Batch, State, SyncMode};
 
 /// Maximum stretches of a window that is written. Each is a request, and all of them are queued in
 /// one critical section.

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use super::work::Effects;
 use super::{Life, Scheduler};
 use crate::error::Error;
-use crate::queue::gate::Gate;
-use crate::transfer::State;
+use crate::transfer::{Gate, State};
 use crate::tune::DepthLimits;
 
 /// The transfers and gates of a scheduler that is abandoned.

@@ -10,11 +10,9 @@ use crate::error::Error;
 use crate::file::Handle;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::{Alignment, Direction, Io, Layout, Reason};
-use crate::queue::batch::Batch;
-use crate::queue::gate::Gate;
 use crate::queue::op::{Op, WindowKey};
 use crate::queue::window::{Run, Slot};
-use crate::transfer::State;
+use crate::transfer::{Batch, Gate, State};
 
 /// A claimed window, which the claiming thread must plan.
 #[derive(Debug)]

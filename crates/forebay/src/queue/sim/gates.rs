@@ -7,7 +7,8 @@ use super::job::{Job, Piece, UNTOUCHED};
 use super::memory::all_are;
 use super::world::below;
 use crate::gpu::sim::Dice;
-use crate::queue::{Batch, Core};
+use crate::queue::Core;
+use crate::transfer::Batch;
 
 /// The caller's side of a gated read.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use super::ring::SimRing;
 use super::start::SimTools;
 use crate::plan::Direction;
 use crate::queue::op::Op;
-use crate::queue::{Batch, Claim, Core, Plan, Reader, Ring, Tools};
-use crate::transfer::State;
+use crate::queue::{Claim, Core, Plan, Reader, Ring, Tools};
+use crate::transfer::{Batch, State};
 
 /// Initial contents of a read's target.
 pub(super) const UNTOUCHED: u8 = 0xEE;

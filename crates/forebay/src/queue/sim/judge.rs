@@ -11,8 +11,7 @@ use super::peers::REFUSALS;
 use super::world::{Contents, InjectedFailure, World};
 use crate::error::{Error, Result};
 use crate::plan::{Direction, Route};
-use crate::queue::Batch;
-use crate::transfer::Outcome;
+use crate::transfer::{Batch, Outcome};
 
 impl Job {
     /// Compares the reported and actual results with the expected ones. Returns the number of bytes

@@ -15,8 +15,8 @@ use super::world::{World, below, noise};
 use crate::file::Handle;
 use crate::gpu::sim::Dice;
 use crate::plan::{Access, Alignment, Direction, GAP_MAX, Reason, Strip, Wanted};
-use crate::queue::{Batch, Core, Gate, Priority, Request, Share};
-use crate::transfer::{State, SyncMode};
+use crate::queue::{Core, Priority, Request, Share};
+use crate::transfer::{Batch, Gate, State, SyncMode};
 
 /// A file of a batch, with the engine's handle to it.
 struct SimSource {

@@ -30,13 +30,13 @@ use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 use slab::Slab;
 
-use super::{Cell, Cells, SmallRead};
 use crate::engine::RequestOptions;
 use crate::file::Handle;
 use crate::memory::Span;
 use crate::options::{Options, RingChoice};
 use crate::plan::{Direction, Reason, Route};
 use crate::queue::{Core, Outside, forks, now_ns, try_out};
+use crate::staging::{Cell, Cells, SmallRead};
 use crate::trace::{Span as TraceSpan, What};
 use crate::transfer::{Reaper, Stage, State, Touch};
 
