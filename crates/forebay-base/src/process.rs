@@ -108,9 +108,9 @@ pub trait Housed {
 /// An `Arc` that is never dropped in a forked child. Dropping it there could wait for locks whose
 /// holders do not exist, and would release resources of the parent.
 #[derive(Debug)]
-pub struct Kept<T: Housed>(ManuallyDrop<Arc<T>>);
+pub struct ProcessLocal<T: Housed>(ManuallyDrop<Arc<T>>);
 
-impl<T: Housed> Kept<T> {
+impl<T: Housed> ProcessLocal<T> {
     /// Shares `it`.
     pub fn new(it: T) -> Self {
         Self(ManuallyDrop::new(Arc::new(it)))
@@ -140,13 +140,13 @@ impl<T: Housed> Kept<T> {
     }
 }
 
-impl<T: Housed> Clone for Kept<T> {
+impl<T: Housed> Clone for ProcessLocal<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: Housed> Deref for Kept<T> {
+impl<T: Housed> Deref for ProcessLocal<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -154,7 +154,7 @@ impl<T: Housed> Deref for Kept<T> {
     }
 }
 
-impl<T: Housed> Drop for Kept<T> {
+impl<T: Housed> Drop for ProcessLocal<T> {
     fn drop(&mut self) {
         if self.home().is_here() {
             // SAFETY: dropped once, here.
@@ -199,13 +199,13 @@ mod tests {
                 &self.0
             }
         }
-        let share = Kept::new(Thing(Home::here()));
+        let share = ProcessLocal::new(Thing(Home::here()));
         let count = || Arc::strong_count(&share.0);
         let other = share.clone();
         assert_eq!(count(), 2);
         drop(other);
         assert_eq!(count(), 1);
-        let away = Kept::new(Thing(Home { mark: None, process: Pid::INIT }));
+        let away = ProcessLocal::new(Thing(Home { mark: None, process: Pid::INIT }));
         let watched = Arc::downgrade(&away.0);
         drop(away);
         assert!(watched.upgrade().is_some(), "a child's copy stays");

@@ -15,8 +15,8 @@ use crate::gpu::sim::{SimConfig, SimDevice};
 use crate::memory::{Account, Buffer, Couriers, HostMemory, Room};
 use crate::plan::{Alignment, Direction, Io, Layout, Reason, Split, cut_read};
 use crate::queue::{
-    Claim, Completion, Core, Crew, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
-    RingWorker, Scheduler, Slot, Tools, Wakeup,
+    Claim, Completion, Core, Limits, Op, Plan, Planner, Priority, Reader, Request, Ring,
+    RingWorker, Scheduler, Slot, Tools, Wakeup, Workers,
 };
 use crate::staging::{Cells, Pause, Submitter, WATCH_MAX};
 use crate::transfer::{State, SyncMode};
@@ -123,7 +123,7 @@ impl DataPath {
             file: Arc::new(file),
             tools: NullTools { planner: Planner { segment } },
             reader: Reader::new(ring()),
-            worker: RingWorker::new(Crew::Ring(served), ring()),
+            worker: RingWorker::new(Workers::Ring(served), ring()),
             submitter: Submitter::new(link, Arc::clone(&device), cells).expect("a simulated GPU"),
             target: Buffer::on_device(&couriers, device, len).expect("simulated memory"),
             slots,
@@ -178,7 +178,7 @@ impl DataPath {
             is_sized: true,
             address,
             link,
-            peer: None,
+            direct: None,
             drive: 0,
             parts: [(range, io, reason)].into(),
             shares: Vec::new(),

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 use forebay_topology::BlockDevice;
 
-use super::lent::OnUnwind;
-use super::raw::small::{First, HERE_MAX};
 use super::request::RequestOptions;
+use super::small::{HERE_MAX, Setup};
 use super::start::Call;
+use super::unwind::OnUnwind;
 use super::{Engine, bad_request};
 use crate::engine::Transfer;
 use crate::error::{Operation, Place, Result, refuse_child};
@@ -289,7 +289,7 @@ impl File {
         }
         let on_gpu = call.span.gpu.is_some();
         // Many callers at once have more small reads than there are lanes.
-        if let Some(state) = self.engine.start_small(call, &mut None, First::Prepares) {
+        if let Some(state) = self.engine.start_small(call, &mut None, Setup::Allowed) {
             let _lent = OnUnwind::drained(&self.engine, &state);
             self.engine.watch(&state);
             return state.wait_awake(on_gpu);
@@ -309,7 +309,7 @@ impl File {
     ) -> Result<Transfer> {
         let call = self.call(direction, offset, &Lent::whole(&memory), options)?;
         let (call, mut memory) = (Call { may_wait: false, ..call }, Some(memory));
-        let state = match self.engine.start_small(&call, &mut memory, First::Prepares) {
+        let state = match self.engine.start_small(&call, &mut memory, Setup::Allowed) {
             Some(state) => state,
             None => self.engine.start(&call, memory)?,
         };
@@ -331,7 +331,7 @@ impl File {
             Some(Call { may_wait: false, ..call })
         });
         let state =
-            state.and_then(|call| self.engine.start_small(&call, &mut buffer, First::Waits));
+            state.and_then(|call| self.engine.start_small(&call, &mut buffer, Setup::Refused));
         match state {
             Some(state) => Ok(Transfer::new(state, self.engine.clone())),
             None => Err(buffer.expect("only a started read has the buffer")),

@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 use super::Engine;
 use super::file::File;
-use super::lent::{GoOn, OnUnwind};
-use super::raw::small::First;
+use super::unwind::{GoOn, OnUnwind};
+use super::small::Setup;
 use super::start::Call;
+use super::unwind::{GoOn, OnUnwind};
 use crate::error::{Error, Result};
 use crate::transfer::{Outcome, State};
 
@@ -35,7 +36,7 @@ impl File {
         if !has_server && let Some(done) = self.engine.move_small(&call) {
             return done;
         }
-        let state = match self.engine.start_small(&call, &mut None, First::Prepares) {
+        let state = match self.engine.start_small(&call, &mut None, Setup::Allowed) {
             Some(state) => state,
             None => self.engine.start(&call, None)?,
         };

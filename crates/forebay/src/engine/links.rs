@@ -12,8 +12,8 @@ use std::time::Instant;
 use forebay_base::lock::Lock;
 use forebay_topology::System;
 
-use super::raw::small::{Idle, Lanes, QUEUED_MAX, lanes};
-use super::{Engine, seats};
+use super::small::{Idle, Lanes, QUEUED_MAX, lanes};
+use super::{Engine, affinity};
 use crate::error::{Error, Result};
 use crate::events;
 use crate::gpu::{Device, DeviceId, DirectProvider};
@@ -148,8 +148,8 @@ impl Engine {
             return Ok((link, index));
         }
         let (inner, device) = (&self.inner, &link.device);
-        let node = seats::node_of(&System::live(), &device.info().pci_address);
-        node.iter().for_each(|node| inner.tools.seats.add(node));
+        let node = affinity::node_of(&System::live(), &device.info().pci_address);
+        node.iter().for_each(|node| inner.tools.affinity.add(node));
         let arena = &inner.tools.arena;
         let number = |bell| {
             let _numbers = inner.links.numbers.lock(); // the scheduler and the arena use the same

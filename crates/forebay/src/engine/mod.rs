@@ -4,28 +4,28 @@
 //! have several engines. Threads, rings and pinned memory are created by the first transfer that
 //! needs them. They are freed with the last handle: an [`Engine`], a [`File`] or a [`Transfer`].
 
+mod affinity;
 mod drives;
 mod file;
 mod interrupt;
-mod lent;
 mod links;
 mod many;
 mod notes;
 mod ordered;
 mod overdue;
 mod quiesce;
-mod raw;
 mod readers;
 mod request;
-mod seats;
 mod several;
+mod small;
 mod start;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod transfer;
+mod unwind;
 
-use raw::ring::ColdReads;
+use small::ring::ColdReads;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 pub use file::File;
 use forebay_base::lock::Lock;
-use forebay_base::process::{Home, Housed, Kept};
+use forebay_base::process::{Home, Housed, ProcessLocal};
 use forebay_cufile::{CuFile, Session};
 use forebay_topology::{Neighbours, System};
 pub use many::{BlockRead, ManyOutcome, ManyTransfer, Piece, PieceResult};
@@ -66,7 +66,7 @@ const HOST_WINDOWS: u32 = 4;
 /// affected. A child may create a new engine.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    inner: Kept<Inner>,
+    inner: ProcessLocal<Inner>,
 }
 
 // Every transfer changes the count of handles: no field that is read shares its cache line.
@@ -126,7 +126,7 @@ impl Engine {
         let arena = Arc::new(Arena::new(options.slot_size, options.arena_size));
         core.leaks_on_failure(Arc::clone(&arena) as _);
         let engine = Self {
-            inner: Kept::new(Inner {
+            inner: ProcessLocal::new(Inner {
                 home: Home::here(),
                 core: Arc::clone(&core),
                 readers,
@@ -136,7 +136,7 @@ impl Engine {
                     arena,
                     core,
                     bell,
-                    seats: Arc::new(seats::Seats::new(readers.one)),
+                    affinity: Arc::new(affinity::ReaderAffinity::new(readers.one)),
                     // Unit tests count slots, and run next to other engines.
                     neighbours: Arc::new(match cfg!(test) {
                         true => Neighbours::none(),
@@ -329,7 +329,7 @@ impl Engine {
         notes.extend(self.inner.core.ring_failure().map(notes::ring_lost));
         notes.extend(self.inner.tools.arena.misplaced().map(notes::misplaced));
         notes.extend(self.inner.tools.arena.refused());
-        notes.extend(self.inner.tools.seats.refusal().map(notes::unseated));
+        notes.extend(self.inner.tools.affinity.refusal().map(notes::unseated));
         let refused = self.inner.links.refused_lanes().into_iter();
         notes.extend(refused.map(|(gpu, error)| notes::no_lane(gpu, &error)));
         notes

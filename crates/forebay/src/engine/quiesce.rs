@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_base::process::Kept;
+use forebay_base::process::ProcessLocal;
 
 use super::Engine;
 use super::file::File;
@@ -40,7 +40,7 @@ impl Engine {
         self.check_process(Operation::Wait)?;
         let start = Instant::now();
         loop {
-            self.inner = match Kept::into_inner(self.inner) {
+            self.inner = match ProcessLocal::into_inner(self.inner) {
                 Ok(inner) => {
                     let threads = inner.threads.clone();
                     drop(inner);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::lent::GoOn;
+use super::unwind::GoOn;
 use super::many::{ManyOutcome, ManyTransfer, Piece};
 use super::ordered::OrderedOn;
 use super::{Engine, File, Transfer};

@@ -22,7 +22,7 @@ use forebay_base::random::random;
 use forebay_base::timeout::within;
 
 use super::interrupt::{CHECKS_EVERY, DRAIN_MAX};
-use super::lent::GoOn;
+use super::unwind::GoOn;
 use super::many::{Many, ManyOutcome, ManyTransfer, Piece, PieceResult};
 use super::request::RequestOptions;
 use super::{Engine, bad_request};

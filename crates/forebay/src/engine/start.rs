@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use forebay_base::units::{ByteRange, align_down, align_up};
 
-use super::lent::OnUnwind;
 use super::request::RequestOptions;
+use super::unwind::OnUnwind;
 use super::{Engine, bad_request};
 use crate::error::{Error, Result};
 use crate::events::Begin;
@@ -19,7 +19,7 @@ use crate::gpu::{Device, DirectProvider, Port};
 use crate::memory::{Buffer, Span};
 use crate::options::DirectIo;
 use crate::plan::{Access, Alignment, Direction, Io, Reason, Route, split_write};
-use crate::queue::{Peer, Request, Share, now_ns};
+use crate::queue::{DirectPath, Request, Share, now_ns};
 use crate::transfer::{State, SyncMode};
 
 /// A call with its arguments.
@@ -217,7 +217,7 @@ impl Engine {
             is_sized,
             address: call.span.address,
             link,
-            peer: None,
+            direct: None,
             drive,
             parts,
             shares: Vec::new(),
@@ -457,7 +457,7 @@ impl Engine {
         let parts: VecDeque<_> = edges.collect();
         let share = (!parts.is_empty()).then_some(Share { drive, parts });
         request.shares = share.into_iter().collect();
-        request.peer = Some(Peer { port, link, alignment });
+        request.direct = Some(DirectPath { port, link, alignment });
         request.link = None;
         request.parts = [(body, Io::ODirect, reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));

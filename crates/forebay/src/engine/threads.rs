@@ -11,16 +11,16 @@ use forebay_base::lock::{Condvar, Lock, woken};
 use forebay_topology::Neighbours;
 use rustix::io::Errno;
 
+use super::affinity::ReaderAffinity;
 use super::notes;
-use super::seats::Seats;
 use crate::error::{Error, Operation, Result};
 use crate::events;
 use crate::gpu::Device;
 use crate::memory::Parts;
 use crate::options::{Options, RingChoice};
 use crate::queue::{
-    Chore, Claim, Closers, Core, Crew, EACH_MAX, KernelThreads, Parking, Plan, Planner, Pool,
-    PreadRing, Reader, RingWorker, Slot, Tools, UringRing, Waker, Wakeup,
+    Chore, Claim, Closers, Core, EACH_MAX, KernelThreads, Parking, Plan, Planner, Pool, PreadRing,
+    Reader, RingWorker, Slot, Tools, UringRing, Waker, Wakeup, Workers,
 };
 use crate::staging::{Arena, Cells, Submitter};
 
@@ -67,7 +67,7 @@ pub(super) struct ReaderTools {
     /// Wakes the readers.
     pub(super) bell: Arc<Parking>,
     /// CPU affinity of the readers.
-    pub(super) seats: Arc<Seats>,
+    pub(super) affinity: Arc<ReaderAffinity>,
     pub(super) neighbours: Arc<Neighbours>,
 }
 
@@ -229,7 +229,7 @@ impl Threads {
             return Ok(());
         }
         if readers.started == 0 {
-            tools.seats.allow();
+            tools.affinity.allow();
         }
         let mut refusal = None;
         while refusal.is_none() && readers.started < count {
@@ -250,7 +250,7 @@ impl Threads {
     fn spawn_reader(&self, tools: &ReaderTools, index: usize) -> Result<()> {
         let tools = tools.clone();
         self.spawn(format!("forebay-read-{index}"), "reader threads", move || {
-            let _seat = tools.seats.sit();
+            let _registered = tools.affinity.register();
             let ring = PreadRing::new(tools.planner.segment);
             Reader::new(ring).run(&tools.core, &tools, &tools.bell);
         })
@@ -320,7 +320,7 @@ impl Threads {
                 };
                 let run = move || {
                     let ring = PreadRing::new(segment);
-                    RingWorker::woken(Crew::Pool, ring).run(&core, planner, Some(&pool));
+                    RingWorker::woken(Workers::Pool, ring).run(&core, planner, Some(&pool));
                 };
                 let started = threads.spawn(format!("forebay-wait-{number}"), "drive threads", run);
                 started.map_err(errno_of)
@@ -390,7 +390,7 @@ impl Threads {
             let index = core.add_ring(Wakeup::Ring(waker));
             answer.send(Ok(index)).unwrap_or(());
             events::ring_made(index);
-            RingWorker::new(Crew::Ring(index), ring).run(&core, planner, None);
+            RingWorker::new(Workers::Ring(index), ring).run(&core, planner, None);
         })?;
         Ok(answered.recv().unwrap_or(Err(Errno::AGAIN)))
     }

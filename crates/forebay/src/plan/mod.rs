@@ -9,7 +9,8 @@ mod strip;
 pub use packing::{Packed, Packing, SKEW};
 pub use route::{Direction, Reason, Route};
 pub(crate) use segment::{
-    Access, Alignment, Io, Layout, Part, Segment, Split, cut_parts, cut_peer, cut_read, split_write,
+    Access, Alignment, Io, Layout, Part, Segment, Split, cut_direct, cut_parts, cut_read,
+    split_write,
 };
 pub use strip::Wanted;
 pub(crate) use strip::{GAP_MAX, Stretch, Strip};

@@ -190,7 +190,7 @@ pub(crate) fn cut_parts(
 }
 
 /// Cuts `wanted`, which is aligned, into segments for direct transfers between a drive and a GPU.
-pub(crate) fn cut_peer(wanted: ByteRange, base: u64, piece: u64, reason: Reason) -> Vec<Segment> {
+pub(crate) fn cut_direct(wanted: ByteRange, base: u64, piece: u64, reason: Reason) -> Vec<Segment> {
     let segment = |part| Segment::plain(part, Io::ODirect, reason);
     on_grid(wanted, base, piece).map(segment).collect()
 }

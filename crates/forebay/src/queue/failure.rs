@@ -1,4 +1,4 @@
-//! Failure of an engine after a panic of one of its threads: the engine is closed.
+//! Failure of an engine after a panic of one of its threads: the engine accepts no further transfers.
 //!
 //! The state that the thread was changing may be wrong and must not be used. So all transfers end
 //! with an error, waiting threads are woken, and new requests are refused. Memory that a drive or a
@@ -45,7 +45,7 @@ impl Core {
     pub(crate) fn fail(&self, cause: &str) {
         let cause: Arc<str> = cause.into();
         let mut scheduler = self.lock_anyhow();
-        if scheduler.is_closed() {
+        if scheduler.has_failed() {
             return;
         }
         let waiting = scheduler.close(Arc::clone(&cause));
@@ -81,7 +81,7 @@ mod tests {
 
     use super::super::op::{Completion, Op};
     use super::super::planner::Plan;
-    use super::super::scheduler::{Claim, Crew, Limits, Request, Scheduler};
+    use super::super::scheduler::{Claim, Limits, Request, Scheduler, Workers};
     use super::super::worker::{Reader, RingWorker, Tools};
     use super::super::{Parking, Planner, Priority, Ring, Slot, Wakeup};
     use super::*;
@@ -191,7 +191,7 @@ mod tests {
                 is_sized: true,
                 address: self.memory.as_ptr() as u64,
                 link: None,
-                peer: None,
+                direct: None,
                 drive: 0,
                 parts: [(range, io, reason)].into(),
                 shares: Vec::new(),
@@ -217,7 +217,7 @@ mod tests {
                 let Some(Err(error @ Error::EngineFailed { .. })) = end else { panic!("{end:?}") };
                 assert!(error.to_string().contains(cause), "{error}");
             }
-            assert!(self.core.failure().is_some() && self.core.lock().is_closed());
+            assert!(self.core.failure().is_some() && self.core.lock().has_failed());
         }
     }
 
@@ -245,9 +245,9 @@ mod tests {
         let broken = Broken::default();
         broken.panics.store(true, Ordering::Relaxed);
         let state = rig.start(Io::ODirect, Reason::Required);
-        let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
+        let (core, workers) = (Arc::clone(&rig.core), Workers::Ring(rig.ring));
         let thread =
-            std::thread::spawn(move || RingWorker::new(crew, broken).run(&core, PLANNER, None));
+            std::thread::spawn(move || RingWorker::new(workers, broken).run(&core, PLANNER, None));
         rig.assert_failed(&state, "a ring that is broken");
         thread.join().expect("the panic ends there");
         state.wait_untouched();
@@ -271,8 +271,8 @@ mod tests {
         let rig = Rig::new();
         let (broken, state) = (Broken::default(), rig.start(Io::ODirect, Reason::Required));
         let ends = Arc::clone(&broken.panics);
-        let (core, crew) = (Arc::clone(&rig.core), Crew::Ring(rig.ring));
-        let mut worker = RingWorker::new(crew, broken);
+        let (core, workers) = (Arc::clone(&rig.core), Workers::Ring(rig.ring));
+        let mut worker = RingWorker::new(workers, broken);
         while worker.held().0.in_flight() == 0 {
             let _ = worker.step(&core, false, |claim| PLANNER.plan(claim));
         }

@@ -60,13 +60,13 @@ impl KernelThreads {
 
 /// The kernel threads of one ring.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct RingThreads {
     all: Arc<KernelThreads>,
     /// Additional threads per node, beyond the one of every ring; `None` before `take_more`.
     more: Option<usize>,
 }
 
-impl Lent {
+impl RingThreads {
     /// Limits the ring to the one thread that every ring has. Must be called on the thread that
     /// uses the ring: the kernel's threads belong to that thread.
     pub(super) fn new(ring: &IoUring, all: Arc<KernelThreads>) -> Self {
@@ -88,7 +88,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for RingThreads {
     fn drop(&mut self) {
         self.all.give(self.more.unwrap_or(0));
     }
@@ -136,11 +136,11 @@ mod tests {
         if let Err(errno) = bound(&ring, 7) {
             return println!("skipped: the kernel does not bound its threads: {errno}");
         }
-        let mut lent = Lent::new(&ring, Arc::clone(&threads));
+        let mut threads_of_ring = RingThreads::new(&ring, Arc::clone(&threads));
         assert_eq!(bounds(&ring), [1, 1]);
-        lent.take_more(&ring);
+        threads_of_ring.take_more(&ring);
         assert_eq!(bounds(&ring), [11, 1]);
-        lent.take_more(&ring);
+        threads_of_ring.take_more(&ring);
         assert_eq!((bounds(&ring), threads.take()), ([11, 1], 8));
     }
 }

@@ -38,8 +38,8 @@ pub(crate) use planner::{Plan, Planner};
 pub(crate) use pread::PreadRing;
 pub use scheduler::Priority;
 pub(crate) use scheduler::{
-    Claim, Copy, CopyFailure, Crew, EACH_MAX, Limits, Peer, READERS_LEAST, Request, Scheduler,
-    Share,
+    Claim, Copy, CopyFailure, DirectPath, EACH_MAX, Limits, READERS_LEAST, Request, Scheduler,
+    Share, Workers,
 };
 pub(crate) use uring::{UringRing, try_out};
 pub(crate) use window::Slot;

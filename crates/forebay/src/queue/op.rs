@@ -27,7 +27,7 @@ pub(crate) enum OpKind {
 
 /// The queue of an op, which determines the thread that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum Executor {
     /// The ring of its drive.
     Ring,
     /// The pool, whose threads may block on drives.

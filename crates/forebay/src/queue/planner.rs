@@ -9,7 +9,7 @@ use super::scheduler::Claim;
 use super::window::PIECES_MAX;
 use crate::file::{Handle, ResidencySource};
 use crate::plan::{
-    Direction, Io, Layout, Part, Reason, Segment, Split, cut_parts, cut_peer, cut_read,
+    Direction, Io, Layout, Part, Reason, Segment, Split, cut_direct, cut_parts, cut_read,
 };
 use crate::transfer::{Batch, Stage};
 
@@ -48,9 +48,9 @@ impl Planner {
         split: impl FnOnce(&Claim) -> Split,
         is_resident: impl Fn(&Handle, ByteRange) -> bool,
     ) -> Plan {
-        if claim.is_peer {
+        if claim.is_direct {
             let piece = self.drive_piece(claim);
-            return (piece, cut_peer(claim.range, claim.base, piece, claim.how.1));
+            return (piece, cut_direct(claim.range, claim.base, piece, claim.how.1));
         }
         if let Some(batch) = &claim.batch {
             return self.cut_batch(claim, batch, is_resident);

@@ -25,7 +25,7 @@ use slab::Slab;
 use super::Ring;
 use super::bounce::Bounce;
 use super::forks;
-use super::kernel_threads::{KernelThreads, Lent};
+use super::kernel_threads::{KernelThreads, RingThreads};
 use super::op::{Completion, Op, OpKind, Owner, WindowKey, now_ns};
 use super::parking::Waker;
 use crate::memory::Parts;
@@ -95,7 +95,7 @@ pub(crate) struct UringRing {
     waiting_for_wake: bool,
     unsubmitted: bool,
     recall: Recall,
-    kernel_threads: Lent,
+    kernel_threads: RingThreads,
     /// A pipe that reports HUP when the kernel has released the closed ring.
     gone: OwnedFd,
     /// True if the ring is closed.
@@ -134,7 +134,7 @@ impl UringRing {
         };
         let (ring, gone) = forks::open(open, |(ring, _)| ring.as_raw_fd())
             .map_err(|e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        let kernel_threads = Lent::new(&ring, kernel_threads);
+        let kernel_threads = RingThreads::new(&ring, kernel_threads);
         let pieces = usize::try_from((BOUNCE_MAX / segment).max(2)).map_err(|_| Errno::INVAL)?;
         Ok(Self {
             ring: std::mem::ManuallyDrop::new(ring),

@@ -11,7 +11,7 @@ use super::core::Core;
 use super::op::{Completion, Op};
 use super::parking::{Parking, Pool};
 use super::planner::{Plan, Planner};
-use super::scheduler::{Claim, Crew, DriveWork, ReaderWork, Scheduler};
+use super::scheduler::{Claim, DriveWork, ReaderWork, Scheduler, Workers};
 use super::spans;
 use crate::trace::Track;
 use crate::transfer::State;
@@ -37,7 +37,7 @@ pub(crate) enum Next {
 /// Feeds one ring: a ring that serves drives, or that of a pool thread.
 #[derive(Debug)]
 pub(crate) struct RingWorker<R> {
-    crew: Crew,
+    workers: Workers,
     ring: R,
     taken: Vec<Op>,
     done: Vec<Completion>,
@@ -49,9 +49,9 @@ pub(crate) struct RingWorker<R> {
 
 impl<R: Ring> RingWorker<R> {
     /// For [`Crew::Ring`] or [`Crew::Pool`].
-    pub(crate) fn new(crew: Crew, ring: R) -> Self {
+    pub(crate) fn new(workers: Workers, ring: R) -> Self {
         Self {
-            crew,
+            workers,
             ring,
             taken: Vec::new(),
             done: Vec::new(),
@@ -62,8 +62,8 @@ impl<R: Ring> RingWorker<R> {
     }
 
     /// For a thread that was woken before it began, so it counts as parked.
-    pub(crate) fn woken(crew: Crew, ring: R) -> Self {
-        Self { parked: true, ..Self::new(crew, ring) }
+    pub(crate) fn woken(workers: Workers, ring: R) -> Self {
+        Self { parked: true, ..Self::new(workers, ring) }
     }
 
     /// The ring, and its completions since the last step.
@@ -85,10 +85,10 @@ impl<R: Ring> RingWorker<R> {
             let ended = scheduler.has_ended();
             let may_sleep = waits || self.taken.len() + self.ring.in_flight() == 0;
             if may_sleep && claim.is_none() && !ended {
-                scheduler.parks(self.crew);
+                scheduler.parks(self.workers);
                 self.parked = true;
             }
-            (claim, ended, scheduler.take_to_cancel(self.crew))
+            (claim, ended, scheduler.take_to_cancel(self.workers))
         });
         // Before anything new is submitted: a window's key may be reused by then.
         cancelled.into_iter().for_each(|window| self.ring.cancel(window));
@@ -125,7 +125,7 @@ impl<R: Ring> RingWorker<R> {
     /// Moves the work of a failed ring to threads. Requests that the kernel still has come back
     /// first: another request for the same bytes would race with them.
     fn lose_ring(&mut self, core: &Core, errno: Errno) {
-        if let Crew::Ring(ring) = self.crew {
+        if let Workers::Ring(ring) = self.workers {
             core.lose_ring(ring, errno);
         }
         for closes in [false, true] {
@@ -139,7 +139,7 @@ impl<R: Ring> RingWorker<R> {
     /// Returns the results of the last step.
     fn hand_over(&mut self, scheduler: &mut Scheduler) {
         if std::mem::take(&mut self.parked) {
-            scheduler.resumes(self.crew);
+            scheduler.resumes(self.workers);
         }
         self.done.drain(..).for_each(|completion| scheduler.complete(completion));
         if let Some((window, (piece, segments))) = self.planned.take() {
@@ -153,7 +153,7 @@ impl<R: Ring> RingWorker<R> {
         self.hand_over(scheduler);
         let room = self.ring.room();
         while self.taken.len() < room {
-            match scheduler.take_drive_work(self.crew)? {
+            match scheduler.take_drive_work(self.workers)? {
                 DriveWork::Op(op) => self.taken.push(op),
                 DriveWork::Open(claim) => return Some(claim),
             }
@@ -285,7 +285,7 @@ impl<R: Ring> Reader<R> {
         let (work, ended) = core.with(|scheduler| {
             match self.counted {
                 Counted::Neither => {}
-                Counted::Parked => scheduler.resumes(Crew::Readers),
+                Counted::Parked => scheduler.resumes(Workers::Readers),
                 Counted::Busy => scheduler.return_reader(),
             }
             self.hand_back(scheduler);
@@ -295,7 +295,7 @@ impl<R: Ring> Reader<R> {
                 Some(_) => Counted::Busy,
                 None if ended => Counted::Neither,
                 None => {
-                    scheduler.parks(Crew::Readers);
+                    scheduler.parks(Workers::Readers);
                     Counted::Parked
                 }
             };

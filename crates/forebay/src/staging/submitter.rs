@@ -27,7 +27,7 @@ use crate::events;
 use crate::gpu::{Device, DeviceCopy, DeviceError, DeviceResult, Event, Signal, Stream, is_quiet};
 use crate::memory::{HostMemory, Purpose};
 use crate::plan::Direction;
-use crate::queue::{Copy, CopyFailure, Core, Crew, now_ns};
+use crate::queue::{Copy, CopyFailure, Core, Workers, now_ns};
 use crate::trace::{Recorder, Span, Track, What};
 use crate::transfer::{Over, Scatter};
 
@@ -274,11 +274,11 @@ impl Submitter {
             if self.parked && !is_woken {
                 break small;
             }
-            let (now, link, crew) = (now_ns(), self.link, Crew::Link(self.link));
+            let (now, link, workers) = (now_ns(), self.link, Workers::Link(self.link));
             let mut group = Vec::new();
             core.with(|scheduler| {
                 if std::mem::take(&mut self.parked) {
-                    scheduler.resumes(crew);
+                    scheduler.resumes(workers);
                 }
                 scheduler.set_time(now);
                 for Done { copy, queued_ns, over_ns, failed, .. } in self.done.drain(..) {
@@ -289,7 +289,7 @@ impl Submitter {
                 naps = lingers && scheduler.fills_soon(link);
                 let is_idle = group.is_empty() && inward + outward == 0;
                 if is_idle && !ended && (small > 0 || !naps) {
-                    scheduler.parks(crew);
+                    scheduler.parks(workers);
                     self.parked = true;
                 }
                 soon = inward + small + outward > 0 && scheduler.is_waited_for(link);

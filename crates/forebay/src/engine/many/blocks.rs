@@ -1,5 +1,5 @@
 //! Reads into memory for a few blocks at a time: one transfer that advances as its caller opens
-//! more blocks (`queue/gate.rs`).
+//! more blocks (`transfer/gate.rs`).
 
 use std::sync::Arc;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use forebay_base::lock::Lock;
 
-use super::lent::{GoOn, OnUnwind};
 use super::request::RequestOptions;
+use super::unwind::{GoOn, OnUnwind};
 use super::{Engine, File};
 use crate::engine::transfer::{Transfer, TransferFuture};
 use crate::error::{Error, Result};

@@ -128,7 +128,7 @@ impl Engine {
             is_sized: false, // per file
             address: 0,      // per piece
             link,
-            peer: None,
+            direct: None,
             drive: first.drive,
             cold: begins_direct && batch.begins_cold(),
             parts: first.parts,

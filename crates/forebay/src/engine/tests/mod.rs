@@ -178,7 +178,7 @@ fn slots_and_readers_are_near_the_gpu() {
             let mut buffer = engine.allocate(device.id(), LEN as u64).unwrap();
             engine.open(&path).unwrap().read(&mut buffer).run().unwrap();
             let affinity = |thread| rustix::thread::sched_getaffinity(Some(thread)).unwrap();
-            engine.inner.tools.seats.threads().into_iter().map(affinity).collect::<Vec<_>>()
+            engine.inner.tools.affinity.threads().into_iter().map(affinity).collect::<Vec<_>>()
         };
         let wanted = if near.count() > 0 { near } else { here };
         assert_eq!(read(&gpu(0, address)), [wanted], "on node {node}");

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
 
-use super::turns::{Listed, Priority, Turn};
+use super::round_robin::{Entry, Listed, Priority};
 use crate::error::{Error, Place};
 use crate::file::Handle;
 use crate::gpu::Port;
 use crate::plan::{Alignment, Direction, Io, Reason, Route, Strip};
-use crate::queue::op::{Line, Op, WindowKey};
+use crate::queue::op::{Executor, Op, WindowKey};
 use crate::queue::window::Slot;
 use crate::transfer::{Batch, State, SyncMode};
 
@@ -35,10 +35,10 @@ pub(crate) struct Request {
     pub(crate) is_sized: bool,
     /// Host or GPU address of the byte at `range.start`.
     pub(crate) address: u64,
-    /// The GPU's link. `None` if no slot is used: for host memory and for a peer.
+    /// The GPU's link. `None` if no slot is used: for host memory and on the direct route.
     pub(crate) link: Option<usize>,
     /// The direct path between the drive and a GPU, if there is one. Other shares do not use it.
-    pub(crate) peer: Option<Peer>,
+    pub(crate) direct: Option<DirectPath>,
     pub(crate) drive: usize,
     /// Parts to move, in order. A part of a write starts when all parts before it are done.
     pub(crate) parts: VecDeque<(ByteRange, Io, Reason)>,
@@ -55,7 +55,7 @@ pub(crate) struct Request {
 
 /// A direct path between a drive and a GPU, and the staged path for what it does not take.
 #[derive(Debug, Clone)]
-pub(crate) struct Peer {
+pub(crate) struct DirectPath {
     pub(crate) port: Arc<dyn Port>,
     /// The link of the GPU, for staged bytes.
     pub(crate) link: usize,
@@ -107,13 +107,13 @@ impl Share {
 impl Request {
     /// The route of bytes that move between a file, by `io`, and the memory.
     pub(super) fn route(&self, io: Io) -> Route {
-        if self.peer.is_some() { Route::Direct } else { io.route(self.link.is_some()) }
+        if self.direct.is_some() { Route::Direct } else { io.route(self.link.is_some()) }
     }
 
-    /// A request for another share of the transfer: the same fields on another drive, never a peer.
+    /// A request for another share of the transfer: the same fields on another drive, never direct.
     pub(super) fn share_on(&self, drive: usize, parts: VecDeque<(ByteRange, Io, Reason)>) -> Self {
         let mut share = Self { drive, parts, ..self.clone() };
-        if let Some(Peer { link, alignment, .. }) = share.peer.take() {
+        if let Some(DirectPath { link, alignment, .. }) = share.direct.take() {
             (share.link, share.alignment) = (Some(link), alignment);
         }
         share
@@ -204,13 +204,13 @@ pub(super) struct Active {
     /// True if the caller opens windows itself although readers could.
     pub(super) insists: bool,
     /// The part of a write that bypasses the page cache.
-    pub(super) around: Option<ByteRange>,
+    pub(super) o_direct: Option<ByteRange>,
     /// Offset at which a read found the end of the file, if before the end of the range.
     pub(super) end: u64,
     /// The list in which it waits to open its next window.
     pub(super) listed: Listed,
     /// The queue that the last window used. The threads that serve it limit the transfer's speed.
-    pub(super) pace: Line,
+    pub(super) pace: Executor,
     /// Offset up to which an attempt found no resident pages.
     pub(super) tried: u64,
     /// Time at which it began to wait for a slot, also after the wait has ended.
@@ -252,16 +252,16 @@ pub(super) enum Phase {
 pub(super) struct Queue {
     pub(super) ops: VecDeque<Op>,
     /// True if the transfer has an entry in the turn order; it never has two.
-    pub(super) in_turn: bool,
+    pub(super) is_queued: bool,
 }
 
 impl Active {
     /// A share without siblings, to be kept under `key`.
-    pub(super) fn new(request: Request, key: usize, serial: u64, pace: Line) -> Self {
+    pub(super) fn new(request: Request, key: usize, serial: u64, pace: Executor) -> Self {
         let first = request.parts.front();
         let writes = request.direction == Direction::Write;
         let bytes = request.parts.iter().map(|part| part.0.len()).sum();
-        let around = request.parts.iter().find(|part| writes && part.1 == Io::ODirect);
+        let o_direct = request.parts.iter().find(|part| writes && part.1 == Io::ODirect);
         Self {
             serial,
             next: key,
@@ -271,7 +271,7 @@ impl Active {
             windows: Vec::new(),
             has_opened: false,
             insists: false,
-            around: around.map(|part| part.0),
+            o_direct: o_direct.map(|part| part.0),
             end: request.end,
             listed: Listed::Nowhere,
             pace,
@@ -324,33 +324,33 @@ impl Active {
     /// True if the drive's ring opens the next window. Writes are copied from the GPU before the
     /// ring gets their ops, so their windows are opened ahead.
     pub(super) fn is_ring_to_open(&self) -> bool {
-        self.pace == Line::Ring && self.request.direction == Direction::Read
+        self.pace == Executor::Ring && self.request.direction == Direction::Read
     }
 
-    pub(super) fn queue(&mut self, line: Line) -> &mut Queue {
-        match line {
-            Line::Ring => &mut self.for_ring,
-            Line::Pool => &mut self.for_pool,
-            Line::Readers => &mut self.for_readers,
+    pub(super) fn queue(&mut self, executor: Executor) -> &mut Queue {
+        match executor {
+            Executor::Ring => &mut self.for_ring,
+            Executor::Pool => &mut self.for_pool,
+            Executor::Readers => &mut self.for_readers,
         }
     }
 
     /// Returns a new entry in the turn order, unless the transfer has one. A transfer without ops,
     /// and without a window for the ring to open, needs none.
-    pub(super) fn turn(&mut self, key: usize, line: Line) -> Option<Turn> {
-        let turn = Turn { key, serial: self.serial, priority: self.request.priority };
-        let opens = self.listed == Listed::Ring && line == Line::Ring;
-        let queue = self.queue(line);
-        let takes = !queue.in_turn && (opens || !queue.ops.is_empty());
-        queue.in_turn |= takes;
-        takes.then_some(turn)
+    pub(super) fn entry(&mut self, key: usize, executor: Executor) -> Option<Entry> {
+        let entry = Entry { key, serial: self.serial, priority: self.request.priority };
+        let opens = self.listed == Listed::Ring && executor == Executor::Ring;
+        let queue = self.queue(executor);
+        let takes = !queue.is_queued && (opens || !queue.ops.is_empty());
+        queue.is_queued |= takes;
+        takes.then_some(entry)
     }
 
     /// Begins the next phase, once nothing is in flight and nothing is left to move. False if there
     /// is none.
     pub(super) fn begin_next_phase(&mut self) -> bool {
         let syncs = self.request.sync != SyncMode::None;
-        self.phase = match (&self.phase, self.around) {
+        self.phase = match (&self.phase, self.o_direct) {
             (Phase::Moving, Some(_)) => Phase::DroppingStale,
             (Phase::Moving | Phase::DroppingStale, _) if syncs => Phase::Syncing,
             _ => return false,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::Scheduler;
-use super::turns::QueueEnd;
+use super::round_robin::QueueEnd;
 use crate::error::Error;
 use crate::plan::{Io, Reason, Segment};
 use crate::queue::op::{Op, OpKind, Owner};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Scheduler;
 use super::active::{Active, Phase};
 use super::link::Link;
-use super::turns::Listed;
+use super::round_robin::Listed;
 use crate::error::Error;
 use crate::plan::Direction;
 use crate::queue::op::{Op, Owner};
@@ -66,7 +66,7 @@ impl Scheduler {
             let planning = window.outstanding.checked_sub(ops);
             assert!(planning.is_some_and(|n| n <= 1), "window {key} has {ops} ops: {window:?}");
         }
-        assert!(ops.is_empty(), "ops of closed windows: {ops:?}");
+        assert!(ops.is_empty(), "ops of failed windows: {ops:?}");
         for (key, active) in &self.transfers {
             assert_eq!(open.remove(&key).unwrap_or(0), active.open, "windows of {key}: {active:?}");
         }
@@ -125,14 +125,17 @@ impl Scheduler {
         assert_eq!(planned, self.readers.planned, "windows for readers that are being planned");
         self.drives.check();
         for (index, drive) in self.drives.iter().enumerate() {
-            let times = self.pool.line.iter().filter(|&&other| other == index).count();
-            assert_eq!(times, usize::from(drive.in_line), "drive {index} in line for the pool");
-            assert!(drive.in_line || drive.pool_turns.is_empty(), "no thread serves drive {index}");
+            let times = self.pool.drives.iter().filter(|&&other| other == index).count();
+            assert_eq!(times, usize::from(drive.is_queued), "drive {index} in line for the pool");
+            assert!(
+                drive.is_queued || drive.pool_order.is_empty(),
+                "no thread serves drive {index}"
+            );
         }
         let queues =
             self.transfers.iter().flat_map(|(_, a)| [&a.for_ring, &a.for_pool, &a.for_readers]);
-        assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.in_turn), "ops without a turn");
-        let has_turn = |active: &Active| active.listed != Listed::Ring || active.for_ring.in_turn;
+        assert!(queues.into_iter().all(|q| q.ops.is_empty() || q.is_queued), "ops without a turn");
+        let has_turn = |active: &Active| active.listed != Listed::Ring || active.for_ring.is_queued;
         assert!(
             self.transfers.iter().all(|(_, active)| has_turn(active)),
             "no thread opens its windows"
@@ -235,7 +238,7 @@ impl Scheduler {
         assert_eq!((waits + syncs) as usize, in_flight, "windows that wait for nothing");
         let all =
             self.windows.iter().all(|(_, window)| window.outstanding > 0 && window.copies == 0);
-        assert!(all, "windows that could be closed: {:?}", self.windows);
+        assert!(all, "windows that could be failed: {:?}", self.windows);
     }
 
     /// Debug output of the scheduler's state of a transfer.

@@ -9,7 +9,7 @@ use super::work::{Copy, CopyFailure};
 use crate::error::{Error, Operation};
 use crate::gpu::{DeviceError, DeviceId};
 use crate::plan::Direction;
-use crate::queue::op::{Line, WindowKey};
+use crate::queue::op::{Executor, WindowKey};
 use crate::queue::window::Run;
 use crate::transfer::Stage;
 
@@ -176,7 +176,7 @@ impl Scheduler {
         took_ns: u64,
         failed: Option<CopyFailure>,
     ) {
-        if self.is_closed() {
+        if self.has_failed() {
             return;
         }
         if let Some(statistics) = &mut self.statistics {
@@ -287,7 +287,7 @@ impl Scheduler {
     pub(crate) fn is_ending(&self, link: usize) -> bool {
         let Link { left, filling, .. } = &self.links[link];
         let by_readers =
-            |&key: &WindowKey| self.transfers[self.windows[key].transfer].pace == Line::Readers;
+            |&key: &WindowKey| self.transfers[self.windows[key].transfer].pace == Executor::Readers;
         *left <= PRIVATE_CACHES && filling.first().is_some_and(by_readers)
     }
 
@@ -300,7 +300,7 @@ impl Scheduler {
             let Active { pace, request, .. } = &self.transfers[key];
             let need = self.need(key);
             // Transfers at their limit would not take more.
-            (idles || link.slots.is_split() || *pace != Line::Readers || need.is_first)
+            (idles || link.slots.is_split() || *pace != Executor::Readers || need.is_first)
                 && link.slots.admits(request.drive, need)
         };
         may && link.waiting.first().any(helps)

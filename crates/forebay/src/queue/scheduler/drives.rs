@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::turns::{Openable, Turns};
+use super::round_robin::{Openable, RoundRobin};
 use super::work::Limits;
 use crate::plan::Direction;
 use crate::queue::op::{Op, OpKind, RunBy};
@@ -46,11 +46,11 @@ pub(super) struct DriveQueue {
     /// The ring that serves it. Without a ring, the pool runs its O_DIRECT ops as well.
     pub(super) ring: Option<usize>,
     /// Transfers with ops for its ring, or with windows that the ring is to open.
-    pub(super) ring_turns: Turns,
+    pub(super) ring_order: RoundRobin,
     /// Transfers with ops for the pool.
-    pub(super) pool_turns: Turns,
+    pub(super) pool_order: RoundRobin,
     /// True if the drive is queued for the pool.
-    pub(super) in_line: bool,
+    pub(super) is_queued: bool,
     /// Number of ops for its ring and for the pool.
     pub(super) queued: usize,
     /// Expected ops of windows that are still being planned.
@@ -139,9 +139,9 @@ impl Drives {
             most: limits.depth_max,
             hardware: hardware.to_vec(),
             ring: None,
-            ring_turns: Turns::default(),
-            pool_turns: Turns::default(),
-            in_line: false,
+            ring_order: RoundRobin::default(),
+            pool_order: RoundRobin::default(),
+            is_queued: false,
             queued: 0,
             promised: 0,
             waiting: Openable::default(),
@@ -213,9 +213,9 @@ impl Drives {
         let all = state.in_flight();
         let [ring, pool_now, caller] = state.flying;
         let (first, own, other) = match by {
-            RunBy::Ring => (ring == 0, ring, &state.pool_turns),
-            RunBy::Pool => (pool_now == 0, pool_now + caller, &state.ring_turns),
-            RunBy::Caller => (all == 0, pool_now + caller, &state.ring_turns),
+            RunBy::Ring => (ring == 0, ring, &state.pool_order),
+            RunBy::Pool => (pool_now == 0, pool_now + caller, &state.ring_order),
+            RunBy::Caller => (all == 0, pool_now + caller, &state.ring_order),
         };
         let share = most / (self.busy + usize::from(all == 0)).max(1);
         let sharers = state.hardware.iter().map(|&piece| self.sharers[piece]).max().unwrap_or(0);

@@ -27,8 +27,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use forebay_base::units::MIB;
 
-use super::crews::Parked;
-use super::turns::Priority;
+use super::round_robin::Priority;
+use super::workers::Parked;
 use crate::gpu::{DeviceError, DeviceId};
 use crate::queue::op::WindowKey;
 use crate::queue::window::{Filler, Slot};
@@ -299,7 +299,7 @@ type Waiter = (u64, usize);
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     /// No queue in the map is empty.
-    lines: BTreeMap<Class, BTreeMap<u64, usize>>,
+    classes: BTreeMap<Class, BTreeMap<u64, usize>>,
     came: u64,
 }
 
@@ -309,60 +309,60 @@ pub(super) struct Heads(BinaryHeap<Reverse<(bool, Waiter, Class)>>);
 
 impl Waiting {
     /// Appends a transfer to a queue; returns its ticket.
-    pub(super) fn push(&mut self, line: Class, key: usize) -> u64 {
+    pub(super) fn push(&mut self, class: Class, key: usize) -> u64 {
         self.came += 1;
-        self.lines.entry(line).or_default().insert(self.came, key);
+        self.classes.entry(class).or_default().insert(self.came, key);
         self.came
     }
 
     /// Removes the transfer with this ticket from its drive's queues.
     pub(super) fn remove(&mut self, drive: usize, since: u64) {
-        self.lines.retain(|line, waiters| {
-            let removed = line.drive == drive && waiters.remove(&since).is_some();
+        self.classes.retain(|class, waiters| {
+            let removed = class.drive == drive && waiters.remove(&since).is_some();
             !removed || !waiters.is_empty()
         });
     }
 
     /// True if a transfer is waiting for its first slot.
     pub(super) fn has_first(&self) -> bool {
-        self.lines.keys().any(|line| line.is_first)
+        self.classes.keys().any(|class| class.is_first)
     }
 
     /// True if anything but a short transfer's first window is waiting on `drive`.
     pub(super) fn has_others(&self, drive: usize) -> bool {
-        self.lines.keys().any(|line| line.drive == drive && !line.is_first)
+        self.classes.keys().any(|class| class.drive == drive && !class.is_first)
     }
 
     /// The head of each queue, in no particular order.
     pub(super) fn first(&self) -> impl Iterator<Item = usize> {
-        self.lines.values().filter_map(|line| Some(*line.first_key_value()?.1))
+        self.classes.values().filter_map(|class| Some(*class.first_key_value()?.1))
     }
 
     pub(super) fn heads(&self) -> Heads {
-        let of = |(&line, waiters): (&Class, &BTreeMap<u64, usize>)| {
-            Some(Reverse((line.is_normal, first_of(waiters)?, line)))
+        let of = |(&class, waiters): (&Class, &BTreeMap<u64, usize>)| {
+            Some(Reverse((class.is_normal, first_of(waiters)?, class)))
         };
-        Heads(self.lines.iter().filter_map(of).collect())
+        Heads(self.classes.iter().filter_map(of).collect())
     }
 
     /// Removes the head of a queue and adds the new head to `heads`.
-    pub(super) fn serve(&mut self, line: Class, heads: &mut Heads) {
-        let Some(waiters) = self.lines.get_mut(&line) else { return };
+    pub(super) fn serve(&mut self, class: Class, heads: &mut Heads) {
+        let Some(waiters) = self.classes.get_mut(&class) else { return };
         waiters.pop_first();
         match first_of(waiters) {
-            Some(next) => heads.0.push(Reverse((line.is_normal, next, line))),
-            None => drop(self.lines.remove(&line)),
+            Some(next) => heads.0.push(Reverse((class.is_normal, next, class))),
+            None => drop(self.classes.remove(&class)),
         }
     }
 
     /// Moves the head of a queue, whose class has changed, to the end of another queue; returns its
     /// new ticket.
     pub(super) fn change(&mut self, from: Class, to: Class, heads: &mut Heads) -> Option<u64> {
-        let first = self.lines.get(&from).and_then(first_of);
+        let first = self.classes.get(&from).and_then(first_of);
         self.serve(from, heads);
         let (_, key) = first?;
         let since = self.push(to, key);
-        if self.lines[&to].len() == 1 {
+        if self.classes[&to].len() == 1 {
             heads.0.push(Reverse((to.is_normal, (since, key), to)));
         }
         Some(since)
@@ -371,7 +371,7 @@ impl Waiting {
     /// All waiting transfers.
     #[cfg(test)]
     pub(super) fn all(&self) -> impl Iterator<Item = usize> {
-        self.lines.values().flatten().map(|(_, &key)| key)
+        self.classes.values().flatten().map(|(_, &key)| key)
     }
 }
 
@@ -383,7 +383,7 @@ impl Iterator for Heads {
     type Item = (usize, Class);
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.pop().map(|Reverse((_, (_, key), line))| (key, line))
+        self.0.pop().map(|Reverse((_, (_, key), class))| (key, class))
     }
 }
 
@@ -596,7 +596,7 @@ mod tests {
         assert_eq!(parts, 16 + 32, "those and the two slots that are never refused");
     }
 
-    fn line(drive: usize, priority: Priority, in_flight: u64) -> Class {
+    fn class(drive: usize, priority: Priority, in_flight: u64) -> Class {
         Class::new(drive, priority, need(1, in_flight))
     }
 
@@ -604,9 +604,9 @@ mod tests {
     fn served(waiting: &mut Waiting, refused: &[usize]) -> Vec<usize> {
         let mut heads = waiting.heads();
         let mut served = Vec::new();
-        while let Some((key, line)) = heads.next() {
+        while let Some((key, class)) = heads.next() {
             if !refused.contains(&key) {
-                waiting.serve(line, &mut heads);
+                waiting.serve(class, &mut heads);
                 served.push(key);
             }
         }
@@ -616,22 +616,22 @@ mod tests {
     #[test]
     fn the_first_is_served_first_and_urgent_ones_before() {
         let mut waiting = Waiting::default();
-        let (a, b) = (line(0, Priority::Normal, 9), line(1, Priority::Normal, 9));
-        let urgent = line(0, Priority::Urgent, u64::MAX);
-        for (key, line) in [(1, a), (2, b), (3, a), (4, urgent), (5, b)] {
-            waiting.push(line, key);
+        let (a, b) = (class(0, Priority::Normal, 9), class(1, Priority::Normal, 9));
+        let urgent = class(0, Priority::Urgent, u64::MAX);
+        for (key, class) in [(1, a), (2, b), (3, a), (4, urgent), (5, b)] {
+            waiting.push(class, key);
         }
         assert_eq!(served(&mut waiting, &[]), [4, 1, 2, 3, 5]);
-        assert!(waiting.lines.is_empty());
+        assert!(waiting.classes.is_empty());
     }
 
     #[test]
     fn a_refused_window_holds_up_its_own_line_alone() {
         let mut waiting = Waiting::default();
-        let bounded = line(0, Priority::Normal, 9);
-        let unbounded = line(0, Priority::Normal, u64::MAX);
-        let lines = [(1, bounded), (2, bounded), (3, unbounded)];
-        let since = lines.map(|(key, line)| waiting.push(line, key));
+        let bounded = class(0, Priority::Normal, 9);
+        let unbounded = class(0, Priority::Normal, u64::MAX);
+        let classes = [(1, bounded), (2, bounded), (3, unbounded)];
+        let since = classes.map(|(key, class)| waiting.push(class, key));
         assert_eq!(served(&mut waiting, &[1]), [3]);
         assert_eq!(waiting.all().collect::<Vec<_>>(), [1, 2]);
         waiting.remove(0, since[0]);
@@ -641,9 +641,9 @@ mod tests {
     #[test]
     fn a_changed_window_is_last_in_its_new_line() {
         let mut waiting = Waiting::default();
-        let (from, to) = (line(0, Priority::Normal, 9), line(0, Priority::Normal, u64::MAX));
-        for (key, line) in [(1, from), (2, from), (3, to)] {
-            waiting.push(line, key);
+        let (from, to) = (class(0, Priority::Normal, 9), class(0, Priority::Normal, u64::MAX));
+        for (key, class) in [(1, from), (2, from), (3, to)] {
+            waiting.push(class, key);
         }
         let mut heads = waiting.heads();
         assert_eq!(heads.next(), Some((1, from)));

@@ -8,28 +8,28 @@
 //! queues below, and it closes when its last op and last copy are done. A transfer ends with its
 //! last window. After an error or a cancel nothing new starts, and ops in flight drain.
 
+mod abandon;
 mod active;
 mod batches;
 #[cfg(test)]
 mod cancel_tests;
 #[cfg(test)]
 mod checks;
-mod closed;
 mod copies;
-mod crews;
-mod drives;
-mod lines;
-mod link;
-mod ops;
+mod direct;
 #[cfg(test)]
-mod peer_tests;
-mod peers;
+mod direct_tests;
+mod drives;
+mod link;
+mod op_queues;
+mod ops;
+mod round_robin;
 #[cfg(test)]
 mod tests;
 mod transfers;
-mod turns;
 mod windows;
 mod work;
+mod workers;
 #[cfg(test)]
 mod writer_tests;
 mod writes;
@@ -37,16 +37,16 @@ mod writes;
 use std::sync::Arc;
 
 use active::Active;
-pub(crate) use active::{Peer, Request, Share};
-pub(crate) use crews::Crew;
-use crews::{Parked, PoolState, Readers, RingState};
+pub(crate) use active::{DirectPath, Request, Share};
 use drives::Drives;
 pub(crate) use drives::EACH_MAX;
 use forebay_base::units::ByteRange;
 use link::Link;
+pub use round_robin::Priority;
 use slab::Slab;
-pub use turns::Priority;
 pub(crate) use work::{Claim, Copy, CopyFailure, DriveWork, Effects, Limits, ReaderWork, SlotUse};
+pub(crate) use workers::Workers;
+use workers::{Parked, PoolState, Readers, RingState};
 
 use rustix::io::Errno;
 
@@ -156,7 +156,7 @@ impl Scheduler {
 
     /// Adds slots to a link; an empty list means that none could be allocated.
     pub(crate) fn add_slots(&mut self, link: usize, slots: &[Slot]) {
-        if self.is_closed() {
+        if self.has_failed() {
             return;
         }
         let state = &mut self.links[link];
@@ -269,7 +269,7 @@ impl Scheduler {
 
     /// Makes all threads end once nothing is in flight or queued.
     pub(crate) fn stop(&mut self) {
-        if !self.is_closed() {
+        if !self.has_failed() {
             self.life = Life::Ends;
         }
         self.wake_all();
@@ -281,16 +281,16 @@ impl Scheduler {
     }
 
     /// Counts a thread that is about to park.
-    pub(crate) fn parks(&mut self, crew: Crew) {
-        self.parked(crew).waiting += 1;
+    pub(crate) fn parks(&mut self, workers: Workers) {
+        self.parked(workers).waiting += 1;
     }
 
     /// Uncounts a thread that has resumed, with or without a wake-up. It does not matter which of
     /// several threads was meant: the counts come out the same.
-    pub(crate) fn resumes(&mut self, crew: Crew) {
-        // The counts were reset when it closed.
-        if !self.is_closed() {
-            let parked = self.parked(crew);
+    pub(crate) fn resumes(&mut self, workers: Workers) {
+        // The counts were reset when the engine failed.
+        if !self.has_failed() {
+            let parked = self.parked(workers);
             match parked.woken {
                 0 => parked.waiting -= 1,
                 _ => parked.woken -= 1,
@@ -298,12 +298,12 @@ impl Scheduler {
         }
     }
 
-    fn parked(&mut self, crew: Crew) -> &mut Parked {
-        match crew {
-            Crew::Readers => &mut self.readers.parked,
-            Crew::Ring(ring) => &mut self.rings[ring].parked,
-            Crew::Pool => &mut self.pool.parked,
-            Crew::Link(link) => &mut self.links[link].parked,
+    fn parked(&mut self, workers: Workers) -> &mut Parked {
+        match workers {
+            Workers::Readers => &mut self.readers.parked,
+            Workers::Ring(ring) => &mut self.rings[ring].parked,
+            Workers::Pool => &mut self.pool.parked,
+            Workers::Link(link) => &mut self.links[link].parked,
         }
     }
 
@@ -347,7 +347,7 @@ impl Scheduler {
     /// park, and readers try again, in case all of them hang. Without any worker, transfers with
     /// queued pool ops fail.
     pub(crate) fn cannot_start(&mut self, errno: Errno) {
-        if self.is_closed() || !self.pool.cannot_start() {
+        if self.has_failed() || !self.pool.cannot_start() {
             return;
         }
         let waits = |active: &Active| !active.for_pool.ops.is_empty();

@@ -7,12 +7,12 @@ use rustix::io::Errno;
 
 use super::Scheduler;
 use super::active::Request;
-use super::crews::Crew;
-use super::turns::{Listed, QueueEnd};
+use super::round_robin::{Listed, QueueEnd};
 use super::work::{DriveWork, ReaderWork};
+use super::workers::Workers;
 use crate::error::{Error, Operation, Place};
 use crate::plan::{Alignment, Direction, Reason, Route};
-use crate::queue::op::{Completion, Line, Op, OpKind, Owner, RunBy, WindowKey};
+use crate::queue::op::{Completion, Executor, Op, OpKind, Owner, RunBy, WindowKey};
 use crate::transfer::{Stage, State, Touch};
 
 /// Maximum consecutive completions without progress although the op has bytes left.
@@ -47,8 +47,8 @@ impl Scheduler {
 
     /// Counts out a reader that took work.
     pub(crate) fn return_reader(&mut self) {
-        // The counts were reset when it closed.
-        if !self.is_closed() {
+        // The counts were reset when the engine failed.
+        if !self.has_failed() {
             self.readers.busy -= 1;
         }
     }
@@ -125,28 +125,28 @@ impl Scheduler {
     }
 
     /// Takes the next work item for a ring or the pool, if there is one.
-    pub(crate) fn take_drive_work(&mut self, crew: Crew) -> Option<DriveWork> {
-        match crew {
+    pub(crate) fn take_drive_work(&mut self, workers: Workers) -> Option<DriveWork> {
+        match workers {
             // One op of each drive in turn, or a window to open.
-            Crew::Ring(ring) => (0..self.rings[ring].drives.len()).find_map(|_| {
+            Workers::Ring(ring) => (0..self.rings[ring].drives.len()).find_map(|_| {
                 let drives = &mut self.rings[ring].drives;
                 drives.rotate_left(1);
                 let drive = *drives.back()?;
                 self.take_for_ring(drive)
             }),
-            Crew::Pool => self.take_pool_op().map(DriveWork::Op),
-            Crew::Readers | Crew::Link(_) => None,
+            Workers::Pool => self.take_pool_op().map(DriveWork::Op),
+            Workers::Readers | Workers::Link(_) => None,
         }
     }
 
     pub(super) fn take_pool_op(&mut self) -> Option<Op> {
-        (0..self.pool.line.len()).find_map(|_| {
-            let drive = self.pool.line.pop_front()?;
+        (0..self.pool.drives.len()).find_map(|_| {
+            let drive = self.pool.drives.pop_front()?;
             let op = self.take_for_pool(drive);
             let state = &mut self.drives[drive];
-            state.in_line = !state.pool_turns.is_empty();
-            if state.in_line {
-                self.pool.line.push_back(drive);
+            state.is_queued = !state.pool_order.is_empty();
+            if state.is_queued {
+                self.pool.drives.push_back(drive);
             }
             if op.is_some() && self.pool.can_wake() {
                 self.wake_more_of_pool();
@@ -157,7 +157,7 @@ impl Scheduler {
 
     /// Only a few workers are woken at once: each that takes an op wakes another for the rest.
     pub(crate) fn wake_more_of_pool(&mut self) {
-        let ready = self.pool.line.iter().find(|drive| self.pool_has_room(**drive));
+        let ready = self.pool.drives.iter().find(|drive| self.pool_has_room(**drive));
         if let Some(&drive) = ready {
             self.wake_pool_for(drive);
         }
@@ -168,9 +168,9 @@ impl Scheduler {
         let mut taken = None;
         while taken.is_none()
             && self.drives.has_room(drive, RunBy::Ring)
-            && let Some(turn) = self.drives[drive].ring_turns.pop()
+            && let Some(entry) = self.drives[drive].ring_order.pop()
         {
-            if let Some(mut op) = self.pop_op(turn, Line::Ring) {
+            if let Some(mut op) = self.pop_op(entry, Executor::Ring) {
                 if self.is_wanted(&op) {
                     self.hand_out(&mut op);
                     self.drives.begin(drive, RunBy::Ring, &mut op);
@@ -179,9 +179,9 @@ impl Scheduler {
                 continue;
             }
             // The transfer may have ended, or a reader may have opened its window.
-            let active = self.transfers.get(turn.key).filter(|a| a.serial == turn.serial);
+            let active = self.transfers.get(entry.key).filter(|a| a.serial == entry.serial);
             if active.is_some_and(|active| active.listed == Listed::Ring) {
-                taken = self.claim_of(turn.key).map(DriveWork::Open);
+                taken = self.claim_of(entry.key).map(DriveWork::Open);
             }
         }
         self.open_for(drive);
@@ -207,8 +207,8 @@ impl Scheduler {
     pub(super) fn pool_has_room(&self, drive: usize) -> bool {
         let state = &self.drives[drive];
         let next = || {
-            let turn = state.pool_turns.first()?;
-            let active = self.transfers.get(turn.key).filter(|a| a.serial == turn.serial)?;
+            let entry = state.pool_order.first()?;
+            let active = self.transfers.get(entry.key).filter(|a| a.serial == entry.serial)?;
             active.for_pool.ops.front()
         };
         self.drives.has_room(drive, RunBy::Pool)
@@ -239,10 +239,10 @@ impl Scheduler {
         let drive = self.transfers[key].request.drive;
         self.drives.end(drive, by, op, took_ns);
         // The thread that ran it takes only ops of its own line next.
-        if by != RunBy::Pool && self.drives[drive].in_line {
+        if by != RunBy::Pool && self.drives[drive].is_queued {
             self.wake_pool_for(drive);
         }
-        if by != RunBy::Ring && !self.drives[drive].ring_turns.is_empty() {
+        if by != RunBy::Ring && !self.drives[drive].ring_order.is_empty() {
             self.wake_ring_for(drive);
         }
     }
@@ -261,10 +261,10 @@ impl Scheduler {
         }
     }
 
-    /// Takes the windows whose ops the ring of `crew` is to cancel; each is returned once.
-    pub(crate) fn take_to_cancel(&mut self, crew: Crew) -> Vec<WindowKey> {
-        match crew {
-            Crew::Ring(ring) => std::mem::take(&mut self.rings[ring].to_cancel),
+    /// Takes the windows whose ops the ring of `workers` is to cancel; each is returned once.
+    pub(crate) fn take_to_cancel(&mut self, workers: Workers) -> Vec<WindowKey> {
+        match workers {
+            Workers::Ring(ring) => std::mem::take(&mut self.rings[ring].to_cancel),
             _ => Vec::new(),
         }
     }
@@ -306,7 +306,7 @@ impl Scheduler {
     pub(crate) fn complete(&mut self, mut completion: Completion) {
         completion.op.touch = None;
         // If the engine has failed, the transfer has ended already.
-        if !self.is_closed() {
+        if !self.has_failed() {
             self.take_back(completion);
         }
     }
@@ -333,7 +333,7 @@ impl Scheduler {
                 return self.count_out(&op);
             }
             Err(errno) if op.port.is_some() && !is_tried_again(errno, &op) => {
-                return self.refuse_peer(key, &op, Some(refused.unwrap_or_else(|| errno.into())));
+                return self.refuse_direct(key, &op, Some(refused.unwrap_or_else(|| errno.into())));
             }
             // The page was evicted, and the reader that noticed must not wait for a drive.
             Err(Errno::AGAIN) if op.is_in_memory() => {
@@ -375,7 +375,7 @@ impl Scheduler {
                         return self.requeue(op);
                     }
                     if op.port.is_some() {
-                        return self.refuse_peer(key, &op, None);
+                        return self.refuse_direct(key, &op, None);
                     }
                     let (operation, place) = self.about(key, &op);
                     self.fail_one(key, &op, Error::NoProgress { operation, place });
@@ -438,16 +438,16 @@ impl Scheduler {
         let drive = self.transfers[key].request.drive;
         let has_ring = self.drives[drive].ring.is_some();
         let by_ring = op.port.is_none() && op.file.allows_io_uring() && op.again <= AGAIN_IN_RING;
-        let line = match op.is_in_memory() {
-            _ if op.is_o_direct() && has_ring && by_ring => Line::Ring,
-            true => Line::Readers,
-            false => Line::Pool,
+        let executor = match op.is_in_memory() {
+            _ if op.is_o_direct() && has_ring && by_ring => Executor::Ring,
+            true => Executor::Readers,
+            false => Executor::Pool,
         };
-        self.push_op(key, line, op, end);
-        match line {
-            Line::Ring => self.wake_ring_for(drive),
-            Line::Pool => self.wake_pool_for(drive),
-            Line::Readers => self.effects.work += 1,
+        self.push_op(key, executor, op, end);
+        match executor {
+            Executor::Ring => self.wake_ring_for(drive),
+            Executor::Pool => self.wake_pool_for(drive),
+            Executor::Readers => self.effects.work += 1,
         }
     }
 

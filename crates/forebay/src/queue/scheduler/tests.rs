@@ -112,7 +112,7 @@ impl Rig {
             is_sized: true,
             address: 4096,
             link,
-            peer: None,
+            direct: None,
             drive: self.drive,
             parts: [(range, Io::Buffered, reason)].into(),
             shares: Vec::new(),
@@ -235,8 +235,8 @@ fn a_caller_that_ends_its_op_wakes_the_pool_for_the_next() {
     };
     assert!(rig.scheduler.take_pool_op().is_none(), "no more than two");
     let started = rig.scheduler.take_effects().starts;
-    (0..started).for_each(|_| rig.scheduler.resumes(Crew::Pool));
-    (1..started).for_each(|_| rig.scheduler.parks(Crew::Pool));
+    (0..started).for_each(|_| rig.scheduler.resumes(Workers::Pool));
+    (1..started).for_each(|_| rig.scheduler.parks(Workers::Pool));
     rig.complete(op, Ok(LEN / 4));
     let effects = rig.scheduler.take_effects();
     assert!(effects.pool + effects.starts > 0, "no thread comes");
@@ -288,7 +288,7 @@ fn helping_callers_keep_to_a_drives_depth() {
 fn urgent_transfers_get_the_first_slot_and_a_reader_is_called_to_make_it() {
     let mut rig = Rig::new();
     let link = rig.scheduler.add_link(4);
-    rig.scheduler.parks(Crew::Readers);
+    rig.scheduler.parks(Workers::Readers);
     let start = |rig: &mut Rig, priority| {
         let (state, claim) = rig.start_to(Some(link), Reason::Resident, priority);
         assert!(claim.is_none(), "there is no slot yet");

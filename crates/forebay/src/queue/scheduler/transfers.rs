@@ -11,12 +11,12 @@ use std::sync::Arc;
 use forebay_base::units::ByteRange;
 
 use super::active::{Active, Phase, Request, Share};
-use super::turns::{Listed, QueueEnd};
+use super::round_robin::{Listed, QueueEnd};
 use super::work::Claim;
 use super::{Life, Scheduler};
 use crate::error::Error;
 use crate::plan::{Direction, Io, Reason, Segment};
-use crate::queue::op::{Line, Op, OpKind, Owner};
+use crate::queue::op::{Executor, Op, OpKind, Owner};
 use crate::transfer::{State, SyncMode};
 
 impl Scheduler {
@@ -74,7 +74,7 @@ impl Scheduler {
     pub(super) fn add(&mut self, request: Request) -> usize {
         self.begun += 1;
         let has_ring = self.has_ring(&request);
-        let pace = if request.cold && has_ring { Line::Ring } else { Line::Readers };
+        let pace = if request.cold && has_ring { Executor::Ring } else { Executor::Readers };
         let entry = self.transfers.vacant_entry();
         let key = entry.key();
         let link = request.link;
@@ -170,7 +170,7 @@ impl Scheduler {
             self.unlist(key);
         }
         let active = &mut self.transfers[key];
-        let cached = active.pace == Line::Readers;
+        let cached = active.pace == Executor::Readers;
         // True if neither slots nor ops for its drive bound the transfer.
         let is_bounded = cached || !active.writes_waiting.is_empty();
         let room = !is_bounded || active.request.link.is_some() || active.open < windows_max;
@@ -256,10 +256,10 @@ impl Scheduler {
 
     /// Queues the ops of a phase in which no bytes are moved.
     fn queue_last(&mut self, key: usize) {
-        let Active { phase, request, around, .. } = &self.transfers[key];
-        let (files, kind, at) = match (phase, around) {
-            (Phase::DroppingStale, Some(around)) => {
-                (vec![Arc::clone(&request.file)], OpKind::DropStale, *around)
+        let Active { phase, request, o_direct, .. } = &self.transfers[key];
+        let (files, kind, at) = match (phase, o_direct) {
+            (Phase::DroppingStale, Some(o_direct)) => {
+                (vec![Arc::clone(&request.file)], OpKind::DropStale, *o_direct)
             }
             _ => {
                 let metadata = request.sync == SyncMode::All;
@@ -324,7 +324,7 @@ impl Scheduler {
         let next = &mut self.transfers[share.next];
         next.end = next.end.min(share.end);
         next.request.state.set_key(share.next);
-        if share.request.peer.is_some() && share.request.direction == Direction::Write {
+        if share.request.direct.is_some() && share.request.direction == Direction::Write {
             // The other shares have waited for this one.
             let rest = std::iter::once(share.next).chain(self.others(share.next));
             rest.collect::<Vec<_>>().into_iter().for_each(|other| self.list(other));

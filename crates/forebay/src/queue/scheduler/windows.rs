@@ -10,10 +10,10 @@ use forebay_base::units::{ByteRange, align_down};
 use super::Scheduler;
 use super::active::{Active, Request};
 use super::link::{self, Class, Link, Need};
-use super::turns::{Listed, Priority, QueueEnd};
+use super::round_robin::{Listed, Priority, QueueEnd};
 use super::work::Claim;
 use crate::plan::{Direction, Io, Layout, Reason, Segment};
-use crate::queue::op::{Line, Op, OpKind, Owner, WindowKey};
+use crate::queue::op::{Executor, Op, OpKind, Owner, WindowKey};
 use crate::queue::window::{Filler, PIECES_MAX, Slot, Window};
 use crate::transfer::State;
 
@@ -59,8 +59,8 @@ impl Scheduler {
         active.waits_since_ns = now;
         let promised = std::mem::take(&mut active.promised);
         let Request { drive, priority, .. } = active.request;
-        let line = Class::new(drive, priority, self.need(key));
-        let since = self.links[link].waiting.push(line, key);
+        let class = Class::new(drive, priority, self.need(key));
+        let since = self.links[link].waiting.push(class, key);
         self.transfers[key].listed = Listed::Link(since);
         self.drives[drive].promised -= promised;
         self.open_for(drive);
@@ -83,7 +83,7 @@ impl Scheduler {
         active.cursor = range.end;
         active.open += 1;
         active.has_opened = true;
-        let for_readers = active.pace == Line::Readers && request.direction == Direction::Read;
+        let for_readers = active.pace == Executor::Readers && request.direction == Direction::Read;
         self.readers.planned += usize::from(for_readers);
         if range.end == part.end {
             request.parts.pop_front();
@@ -122,12 +122,12 @@ impl Scheduler {
             layout,
             alignment: request.alignment,
             how: (io, reason),
-            is_peer: request.peer.is_some(),
+            is_direct: request.direct.is_some(),
             edge: (first || last) && alone,
             block_size,
             readers: self.limits.readers,
         };
-        if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Line::Readers) {
+        if let Some(link) = filled_link.filter(|_| self.transfers[key].pace == Executor::Readers) {
             self.wake_link(link); // so that it is running when the first piece is filled
         }
         slot.into_iter().for_each(|slot| self.trace_slot(slot, Some(range)));
@@ -137,7 +137,7 @@ impl Scheduler {
 
     /// Accepts the plan of a claimed window and queues its ops.
     pub(crate) fn opened(&mut self, window: WindowKey, piece: u64, segments: Vec<Segment>) {
-        if self.is_closed() {
+        if self.has_failed() {
             return;
         }
         let state = &mut self.windows[window];
@@ -154,11 +154,11 @@ impl Scheduler {
         let waits = |s: &Segment| s.io == Io::ODirect || (reads && !s.reason.is_in_memory());
         // The queue that fills the windows.
         active.pace = if has_ring && segments.iter().any(|s| s.io == Io::ODirect) {
-            Line::Ring
+            Executor::Ring
         } else if segments.iter().any(waits) {
-            Line::Pool
+            Executor::Pool
         } else {
-            Line::Readers
+            Executor::Readers
         };
         if start >= active.tried && segments.iter().any(|s| s.reason == Reason::TriedNotResident) {
             // An attempt starts read-ahead, so there is at most one per slot's worth of bytes.
@@ -205,7 +205,7 @@ impl Scheduler {
             };
             let (owner, kind) = (Owner::Piece(key, piece), OpKind::Move(request.direction));
             let batch = request.batch.clone().filter(|batch| !batch.is_one(segment.wanted));
-            let port = request.peer.as_ref().map(|peer| Arc::clone(&peer.port));
+            let port = request.direct.as_ref().map(|direct| Arc::clone(&direct.port));
             let op = Op::new(owner, Arc::clone(file), kind, *segment, address);
             ops.push(Op { shift, batch, port, demotes, ..op });
         }
@@ -263,18 +263,18 @@ impl Scheduler {
             // Each head of a queue is served once.
             let mut heads = self.links[link].waiting.heads();
             while !self.links[link].slots.is_empty()
-                && let Some((key, line)) = heads.next()
+                && let Some((key, class)) = heads.next()
             {
                 let need = self.need(key);
                 let Request { drive, priority, .. } = self.transfers[key].request;
                 let Link { slots, waiting, .. } = &mut self.links[link];
                 let now = Class::new(drive, priority, need);
-                if now != line {
-                    let since = waiting.change(line, now, &mut heads);
+                if now != class {
+                    let since = waiting.change(class, now, &mut heads);
                     since.into_iter().for_each(|s| self.transfers[key].listed = Listed::Link(s));
                 } else if let Some(slot) = slots.take(drive, need) {
-                    waiting.serve(line, &mut heads);
-                    served_others |= !line.is_first;
+                    waiting.serve(class, &mut heads);
+                    served_others |= !class.is_first;
                     self.give_waited_for(key, slot);
                 }
             }
@@ -321,7 +321,7 @@ impl Scheduler {
         };
         // A window that is being planned will have a slot's worth of pieces.
         let pieces = usize::try_from(self.limits.slot_size / self.limits.segment).unwrap_or(1);
-        *pace == Line::Readers
+        *pace == Executor::Readers
             && !insists
             && request.priority == Priority::Normal
             && request.direction == Direction::Read
@@ -359,9 +359,9 @@ impl Scheduler {
             _ if request.priority == Priority::Urgent || request.direction == Direction::Write => {
                 Filler::Other
             }
-            Line::Readers => Filler::Readers,
-            Line::Ring if is_long => Filler::Ring,
-            Line::Ring | Line::Pool => Filler::Other,
+            Executor::Readers => Filler::Readers,
+            Executor::Ring if is_long => Filler::Ring,
+            Executor::Ring | Executor::Pool => Filler::Other,
         };
         let depth = self.drives[request.drive].depth(request.direction).depth() as u64;
         let in_flight = depth.saturating_mul(block_size);
@@ -380,12 +380,12 @@ impl Scheduler {
         let block_size = self.block_size(key);
         let left = self.left_of_part(key);
         match (self.transfers[key].pace, self.transfers[key].request.link) {
-            (Line::Readers, Some(_)) if left <= slot_size / link::PARTS => left,
-            (Line::Readers, _) => slot_size,
+            (Executor::Readers, Some(_)) if left <= slot_size / link::PARTS => left,
+            (Executor::Readers, _) => slot_size,
             // Each piece of a batch may be a request, so only a few are cut at a time.
             (_, None) if self.transfers[key].request.batch.is_some() => block_size,
             (_, None) => slot_size.min(block_size * PIECES_MAX),
-            (Line::Ring, Some(link))
+            (Executor::Ring, Some(link))
                 if self.transfers[key].is_ring_to_open() && !self.links[link].is_behind() =>
             {
                 block_size

@@ -29,7 +29,7 @@ pub(crate) struct Claim {
     /// The data path of the part, for a write.
     pub(crate) how: (Io, Reason),
     /// True if it does not use host memory at all.
-    pub(crate) is_peer: bool,
+    pub(crate) is_direct: bool,
     /// True if it is the first or the last window of a transfer that is alone on its link.
     pub(crate) edge: bool,
     /// Block size of its drive, in bytes.

@@ -41,7 +41,7 @@ impl Writing {
     fn take(&mut self) -> [Vec<Op>; 2] {
         let scheduler = &mut self.rig.scheduler;
         let mut ops = [Vec::new(), Vec::new()];
-        while let Some(work) = scheduler.take_drive_work(Crew::Ring(self.ring)) {
+        while let Some(work) = scheduler.take_drive_work(Workers::Ring(self.ring)) {
             let DriveWork::Op(op) = work else { panic!("nothing is to be opened: {work:?}") };
             assert!(op.is_o_direct());
             ops[1].push(op);

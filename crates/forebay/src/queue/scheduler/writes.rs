@@ -1,8 +1,8 @@
 //! Writes that take turns at their files.
 
 use super::Scheduler;
-use super::turns::QueueEnd;
-use crate::queue::op::{Line, Op, Owner};
+use super::round_robin::QueueEnd;
+use crate::queue::op::{Executor, Op, Owner};
 use crate::queue::writers::{Entry, File, Next};
 
 impl Scheduler {
@@ -47,7 +47,7 @@ impl Scheduler {
             Next::Through(ticket, op) => {
                 let key = self.transfer_of(&op);
                 self.transfers[key].writes_waiting.remove(&ticket);
-                self.push_op(key, Line::Pool, op, QueueEnd::Front);
+                self.push_op(key, Executor::Pool, op, QueueEnd::Front);
                 self.wake_pool_for(self.transfers[key].request.drive);
             }
             Next::Around(ops) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::job::Job;
 use super::ring::SimRing;
 use super::run::{Machine, Run, RunState, Summary};
-use crate::queue::{Crew, Ring, Scheduler};
+use crate::queue::{Ring, Scheduler, Workers};
 use crate::transfer::State;
 
 impl Run {
@@ -21,10 +21,10 @@ impl Run {
             return true; // other transfers may start in its place, or all have ended
         }
         let goes = |machine: &&Machine| machine.phase != RunState::Stopped;
-        let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.crew).collect();
+        let left: Vec<_> = self.machines.iter().filter(goes).map(|m| m.workers).collect();
         // Pool threads that were never needed were never started.
         let unstarted = self.core.lock().unstarted();
-        if left.len() == unstarted && left.iter().all(|crew| *crew == Crew::Pool) {
+        if left.len() == unstarted && left.iter().all(|workers| *workers == Workers::Pool) {
             return false;
         }
         let lost = self.shape.lost.filter(|_| self.lost().next().is_some());

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use forebay_base::units::ByteRange;
 
+use super::direct::DirectPart;
 use super::gates::Opens;
 use super::memory::Memory;
-use super::peers::DirectPart;
 use super::ring::SimRing;
 use super::start::SimTools;
 use crate::plan::Direction;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use forebay_base::units::ByteRange;
 
+use super::direct::REFUSALS;
 use super::job::{Job, Piece, UNTOUCHED};
 use super::memory::{Memory, all_are};
-use super::peers::REFUSALS;
 use super::world::{Contents, InjectedFailure, World};
 use crate::error::{Error, Result};
 use crate::plan::{Direction, Route};

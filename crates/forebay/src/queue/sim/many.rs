@@ -196,7 +196,7 @@ fn request(
         is_sized: false,
         address: 0,
         link: None,
-        peer: None,
+        direct: None,
         drive: share.drive,
         parts: share.parts,
         shares,

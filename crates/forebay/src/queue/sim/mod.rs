@@ -5,13 +5,13 @@
 //! that many seeds instead of the default; `cargo xtask soak` runs them for hours.
 
 mod device;
+mod direct;
 mod end;
 mod gates;
 mod job;
 mod judge;
 mod many;
 mod memory;
-mod peers;
 mod progress;
 mod ring;
 mod run;

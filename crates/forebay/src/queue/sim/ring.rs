@@ -8,7 +8,7 @@ use std::time::Duration;
 use forebay_base::clock::Clock;
 use rustix::io::Errno;
 
-use super::peers::refused;
+use super::direct::refused;
 use super::world::{NEVER, World};
 use crate::queue::bounce::Bounce;
 use crate::queue::op::{Completion, Op, Owner, WindowKey};

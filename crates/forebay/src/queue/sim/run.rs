@@ -26,7 +26,7 @@ use crate::gpu::sim::{Dice, SimConfig, SimDevice};
 use crate::queue::core::Wakeup;
 use crate::queue::op::Op;
 use crate::queue::worker::Next;
-use crate::queue::{Core, Crew, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _};
+use crate::queue::{Core, Planner, Reader, Ring, RingWorker, Scheduler, Tools as _, Workers};
 use crate::staging::{Cells, Pause, Submitter};
 use crate::tune::{DepthLimits, DepthRule};
 
@@ -52,7 +52,7 @@ enum ActorKind {
 
 pub(super) struct Machine {
     kind: ActorKind,
-    pub(super) crew: Crew,
+    pub(super) workers: Workers,
     pub(super) phase: RunState,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Run {
     pub(super) core: Arc<Core>,
     pub(super) tools: SimTools,
     pub(super) machines: Vec<Machine>,
-    bells: Vec<(Crew, Arc<AtomicUsize>)>,
+    bells: Vec<(Workers, Arc<AtomicUsize>)>,
     pub(super) jobs: Vec<Job>,
     started: usize,
     stopping: bool,
@@ -93,7 +93,7 @@ impl Machine {
         }
     }
 
-    /// `rung`: number of pending rings of its crew's bell.
+    /// `rung`: number of pending rings of the bell of its kind of threads.
     fn can_step(&self, now: Duration, rung: usize) -> bool {
         let due = |ring: &SimRing| ring.next_due().is_some_and(|due| due <= now);
         match (&self.kind, self.phase) {
@@ -150,7 +150,7 @@ impl Run {
             core,
             tools,
             machines: Vec::new(),
-            bells: vec![(Crew::Readers, readers), (Crew::Pool, pool)],
+            bells: vec![(Workers::Readers, readers), (Workers::Pool, pool)],
             jobs: Vec::new(),
             started: 0,
             stopping: false,
@@ -162,7 +162,7 @@ impl Run {
         };
         for _ in 0..run.shape.limits.readers * run.shape.gpus.max(1) {
             let reader = Reader::new(run.ring(1));
-            run.add(ActorKind::Reader(reader), Crew::Readers);
+            run.add(ActorKind::Reader(reader), Workers::Readers);
         }
         run.add_drives();
         run.add_gpus();
@@ -173,30 +173,30 @@ impl Run {
         SimRing::new(&self.tools.world, &self.core, depth, self.shape.segment)
     }
 
-    fn add(&mut self, kind: ActorKind, crew: Crew) {
-        self.machines.push(Machine { kind, crew, phase: RunState::Runs });
+    fn add(&mut self, kind: ActorKind, workers: Workers) {
+        self.machines.push(Machine { kind, workers, phase: RunState::Runs });
     }
 
-    fn bell(&mut self, crew: Crew) -> Wakeup {
+    fn bell(&mut self, workers: Workers) -> Wakeup {
         let rung = Arc::new(AtomicUsize::new(0));
-        self.bells.push((crew, Arc::clone(&rung)));
+        self.bells.push((workers, Arc::clone(&rung)));
         Wakeup::Counted(rung)
     }
 
     fn add_drives(&mut self) {
         for _ in 0..self.shape.limits.pool {
             let ring = self.ring(1);
-            let worker = RingWorker::woken(Crew::Pool, ring);
+            let worker = RingWorker::woken(Workers::Pool, ring);
             let kind = ActorKind::Drive(worker, false);
-            self.machines.push(Machine { kind, crew: Crew::Pool, phase: RunState::Sleeps });
+            self.machines.push(Machine { kind, workers: Workers::Pool, phase: RunState::Sleeps });
         }
         self.core.lock().add_unstarted(self.shape.limits.pool);
         for index in 0..self.shape.rings {
-            let crew = Crew::Ring(index);
-            let bell = self.bell(crew);
+            let workers = Workers::Ring(index);
+            let bell = self.bell(workers);
             assert_eq!(self.core.add_ring(bell), index);
             let ring = self.ring(self.shape.limits.in_flight + self.shape.drives.len());
-            self.add(ActorKind::Drive(RingWorker::new(crew, ring), true), crew);
+            self.add(ActorKind::Drive(RingWorker::new(workers, ring), true), workers);
         }
         for (index, served) in self.shape.drives.clone().into_iter().enumerate() {
             let depth = if self.dice.roll(0.5) {
@@ -228,14 +228,14 @@ impl Run {
             let device = Arc::new(FaultyDevice::new(inner, dice, self.shape.faults.clone()));
             self.tools.devices.push(Arc::clone(&device));
             self.tools.world.borrow_mut().devices.push(Arc::clone(&device));
-            let crew = Crew::Link(index);
-            let bell = self.bell(crew);
+            let workers = Workers::Link(index);
+            let bell = self.bell(workers);
             let (slots, slots_max) = self.shape.slots;
             assert_eq!(self.core.add_link(slots_max, bell), index);
             let gpu: Arc<dyn Device> = Arc::clone(&device) as _;
             let cells = Arc::new(Cells::new(None, 0, 0));
             let submitter = Submitter::new(index, gpu, cells).expect("streams cost nothing");
-            self.add(ActorKind::Submitter(Box::new(submitter), 0), crew);
+            self.add(ActorKind::Submitter(Box::new(submitter), 0), workers);
             let slots = self.tools.make(index, slots);
             self.core.with(|scheduler| scheduler.add_slots(index, &slots));
             device.armed.store(true, Ordering::Relaxed);
@@ -260,7 +260,7 @@ impl Run {
     fn step(&mut self) -> bool {
         let now = self.clock.now();
         let can_step = |machine: &Machine| {
-            machine.can_step(now, self.rung(machine.crew).load(Ordering::Relaxed))
+            machine.can_step(now, self.rung(machine.workers).load(Ordering::Relaxed))
         };
         let machines = (0..self.machines.len()).filter(|&i| can_step(&self.machines[i]));
         let mut choices: Vec<Choice> = machines.map(Choice::Machine).collect();
@@ -324,7 +324,7 @@ impl Run {
     }
 
     fn step_machine(&mut self, index: usize) {
-        let rung = Arc::clone(self.rung(self.machines[index].crew));
+        let rung = Arc::clone(self.rung(self.machines[index].workers));
         let machine = &mut self.machines[index];
         machine.hear(&rung);
         let next = match &mut machine.kind {
@@ -354,8 +354,9 @@ impl Run {
         };
     }
 
-    fn rung(&self, crew: Crew) -> &Arc<AtomicUsize> {
-        let (_, rung) = self.bells.iter().find(|(c, _)| *c == crew).expect("every crew has one");
+    fn rung(&self, workers: Workers) -> &Arc<AtomicUsize> {
+        let (_, rung) =
+            self.bells.iter().find(|(c, _)| *c == workers).expect("every workers has one");
         rung
     }
 

@@ -9,10 +9,10 @@ use std::time::Instant;
 use forebay_base::units::{ByteRange, align_down};
 
 use super::device::FaultyDevice;
+use super::direct::DirectPart;
 use super::job::{Caller, Job, Piece, UNTOUCHED, note_races};
 use super::many;
 use super::memory::{GUARD, Memory};
-use super::peers::DirectPart;
 use super::shape::Shape;
 use super::world::{Contents, World, below, noise};
 use crate::gpu::Device;
@@ -270,7 +270,7 @@ fn request(wish: &Wish, state: &Arc<State>, memory: &Memory, shape: &Shape) -> R
         is_sized: true,
         address: memory.address(),
         link: wish.link,
-        peer: None,
+        direct: None,
         drive,
         parts,
         shares: Vec::new(),

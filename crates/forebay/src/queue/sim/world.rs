@@ -14,7 +14,7 @@ use forebay_base::units::{ByteRange, align_down};
 use rustix::io::Errno;
 
 use super::device::FaultyDevice;
-use super::peers::Moved;
+use super::direct::Moved;
 use super::tally::Tally;
 use crate::file::Handle;
 use crate::gpu::sim::Dice;

@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use super::turns::{Openable, Turns};
+use super::round_robin::{Openable, RoundRobin};
 use crate::queue::op::WindowKey;
 
 /// Threads that share a wake-up primitive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Crew {
+pub(crate) enum Workers {
     /// All readers.
     Readers,
     /// The worker of a ring.
@@ -22,7 +22,7 @@ pub(crate) enum Crew {
     Link(usize),
 }
 
-/// Number of parked threads of a crew.
+/// Parked threads of a kind.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     /// Parked, without a pending wake-up.
@@ -47,7 +47,7 @@ pub(super) struct Readers {
     /// Transfers that may open a window, in turn.
     pub(super) openable: Openable,
     /// Transfers with ops for the readers.
-    pub(super) turns: Turns,
+    pub(super) order: RoundRobin,
     /// Number of these ops.
     pub(super) queued: usize,
     /// Windows for readers that are being planned.
@@ -72,7 +72,7 @@ pub(super) struct RingState {
 #[derive(Debug, Default)]
 pub(super) struct PoolState {
     /// Drives with ops for the pool, in turn.
-    pub(super) line: VecDeque<usize>,
+    pub(super) drives: VecDeque<usize>,
     pub(super) parked: Parked,
     started: usize,
     unstarted: usize,

@@ -10,7 +10,7 @@ use forebay_base::units::ByteRange;
 use rustix::io::Errno;
 
 use super::Scheduler;
-use super::active::{Active, Peer, Phase, Share};
+use super::active::{Active, DirectPath, Phase, Share};
 use crate::error::Error;
 use crate::gpu::PortError;
 use crate::plan::{Direction, Io, Reason, Route};
@@ -23,10 +23,10 @@ impl Scheduler {
     /// Handles an op that its port refused with `error` or made no progress on. Unless the direct
     /// route was required, its bytes go through slots. So do all bytes that have not begun, since
     /// the port would refuse again. If the drive itself failed, the staged path reports it.
-    pub(super) fn refuse_peer(&mut self, key: usize, op: &Op, error: Option<PortError>) {
+    pub(super) fn refuse_direct(&mut self, key: usize, op: &Op, error: Option<PortError>) {
         let active = &self.transfers[key];
-        let (Some(peer), Some(port)) = (active.request.peer.clone(), &op.port) else {
-            unreachable!("only a peer's ops have ports")
+        let (Some(direct), Some(port)) = (active.request.direct.clone(), &op.port) else {
+            unreachable!("only a direct's ops have ports")
         };
         let stopped = active.is_stopped();
         self.count_bytes(key, op);
@@ -40,7 +40,7 @@ impl Scheduler {
             if !of_memory {
                 op.file.ports().close(port.gpu(), reason);
             }
-            self.stage(key, &peer, op.rest().intersect(op.segment.wanted));
+            self.stage(key, &direct, op.rest().intersect(op.segment.wanted));
         }
         self.count_out(op);
     }
@@ -65,18 +65,18 @@ impl Scheduler {
     pub(super) fn waits_for_peer(&self, key: usize) -> bool {
         let Active { next, request, .. } = &self.transfers[key];
         let may = *next != key && request.direction == Direction::Write && request.batch.is_none();
-        let is_peer = |other: &usize| self.transfers[*other].request.peer.is_some();
-        may && request.peer.is_none() && self.others(key).iter().any(is_peer)
+        let is_direct = |other: &usize| self.transfers[*other].request.direct.is_some();
+        may && request.direct.is_none() && self.others(key).iter().any(is_direct)
     }
 
     /// Sends `rest` through slots, and all parts of the transfer at `key` that have not begun.
-    fn stage(&mut self, key: usize, peer: &Peer, rest: ByteRange) {
-        if self.links[peer.link].broken.is_some() {
-            return self.fail_if_broken(key, peer.link);
+    fn stage(&mut self, key: usize, direct: &DirectPath, rest: ByteRange) {
+        if self.links[direct.link].broken.is_some() {
+            return self.fail_if_broken(key, direct.link);
         }
         self.unlist(key); // it opens nothing more
         let active = &mut self.transfers[key];
-        let io = match (active.request.direction, peer.alignment) {
+        let io = match (active.request.direction, direct.alignment) {
             (Direction::Read, Some(_)) => Io::ODirect,
             _ => Io::Buffered,
         };
@@ -91,7 +91,7 @@ impl Scheduler {
         }
         let known = self.others(key).into_iter().find(|&other| {
             let request = &self.transfers[other].request;
-            request.peer.is_none() && request.drive == drive
+            request.direct.is_none() && request.drive == drive
         });
         // A share that syncs its files already accepts no more bytes.
         let is_syncing = |other: usize| matches!(self.transfers[other].phase, Phase::Syncing);

@@ -6,6 +6,11 @@
 
 #![expect(unsafe_code, reason = "moves bytes between files, its own memory and the caller's")]
 
+mod borrow;
+mod cold;
+pub(super) mod ring;
+mod streams;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +19,9 @@ use forebay_base::lock::Mutex;
 use forebay_base::units::{ByteRange, KIB, MIB};
 
 use crate::engine::Engine;
-use crate::engine::lent::OnUnwind;
 use crate::engine::readers::cores;
 use crate::engine::start::{Call, RESIDENT, WRITE_NOT_REQUIRED};
+use crate::engine::unwind::OnUnwind;
 use crate::error::{Error, Result};
 use crate::events::{self, Begin};
 use crate::file::{ResidencySource, read_at_raw, read_nowait_raw, write_at_raw};
@@ -38,14 +43,13 @@ const LANES: std::ops::RangeInclusive<usize> = 8..=64;
 const READ_LANES: [usize; 2] = [16, 4];
 const LONG: u64 = 64 * KIB;
 
-/// Whether a small read may do what the first one of a GPU takes: starting its copy thread, and
-/// pinning memory, for which the driver is called.
+/// Whether a call may start a GPU's copy thread and pin memory, which calls the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::engine) enum First {
-    /// It does so.
-    Prepares,
-    /// It takes the general path instead.
-    Waits,
+pub(in crate::engine) enum Setup {
+    /// It may.
+    Allowed,
+    /// It uses the general path instead.
+    Refused,
 }
 
 /// Longest read to host memory that a call that does not wait makes itself. Readers would copy
@@ -161,7 +165,7 @@ impl Engine {
         &self,
         call: &Call<'_>,
         buffer: &mut Option<Buffer>,
-        first: First,
+        setup: Setup,
     ) -> Option<Arc<State>> {
         let fits = call.span.len > 0 && call.span.len <= self.options().small_size;
         let is_plain = call.direction == Direction::Read && call.options.route.is_none();
@@ -172,7 +176,7 @@ impl Engine {
         let _guard = OnUnwind::new(self, None);
         let range = call.range().ok()?;
         let cold = |buffer: &mut Option<Buffer>| {
-            (first == First::Prepares).then(|| self.start_cold(call, buffer))?
+            (setup == Setup::Allowed).then(|| self.start_cold(call, buffer))?
         };
         let Some(device) = &call.span.gpu else {
             let is_made_here = call.span.len <= HERE_MAX;
@@ -184,9 +188,9 @@ impl Engine {
         };
         let Some(reason) = resident(call) else { return cold(buffer) };
         let probed = Instant::now();
-        let (cells, room) = match first {
-            First::Prepares => (self.cells(device)?, Some(&**self.inner.tools.arena.room())),
-            First::Waits => (self.ready_cells(device)?, None),
+        let (cells, room) = match setup {
+            Setup::Allowed => (self.cells(device)?, Some(&**self.inner.tools.arena.room())),
+            Setup::Refused => (self.ready_cells(device)?, None),
         };
         let cell = cells.take(range.len(), room)?;
         // SAFETY: the cell has as many bytes, and nothing else uses it.

@@ -54,23 +54,23 @@ impl GpuNodes {
 
 /// The affinity of an engine's readers.
 #[derive(Debug)]
-pub(super) struct Seats {
+pub(super) struct ReaderAffinity {
     /// Initial number of readers.
     start: usize,
-    state: Lock<SeatState>,
+    state: Lock<AffinityState>,
 }
 
 #[derive(Debug, Default)]
-struct SeatState {
+struct AffinityState {
     place: GpuNodes,
     /// Processors that readers may use at all; `None` if unknown, so that affinity is not changed.
     allowed: Option<CpuSet>,
-    /// The thread IDs of the readers, by seat.
-    taken: Vec<Option<Pid>>,
+    /// The thread IDs of the readers, by index.
+    threads: Vec<Option<Pid>>,
     refusal: Option<Errno>,
 }
 
-impl Seats {
+impl ReaderAffinity {
     pub(super) fn new(start: usize) -> Self {
         Self { start, state: Lock::default() }
     }
@@ -86,30 +86,30 @@ impl Seats {
         let before = state.place.clone();
         state.place = before.clone().with(node);
         if state.place != before {
-            (0..state.taken.len()).for_each(|index| state.seat(index, self.start));
+            (0..state.threads.len()).for_each(|index| state.apply(index, self.start));
         }
     }
 
-    /// Assigns a seat to the calling reader thread until the result is dropped.
-    pub(super) fn sit(&self) -> Seat<'_> {
+    /// Registers the calling reader thread, until the result is dropped, and sets its affinity.
+    pub(super) fn register(&self) -> Registered<'_> {
         let mut state = self.state.lock();
-        let free = state.taken.iter().position(Option::is_none);
-        let index = free.unwrap_or(state.taken.len());
-        if index == state.taken.len() {
-            state.taken.push(None);
+        let free = state.threads.iter().position(Option::is_none);
+        let index = free.unwrap_or(state.threads.len());
+        if index == state.threads.len() {
+            state.threads.push(None);
         }
-        state.taken[index] = Some(gettid());
+        state.threads[index] = Some(gettid());
         // It may have inherited the affinity of the reader that spawned it.
         if state.place != GpuNodes::Unknown {
-            state.seat(index, self.start);
+            state.apply(index, self.start);
         }
-        Seat { seats: self, index }
+        Registered { affinity: self, index }
     }
 
     /// The thread IDs of the readers.
     #[cfg(test)]
     pub(super) fn threads(&self) -> Vec<Pid> {
-        self.state.lock().taken.iter().flatten().copied().collect()
+        self.state.lock().threads.iter().flatten().copied().collect()
     }
 
     /// Why setting the readers' affinity failed, if it did.
@@ -118,10 +118,10 @@ impl Seats {
     }
 }
 
-impl SeatState {
+impl AffinityState {
     /// Sets the affinity of a reader.
-    fn seat(&mut self, index: usize, start: usize) {
-        let (Some(allowed), Some(thread)) = (self.allowed, self.taken[index]) else { return };
+    fn apply(&mut self, index: usize, start: usize) {
+        let (Some(allowed), Some(thread)) = (self.allowed, self.threads[index]) else { return };
         let near = self.place.near(&allowed, start);
         let near = near.filter(|cpus| usize::try_from(cpus.count()).is_ok_and(|n| index < n));
         let answer = sched_setaffinity(Some(thread), &near.unwrap_or(allowed));
@@ -129,17 +129,17 @@ impl SeatState {
     }
 }
 
-/// The seat of a running reader.
+/// A running reader.
 #[derive(Debug)]
-pub(super) struct Seat<'a> {
-    seats: &'a Seats,
+pub(super) struct Registered<'a> {
+    affinity: &'a ReaderAffinity,
     index: usize,
 }
 
-impl Drop for Seat<'_> {
+impl Drop for Registered<'_> {
     fn drop(&mut self) {
         // The thread ID may be reused soon.
-        self.seats.state.lock().taken[self.index] = None;
+        self.affinity.state.lock().threads[self.index] = None;
     }
 }
 
@@ -209,26 +209,26 @@ mod tests {
         if cpus.len() < 2 {
             return println!("skipped: one processor");
         }
-        let seats = Seats::new(1);
+        let affinity = ReaderAffinity::new(1);
         let here = || sched_getaffinity(None).expect("an answer");
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                seats.allow();
-                let first = seats.sit();
+                affinity.allow();
+                let first = affinity.register();
                 assert_eq!(here(), all, "no GPU is known");
                 let last = Node::new(1, cpus[1..].to_vec());
-                seats.add(&last);
+                affinity.add(&last);
                 let near = set(cpus[1..].iter().map(|&cpu| cpu as usize));
                 assert_eq!(here(), near);
-                seats.add(&last);
+                affinity.add(&last);
                 assert_eq!(here(), near);
-                let second = seats.sit();
+                let second = affinity.register();
                 assert_eq!(here(), if cpus.len() > 2 { near } else { all }, "it roams alone");
-                seats.add(&Node::new(0, cpus[..1].to_vec()));
+                affinity.add(&Node::new(0, cpus[..1].to_vec()));
                 assert_eq!(here(), all, "they are on several nodes");
                 drop((first, second));
-                assert!(seats.state.lock().taken.iter().all(Option::is_none));
-                assert_eq!(seats.refusal(), None);
+                assert!(affinity.state.lock().threads.iter().all(Option::is_none));
+                assert_eq!(affinity.refusal(), None);
             });
             thread.join().expect("no panic");
         });

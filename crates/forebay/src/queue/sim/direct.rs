@@ -18,7 +18,7 @@ use crate::file::Handle;
 use crate::gpu::{Device as _, DeviceId, DeviceKind, Port, PortError};
 use crate::plan::{Alignment, Direction, Io, Reason, Route};
 use crate::queue::op::Op;
-use crate::queue::{Peer, Request, Share};
+use crate::queue::{DirectPath, Request, Share};
 use crate::transfer::{Outcome, State};
 
 /// The error text of a port for every refusal.
@@ -122,8 +122,8 @@ impl DirectPart {
         let share = (!parts.is_empty()).then(|| Share { drive, parts: parts.into() });
         let unit = self.port.unit();
         request.shares = share.into_iter().collect();
-        request.peer =
-            Some(Peer { port: Arc::clone(&self.port), link, alignment: request.alignment });
+        request.direct =
+            Some(DirectPath { port: Arc::clone(&self.port), link, alignment: request.alignment });
         request.link = None;
         request.parts = [(body, Io::ODirect, self.reason)].into();
         request.alignment = Some(Alignment::of(unit, unit));

@@ -17,7 +17,7 @@ pub enum Priority {
 /// A transfer's entry in the turn order. Keys are reused and serials are not, so an entry that
 /// outlived its transfer is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct Entry {
     pub(super) key: usize,
     pub(super) serial: u64,
     pub(super) priority: Priority,
@@ -32,21 +32,21 @@ pub(super) enum QueueEnd {
 
 /// The turn order of transfers, by priority.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    urgent: VecDeque<Turn>,
-    normal: VecDeque<Turn>,
+pub(super) struct RoundRobin {
+    urgent: VecDeque<Entry>,
+    normal: VecDeque<Entry>,
 }
 
-impl Turns {
+impl RoundRobin {
     /// Adds a transfer to those of its priority.
-    pub(super) fn push(&mut self, turn: Turn, end: QueueEnd) {
-        let line = match turn.priority {
+    pub(super) fn push(&mut self, entry: Entry, end: QueueEnd) {
+        let queue = match entry.priority {
             Priority::Urgent => &mut self.urgent,
             Priority::Normal => &mut self.normal,
         };
         match end {
-            QueueEnd::Back => line.push_back(turn),
-            QueueEnd::Front => line.push_front(turn),
+            QueueEnd::Back => queue.push_back(entry),
+            QueueEnd::Front => queue.push_front(entry),
         }
     }
 
@@ -56,11 +56,11 @@ impl Turns {
     }
 
     /// The transfer in turn, which may have ended.
-    pub(super) fn first(&self) -> Option<&Turn> {
+    pub(super) fn first(&self) -> Option<&Entry> {
         self.urgent.front().or_else(|| self.normal.front())
     }
 
-    pub(super) fn pop(&mut self) -> Option<Turn> {
+    pub(super) fn pop(&mut self) -> Option<Entry> {
         self.urgent.pop_front().or_else(|| self.normal.pop_front())
     }
 }

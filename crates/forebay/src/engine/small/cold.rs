@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
 
-use forebay_base::process::Kept;
+use forebay_base::process::ProcessLocal;
 use forebay_base::units::{ByteRange, align_down, align_up};
 
 use super::ring::{ColdCall, ColdEngine, ColdRead, ColdReads, ColdTarget};
@@ -25,7 +25,7 @@ impl ColdEngine for Inner {
     }
 
     fn repeat(self: Arc<Self>, call: ColdCall) {
-        Engine { inner: Kept::of(self) }.repeat(call);
+        Engine { inner: ProcessLocal::of(self) }.repeat(call);
     }
 }
 
@@ -49,7 +49,7 @@ impl Engine {
             return None;
         }
         let reads = self.inner.cold.get_or_init(|| {
-            let engine = Kept::downgrade(&self.inner);
+            let engine = ProcessLocal::downgrade(&self.inner);
             ColdReads::new(self.options(), &self.inner.core, engine)
         });
         let reads = reads.as_ref()?;

@@ -51,7 +51,7 @@ impl Rig {
         let parts = [(edge, Io::Buffered, Reason::UnalignedEdge)].into();
         let request = Request {
             direction,
-            peer: Some(Peer { port, link, alignment: None }),
+            direct: Some(DirectPath { port, link, alignment: None }),
             drive,
             parts: [(body, Io::ODirect, reason)].into(),
             shares: vec![Share { drive, parts }],
@@ -62,7 +62,7 @@ impl Rig {
         let (key, claim) = self.scheduler.start(request);
         state.set_key(key);
         let Some(claim) = claim else { return (state, Vec::new()) };
-        let segments = crate::plan::cut_peer(claim.range, claim.base, LEN / 4, reason);
+        let segments = crate::plan::cut_direct(claim.range, claim.base, LEN / 4, reason);
         self.scheduler.opened(claim.window, LEN / 4, segments);
         let ops = (0..3).map(|_| self.scheduler.take_pool_op().expect("three of the body"));
         (state, ops.collect())

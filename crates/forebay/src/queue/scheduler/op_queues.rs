@@ -6,27 +6,28 @@
 
 use super::Scheduler;
 use super::active::{Queue, Request};
-use super::turns::{Listed, QueueEnd, Turn, Turns};
-use crate::queue::op::{Line, Op, RunBy};
+use super::round_robin::{Entry, Listed, QueueEnd, RoundRobin};
+use crate::queue::op::{Executor, Op, RunBy};
 
 impl Scheduler {
     /// Adds an op to its transfer's queue. The transfer enters its turn order at the same `end`, if
     /// it is not in it already.
-    pub(super) fn push_op(&mut self, key: usize, line: Line, op: Op, end: QueueEnd) {
+    pub(super) fn push_op(&mut self, key: usize, executor: Executor, op: Op, end: QueueEnd) {
         let active = &mut self.transfers[key];
-        let ops = &mut active.queue(line).ops;
+        let ops = &mut active.queue(executor).ops;
         match end {
             QueueEnd::Back => ops.push_back(op),
             QueueEnd::Front => ops.push_front(op),
         }
-        let (turn, drive) = (active.turn(key, line), active.request.drive);
-        let (turns, queued) = self.turns_of(key, line);
+        let (entry, drive) = (active.entry(key, executor), active.request.drive);
+        let (order, queued) = self.order_of(key, executor);
         *queued += 1;
-        turn.into_iter().for_each(|turn| turns.push(turn, end));
-        if line == Line::Pool && !std::mem::replace(&mut self.drives[drive].in_line, true) {
+        entry.into_iter().for_each(|entry| order.push(entry, end));
+        if executor == Executor::Pool && !std::mem::replace(&mut self.drives[drive].is_queued, true)
+        {
             match end {
-                QueueEnd::Back => self.pool.line.push_back(drive),
-                QueueEnd::Front => self.pool.line.push_front(drive),
+                QueueEnd::Back => self.pool.drives.push_back(drive),
+                QueueEnd::Front => self.pool.drives.push_front(drive),
             }
         }
     }
@@ -34,8 +35,8 @@ impl Scheduler {
     /// Takes the next pool op of a drive. Does not check whether it may have one more in flight.
     pub(super) fn pop_for_pool(&mut self, drive: usize) -> Option<Op> {
         loop {
-            let turn = self.drives[drive].pool_turns.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Pool) {
+            let entry = self.drives[drive].pool_order.pop()?;
+            if let Some(op) = self.pop_op(entry, Executor::Pool) {
                 return Some(op);
             }
         }
@@ -44,8 +45,8 @@ impl Scheduler {
     /// Takes the next op for a reader.
     pub(super) fn pop_for_reader(&mut self) -> Option<Op> {
         loop {
-            let turn = self.readers.turns.pop()?;
-            if let Some(op) = self.pop_op(turn, Line::Readers) {
+            let entry = self.readers.order.pop()?;
+            if let Some(op) = self.pop_op(entry, Executor::Readers) {
                 return Some(op);
             }
         }
@@ -53,15 +54,15 @@ impl Scheduler {
 
     /// Takes the next op of the transfer that is in turn. `None` if the transfer has ended, or if
     /// its ops were taken already.
-    pub(super) fn pop_op(&mut self, turn: Turn, line: Line) -> Option<Op> {
-        let active = self.transfers.get_mut(turn.key).filter(|a| a.serial == turn.serial)?;
-        let queue = active.queue(line);
-        queue.in_turn = false;
+    pub(super) fn pop_op(&mut self, entry: Entry, executor: Executor) -> Option<Op> {
+        let active = self.transfers.get_mut(entry.key).filter(|a| a.serial == entry.serial)?;
+        let queue = active.queue(executor);
+        queue.is_queued = false;
         let op = queue.ops.pop_front()?;
-        let next = active.turn(turn.key, line);
-        let (turns, queued) = self.turns_of(turn.key, line);
+        let next = active.entry(entry.key, executor);
+        let (order, queued) = self.order_of(entry.key, executor);
         *queued -= 1;
-        next.into_iter().for_each(|turn| turns.push(turn, QueueEnd::Back));
+        next.into_iter().for_each(|entry| order.push(entry, QueueEnd::Back));
         Some(op)
     }
 
@@ -87,22 +88,22 @@ impl Scheduler {
     /// Removes all ops from a transfer's queues.
     pub(super) fn drain_ops(&mut self, key: usize) -> Vec<Op> {
         let mut all = Vec::new();
-        for line in [Line::Ring, Line::Pool, Line::Readers] {
-            let ops = std::mem::take(&mut self.transfers[key].queue(line).ops);
-            *self.turns_of(key, line).1 -= ops.len();
+        for executor in [Executor::Ring, Executor::Pool, Executor::Readers] {
+            let ops = std::mem::take(&mut self.transfers[key].queue(executor).ops);
+            *self.order_of(key, executor).1 -= ops.len();
             all.extend(ops);
         }
         all
     }
 
-    fn turns_of(&mut self, key: usize, line: Line) -> (&mut Turns, &mut usize) {
-        match line {
-            Line::Readers => (&mut self.readers.turns, &mut self.readers.queued),
+    fn order_of(&mut self, key: usize, executor: Executor) -> (&mut RoundRobin, &mut usize) {
+        match executor {
+            Executor::Readers => (&mut self.readers.order, &mut self.readers.queued),
             _ => {
                 let drive = &mut self.drives[self.transfers[key].request.drive];
-                let direct = line == Line::Ring;
-                let turns = if direct { &mut drive.ring_turns } else { &mut drive.pool_turns };
-                (turns, &mut drive.queued)
+                let direct = executor == Executor::Ring;
+                let order = if direct { &mut drive.ring_order } else { &mut drive.pool_order };
+                (order, &mut drive.queued)
             }
         }
     }
@@ -112,8 +113,8 @@ impl Scheduler {
         let active = &mut self.transfers[key];
         active.listed = Listed::Ring;
         let drive = active.request.drive;
-        if let Some(turn) = active.turn(key, Line::Ring) {
-            self.drives[drive].ring_turns.push(turn, end);
+        if let Some(entry) = active.entry(key, Executor::Ring) {
+            self.drives[drive].ring_order.push(entry, end);
         }
         self.wake_ring_for(drive);
     }
@@ -122,7 +123,7 @@ impl Scheduler {
     /// direct.
     pub(super) fn has_ring(&self, request: &Request) -> bool {
         let has_ring = self.drives.get(request.drive).is_some_and(|drive| drive.ring.is_some());
-        has_ring && request.peer.is_none() && request.file.allows_io_uring()
+        has_ring && request.direct.is_none() && request.file.allows_io_uring()
     }
 
     /// Assigns a drive to a ring. If the ring has failed, threads keep serving the drive.
@@ -140,7 +141,7 @@ impl Scheduler {
         self.rings[ring].to_cancel.clear();
         for drive in std::mem::take(&mut self.rings[ring].drives) {
             self.drives[drive].ring = None;
-            self.drives[drive].ring_turns = Turns::default();
+            self.drives[drive].ring_order = RoundRobin::default();
             let of_drive = self.transfers.iter().filter(|(_, a)| a.request.drive == drive);
             for key in of_drive.map(|(key, _)| key).collect::<Vec<_>>() {
                 self.leave_ring(key);
@@ -152,8 +153,8 @@ impl Scheduler {
     fn leave_ring(&mut self, key: usize) {
         let active = &mut self.transfers[key];
         let Queue { ops, .. } = std::mem::take(&mut active.for_ring);
-        if active.pace == Line::Ring {
-            active.pace = Line::Pool;
+        if active.pace == Executor::Ring {
+            active.pace = Executor::Pool;
         }
         let was_to_open = active.listed == Listed::Ring;
         if was_to_open {

@@ -22,27 +22,27 @@ pub(crate) struct Abandoned {
 
 impl Scheduler {
     /// True if the engine has failed.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         matches!(self.life, Life::Failed(_))
     }
 
-    /// Replaces this scheduler with a closed one. Everything that the old one holds is leaked:
+    /// Replaces this scheduler with a failed one. Everything that the old one holds is leaked:
     /// drives and GPUs may still write to its slots, and its counts may be wrong. Its state is only
     /// read, not changed.
     pub(crate) fn close(&mut self, cause: Arc<str>) -> Abandoned {
-        let mut closed = Self::new(self.limits);
+        let mut failed = Self::new(self.limits);
         for _ in 0..self.drives.len() {
-            closed.add_drive(DepthLimits::fixed(1, self.limits.segment), &[]);
+            failed.add_drive(DepthLimits::fixed(1, self.limits.segment), &[]);
         }
         for _ in &self.rings {
-            let ring = closed.add_ring();
-            closed.rings[ring].is_lost = true;
+            let ring = failed.add_ring();
+            failed.rings[ring].is_lost = true;
         }
         for _ in &self.links {
-            closed.add_link(0);
+            failed.add_link(0);
         }
-        closed.life = Life::Failed(cause);
-        let mut old = std::mem::replace(self, closed);
+        failed.life = Life::Failed(cause);
+        let mut old = std::mem::replace(self, failed);
         let Effects { finished, gates, .. } = &mut old.effects;
         let (finished, mut gates) = (std::mem::take(finished), std::mem::take(gates));
         let (mut transfers, mut known) = (Vec::new(), HashSet::new());
